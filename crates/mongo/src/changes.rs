@@ -112,7 +112,7 @@ impl ChangeReader {
     /// [`Error::OplogRolledOver`] when the start lies before the oldest entry; otherwise the
     /// server's error, when reopening does not mend it.
     pub async fn next(&mut self) -> Result<Batch> {
-        let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
+        let backoff = Backoff { first_ms: 50, max_ms: 2_000 };
         let mut attempt = 0;
         loop {
             let error = match self.try_next().await {
@@ -126,7 +126,8 @@ impl ChangeReader {
                 return Err(self.explained(error));
             }
             tracing::debug!(%error, attempt, "the change stream is reopened");
-            tokio::time::sleep(backoff.pause(attempt)).await;
+            let pause_ms = backoff.pause_ms(attempt, rand::random());
+            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
         }
     }
 

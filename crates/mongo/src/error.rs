@@ -3,7 +3,8 @@
 //! Every error says what happened and to what; [`Error::help`] says what to do. [`Error::class`]
 //! is what an exit code is made of. A connection string never appears here unredacted.
 
-use imago_plan::backoff::Exhausted;
+use imago_job::control::Stop;
+use imago_job::retry::{Bound, RetryError};
 use mongodb::error::ErrorKind;
 
 /// The result of everything that talks to a cluster.
@@ -79,13 +80,12 @@ pub enum Error {
         cause: String,
     },
     /// Retries were used up.
-    #[error("{doing} still failed after {exhausted}: {cause}")]
+    #[error("{tried}")]
     Exhausted {
-        /// What was tried.
-        doing: String,
-        /// How often, for how long.
-        exhausted: Exhausted,
+        /// What was tried, how often, for how long, and the last failure.
+        tried: String,
         /// The last failure.
+        #[source]
         cause: Box<Error>,
     },
     /// A document cannot be written at the destination.
@@ -126,11 +126,8 @@ pub enum Error {
     #[error(transparent)]
     Journal(#[from] imago_job::journal::JournalError),
     /// Stopped by a signal or by a command.
-    #[error("stopped: {why}")]
-    Stopped {
-        /// By what.
-        why: String,
-    },
+    #[error(transparent)]
+    Stopped(#[from] Stop),
     /// A server's answer does not have the form that the protocol promises.
     #[error("{doing}: the server's answer is malformed: {cause}")]
     Malformed {
@@ -166,12 +163,13 @@ impl Error {
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
+            Self::Stopped(Stop::Cancelled) => Class::Failed,
             Self::Usage { .. } => Class::Usage,
             Self::Precondition { .. } | Self::Unreachable { .. } | Self::Credentials { .. } => {
                 Class::Precondition
             }
             Self::Superseded { .. }
-            | Self::Stopped { .. }
+            | Self::Stopped(_)
             | Self::Passing { .. }
             | Self::Exhausted { .. } => {
                 Class::Interrupted
@@ -215,7 +213,8 @@ impl Error {
             }
             Self::Superseded { .. } => "nothing is lost: follow the job where it runs now".into(),
             Self::Passing { .. } => "wait for the cluster to settle, then `imago job resume` it".into(),
-            Self::Stopped { .. } => "`imago job resume` continues where it stopped".into(),
+            Self::Stopped(Stop::Cancelled) => "start a new copy".into(),
+            Self::Stopped(_) => "`imago job resume` continues where it stopped".into(),
             Self::Journal(_) | Self::Malformed { .. } => return None,
         })
     }
@@ -228,6 +227,17 @@ impl Error {
             Self::Server { cause, .. } => is_transient(cause),
             Self::Unreachable { .. } | Self::Passing { .. } => true,
             _ => false,
+        }
+    }
+}
+
+impl From<RetryError<Error>> for Error {
+    fn from(error: RetryError<Error>) -> Self {
+        let tried = error.to_string();
+        match error {
+            RetryError::Stopped(stop) => Self::Stopped(stop),
+            RetryError::Failed { bound: Bound::Permanent, last, .. } => last,
+            RetryError::Failed { last, .. } => Self::Exhausted { tried, cause: Box::new(last) },
         }
     }
 }
