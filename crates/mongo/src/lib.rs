@@ -11,6 +11,7 @@ pub mod error;
 pub mod ext_json;
 pub mod namespace;
 pub mod order;
+pub mod verify;
 mod write;
 
 /// The database at the destination that keeps the state of jobs.
