@@ -90,7 +90,8 @@ impl Books {
         };
         let aside = self.aside.iter().flat_map(move |touches| of(Place::Aside, touches));
         let ready = self.ready.iter().flat_map(move |touches| of(Place::Ready, touches));
-        let rounds = self.rounds.iter().flatten().flat_map(move |touches| of(Place::Round, touches));
+        let rounds =
+            self.rounds.iter().flatten().flat_map(move |touches| of(Place::Round, touches));
         aside.chain(ready).chain(rounds)
     }
 }

@@ -50,13 +50,22 @@ pub struct Lead<D> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Records the next change, of a batch that ends there.
-    Record { batch_end: Time },
+    Record {
+        batch_end: Time,
+    },
     PersistHorizon,
     Look,
     Drop,
-    Take { lane: usize },
-    Read { lane: usize, document: Document },
-    Write { lane: usize },
+    Take {
+        lane: usize,
+    },
+    Read {
+        lane: usize,
+        document: Document,
+    },
+    Write {
+        lane: usize,
+    },
     PersistCheckpoint,
 }
 
@@ -175,7 +184,13 @@ impl<D: Desk> Lead<D> {
         }
     }
 
-    fn round_steps(&self, protocol: &Protocol, lane: usize, source: &Source, steps: &mut Vec<Step>) {
+    fn round_steps(
+        &self,
+        protocol: &Protocol,
+        lane: usize,
+        source: &Source,
+        steps: &mut Vec<Step>,
+    ) {
         let Some(round) = &self.rounds[lane] else {
             if self.desk.has_ready(lane) {
                 steps.push(Step::Take { lane });
@@ -207,9 +222,7 @@ impl<D: Desk> Lead<D> {
                 job.horizon = self.read_to();
                 self.horizon_at = self.position();
                 self.horizon = match std::mem::replace(&mut self.horizon, Horizon::Idle) {
-                    Horizon::LookedFirst(untouched) => {
-                        Horizon::Looked(self.horizon_at, untouched)
-                    }
+                    Horizon::LookedFirst(untouched) => Horizon::Looked(self.horizon_at, untouched),
                     _ => Horizon::Persisted(self.horizon_at),
                 };
             }

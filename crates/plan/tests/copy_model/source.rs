@@ -54,11 +54,8 @@ impl Source {
 
     pub fn at(&self, key: Key, time: Time) -> Document {
         let last = self.last_change(key, time);
-        let present = if last == 0 {
-            self.initial[usize::from(key)]
-        } else {
-            self.change(last).present
-        };
+        let present =
+            if last == 0 { self.initial[usize::from(key)] } else { self.change(last).present };
         present.then_some(last)
     }
 
