@@ -82,7 +82,7 @@ fn two_keys(lanes: usize) -> Protocol {
 fn holds(name: &str, protocol: Protocol) {
     let start = Instant::now();
     let checker = protocol.checker().spawn_bfs().join();
-    println!(
+    eprintln!(
         "{name}: {} states, {} steps, depth {}, {:.1} s",
         checker.unique_state_count(),
         checker.state_count(),
@@ -145,7 +145,7 @@ fn caught(bug: Bug, property: &'static str, protocol: Protocol) {
     let found = HasDiscoveries::AllOf([property].into());
     let checker = broken.checker().finish_when(found).spawn_bfs().join();
     let path = checker.assert_any_discovery(property);
-    println!("{bug:?} after {} states: {:?}", checker.unique_state_count(), path.into_actions());
+    eprintln!("{bug:?} after {} states: {:?}", checker.unique_state_count(), path.into_actions());
 }
 
 /// Little enough to see a counterexample at a glance.

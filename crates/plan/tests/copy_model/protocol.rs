@@ -84,13 +84,6 @@ pub enum Action {
     Lead(lead::Step),
 }
 
-impl Action {
-    /// Whether the copy gets on by it, rather than being disturbed.
-    pub fn is_progress(&self) -> bool {
-        matches!(self, Self::Worker(..) | Self::Lead(_) | Self::GhostLands)
-    }
-}
-
 impl Protocol {
     pub fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
