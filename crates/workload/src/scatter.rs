@@ -15,6 +15,18 @@ pub fn mix64(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// The value that [`mix64`] turns into `mixed`.
+#[must_use]
+pub fn unmix64(mixed: u64) -> u64 {
+    // Each step undone in reverse; the factors are the inverses modulo 2^64.
+    let z = mixed ^ (mixed >> 31) ^ (mixed >> 62);
+    let z = z.wrapping_mul(0x3196_42b2_d24d_8ec3);
+    let z = z ^ (z >> 27) ^ (z >> 54);
+    let z = z.wrapping_mul(0x96de_1b17_3f11_9089);
+    let z = z ^ (z >> 30) ^ (z >> 60);
+    z.wrapping_sub(0x9e37_79b9_7f4a_7c15)
+}
+
 /// The value of `mix64` for a pair, in which the order of the two matters.
 #[must_use]
 pub fn mix_pair(first: u64, second: u64) -> u64 {

@@ -21,6 +21,7 @@ pub use record::{Recorder, RecorderError};
 
 use crate::mix::Kind;
 use crate::review::Reviews;
+use crate::scatter::{mix64, unmix64};
 
 /// How an operation ended, as far as the check needs to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -68,6 +69,30 @@ pub enum IdForm {
     Integer,
     /// Sixteen hexadecimal digits, scattered: new documents fall between old ones.
     Scattered,
+}
+
+impl IdForm {
+    /// The name of a key.
+    #[must_use]
+    pub fn name(self, key: u64) -> String {
+        match self {
+            Self::Text => format!("review-{key:012}"),
+            Self::Integer => key.to_string(),
+            Self::Scattered => format!("{:016x}", mix64(key)),
+        }
+    }
+
+    /// The key of a name, or `None` when no key has it.
+    #[must_use]
+    pub fn key(self, name: &str) -> Option<u64> {
+        let key = match self {
+            Self::Text => name.strip_prefix("review-")?.parse().ok()?,
+            Self::Integer => name.parse().ok()?,
+            Self::Scattered => unmix64(u64::from_str_radix(name, 16).ok()?),
+        };
+        // Only the one spelling counts: `review-1` is another document than `review-000000000001`.
+        (self.name(key) == name).then_some(key)
+    }
 }
 
 /// What must be known to check a history. The first line of a recording, as JSON.
@@ -333,6 +358,22 @@ mod tests {
             prop_assert_eq!(read, header());
             prop_assert_eq!(seen, ops);
         }
+    }
+
+    proptest! {
+        #[test]
+        fn a_name_leads_back_to_its_key(key: u64) {
+            for form in [IdForm::Text, IdForm::Integer, IdForm::Scattered] {
+                prop_assert_eq!(form.key(&form.name(key)), Some(key));
+            }
+        }
+    }
+
+    #[test]
+    fn another_spelling_of_a_name_is_no_key() {
+        assert_eq!(IdForm::Text.key("review-1"), None);
+        assert_eq!(IdForm::Integer.key("+1"), None);
+        assert_eq!(IdForm::Scattered.key("ABCDEF0123456789"), None);
     }
 
     fn sample(key: u64) -> Op {
