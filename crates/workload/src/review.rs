@@ -106,18 +106,24 @@ impl Reviews {
         Ok(())
     }
 
+    /// The `productID` and the `userID` of the review under a key, without making the rest.
+    #[must_use]
+    pub fn shard_keys(&self, key: u64) -> (String, String) {
+        let (product, user) = self.pair(&mut Stream::new(self.seed, key));
+        (product_id(product), user_id(user))
+    }
+
     /// The review under a key, with the price that belongs to the write `seq`.
     #[must_use]
     pub fn review(&self, key: u64, seq: u64) -> Review {
         let mut stream = Stream::new(self.seed, key);
-        let product = stream.below(self.products);
-        let user = self.user_of(product, &mut stream);
+        let (product, user) = self.pair(&mut stream);
         let votes = stream.below(20);
         let mut review = Review {
-            product_id: format!("B{product:09}"),
+            product_id: product_id(product),
             title: words(&mut Stream::new(self.seed ^ 1, product), 24, 56),
             price: self.price(seq),
-            user_id: format!("A{user:09}"),
+            user_id: user_id(user),
             profile_name: words(&mut Stream::new(self.seed ^ 2, user), 8, 20),
             helpfulness: format!("{}/{votes}", stream.below(votes + 1)),
             score: (1 + stream.below(5)) as f64,
@@ -141,14 +147,24 @@ impl Reviews {
         (mix_pair(self.seed ^ 3, seq) % 49_900 + 100) as f64 / 100.0
     }
 
-    fn user_of(&self, product: u64, stream: &mut Stream) -> u64 {
+    /// The numbers of the product and of the author: the stream's first three draws.
+    fn pair(&self, stream: &mut Stream) -> (u64, u64) {
+        let product = stream.below(self.products);
         let (coin, independent) = (unit(stream.next_bits()), stream.below(self.users));
         if coin >= self.correlation {
-            return independent;
+            return (product, independent);
         }
         let along = u128::from(product) * u128::from(self.users) / u128::from(self.products);
-        self.users - 1 - along as u64
+        (product, self.users - 1 - along as u64)
     }
+}
+
+fn product_id(number: u64) -> String {
+    format!("B{number:09}")
+}
+
+fn user_id(number: u64) -> String {
+    format!("A{number:09}")
 }
 
 /// Words of the vocabulary, cut at a length that is drawn from `min..=max` bytes.
@@ -313,6 +329,15 @@ mod tests {
         assert_eq!(reviews.review(42, 7), reviews.review(42, 7));
         assert_ne!(reviews.review(42, 7).text, reviews.review(43, 7).text);
         assert_ne!(Reviews { seed: 2, ..reviews }.review(42, 7), reviews.review(42, 7));
+    }
+
+    #[test]
+    fn shard_keys_are_those_of_the_review() {
+        let reviews = Reviews { correlation: 0.5, ..Reviews::default() };
+        for key in 0..100 {
+            let review = reviews.review(key, key);
+            assert_eq!(reviews.shard_keys(key), (review.product_id, review.user_id));
+        }
     }
 
     #[test]
