@@ -6,3 +6,4 @@
 
 pub mod backoff;
 pub mod bucket;
+pub mod ledger;
