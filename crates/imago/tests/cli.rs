@@ -1,5 +1,7 @@
 //! The command line as a script sees it: exit codes, what goes where, and where options come from.
 
+#![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
+
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 

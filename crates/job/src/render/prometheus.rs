@@ -216,4 +216,29 @@ mod tests {
         let refused = serve(address).err().map(|error| error.to_string());
         assert!(refused.is_some_and(|text| text.contains(&address.to_string())));
     }
+
+    /// Another process may take a port that was free a moment ago: then the next.
+    fn serve_somewhere() -> (Prometheus, SocketAddr) {
+        let attempt = || {
+            let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            serve(free).ok().map(|metrics| (metrics, free))
+        };
+        (0..20).find_map(|_| attempt()).expect("one of twenty free ports is still free")
+    }
+
+    #[tokio::test]
+    async fn the_metrics_are_served() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let (mut metrics, address) = serve_somewhere();
+        let body = Body::Progress(Box::new(Progress { documents_done: 7, ..Progress::default() }));
+        let job = JobId::from_parts(1, 1);
+        metrics.show(&Event { at_ms: 0, job, kind: "copy".to_owned(), body }).unwrap();
+        let mut scraper = tokio::net::TcpStream::connect(address).await.unwrap();
+        let request = b"GET /metrics HTTP/1.1\r\nHost: imago\r\nConnection: close\r\n\r\n";
+        scraper.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        let read = scraper.read_to_string(&mut answer);
+        tokio::time::timeout(std::time::Duration::from_secs(60), read).await.unwrap().unwrap();
+        assert_line(&answer, "imago_copy_documents_total 7");
+    }
 }
