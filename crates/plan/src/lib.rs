@@ -4,4 +4,6 @@
 //! handed, and any database. Time, samples and keys come in as parameters, so that every decision
 //! can be replayed, and each algorithm is tested beside a brute-force oracle.
 
+pub mod backoff;
+pub mod bucket;
 pub mod ledger;
