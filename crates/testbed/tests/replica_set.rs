@@ -8,11 +8,7 @@ use mongodb::options::WriteConcern;
 async fn write_majority(uri: &str, id: i32) {
     let client = Client::with_uri_str(uri).await.unwrap();
     let documents = client.database("test").collection::<Document>("written");
-    documents
-        .insert_one(doc! { "_id": id })
-        .write_concern(WriteConcern::majority())
-        .await
-        .unwrap();
+    documents.insert_one(doc! { "_id": id }).write_concern(WriteConcern::majority()).await.unwrap();
 }
 
 #[tokio::test]
