@@ -1,5 +1,54 @@
 //! The command line: flags, tables, progress, exit codes.
 //!
 //! What this crate must not know: any algorithm, any wire protocol.
+//!
+//! Data goes to stdout, everything else to stderr. What was typed is parsed in [`cli`], with the
+//! environment and `imago.toml` below it ([`layers`]); each verb is one module of [`cmd`] and gets
+//! a [`context::Context`]; how it ended becomes an exit code in [`exit`].
 
-fn main() {}
+mod cli;
+mod cmd;
+mod context;
+mod exit;
+mod layers;
+mod logging;
+mod output;
+mod render;
+mod signals;
+
+use exit::{Exit, Failure};
+
+fn main() -> std::process::ExitCode {
+    let typed: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    let (cli, rendering) = match cli::parse(&typed) {
+        Ok(parsed) => parsed,
+        Err(cli::Unparsed { shown, exit }) => {
+            shown.print();
+            return exit.into();
+        }
+    };
+    let ended = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(Box::pin(run(cli))),
+        Err(cause) => Err(Failure::new(
+            Exit::Failed,
+            "runtime",
+            "cannot start the threads that Imago runs on",
+        )
+        .because(&cause)),
+    };
+    match ended {
+        Ok(()) => Exit::Done.into(),
+        Err(failure) => {
+            failure.print(rendering);
+            failure.exit().into()
+        }
+    }
+}
+
+async fn run(cli: cli::Cli) -> Result<(), Failure> {
+    let context = context::Context::new(&cli.global)?;
+    signals::watch(context.cancel.clone());
+    let ended = Box::pin(cli.verb.run(&context)).await;
+    context.finish().await;
+    ended
+}

@@ -2,3 +2,31 @@
 //!
 //! What this crate must not know: what the operation does. It carries phases, numbers and words
 //! that the operation chose, and never looks into them.
+//!
+//! An operation is handed a [`Reporter`] to say what happens and a [`Control`] to ask whether it may
+//! go on. What must survive the process is a [`Record`] in a [`journal::Journal`]. Whoever shows a
+//! job subscribes to its one stream of [`Event`]s.
+
+pub mod clock;
+pub mod control;
+pub mod eta;
+pub mod event;
+pub mod file;
+pub mod id;
+pub mod journal;
+pub mod record;
+pub mod render;
+pub mod reporter;
+pub mod retry;
+pub mod run;
+pub mod state;
+pub mod throttle;
+
+pub use control::{Control, Stop};
+pub use event::{Body, Event, Progress};
+pub use id::JobId;
+pub use record::{Limits, Record, Requested};
+pub use reporter::{Events, Reporter};
+pub use run::Run;
+pub use state::State;
+pub use throttle::Throttle;

@@ -2,3 +2,18 @@
 //!
 //! What this crate must not know: who starts it and how it is shown. It reports through
 //! `imago_job` events and returns typed errors.
+
+pub mod changes;
+pub mod collection;
+pub mod converge;
+pub mod endpoint;
+pub mod error;
+pub mod ext_json;
+pub mod load;
+pub mod namespace;
+pub mod order;
+pub mod verify;
+mod write;
+
+/// The database at the destination that keeps the state of jobs.
+pub const STATE_DB: &str = "imago";

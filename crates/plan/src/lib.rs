@@ -3,3 +3,7 @@
 //! What this crate must not know: async, input or output, clocks, randomness that it was not
 //! handed, and any database. Time, samples and keys come in as parameters, so that every decision
 //! can be replayed, and each algorithm is tested beside a brute-force oracle.
+
+pub mod backoff;
+pub mod bucket;
+pub mod ledger;

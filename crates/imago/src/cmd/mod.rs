@@ -1,0 +1,3 @@
+//! The verbs: one module each, exposing `Args` (what may be typed) and `run` (what it does).
+
+pub mod completions;

@@ -1,0 +1,179 @@
+//! How Imago ends: the exit codes, and the failure that carries one of them to `main`.
+
+use std::error::Error;
+use std::fmt;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use serde_json::json;
+
+/// The exit codes; documented for scripts, so they never change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// What was asked is done.
+    Done = 0,
+    /// It failed; the message says why.
+    Failed = 1,
+    /// What was typed, or a setting, makes no sense; nothing was started.
+    Usage = 2,
+    /// Verification found differences.
+    #[allow(dead_code, reason = "taken by the verbs that verify")]
+    Differences = 3,
+    /// Something that must hold before the work starts does not; nothing was written.
+    #[allow(dead_code, reason = "taken by the verbs that change something")]
+    Precondition = 4,
+    /// Stopped before the end, with everything kept that is needed to go on.
+    Interrupted = 5,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// Why a verb did not end well: exit code, stable code word, what happened to what, what to do.
+#[derive(Debug)]
+pub struct Failure {
+    exit: Exit,
+    code: &'static str,
+    message: String,
+    help: Option<String>,
+    source: Option<Reason>,
+}
+
+/// One link of the chain of causes, outermost first; owned text, so that any error can be kept.
+#[derive(Debug)]
+struct Reason {
+    text: String,
+    next: Option<Box<Reason>>,
+}
+
+/// How an error is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Rendering {
+    /// As one JSON object on one line.
+    pub json: bool,
+    /// With colours and symbols.
+    pub colour: bool,
+}
+
+impl Failure {
+    /// A failure with a stable `code` (a word or two in snake case, for programs) and a `message`
+    /// that says what happened, to what.
+    pub fn new(exit: Exit, code: &'static str, message: impl Into<String>) -> Self {
+        Self { exit, code, message: message.into(), help: None, source: None }
+    }
+
+    /// A failure whose message and causes are those of `error`.
+    #[allow(dead_code, reason = "taken by the verbs that call libraries")]
+    pub fn from_error(exit: Exit, code: &'static str, error: &(dyn Error + 'static)) -> Self {
+        let failure = Self::new(exit, code, error.to_string());
+        Self { source: Reason::chain(error.source()), ..failure }
+    }
+
+    /// Adds what the user can do about it.
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// Adds the cause, with its own causes.
+    pub fn because(mut self, cause: &(dyn Error + 'static)) -> Self {
+        self.source = Reason::chain(Some(cause));
+        self
+    }
+
+    /// The code that the process ends with.
+    pub fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    /// The failure as one JSON object, `{"error": {code, exit, message, causes, help}}`.
+    pub fn to_json(&self) -> serde_json::Value {
+        let causes = std::iter::successors(self.source.as_ref(), |reason| reason.next.as_deref());
+        let causes: Vec<&str> = causes.map(|reason| reason.text.as_str()).collect();
+        json!({ "error": {
+            "code": self.code,
+            "exit": self.exit as u8,
+            "message": self.message,
+            "causes": causes,
+            "help": self.help,
+        }})
+    }
+
+    /// Writes the failure on stderr. A stderr that is gone changes nothing: the exit code remains.
+    pub fn print(&self, rendering: Rendering) {
+        let text = if rendering.json {
+            format!("{}\n", self.to_json())
+        } else {
+            self.to_text(rendering.colour)
+        };
+        drop(std::io::stderr().lock().write_all(text.as_bytes()));
+    }
+
+    fn to_text(&self, colour: bool) -> String {
+        let theme = if colour {
+            miette::GraphicalTheme::unicode()
+        } else {
+            miette::GraphicalTheme::unicode_nocolor()
+        };
+        let mut text = String::new();
+        let handler = miette::GraphicalReportHandler::new_themed(theme).with_links(false);
+        match handler.render_report(&mut text, self) {
+            Ok(()) => text,
+            Err(fmt::Error) => format!("{self}\n"),
+        }
+    }
+}
+
+impl Reason {
+    fn chain(error: Option<&(dyn Error + 'static)>) -> Option<Self> {
+        // A chain of causes is short; the bound only guards against one that loops.
+        const CAUSES_MAX: usize = 32;
+        let mut texts: Vec<String> = std::iter::successors(error, |&error| error.source())
+            .take(CAUSES_MAX)
+            .map(ToString::to_string)
+            .collect();
+        // Some libraries' errors repeat their cause's text.
+        texts.dedup();
+        texts
+            .into_iter()
+            .rev()
+            .fold(None, |next, text| Some(Self { text, next: next.map(Box::new) }))
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Error for Reason {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.next.as_deref().map(|next| next as _)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for Failure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_ref().map(|source| source as _)
+    }
+}
+
+impl miette::Diagnostic for Failure {
+    fn code<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        Some(Box::new(self.code))
+    }
+
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        self.help.as_ref().map(|help| Box::new(help) as _)
+    }
+}

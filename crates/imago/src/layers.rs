@@ -1,0 +1,173 @@
+//! Where an option's value comes from: what was typed, over the environment, over `imago.toml`.
+//!
+//! One table makes all three: the options that clap knows. An option `--batch-size` of the verb
+//! `copy` is `IMAGO_COPY_BATCH_SIZE` in the environment and `batch-size` under `[copy]` in the file;
+//! an option of every verb has no verb in its name. A key of the file that is no option is an
+//! error, so that a misspelt one is not silently ignored.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::builder::OsStr;
+use clap::{Arg, ArgAction, Command};
+use figment::Figment;
+use figment::providers::{Format, Toml};
+use figment::value::{Dict, Value};
+
+use crate::exit::{Exit, Failure};
+
+const FILE: &str = "imago.toml";
+
+/// The settings below what was typed: those of the configuration file. (Those of the environment
+/// are read by clap itself, which is told the variables' names.)
+pub struct Settings {
+    path: PathBuf,
+    file: Dict,
+}
+
+impl Settings {
+    /// As if there were no configuration file.
+    pub fn none() -> Self {
+        Self { path: PathBuf::from(FILE), file: Dict::new() }
+    }
+
+    /// Reads the configuration file: the one that was named, or `imago.toml` when there is one.
+    pub fn read(typed: &[OsString], command: &Command) -> Result<Self, Failure> {
+        let named = named_file(typed);
+        let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
+        if named.is_none() && !path.exists() {
+            return Ok(Self::none());
+        }
+        let text = std::fs::read_to_string(&path).map_err(|cause| {
+            bad(format!("cannot read the configuration file {}", path.display())).because(&cause)
+        })?;
+        let file: Dict = Figment::from(Toml::string(&text)).extract().map_err(|cause| {
+            bad(format!("the configuration file {} is not valid", path.display())).because(&cause)
+        })?;
+        check_known(&file, command, &path, "")?;
+        Ok(Self { path, file })
+    }
+
+    /// The failure for a value of the file that its option does not take.
+    pub fn blame(&self, what: String) -> Failure {
+        bad(format!("in the configuration file {}: {what}", self.path.display()))
+    }
+
+    /// Puts the settings below what will be typed: as variables and defaults of the options.
+    pub fn below(&self, command: Command) -> Command {
+        layer(command, &self.file, "IMAGO")
+    }
+}
+
+/// Whether errors are wanted as JSON; asked before anything is parsed, because that may fail.
+pub fn json_wanted(typed: &[OsString]) -> bool {
+    let set = std::env::var("IMAGO_JSON")
+        .is_ok_and(|value| !matches!(value.to_lowercase().as_str(), "" | "0" | "false" | "no"));
+    set || options(typed).any(|word| word == "--json")
+}
+
+fn options(typed: &[OsString]) -> impl Iterator<Item = &OsString> {
+    typed.iter().skip(1).take_while(|word| *word != "--")
+}
+
+fn named_file(typed: &[OsString]) -> Option<PathBuf> {
+    let mut words = options(typed);
+    while let Some(word) = words.next() {
+        if word == "--config" {
+            return words.next().map(PathBuf::from);
+        }
+        if let Some(path) = word.to_str().and_then(|word| word.strip_prefix("--config=")) {
+            return Some(PathBuf::from(path));
+        }
+    }
+    std::env::var_os("IMAGO_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+fn bad(message: String) -> Failure {
+    Failure::new(Exit::Usage, "configuration", message)
+        .help("options are written `name = value`, those of a verb under `[verb]`; see --help")
+}
+
+/// The option's name where it may be set outside the command line; not for help and version, which
+/// are no settings, nor for the configuration file's own name.
+fn setting(arg: &Arg) -> Option<&str> {
+    arg.get_long().filter(|long| !matches!(*long, "help" | "version"))
+}
+
+fn check_known(file: &Dict, command: &Command, path: &Path, within: &str) -> Result<(), Failure> {
+    for (key, value) in file {
+        let verb = command.get_subcommands().find(|verb| verb.get_name() == key);
+        let option = command.get_arguments().find(|arg| setting(arg) == Some(key));
+        let place = if within.is_empty() { key.clone() } else { format!("{within}.{key}") };
+        let file_name = path.display();
+        match (value, verb, option) {
+            (Value::Dict(_, inner), Some(verb), _) => check_known(inner, verb, path, &place)?,
+            (Value::Dict(..), _, Some(_)) => {
+                return Err(bad(format!("{file_name}: `{place}` is a table, not a value")));
+            }
+            (Value::Array(..), _, Some(option)) if !takes_many(option) => {
+                return Err(bad(format!("{file_name}: `{place}` is a list, not one value")));
+            }
+            (_, _, Some(_)) if key == "config" => {
+                return Err(bad(format!("{file_name}: a configuration file cannot name another")));
+            }
+            (_, _, Some(_)) => {}
+            (_, _, None) => {
+                return Err(bad(format!("{file_name}: `{place}` is not an option of imago")));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn takes_many(option: &Arg) -> bool {
+    matches!(option.get_action(), ArgAction::Append)
+        || option.get_num_args().is_some_and(|count| count.max_values() > 1)
+}
+
+fn layer(command: Command, file: &Dict, variable: &str) -> Command {
+    let command = command.mut_args(|arg| {
+        let Some(name) = setting(&arg).map(str::to_owned) else { return arg };
+        let arg = arg
+            .env(OsStr::from(format!("{variable}_{}", shout(&name))))
+            .hide_env(true)
+            .hide_env_values(true);
+        match file.get(&name).map(words) {
+            // A value that is there is no longer required to be typed.
+            Some(values) if !values.is_empty() => arg.required(false).default_values(values),
+            _ => arg,
+        }
+    });
+    command.mut_subcommands(|verb| {
+        let name = verb.get_name().to_owned();
+        let inner = match file.get(&name) {
+            Some(Value::Dict(_, inner)) => inner.clone(),
+            _ => Dict::new(),
+        };
+        layer(verb, &inner, &format!("{variable}_{}", shout(&name)))
+    })
+}
+
+fn shout(name: &str) -> String {
+    name.replace('-', "_").to_uppercase()
+}
+
+/// A value of the file as what would be typed: a list gives several words.
+fn words(value: &Value) -> Vec<OsStr> {
+    let text = |text: String| OsStr::from(text);
+    match value {
+        Value::String(_, string) => vec![text(string.clone())],
+        Value::Char(_, char) => vec![text(char.to_string())],
+        Value::Bool(_, flag) => vec![text(flag.to_string())],
+        Value::Num(_, number) => number
+            .to_u128()
+            .map(|n| n.to_string())
+            .or_else(|| number.to_i128().map(|n| n.to_string()))
+            .or_else(|| number.to_f64().map(|n| n.to_string()))
+            .map(text)
+            .into_iter()
+            .collect(),
+        Value::Array(_, values) => values.iter().flat_map(words).collect(),
+        Value::Empty(..) | Value::Dict(..) => Vec::new(),
+    }
+}

@@ -1,0 +1,70 @@
+//! The one way to stdout: results, as text or as JSON.
+//!
+//! A reader that goes away (`imago … | head`) ends the output, not the work.
+
+use std::io::{ErrorKind, Write};
+use std::sync::Mutex;
+
+use serde::Serialize;
+
+use crate::exit::{Exit, Failure};
+
+/// Where results go.
+pub struct Output {
+    json: bool,
+    to: Mutex<Option<Box<dyn Write + Send>>>,
+}
+
+impl Output {
+    /// Results on stdout, as JSON when `json`.
+    pub fn stdout(json: bool) -> Self {
+        Self { json, to: Mutex::new(Some(Box::new(std::io::stdout()))) }
+    }
+
+    /// Whether results are wanted as JSON.
+    #[allow(dead_code, reason = "taken by the verbs that print tables")]
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Writes a result: as one line of JSON, or as the text that `text` makes of it.
+    #[allow(dead_code, reason = "taken by the verbs that print results")]
+    pub fn result<T: Serialize>(
+        &self,
+        result: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failure> {
+        if !self.json {
+            return self.text(&text(result));
+        }
+        let json = serde_json::to_string(result).map_err(|cause| {
+            Failure::new(Exit::Failed, "output", "cannot write the result as JSON").because(&cause)
+        })?;
+        self.text(&json)
+    }
+
+    /// Writes text, ended by a line break.
+    pub fn text(&self, text: &str) -> Result<(), Failure> {
+        let end = if text.ends_with('\n') || text.is_empty() { "" } else { "\n" };
+        self.bytes(format!("{text}{end}").as_bytes())
+    }
+
+    /// Writes bytes as they are.
+    pub fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
+        let mut to = match self.to.lock() {
+            Ok(to) => to,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        let Some(open) = to.as_mut() else { return Ok(()) };
+        match open.write_all(bytes).and_then(|()| open.flush()) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+                *to = None;
+                Ok(())
+            }
+            Err(error) => {
+                Err(Failure::new(Exit::Failed, "output", "cannot write to stdout").because(&error))
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What a job says: typed events, in one stream that everything which shows a job renders.
+//!
+//! An event is one line of JSON with stable field names: `{"at_ms":…,"job":"…","kind":"copy","event":"phase",…}`.
+//! Absent numbers are `null`: unknown is not zero.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::JobId;
+
+/// Something a job said.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// When, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// Which job.
+    pub job: JobId,
+    /// What kind of operation the job is, for example `copy`.
+    pub kind: String,
+    /// What.
+    #[serde(flatten)]
+    pub body: Body,
+}
+
+/// What a job can say.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Body {
+    /// It goes from one phase to the next.
+    Phase {
+        /// The phase it leaves; none at the beginning.
+        from: Option<String>,
+        /// The phase it enters.
+        to: String,
+    },
+    /// How far it is.
+    Progress(Box<Progress>),
+    /// Something the operator should know, and can do something about.
+    Warning {
+        /// A stable word for programs.
+        code: String,
+        /// What happened, to what.
+        message: String,
+        /// What to do.
+        help: String,
+    },
+    /// It chose; this is why.
+    Decision {
+        /// What it chose.
+        what: String,
+        /// The reason.
+        why: String,
+    },
+    /// It measured something.
+    Measurement {
+        /// What, with the unit last, for example `write_block_ms`.
+        name: String,
+        /// How much.
+        value: f64,
+        /// The unit.
+        unit: String,
+    },
+    /// It was paused.
+    Paused {
+        /// What paused it.
+        cause: String,
+    },
+    /// It goes on.
+    Resumed,
+    /// It did everything.
+    Done,
+    /// It gave up.
+    Failed {
+        /// What happened, to what, and what to do.
+        error: String,
+    },
+    /// The operator gave it up.
+    Cancelled,
+    /// Its process ends before it does; it can be resumed.
+    Interrupted,
+}
+
+/// How far a job is, how far behind, when it expects to end, what blocks it, what can be done next.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Progress {
+    /// The phase it is in.
+    pub phase: String,
+    /// Documents done.
+    pub documents_done: u64,
+    /// Documents in all, where known.
+    pub documents_total: Option<u64>,
+    /// Bytes done.
+    pub bytes_done: u64,
+    /// Bytes in all, where known.
+    pub bytes_total: Option<u64>,
+    /// Changes applied.
+    pub changes_applied: u64,
+    /// How far the applied changes are behind the source, in milliseconds.
+    pub lag_ms: Option<u64>,
+    /// When the phase is expected to end, in milliseconds from now; none when it cannot be known.
+    pub eta_ms: Option<u64>,
+    /// Documents per second, smoothed.
+    pub rate_documents_s: Option<f64>,
+    /// Bytes per second, smoothed.
+    pub rate_bytes_s: Option<f64>,
+    /// What it waits for, if it does.
+    pub blocked_by: Option<String>,
+    /// Whether it may be cut over; none for an operation that has no cut-over.
+    pub cutover_ready: Option<bool>,
+    /// Why it may not be cut over.
+    pub cutover_obstacles: Vec<String>,
+    /// What it does.
+    pub doing: String,
+    /// What the operator can do next.
+    pub next: String,
+}
+
+impl Body {
+    /// Whether the job, or this process's part in it, ends with this.
+    pub fn is_terminal(&self) -> bool {
+        matches!(self, Body::Done | Body::Failed { .. } | Body::Cancelled | Body::Interrupted)
+    }
+
+    /// Whether a later event of the same kind says all that this one says.
+    pub fn is_superseded_by(&self, later: &Body) -> bool {
+        matches!((self, later), (Body::Progress(_), Body::Progress(_)))
+    }
+}

@@ -1,0 +1,210 @@
+//! Trying again, within a budget.
+//!
+//! Pauses grow and are jittered ([`imago_plan::backoff`]); attempts and time are bounded; and the
+//! error that comes out names what was tried, how often, for how long, which bound was hit, and the
+//! last cause.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use imago_plan::backoff::Backoff;
+use tokio::time::Instant;
+
+use crate::control::{Control, Stop};
+
+/// How long to go on trying.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Attempts, the first included; at least one is made.
+    pub attempts_max: u32,
+    /// No attempt begins later than this after the first began.
+    pub elapsed_max: Duration,
+    /// The pauses in between.
+    pub backoff: Backoff,
+}
+
+/// Which bound ended the attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// The number of attempts.
+    Attempts,
+    /// The time.
+    Elapsed,
+    /// None: the error is one that trying again does not help.
+    Permanent,
+}
+
+/// Why something was not done.
+#[derive(Debug)]
+pub enum RetryError<E> {
+    /// It failed.
+    Failed {
+        /// What was tried.
+        what: String,
+        /// How often.
+        attempts: u32,
+        /// For how long, in milliseconds.
+        elapsed_ms: u64,
+        /// Why no further attempt was made.
+        bound: Bound,
+        /// The error of the last attempt.
+        last: E,
+    },
+    /// The operation must end.
+    Stopped(Stop),
+}
+
+impl<E: fmt::Display> fmt::Display for RetryError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RetryError::Stopped(stop) => stop.fmt(f),
+            RetryError::Failed { what, attempts, elapsed_ms, bound, last } => {
+                write!(f, "cannot {what}: ")?;
+                match (bound, attempts) {
+                    (Bound::Permanent, 1) => {}
+                    (Bound::Permanent, _) => {
+                        write!(f, "after {attempts} attempts in {elapsed_ms} ms: ")?;
+                    }
+                    (Bound::Attempts, _) => {
+                        write!(f, "gave up after {attempts} attempts in {elapsed_ms} ms: ")?;
+                    }
+                    (Bound::Elapsed, _) => write!(
+                        f,
+                        "gave up after {elapsed_ms} ms and {attempts} attempts, the time is up: "
+                    )?,
+                }
+                last.fmt(f)
+            }
+        }
+    }
+}
+
+impl<E: Error + 'static> Error for RetryError<E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            // Its text is part of this one's; its own causes follow.
+            RetryError::Failed { last, .. } => last.source(),
+            RetryError::Stopped(_) => None,
+        }
+    }
+}
+
+/// Tries `attempt` (handed its number, from 1) until it succeeds, fails with an error that is not
+/// `transient`, or the budget is used up. `what` completes "cannot …".
+pub async fn retry<T, E, F>(
+    what: &str,
+    budget: &Budget,
+    control: &Control,
+    transient: impl Fn(&E) -> bool,
+    mut attempt: impl FnMut(u32) -> F,
+) -> Result<T, RetryError<E>>
+where
+    F: Future<Output = Result<T, E>>,
+    E: fmt::Display,
+{
+    let began = Instant::now();
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let tried = control.or_stop(attempt(attempts)).await.map_err(RetryError::Stopped)?;
+        let last = match tried {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        let pause = Duration::from_millis(budget.backoff.pause_ms(attempts, rand::random()));
+        let bound = if !transient(&last) {
+            Some(Bound::Permanent)
+        } else if attempts >= budget.attempts_max {
+            Some(Bound::Attempts)
+        } else if began.elapsed() + pause > budget.elapsed_max {
+            Some(Bound::Elapsed)
+        } else {
+            None
+        };
+        if let Some(bound) = bound {
+            let elapsed_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let what = what.to_owned();
+            return Err(RetryError::Failed { what, attempts, elapsed_ms, bound, last });
+        }
+        tracing::debug!(what, attempts, error = %last, pause_ms = pause.as_millis(), "trying again");
+        control.sleep(pause).await.map_err(RetryError::Stopped)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    const BUDGET: Budget = Budget {
+        attempts_max: 4,
+        elapsed_max: Duration::from_secs(3_600),
+        backoff: Backoff { first_ms: 1, max_ms: 10 },
+    };
+
+    /// Fails with the number of the attempt until `succeeds_at`.
+    async fn run(
+        budget: Budget,
+        control: &Control,
+        succeeds_at: u32,
+        transient: bool,
+    ) -> (Result<u32, RetryError<String>>, u32) {
+        let tried = Cell::new(0);
+        let attempt = |number| {
+            tried.set(number);
+            let failed = Err(format!("no primary ({number})"));
+            async move { if number >= succeeds_at { Ok(number) } else { failed } }
+        };
+        let done = retry("write the batch", &budget, control, |_| transient, attempt).await;
+        (done, tried.get())
+    }
+
+    #[tokio::test]
+    async fn goes_on_until_it_succeeds() {
+        let (done, tried) = run(BUDGET, &Control::default(), 3, true).await;
+        assert_eq!((done.unwrap(), tried), (3, 3));
+    }
+
+    #[tokio::test]
+    async fn the_error_names_what_how_often_how_long_and_the_last_cause() {
+        let (done, tried) = run(BUDGET, &Control::default(), u32::MAX, true).await;
+        let text = done.unwrap_err().to_string();
+        assert_eq!(tried, 4);
+        let begins = "cannot write the batch: gave up after 4 attempts in ";
+        assert!(text.starts_with(begins), "{text}");
+        assert!(text.ends_with(" ms: no primary (4)"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn the_time_is_bounded_too() {
+        let elapsed_max = Duration::from_millis(100);
+        let budget = Budget { attempts_max: u32::MAX, elapsed_max, ..BUDGET };
+        let (done, _) = run(budget, &Control::default(), u32::MAX, true).await;
+        let elapsed = matches!(done, Err(RetryError::Failed { bound: Bound::Elapsed, .. }));
+        assert!(elapsed, "{done:?}");
+    }
+
+    #[tokio::test]
+    async fn what_trying_again_does_not_help_is_tried_once() {
+        let (done, tried) = run(BUDGET, &Control::default(), 2, false).await;
+        assert_eq!(tried, 1);
+        assert_eq!(done.unwrap_err().to_string(), "cannot write the batch: no primary (1)");
+    }
+
+    #[tokio::test]
+    async fn a_stop_ends_the_pause() {
+        let control = Control::default();
+        let stopper = control.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            stopper.stop(Stop::Cancelled);
+        });
+        let hour = Backoff { first_ms: 3_600_000, max_ms: 3_600_000 };
+        let budget = Budget { backoff: hour, elapsed_max: Duration::MAX, ..BUDGET };
+        let (done, tried) = run(budget, &control, u32::MAX, true).await;
+        assert!(matches!(done, Err(RetryError::Stopped(Stop::Cancelled))), "{done:?}");
+        assert_eq!(tried, 1);
+    }
+}

@@ -1,0 +1,149 @@
+//! The states of a job and which may follow which.
+//!
+//! `Planned → Running(phase) ⇄ Paused → Done | Failed | Cancelled`. A failed job may be resumed,
+//! because what it did is still there; a done or cancelled one never changes again.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Where a job is in its life. Phases are words that the operation chose.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum State {
+    /// What it will do is known and stored; it has done nothing.
+    Planned,
+    /// It works.
+    Running {
+        /// What it works at.
+        phase: String,
+    },
+    /// It waits to be resumed.
+    Paused {
+        /// What it worked at, and will go on with.
+        phase: String,
+    },
+    /// It did everything.
+    Done,
+    /// It gave up; it may be resumed when the cause is gone.
+    Failed {
+        /// What happened, to what, and what to do.
+        error: String,
+    },
+    /// The operator gave it up; the source is untouched.
+    Cancelled,
+}
+
+/// A change of state that must not happen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a job that is {from} cannot become {to}")]
+pub struct IllegalTransition {
+    /// The state it is in.
+    pub from: State,
+    /// The state that was asked for.
+    pub to: State,
+}
+
+impl State {
+    /// Whether this state may be followed by `to`. A state may always be saved again as it is.
+    pub fn check_transition(&self, to: &State) -> Result<(), IllegalTransition> {
+        use State::{Cancelled, Done, Failed, Paused, Planned, Running};
+        let legal = match (self, to) {
+            (from, to) if from == to => true,
+            (Planned, Running { .. } | Failed { .. } | Cancelled) => true,
+            (Running { phase: at }, Paused { phase }) => at == phase,
+            (Running { .. }, Running { .. } | Done | Failed { .. } | Cancelled) => true,
+            (Paused { phase: at }, Running { phase }) => at == phase,
+            (Paused { .. }, Failed { .. } | Cancelled) => true,
+            (Failed { .. }, Running { .. } | Cancelled) => true,
+            _ => false,
+        };
+        if legal { Ok(()) } else { Err(IllegalTransition { from: self.clone(), to: to.clone() }) }
+    }
+
+    /// Whether nothing can follow.
+    pub fn is_final(&self) -> bool {
+        matches!(self, State::Done | State::Cancelled)
+    }
+
+    /// The phase it works or worked at, where the state has one.
+    pub fn phase(&self) -> Option<&str> {
+        match self {
+            State::Running { phase } | State::Paused { phase } => Some(phase),
+            State::Planned | State::Done | State::Failed { .. } | State::Cancelled => None,
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            State::Planned => f.write_str("planned"),
+            State::Running { phase } => write!(f, "running ({phase})"),
+            State::Paused { phase } => write!(f, "paused ({phase})"),
+            State::Done => f.write_str("done"),
+            State::Failed { error } => write!(f, "failed ({error})"),
+            State::Cancelled => f.write_str("cancelled"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn running(phase: &str) -> State {
+        State::Running { phase: phase.to_owned() }
+    }
+
+    fn paused(phase: &str) -> State {
+        State::Paused { phase: phase.to_owned() }
+    }
+
+    fn all() -> Vec<State> {
+        let failed = State::Failed { error: "the disk is full".to_owned() };
+        let (run, pause) = (running("copy"), paused("copy"));
+        vec![State::Planned, run, pause, State::Done, failed, State::Cancelled]
+    }
+
+    /// Rows: from; columns: to; in the order of [`all`].
+    #[test]
+    fn the_whole_table_of_transitions() {
+        let table = [
+            "xx..xx", // planned
+            ".xxxxx", // running
+            ".xx.xx", // paused
+            "...x..", // done
+            ".x..xx", // failed
+            ".....x", // cancelled
+        ];
+        for (from, row) in all().iter().zip(table) {
+            for (to, mark) in all().iter().zip(row.chars()) {
+                assert_eq!(from.check_transition(to).is_ok(), mark == 'x', "{from} → {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_pause_keeps_the_phase() {
+        assert!(running("copy").check_transition(&paused("replay")).is_err());
+        assert!(paused("copy").check_transition(&running("replay")).is_err());
+        assert!(running("copy").check_transition(&running("replay")).is_ok());
+    }
+
+    #[test]
+    fn nothing_follows_a_final_state() {
+        for from in all().iter().filter(|state| state.is_final()) {
+            for to in all().iter().filter(|to| *to != from) {
+                assert!(from.check_transition(to).is_err(), "{from} → {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_both_states() {
+        let refused = State::Done.check_transition(&running("copy"));
+        let text = refused.map_err(|error| error.to_string());
+        assert_eq!(text, Err("a job that is done cannot become running (copy)".to_owned()));
+    }
+}

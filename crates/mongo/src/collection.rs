@@ -1,0 +1,279 @@
+//! A collection at one cluster: what it is, how large it is, and making another like it.
+//!
+//! Definitions are compared and carried as the server lists them, less what belongs to one server
+//! only (`uuid`, index versions).
+
+use bson::{Bson, Document, doc};
+use futures_util::TryStreamExt;
+use serde::{Deserialize, Serialize};
+
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result, code};
+use crate::namespace::{Namespace, is_servers_own};
+
+/// A collection's place.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    /// The cluster.
+    pub endpoint: Endpoint,
+    /// The name there.
+    pub ns: Namespace,
+    /// Whether writes pass the collection's validator: what the source holds is copied even where
+    /// it predates the validator.
+    pub bypass_validation: bool,
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// An ordinary collection.
+    Collection,
+    /// A view: a stored query.
+    View,
+    /// A time series collection.
+    TimeSeries,
+}
+
+/// Everything about a collection but its documents.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Definition {
+    /// What it is.
+    pub kind: Kind,
+    /// The options it was created with.
+    pub options: Document,
+    /// Its indexes, `_id` included, without server versions.
+    pub indexes: Vec<Document>,
+    /// Its shard key, where it is sharded.
+    pub shard_key: Option<Document>,
+}
+
+/// How much a collection holds.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Size {
+    /// Documents, as the server counts them.
+    pub documents: u64,
+    /// Their BSON, in bytes.
+    pub bytes: u64,
+}
+
+impl Definition {
+    /// Whether strings compare by a collation: `_id`s then too.
+    #[must_use]
+    pub fn is_collated(&self) -> bool {
+        let locale = self.options.get_document("collation").and_then(|c| c.get_str("locale"));
+        locale.is_ok_and(|locale| locale != "simple")
+    }
+
+    /// Whether it is capped.
+    #[must_use]
+    pub fn is_capped(&self) -> bool {
+        self.options.get_bool("capped").unwrap_or(false)
+    }
+
+    /// Whether documents are checked when they are written.
+    #[must_use]
+    pub fn is_validated(&self) -> bool {
+        self.options.contains_key("validator")
+    }
+}
+
+impl Handle {
+    /// The collection `ns` of `endpoint`.
+    #[must_use]
+    pub fn new(endpoint: Endpoint, ns: Namespace) -> Self {
+        Self { endpoint, ns, bypass_validation: false }
+    }
+
+    /// What the collection is, or nothing if there is none.
+    ///
+    /// # Errors
+    /// When the server does not answer or refuses to say.
+    pub async fn definition(&self) -> Result<Option<Definition>> {
+        let filter = doc! {"name": &self.ns.coll};
+        let Some(listed) = listed(&self.endpoint, &self.ns.db, filter).await?.pop() else {
+            return Ok(None);
+        };
+        let indexes =
+            if listed.kind == Kind::Collection { self.indexes().await? } else { Vec::new() };
+        let shard_key = self.shard_key().await?;
+        Ok(Some(Definition { kind: listed.kind, options: listed.options, indexes, shard_key }))
+    }
+
+    /// The collection's indexes, without server versions.
+    ///
+    /// # Errors
+    /// When the server does not answer or refuses to say.
+    pub async fn indexes(&self) -> Result<Vec<Document>> {
+        let db = self.endpoint.client().database(&self.ns.db);
+        let command = doc! {"listIndexes": &self.ns.coll, "cursor": {"batchSize": 1000}};
+        let doing = || format!("listIndexes of {}", self.ns);
+        let cursor = match db.run_cursor_command(command).await {
+            Ok(cursor) => cursor,
+            Err(error) if code(&error) == Some(26) => return Ok(Vec::new()),
+            Err(error) => return Err(Error::server(doing(), error)),
+        };
+        let mut indexes: Vec<Document> =
+            cursor.try_collect().await.map_err(|error| Error::server(doing(), error))?;
+        for index in &mut indexes {
+            for server_own in ["v", "ns", "background", "clustered"] {
+                index.remove(server_own);
+            }
+        }
+        indexes.sort_by(|a, b| a.get_str("name").ok().cmp(&b.get_str("name").ok()));
+        Ok(indexes)
+    }
+
+    /// The key by which the collection is sharded, if it is.
+    ///
+    /// # Errors
+    /// When the router does not answer.
+    pub async fn shard_key(&self) -> Result<Option<Document>> {
+        if !self.endpoint.is_sharded() {
+            return Ok(None);
+        }
+        let config = self.endpoint.client().database("config");
+        let found = config
+            .collection::<Document>("collections")
+            .find_one(doc! {"_id": self.ns.to_string(), "dropped": {"$ne": true}})
+            .await
+            .map_err(|error| Error::server("reading config.collections", error))?;
+        Ok(found.and_then(|found| found.get_document("key").ok().cloned()))
+    }
+
+    /// Documents and bytes, by the server's own statistics.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn size(&self) -> Result<Size> {
+        let stats = self.endpoint.run(&self.ns.db, doc! {"collStats": &self.ns.coll}).await?;
+        Ok(Size { documents: number(&stats, "count"), bytes: number(&stats, "size") })
+    }
+
+    /// Whether the collection holds any document.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn is_empty(&self) -> Result<bool> {
+        let db = self.endpoint.client().database(&self.ns.db);
+        let found = db
+            .collection::<bson::RawDocumentBuf>(&self.ns.coll)
+            .find_one(doc! {})
+            .projection(doc! {"_id": 1})
+            .await
+            .map_err(|error| Error::server(format!("find on {}", self.ns), error))?;
+        Ok(found.is_none())
+    }
+
+    /// Creates the collection with these options.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub async fn create(&self, options: &Document) -> Result<()> {
+        let mut command = doc! {"create": &self.ns.coll};
+        for (name, value) in options {
+            // The server lists the clustered index with fields that it does not take back.
+            if name == "clusteredIndex" {
+                let unique = doc! {"key": {"_id": 1}, "unique": true};
+                let mut index = value.as_document().cloned().unwrap_or(unique);
+                index.remove("v");
+                command.insert(name, index);
+            } else {
+                command.insert(name, value.clone());
+            }
+        }
+        command.insert("writeConcern", doc! {"w": "majority"});
+        self.endpoint.run(&self.ns.db, command).await.map(|_| ())
+    }
+
+    /// Builds indexes and waits until they are usable on a majority.
+    ///
+    /// # Errors
+    /// When the server refuses or a unique index finds duplicates.
+    pub async fn create_indexes(&self, indexes: &[Document]) -> Result<()> {
+        if indexes.is_empty() {
+            return Ok(());
+        }
+        let indexes: Vec<Bson> = indexes.iter().cloned().map(Bson::Document).collect();
+        let mut command = doc! {"createIndexes": &self.ns.coll, "indexes": indexes};
+        if !self.endpoint.is_sharded() {
+            command.insert("commitQuorum", "majority");
+        }
+        self.endpoint.run(&self.ns.db, command).await.map(|_| ())
+    }
+
+    /// Drops an index by its name; one that is gone already is no error.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub async fn drop_index(&self, name: &str) -> Result<()> {
+        let command = doc! {"dropIndexes": &self.ns.coll, "index": name};
+        match self.endpoint.run(&self.ns.db, command).await {
+            Err(Error::Server { cause, .. }) if code(&cause) == Some(27) => Ok(()),
+            other => other.map(|_| ()),
+        }
+    }
+}
+
+/// A name that a database holds.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// The collection or view.
+    pub ns: Namespace,
+    /// What it is.
+    pub kind: Kind,
+    /// The options it was created with.
+    pub options: Document,
+}
+
+/// Every collection and view of the cluster that belongs to an application.
+///
+/// # Errors
+/// When the server does not answer or refuses to say.
+pub async fn list_all(endpoint: &Endpoint) -> Result<Vec<Listed>> {
+    let names = endpoint
+        .client()
+        .list_database_names()
+        .await
+        .map_err(|error| Error::server("listDatabases", error))?;
+    let mut all = Vec::new();
+    for db in names {
+        let found = listed(endpoint, &db, doc! {}).await?;
+        all.extend(found.into_iter().filter(|listed| !is_servers_own(&listed.ns)));
+    }
+    all.sort_by(|a, b| a.ns.cmp(&b.ns));
+    Ok(all)
+}
+
+async fn listed(endpoint: &Endpoint, db: &str, filter: Document) -> Result<Vec<Listed>> {
+    let doing = || format!("listCollections of {db}");
+    let command = doc! {"listCollections": 1, "filter": filter, "cursor": {"batchSize": 10_000}};
+    let cursor = endpoint.client().database(db).run_cursor_command(command).await;
+    let cursor = cursor.map_err(|error| Error::server(doing(), error))?;
+    let raw: Vec<Document> =
+        cursor.try_collect().await.map_err(|error| Error::server(doing(), error))?;
+    let parsed = raw.into_iter().map(|entry| {
+        let name = entry.get_str("name").map_err(|e| Error::malformed(doing(), e))?;
+        let kind = match entry.get_str("type") {
+            Ok("view") => Kind::View,
+            Ok("timeseries") => Kind::TimeSeries,
+            _ => Kind::Collection,
+        };
+        let options = entry.get_document("options").cloned().unwrap_or_default();
+        Ok(Listed { ns: Namespace::new(db, name), kind, options })
+    });
+    parsed.collect()
+}
+
+/// A count that a server may give as any of its number types.
+#[must_use]
+pub fn number(document: &Document, field: &str) -> u64 {
+    match document.get(field) {
+        Some(Bson::Int32(n)) => u64::try_from(*n).unwrap_or(0),
+        Some(Bson::Int64(n)) => u64::try_from(*n).unwrap_or(0),
+        // Statistics come as doubles once they are sums over shards: whole and far below 2^53.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        Some(Bson::Double(n)) => *n as u64,
+        _ => 0,
+    }
+}

@@ -1,0 +1,236 @@
+//! One cluster: connected, recognised, and asked questions through one place.
+//!
+//! The invariant: whatever is retried here is idempotent, and whatever is printed is redacted.
+
+use std::time::Duration;
+
+use bson::{Document, RawDocumentBuf, Timestamp, doc};
+use mongodb::Client;
+use mongodb::error::ErrorKind;
+use mongodb::options::{
+    ClientOptions, ReadPreference, ReadPreferenceOptions, SelectionCriteria, ServerAddress,
+};
+
+use crate::error::{Error, Result};
+
+/// What kind of cluster answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// A replica set, by its name.
+    ReplicaSet(String),
+    /// A sharded cluster, behind a router.
+    Sharded,
+}
+
+/// A connection to a cluster that has answered.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    client: Client,
+    shape: Shape,
+    /// Server version, e.g. `[6, 0, 5]`.
+    version: [i32; 3],
+    role: &'static str,
+    redacted: String,
+    identity: String,
+}
+
+const SELECTION_TIMEOUT: Duration = Duration::from_secs(20);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Endpoint {
+    /// Connects to the cluster that `uri` names and asks what it is. `role` is `source` or
+    /// `destination`, for messages.
+    ///
+    /// # Errors
+    /// Usage for a connection string that cannot be parsed; precondition for a cluster that does
+    /// not answer within 20 s, refuses the credentials, or is a standalone server.
+    pub async fn connect(uri: &str, role: &'static str) -> Result<Self> {
+        let mut options = ClientOptions::parse(uri).await.map_err(|error| {
+            Error::usage(
+                format!("the {role}'s connection string cannot be read: {}", told(&error)),
+                "write it as mongodb://[user:password@]host:port[,…]/[?options]",
+            )
+        })?;
+        options.app_name.get_or_insert_with(|| "imago".into());
+        options.server_selection_timeout.get_or_insert(SELECTION_TIMEOUT);
+        options.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
+        let redacted = redacted(&options);
+        let client = Client::with_options(options)
+            .map_err(|error| unanswered(role, &redacted, &error))?;
+        let admin = client.database("admin");
+        let ask = |command: Document| admin.run_command(command);
+        let hello = ask(doc! {"hello": 1}).await.map_err(|e| unanswered(role, &redacted, &e))?;
+        let shape = shape_of(&hello).ok_or_else(|| {
+            Error::precondition(
+                format!("the {role} {redacted} is a standalone server, which keeps no oplog"),
+                "restart it with --replSet and run rs.initiate(), even with a single member",
+            )
+        })?;
+        let build = ask(doc! {"buildInfo": 1}).await.map_err(|e| unanswered(role, &redacted, &e))?;
+        let version = version_of(&build);
+        let identity = identity_of(&client, &shape, &hello).await;
+        Ok(Self { client, shape, version, role, redacted, identity })
+    }
+
+    /// The driver's client.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Replica set or sharded cluster.
+    #[must_use]
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Whether a router answers.
+    #[must_use]
+    pub fn is_sharded(&self) -> bool {
+        self.shape == Shape::Sharded
+    }
+
+    /// Server version: major, minor, patch.
+    #[must_use]
+    pub fn version(&self) -> [i32; 3] {
+        self.version
+    }
+
+    /// `source` or `destination`.
+    #[must_use]
+    pub fn role(&self) -> &'static str {
+        self.role
+    }
+
+    /// The connection string without user, password and options.
+    #[must_use]
+    pub fn redacted(&self) -> &str {
+        &self.redacted
+    }
+
+    /// What stays the same however the cluster is addressed: its replica set's or cluster's id.
+    #[must_use]
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// Runs one command on the primary (or through the router).
+    ///
+    /// # Errors
+    /// What the server said, with the command's name and database.
+    pub async fn run(&self, db: &str, command: Document) -> Result<Document> {
+        let name = command.keys().next().cloned().unwrap_or_default();
+        let db = self.client.database(db);
+        db.run_command(command)
+            .await
+            .map_err(|error| Error::server(format!("{name} on the {} {}", self.role, db.name()), error))
+    }
+
+    /// Like [`Endpoint::run`], for a command that is built from raw bytes.
+    ///
+    /// # Errors
+    /// What the server said, with the command's name and database.
+    pub async fn run_raw(&self, db: &str, name: &str, command: RawDocumentBuf) -> Result<Document> {
+        let db = self.client.database(db);
+        db.run_raw_command(command)
+            .await
+            .map_err(|error| Error::server(format!("{name} on the {} {}", self.role, db.name()), error))
+    }
+
+    /// The cluster's time: every write that was acknowledged before the call is at or before it.
+    ///
+    /// # Errors
+    /// When the cluster does not answer, or answers without a time.
+    pub async fn cluster_time(&self) -> Result<Timestamp> {
+        let reply = self.run("admin", doc! {"ping": 1}).await?;
+        operation_time(&reply)
+            .ok_or_else(|| Error::malformed("ping", "no operationTime (is it a replica set?)"))
+    }
+}
+
+/// The `operationTime` of a reply.
+#[must_use]
+pub fn operation_time(reply: &Document) -> Option<Timestamp> {
+    reply.get_timestamp("operationTime").ok()
+}
+
+/// Reads go to a secondary where there is one.
+#[must_use]
+pub fn prefer_secondary() -> SelectionCriteria {
+    SelectionCriteria::ReadPreference(ReadPreference::SecondaryPreferred {
+        options: Some(ReadPreferenceOptions::default()),
+    })
+}
+
+/// Reads go to the primary.
+#[must_use]
+pub fn primary() -> SelectionCriteria {
+    SelectionCriteria::ReadPreference(ReadPreference::Primary)
+}
+
+fn shape_of(hello: &Document) -> Option<Shape> {
+    if hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid") {
+        return Some(Shape::Sharded);
+    }
+    hello.get_str("setName").ok().map(|name| Shape::ReplicaSet(name.to_owned()))
+}
+
+fn version_of(build: &Document) -> [i32; 3] {
+    let part = |index: usize| {
+        let parts = build.get_array("versionArray").ok();
+        parts.and_then(|parts| parts.get(index)).and_then(bson::Bson::as_i32).unwrap_or(0)
+    };
+    [part(0), part(1), part(2)]
+}
+
+/// A sharded cluster's `clusterId`, or a replica set's name and members: what a resumed job
+/// compares, so that it does not continue against another cluster by mistake.
+async fn identity_of(client: &Client, shape: &Shape, hello: &Document) -> String {
+    match shape {
+        Shape::Sharded => {
+            let version = client.database("config").collection::<Document>("version");
+            let found = version.find_one(doc! {}).await.ok().flatten();
+            let id = found.and_then(|version| version.get_object_id("clusterId").ok());
+            id.map_or_else(|| "sharded".to_owned(), |id| format!("sharded/{id}"))
+        }
+        Shape::ReplicaSet(name) => {
+            let mut hosts: Vec<&str> = hello
+                .get_array("hosts")
+                .map(|hosts| hosts.iter().filter_map(bson::Bson::as_str).collect())
+                .unwrap_or_default();
+            hosts.sort_unstable();
+            format!("{name}/{}", hosts.join(","))
+        }
+    }
+}
+
+fn redacted(options: &ClientOptions) -> String {
+    let hosts: Vec<String> = options.hosts.iter().map(ServerAddress::to_string).collect();
+    let user = if options.credential.is_some() { "***@" } else { "" };
+    format!("mongodb://{user}{}", hosts.join(","))
+}
+
+/// The driver's error without the wrapping that only a programmer wants to see.
+fn told(error: &mongodb::error::Error) -> String {
+    match error.kind.as_ref() {
+        ErrorKind::InvalidArgument { message, .. }
+        | ErrorKind::Authentication { message, .. }
+        | ErrorKind::ServerSelection { message, .. }
+        | ErrorKind::DnsResolve { message, .. } => message.clone(),
+        ErrorKind::Command(command) => command.message.clone(),
+        kind => kind.to_string(),
+    }
+}
+
+fn unanswered(role: &'static str, cluster: &str, error: &mongodb::error::Error) -> Error {
+    let cluster = cluster.to_owned();
+    let cause = told(error);
+    let refused = matches!(error.kind.as_ref(), ErrorKind::Authentication { .. })
+        || matches!(crate::error::code(error), Some(18 | 11 | 13))
+        || cause.contains("Authentication failed");
+    if refused {
+        Error::Credentials { role, cluster, cause }
+    } else {
+        Error::Unreachable { role, cluster, cause }
+    }
+}

@@ -1,0 +1,281 @@
+//! What can go wrong with a cluster, a job or a document, and what to do about it.
+//!
+//! Every error says what happened and to what; [`Error::help`] says what to do. [`Error::class`]
+//! is what an exit code is made of. A connection string never appears here unredacted.
+
+use imago_job::control::Stop;
+use imago_job::retry::{Bound, RetryError};
+use mongodb::error::ErrorKind;
+
+/// The result of everything that talks to a cluster.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// How an error ends a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// The operation was tried and failed.
+    Failed,
+    /// What was asked for does not make sense as it was typed.
+    Usage,
+    /// A precondition is unmet; nothing was changed.
+    Precondition,
+    /// It stopped before the end, and can be resumed.
+    Interrupted,
+}
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An argument cannot be understood.
+    #[error("{what}")]
+    Usage {
+        /// What was wrong with it.
+        what: String,
+        /// What to type instead.
+        help: String,
+    },
+    /// Something must be true first, and is not. Nothing was changed.
+    #[error("{what}")]
+    Precondition {
+        /// The unmet precondition, and of what.
+        what: String,
+        /// How to meet it.
+        help: String,
+    },
+    /// A cluster did not answer.
+    #[error("the {role} {cluster} cannot be reached: {cause}")]
+    Unreachable {
+        /// `source` or `destination`.
+        role: &'static str,
+        /// The redacted connection string.
+        cluster: String,
+        /// What the driver said.
+        cause: String,
+    },
+    /// A cluster refused the credentials.
+    #[error("the {role} {cluster} refused the credentials: {cause}")]
+    Credentials {
+        /// `source` or `destination`.
+        role: &'static str,
+        /// The redacted connection string.
+        cluster: String,
+        /// What the server said.
+        cause: String,
+    },
+    /// A server answered a command with an error that a retry does not mend.
+    #[error("{doing} failed: {cause}")]
+    Server {
+        /// The command, and on what.
+        doing: String,
+        /// What the server said.
+        #[source]
+        cause: Box<mongodb::error::Error>,
+    },
+    /// A state of the server that passes: an election, stale routing, a majority out of reach.
+    #[error("{doing} failed for now: {cause}")]
+    Passing {
+        /// The command, and on what.
+        doing: String,
+        /// What the server said.
+        cause: String,
+    },
+    /// Retries were used up.
+    #[error("{tried}")]
+    Exhausted {
+        /// What was tried, how often, for how long, and the last failure.
+        tried: String,
+        /// The last failure.
+        #[source]
+        cause: Box<Error>,
+    },
+    /// A document cannot be written at the destination.
+    #[error("document {id} of {ns} cannot be written at the destination: {cause}")]
+    Document {
+        /// The namespace at the destination.
+        ns: String,
+        /// The `_id`, as extended JSON.
+        id: String,
+        /// What the server said.
+        cause: String,
+        /// What to do.
+        help: String,
+    },
+    /// The source's log no longer holds what the job needs.
+    #[error("the source's oplog no longer reaches back to {needed}: {cause}")]
+    OplogRolledOver {
+        /// The position that is needed.
+        needed: String,
+        /// What the server said.
+        cause: String,
+    },
+    /// A copied collection was dropped, renamed, or otherwise taken away under the job.
+    #[error("{ns} was {what} at the source while it was being copied")]
+    Disrupted {
+        /// The namespace at the source.
+        ns: String,
+        /// Dropped, renamed to …, resharded.
+        what: String,
+    },
+    /// Another process took the job or the slice over.
+    #[error("{what} was taken over by another process")]
+    Superseded {
+        /// The job or slice.
+        what: String,
+    },
+    /// The job's state could not be read or written.
+    #[error(transparent)]
+    Journal(#[from] imago_job::journal::JournalError),
+    /// Stopped by a signal or by a command.
+    #[error(transparent)]
+    Stopped(#[from] Stop),
+    /// A server's answer does not have the form that the protocol promises.
+    #[error("{doing}: the server's answer is malformed: {cause}")]
+    Malformed {
+        /// Which command's answer.
+        doing: String,
+        /// What is missing or wrong.
+        cause: String,
+    },
+}
+
+impl Error {
+    /// A server's error for a command, told apart into what a user can act on.
+    pub fn server(doing: impl Into<String>, cause: mongodb::error::Error) -> Self {
+        Self::Server { doing: doing.into(), cause: Box::new(cause) }
+    }
+
+    /// An answer that is not of the promised form.
+    pub fn malformed(doing: impl Into<String>, cause: impl ToString) -> Self {
+        Self::Malformed { doing: doing.into(), cause: cause.to_string() }
+    }
+
+    /// A precondition that is unmet.
+    pub fn precondition(what: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::Precondition { what: what.into(), help: help.into() }
+    }
+
+    /// An argument that cannot be understood.
+    pub fn usage(what: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::Usage { what: what.into(), help: help.into() }
+    }
+
+    /// How this ends a command.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Stopped(Stop::Cancelled) => Class::Failed,
+            Self::Usage { .. } => Class::Usage,
+            Self::Precondition { .. } | Self::Unreachable { .. } | Self::Credentials { .. } => {
+                Class::Precondition
+            }
+            Self::Superseded { .. }
+            | Self::Stopped(_)
+            | Self::Passing { .. }
+            | Self::Exhausted { .. } => {
+                Class::Interrupted
+            }
+            Self::Server { .. }
+            | Self::Document { .. }
+            | Self::OplogRolledOver { .. }
+            | Self::Disrupted { .. }
+            | Self::Journal(_)
+            | Self::Malformed { .. } => Class::Failed,
+        }
+    }
+
+    /// What the reader can do about it.
+    #[must_use]
+    pub fn help(&self) -> Option<String> {
+        Some(match self {
+            Self::Usage { help, .. }
+            | Self::Precondition { help, .. }
+            | Self::Document { help, .. } => help.clone(),
+            Self::Unreachable { .. } => {
+                "check the host, the port, the replica set's name and the network path".into()
+            }
+            Self::Credentials { .. } => {
+                "check the user, the password and authSource in the connection string".into()
+            }
+            Self::Server { cause, .. } => match code(cause) {
+                Some(13) => {
+                    "give the user the missing privilege (see the README, Privileges)".into()
+                }
+                _ => return None,
+            },
+            Self::Exhausted { .. } => "mend the cause, then `imago job resume` the job".into(),
+            Self::OplogRolledOver { .. } => {
+                "start a new copy, with a larger oplog (replSetResizeOplog) or a faster pace".into()
+            }
+            Self::Disrupted { .. } => {
+                "the destination is as of the last change before; start a new copy for the new \
+                 collection, or drop the destination's"
+                    .into()
+            }
+            Self::Superseded { .. } => "nothing is lost: follow the job where it runs now".into(),
+            Self::Passing { .. } => "wait for the cluster to settle, then `imago job resume` it".into(),
+            Self::Stopped(Stop::Cancelled) => "start a new copy".into(),
+            Self::Stopped(_) => "`imago job resume` continues where it stopped".into(),
+            Self::Journal(_) | Self::Malformed { .. } => return None,
+        })
+    }
+
+    /// Whether the same attempt may succeed a moment later: elections, cut connections, stale
+    /// routing, overload. Every operation that is retried on this is idempotent.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Server { cause, .. } => is_transient(cause),
+            Self::Unreachable { .. } | Self::Passing { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+impl From<RetryError<Error>> for Error {
+    fn from(error: RetryError<Error>) -> Self {
+        let tried = error.to_string();
+        match error {
+            RetryError::Stopped(stop) => Self::Stopped(stop),
+            RetryError::Failed { bound: Bound::Permanent, last, .. } => last,
+            RetryError::Failed { last, .. } => Self::Exhausted { tried, cause: Box::new(last) },
+        }
+    }
+}
+
+/// The server's error code, if a server answered.
+#[must_use]
+pub fn code(error: &mongodb::error::Error) -> Option<i32> {
+    match error.kind.as_ref() {
+        ErrorKind::Command(command) => Some(command.code),
+        ErrorKind::Write(mongodb::error::WriteFailure::WriteError(write)) => Some(write.code),
+        ErrorKind::Write(mongodb::error::WriteFailure::WriteConcernError(concern)) => {
+            Some(concern.code)
+        }
+        _ => None,
+    }
+}
+
+/// Codes that name a passing state of a server or of the routing to it.
+///
+/// Elections and shutdown (91, 189, 10107, 11600, 11602, 13435, 13436), network (6, 7, 89, 9001),
+/// routing (63 `StaleShardVersion`, 150 `StaleEpoch`, 249 `StaleDbVersion`, 13388 `StaleConfig`,
+/// 273, 358), time limits (50, 202, 262), cursors and plans killed under us (43, 175, 237, 246),
+/// conflicts (112, 117), no member fit to read from (133, 134), majority not reached (64).
+pub const TRANSIENT: &[i32] = &[
+    6, 7, 43, 50, 63, 64, 89, 91, 112, 117, 133, 134, 150, 175, 189, 202, 237, 246, 249, 262, 273,
+    358, 9001, 10107, 11600, 11602, 13388, 13435, 13436,
+];
+
+fn is_transient(error: &mongodb::error::Error) -> bool {
+    match error.kind.as_ref() {
+        ErrorKind::Io(_)
+        | ErrorKind::ConnectionPoolCleared { .. }
+        | ErrorKind::ServerSelection { .. }
+        | ErrorKind::DnsResolve { .. } => true,
+        _ => {
+            error.contains_label("RetryableWriteError")
+                || error.contains_label("ResumableChangeStreamError")
+                || code(error).is_some_and(|code| TRANSIENT.contains(&code))
+        }
+    }
+}
