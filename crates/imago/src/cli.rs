@@ -66,6 +66,8 @@ pub enum ProgressMode {
 /// The verbs; one module of [`cmd`] each.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
+    /// Start, look at, hurt and end real clusters on this machine.
+    Testbed(cmd::testbed::Args),
     /// Print a completion script for a shell.
     Completions(cmd::completions::Args),
 }
@@ -74,6 +76,7 @@ impl Verb {
     /// Does what was asked. Each verb's future is boxed, so that none makes the others large.
     pub async fn run(self, context: &Context) -> Result<(), Failure> {
         match self {
+            Verb::Testbed(args) => Box::pin(cmd::testbed::run(args, context)).await,
             Verb::Completions(args) => Box::pin(cmd::completions::run(args, context)).await,
         }
     }
