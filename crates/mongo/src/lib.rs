@@ -8,6 +8,7 @@ pub mod collection;
 pub mod converge;
 pub mod endpoint;
 pub mod error;
+pub mod ext_json;
 pub mod load;
 pub mod namespace;
 pub mod order;

@@ -1,0 +1,157 @@
+//! Walking the elements of a BSON document without checking more than lengths.
+//!
+//! The verifier looks at the `_id` of every document and nothing else, and stored strings need not
+//! be valid UTF-8; so this walker checks bounds only. Whatever does not parse comes out as one
+//! last element of the kind "malformed", so that comparing never fails and stays total.
+
+use std::borrow::Cow;
+
+use super::{Number, Value};
+
+/// Binary subtype 2, which carries its length twice.
+pub(super) const OLD_BINARY: u8 = 2;
+
+/// Where the payload of the only element of `{"": value}` begins: length, type, empty name.
+pub(super) const WRAPPED_PAYLOAD: usize = 6;
+
+/// The kind given to bytes that do not parse; no BSON type has it.
+const MALFORMED: u8 = 0x80;
+
+/// One element of a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Element<'a> {
+    /// The BSON type byte.
+    pub kind: u8,
+    /// The field's name, without its terminator; not necessarily valid UTF-8.
+    pub name: &'a [u8],
+    /// The value as stored.
+    pub payload: &'a [u8],
+}
+
+/// Iterates over the elements of a document (length and terminator included).
+#[derive(Debug, Clone)]
+pub struct Elements<'a> {
+    rest: &'a [u8],
+    framed: bool,
+}
+
+impl<'a> Elements<'a> {
+    /// Starts at the first element of `doc`. Never fails: see the module's text.
+    #[must_use]
+    pub fn new(doc: &'a [u8]) -> Self {
+        let framed = le_len(doc) == Some(doc.len()) && doc.len() >= 5 && doc[doc.len() - 1] == 0;
+        Elements { rest: if framed { &doc[4..doc.len() - 1] } else { doc }, framed }
+    }
+
+    fn split(rest: &'a [u8]) -> Option<(Element<'a>, &'a [u8])> {
+        let (&kind, after_kind) = rest.split_first()?;
+        let end = after_kind.iter().position(|&b| b == 0)?;
+        let (name, body) = (&after_kind[..end], &after_kind[end + 1..]);
+        let size = payload_size(kind, body)?;
+        let payload = body.get(..size)?;
+        Some((Element { kind, name, payload }, &body[size..]))
+    }
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Element<'a>;
+
+    fn next(&mut self) -> Option<Element<'a>> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let split = if self.framed { Self::split(self.rest) } else { None };
+        if let Some((element, rest)) = split {
+            self.rest = rest;
+            return Some(element);
+        }
+        let payload = std::mem::take(&mut self.rest);
+        Some(Element { kind: MALFORMED, name: b"", payload })
+    }
+}
+
+/// The `_id` of a stored document, which the server puts first; looked for further on too, because
+/// capped and system collections may hold it elsewhere.
+#[must_use]
+pub fn id_element(doc: &[u8]) -> Option<Element<'_>> {
+    Elements::new(doc).find(|element| element.name == b"_id" && element.kind != MALFORMED)
+}
+
+impl<'a> Element<'a> {
+    pub(super) fn value(&self) -> Value<'a> {
+        value_of(self.kind, self.payload).unwrap_or(Value::Malformed(self.kind, self.payload))
+    }
+}
+
+fn le_len(bytes: &[u8]) -> Option<usize> {
+    let head: [u8; 4] = bytes.get(..4)?.try_into().ok()?;
+    usize::try_from(i32::from_le_bytes(head)).ok()
+}
+
+/// How many bytes the payload of a `kind` takes at the start of `body`.
+fn payload_size(kind: u8, body: &[u8]) -> Option<usize> {
+    Some(match kind {
+        0x06 | 0x0a | 0xff | 0x7f => 0,
+        0x08 => 1,
+        0x10 => 4,
+        0x01 | 0x09 | 0x11 | 0x12 => 8,
+        0x07 => 12,
+        0x13 => 16,
+        0x02 | 0x0d | 0x0e => le_len(body)?.checked_add(4)?,
+        0x05 => le_len(body)?.checked_add(5)?,
+        0x0c => le_len(body)?.checked_add(16)?,
+        0x03 | 0x04 | 0x0f => le_len(body).filter(|&len| len >= 5)?,
+        0x0b => {
+            let pattern = body.iter().position(|&b| b == 0)? + 1;
+            let options = body[pattern..].iter().position(|&b| b == 0)? + 1;
+            pattern + options
+        }
+        _ => return None,
+    })
+}
+
+fn value_of(kind: u8, payload: &[u8]) -> Option<Value<'_>> {
+    Some(match kind {
+        0x01 => Value::Number(Number::Double(f64::from_le_bytes(payload.try_into().ok()?))),
+        0x02 | 0x0e => Value::Text(text(payload)?),
+        0x03 => Value::Object(payload),
+        0x04 => Value::Array(payload),
+        0x05 => {
+            let (subtype, bytes) = (*payload.get(4)?, payload.get(5..)?);
+            // The inner length of the old subtype follows from the outer one.
+            let clean = if subtype == OLD_BINARY { bytes.get(4..)? } else { bytes };
+            Value::Binary(bytes.len(), subtype, clean)
+        }
+        0x06 => Value::Undefined,
+        0x07 => Value::ObjectId(payload.try_into().ok()?),
+        0x08 => Value::Bool(*payload.first()? != 0),
+        0x09 => Value::Date(i64::from_le_bytes(payload.try_into().ok()?)),
+        0x0a => Value::Null,
+        0x0b => {
+            let pattern = payload.iter().position(|&b| b == 0)?;
+            Value::Regex(&payload[..pattern], payload.get(pattern + 1..payload.len() - 1)?)
+        }
+        0x0c => Value::DbPointer(Cow::Borrowed(payload)),
+        0x0d => Value::Code(text(payload)?),
+        0x0f => {
+            let code_len = le_len(payload.get(4..)?)?;
+            let scope = payload.get(8usize.checked_add(code_len)?..)?;
+            Value::CodeWithScope(text(payload.get(4..8 + code_len)?)?, scope)
+        }
+        0x10 => Value::Number(Number::Int(i64::from(i32::from_le_bytes(payload.try_into().ok()?)))),
+        0x11 => Value::Timestamp(u64::from_le_bytes(payload.try_into().ok()?)),
+        0x12 => Value::Number(Number::Int(i64::from_le_bytes(payload.try_into().ok()?))),
+        0x13 => Value::Number(Number::from_decimal(payload.try_into().ok()?)),
+        0x7f => Value::MaxKey,
+        0xff => Value::MinKey,
+        _ => return None,
+    })
+}
+
+/// The bytes of a length-prefixed, zero-terminated string.
+fn text(payload: &[u8]) -> Option<&[u8]> {
+    if payload.len() < 5 || le_len(payload)? != payload.len() - 4 {
+        return None;
+    }
+    Some(&payload[4..payload.len() - 1])
+}
