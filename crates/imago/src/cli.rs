@@ -66,6 +66,8 @@ pub enum ProgressMode {
 pub enum Verb {
     /// Print a completion script for a shell.
     Completions(cmd::completions::Args),
+    /// Drive a collection with a realistic workload, and check what it left behind.
+    Load(cmd::load::Args),
 }
 
 impl Verb {
@@ -73,6 +75,7 @@ impl Verb {
     pub async fn run(self, context: &Context) -> Result<(), Failure> {
         match self {
             Verb::Completions(args) => Box::pin(cmd::completions::run(args, context)).await,
+            Verb::Load(args) => Box::pin(cmd::load::run(args, context)).await,
         }
     }
 }
