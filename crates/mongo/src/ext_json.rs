@@ -10,6 +10,13 @@ use bson::{RawBsonRef, RawDocument};
 use serde::ser::{Error as _, SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 
+mod parse;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use parse::Json;
+pub use parse::{ExtJsonError, parse, parse_document};
+
 /// Serializes a raw BSON value as canonical extended JSON.
 #[derive(Debug, Clone, Copy)]
 pub struct ExtJson<'a>(pub RawBsonRef<'a>);

@@ -12,6 +12,7 @@ pub mod ext_json;
 pub mod load;
 pub mod namespace;
 pub mod order;
+pub mod verify;
 mod write;
 
 /// The database at the destination that keeps the state of jobs.

@@ -5,6 +5,7 @@
 //! last element of the kind "malformed", so that comparing never fails and stays total.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 
 use super::{Number, Value};
 
@@ -78,6 +79,12 @@ pub fn id_element(doc: &[u8]) -> Option<Element<'_>> {
 }
 
 impl<'a> Element<'a> {
+    /// Compares values alone, as [`super::cmp_values`] does, without parsing them first.
+    #[must_use]
+    pub fn cmp_value(&self, other: &Element<'_>) -> Ordering {
+        self.value().cmp(&other.value())
+    }
+
     pub(super) fn value(&self) -> Value<'a> {
         value_of(self.kind, self.payload).unwrap_or(Value::Malformed(self.kind, self.payload))
     }

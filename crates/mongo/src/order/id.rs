@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 use bson::{RawBsonRef, RawDocument};
 use thiserror::Error;
 
-use super::{Value, element, hash_value, id_element, payload_of};
+use super::{Element, Value, element, hash_value, id_element, payload_of};
 use crate::ext_json::ExtJson;
 
 /// How many bytes an `_id` may take (with seven bytes of frame) without a heap allocation. Enough
@@ -143,14 +143,19 @@ impl Id {
         check_deep(self.parse()?)
     }
 
-    fn value(&self) -> Value<'_> {
+    /// The value as an element without a name.
+    #[must_use]
+    pub fn as_element(&self) -> Element<'_> {
         let bytes = self.bytes();
-        element::Element {
+        Element {
             kind: bytes[4],
             name: b"",
             payload: &bytes[element::WRAPPED_PAYLOAD..bytes.len() - 1],
         }
-        .value()
+    }
+
+    fn value(&self) -> Value<'_> {
+        self.as_element().value()
     }
 }
 

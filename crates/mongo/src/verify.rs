@@ -1,0 +1,327 @@
+//! Proving that a copy equals its source, while both may be changing.
+//!
+//! The idea is that of the Mailbox migration ("Verifying copied data", 2013): compare, and compare
+//! again with growing pauses what looked different, because a document that was caught between a
+//! change and its copy is no difference; and compare the documents of the last operations before
+//! clients move over. What that design missed is covered too: documents that exist only at the
+//! destination, and order of fields.
+//!
+//! Invariants:
+//! - "Equal" means the same bytes. Nothing is parsed but the `_id`, which aligns both sides.
+//! - What was acknowledged at either side before the verification began is seen by it: every read
+//!   has majority read concern and waits for the cluster time at which the verification began.
+//! - A difference is reported only after it was seen again in every retry, at the primaries.
+//! - Memory is bounded: batches by the server's 16 MB, suspects by [`Spec::suspects_max`].
+//!
+//! What a running verification cannot know: a document written behind both readers after they
+//! passed. [`Mode::LastOps`] after writes have stopped closes that gap.
+
+use bson::Document;
+use imago_job::control::Control;
+use serde::{Deserialize, Serialize};
+
+use crate::collection::{Definition, Handle, Kind as CollectionKind};
+use crate::error::{Error, Result};
+use crate::order::Id;
+
+mod feed;
+mod full;
+mod last_ops;
+mod lookup;
+mod merge;
+mod sample;
+mod schedule;
+mod settle;
+mod straggler;
+mod structure;
+mod suspects;
+
+pub use schedule::Retries;
+pub use straggler::{Difference, Straggler, StragglerFileError, read_stragglers};
+pub use structure::StructureDifference;
+
+use lookup::Lookup;
+use settle::Settled;
+use suspects::Suspects;
+
+/// Which documents are compared.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mode {
+    /// All of both sides.
+    Full,
+    /// About this many, chosen at random from each side.
+    Sample(u64),
+    /// This share of each side, between 0 and 1, chosen at random.
+    Fraction(f64),
+    /// Those that the source's last operations wrote, this many operations.
+    LastOps(u64),
+    /// These.
+    Ids(Vec<Id>),
+}
+
+/// What is verified, and how patiently.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Which documents.
+    pub mode: Mode,
+    /// Only documents that match it.
+    pub filter: Option<Document>,
+    /// The pauses before a difference is called one.
+    pub retries: Retries,
+    /// Ranges of a full verification that are read at the same time.
+    pub workers: usize,
+    /// More documents than this that look different end the search for more of them.
+    pub suspects_max: usize,
+    /// How many differences the report lists; it counts all of them.
+    pub listed_max: usize,
+    /// Whether options and indexes are compared.
+    pub structure: bool,
+}
+
+impl Default for Spec {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Full,
+            filter: None,
+            retries: Retries::default(),
+            workers: 2,
+            suspects_max: 1_000_000,
+            listed_max: 100,
+            structure: true,
+        }
+    }
+}
+
+/// What the last operations of the source were.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastOps {
+    /// How many operations were asked for.
+    pub wanted: u64,
+    /// How many there were, in what the source still remembers.
+    pub found: u64,
+    /// How many different documents they wrote.
+    pub documents: u64,
+    /// Where they were read: `oplog` or `change stream`.
+    pub read_from: String,
+}
+
+/// How far a verification is; handed to the caller now and then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Documents compared so far.
+    pub compared: u64,
+    /// About how many there are, where that is known.
+    pub expected: Option<u64>,
+    /// Documents that look different so far.
+    pub suspects: u64,
+    /// Which retry is running; 0 during the first comparison.
+    pub retry: u32,
+}
+
+/// What a verification found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The collection at the source.
+    pub source: String,
+    /// The collection at the destination.
+    pub destination: String,
+    /// Documents (different `_id`s) that were compared.
+    pub compared: u64,
+    /// Bytes of documents that were read from the source for that.
+    pub compared_bytes: u64,
+    /// Documents that are only at the source.
+    pub missing: u64,
+    /// Documents that are only at the destination.
+    pub extra: u64,
+    /// Documents that are at both sides with different bytes.
+    pub different: u64,
+    /// `_id`s that one side holds more than once (on different shards).
+    pub duplicate: u64,
+    /// Among the above, those that were still being changed at the last retry.
+    pub unsettled: u64,
+    /// Documents that looked different at first.
+    pub suspected: u64,
+    /// Those of them that a retry found equal.
+    pub resolved: u64,
+    /// How many rounds of retries were made.
+    pub retries: u32,
+    /// The first differences; the counts say whether there are more.
+    pub differences: Vec<Straggler>,
+    /// Options that differ.
+    pub options_differences: Vec<StructureDifference>,
+    /// Indexes that differ.
+    pub index_differences: Vec<StructureDifference>,
+    /// What [`Mode::LastOps`] found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_ops: Option<LastOps>,
+    /// Why not everything was looked at, if so; the counts are exact for what was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<String>,
+    /// How long it took.
+    pub elapsed_ms: u64,
+}
+
+impl Report {
+    /// Differences between documents.
+    #[must_use]
+    pub fn document_differences(&self) -> u64 {
+        self.missing + self.extra + self.different + self.duplicate
+    }
+
+    /// Whether everything that was asked for was looked at and found equal.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.document_differences() == 0
+            && self.options_differences.is_empty()
+            && self.index_differences.is_empty()
+            && self.incomplete.is_none()
+    }
+}
+
+/// What the caller hears while a verification runs.
+pub trait Watch: Send {
+    /// How far it is. Called from time to time.
+    fn progress(&mut self, progress: Progress);
+
+    /// A difference that outlasted all retries.
+    ///
+    /// # Errors
+    /// When it cannot be recorded: that ends the verification.
+    fn straggler(&mut self, straggler: &Straggler) -> std::io::Result<()>;
+}
+
+/// A watch that does not look.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unwatched;
+
+impl Watch for Unwatched {
+    fn progress(&mut self, _: Progress) {}
+
+    fn straggler(&mut self, _: &Straggler) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Compares `source` with `destination`.
+///
+/// # Errors
+/// Precondition if either does not exist or is a time series; a server's error that retries did
+/// not mend; [`Error::Stopped`] when `control` says so.
+pub async fn verify(
+    source: &Handle,
+    destination: &Handle,
+    spec: &Spec,
+    control: &Control,
+    watch: &mut dyn Watch,
+) -> Result<Report> {
+    let began = std::time::Instant::now();
+    let left = defined(source).await?;
+    let right = defined(destination).await?;
+    let mut report = Report {
+        source: source.ns.to_string(),
+        destination: destination.ns.to_string(),
+        ..Report::default()
+    };
+    if spec.structure {
+        report.options_differences = structure::options(&left, &right);
+        report.index_differences = structure::indexes(&left, &right);
+    }
+    if left.kind == CollectionKind::Collection && right.kind == CollectionKind::Collection {
+        let collated = left.is_collated() || right.is_collated();
+        Box::pin(documents(source, destination, collated, spec, control, watch, &mut report))
+            .await?;
+    }
+    report.elapsed_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    Ok(report)
+}
+
+async fn defined(side: &Handle) -> Result<Definition> {
+    let role = side.endpoint.role();
+    let Some(definition) = side.definition().await? else {
+        return Err(Error::precondition(
+            format!("there is no collection {} at the {role}", side.ns),
+            "check the name; collections are named database.collection",
+        ));
+    };
+    if definition.kind == CollectionKind::TimeSeries {
+        return Err(Error::precondition(
+            format!("{} at the {role} is a time series collection", side.ns),
+            "time series are not copied and cannot be verified",
+        ));
+    }
+    Ok(definition)
+}
+
+/// Everything that the first comparison needs; the retries that follow need only the [`Lookup`].
+struct Search<'a> {
+    lookup: &'a Lookup,
+    spec: &'a Spec,
+    control: &'a Control,
+    /// Whether a collation orders the `_id`s of either side.
+    collated: bool,
+}
+
+async fn documents(
+    source: &Handle,
+    destination: &Handle,
+    collated: bool,
+    spec: &Spec,
+    control: &Control,
+    watch: &mut dyn Watch,
+    report: &mut Report,
+) -> Result<()> {
+    let lookup = Lookup::new(source, destination, spec.filter.as_ref()).await?;
+    let search = Search { lookup: &lookup, spec, control, collated };
+    let mut suspects = Suspects::new(spec.suspects_max);
+    match &spec.mode {
+        Mode::Full => Box::pin(full::compare(&search, &mut suspects, watch, report)).await?,
+        Mode::Sample(_) | Mode::Fraction(_) => {
+            Box::pin(sample::compare(&search, &mut suspects, watch, report)).await?;
+        }
+        Mode::LastOps(wanted) => {
+            let (ids, found) = Box::pin(last_ops::read(source, *wanted, control)).await?;
+            report.last_ops = Some(found);
+            Box::pin(sample::compare_ids(&search, &ids, &mut suspects, watch, report)).await?;
+        }
+        Mode::Ids(ids) => {
+            Box::pin(sample::compare_ids(&search, ids, &mut suspects, watch, report)).await?;
+        }
+    }
+    if suspects.is_full() {
+        report.incomplete =
+            Some(format!("stopped looking after {} documents looked different", suspects.len()));
+    }
+    report.suspected += suspects.len() as u64;
+    let settled = Box::pin(settle::settle(&search, suspects, watch, report)).await?;
+    record(source, destination, spec, settled, watch, report)
+}
+
+fn record(
+    source: &Handle,
+    destination: &Handle,
+    spec: &Spec,
+    settled: Vec<Settled>,
+    watch: &mut dyn Watch,
+    report: &mut Report,
+) -> Result<()> {
+    for Settled { id, kind, is_changing } in settled {
+        *match kind {
+            Difference::Missing => &mut report.missing,
+            Difference::Extra => &mut report.extra,
+            Difference::Different => &mut report.different,
+            Difference::Duplicate => &mut report.duplicate,
+        } += 1;
+        report.unsettled += u64::from(is_changing);
+        let straggler = Straggler::new(&source.ns, &destination.ns, id, kind);
+        watch.straggler(&straggler).map_err(|cause| {
+            Error::usage(
+                format!("the file of stragglers cannot be written: {cause}"),
+                "name a file on a disk with room that this user may write",
+            )
+        })?;
+        if report.differences.len() < spec.listed_max {
+            report.differences.push(straggler);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! One side's documents in `_id` order, read ahead by a task of their own.
+//!
+//! Ranges are bounds on the `_id` index (`min`, `max`), which cross BSON types as comparisons in a
+//! filter do not; sorting by the hinted index costs the server nothing, and lets a router merge
+//! its shards. A reader that loses its server opens again at the last `_id` it delivered.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use bson::raw::cstr;
+use bson::{Document, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
+use futures_util::StreamExt;
+use imago_plan::backoff::Backoff;
+use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::collection::Handle;
+use crate::converge::{ReadAt, read_concern};
+use crate::endpoint::prefer_secondary;
+use crate::error::{Error, Result};
+use crate::namespace::Namespace;
+use crate::order::{Id, id_element};
+
+/// Batches read ahead of the comparison, on each side; a batch is at most 16 MB.
+const AHEAD: usize = 1;
+/// Attempts in a row to open a reader again, without a batch in between.
+const REOPEN_ATTEMPTS_MAX: u32 = 60;
+const REOPEN_BACKOFF: Backoff = Backoff { first_ms: 50, max_ms: 2_000 };
+/// A batch aims at this many bytes: large enough to make round trips rare, small enough that two
+/// workers reading both sides ahead stay far below 300 MB.
+const BATCH_BYTES: u64 = 4 << 20;
+const BATCH_DOCUMENTS_MAX: u64 = 20_000;
+
+/// A part of one collection.
+#[derive(Clone, Debug)]
+pub(super) struct Scan {
+    pub handle: Handle,
+    pub filter: Option<Document>,
+    /// Nothing older is read.
+    pub since: Timestamp,
+    /// The first `_id`, if the range has one.
+    pub min: Option<Id>,
+    /// The first `_id` that is no longer in the range.
+    pub max: Option<Id>,
+    /// Whether `_id`s are enough.
+    pub ids_only: bool,
+    /// Documents in a batch, at most.
+    pub batch_documents: u32,
+}
+
+/// How many documents make a batch of the usual size.
+pub(super) fn batch_documents(documents: u64, bytes: u64) -> u32 {
+    let mean = (bytes / documents.max(1)).max(1);
+    let fitting = (BATCH_BYTES / mean).clamp(16, BATCH_DOCUMENTS_MAX);
+    u32::try_from(fitting).expect("clamped")
+}
+
+impl Scan {
+    fn error(&self, error: mongodb::error::Error) -> Error {
+        Error::server(format!("find on {}", self.handle.ns), error)
+    }
+
+    async fn open(&self, from: Option<&Id>) -> Result<RawBatchCursor> {
+        let size = i32::try_from(self.batch_documents).expect("a small number");
+        let mut command = rawdoc! {
+            "find": self.handle.ns.coll.as_str(),
+            "hint": {"_id": 1},
+            "sort": {"_id": 1},
+            "batchSize": size,
+            "readConcern": read_concern(ReadAt::After(self.since)),
+        };
+        if let Some(filter) = &self.filter {
+            command.append(cstr!("filter"), encoded(filter)?);
+        }
+        if let Some(min) = from.or(self.min.as_ref()) {
+            command.append(cstr!("min"), rawdoc! {"_id": min.as_raw()});
+        }
+        if let Some(max) = &self.max {
+            command.append(cstr!("max"), rawdoc! {"_id": max.as_raw()});
+        }
+        if self.ids_only {
+            command.append(cstr!("projection"), rawdoc! {"_id": 1});
+        }
+        let db = self.handle.endpoint.client().database(&self.handle.ns.db);
+        db.run_raw_cursor_command(command)
+            .selection_criteria(prefer_secondary())
+            .batch_size(self.batch_documents)
+            .batch()
+            .await
+            .map_err(|error| self.error(error))
+    }
+}
+
+pub(super) fn encoded(filter: &Document) -> Result<RawDocumentBuf> {
+    RawDocumentBuf::try_from(filter)
+        .map_err(|e| Error::usage(format!("the filter cannot be encoded: {e}"), "simplify it"))
+}
+
+/// One batch, with the places of its documents.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    batch: RawBatch,
+    documents: Vec<Range<usize>>,
+}
+
+impl Chunk {
+    pub(super) fn new(batch: RawBatch, ns: &Namespace) -> Result<Self> {
+        let doing = || format!("find on {ns}");
+        let malformed = |cause: String| Error::malformed(doing(), cause);
+        let whole = batch.as_raw_document().as_bytes().as_ptr().addr();
+        let mut documents = Vec::new();
+        for value in batch.doc_slices().map_err(|error| Error::server(doing(), error))? {
+            let value = value.map_err(|error| malformed(error.to_string()))?;
+            let document =
+                value.as_document().ok_or_else(|| malformed("not a document".into()))?.as_bytes();
+            let start = document.as_ptr().addr() - whole;
+            documents.push(start..start + document.len());
+        }
+        Ok(Self { batch, documents })
+    }
+
+    pub(super) fn documents(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.documents.len()).map(|index| super::merge::Block::document(self, index))
+    }
+
+    /// Removes up to `count` documents from the front, as far as their `_id` is `id`.
+    fn skip(&mut self, id: &Id, count: usize) -> usize {
+        let is_same = |document: &[u8]| {
+            id_element(document).is_some_and(|found| found.cmp_value(&id.as_element()).is_eq())
+        };
+        let skipped = self.documents().take(count).take_while(|document| is_same(document)).count();
+        self.documents.drain(..skipped);
+        skipped
+    }
+
+    fn last_id(&self) -> Result<Option<Id>> {
+        self.documents().last().map(id_of).transpose()
+    }
+}
+
+impl super::merge::Block for Chunk {
+    fn len(&self) -> usize {
+        self.documents.len()
+    }
+
+    fn document(&self, index: usize) -> &[u8] {
+        &self.batch.as_raw_document().as_bytes()[self.documents[index].clone()]
+    }
+}
+
+/// The `_id` of a document that a server sent.
+pub(super) fn id_of(document: &[u8]) -> Result<Id> {
+    let malformed = |cause: String| Error::malformed("a document", cause);
+    let raw = RawDocument::from_bytes(document).map_err(|error| malformed(error.to_string()))?;
+    Id::of_document(raw).map_err(|error| malformed(error.to_string()))
+}
+
+/// A reader's chunks, in order.
+pub(super) struct Feed {
+    chunks: mpsc::Receiver<Result<Chunk>>,
+    _reader: AbortOnDropHandle<()>,
+}
+
+impl Feed {
+    pub(super) fn start(scan: Scan) -> Self {
+        let (sender, chunks) = mpsc::channel(AHEAD);
+        let reader = tokio::spawn(Box::pin(async move {
+            if let Err(error) = pump(&scan, &sender).await {
+                // Nobody listens any more: then nobody wants to know.
+                drop(sender.send(Err(error)).await);
+            }
+        }));
+        Self { chunks, _reader: AbortOnDropHandle::new(reader) }
+    }
+
+    /// The next chunk, not empty; nothing at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<Chunk>> {
+        self.chunks.recv().await.transpose()
+    }
+}
+
+/// The `_id` delivered last, and how often: a sharded collection may hold one twice.
+struct Delivered {
+    id: Id,
+    times: usize,
+}
+
+async fn pump(scan: &Scan, sender: &mpsc::Sender<Result<Chunk>>) -> Result<()> {
+    let mut delivered: Option<Delivered> = None;
+    let mut attempts = 0;
+    loop {
+        let error = match read_on(scan, sender, &mut delivered, &mut attempts).await {
+            Ok(()) => return Ok(()),
+            Err(error) if !error.is_transient() => return Err(error),
+            Err(error) => error,
+        };
+        attempts += 1;
+        if attempts > REOPEN_ATTEMPTS_MAX {
+            let tried =
+                format!("reading {} failed {attempts} times in a row: {error}", scan.handle.ns);
+            return Err(Error::Exhausted { tried, cause: Box::new(error) });
+        }
+        tracing::debug!(%error, attempts, "a reader is opened again");
+        let pause_ms = REOPEN_BACKOFF.pause_ms(attempts, rand::random());
+        tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+    }
+}
+
+async fn read_on(
+    scan: &Scan,
+    sender: &mpsc::Sender<Result<Chunk>>,
+    delivered: &mut Option<Delivered>,
+    attempts: &mut u32,
+) -> Result<()> {
+    let mut cursor = scan.open(delivered.as_ref().map(|last| &last.id)).await?;
+    let mut to_skip = delivered.as_ref().map_or(0, |last| last.times);
+    while let Some(batch) = cursor.next().await {
+        let mut chunk = Chunk::new(batch.map_err(|error| scan.error(error))?, &scan.handle.ns)?;
+        *attempts = 0;
+        if let Some(last) = delivered.as_ref().filter(|_| to_skip > 0) {
+            to_skip -= chunk.skip(&last.id, to_skip);
+        }
+        let Some(id) = chunk.last_id()? else { continue };
+        // Whatever comes now lies behind the `_id` at which the reader was opened again.
+        to_skip = 0;
+        *delivered = Some(counted(id, &chunk, delivered.take()));
+        if sender.send(Ok(chunk)).await.is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn counted(id: Id, chunk: &Chunk, before: Option<Delivered>) -> Delivered {
+    let is_last = |document: &&[u8]| {
+        id_element(document).is_some_and(|found| found.cmp_value(&id.as_element()).is_eq())
+    };
+    let all: Vec<&[u8]> = chunk.documents().collect();
+    let in_chunk = all.iter().rev().take_while(|document| is_last(document)).count();
+    let in_earlier = match before {
+        Some(last) if in_chunk == all.len() && last.id == id => last.times,
+        _ => 0,
+    };
+    Delivered { id, times: in_chunk + in_earlier }
+}

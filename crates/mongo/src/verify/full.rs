@@ -1,0 +1,251 @@
+//! Comparing everything: merges over ranges of `_id`s, several at a time.
+//!
+//! Both sides of a range are read in `_id` order, ahead of the comparison, and merged. Where a
+//! merge is impossible (a collation orders the `_id`s of a side, or a side is not in the order
+//! that we know) each side's documents are looked up at the other instead.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bson::{Bson, Document, RawDocumentBuf, doc};
+use futures_util::stream::FuturesUnordered;
+use futures_util::{StreamExt, TryStreamExt};
+
+use super::feed::{Feed, Scan, batch_documents, id_of};
+use super::lookup::{Members, documents};
+use super::merge::{Block, Merge, Misaligned, Need};
+use super::{Progress, Report, Search, Suspects, Watch};
+use crate::collection::Size;
+use crate::endpoint::prefer_secondary;
+use crate::error::{Error, Result};
+use crate::order::Id;
+
+/// A range aims at this many documents.
+const RANGE_DOCUMENTS: u64 = 50_000;
+const RANGES_MAX: u64 = 64;
+/// Draws for each range: with twenty, a range seldom exceeds twice its share.
+const DRAWS_PER_RANGE: u64 = 20;
+/// Documents that look different are looked at again at once, so many at a time: most of them were
+/// caught in mid-change, and need not be remembered.
+const RECHECK_LEN: usize = 500;
+const TICK: Duration = Duration::from_millis(250);
+
+/// What comparing one range found.
+#[derive(Debug, Default)]
+struct Outcome {
+    suspects: Vec<Id>,
+    /// Looked different, and did not a moment later.
+    resolved: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    compared: AtomicU64,
+    source_bytes: AtomicU64,
+}
+
+pub(super) async fn compare(
+    search: &Search<'_>,
+    suspects: &mut Suspects,
+    watch: &mut dyn Watch,
+    report: &mut Report,
+) -> Result<()> {
+    // For sizes of batches and ranges only: a server that does not say does no harm.
+    let size = search.lookup.source.size().await.unwrap_or_default();
+    let batch = batch_documents(size.documents, size.bytes);
+    let expected = (size.documents > 0 && search.spec.filter.is_none()).then_some(size.documents);
+    let counters = Counters::default();
+    let ranges = if search.collated { vec![(None, None)] } else { ranges(search, size).await? };
+    let mut waiting = ranges.into_iter();
+    let mut running = FuturesUnordered::new();
+    let mut tick = tokio::time::interval(TICK);
+    let at_once = search.spec.workers.max(1);
+    loop {
+        while running.len() < at_once && !suspects.is_full() {
+            let Some(range) = waiting.next() else { break };
+            running.push(Box::pin(compare_range(search, range, batch, &counters)));
+        }
+        tokio::select! {
+            done = running.next() => {
+                let Some(outcome) = done else { break };
+                let outcome = outcome?;
+                report.suspected += outcome.resolved;
+                report.resolved += outcome.resolved;
+                suspects.extend(outcome.suspects);
+            }
+            _ = tick.tick() => {}
+        }
+        watch.progress(Progress {
+            compared: counters.compared.load(Ordering::Relaxed),
+            expected,
+            suspects: suspects.len() as u64,
+            retry: 0,
+        });
+    }
+    report.compared += counters.compared.load(Ordering::Relaxed);
+    report.compared_bytes += counters.source_bytes.load(Ordering::Relaxed);
+    Ok(())
+}
+
+type Range = (Option<Id>, Option<Id>);
+
+/// The whole space of `_id`s, cut where random documents of the source lie.
+async fn ranges(search: &Search<'_>, size: Size) -> Result<Vec<Range>> {
+    let count = (size.documents / RANGE_DOCUMENTS).clamp(1, RANGES_MAX);
+    let mut cuts = Vec::new();
+    if count > 1 {
+        let drawn = draw(search, count * DRAWS_PER_RANGE).await?;
+        let every = usize::try_from(DRAWS_PER_RANGE).expect("a small number");
+        cuts = drawn.into_iter().skip(every).step_by(every).collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+    }
+    let starts = std::iter::once(None).chain(cuts.iter().cloned().map(Some));
+    let ends = cuts.iter().cloned().map(Some).chain(std::iter::once(None));
+    Ok(starts.zip(ends).collect())
+}
+
+/// `_id`s of so many random documents of the source, in order.
+async fn draw(search: &Search<'_>, size: u64) -> Result<Vec<Id>> {
+    let source = &search.lookup.source;
+    let doing = || format!("aggregate with $sample on {}", source.ns);
+    let command = doc! {
+        "aggregate": &source.ns.coll,
+        "pipeline": [
+            {"$sample": {"size": Bson::Int64(i64::try_from(size).unwrap_or(i64::MAX))}},
+            {"$project": {"_id": 1}},
+        ],
+        "cursor": {},
+        "readConcern": {"level": "majority"},
+    };
+    let command = RawDocumentBuf::try_from(&command).map_err(|e| Error::malformed(doing(), e))?;
+    let db = source.endpoint.client().database(&source.ns.db);
+    let cursor = db
+        .run_raw_cursor_command(command)
+        .selection_criteria(prefer_secondary())
+        .await
+        .map_err(|error| Error::server(doing(), error))?;
+    let drawn: Vec<Document> =
+        cursor.try_collect().await.map_err(|error| Error::server(doing(), error))?;
+    let mut ids = Vec::with_capacity(drawn.len());
+    for document in &drawn {
+        let raw = RawDocumentBuf::try_from(document).map_err(|e| Error::malformed(doing(), e))?;
+        ids.push(id_of(raw.as_bytes())?);
+    }
+    ids.sort_unstable();
+    Ok(ids)
+}
+
+async fn compare_range(
+    search: &Search<'_>,
+    (min, max): Range,
+    batch: u32,
+    counters: &Counters,
+) -> Result<Outcome> {
+    let lookup = search.lookup;
+    let source = lookup.source_scan(min.clone(), max.clone(), batch);
+    let destination = lookup.destination_scan(min, max, batch);
+    if !search.collated {
+        match Box::pin(merge_range(search, &source, &destination, counters)).await? {
+            Ok(outcome) => return Ok(outcome),
+            Err(Misaligned) => tracing::warn!(
+                ns = %lookup.source.ns,
+                "a range is not in _id order: its documents are looked up one by one"
+            ),
+        }
+    }
+    Box::pin(look_up_range(search, source, destination, counters)).await
+}
+
+async fn merge_range(
+    search: &Search<'_>,
+    source: &Scan,
+    destination: &Scan,
+    counters: &Counters,
+) -> Result<Result<Outcome, Misaligned>> {
+    let mut left = Feed::start(source.clone());
+    let mut right = Feed::start(destination.clone());
+    let mut merge = Merge::new();
+    let mut outcome = Outcome::default();
+    let mut counted = merge.seen();
+    loop {
+        let mut looked = Vec::new();
+        let run = merge.run(RECHECK_LEN, |document| looked.push(id_of(document)));
+        let need = match run {
+            Ok(need) => need,
+            Err(Misaligned) => {
+                // These will be counted by the look-up.
+                counters.compared.fetch_sub(counted.compared, Ordering::Relaxed);
+                counters.source_bytes.fetch_sub(counted.source_bytes, Ordering::Relaxed);
+                return Ok(Err(Misaligned));
+            }
+        };
+        let seen = merge.seen();
+        counters.compared.fetch_add(seen.compared - counted.compared, Ordering::Relaxed);
+        counters
+            .source_bytes
+            .fetch_add(seen.source_bytes - counted.source_bytes, Ordering::Relaxed);
+        counted = seen;
+        recheck(search, looked.into_iter().collect::<Result<_>>()?, &mut outcome).await?;
+        let is_too_many = outcome.suspects.len() > search.spec.suspects_max;
+        match need {
+            _ if is_too_many => return Ok(Ok(outcome)),
+            None => {}
+            Some(Need::Source) => merge.feed_source(next(search, &mut left).await?),
+            Some(Need::Destination) => merge.feed_destination(next(search, &mut right).await?),
+            Some(Need::Nothing) => return Ok(Ok(outcome)),
+        }
+    }
+}
+
+async fn next(search: &Search<'_>, feed: &mut Feed) -> Result<Option<super::feed::Chunk>> {
+    search.control.or_stop(feed.next()).await?
+}
+
+/// Looks at documents again, at the primaries; those that still differ stay suspects.
+async fn recheck(search: &Search<'_>, ids: Vec<Id>, outcome: &mut Outcome) -> Result<()> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let examined = Box::pin(search.lookup.examine(&ids, Members::Primary, search.control)).await?;
+    let differing = examined.differing.len();
+    outcome.resolved += ids.len().saturating_sub(differing) as u64;
+    outcome.suspects.extend(examined.differing.into_iter().map(|verdict| verdict.id));
+    Ok(())
+}
+
+/// Looks up the source's documents at the destination, and the destination's `_id`s at the source.
+async fn look_up_range(
+    search: &Search<'_>,
+    source: Scan,
+    destination: Scan,
+    counters: &Counters,
+) -> Result<Outcome> {
+    let ids_only = Scan { ids_only: true, ..destination };
+    let mut outcome = Outcome::default();
+    let mut feed = Feed::start(source);
+    while let Some(chunk) = next(search, &mut feed).await? {
+        let documents = documents(&chunk)?;
+        let differing = search.lookup.against_destination(&documents, Members::Any).await?;
+        counters.compared.fetch_add(documents.len() as u64, Ordering::Relaxed);
+        let bytes: u64 = documents.iter().map(|(_, document)| document.len() as u64).sum();
+        counters.source_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let ids = differing.into_iter().map(|verdict| verdict.id).collect();
+        recheck(search, ids, &mut outcome).await?;
+        if outcome.suspects.len() > search.spec.suspects_max {
+            return Ok(outcome);
+        }
+    }
+    let mut feed = Feed::start(ids_only);
+    while let Some(chunk) = next(search, &mut feed).await? {
+        let ids: Vec<Id> = chunk.documents().map(id_of).collect::<Result<_>>()?;
+        assert!(ids.len() == chunk.len(), "each document has one _id");
+        let absent = search.lookup.absent_at_source(&ids, Members::Any).await?;
+        counters.compared.fetch_add(absent.len() as u64, Ordering::Relaxed);
+        recheck(search, absent, &mut outcome).await?;
+        if outcome.suspects.len() > search.spec.suspects_max {
+            return Ok(outcome);
+        }
+    }
+    Ok(outcome)
+}

@@ -1,0 +1,198 @@
+//! The documents that the source's last operations wrote.
+//!
+//! At a replica set the oplog is read backwards, which costs no more than what is asked for. At a
+//! sharded cluster, or without the right to read the oplog, a change stream is opened in the past:
+//! a minute ago at first, then ever further back until enough operations lie behind that point, or
+//! the source's log ends. Either way what is found may be less than what was asked for: the log's
+//! length is the limit, and [`LastOps::found`] says how far it went.
+
+use std::collections::{HashSet, VecDeque};
+
+use bson::{RawBsonRef, RawDocument, Timestamp, doc};
+use futures_util::StreamExt;
+use imago_job::control::Control;
+
+use super::LastOps;
+use crate::changes::{ChangeReader, Event, Start};
+use crate::collection::Handle;
+use crate::endpoint::primary;
+use crate::error::{Error, Result, code};
+use crate::order::Id;
+
+/// More operations than this are not remembered: their `_id`s would not fit a modest memory.
+const OPS_MAX: u64 = 10_000_000;
+/// The first guess of how far back the operations reach, and the factor to the next.
+const WINDOW_S: u32 = 60;
+const WINDOW_FACTOR: u32 = 8;
+/// Halvings between a start that is too recent and one that the log no longer holds.
+const BISECTIONS_MAX: u32 = 12;
+/// The server's code for a missing privilege.
+const UNAUTHORIZED: i32 = 13;
+
+/// The `_id`s that the last `wanted` operations on `source` wrote, each once.
+pub(super) async fn read(
+    source: &Handle,
+    wanted: u64,
+    control: &Control,
+) -> Result<(Vec<Id>, LastOps)> {
+    if wanted == 0 || wanted > OPS_MAX {
+        return Err(Error::usage(
+            format!("the last {wanted} operations cannot be verified"),
+            format!("ask for 1 to {OPS_MAX}, or verify everything"),
+        ));
+    }
+    let mut read_from = "oplog";
+    let mut read = None;
+    if !source.endpoint.is_sharded() {
+        read = match control.or_stop(Box::pin(from_oplog(source, wanted))).await? {
+            Ok(ids) => Some(ids),
+            Err(Error::Server { cause, .. }) if code(&cause) == Some(UNAUTHORIZED) => None,
+            Err(error) => return Err(error),
+        };
+    }
+    let ids = match read {
+        Some(ids) => ids,
+        None => {
+            read_from = "change stream";
+            control.or_stop(Box::pin(from_stream(source, wanted))).await??
+        }
+    };
+    let found = ids.len() as u64;
+    let mut known = HashSet::new();
+    let ids: Vec<Id> = ids.into_iter().filter(|id| known.insert(id.clone())).collect();
+    let documents = ids.len() as u64;
+    Ok((ids, LastOps { wanted, found, documents, read_from: read_from.into() }))
+}
+
+/// Reads the oplog from its end.
+async fn from_oplog(source: &Handle, wanted: u64) -> Result<VecDeque<Id>> {
+    let doing = || "reading the oplog".to_owned();
+    let ns = source.ns.to_string();
+    let command = doc! {
+        "find": "oplog.rs",
+        "filter": {"$or": [
+            {"ns": &ns, "op": {"$in": ["i", "u", "d"]}},
+            {"op": "c", "o.applyOps.ns": &ns},
+        ]},
+        "sort": {"$natural": -1},
+        "projection": {
+            "op": 1, "ns": 1, "o._id": 1, "o2._id": 1,
+            "o.applyOps.op": 1, "o.applyOps.ns": 1,
+            "o.applyOps.o._id": 1, "o.applyOps.o2._id": 1,
+        },
+    };
+    let db = source.endpoint.client().database("local");
+    let opened = db.run_cursor_command(command).selection_criteria(primary()).batch().await;
+    let mut cursor = opened.map_err(|error| Error::server(doing(), error))?;
+    let mut ids = VecDeque::new();
+    while let Some(batch) = cursor.next().await {
+        let batch = batch.map_err(|error| Error::server(doing(), error))?;
+        for entry in batch.doc_slices().map_err(|error| Error::server(doing(), error))? {
+            let entry = entry.map_err(|error| Error::malformed(doing(), error))?;
+            let entry = entry.as_document().ok_or_else(|| Error::malformed(doing(), "an entry"))?;
+            written(entry, &ns, &mut ids).map_err(|error| Error::malformed(doing(), error))?;
+            if ids.len() as u64 >= wanted {
+                ids.truncate(usize::try_from(wanted).expect("bounded above"));
+                return Ok(ids);
+            }
+        }
+    }
+    Ok(ids)
+}
+
+/// Adds the `_id`s that an oplog entry wrote to `ns`, the newest first.
+fn written(entry: &RawDocument, ns: &str, ids: &mut VecDeque<Id>) -> bson::error::Result<()> {
+    let part = |name: &str| -> bson::error::Result<Option<&RawDocument>> {
+        Ok(entry.get(name)?.and_then(RawBsonRef::as_document))
+    };
+    let operation = part("o")?;
+    let nested = match operation {
+        Some(operation) => operation.get("applyOps")?.and_then(RawBsonRef::as_array),
+        None => None,
+    };
+    if let Some(nested) = nested {
+        let mut of_transaction = VecDeque::new();
+        for entry in nested {
+            if let Some(entry) = entry?.as_document() {
+                written(entry, ns, &mut of_transaction)?;
+            }
+        }
+        ids.extend(of_transaction.into_iter().rev());
+        return Ok(());
+    }
+    let text = |field: &str| entry.get_str(field).unwrap_or_default();
+    if !matches!(text("op"), "i" | "u" | "d") || text("ns") != ns {
+        return Ok(());
+    }
+    // An update names its document in the second object, an insert and a delete in the first.
+    let holder = if text("op") == "u" { part("o2")? } else { operation };
+    if let Some(id) = holder.map(|holder| holder.get("_id")).transpose()?.flatten() {
+        ids.push_back(Id::from_raw(id));
+    }
+    Ok(())
+}
+
+/// Opens change streams ever further back, until enough operations follow.
+async fn from_stream(source: &Handle, wanted: u64) -> Result<VecDeque<Id>> {
+    let now = source.endpoint.cluster_time().await?;
+    let (mut window, mut lost) = (WINDOW_S, None::<u32>);
+    let mut best = VecDeque::new();
+    let mut bisections = 0;
+    loop {
+        let start = Timestamp { time: now.time.saturating_sub(window).max(1), increment: 1 };
+        match Box::pin(follow(source, start, now, wanted)).await {
+            Ok(ids) => {
+                best = ids;
+                if best.len() as u64 >= wanted || start.time == 1 {
+                    return Ok(best);
+                }
+                let next = window.saturating_mul(WINDOW_FACTOR);
+                window = match lost {
+                    Some(lost) => window.midpoint(lost),
+                    None => next.min(now.time),
+                };
+            }
+            Err(Error::OplogRolledOver { .. }) => {
+                let readable = if best.is_empty() { 0 } else { window / WINDOW_FACTOR };
+                lost = Some(window);
+                window = readable.midpoint(window);
+            }
+            Err(error) => return Err(error),
+        }
+        if lost.is_some() {
+            bisections += 1;
+            if bisections > BISECTIONS_MAX {
+                return Ok(best);
+            }
+        }
+    }
+}
+
+/// The `_id`s of the last `wanted` changes between two times.
+async fn follow(
+    source: &Handle,
+    start: Timestamp,
+    end: Timestamp,
+    wanted: u64,
+) -> Result<VecDeque<Id>> {
+    let endpoint = source.endpoint.clone();
+    let mut reader = ChangeReader::new(endpoint, vec![source.ns.clone()], Start::At(start));
+    let mut ids = VecDeque::new();
+    loop {
+        let batch = reader.next().await?;
+        for event in batch.events {
+            match event {
+                Event::Touch { id, time, .. } if time <= end => {
+                    ids.push_back(id);
+                    if ids.len() as u64 > wanted {
+                        ids.pop_front();
+                    }
+                }
+                _ => {}
+            }
+        }
+        if batch.time >= end {
+            return Ok(ids);
+        }
+    }
+}

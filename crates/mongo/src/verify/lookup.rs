@@ -1,0 +1,379 @@
+//! Comparing documents that are named by their `_id`s, in any order.
+//!
+//! Slower than a merge for a whole collection, but it assumes nothing about the order of `_id`s:
+//! this is how suspects are looked at again, how samples and given `_id`s are compared, and how
+//! collections are whose `_id`s a collation orders. The source is read first and the destination
+//! after it, so that a copy that follows closely has the time to.
+//!
+//! With a filter, the source's documents are those that match it. A document that matches at the
+//! source is compared with whatever the destination holds under its `_id`; one that does not match
+//! at the source is extra only if the destination's matches.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hasher};
+use std::time::Duration;
+
+use bson::raw::{RawArrayBuf, cstr};
+use bson::{Document, RawDocumentBuf, Timestamp, rawdoc};
+use futures_util::StreamExt;
+use imago_job::control::Control;
+use imago_job::retry::{Budget, retry};
+use imago_plan::backoff::Backoff;
+use mongodb::options::SelectionCriteria;
+use mongodb::raw_batch_cursor::RawBatchCursor;
+
+use super::Difference;
+use super::feed::{Chunk, Scan, encoded, id_of};
+use crate::collection::Handle;
+use crate::converge::{ReadAt, read_concern};
+use crate::endpoint::{prefer_secondary, primary};
+use crate::error::{Error, Result};
+use crate::order::Id;
+
+/// `_id`s in one `$in`, by count and by bytes.
+const GROUP_IDS_MAX: usize = 500;
+const GROUP_BYTES_MAX: usize = 4 << 20;
+
+const BUDGET: Budget = Budget {
+    attempts_max: 60,
+    elapsed_max: Duration::from_secs(120),
+    backoff: Backoff { first_ms: 50, max_ms: 2_000 },
+};
+
+/// Which members answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Members {
+    /// A secondary where there is one.
+    Any,
+    /// The primary alone.
+    Primary,
+}
+
+impl Members {
+    fn criteria(self) -> SelectionCriteria {
+        match self {
+            Members::Any => prefer_secondary(),
+            Members::Primary => primary(),
+        }
+    }
+}
+
+/// A document that differs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub id: Id,
+    pub kind: Difference,
+    /// Stands for the source's state: whether it changed in between shows by comparing two.
+    pub source_digest: u64,
+}
+
+/// What one comparison of given `_id`s saw.
+#[derive(Debug, Default)]
+pub(super) struct Examined {
+    pub differing: Vec<Verdict>,
+    pub source_bytes: u64,
+}
+
+/// Both sides, with the times that no read may be older than.
+#[derive(Debug)]
+pub(super) struct Lookup {
+    pub source: Handle,
+    pub destination: Handle,
+    pub filter: Option<Document>,
+    pub source_since: Timestamp,
+    pub destination_since: Timestamp,
+}
+
+struct Query<'a> {
+    handle: &'a Handle,
+    since: Timestamp,
+    filter: Option<&'a Document>,
+    ids_only: bool,
+    members: Members,
+}
+
+/// How one of the source's documents was found at the destination.
+#[derive(Default)]
+struct Found {
+    copies: usize,
+    is_equal: bool,
+}
+
+impl Lookup {
+    pub(super) async fn new(
+        source: &Handle,
+        destination: &Handle,
+        filter: Option<&Document>,
+    ) -> Result<Self> {
+        Ok(Self {
+            source: source.clone(),
+            destination: destination.clone(),
+            filter: filter.cloned(),
+            source_since: source.endpoint.cluster_time().await?,
+            destination_since: destination.endpoint.cluster_time().await?,
+        })
+    }
+
+    pub(super) fn source_scan(&self, min: Option<Id>, max: Option<Id>, batch: u32) -> Scan {
+        Scan {
+            handle: self.source.clone(),
+            filter: self.filter.clone(),
+            since: self.source_since,
+            min,
+            max,
+            ids_only: false,
+            batch_documents: batch,
+        }
+    }
+
+    pub(super) fn destination_scan(&self, min: Option<Id>, max: Option<Id>, batch: u32) -> Scan {
+        Scan {
+            handle: self.destination.clone(),
+            since: self.destination_since,
+            ..self.source_scan(min, max, batch)
+        }
+    }
+
+    /// Compares the documents that `ids` names.
+    pub(super) async fn examine(
+        &self,
+        ids: &[Id],
+        members: Members,
+        control: &Control,
+    ) -> Result<Examined> {
+        let mut all = Examined::default();
+        for group in groups(ids, |id| id) {
+            let what = format!("compare documents of {}", self.source.ns);
+            let examined = retry(&what, &BUDGET, control, Error::is_transient, |_| {
+                Box::pin(self.examine_group(group, members))
+            })
+            .await?;
+            all.differing.extend(examined.differing);
+            all.source_bytes += examined.source_bytes;
+        }
+        Ok(all)
+    }
+
+    async fn examine_group(&self, ids: &[Id], members: Members) -> Result<Examined> {
+        let wanted: HashSet<&Id> = ids.iter().collect();
+        let mut at_source: HashMap<Id, usize> = HashMap::new();
+        let mut verdicts: HashMap<Id, Verdict> = HashMap::new();
+        let mut source_bytes = 0;
+        let query = Query {
+            handle: &self.source,
+            since: self.source_since,
+            filter: self.filter.as_ref(),
+            ids_only: false,
+            members,
+        };
+        let mut cursor = find(&query, ids.iter()).await?;
+        while let Some(chunk) = next_chunk(&mut cursor, &query).await? {
+            let mut documents = documents(&chunk)?;
+            documents.retain(|(id, _)| wanted.contains(id));
+            for (id, document) in &documents {
+                *at_source.entry(id.clone()).or_default() += 1;
+                source_bytes += document.len() as u64;
+            }
+            let differing = self.against_destination(&documents, members).await?;
+            verdicts.extend(differing.into_iter().map(|verdict| (verdict.id.clone(), verdict)));
+        }
+        for (id, _) in at_source.iter().filter(|(_, copies)| **copies > 1) {
+            verdicts.insert(id.clone(), verdict(id, Difference::Duplicate, 0));
+        }
+        let absent: Vec<&Id> =
+            wanted.into_iter().filter(|id| !at_source.contains_key(*id)).collect();
+        verdicts.extend(self.extra(&absent, members).await?);
+        Ok(Examined { differing: verdicts.into_values().collect(), source_bytes })
+    }
+
+    /// Those of `absent`, which the source does not hold, that the destination does.
+    async fn extra(
+        &self,
+        absent: &[&Id],
+        members: Members,
+    ) -> Result<impl Iterator<Item = (Id, Verdict)>> {
+        let query = Query {
+            handle: &self.destination,
+            since: self.destination_since,
+            filter: self.filter.as_ref(),
+            ids_only: true,
+            members,
+        };
+        let held = held(&query, absent).await?;
+        Ok(held.into_iter().map(|(id, copies)| {
+            let kind = if copies > 1 { Difference::Duplicate } else { Difference::Extra };
+            (id.clone(), verdict(&id, kind, 0))
+        }))
+    }
+
+    /// Compares documents of the source with what the destination holds.
+    pub(super) async fn against_destination(
+        &self,
+        documents: &[(Id, &[u8])],
+        members: Members,
+    ) -> Result<Vec<Verdict>> {
+        let query = Query {
+            handle: &self.destination,
+            since: self.destination_since,
+            filter: None,
+            ids_only: false,
+            members,
+        };
+        let mut found: HashMap<&Id, (&[u8], Found)> =
+            documents.iter().map(|(id, bytes)| (id, (*bytes, Found::default()))).collect();
+        for group in groups(documents, |(id, _)| id) {
+            let mut cursor = find(&query, group.iter().map(|(id, _)| id)).await?;
+            while let Some(chunk) = next_chunk(&mut cursor, &query).await? {
+                for copy in chunk.documents() {
+                    // A collation may answer with a document of another `_id`.
+                    let Some((original, found)) = found.get_mut(&id_of(copy)?) else { continue };
+                    found.copies += 1;
+                    found.is_equal = copy == *original;
+                }
+            }
+        }
+        let differing = found.into_iter().filter_map(|(id, (bytes, found))| {
+            let kind = match found {
+                Found { copies: 0, .. } => Difference::Missing,
+                Found { copies: 1, is_equal: true } => return None,
+                Found { copies: 1, .. } => Difference::Different,
+                Found { .. } => Difference::Duplicate,
+            };
+            Some(verdict(id, kind, digest(bytes)))
+        });
+        Ok(differing.collect())
+    }
+
+    /// Those of `ids`, which the destination holds, that the source does not.
+    pub(super) async fn absent_at_source(&self, ids: &[Id], members: Members) -> Result<Vec<Id>> {
+        let query = Query {
+            handle: &self.source,
+            since: self.source_since,
+            filter: self.filter.as_ref(),
+            ids_only: true,
+            members,
+        };
+        let mut absent = Vec::new();
+        for group in groups(ids, |id| id) {
+            let wanted: Vec<&Id> = group.iter().collect();
+            let held = held(&query, &wanted).await?;
+            absent.extend(group.iter().filter(|id| !held.contains_key(*id)).cloned());
+        }
+        Ok(absent)
+    }
+}
+
+/// How often each of `ids` is held, as far as it is.
+async fn held(query: &Query<'_>, ids: &[&Id]) -> Result<HashMap<Id, usize>> {
+    let mut held: HashMap<Id, usize> = HashMap::new();
+    if ids.is_empty() {
+        return Ok(held);
+    }
+    let wanted: HashSet<&Id> = ids.iter().copied().collect();
+    let mut cursor = find(query, ids.iter().copied()).await?;
+    while let Some(chunk) = next_chunk(&mut cursor, query).await? {
+        for document in chunk.documents() {
+            let id = id_of(document)?;
+            if wanted.contains(&id) {
+                *held.entry(id).or_default() += 1;
+            }
+        }
+    }
+    Ok(held)
+}
+
+fn verdict(id: &Id, kind: Difference, source_digest: u64) -> Verdict {
+    Verdict { id: id.clone(), kind, source_digest }
+}
+
+fn digest(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+pub(super) fn documents(chunk: &Chunk) -> Result<Vec<(Id, &[u8])>> {
+    chunk.documents().map(|document| Ok((id_of(document)?, document))).collect()
+}
+
+/// Cuts `items` so that the `_id`s of each part fit one command.
+fn groups<T>(items: &[T], id: impl Fn(&T) -> &Id) -> Vec<&[T]> {
+    let mut groups = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (index, item) in items.iter().enumerate() {
+        let more = id(item).memory_bytes();
+        if index > start && (index - start == GROUP_IDS_MAX || bytes + more > GROUP_BYTES_MAX) {
+            groups.push(&items[start..index]);
+            (start, bytes) = (index, 0);
+        }
+        bytes += more;
+    }
+    if start < items.len() {
+        groups.push(&items[start..]);
+    }
+    groups
+}
+
+async fn find(query: &Query<'_>, ids: impl Iterator<Item = &Id>) -> Result<RawBatchCursor> {
+    let mut array = RawArrayBuf::new();
+    for id in ids {
+        array.push(id.as_raw());
+    }
+    let mut filter = rawdoc! {"_id": {"$in": array}};
+    if let Some(only) = query.filter {
+        filter = both(filter, encoded(only)?);
+    }
+    let mut command = rawdoc! {
+        "find": query.handle.ns.coll.as_str(),
+        "filter": filter,
+        "batchSize": i32::try_from(GROUP_IDS_MAX).expect("a small number"),
+        "readConcern": read_concern(ReadAt::After(query.since)),
+    };
+    if query.ids_only {
+        command.append(cstr!("projection"), rawdoc! {"_id": 1});
+    }
+    let db = query.handle.endpoint.client().database(&query.handle.ns.db);
+    db.run_raw_cursor_command(command)
+        .selection_criteria(query.members.criteria())
+        .batch()
+        .await
+        .map_err(|error| failed(query, error))
+}
+
+fn both(one: RawDocumentBuf, other: RawDocumentBuf) -> RawDocumentBuf {
+    let mut terms = RawArrayBuf::new();
+    terms.push(one);
+    terms.push(other);
+    rawdoc! {"$and": terms}
+}
+
+async fn next_chunk(cursor: &mut RawBatchCursor, query: &Query<'_>) -> Result<Option<Chunk>> {
+    match cursor.next().await {
+        None => Ok(None),
+        Some(batch) => {
+            let batch = batch.map_err(|error| failed(query, error))?;
+            Chunk::new(batch, &query.handle.ns).map(Some)
+        }
+    }
+}
+
+fn failed(query: &Query<'_>, error: mongodb::error::Error) -> Error {
+    Error::server(format!("find on {}", query.handle.ns), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::RawBsonRef;
+
+    #[test]
+    fn groups_are_bounded_by_count_and_by_bytes() {
+        let small: Vec<Id> = (0..1_201).map(|n| Id::from_raw(RawBsonRef::Int32(n))).collect();
+        let lens: Vec<usize> = groups(&small, |id| id).iter().map(|group| group.len()).collect();
+        assert_eq!(lens, [500, 500, 201]);
+        let text = "x".repeat(3 << 20);
+        let large: Vec<Id> = (0..3).map(|_| Id::from_raw(RawBsonRef::String(&text))).collect();
+        assert_eq!(groups(&large, |id| id).len(), 3);
+        assert!(groups(&[] as &[Id], |id| id).is_empty());
+    }
+}

@@ -1,0 +1,75 @@
+//! How long to wait before looking again at a document that looked different.
+
+use std::time::Duration;
+
+/// Growing pauses: each is twice the one before, up to a bound; a bounded number of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retries {
+    /// How often a suspect is looked at again.
+    pub rounds: u32,
+    /// The first pause.
+    pub first_ms: u64,
+    /// The longest pause.
+    pub pause_ms_max: u64,
+}
+
+impl Default for Retries {
+    /// Eight rounds over sixteen seconds.
+    fn default() -> Self {
+        Self { rounds: 8, first_ms: 100, pause_ms_max: 5_000 }
+    }
+}
+
+impl Retries {
+    /// The pause before round `round`, counted from 1; nothing when the rounds are used up.
+    #[must_use]
+    pub fn pause(&self, round: u32) -> Option<Duration> {
+        if round == 0 || round > self.rounds {
+            return None;
+        }
+        let factor = 1u64.checked_shl(round - 1).unwrap_or(u64::MAX);
+        let pause_ms = self.first_ms.saturating_mul(factor).min(self.pause_ms_max);
+        Some(Duration::from_millis(pause_ms))
+    }
+
+    /// All pauses together, in milliseconds.
+    #[must_use]
+    pub fn total_ms(&self) -> u64 {
+        let pauses = (1..=self.rounds).filter_map(|round| self.pause(round));
+        pauses.fold(0u64, |sum, pause| {
+            sum.saturating_add(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Retries;
+    use proptest::prelude::*;
+
+    #[test]
+    fn pauses_double_up_to_their_bound_and_end() {
+        let retries = Retries { rounds: 5, first_ms: 100, pause_ms_max: 500 };
+        let pauses: Vec<u128> =
+            (1..).map_while(|round| retries.pause(round)).map(|pause| pause.as_millis()).collect();
+        assert_eq!(pauses, [100, 200, 400, 500, 500]);
+        assert_eq!(retries.total_ms(), 1_700);
+        assert_eq!(retries.pause(0), None);
+    }
+
+    #[test]
+    fn the_default_waits_sixteen_seconds() {
+        assert_eq!(Retries::default().total_ms(), 16_300);
+    }
+
+    proptest! {
+        #[test]
+        fn pauses_never_shrink_and_never_exceed_their_bound(
+            first_ms in 0..u64::MAX, pause_ms_max in 0..u64::MAX, round in 1..200_u32
+        ) {
+            let retries = Retries { rounds: 300, first_ms, pause_ms_max };
+            let (now, next) = (retries.pause(round).unwrap(), retries.pause(round + 1).unwrap());
+            prop_assert!(now <= next && next.as_millis() <= u128::from(pause_ms_max));
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Deciding about suspects: a difference is one when it outlasts every retry.
+//!
+//! All reads are at the primaries with majority read concern. A suspect that is equal once is
+//! resolved for good, however often it changes. One that is different in the last round while its
+//! source changed since the round before may only be hot: such documents get as many rounds again,
+//! and are marked if that does not help.
+
+use std::collections::HashMap;
+
+use super::lookup::{Members, Verdict};
+use super::{Difference, Progress, Report, Search, Suspects, Watch};
+use crate::error::Result;
+use crate::order::Id;
+
+/// A difference that outlasted all retries.
+#[derive(Debug)]
+pub(super) struct Settled {
+    pub id: Id,
+    pub kind: Difference,
+    /// Whether the source's document still changed between the last two rounds.
+    pub is_changing: bool,
+}
+
+pub(super) async fn settle(
+    search: &Search<'_>,
+    suspects: Suspects,
+    watch: &mut dyn Watch,
+    report: &mut Report,
+) -> Result<Vec<Settled>> {
+    let mut ids = suspects.into_ids();
+    let first = ids.len();
+    let mut before: HashMap<Id, u64> = HashMap::new();
+    let mut differing = look_again(search, &ids, &before).await?;
+    let retries = search.spec.retries;
+    for round in 1..=retries.rounds.saturating_mul(2) {
+        let is_extra_round = round > retries.rounds;
+        if differing.is_empty() || (is_extra_round && !differing.iter().any(|s| s.is_changing)) {
+            break;
+        }
+        // The extra rounds keep the longest pause.
+        let pause = retries.pause(round.min(retries.rounds)).unwrap_or_default();
+        search.control.sleep(pause).await?;
+        report.retries = round;
+        watch.progress(Progress {
+            compared: report.compared,
+            expected: None,
+            suspects: differing.len() as u64,
+            retry: round,
+        });
+        before = differing
+            .iter()
+            .map(|seen| (seen.verdict.id.clone(), seen.verdict.source_digest))
+            .collect();
+        ids = differing.into_iter().map(|seen| seen.verdict.id).collect();
+        differing = look_again(search, &ids, &before).await?;
+    }
+    report.resolved += (first - differing.len()) as u64;
+    let mut settled: Vec<Settled> = differing
+        .into_iter()
+        .map(|Seen { verdict, is_changing }| Settled {
+            id: verdict.id,
+            kind: verdict.kind,
+            is_changing,
+        })
+        .collect();
+    settled.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+    Ok(settled)
+}
+
+struct Seen {
+    verdict: Verdict,
+    is_changing: bool,
+}
+
+async fn look_again(
+    search: &Search<'_>,
+    ids: &[Id],
+    before: &HashMap<Id, u64>,
+) -> Result<Vec<Seen>> {
+    let examined = Box::pin(search.lookup.examine(ids, Members::Primary, search.control)).await?;
+    let seen = |verdict: Verdict| {
+        let digest = before.get(&verdict.id);
+        let is_changing = digest.is_some_and(|digest| *digest != verdict.source_digest);
+        Seen { verdict, is_changing }
+    };
+    Ok(examined.differing.into_iter().map(seen).collect())
+}

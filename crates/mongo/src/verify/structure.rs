@@ -1,0 +1,187 @@
+//! Comparing what collections are: options and indexes.
+//!
+//! Lists are compared as sets by name, options field by field; what one server adds for itself is
+//! left out where the definition is read ([`crate::collection`]).
+
+use std::collections::BTreeMap;
+
+use bson::{Bson, Document, RawBson};
+use serde::{Deserialize, Serialize};
+
+use crate::collection::{Definition, Kind};
+use crate::ext_json::ExtJson;
+use crate::order::cmp_values;
+
+/// An option or index that is not the same at both sides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StructureDifference {
+    /// The option's or index's name.
+    pub name: String,
+    /// As it is at the source, in extended JSON; nothing if it is not there.
+    pub source: Option<String>,
+    /// As it is at the destination.
+    pub destination: Option<String>,
+}
+
+/// Options that differ; the kind of the collection counts as one.
+pub(super) fn options(source: &Definition, destination: &Definition) -> Vec<StructureDifference> {
+    let flat = |definition: &Definition| {
+        let mut fields: BTreeMap<String, Bson> = definition
+            .options
+            .iter()
+            .filter(|(name, _)| name.as_str() != "uuid")
+            .map(|(name, value)| (name.clone(), plain_option(name, value)))
+            .collect();
+        if definition.kind != Kind::Collection {
+            fields.insert("type".into(), format!("{:?}", definition.kind).to_lowercase().into());
+        }
+        fields
+    };
+    differences(&flat(source), &flat(destination))
+}
+
+/// Indexes that differ. The index that a sharded destination needs for its own shard key is no
+/// difference.
+pub(super) fn indexes(source: &Definition, destination: &Definition) -> Vec<StructureDifference> {
+    let by_name = |definition: &Definition| -> BTreeMap<String, Bson> {
+        let named = |index: &Document| {
+            let name = index.get_str("name").unwrap_or_default().to_owned();
+            (name, Bson::Document(plain_index(index)))
+        };
+        definition.indexes.iter().map(named).collect()
+    };
+    let mut found = differences(&by_name(source), &by_name(destination));
+    if let Some(shard_key) = &destination.shard_key {
+        found.retain(|difference| {
+            let is_extra = difference.source.is_none();
+            !(is_extra && serves(destination, &difference.name, shard_key))
+        });
+    }
+    found
+}
+
+/// Whether the index `name` is there for the shard key alone.
+fn serves(definition: &Definition, name: &str, shard_key: &Document) -> bool {
+    let is_named = |index: &&Document| index.get_str("name").is_ok_and(|found| found == name);
+    let index = definition.indexes.iter().find(is_named);
+    let Some(index) = index else { return false };
+    let only_names = index.keys().all(|field| matches!(field.as_str(), "key" | "name"));
+    let key = index.get_document("key").ok();
+    only_names && key.is_some_and(|key| is_same(&key.clone().into(), &shard_key.clone().into()))
+}
+
+fn plain_option(name: &str, value: &Bson) -> Bson {
+    match (name, value) {
+        // Each a set of settings whose order says nothing.
+        ("collation" | "clusteredIndex" | "indexOptionDefaults", Bson::Document(document)) => {
+            let mut sorted = sorted(document);
+            for server_own in ["v", "version"] {
+                sorted.remove(server_own);
+            }
+            Bson::Document(sorted)
+        }
+        _ => value.clone(),
+    }
+}
+
+fn plain_index(index: &Document) -> Document {
+    let mut plain = sorted(index);
+    for server_own in ["v", "ns", "background"] {
+        plain.remove(server_own);
+    }
+    if let Some(Bson::Document(collation)) = plain.get_mut("collation") {
+        *collation = sorted(collation);
+        collation.remove("version");
+    }
+    plain
+}
+
+/// The fields by name; nested documents, such as key patterns, keep their order.
+fn sorted(document: &Document) -> Document {
+    let fields: BTreeMap<&String, &Bson> = document.iter().collect();
+    fields.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+fn differences(
+    source: &BTreeMap<String, Bson>,
+    destination: &BTreeMap<String, Bson>,
+) -> Vec<StructureDifference> {
+    let mut names: Vec<&String> = source.keys().chain(destination.keys()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let differ = |name: &String| match (source.get(name), destination.get(name)) {
+        (Some(a), Some(b)) if is_same(a, b) => None,
+        (a, b) => Some(StructureDifference {
+            name: name.clone(),
+            source: a.map(shown),
+            destination: b.map(shown),
+        }),
+    };
+    names.into_iter().filter_map(differ).collect()
+}
+
+/// Whether values are equal, whatever types their numbers have: shells and drivers store the
+/// direction of an index as one or the other.
+fn is_same(a: &Bson, b: &Bson) -> bool {
+    match (RawBson::try_from(a.clone()), RawBson::try_from(b.clone())) {
+        (Ok(a), Ok(b)) => cmp_values(a.as_raw_bson_ref(), b.as_raw_bson_ref()).is_eq(),
+        _ => a == b,
+    }
+}
+
+fn shown(value: &Bson) -> String {
+    let raw = RawBson::try_from(value.clone()).ok();
+    let text = raw.and_then(|raw| serde_json::to_string(&ExtJson(raw.as_raw_bson_ref())).ok());
+    text.unwrap_or_else(|| value.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::doc;
+
+    fn definition(options: Document, indexes: Vec<Document>) -> Definition {
+        Definition { kind: Kind::Collection, options, indexes, shard_key: None }
+    }
+
+    #[test]
+    fn an_option_of_one_side_is_a_difference() {
+        let source = definition(doc! {"capped": true, "size": 4096}, vec![]);
+        let destination = definition(doc! {"size": 4096.0, "capped": true}, vec![]);
+        assert_eq!(options(&source, &destination), []);
+        let plain = definition(doc! {}, vec![]);
+        let names: Vec<String> =
+            options(&source, &plain).into_iter().map(|difference| difference.name).collect();
+        assert_eq!(names, ["capped", "size"]);
+    }
+
+    #[test]
+    fn the_order_of_a_key_counts_and_that_of_settings_does_not() {
+        let index = |key: Document| doc! {"key": key, "name": "i", "unique": true};
+        let source = definition(doc! {}, vec![index(doc! {"a": 1, "b": 1})]);
+        let swapped = definition(doc! {}, vec![index(doc! {"b": 1, "a": 1})]);
+        let other_types = definition(
+            doc! {},
+            vec![doc! {"unique": true, "name": "i", "key": {"a": 1.0, "b": 1_i64}}],
+        );
+        assert_eq!(indexes(&source, &swapped).len(), 1);
+        assert_eq!(indexes(&source, &other_types), []);
+    }
+
+    #[test]
+    fn only_the_destinations_own_shard_key_index_may_be_extra() {
+        let source = definition(doc! {}, vec![]);
+        let mut destination = definition(
+            doc! {},
+            vec![
+                doc! {"key": {"a": "hashed"}, "name": "a_hashed"},
+                doc! {"key": {"b": 1}, "name": "b_1"},
+            ],
+        );
+        destination.shard_key = Some(doc! {"a": "hashed"});
+        let found = indexes(&source, &destination);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].name, "b_1");
+        assert_eq!(found[0].source, None);
+    }
+}
