@@ -69,9 +69,12 @@ struct RunArgs {
     /// Operations per second.
     #[arg(long, default_value_t = 300.0, value_name = "OPS")]
     rate: f64,
-    /// How long, as 90s, 5m or 1h; 0s: fill the collection and end; without: until stopped.
-    #[arg(long, value_parser = duration)]
-    duration: Option<Duration>,
+    /// How long, as 90s, 5m or 1h; 0s: fill the collection and end.
+    #[arg(long, value_parser = duration, default_value = "60s", value_name = "TIME")]
+    duration: Duration,
+    /// Run until Ctrl-C or `imago load stop`.
+    #[arg(long, conflicts_with = "duration")]
+    until_stopped: bool,
     /// Shares of the operations.
     #[arg(long, default_value = "read=40,update=40,insert=20,delete=0")]
     mix: Mix,
@@ -185,9 +188,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             let request = control::Request::Switch { uri, ns };
             control::ask(&to.control, &request, context).await
         }
-        Some(Verb::Stop(to)) => {
-            control::ask(&to.control, &control::Request::Stop, context).await
-        }
+        Some(Verb::Stop(to)) => control::ask(&to.control, &control::Request::Stop, context).await,
         Some(Verb::Status(to)) => {
             control::ask(&to.control, &control::Request::Status, context).await
         }

@@ -155,11 +155,9 @@ async fn obey(
             control.stop();
             json!({ "stopping": true })
         }
-        Request::Status => {
-            serde_json::to_value(control.snapshot()).unwrap_or_else(|error| {
-                json!({ "error": format!("the state cannot be written as JSON: {error}") })
-            })
-        }
+        Request::Status => serde_json::to_value(control.snapshot()).unwrap_or_else(
+            |error| json!({ "error": format!("the state cannot be written as JSON: {error}") }),
+        ),
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) async fn run(args: RunArgs, context: &Context) -> Result<(), Failure>
     let schema = Schema { id_form: args.ids.into(), reviews: options.reviews };
     let target = MongoTarget::connect(uri, &namespace, schema).await.map_err(|e| failure(&e))?;
     fill(&args, &target, context).await?;
-    if args.duration == Some(Duration::ZERO) {
+    if fills_only(&args) {
         return Ok(());
     }
     let recorder = recorder(&args, &namespace, &options)?;
@@ -40,6 +40,10 @@ pub(super) async fn run(args: RunArgs, context: &Context) -> Result<(), Failure>
         report.timeline.clear();
     }
     context.output.result(&report, summary)
+}
+
+fn fills_only(args: &RunArgs) -> bool {
+    args.duration.is_zero() && !args.until_stopped
 }
 
 fn options(args: &RunArgs) -> Result<Options, Failure> {
@@ -59,7 +63,7 @@ fn options(args: &RunArgs) -> Result<Options, Failure> {
         keys: Distribution::named(&args.keys, args.shape).map_err(|error| usage(&error))?,
         rate_per_s: args.rate,
         arrival: args.arrival.into(),
-        duration: args.duration,
+        duration: (!args.until_stopped).then_some(args.duration),
         in_flight_max: args.in_flight,
         op_timeout: args.op_timeout,
         preloaded: args.documents,
@@ -68,7 +72,7 @@ fn options(args: &RunArgs) -> Result<Options, Failure> {
         seed: args.seed,
     };
     // Filling only needs no operations that make sense.
-    if args.duration != Some(Duration::ZERO) {
+    if !fills_only(args) {
         options.validate().map_err(|error| ended(&error))?;
     }
     Ok(options)
@@ -102,11 +106,7 @@ async fn fill(args: &RunArgs, target: &MongoTarget, context: &Context) -> Result
     filled.map_err(|error| failure(&error))
 }
 
-fn recorder(
-    args: &RunArgs,
-    namespace: &Namespace,
-    options: &Options,
-) -> Result<Recorder, Failure> {
+fn recorder(args: &RunArgs, namespace: &Namespace, options: &Options) -> Result<Recorder, Failure> {
     let Some(path) = &args.record else { return Ok(Recorder::nothing()) };
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let header = Header {
