@@ -131,10 +131,12 @@ impl Reason {
     fn chain(error: Option<&(dyn Error + 'static)>) -> Option<Self> {
         // A chain of causes is short; the bound only guards against one that loops.
         const CAUSES_MAX: usize = 32;
-        let texts: Vec<String> = std::iter::successors(error, |&error| error.source())
+        let mut texts: Vec<String> = std::iter::successors(error, |&error| error.source())
             .take(CAUSES_MAX)
             .map(ToString::to_string)
             .collect();
+        // Some libraries' errors repeat their cause's text.
+        texts.dedup();
         texts
             .into_iter()
             .rev()
