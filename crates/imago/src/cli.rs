@@ -70,6 +70,8 @@ pub enum Verb {
     Testbed(cmd::testbed::Args),
     /// Print a completion script for a shell.
     Completions(cmd::completions::Args),
+    /// Drive a collection with a realistic workload, and check what it left behind.
+    Load(cmd::load::Args),
 }
 
 impl Verb {
@@ -78,6 +80,7 @@ impl Verb {
         match self {
             Verb::Testbed(args) => Box::pin(cmd::testbed::run(args, context)).await,
             Verb::Completions(args) => Box::pin(cmd::completions::run(args, context)).await,
+            Verb::Load(args) => Box::pin(cmd::load::run(args, context)).await,
         }
     }
 }

@@ -2,3 +2,4 @@
 
 pub mod completions;
 pub mod testbed;
+pub mod load;
