@@ -11,6 +11,7 @@ pub mod error;
 pub mod ext_json;
 pub mod namespace;
 pub mod order;
+pub mod repair;
 pub mod verify;
 mod write;
 
