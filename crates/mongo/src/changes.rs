@@ -268,7 +268,7 @@ fn parse(reply: &RawBatch, namespaces: &[Namespace]) -> Result<Batch> {
     }
     let token = cursor.get_document("postBatchResumeToken").ok().or(last_token);
     let token = token.ok_or_else(|| malformed("no resume token".into()))?;
-    batch.token = token.to_raw_document_buf();
+    batch.token = token.to_owned();
     if let Some(time) = token_time(token) {
         batch.time = batch.time.max(time);
     }

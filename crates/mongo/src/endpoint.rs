@@ -169,7 +169,7 @@ pub fn primary() -> SelectionCriteria {
 }
 
 fn shape_of(hello: &Document) -> Option<Shape> {
-    if hello.get_str("msg") == Ok("isdbgrid") {
+    if hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid") {
         return Some(Shape::Sharded);
     }
     hello.get_str("setName").ok().map(|name| Shape::ReplicaSet(name.to_owned()))
@@ -213,10 +213,10 @@ fn redacted(options: &ClientOptions) -> String {
 /// The driver's error without the wrapping that only a programmer wants to see.
 fn told(error: &mongodb::error::Error) -> String {
     match error.kind.as_ref() {
-        ErrorKind::InvalidArgument { message }
-        | ErrorKind::Authentication { message }
-        | ErrorKind::ServerSelection { message }
-        | ErrorKind::DnsResolve { message } => message.clone(),
+        ErrorKind::InvalidArgument { message, .. }
+        | ErrorKind::Authentication { message, .. }
+        | ErrorKind::ServerSelection { message, .. }
+        | ErrorKind::DnsResolve { message, .. } => message.clone(),
         ErrorKind::Command(command) => command.message.clone(),
         kind => kind.to_string(),
     }

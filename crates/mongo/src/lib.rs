@@ -9,6 +9,7 @@ pub mod converge;
 pub mod endpoint;
 pub mod error;
 pub mod ext_json;
+pub mod load;
 pub mod namespace;
 pub mod order;
 pub mod repair;

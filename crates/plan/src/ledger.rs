@@ -183,7 +183,9 @@ impl<K: Eq + Hash + Clone> Ledger<K> {
 
     /// Everything up to `position` is in what a later lease of any of the `untouched` slices will
     /// read: the horizon was persisted, and *afterwards* these slices were seen never leased.
-    /// Returns how many touches were dropped.
+    /// A key that was touched again after `position` is kept for those touches alone, so that a
+    /// key which is written all the time does not hold the checkpoint back until its slice is
+    /// copied. Returns how many touches were dropped.
     pub fn horizon(&mut self, position: Position, untouched: &[usize]) -> usize {
         let mut dropped = 0;
         for &slice in untouched {
@@ -196,6 +198,10 @@ impl<K: Eq + Hash + Clone> Ledger<K> {
                 if !keep {
                     release(&mut self.held, touch.first);
                     dropped += 1;
+                } else if touch.first <= position {
+                    release(&mut self.held, touch.first);
+                    touch.first = position + 1;
+                    *self.held.entry(touch.first).or_insert(0) += 1;
                 }
                 keep
             });
@@ -343,6 +349,18 @@ mod tests {
             ledger.see(slice, SliceState::Copied, |_| 0);
         }
         assert_eq!(take(&mut ledger), [2, 3, 4]);
+    }
+
+    #[test]
+    fn the_horizon_frees_the_checkpoint_from_a_key_that_is_touched_again() {
+        let mut ledger = one_lane(1);
+        for position in 1..=9 {
+            ledger.touch(5, 0, 0, Touch::at(position, false));
+            ledger.read_to(position);
+        }
+        assert_eq!((ledger.horizon(8, &[0]), ledger.checkpoint()), (0, 8));
+        ledger.see(0, SliceState::Copied, |_| 0);
+        assert_eq!(take(&mut ledger), [5]);
     }
 
     #[test]

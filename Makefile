@@ -1,0 +1,40 @@
+# The few commands of this project. `make` alone lists them.
+
+CARGO ?= cargo
+# Tests start real servers and mostly wait for them, so a few more run at once than two cores would
+# suggest; many more would make elections time out.
+export RUST_TEST_THREADS ?= 3
+# What is passed on: `make demo ARGS=--json`, `make bench ARGS=--json`, `make test ARGS=cutover`.
+ARGS ?=
+
+IMAGO = $(CARGO) run --locked --release --quiet --package imago --
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lint tidy check test demo bench
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: ## install what is missing (MongoDB for tests, Debian packages when root); quick when nothing is
+	@scripts/setup.sh
+
+lint: setup # formatting and clippy, every warning an error
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets --quiet -- -D warnings
+
+# Over the whole workspace, because one crate alone would build the dependencies with other features.
+tidy: setup # the layout rules of CONTRIBUTING.md
+	$(CARGO) test --locked --workspace --test tidy
+
+check: lint tidy ## formatting, clippy without a warning, layout rules
+
+test: lint ## everything that must pass: check, then all tests against real servers
+	$(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
+
+demo: setup ## move a live, busy collection between two real clusters, and prove it
+	$(IMAGO) demo $(ARGS)
+
+bench: setup ## measure copy, replay and verify against their floors
+	$(IMAGO) bench run copy $(ARGS)
+	$(IMAGO) bench run replay $(ARGS)
+	$(IMAGO) bench run verify $(ARGS)

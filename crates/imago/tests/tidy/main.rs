@@ -1,0 +1,15 @@
+//! Layout rules of this repository, as tests.
+//!
+//! A rule is a pure function from text to findings, so that each is shown here to catch a seeded
+//! violation before it is trusted to find none in the tree. What each rule is for is written in
+//! CONTRIBUTING.md; a finding says how to mend it. Nothing here needs a network.
+
+mod arrows;
+mod commands;
+mod dependencies;
+mod documents;
+mod files;
+mod finding;
+mod licence;
+mod tree;
+mod wording;

@@ -1,0 +1,123 @@
+//! Rules about lines: nothing unfinished, no skipped test, no path of one machine, clean blanks.
+
+use crate::finding::{Finding, assert_clean};
+use crate::tree::{Text, texts};
+
+// The needles are put together from halves, so that this file does not find itself.
+const UNFINISHED_WORDS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
+const UNFINISHED_MACROS: [&str; 3] =
+    [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("dbg", "!(")];
+const SKIPPED_TEST: &str = concat!("#[", "ignore");
+const HOMES: [&str; 3] = [concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/Us", "ers/")];
+
+/// Whether `line` contains `word` with no letter, digit or underscore on either side.
+pub fn contains_word(line: &str, word: &str) -> bool {
+    let part_of_word = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(start, _)| {
+        let before = line[..start].chars().next_back();
+        let after = line[start + word.len()..].chars().next();
+        !before.is_some_and(part_of_word) && !after.is_some_and(part_of_word)
+    })
+}
+
+fn lines_that(text: &Text, breaks: impl Fn(&str) -> Option<String>) -> Vec<Finding> {
+    let lines = text.body.lines().enumerate();
+    lines.filter_map(|(i, line)| Some(Finding::at(&text.path, i, breaks(line)?))).collect()
+}
+
+fn unfinished(text: &Text) -> Vec<Finding> {
+    lines_that(text, |line| {
+        let word = UNFINISHED_WORDS.into_iter().find(|word| contains_word(line, word));
+        let call = UNFINISHED_MACROS.into_iter().find(|call| line.contains(call));
+        word.or(call).map(|found| format!("is marked unfinished by {found:?}"))
+    })
+}
+
+fn skipped_tests(text: &Text) -> Vec<Finding> {
+    let skips = |line: &str| text.is_rust() && line.trim_start().starts_with(SKIPPED_TEST);
+    lines_that(text, |line| skips(line).then(|| "skips a test".to_owned()))
+}
+
+fn home_paths(text: &Text) -> Vec<Finding> {
+    lines_that(text, |line| {
+        let home = HOMES.into_iter().find(|home| line.contains(home))?;
+        Some(format!("names a path below {home:?}"))
+    })
+}
+
+fn stray_blanks(text: &Text) -> Vec<Finding> {
+    let mut found = lines_that(text, |line| {
+        if line.ends_with([' ', '\t', '\r']) {
+            Some("ends in white space".to_owned())
+        } else if text.is_rust() && line.contains('\t') {
+            Some("contains a tab".to_owned())
+        } else {
+            None
+        }
+    });
+    if !text.body.is_empty() && (!text.body.ends_with('\n') || text.body.ends_with("\n\n")) {
+        found.push(Finding::whole(&text.path, "does not end with exactly one line break"));
+    }
+    found
+}
+
+fn everywhere(rule: fn(&Text) -> Vec<Finding>) -> Vec<Finding> {
+    texts().iter().flat_map(rule).collect()
+}
+
+#[test]
+fn nothing_is_marked_unfinished() {
+    assert_clean(everywhere(unfinished), "finish it, or open an issue and remove the marker.");
+}
+
+#[test]
+fn no_test_is_skipped() {
+    let remedy = "make the test pass everywhere, or delete it: a skipped test proves nothing.";
+    assert_clean(everywhere(skipped_tests), remedy);
+}
+
+#[test]
+fn no_path_of_one_machine() {
+    assert_clean(everywhere(home_paths), "use a relative path, a temporary folder, or $HOME.");
+}
+
+#[test]
+fn blanks_are_clean() {
+    assert_clean(everywhere(stray_blanks), "run cargo fmt; let the editor read .editorconfig.");
+}
+
+#[test]
+fn an_unfinished_line_is_found() {
+    for marker in UNFINISHED_WORDS.into_iter().chain(UNFINISHED_MACROS) {
+        let line = format!("let x = 1; // {marker}: later\n");
+        assert_eq!(unfinished(&Text::new("a.rs", line)).len(), 1, "{marker}");
+    }
+    assert_eq!(
+        unfinished(&Text::new("a.sh", format!("mktemp d.{0}{0}\n", UNFINISHED_WORDS[2]))),
+        []
+    );
+}
+
+#[test]
+fn a_skipped_test_is_found() {
+    let body = format!("#[test]\n    {SKIPPED_TEST} = \"slow\"]\nfn t() {{}}\n");
+    assert_eq!(skipped_tests(&Text::new("a.rs", body))[0].line, Some(2));
+}
+
+#[test]
+fn a_home_path_is_found() {
+    for home in HOMES {
+        assert_eq!(home_paths(&Text::new("a.md", format!("see {home}me\n"))).len(), 1, "{home}");
+    }
+    assert_eq!(home_paths(&Text::new("a.md", "see $HOME/me\n")), []);
+}
+
+#[test]
+fn a_stray_blank_is_found() {
+    let found = |path, body| stray_blanks(&Text::new(path, body)).len();
+    assert_eq!(found("a.md", "words \n"), 1);
+    assert_eq!(found("a.rs", "\tlet x = 1;\n"), 1);
+    assert_eq!(found("Makefile", "all:\n\techo\n"), 0);
+    assert_eq!(found("a.rs", "fn f() {}"), 1);
+    assert_eq!(found("a.rs", "fn f() {}\n\n"), 1);
+}

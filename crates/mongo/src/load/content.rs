@@ -1,0 +1,57 @@
+//! The final content of a collection, shown to a check document by document.
+
+use bson::{RawBsonRef, RawDocument, doc};
+use imago_workload::check::{Checker, Found};
+use imago_workload::history::IdForm;
+use mongodb::options::{ReadConcern, SelectionCriteria};
+
+use super::{MongoTarget, Schema};
+use crate::error::{Error, Result};
+
+/// Documents that the server sends at once.
+const BATCH_DOCUMENTS: u32 = 4000;
+
+/// Shows every document of the collection, as a majority has it, to the check. Returns how many.
+///
+/// The load must have ended: content that still changes is no final content.
+///
+/// # Errors
+/// What the server said.
+pub async fn show_content(target: &MongoTarget, checker: &mut Checker) -> Result<u64> {
+    let doing = |cause| Error::server(format!("reading {}", target.label), cause);
+    let find = target
+        .collection
+        .find(doc! {})
+        .read_concern(ReadConcern::majority())
+        .selection_criteria(SelectionCriteria::ReadPreference(mongodb::options::ReadPreference::Primary))
+        .batch_size(BATCH_DOCUMENTS);
+    let mut cursor = Box::pin(find.into_future()).await.map_err(doing)?;
+    let mut shown = 0;
+    while Box::pin(cursor.advance()).await.map_err(doing)? {
+        show(&target.schema, cursor.current(), checker);
+        shown += 1;
+    }
+    Ok(shown)
+}
+
+fn show(schema: &Schema, document: &RawDocument, checker: &mut Checker) {
+    let id = document.get("_id").ok().flatten();
+    let Some(key) = id.and_then(|id| key_of(schema.id_form, id)) else {
+        let name = id.map_or_else(|| "(no _id)".to_owned(), |id| format!("{id:?}"));
+        return checker.saw_stranger(&name, "its _id is not one that this load makes");
+    };
+    let number = |name| document.get_i64(name).ok().and_then(|number| u64::try_from(number).ok());
+    let (Some(seq), Some(n)) = (number("seq"), number("n")) else {
+        return checker.saw_stranger(&schema.id_form.name(key), "it lacks seq or n");
+    };
+    let intact = schema.document(key, seq, n).as_bytes() == document.as_bytes();
+    checker.saw(Found { key, seq, n, intact });
+}
+
+fn key_of(form: IdForm, id: RawBsonRef<'_>) -> Option<u64> {
+    match (form, id) {
+        (IdForm::Integer, RawBsonRef::Int64(number)) => u64::try_from(number).ok(),
+        (IdForm::Text | IdForm::Scattered, RawBsonRef::String(name)) => form.key(name),
+        _ => None,
+    }
+}

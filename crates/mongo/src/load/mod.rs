@@ -1,0 +1,204 @@
+//! A MongoDB collection as the target of a load, and its content as the subject of a check.
+//!
+//! The documents are the workload's reviews with `_id`, `seq` (the number of the write they are
+//! from) and `n` (how many updates they have had). Every document is a pure function of its key,
+//! `seq` and `n`, so that the check compares whole documents byte for byte.
+//!
+//! Operations name `productID` and `userID` beside `_id`, as those of Morphus §5.1 do, so that a
+//! router sends them to one shard whichever of these is the shard key.
+
+mod content;
+mod outcome;
+mod preload;
+
+use std::time::Duration;
+
+use bson::{Bson, Document, RawBson, RawDocumentBuf, doc, rawdoc};
+use imago_workload::history::{Header, IdForm};
+use imago_workload::review::{Review, Reviews};
+use imago_workload::target::{Insert, Outcome, Target, Update};
+use mongodb::options::{ClientOptions, WriteConcern};
+use mongodb::{Client, Collection};
+
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
+use crate::namespace::Namespace;
+
+pub use content::show_content;
+pub use preload::{preload, require_documents};
+
+/// Connections that a target opens at most, unless its connection string says otherwise.
+const POOL_MAX: u32 = 64;
+/// How long an operation looks for a primary before it fails, unless the connection string says
+/// otherwise: shorter than a load's own time-out, so that it ends as certainly not sent.
+const SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the documents look like.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Schema {
+    /// The form of `_id`.
+    pub id_form: IdForm,
+    /// The content.
+    pub reviews: Reviews,
+}
+
+impl Schema {
+    /// The schema of a recorded history.
+    #[must_use]
+    pub fn of(header: &Header) -> Self {
+        Self { id_form: header.id_form, reviews: header.reviews }
+    }
+
+    /// The `_id` of a key.
+    #[must_use]
+    pub fn id(&self, key: u64) -> RawBson {
+        match self.id_form {
+            IdForm::Integer => RawBson::Int64(key as i64),
+            IdForm::Text | IdForm::Scattered => RawBson::String(self.id_form.name(key)),
+        }
+    }
+
+    /// The document under a key, from the write `seq` and with `n` updates.
+    #[must_use]
+    pub fn document(&self, key: u64, seq: u64, n: u64) -> RawDocumentBuf {
+        self.with_review(key, seq, n, self.reviews.review(key, seq))
+    }
+
+    fn with_review(&self, key: u64, seq: u64, n: u64, review: Review) -> RawDocumentBuf {
+        rawdoc! {
+            "_id": self.id(key),
+            "productID": review.product_id,
+            "title": review.title,
+            "price": review.price,
+            "userID": review.user_id,
+            "profileName": review.profile_name,
+            "helpfulness": review.helpfulness,
+            "score": review.score,
+            "time": review.time,
+            "summary": review.summary,
+            "text": review.text,
+            "seq": seq as i64,
+            "n": n as i64,
+        }
+    }
+
+    fn filter(&self, key: u64) -> Document {
+        let (product_id, user_id) = self.reviews.shard_keys(key);
+        let id = match self.id_form {
+            IdForm::Integer => Bson::Int64(key as i64),
+            IdForm::Text | IdForm::Scattered => Bson::String(self.id_form.name(key)),
+        };
+        doc! { "_id": id, "productID": product_id, "userID": user_id }
+    }
+}
+
+/// A collection that a load is sent to: majority writes, with the driver's retryable writes.
+#[derive(Debug, Clone)]
+pub struct MongoTarget {
+    collection: Collection<RawDocumentBuf>,
+    schema: Schema,
+    label: String,
+}
+
+impl MongoTarget {
+    /// Connects to the cluster and makes sure that it answers.
+    ///
+    /// # Errors
+    /// Usage for a connection string that cannot be read; precondition for a cluster that does not
+    /// answer or refuses the credentials.
+    pub async fn connect(uri: &str, namespace: &Namespace, schema: Schema) -> Result<Self> {
+        let endpoint = Endpoint::connect(uri, "load's target").await?;
+        let label = format!("{} {namespace}", endpoint.redacted());
+        let refused = |cause| Error::server(format!("connecting to {label}"), cause);
+        let mut options = ClientOptions::parse(uri).await.map_err(refused)?;
+        options.app_name.get_or_insert_with(|| "imago load".into());
+        options.max_pool_size.get_or_insert(POOL_MAX);
+        options.server_selection_timeout.get_or_insert(SELECTION_TIMEOUT);
+        options.retry_writes = Some(true);
+        options.write_concern = Some(WriteConcern::majority());
+        let client = Client::with_options(options).map_err(refused)?;
+        let collection = client.database(&namespace.db).collection(&namespace.coll);
+        Ok(Self { collection, schema, label })
+    }
+
+    /// The collection.
+    #[must_use]
+    pub fn collection(&self) -> &Collection<RawDocumentBuf> {
+        &self.collection
+    }
+
+    /// What its documents look like.
+    #[must_use]
+    pub fn schema(&self) -> &Schema {
+        &self.schema
+    }
+}
+
+impl Target for MongoTarget {
+    async fn read(&self, key: u64) -> Outcome {
+        let find = self.collection.find_one(self.schema.filter(key));
+        match Box::pin(find.into_future()).await {
+            Ok(Some(_)) => Outcome::Acked,
+            Ok(None) => Outcome::NotFound,
+            // A read that failed changed nothing, whatever the reason.
+            Err(error) => Outcome::Refused(outcome::told(&error)),
+        }
+    }
+
+    async fn insert(&self, insert: Insert) -> Outcome {
+        let Insert { key, seq, review } = insert;
+        let document = self.schema.with_review(key, seq, 0, review);
+        let done = Box::pin(self.collection.insert_one(&document).into_future()).await;
+        outcome::of_write(done.map(|_| 1))
+    }
+
+    async fn update(&self, update: Update) -> Outcome {
+        let Update { key, seq, price } = update;
+        let change = doc! { "$set": { "seq": seq as i64, "price": price }, "$inc": { "n": 1_i64 } };
+        let update = self.collection.update_one(self.schema.filter(key), change);
+        let done = Box::pin(update.into_future()).await;
+        outcome::of_write(done.map(|done| done.matched_count))
+    }
+
+    async fn delete(&self, key: u64) -> Outcome {
+        let delete = self.collection.delete_one(self.schema.filter(key));
+        let done = Box::pin(delete.into_future()).await;
+        outcome::of_write(done.map(|done| done.deleted_count))
+    }
+
+    fn label(&self) -> String {
+        self.label.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_have_the_size_that_was_asked_for() {
+        for size_bytes in [400, 1000, 16_000] {
+            let reviews = Reviews { size_bytes, ..Reviews::default() };
+            let schema = Schema { id_form: IdForm::Text, reviews };
+            for key in 0..50 {
+                let bytes = schema.document(key, key, 0).as_bytes().len();
+                let off = bytes.abs_diff(size_bytes as usize);
+                assert!(off <= 16, "{bytes} bytes for {size_bytes}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_seq_price_and_counter_change_by_an_update() {
+        let schema = Schema { id_form: IdForm::Text, reviews: Reviews::default() };
+        let (before, after) = (schema.document(5, 5, 0), schema.document(5, 90, 1));
+        let changed: Vec<_> = before
+            .iter()
+            .zip(after.iter())
+            .map(|(before, after)| (before.expect("valid"), after.expect("valid")))
+            .filter(|(before, after)| before != after)
+            .map(|(before, _)| before.0.to_string())
+            .collect();
+        assert_eq!(changed, ["price", "seq", "n"]);
+    }
+}

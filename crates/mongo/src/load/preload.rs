@@ -1,0 +1,79 @@
+//! Filling a collection before a load: the keys `0..documents`, as fast as a few writers can.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bson::{RawDocumentBuf, doc};
+use futures_util::stream::{StreamExt, TryStreamExt, iter};
+use mongodb::options::{InsertManyOptions, WriteConcern};
+
+use super::MongoTarget;
+use crate::error::{Error, Result};
+
+/// Batches on their way at once. More only queue up in the server.
+const WRITERS: usize = 4;
+/// Documents and bytes of one batch.
+const BATCH_DOCUMENTS: u64 = 1000;
+const BATCH_BYTES: u64 = 8 << 20;
+
+/// Inserts the documents of the keys `0..documents` into an empty collection, each with `seq` =
+/// key and `n` = 0, acknowledged by a majority. `progress` gets the number inserted so far.
+///
+/// # Errors
+/// Precondition when the collection is not empty; otherwise what the server said. The collection
+/// then holds a part of the documents.
+pub async fn preload(
+    target: &MongoTarget,
+    documents: u64,
+    progress: impl Fn(u64) + Sync,
+) -> Result<()> {
+    require_documents(target, 0).await?;
+    let batch = BATCH_DOCUMENTS.min(BATCH_BYTES / u64::from(target.schema.reviews.size_bytes));
+    let batch = batch.max(1);
+    let inserted = AtomicU64::new(0);
+    iter((0..documents).step_by(batch as usize))
+        .map(|first| {
+            let end = documents.min(first + batch);
+            let (inserted, progress) = (&inserted, &progress);
+            Box::pin(async move {
+                insert(target, first, end).await?;
+                progress(inserted.fetch_add(end - first, Ordering::Relaxed) + end - first);
+                Ok(())
+            })
+        })
+        .buffer_unordered(WRITERS)
+        .try_collect::<()>()
+        .await
+}
+
+async fn insert(target: &MongoTarget, first: u64, end: u64) -> Result<()> {
+    let schema = target.schema;
+    let batch: Vec<RawDocumentBuf> = (first..end).map(|key| schema.document(key, key, 0)).collect();
+    let options = InsertManyOptions::builder()
+        .ordered(false)
+        .write_concern(WriteConcern::majority())
+        .build();
+    Box::pin(target.collection.insert_many(&batch).with_options(options).into_future())
+        .await
+        .map_err(|cause| Error::server(format!("filling {}", target.label), cause))?;
+    Ok(())
+}
+
+/// Makes sure that the collection holds exactly so many documents.
+///
+/// # Errors
+/// Precondition when it holds another number; otherwise what the server said.
+pub async fn require_documents(target: &MongoTarget, documents: u64) -> Result<()> {
+    let doing = |cause| Error::server(format!("counting the documents of {}", target.label), cause);
+    // One more is enough to know that there are too many.
+    let limit = documents + 1;
+    let counting = target.collection.count_documents(doc! {}).limit(limit);
+    let found = Box::pin(counting.into_future()).await.map_err(doing)?;
+    if found == documents {
+        return Ok(());
+    }
+    let held = if found > documents { format!("more than {documents}") } else { found.to_string() };
+    Err(Error::precondition(
+        format!("{} holds {held} documents, not {documents}", target.label),
+        "use another namespace, drop this one, or say with which documents it was filled",
+    ))
+}

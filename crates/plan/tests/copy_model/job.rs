@@ -1,0 +1,49 @@
+//! What survives the death of every process: the job's state at the destination.
+
+use imago_plan::ledger::SliceState;
+
+use crate::source::Time;
+
+/// A slice's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Row {
+    /// Never leased.
+    Pending,
+    /// A worker has it.
+    Leased,
+    /// The worker that had it lost it: on offer again, partly written.
+    Offered,
+    /// The last write is durable.
+    Copied,
+}
+
+impl Row {
+    /// What the row means to the ledger.
+    pub fn state(self) -> SliceState {
+        match self {
+            Self::Pending => SliceState::Untouched,
+            Self::Leased | Self::Offered => SliceState::Leased,
+            Self::Copied => SliceState::Copied,
+        }
+    }
+}
+
+/// The job's state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Job {
+    pub rows: Vec<Row>,
+    /// Every read of a slice that was leased later includes the source up to here.
+    pub horizon: Time,
+    /// A resumed lead reads the stream from here.
+    pub checkpoint: Time,
+}
+
+impl Job {
+    pub fn new(slices: usize) -> Self {
+        Self { rows: vec![Row::Pending; slices], horizon: 0, checkpoint: 0 }
+    }
+
+    pub fn is_copied(&self) -> bool {
+        self.rows.iter().all(|row| *row == Row::Copied)
+    }
+}

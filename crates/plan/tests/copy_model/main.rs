@@ -1,0 +1,26 @@
+//! The copy protocol, tried in every order (a small exhaustive model) and in random orders (larger
+//! runs), with the real ledger as the one that decides.
+//!
+//! A source takes writes; workers lease slices from persisted job state, read the horizon after
+//! leasing, and copy documents as any replica at or after the horizon shows them; a lead reads the
+//! change stream into the ledger, persists the horizon, looks at the slices, drops, takes rounds,
+//! re-reads touched keys at or after the touch, writes, and persists checkpoints. Anybody may be
+//! killed between any two steps. Whenever the lead would call the copy drained, the destination
+//! must equal the source, document for document, and no document more.
+//!
+//! What is assumed, and shown to be needed by a seeded bug each: a write never lands after its
+//! writer was declared dead; every persisted step is durable before the next one starts.
+
+mod books;
+mod bug;
+mod desk;
+mod exhaustive;
+mod facts;
+mod interleavings;
+mod job;
+mod lead;
+mod live;
+mod naive;
+mod protocol;
+mod source;
+mod worker;

@@ -1,0 +1,154 @@
+//! A ledger by definition: a list of every touch that was ever recorded, filtered at each
+//! question. Slow, and too simple to be wrong in the same way.
+
+use std::collections::BTreeMap;
+
+use imago_plan::ledger::{Position, SliceState, Touch};
+
+use crate::desk::{Place, Touches, checkpoint_before};
+use crate::source::Key;
+
+/// What became of a touch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Waiting,
+    InRound,
+    Gone,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    key: Key,
+    slice: usize,
+    lane: usize,
+    position: Position,
+    fresh: bool,
+    fate: Fate,
+}
+
+/// Every touch, and the slices' states.
+#[derive(Debug)]
+pub struct Naive {
+    entries: Vec<Entry>,
+    states: Vec<SliceState>,
+    read: Position,
+}
+
+impl Naive {
+    pub fn new(slices: usize) -> Self {
+        Self { entries: Vec::new(), states: vec![SliceState::Untouched; slices], read: 0 }
+    }
+
+    pub fn touch(&mut self, key: Key, slice: usize, lane: usize, touch: Touch) {
+        let Touch { first: position, fresh, .. } = touch;
+        self.entries.push(Entry { key, slice, lane, position, fresh, fate: Fate::Waiting });
+    }
+
+    pub fn read_to(&mut self, position: Position) {
+        self.read = position;
+    }
+
+    pub fn see(&mut self, slice: usize, state: SliceState) {
+        self.states[slice] = self.states[slice].max(state);
+    }
+
+    /// Drops the keys that were not touched after `position`; what is left of the others begins
+    /// after it. Returns how many keys were dropped.
+    pub fn horizon(&mut self, position: Position, untouched: &[usize]) -> usize {
+        let states = &self.states;
+        let is_passed =
+            |slice: &usize| untouched.contains(slice) && states[*slice] == SliceState::Untouched;
+        let kept: Vec<Key> =
+            self.aside().filter(|e| e.position > position).map(|e| e.key).collect();
+        let mut dropped: Vec<Key> = Vec::new();
+        for entry in self.entries.iter_mut().filter(|e| e.fate == Fate::Waiting) {
+            if !is_passed(&entry.slice) || entry.position > position {
+                continue;
+            }
+            if kept.contains(&entry.key) {
+                entry.position = position + 1;
+            } else {
+                entry.fate = Fate::Gone;
+                dropped.push(entry.key);
+            }
+        }
+        dropped.sort_unstable();
+        dropped.dedup();
+        dropped.len()
+    }
+
+    /// The touches that the lane's next round may take.
+    pub fn ready(&self, lane: usize) -> Touches {
+        coalesced(self.placed(Place::Ready).filter(|entry| entry.lane == lane))
+    }
+
+    pub fn take(&mut self, touches: &Touches) {
+        self.pass(touches, Fate::Waiting, Fate::InRound);
+    }
+
+    pub fn finish(&mut self, touches: &Touches) {
+        self.pass(touches, Fate::InRound, Fate::Gone);
+    }
+
+    fn pass(&mut self, touches: &Touches, from: Fate, to: Fate) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.fate == from) {
+            if touches.iter().any(|(key, _)| *key == entry.key) {
+                entry.fate = to;
+            }
+        }
+    }
+
+    pub fn aside_keys(&self) -> usize {
+        coalesced(self.aside()).len()
+    }
+
+    pub fn held_keys(&self) -> usize {
+        let in_place = |place| coalesced(self.placed(place)).len();
+        in_place(Place::Aside) + in_place(Place::Ready) + in_place(Place::Round)
+    }
+
+    pub fn checkpoint(&self) -> Position {
+        let held = self.entries.iter().filter(|entry| entry.fate != Fate::Gone);
+        checkpoint_before(held.map(|entry| entry.position), self.read)
+    }
+
+    pub fn checkpoint_without(&self, place: Place) -> Position {
+        let held = self.entries.iter().filter(|entry| entry.fate != Fate::Gone);
+        let kept = held.filter(|entry| self.place(entry) != Some(place));
+        checkpoint_before(kept.map(|entry| entry.position), self.read)
+    }
+
+    pub fn is_drained(&self) -> bool {
+        self.entries.iter().all(|entry| entry.fate == Fate::Gone)
+            && self.states.iter().all(|state| *state == SliceState::Copied)
+    }
+
+    fn aside(&self) -> impl Iterator<Item = &Entry> {
+        self.placed(Place::Aside)
+    }
+
+    fn placed(&self, place: Place) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(move |entry| self.place(entry) == Some(place))
+    }
+
+    fn place(&self, entry: &Entry) -> Option<Place> {
+        match (entry.fate, self.states[entry.slice]) {
+            (Fate::Gone, _) => None,
+            (Fate::InRound, _) => Some(Place::Round),
+            (Fate::Waiting, SliceState::Copied) => Some(Place::Ready),
+            (Fate::Waiting, _) => Some(Place::Aside),
+        }
+    }
+}
+
+/// The touches of each key as one, in the order of the keys.
+fn coalesced<'a>(entries: impl Iterator<Item = &'a Entry>) -> Touches {
+    let mut keys: BTreeMap<Key, Touch> = BTreeMap::new();
+    for entry in entries {
+        let touch = keys.entry(entry.key).or_insert(Touch::at(entry.position, true));
+        touch.first = touch.first.min(entry.position);
+        touch.last = touch.last.max(entry.position);
+        touch.fresh &= entry.fresh;
+    }
+    keys.into_iter().collect()
+}

@@ -1,0 +1,168 @@
+//! The check: is what a database holds one of the contents that its acknowledgements allow?
+//!
+//! Keys are independent of each other, so each is decided alone (`explain`): the content is
+//! accepted exactly when there is an order of the key's operations that contradicts neither what
+//! was acknowledged nor the clock, and that ends in this content. Operations that overlapped may
+//! have happened in either order; one that failed without a definite answer may have happened at
+//! any time after it was sent, even long after it was given up, or never. What no order explains
+//! is given the name of what must have gone wrong.
+
+mod explain;
+mod turns;
+mod verdict;
+
+use crate::history::{Fate, Header, History, Op};
+use crate::mix::Kind;
+
+pub use verdict::{Anomaly, Counts, Verdict, Wrong};
+
+use explain::explain;
+use verdict::Tracker;
+
+/// One document of the final content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// Its key's number.
+    pub key: u64,
+    /// The number of the write that it says it is from.
+    pub seq: u64,
+    /// How many updates it says were applied to it.
+    pub n: u64,
+    /// Whether its other fields are those that belong to `key` and `seq`.
+    pub intact: bool,
+}
+
+/// What was found under one key, packed: there may be hundreds of millions.
+#[derive(Debug, Clone, Copy, Default)]
+struct Content {
+    seq: u64,
+    n: u32,
+    documents: u16,
+    intact: bool,
+}
+
+/// Compares a history with the content that is shown to it, document by document, in any order.
+#[derive(Debug)]
+pub struct Checker {
+    header: Header,
+    /// By key, then start.
+    ops: Vec<Op>,
+    recorded: u64,
+    content: Vec<Content>,
+    tracker: Tracker,
+    documents: u64,
+}
+
+impl Checker {
+    /// Prepares the check of a history. Takes 16 bytes for each key that was ever used.
+    #[must_use]
+    pub fn new(history: History) -> Self {
+        let History { header, mut ops, recorded } = history;
+        ops.sort_unstable_by_key(|op| (op.key, op.start_ns, op.seq));
+        let written =
+            ops.iter().rev().find(|op| op.kind == Kind::Insert).map_or(0, |op| op.key + 1);
+        let keys = written.max(header.preloaded);
+        Self {
+            tracker: Tracker::new(header.id_form),
+            content: vec![Content::default(); keys as usize],
+            header,
+            ops,
+            recorded,
+            documents: 0,
+        }
+    }
+
+    /// The circumstances of the history.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Shows one document.
+    pub fn saw(&mut self, found: Found) {
+        let Some(content) = self.content.get_mut(found.key as usize) else {
+            let id = self.header.id_form.name(found.key);
+            self.saw_stranger(&id, "no write of the history ever used its key");
+            return;
+        };
+        self.documents += 1;
+        content.documents = content.documents.saturating_add(1);
+        if content.documents == 1 {
+            content.seq = found.seq;
+            // A counter beyond this is above every history's, and is reported all the same.
+            content.n = u32::try_from(found.n).unwrap_or(u32::MAX);
+            content.intact = found.intact;
+        }
+    }
+
+    /// Shows a document that cannot be from this load: its `_id` is no key's, or it lacks fields.
+    pub fn saw_stranger(&mut self, id: &str, why: &str) {
+        self.documents += 1;
+        self.tracker.stranger(id, why);
+    }
+
+    /// Decides every key.
+    #[must_use]
+    pub fn finish(mut self) -> Verdict {
+        let mut rest = self.ops.as_slice();
+        let mut written = 0;
+        for key in 0..self.content.len() as u64 {
+            let ops = take_key(&mut rest, key);
+            written += u64::from(ops.iter().any(|op| op.kind.writes()));
+            let initial = (key < self.header.preloaded).then_some(key);
+            let content = self.content[key as usize];
+            if ops.is_empty() && untouched(initial, content) {
+                continue;
+            }
+            self.tracker.missed(key, ops, initial.is_some());
+            if let Err((wrong, why)) = judge(initial, ops, content) {
+                self.tracker.anomaly(wrong, key, why, ops);
+            }
+        }
+        let count = |fate| self.ops.iter().filter(|op| op.kind.writes() && op.fate == fate).count();
+        Verdict {
+            documents: self.documents,
+            operations: self.recorded,
+            keys: self.content.len() as u64,
+            keys_written: written,
+            writes_acknowledged: count(Fate::Acked) as u64,
+            writes_unknown: count(Fate::Unknown) as u64,
+            writes_refused: count(Fate::Refused) as u64,
+            counts: self.tracker.counts,
+            named: self.tracker.named,
+        }
+    }
+}
+
+/// Splits off the operations of `key`. Keys that no insert ever used come last and are left: their
+/// operations can only have found nothing.
+fn take_key<'a>(rest: &mut &'a [Op], key: u64) -> &'a [Op] {
+    let end = rest.iter().position(|op| op.key != key).unwrap_or(rest.len());
+    let (ops, later) = rest.split_at(end);
+    *rest = later;
+    ops
+}
+
+fn untouched(initial: Option<u64>, content: Content) -> bool {
+    match initial {
+        Some(seq) => {
+            content.documents == 1 && content.seq == seq && content.n == 0 && content.intact
+        }
+        None => content.documents == 0,
+    }
+}
+
+fn judge(initial: Option<u64>, ops: &[Op], content: Content) -> Result<(), (Wrong, String)> {
+    match content.documents {
+        0 => explain(initial, ops, None),
+        1 if !content.intact => Err((
+            Wrong::Unknown,
+            format!("the document says it is from write {}, whose fields it has not", content.seq),
+        )),
+        1 => explain(initial, ops, Some((content.seq, u64::from(content.n)))),
+        more => Err((Wrong::Duplicated, format!("{more} documents have this key"))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

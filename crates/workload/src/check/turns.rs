@@ -1,0 +1,377 @@
+//! Turns: the inserts and deletes of one key, and the lives that they may give its document.
+//!
+//! A document's *life* begins with an insert (or before the load) and ends with a delete. Only the
+//! last life shows in the final content, so what has to be known is every way in which a last life
+//! may begin: at which moment, and up to which moment the updates can have happened in earlier
+//! lives instead ([`Birth`]).
+//!
+//! The search is that of linearisability checkers ("just in time": Wing and Gong 1993, Lowe 2017):
+//! an operation is placed in the order no earlier than the answer to some operation forces one to
+//! be placed, which loses no outcome. Between answers only a small set of situations has to be
+//! remembered, and of two that differ only in being able to do less, one is dropped. Updates are
+//! no part of the search: an update needs a moment within its time at which the document lives,
+//! and `covered`, the last such moment, says for all of them at once whether they had one.
+
+use crate::history::{Fate, Op};
+use crate::mix::Kind;
+
+/// Acknowledged turns of one key that may be in flight together.
+const SLOTS_MAX: usize = 64;
+/// Situations that are looked at for one key before the search is given up.
+const VISITS_MAX: u64 = 4_000_000;
+
+/// A way in which the last life may begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Birth {
+    /// The moment. Everything answered before it happened in earlier lives. 0: before all.
+    pub at: u64,
+    /// Updates that were sent up to this moment can have happened in an earlier life.
+    pub covered: Option<u64>,
+    /// The `seq` of the insert; `None` when it is any one of those without a definite answer.
+    pub seq: Option<u64>,
+}
+
+/// All ways in which a key's turns can have ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Lives {
+    /// With a document.
+    pub births: Vec<Birth>,
+    /// Without one.
+    pub absent: bool,
+}
+
+/// The search needed more than its bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TooHard;
+
+/// A situation: what was placed so far, and what it led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Config {
+    alive: bool,
+    /// The acknowledged turns in flight that were placed already, one bit for each slot.
+    placed: u64,
+    /// How many inserts and deletes without a definite answer were placed.
+    inserts_used: u32,
+    deletes_used: u32,
+    /// The last moment at which the document lived.
+    covered: Option<u64>,
+}
+
+impl Config {
+    fn dominates(&self, other: &Self) -> bool {
+        self.alive == other.alive
+            && self.placed == other.placed
+            && self.inserts_used <= other.inserts_used
+            && self.deletes_used <= other.deletes_used
+            && self.covered >= other.covered
+    }
+}
+
+/// Adds a situation unless another one can do all that it can.
+fn add(configs: &mut Vec<Config>, new: Config) -> bool {
+    if configs.iter().any(|known| known.dominates(&new)) {
+        return false;
+    }
+    configs.retain(|known| !new.dominates(known));
+    configs.push(new);
+    true
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    // In this order at one moment: what only touches in time overlapped.
+    Start(usize),
+    TurnAnswered(usize),
+    UpdateAnswered { start: u64 },
+}
+
+/// A step of the search: which turn was placed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Slot(usize),
+    Pooled { insert: bool },
+    Reserved,
+}
+
+struct Search<'a> {
+    ops: &'a [Op],
+    /// Which operation occupies a slot: an acknowledged turn between its start and its answer.
+    slots: [Option<usize>; SLOTS_MAX],
+    inserts_open: u32,
+    deletes_open: u32,
+    /// An insert without a definite answer whose content was found: it can only be the last.
+    reserved: Option<u64>,
+    reserved_open: bool,
+    /// When the last acknowledged turn was sent: no last life begins without it.
+    last_start: u64,
+    configs: Vec<Config>,
+    lives: Lives,
+    visits: u64,
+}
+
+/// Every way in which the turns can have ended. `ops` are one key's operations; `reserved` is the
+/// `seq` of the insert whose own content was found, if it had no definite answer.
+pub(super) fn lives(
+    initial: Option<u64>,
+    ops: &[Op],
+    reserved: Option<u64>,
+) -> Result<Lives, TooHard> {
+    let first = Config {
+        alive: initial.is_some(),
+        placed: 0,
+        inserts_used: 0,
+        deletes_used: 0,
+        covered: None,
+    };
+    let acked = |op: &&Op| is_turn(op) && op.fate == Fate::Acked;
+    let mut search = Search {
+        ops,
+        slots: [None; SLOTS_MAX],
+        inserts_open: 0,
+        deletes_open: 0,
+        reserved,
+        reserved_open: false,
+        last_start: ops.iter().filter(acked).map(|op| op.start_ns).max().unwrap_or(0),
+        configs: vec![first],
+        lives: Lives::default(),
+        visits: 0,
+    };
+    if let Some(seq) = initial
+        && !ops.iter().any(|op| acked(&op))
+    {
+        search.lives.births.push(Birth { at: 0, covered: None, seq: Some(seq) });
+    }
+    search.run()?;
+    Ok(search.lives)
+}
+
+fn is_turn(op: &Op) -> bool {
+    matches!(op.kind, Kind::Insert | Kind::Delete) && matches!(op.fate, Fate::Acked | Fate::Unknown)
+}
+
+fn is_acked_update(op: &Op) -> bool {
+    op.kind == Kind::Update && op.fate == Fate::Acked
+}
+
+impl Search<'_> {
+    fn run(&mut self) -> Result<(), TooHard> {
+        for (at, event) in self.events() {
+            match event {
+                Event::Start(index) => self.open(index)?,
+                Event::TurnAnswered(index) => {
+                    self.note_births(at)?;
+                    self.answer_turn(at, index)?;
+                }
+                Event::UpdateAnswered { start } => {
+                    self.note_births(at)?;
+                    self.answer_update(at, start)?;
+                }
+            }
+        }
+        self.note_births(u64::MAX)?;
+        let mut ends = self.expand(self.configs.clone(), u64::MAX, |_, _, _| false)?;
+        ends.retain(|config| !config.alive);
+        self.lives.absent = !ends.is_empty();
+        Ok(())
+    }
+
+    fn events(&self) -> Vec<(u64, Event)> {
+        let mut events = Vec::new();
+        // A key that was never inserted or deleted lives as it did: nothing has to be searched,
+        // unless updates were acknowledged although no document ever was there.
+        let alive = self.configs.iter().any(|config| config.alive);
+        if alive && !self.ops.iter().any(is_turn) {
+            return events;
+        }
+        for (index, op) in self.ops.iter().enumerate() {
+            if is_turn(op) {
+                events.push((op.start_ns, Event::Start(index)));
+                if op.fate == Fate::Acked {
+                    events.push((op.end_ns, Event::TurnAnswered(index)));
+                }
+            } else if is_acked_update(op) {
+                events.push((op.end_ns, Event::UpdateAnswered { start: op.start_ns }));
+            }
+        }
+        events.sort_unstable();
+        events
+    }
+
+    fn open(&mut self, index: usize) -> Result<(), TooHard> {
+        let op = &self.ops[index];
+        if op.fate == Fate::Acked {
+            let slot = self.slots.iter_mut().find(|slot| slot.is_none()).ok_or(TooHard)?;
+            *slot = Some(index);
+        } else if op.kind == Kind::Delete {
+            self.deletes_open += 1;
+        } else if self.reserved == Some(op.seq) {
+            self.reserved_open = true;
+        } else {
+            self.inserts_open += 1;
+        }
+        Ok(())
+    }
+
+    fn answer_turn(&mut self, at: u64, index: usize) -> Result<(), TooHard> {
+        let slot = self
+            .slots
+            .iter()
+            .position(|slot| *slot == Some(index))
+            .expect("an answered turn occupies a slot since its start");
+        let bit = 1u64 << slot;
+        let (mut ready, waiting): (Vec<_>, Vec<_>) =
+            self.configs.iter().partition(|config| config.placed & bit != 0);
+        let forced = self.reach(waiting, at, |step, _| step == Step::Slot(slot))?;
+        forced.into_iter().for_each(|config| {
+            add(&mut ready, config);
+        });
+        self.configs.clear();
+        for mut config in ready {
+            config.placed &= !bit;
+            add(&mut self.configs, config);
+        }
+        self.slots[slot] = None;
+        Ok(())
+    }
+
+    fn answer_update(&mut self, at: u64, start: u64) -> Result<(), TooHard> {
+        let had = |config: &Config| config.alive || config.covered.is_some_and(|to| to >= start);
+        if self.configs.iter().all(had) {
+            return Ok(());
+        }
+        let (mut ready, waiting): (Vec<_>, Vec<_>) =
+            self.configs.iter().copied().partition(|config| had(config));
+        let forced = self.reach(waiting, at, |_, after| after.alive)?;
+        for mut config in forced {
+            config.covered = Some(at);
+            add(&mut ready, config);
+        }
+        self.configs = ready;
+        Ok(())
+    }
+
+    /// Situations reachable at this moment by steps of which only the last is `wanted`.
+    fn reach(
+        &mut self,
+        from: Vec<Config>,
+        at: u64,
+        wanted: impl Fn(Step, &Config) -> bool,
+    ) -> Result<Vec<Config>, TooHard> {
+        let mut reached = Vec::new();
+        if !from.is_empty() {
+            self.expand(from, at, |_, step, after| {
+                let found = step != Step::Reserved && wanted(step, after);
+                if found {
+                    add(&mut reached, *after);
+                }
+                found
+            })?;
+        }
+        Ok(reached)
+    }
+
+    /// Notes every last life that can begin at this moment.
+    fn note_births(&mut self, at: u64) -> Result<(), TooHard> {
+        let idle = self.slots.iter().all(Option::is_none);
+        let pooled = self.inserts_open > 0 || self.reserved_open;
+        if at < self.last_start || (idle && !pooled) {
+            return Ok(());
+        }
+        let all = self
+            .slots
+            .iter()
+            .enumerate()
+            .fold(0, |all, (slot, op)| if op.is_some() { all | 1u64 << slot } else { all });
+        let slots = self.slots;
+        let seqs: Vec<Option<u64>> =
+            slots.iter().map(|slot| slot.map(|index| self.ops[index].seq)).collect();
+        let reserved = self.reserved;
+        let mut found = Vec::new();
+        self.expand(self.configs.clone(), at, |before, step, after| {
+            if after.alive && after.placed == all {
+                let seq = match step {
+                    Step::Slot(slot) => seqs[slot],
+                    Step::Pooled { .. } => None,
+                    Step::Reserved => reserved,
+                };
+                found.push(Birth { at, covered: before.covered, seq });
+            }
+            false
+        })?;
+        for birth in found {
+            self.add_birth(birth);
+        }
+        Ok(())
+    }
+
+    /// Births come in the order of their moments: a later one is of use only if it lets more
+    /// updates have happened before it.
+    fn add_birth(&mut self, birth: Birth) {
+        let same = self.lives.births.iter().rev().find(|known| known.seq == birth.seq);
+        if same.is_none_or(|known| known.covered < birth.covered) {
+            self.lives.births.push(birth);
+        }
+    }
+
+    /// Visits every situation that can be reached at this moment, and returns those that were not
+    /// stopped at. `visit` sees each step and says whether to stop behind it.
+    fn expand(
+        &mut self,
+        from: Vec<Config>,
+        at: u64,
+        mut visit: impl FnMut(&Config, Step, &Config) -> bool,
+    ) -> Result<Vec<Config>, TooHard> {
+        let mut known = Vec::new();
+        let mut open = Vec::new();
+        for config in from {
+            let config = living_until(config, at);
+            if add(&mut known, config) {
+                open.push(config);
+            }
+        }
+        while let Some(config) = open.pop() {
+            for (step, after) in self.steps(config, at) {
+                self.visits += 1;
+                if self.visits > VISITS_MAX {
+                    return Err(TooHard);
+                }
+                // The reserved insert begins the last life: nothing comes after it.
+                let last = step == Step::Reserved;
+                if !visit(&config, step, &after) && !last && add(&mut known, after) {
+                    open.push(after);
+                }
+            }
+        }
+        Ok(known)
+    }
+
+    fn steps(&self, config: Config, at: u64) -> Vec<(Step, Config)> {
+        let mut steps = Vec::new();
+        let turned = living_until(Config { alive: !config.alive, ..config }, at);
+        for (slot, index) in self.slots.iter().enumerate() {
+            let Some(index) = *index else { continue };
+            let bit = 1u64 << slot;
+            let inserts = self.ops[index].kind == Kind::Insert;
+            if config.placed & bit == 0 && inserts != config.alive {
+                let after = Config { placed: config.placed | bit, ..turned };
+                steps.push((Step::Slot(slot), after));
+            }
+        }
+        if config.alive && config.deletes_used < self.deletes_open {
+            let after = Config { deletes_used: config.deletes_used + 1, ..turned };
+            steps.push((Step::Pooled { insert: false }, after));
+        }
+        if !config.alive && config.inserts_used < self.inserts_open {
+            let after = Config { inserts_used: config.inserts_used + 1, ..turned };
+            steps.push((Step::Pooled { insert: true }, after));
+        }
+        if !config.alive && self.reserved_open {
+            steps.push((Step::Reserved, turned));
+        }
+        steps
+    }
+}
+
+fn living_until(config: Config, at: u64) -> Config {
+    if config.alive { Config { covered: Some(at), ..config } } else { config }
+}

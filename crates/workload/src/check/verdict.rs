@@ -1,0 +1,188 @@
+//! What a check concludes: exact counts, and examples by name.
+
+use serde::{Deserialize, Serialize};
+
+use crate::history::{Fate, IdForm, Op};
+use crate::mix::Kind;
+
+/// Examples that are named for each kind of anomaly.
+const NAMED_MAX: usize = 50;
+/// Operations that are shown with an example: the last ones of its key.
+const OPS_SHOWN_MAX: usize = 12;
+
+/// What must have gone wrong with a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wrong {
+    /// The effect of an acknowledged insert or update must be there and is not.
+    Lost,
+    /// A document is there although its delete was acknowledged and no later write explains it.
+    Resurrected,
+    /// The key has several documents, or its counter more updates than were sent.
+    Duplicated,
+    /// The content is that of a write which an acknowledged later one overwrote.
+    Stale,
+    /// The content is that of no write that may have been applied.
+    Unknown,
+    /// An update or delete was answered "not found" while the document must have existed.
+    Missed,
+    /// The acknowledgements contradict each other, whatever the content.
+    Contradictory,
+    /// The key's operations overlap too much to be decided within the bounds of the check.
+    Undecided,
+}
+
+/// How many keys have each kind of anomaly (for `missed`: how many operations).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Keys, see [`Wrong::Lost`].
+    pub lost: u64,
+    /// Keys, see [`Wrong::Resurrected`].
+    pub resurrected: u64,
+    /// Keys, see [`Wrong::Duplicated`].
+    pub duplicated: u64,
+    /// Keys, see [`Wrong::Stale`].
+    pub stale: u64,
+    /// Keys or documents, see [`Wrong::Unknown`].
+    pub unknown: u64,
+    /// Writes, see [`Wrong::Missed`].
+    pub missed: u64,
+    /// Keys, see [`Wrong::Contradictory`].
+    pub contradictory: u64,
+    /// Keys, see [`Wrong::Undecided`].
+    pub undecided: u64,
+    /// Reads that found nothing while the document must have existed. Not counted as an anomaly:
+    /// a server that lost its role may answer a plain read with the past.
+    pub missed_reads: u64,
+}
+
+impl Counts {
+    /// Everything that the acknowledgements do not allow, and what could not be decided.
+    #[must_use]
+    pub fn anomalies(&self) -> u64 {
+        self.lost
+            + self.resurrected
+            + self.duplicated
+            + self.stale
+            + self.unknown
+            + self.missed
+            + self.contradictory
+            + self.undecided
+    }
+
+    fn of(&mut self, wrong: Wrong) -> &mut u64 {
+        match wrong {
+            Wrong::Lost => &mut self.lost,
+            Wrong::Resurrected => &mut self.resurrected,
+            Wrong::Duplicated => &mut self.duplicated,
+            Wrong::Stale => &mut self.stale,
+            Wrong::Unknown => &mut self.unknown,
+            Wrong::Missed => &mut self.missed,
+            Wrong::Contradictory => &mut self.contradictory,
+            Wrong::Undecided => &mut self.undecided,
+        }
+    }
+}
+
+/// One example of an anomaly.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Anomaly {
+    /// What went wrong.
+    pub wrong: Wrong,
+    /// The document's `_id`.
+    pub id: String,
+    /// Why it cannot be right.
+    pub why: String,
+    /// The last operations on the key.
+    pub ops: Vec<Op>,
+}
+
+/// The result of a check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Documents that were found.
+    pub documents: u64,
+    /// Operations in the history, reads included.
+    pub operations: u64,
+    /// Keys that were checked.
+    pub keys: u64,
+    /// Keys that were written to during the load.
+    pub keys_written: u64,
+    /// Writes that were acknowledged.
+    pub writes_acknowledged: u64,
+    /// Writes that failed and may have been applied.
+    pub writes_unknown: u64,
+    /// Writes that failed and were certainly not applied.
+    pub writes_refused: u64,
+    /// The anomalies, exactly.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// Examples, at most 50 of each kind.
+    pub named: Vec<Anomaly>,
+}
+
+impl Verdict {
+    /// Whether the content is one that the acknowledgements allow.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.counts.anomalies() == 0
+    }
+}
+
+/// Counts anomalies and keeps examples.
+#[derive(Debug)]
+pub(super) struct Tracker {
+    pub(super) counts: Counts,
+    pub(super) named: Vec<Anomaly>,
+    id_form: IdForm,
+}
+
+impl Tracker {
+    pub(super) fn new(id_form: IdForm) -> Self {
+        Self { counts: Counts::default(), named: Vec::new(), id_form }
+    }
+
+    pub(super) fn anomaly(&mut self, wrong: Wrong, key: u64, why: String, ops: &[Op]) {
+        let id = self.id_form.name(key);
+        self.note(wrong, id, why, &ops[ops.len().saturating_sub(OPS_SHOWN_MAX)..]);
+    }
+
+    pub(super) fn stranger(&mut self, id: &str, why: &str) {
+        self.note(Wrong::Unknown, id.to_owned(), why.to_owned(), &[]);
+    }
+
+    fn note(&mut self, wrong: Wrong, id: String, why: String, ops: &[Op]) {
+        let count = self.counts.of(wrong);
+        *count += 1;
+        if *count <= NAMED_MAX as u64 {
+            self.named.push(Anomaly { wrong, id, why, ops: ops.to_vec() });
+        }
+    }
+
+    /// Notes the operations that were answered "not found" although the document existed from
+    /// before they were sent until after they were answered.
+    pub(super) fn missed(&mut self, key: u64, ops: &[Op], preloaded: bool) {
+        for op in ops.iter().filter(|op| op.fate == Fate::NotFound) {
+            let inserted = preloaded
+                || ops.iter().any(|other| {
+                    other.kind == Kind::Insert
+                        && other.fate == Fate::Acked
+                        && other.end_ns < op.start_ns
+                });
+            let deleted = ops.iter().any(|other| {
+                other.kind == Kind::Delete
+                    && matches!(other.fate, Fate::Acked | Fate::Unknown)
+                    && other.start_ns <= op.end_ns
+            });
+            if !inserted || deleted {
+                continue;
+            }
+            if op.kind.writes() {
+                let why = format!("a {} found no document although there was one", op.kind.name());
+                self.anomaly(Wrong::Missed, key, why, std::slice::from_ref(op));
+            } else {
+                self.counts.missed_reads += 1;
+            }
+        }
+    }
+}

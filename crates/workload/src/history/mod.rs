@@ -1,0 +1,423 @@
+//! The history: what was asked of a database and what it answered, one entry per operation.
+//!
+//! Every write has a number (`seq`) that is used once and that goes into the document; updates
+//! also increment the document's counter (`n`), so that an update applied twice shows. Times are
+//! nanoseconds on one monotonic clock since the start of the run, so that "ended before the other
+//! started" means what it says.
+//!
+//! An entry is 48 bytes, in memory and in a file. A file starts with one line of JSON (the
+//! [`Header`]) and ends with a closing entry; one without it lost its tail with the process that
+//! wrote it, and no verdict can be built on it.
+
+mod record;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+pub use record::{Recorder, RecorderError};
+
+use crate::mix::Kind;
+use crate::review::Reviews;
+use crate::scatter::{mix64, unmix64};
+
+/// How an operation ended, as far as the check needs to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fate {
+    /// Acknowledged.
+    Acked,
+    /// Answered: there is no such document.
+    NotFound,
+    /// Failed, and certainly not applied.
+    Refused,
+    /// Failed, and perhaps applied, now or later.
+    Unknown,
+}
+
+/// One operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Op {
+    /// What it did.
+    pub kind: Kind,
+    /// How it ended.
+    pub fate: Fate,
+    /// Which target it went to: 0 at first, one more after each switch.
+    pub target: u16,
+    /// The key's number.
+    pub key: u64,
+    /// The number of this write; 0 for reads.
+    pub seq: u64,
+    /// When it was due.
+    pub intended_ns: u64,
+    /// When it was sent.
+    pub start_ns: u64,
+    /// When it was answered or given up.
+    pub end_ns: u64,
+}
+
+/// How documents are named by key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IdForm {
+    /// `review-000000000042`, ordered by age.
+    #[default]
+    Text,
+    /// The 64-bit integer 42, ordered by age.
+    Integer,
+    /// Sixteen hexadecimal digits, scattered: new documents fall between old ones.
+    Scattered,
+}
+
+impl IdForm {
+    /// The name of a key.
+    #[must_use]
+    pub fn name(self, key: u64) -> String {
+        match self {
+            Self::Text => format!("review-{key:012}"),
+            Self::Integer => key.to_string(),
+            Self::Scattered => format!("{:016x}", mix64(key)),
+        }
+    }
+
+    /// The key of a name, or `None` when no key has it.
+    #[must_use]
+    pub fn key(self, name: &str) -> Option<u64> {
+        let key = match self {
+            Self::Text => name.strip_prefix("review-")?.parse().ok()?,
+            Self::Integer => name.parse().ok()?,
+            Self::Scattered => unmix64(u64::from_str_radix(name, 16).ok()?),
+        };
+        // Only the one spelling counts: `review-1` is another document than `review-000000000001`.
+        (self.name(key) == name).then_some(key)
+    }
+}
+
+/// What must be known to check a history. The first line of a recording, as JSON.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// The format's version, [`Header::VERSION`].
+    pub imago_history: u32,
+    /// The keys `0..preloaded` held their document, each with `seq` = key and `n` = 0, before the
+    /// first operation.
+    pub preloaded: u64,
+    /// The documents' content.
+    pub reviews: Reviews,
+    /// The documents' names.
+    pub id_form: IdForm,
+    /// The collection, for people to read.
+    pub namespace: String,
+    /// The clock's zero in milliseconds since 1970, for finding log lines of the same time.
+    pub started_unix_ms: u64,
+}
+
+impl Header {
+    /// The version that this build writes and reads.
+    pub const VERSION: u32 = 1;
+}
+
+/// A closed history: all writes, and the reads that found nothing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct History {
+    /// The circumstances.
+    pub header: Header,
+    /// The entries that a check looks at, in the order in which they ended.
+    pub ops: Vec<Op>,
+    /// How many operations were recorded, reads included.
+    pub recorded: u64,
+}
+
+/// Why a history cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    /// The file could not be read.
+    #[error("cannot read the history {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The first line is not a header of a version that this build knows.
+    #[error("{path} is not a history that this version can read: {reason}")]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An entry does not match its checksum or means nothing.
+    #[error("entry {index} of the history {path} is damaged")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Which entry, from 0.
+        index: u64,
+    },
+    /// The closing entry is missing.
+    #[error(
+        "the history {path} was not closed ({entries} entries): the load that recorded it did not \
+         end properly, so operations are missing and nothing can be concluded from it"
+    )]
+    NotClosed {
+        /// The file.
+        path: PathBuf,
+        /// How many whole entries there are.
+        entries: u64,
+    },
+}
+
+/// Bytes of one entry in a file.
+const ENTRY_BYTES: usize = 48;
+/// The first byte of the closing entry, where others have their kind.
+const CLOSING: u8 = 0xff;
+/// The longest header that is believed.
+const HEADER_BYTES_MAX: u64 = 64 * 1024;
+
+impl Op {
+    /// Whether a check looks at this entry.
+    #[must_use]
+    pub fn matters(&self) -> bool {
+        self.kind.writes() || self.fate == Fate::NotFound
+    }
+
+    fn encode(&self) -> [u8; ENTRY_BYTES] {
+        let kind = match self.kind {
+            Kind::Read => 0,
+            Kind::Insert => 1,
+            Kind::Update => 2,
+            Kind::Delete => 3,
+        };
+        let fate = match self.fate {
+            Fate::Acked => 0,
+            Fate::NotFound => 1,
+            Fate::Refused => 2,
+            Fate::Unknown => 3,
+        };
+        let numbers = [self.key, self.seq, self.intended_ns, self.start_ns, self.end_ns];
+        entry([kind, fate], self.target, numbers)
+    }
+
+    fn decode(bytes: &[u8; ENTRY_BYTES]) -> Option<Self> {
+        let kind =
+            *[Kind::Read, Kind::Insert, Kind::Update, Kind::Delete].get(bytes[0] as usize)?;
+        let fates = [Fate::Acked, Fate::NotFound, Fate::Refused, Fate::Unknown];
+        Some(Self {
+            kind,
+            fate: *fates.get(bytes[1] as usize)?,
+            target: u16::from_le_bytes([bytes[2], bytes[3]]),
+            key: number(bytes, 0),
+            seq: number(bytes, 1),
+            intended_ns: number(bytes, 2),
+            start_ns: number(bytes, 3),
+            end_ns: number(bytes, 4),
+        })
+    }
+}
+
+fn entry(head: [u8; 2], target: u16, numbers: [u64; 5]) -> [u8; ENTRY_BYTES] {
+    let mut bytes = [0; ENTRY_BYTES];
+    bytes[..2].copy_from_slice(&head);
+    bytes[2..4].copy_from_slice(&target.to_le_bytes());
+    for (index, number) in numbers.into_iter().enumerate() {
+        bytes[8 + index * 8..16 + index * 8].copy_from_slice(&number.to_le_bytes());
+    }
+    let sum = checksum(&bytes);
+    bytes[4..8].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+fn number(bytes: &[u8; ENTRY_BYTES], index: usize) -> u64 {
+    let mut number = [0; 8];
+    number.copy_from_slice(&bytes[8 + index * 8..16 + index * 8]);
+    u64::from_le_bytes(number)
+}
+
+/// FNV-1a over everything but the sum itself: enough to tell a torn or overwritten entry.
+fn checksum(bytes: &[u8; ENTRY_BYTES]) -> u32 {
+    bytes[..4]
+        .iter()
+        .chain(&bytes[8..])
+        .fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+impl History {
+    /// Reads a recording, keeping what a check needs.
+    ///
+    /// # Errors
+    /// The file cannot be read, is of another kind or version, is damaged, or was not closed.
+    pub fn read(path: &Path) -> Result<Self, HistoryError> {
+        let mut ops = Vec::new();
+        let (header, recorded) = Self::scan(path, |op| {
+            if op.matters() {
+                ops.push(op);
+            }
+        })?;
+        Ok(Self { header, ops, recorded })
+    }
+
+    /// Calls `visit` with every entry of a recording, in the order in which they ended; returns
+    /// the header and the number of entries.
+    ///
+    /// # Errors
+    /// As [`History::read`].
+    pub fn scan(path: &Path, mut visit: impl FnMut(Op)) -> Result<(Header, u64), HistoryError> {
+        let read = |source| HistoryError::Read { path: path.to_owned(), source };
+        let file = File::open(path).map_err(read)?;
+        let mut input = BufReader::with_capacity(1 << 20, file);
+        let header = read_header(path, &mut input)?;
+        let mut bytes = [0; ENTRY_BYTES];
+        let mut index = 0;
+        loop {
+            if let Err(source) = input.read_exact(&mut bytes) {
+                if source.kind() == std::io::ErrorKind::UnexpectedEof {
+                    return Err(HistoryError::NotClosed { path: path.to_owned(), entries: index });
+                }
+                return Err(read(source));
+            }
+            let damaged = || HistoryError::Damaged { path: path.to_owned(), index };
+            if bytes[4..8] != checksum(&bytes).to_le_bytes() {
+                return Err(damaged());
+            }
+            if bytes[0] == CLOSING {
+                return if number(&bytes, 0) == index {
+                    Ok((header, index))
+                } else {
+                    Err(damaged())
+                };
+            }
+            visit(Op::decode(&bytes).ok_or_else(damaged)?);
+            index += 1;
+        }
+    }
+}
+
+fn read_header(path: &Path, input: &mut impl BufRead) -> Result<Header, HistoryError> {
+    let mut line = Vec::new();
+    input
+        .take(HEADER_BYTES_MAX)
+        .read_until(b'\n', &mut line)
+        .map_err(|source| HistoryError::Read { path: path.to_owned(), source })?;
+    let other = |reason: String| HistoryError::Header { path: path.to_owned(), reason };
+    let header: Header = serde_json::from_slice(&line).map_err(|error| other(error.to_string()))?;
+    if header.imago_history != Header::VERSION {
+        return Err(other(format!("its version is {}", header.imago_history)));
+    }
+    Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header() -> Header {
+        Header {
+            imago_history: Header::VERSION,
+            preloaded: 3,
+            reviews: Reviews::default(),
+            id_form: IdForm::Text,
+            namespace: "shop.reviews".into(),
+            started_unix_ms: 0,
+        }
+    }
+
+    fn any_op() -> impl Strategy<Value = Op> {
+        let kind = proptest::sample::select(Kind::ALL.to_vec());
+        let fates = vec![Fate::Acked, Fate::NotFound, Fate::Refused, Fate::Unknown];
+        let fate = proptest::sample::select(fates);
+        (kind, fate, any::<u16>(), any::<[u64; 5]>()).prop_map(|(kind, fate, target, numbers)| {
+            let [key, seq, intended_ns, start_ns, end_ns] = numbers;
+            Op { kind, fate, target, key, seq, intended_ns, start_ns, end_ns }
+        })
+    }
+
+    fn write(path: &Path, ops: &[Op]) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let recorder = Recorder::file(path, &header()).unwrap();
+        runtime.block_on(async {
+            for op in ops {
+                recorder.record(*op).await.unwrap();
+            }
+            assert_eq!(recorder.close().await.unwrap(), None);
+        });
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn a_recording_reads_back_as_it_was_written(ops in proptest::collection::vec(any_op(), 0..50)) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("history");
+            write(&path, &ops);
+            let mut seen = Vec::new();
+            let (read, count) = History::scan(&path, |op| seen.push(op)).unwrap();
+            prop_assert_eq!(count, ops.len() as u64);
+            prop_assert_eq!(read, header());
+            prop_assert_eq!(seen, ops);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_name_leads_back_to_its_key(key: u64) {
+            for form in [IdForm::Text, IdForm::Integer, IdForm::Scattered] {
+                prop_assert_eq!(form.key(&form.name(key)), Some(key));
+            }
+        }
+    }
+
+    #[test]
+    fn another_spelling_of_a_name_is_no_key() {
+        assert_eq!(IdForm::Text.key("review-1"), None);
+        assert_eq!(IdForm::Integer.key("+1"), None);
+        assert_eq!(IdForm::Scattered.key("ABCDEF0123456789"), None);
+    }
+
+    fn sample(key: u64) -> Op {
+        Op {
+            kind: Kind::Insert,
+            fate: Fate::Acked,
+            target: 0,
+            key,
+            seq: key,
+            intended_ns: 1,
+            start_ns: 2,
+            end_ns: 3,
+        }
+    }
+
+    #[test]
+    fn a_recording_without_its_end_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("history");
+        write(&path, &[sample(1), sample(2)]);
+        let whole = std::fs::read(&path).unwrap();
+        for cut in [1, ENTRY_BYTES, ENTRY_BYTES + 1] {
+            std::fs::write(&path, &whole[..whole.len() - cut]).unwrap();
+            assert!(matches!(History::read(&path), Err(HistoryError::NotClosed { .. })));
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("history");
+        write(&path, &[sample(1), sample(2)]);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let second = bytes.len() - 2 * ENTRY_BYTES;
+        bytes[second + 20] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(matches!(History::read(&path), Err(HistoryError::Damaged { index: 1, .. })));
+    }
+
+    #[test]
+    fn another_file_is_not_taken_for_a_history() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("history");
+        std::fs::write(&path, "{\"imago_history\":9}\n").unwrap();
+        assert!(matches!(History::read(&path), Err(HistoryError::Header { .. })));
+    }
+}

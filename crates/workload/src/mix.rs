@@ -1,0 +1,183 @@
+//! The mix: which share of the operations reads, updates, inserts and deletes.
+//!
+//! The default is that of Morphus §5.1: 40 % reads, 40 % updates, 20 % inserts.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// What an operation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Reads one document by key.
+    Read,
+    /// Inserts a document under a key that holds none.
+    Insert,
+    /// Changes the document under a key.
+    Update,
+    /// Deletes the document under a key.
+    Delete,
+}
+
+impl Kind {
+    /// All kinds, in the order in which reports list them.
+    pub const ALL: [Self; 4] = [Self::Read, Self::Insert, Self::Update, Self::Delete];
+
+    /// The word for this kind.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Insert => "insert",
+            Self::Update => "update",
+            Self::Delete => "delete",
+        }
+    }
+
+    /// Whether this kind changes the database.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        self != Self::Read
+    }
+}
+
+/// Relative weights of the kinds of operation. They need not add up to 100.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Mix {
+    /// Weight of reads.
+    pub read: f64,
+    /// Weight of updates.
+    pub update: f64,
+    /// Weight of inserts.
+    pub insert: f64,
+    /// Weight of deletes.
+    pub delete: f64,
+}
+
+impl Default for Mix {
+    fn default() -> Self {
+        Self { read: 40.0, update: 40.0, insert: 20.0, delete: 0.0 }
+    }
+}
+
+/// Why a mix was refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum MixError {
+    /// A part is not `kind=weight`.
+    #[error("`{0}` is not of the form kind=weight, such as read=40")]
+    Form(String),
+    /// A kind that does not exist.
+    #[error("`{0}` is no kind of operation; the kinds are read, update, insert, delete")]
+    Kind(String),
+    /// A weight that is not a number of at least 0.
+    #[error("the weight `{0}` is not a number of at least 0")]
+    Weight(String),
+    /// All weights are 0.
+    #[error("all weights are 0; at least one kind of operation needs a weight above 0")]
+    Empty,
+}
+
+impl Mix {
+    /// Checks that the weights are finite, none negative, and not all 0.
+    ///
+    /// # Errors
+    /// Says which weight cannot be used.
+    pub fn validate(&self) -> Result<(), MixError> {
+        let weights = [self.read, self.update, self.insert, self.delete];
+        if let Some(bad) = weights.iter().find(|weight| !weight.is_finite() || **weight < 0.0) {
+            return Err(MixError::Weight(bad.to_string()));
+        }
+        if weights.iter().sum::<f64>() <= 0.0 {
+            return Err(MixError::Empty);
+        }
+        Ok(())
+    }
+
+    /// The kind that belongs to a number drawn evenly from `0.0..1.0`.
+    #[must_use]
+    pub fn pick(&self, drawn: f64) -> Kind {
+        let total = self.read + self.update + self.insert + self.delete;
+        let mut rest = drawn * total;
+        let parts = [
+            (Kind::Read, self.read),
+            (Kind::Update, self.update),
+            (Kind::Insert, self.insert),
+            (Kind::Delete, self.delete),
+        ];
+        for (kind, weight) in parts {
+            if rest < weight {
+                return kind;
+            }
+            rest -= weight;
+        }
+        // Rounding may leave a remainder of nearly nothing: it belongs to the last used kind.
+        parts.iter().rev().find(|(_, weight)| *weight > 0.0).map_or(Kind::Read, |(kind, _)| *kind)
+    }
+}
+
+impl FromStr for Mix {
+    type Err = MixError;
+
+    /// Reads `read=40,update=40,insert=20,delete=0`; a kind that is not named gets the weight 0.
+    fn from_str(text: &str) -> Result<Self, MixError> {
+        let mut mix = Self { read: 0.0, update: 0.0, insert: 0.0, delete: 0.0 };
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let (kind, weight) =
+                part.split_once('=').ok_or_else(|| MixError::Form(part.to_owned()))?;
+            let value: f64 =
+                weight.trim().parse().map_err(|_| MixError::Weight(weight.trim().to_owned()))?;
+            match kind.trim() {
+                "read" => mix.read = value,
+                "update" => mix.update = value,
+                "insert" => mix.insert = value,
+                "delete" => mix.delete = value,
+                other => return Err(MixError::Kind(other.to_owned())),
+            }
+        }
+        mix.validate()?;
+        Ok(mix)
+    }
+}
+
+impl fmt::Display for Mix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { read, update, insert, delete } = self;
+        write!(f, "read={read},update={update},insert={insert},delete={delete}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_the_papers() {
+        assert_eq!(Mix::default(), "read=40,update=40,insert=20,delete=0".parse().unwrap());
+    }
+
+    #[test]
+    fn shares_follow_the_weights() {
+        let mix: Mix = "read=1,update=2,insert=3,delete=4".parse().unwrap();
+        let count = |kind| (0..1000).filter(|i| mix.pick(f64::from(*i) / 1000.0) == kind).count();
+        let counts = [Kind::Read, Kind::Update, Kind::Insert, Kind::Delete].map(count);
+        assert_eq!(counts, [100, 200, 300, 400]);
+    }
+
+    #[test]
+    fn a_kind_without_weight_is_never_picked() {
+        let mix: Mix = "read=1,update=1".parse().unwrap();
+        assert_eq!(mix.pick(1.0), Kind::Update);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        let parse = |text: &str| text.parse::<Mix>();
+        assert_eq!(parse("read"), Err(MixError::Form("read".into())));
+        assert_eq!(parse("scan=1"), Err(MixError::Kind("scan".into())));
+        assert_eq!(parse("read=-1"), Err(MixError::Weight("-1".into())));
+        assert_eq!(parse("read=NaN"), Err(MixError::Weight("NaN".into())));
+        assert_eq!(parse("read=0"), Err(MixError::Empty));
+    }
+}

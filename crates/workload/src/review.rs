@@ -1,0 +1,401 @@
+//! Reviews: documents with the ten fields of the Amazon data set that Morphus §5.1 loads.
+//!
+//! A review is a pure function of the generator's parameters and the key's number, so that any
+//! document can be made again, for inserting it and for checking it. `productID` plays the old
+//! shard key and `userID` the new one; their correlation is a parameter: 0 is the paper's
+//! uncorrelated case, 1 its correlated one, in which the new key runs in the reverse order of the
+//! old (Morphus §5.4, Fig. 7).
+
+use serde::{Deserialize, Serialize};
+
+use crate::scatter::{Stream, mix_pair, unit};
+
+/// One review. Field names in a database are those of the data set, in camel case.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Review {
+    /// The product, `B` and nine digits: the old shard key.
+    #[serde(rename = "productID")]
+    pub product_id: String,
+    /// The product's name.
+    pub title: String,
+    /// The price in dollars, a multiple of 0.01; it belongs to the write that set it.
+    pub price: f64,
+    /// The author, `A` and nine digits: the new shard key.
+    #[serde(rename = "userID")]
+    pub user_id: String,
+    /// The author's name.
+    pub profile_name: String,
+    /// How many found it helpful, of how many, as in `3/5`.
+    pub helpfulness: String,
+    /// One to five.
+    pub score: f64,
+    /// When it was written, in seconds since 1970.
+    pub time: i64,
+    /// The headline.
+    pub summary: String,
+    /// The body; its length makes the document as large as was asked for.
+    pub text: String,
+}
+
+/// Parameters of the generator.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Reviews {
+    /// The seed of all content.
+    pub seed: u64,
+    /// The size of a document as stored, in bytes, counting field names; reached to within a few
+    /// bytes from [`Reviews::SIZE_BYTES_MIN`] on.
+    pub size_bytes: u32,
+    /// How many products there are.
+    pub products: u64,
+    /// How many authors there are.
+    pub users: u64,
+    /// The share of reviews whose author follows from the product, in reverse order; 0 to 1.
+    pub correlation: f64,
+}
+
+/// Why parameters were refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ReviewsError {
+    /// The size is out of range.
+    #[error("a document of {0} bytes cannot be made; use {min} to {max}",
+        min = Reviews::SIZE_BYTES_MIN, max = Reviews::SIZE_BYTES_MAX)]
+    Size(u32),
+    /// No product or no author, or more than their nine digits can name.
+    #[error("the number of products and of users must lie between 1 and 999999999, not {0}")]
+    Cardinality(u64),
+    /// The correlation is out of range.
+    #[error("the correlation {0} does not lie between 0 and 1")]
+    Correlation(f64),
+}
+
+/// What a document takes besides its texts: field names, types, lengths, numbers, `_id`, `seq`
+/// and the counter, in a binary format like BSON.
+const FIXED_BYTES: usize = 204;
+const FIRST_TIME_S: i64 = 1_104_537_600;
+const SECONDS_OF_TEN_YEARS: u64 = 315_360_000;
+
+impl Default for Reviews {
+    fn default() -> Self {
+        Self { seed: 1, size_bytes: 1000, products: 50_000, users: 50_000, correlation: 0.0 }
+    }
+}
+
+impl Reviews {
+    /// The smallest size that can be asked for.
+    pub const SIZE_BYTES_MIN: u32 = 400;
+    /// The largest size that can be asked for: it leaves room below MongoDB's 16 MiB.
+    pub const SIZE_BYTES_MAX: u32 = 16_000_000;
+
+    /// Checks the parameters.
+    ///
+    /// # Errors
+    /// Says which parameter is out of range.
+    pub fn validate(&self) -> Result<(), ReviewsError> {
+        if !(Self::SIZE_BYTES_MIN..=Self::SIZE_BYTES_MAX).contains(&self.size_bytes) {
+            return Err(ReviewsError::Size(self.size_bytes));
+        }
+        for cardinality in [self.products, self.users] {
+            if !(1..=999_999_999).contains(&cardinality) {
+                return Err(ReviewsError::Cardinality(cardinality));
+            }
+        }
+        if !(0.0..=1.0).contains(&self.correlation) {
+            return Err(ReviewsError::Correlation(self.correlation));
+        }
+        Ok(())
+    }
+
+    /// The `productID` and the `userID` of the review under a key, without making the rest.
+    #[must_use]
+    pub fn shard_keys(&self, key: u64) -> (String, String) {
+        let (product, user) = self.pair(&mut Stream::new(self.seed, key));
+        (product_id(product), user_id(user))
+    }
+
+    /// The review under a key, with the price that belongs to the write `seq`.
+    #[must_use]
+    pub fn review(&self, key: u64, seq: u64) -> Review {
+        let mut stream = Stream::new(self.seed, key);
+        let (product, user) = self.pair(&mut stream);
+        let votes = stream.below(20);
+        let mut review = Review {
+            product_id: product_id(product),
+            title: words(&mut Stream::new(self.seed ^ 1, product), 24, 56),
+            price: self.price(seq),
+            user_id: user_id(user),
+            profile_name: words(&mut Stream::new(self.seed ^ 2, user), 8, 20),
+            helpfulness: format!("{}/{votes}", stream.below(votes + 1)),
+            score: (1 + stream.below(5)) as f64,
+            time: FIRST_TIME_S + stream.below(SECONDS_OF_TEN_YEARS) as i64,
+            summary: words(&mut stream, 16, 48),
+            text: String::new(),
+        };
+        let taken = FIXED_BYTES
+            + review.title.len()
+            + review.profile_name.len()
+            + review.helpfulness.len()
+            + review.summary.len();
+        let text_bytes = (self.size_bytes as usize).saturating_sub(taken);
+        review.text = words(&mut stream, text_bytes, text_bytes);
+        review
+    }
+
+    /// The price that the write `seq` sets.
+    #[must_use]
+    pub fn price(&self, seq: u64) -> f64 {
+        (mix_pair(self.seed ^ 3, seq) % 49_900 + 100) as f64 / 100.0
+    }
+
+    /// The numbers of the product and of the author: the stream's first three draws.
+    fn pair(&self, stream: &mut Stream) -> (u64, u64) {
+        let product = stream.below(self.products);
+        let (coin, independent) = (unit(stream.next_bits()), stream.below(self.users));
+        if coin >= self.correlation {
+            return (product, independent);
+        }
+        let along = u128::from(product) * u128::from(self.users) / u128::from(self.products);
+        (product, self.users - 1 - along as u64)
+    }
+}
+
+fn product_id(number: u64) -> String {
+    format!("B{number:09}")
+}
+
+fn user_id(number: u64) -> String {
+    format!("A{number:09}")
+}
+
+/// Words of the vocabulary, cut at a length that is drawn from `min..=max` bytes.
+fn words(stream: &mut Stream, min: usize, max: usize) -> String {
+    let len = min + stream.below((max - min + 1) as u64) as usize;
+    let mut text = String::with_capacity(len + 16);
+    while text.len() < len {
+        // One draw serves eight words: filling a document must cost less than sending it.
+        let mut bits = stream.next_bits();
+        for _ in 0..8 {
+            if !text.is_empty() {
+                text.push(' ');
+            }
+            text.push_str(VOCABULARY[(bits & 127) as usize]);
+            bits >>= 8;
+        }
+    }
+    text.truncate(len);
+    text
+}
+
+/// 128 words, all ASCII so that a text can be cut anywhere.
+const VOCABULARY: [&str; 128] = [
+    "about",
+    "after",
+    "again",
+    "album",
+    "almost",
+    "also",
+    "always",
+    "amazing",
+    "another",
+    "arrived",
+    "author",
+    "awful",
+    "bad",
+    "battery",
+    "beautiful",
+    "because",
+    "before",
+    "best",
+    "better",
+    "book",
+    "bought",
+    "box",
+    "bright",
+    "broke",
+    "but",
+    "buy",
+    "cable",
+    "camera",
+    "chapter",
+    "cheap",
+    "child",
+    "classic",
+    "clear",
+    "color",
+    "cover",
+    "daughter",
+    "day",
+    "delivery",
+    "design",
+    "different",
+    "disc",
+    "easy",
+    "edition",
+    "ending",
+    "enjoyed",
+    "every",
+    "excellent",
+    "expected",
+    "family",
+    "fast",
+    "favorite",
+    "feel",
+    "few",
+    "film",
+    "fine",
+    "first",
+    "fit",
+    "for",
+    "found",
+    "fresh",
+    "friend",
+    "from",
+    "game",
+    "gift",
+    "good",
+    "great",
+    "guitar",
+    "happy",
+    "hard",
+    "have",
+    "heavy",
+    "help",
+    "hope",
+    "however",
+    "instead",
+    "kitchen",
+    "late",
+    "learn",
+    "light",
+    "like",
+    "listen",
+    "little",
+    "long",
+    "love",
+    "material",
+    "money",
+    "month",
+    "more",
+    "movie",
+    "music",
+    "never",
+    "new",
+    "nice",
+    "noise",
+    "of",
+    "old",
+    "only",
+    "order",
+    "page",
+    "paper",
+    "perfect",
+    "picture",
+    "piece",
+    "plastic",
+    "play",
+    "price",
+    "problem",
+    "product",
+    "quality",
+    "quick",
+    "read",
+    "really",
+    "recommend",
+    "return",
+    "screen",
+    "size",
+    "slow",
+    "small",
+    "sound",
+    "story",
+    "the",
+    "thin",
+    "time",
+    "use",
+    "very",
+    "well",
+    "work",
+    "year",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn a_review_is_the_same_each_time() {
+        let reviews = Reviews::default();
+        assert_eq!(reviews.review(42, 7), reviews.review(42, 7));
+        assert_ne!(reviews.review(42, 7).text, reviews.review(43, 7).text);
+        assert_ne!(Reviews { seed: 2, ..reviews }.review(42, 7), reviews.review(42, 7));
+    }
+
+    #[test]
+    fn shard_keys_are_those_of_the_review() {
+        let reviews = Reviews { correlation: 0.5, ..Reviews::default() };
+        for key in 0..100 {
+            let review = reviews.review(key, key);
+            assert_eq!(reviews.shard_keys(key), (review.product_id, review.user_id));
+        }
+    }
+
+    #[test]
+    fn only_the_price_depends_on_the_write() {
+        let reviews = Reviews::default();
+        let (first, second) = (reviews.review(42, 7), reviews.review(42, 8));
+        assert_ne!(first.price, second.price);
+        assert_eq!(Review { price: 0.0, ..first }, Review { price: 0.0, ..second });
+    }
+
+    #[test]
+    fn the_correlated_new_key_runs_in_reverse() {
+        let reviews = Reviews { correlation: 1.0, ..Reviews::default() };
+        let mut pairs: Vec<_> = (0..500).map(|key| reviews.review(key, key)).collect();
+        pairs.sort_by(|a, b| a.product_id.cmp(&b.product_id));
+        assert!(pairs.windows(2).all(|pair| pair[0].user_id >= pair[1].user_id));
+    }
+
+    /// Pearson's correlation of old and new key as numbers.
+    fn correlation(reviews: Reviews) -> f64 {
+        let number = |text: &str| text[1..].parse::<f64>().unwrap();
+        let pairs: Vec<(f64, f64)> = (0..4000)
+            .map(|key| reviews.review(key, key))
+            .map(|review| (number(&review.product_id), number(&review.user_id)))
+            .collect();
+        let mean = |pick: fn(&(f64, f64)) -> f64| pairs.iter().map(pick).sum::<f64>() / 4000.0;
+        let (mx, my) = (mean(|p| p.0), mean(|p| p.1));
+        let sum = |f: &dyn Fn(f64, f64) -> f64| -> f64 {
+            pairs.iter().map(|(x, y)| f(x - mx, y - my)).sum()
+        };
+        sum(&|x, y| x * y) / (sum(&|x, _| x * x) * sum(&|_, y| y * y)).sqrt()
+    }
+
+    #[test]
+    fn correlation_follows_the_parameter() {
+        for wanted in [0.0, 0.5, 1.0] {
+            let got = correlation(Reviews { correlation: wanted, ..Reviews::default() });
+            assert!((got + wanted).abs() < 0.06, "{got} for {wanted}");
+        }
+    }
+
+    #[test]
+    fn keys_use_the_cardinality_that_was_asked_for() {
+        let reviews = Reviews { products: 7, users: 3, ..Reviews::default() };
+        let made: Vec<_> = (0..1000).map(|key| reviews.review(key, key)).collect();
+        assert_eq!(made.iter().map(|r| &r.product_id).collect::<HashSet<_>>().len(), 7);
+        assert_eq!(made.iter().map(|r| &r.user_id).collect::<HashSet<_>>().len(), 3);
+    }
+
+    #[test]
+    fn parameters_out_of_range_are_refused() {
+        let base = Reviews::default();
+        let size = Reviews { size_bytes: 10, ..base };
+        assert_eq!(size.validate(), Err(ReviewsError::Size(10)));
+        let products = Reviews { products: 0, ..base };
+        assert_eq!(products.validate(), Err(ReviewsError::Cardinality(0)));
+        let correlation = Reviews { correlation: 1.5, ..base };
+        assert_eq!(correlation.validate(), Err(ReviewsError::Correlation(1.5)));
+        assert_eq!(base.validate(), Ok(()));
+    }
+}

