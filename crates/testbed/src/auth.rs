@@ -1,0 +1,157 @@
+//! Authorisation as a careful operator sets it up: a key file between the servers, an
+//! administrator, and an application user who is *not* root.
+//!
+//! The difference matters: a write block (`setUserWriteBlockMode`) stops the application and lets
+//! root pass, so that only an ordinary user shows whether a cut-over blocks anything.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bson::{Document, doc};
+use mongodb::Client;
+use mongodb::error::ErrorKind;
+use mongodb::options::{ClientOptions, Credential, ServerAddress};
+
+use crate::error::{Error, Result};
+use crate::scratch;
+use crate::server::Server;
+use crate::wire;
+
+/// The role that lets an ordinary user through the stand-in router, whose commands the servers
+/// otherwise keep to themselves.
+const ROUTED_ROLE: &str = "imagoTestbedRouted";
+
+/// A user of the `admin` database.
+#[derive(Debug, Clone)]
+pub struct User {
+    /// The user's name.
+    pub name: String,
+    /// The password: hexadecimal, so that it needs no escaping in a connection string.
+    pub password: String,
+}
+
+/// Who may do what in a cluster with authorisation.
+#[derive(Debug, Clone)]
+pub struct Credentials {
+    /// The administrator: root, whom a write block does not stop.
+    pub admin: User,
+    /// The application: reads and writes everything, administers databases, is not root.
+    pub app: User,
+    /// The file by which the servers know each other.
+    pub key_file: PathBuf,
+}
+
+impl Credentials {
+    /// Makes passwords, and a key file in `folder`.
+    pub(crate) fn generate(folder: &Path) -> Result<Self> {
+        let key_file = folder.join("cluster.key");
+        scratch::write_private(&key_file, scratch::random_hex(48)?.as_bytes())?;
+        let user = |name: &str| -> Result<User> {
+            Ok(User { name: name.to_owned(), password: scratch::random_hex(12)? })
+        };
+        Ok(Self { admin: user("imago-admin")?, app: user("imago-app")?, key_file })
+    }
+}
+
+/// Runs administrative commands on single nodes, as the administrator where there is one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Admin<'a> {
+    pub(crate) credentials: Option<&'a Credentials>,
+}
+
+impl Admin<'_> {
+    /// Runs `command` in `admin` on `server` itself, whatever its state.
+    pub(crate) async fn run(
+        &self,
+        server: &Server,
+        command: Document,
+        bound: Duration,
+    ) -> Result<Document> {
+        let Some(credentials) = self.credentials else {
+            return wire::run(server.port(), "admin", command, bound).await;
+        };
+        let client = direct_client(server.port(), &credentials.admin)?;
+        let name = command.keys().next().cloned().unwrap_or_default();
+        let database = client.database("admin");
+        let answer = tokio::time::timeout(bound, database.run_command(command)).await;
+        client.shutdown().immediate(true).await;
+        let node = server.name().to_owned();
+        match answer {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(match *error.kind {
+                ErrorKind::Command(error) => Error::Refused {
+                    node,
+                    command: name,
+                    message: error.message,
+                    code: error.code,
+                },
+                _ => Error::Unanswered { node, command: name, reason: error.to_string() },
+            }),
+            Err(_) => {
+                let reason = format!("no answer within {} ms", bound.as_millis());
+                Err(Error::Unanswered { node, command: name, reason })
+            }
+        }
+    }
+}
+
+fn direct_client(port: u16, user: &User) -> Result<Client> {
+    let credential = Credential::builder()
+        .username(user.name.clone())
+        .password(user.password.clone())
+        .source("admin".to_owned())
+        .build();
+    let options = ClientOptions::builder()
+        .hosts(vec![ServerAddress::Tcp { host: "127.0.0.1".into(), port: Some(port) }])
+        .direct_connection(true)
+        .credential(credential)
+        .app_name("imago-testbed".to_owned())
+        .server_selection_timeout(Duration::from_secs(10))
+        .build();
+    Client::with_options(options).map_err(|error| Error::Unanswered {
+        node: format!("127.0.0.1:{port}"),
+        command: "connect".into(),
+        reason: error.to_string(),
+    })
+}
+
+/// Creates both users on a replica set whose primary is `primary` and which has no users yet.
+///
+/// With `routed`, both also get the action by which the stand-in router's commands pass.
+pub(crate) async fn create_users(
+    primary: &Server,
+    credentials: &Credentials,
+    routed: bool,
+) -> Result<()> {
+    const BOUND: Duration = Duration::from_secs(60);
+    let majority = doc! { "w": "majority", "wtimeout": 50_000 };
+    let create = |user: &User, roles: Vec<bson::Bson>| {
+        doc! {
+            "createUser": &user.name, "pwd": &user.password, "roles": roles,
+            "writeConcern": &majority,
+        }
+    };
+    // The first user comes in by the localhost exception, which then closes.
+    let admin = create(&credentials.admin, vec!["root".into()]);
+    wire::run(primary.port(), "admin", admin, BOUND).await?;
+
+    let as_admin = Admin { credentials: Some(credentials) };
+    let mut roles: Vec<bson::Bson> =
+        vec!["readWriteAnyDatabase".into(), "dbAdminAnyDatabase".into(), "clusterMonitor".into()];
+    if routed {
+        let privilege = doc! { "resource": { "cluster": true }, "actions": ["internal"] };
+        let role = doc! {
+            "createRole": ROUTED_ROLE, "privileges": [privilege], "roles": [],
+            "writeConcern": &majority,
+        };
+        as_admin.run(primary, role, BOUND).await?;
+        let grant = doc! {
+            "grantRolesToUser": &credentials.admin.name, "roles": [ROUTED_ROLE],
+            "writeConcern": &majority,
+        };
+        as_admin.run(primary, grant, BOUND).await?;
+        roles.push(ROUTED_ROLE.into());
+    }
+    as_admin.run(primary, create(&credentials.app, roles), BOUND).await?;
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! What can go wrong around real servers: each variant names what was tried, on what, and what to
+//! do about it.
+
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+/// The result of this crate's operations.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a server or cluster could not be started, stopped, hurt or asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No server program was found in any of the places where one may be.
+    #[error(
+        "no `{program}` found: looked at ${variable}, in PATH and at {}; \
+         run `make setup`, or name one in {variable}", cached.display()
+    )]
+    NoProgram {
+        /// The program's file name.
+        program: &'static str,
+        /// The environment variable that may name it.
+        variable: &'static str,
+        /// Where `make setup` puts it.
+        cached: PathBuf,
+    },
+
+    /// An environment variable names a server program that cannot be run.
+    #[error("{variable} names {}, which is not an executable file: correct or unset it", path.display())]
+    BadProgram {
+        /// The environment variable.
+        variable: &'static str,
+        /// What it names.
+        path: PathBuf,
+    },
+
+    /// The specification asks for something that cannot be built.
+    #[error("cannot build this cluster: {0}")]
+    Spec(String),
+
+    /// The operating system refused something.
+    #[error("cannot {doing}: {source}")]
+    Io {
+        /// What was tried, and on what.
+        doing: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+
+    /// No free port was found.
+    #[error("found no free port on 127.0.0.1 in {attempts} attempts: are too many servers running?")]
+    NoPort {
+        /// How many ports were tried.
+        attempts: u32,
+    },
+
+    /// A server ended although nobody asked it to.
+    #[error("{node} ended with {status} before it answered; the end of its log {}:\n{tail}", log.display())]
+    ServerEnded {
+        /// The server's name.
+        node: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// Its log.
+        log: PathBuf,
+        /// The last lines of the log.
+        tail: String,
+    },
+
+    /// Something did not happen within its bound.
+    #[error("waited {bound_s} s for {what}, in vain; last seen: {last}")]
+    TimedOut {
+        /// What was awaited.
+        what: String,
+        /// The bound, in seconds.
+        bound_s: u64,
+        /// The last observation before giving up.
+        last: String,
+    },
+
+    /// A server refused a command.
+    #[error("{node} refused `{command}`: {message} (code {code})")]
+    Refused {
+        /// The server's name or address.
+        node: String,
+        /// The command's name.
+        command: String,
+        /// The server's words.
+        message: String,
+        /// The server's error code.
+        code: i32,
+    },
+
+    /// A server could not be asked, or not understood.
+    #[error("cannot run `{command}` on {node}: {reason}")]
+    Unanswered {
+        /// The server's name or address.
+        node: String,
+        /// The command's name.
+        command: String,
+        /// What came instead of an answer.
+        reason: String,
+    },
+
+    /// No node of this name is in the cluster.
+    #[error("cluster {cluster} has no {what} named {name}: it has {known}")]
+    Unknown {
+        /// The cluster's name.
+        cluster: String,
+        /// `node` or `replica set`.
+        what: &'static str,
+        /// The name that was asked for.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+
+    /// The name is none that a testbed may have.
+    #[error(
+        "{name:?} cannot name a testbed: take 1 to 32 of a–z, 0–9 and `-`, beginning with a letter"
+    )]
+    BadName {
+        /// The name.
+        name: String,
+    },
+
+    /// A testbed of this name stands already.
+    #[error(
+        "a testbed named {name} is up already (kept by process {pid}): \
+         take another name, or end it with `imago testbed down {name}`"
+    )]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Its keeper's process id.
+        pid: u32,
+    },
+
+    /// No testbed of this name stands.
+    #[error("no testbed is named {name}: {known}")]
+    NoSuchTestbed {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+
+    /// The keeper of a testbed could not do what was asked.
+    #[error("the testbed {name}: {reason}")]
+    Keeper {
+        /// The testbed's name.
+        name: String,
+        /// What the keeper said, or what became of it.
+        reason: String,
+    },
+
+    /// The node is not in a state in which this can be done to it.
+    #[error("cannot {action} {node}: it {state}")]
+    WrongState {
+        /// What was asked for.
+        action: &'static str,
+        /// The node's name.
+        node: String,
+        /// What it is or does instead.
+        state: &'static str,
+    },
+}
+
+impl Error {
+    /// Wraps a system error with what was being done.
+    pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let doing = doing.into();
+        move |source| Self::Io { doing, source }
+    }
+}

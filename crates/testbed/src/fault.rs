@@ -1,0 +1,114 @@
+//! Hurting a cluster on purpose: kill, stop, restart and step down, and waiting for what follows.
+
+use std::time::Duration;
+
+use bson::doc;
+
+use crate::cluster::Cluster;
+use crate::error::{Error, Result};
+use crate::replica_set::ReplicaSet;
+use crate::server::Server;
+
+/// How long a primary that stepped down stays away from elections, in seconds.
+const STEP_DOWN_S: i32 = 5;
+
+impl Cluster {
+    /// Kills a node at once (kill -9). Its port and data stay its own.
+    pub fn kill(&self, node: &str) -> Result<()> {
+        self.server(node)?.kill()
+    }
+
+    /// Stops a node where it is (SIGSTOP): its connections stay open and silent.
+    pub fn stop(&self, node: &str) -> Result<()> {
+        self.server(node)?.stop()
+    }
+
+    /// Lets a stopped node go on (SIGCONT).
+    pub fn resume(&self, node: &str) -> Result<()> {
+        self.server(node)?.resume()
+    }
+
+    /// Starts a killed node on the same port and data and waits until its replica set has settled
+    /// again.
+    pub async fn restart(&self, node: &str) -> Result<()> {
+        self.server(node)?.restart().await?;
+        if let Some(set) = self.set_of(node) {
+            set.wait_settled().await?;
+        }
+        Ok(())
+    }
+
+    /// Has the primary of `set` step down, waits for another, and returns the new primary's name.
+    /// A set of one member elects the same one again.
+    pub async fn step_down(&self, set: &str) -> Result<String> {
+        let set = self.set(set)?;
+        let old = set.wait_primary(|_| true).await?;
+        let away_s = if set.members.len() == 1 { 1 } else { STEP_DOWN_S };
+        let command =
+            doc! { "replSetStepDown": away_s, "secondaryCatchUpPeriodSecs": 0, "force": true };
+        self.admin().run(old, command, Duration::from_secs(30)).await?;
+        let alone = set.members.len() == 1;
+        let new = set.wait_primary(|server| alone || server.name() != old.name()).await?;
+        Ok(new.name().to_owned())
+    }
+
+    /// The name of the primary of `set`, once there is one.
+    pub async fn primary(&self, set: &str) -> Result<String> {
+        Ok(self.set(set)?.wait_primary(|_| true).await?.name().to_owned())
+    }
+
+    /// The name of the primary of `set`, once it is another one than `old`.
+    pub async fn primary_other_than(&self, set: &str, old: &str) -> Result<String> {
+        let set = self.set(set)?;
+        Ok(set.wait_primary(|server| server.name() != old).await?.name().to_owned())
+    }
+
+    /// Waits until `set` has a primary and every living member follows it.
+    pub async fn settled(&self, set: &str) -> Result<()> {
+        self.set(set)?.wait_settled().await.map(|_| ())
+    }
+
+    /// The replica set that `node` names or belongs to.
+    pub fn set_name_of(&self, node: &str) -> Result<String> {
+        if let Some(set) = self.set_names().find(|set| *set == node) {
+            return Ok(set.to_owned());
+        }
+        match self.set_of(node) {
+            Some(set) => Ok(set.name.clone()),
+            None => Err(self.unknown("node", node, self.nodes().iter().map(|node| &*node.name))),
+        }
+    }
+
+    fn unknown<'a>(
+        &self,
+        what: &'static str,
+        name: &str,
+        known: impl Iterator<Item = &'a str>,
+    ) -> Error {
+        Error::Unknown {
+            cluster: self.name().to_owned(),
+            what,
+            name: name.to_owned(),
+            known: known.collect::<Vec<_>>().join(", "),
+        }
+    }
+
+    fn server(&self, node: &str) -> Result<&Server> {
+        let mut servers = self.sets().iter().flat_map(|set| &set.members);
+        servers
+            .find(|server| server.name() == node)
+            .ok_or_else(|| self.unknown("node", node, self.nodes().iter().map(|node| &*node.name)))
+    }
+
+    fn set(&self, name: &str) -> Result<&ReplicaSet> {
+        self.sets()
+            .iter()
+            .find(|set| set.name == name)
+            .ok_or_else(|| self.unknown("replica set", name, self.set_names()))
+    }
+
+    fn set_of(&self, node: &str) -> Option<&ReplicaSet> {
+        let has = |set: &&ReplicaSet| set.members.iter().any(|server| server.name() == node);
+        self.sets().iter().find(has)
+    }
+}

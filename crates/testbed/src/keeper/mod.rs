@@ -1,0 +1,73 @@
+//! Clusters that stand in the background, under a name.
+//!
+//! A *keeper* is a process of its own that owns a cluster's servers and router, so that they live
+//! as long as it does and no longer. What is known of it is in the [`registry`]: one file for each
+//! name, with the keeper's identity. The keeper hurts its servers when asked over a socket
+//! ([`control`]), because only their parent can start them again.
+//!
+//! The invariant: whatever ends, and in whatever order, nothing stays. A keeper that is asked to
+//! end takes everything with it; one that is killed loses its servers to the kernel and its files
+//! to the next `down`; and one whose launcher goes away before it has heard of the cluster ends by
+//! itself ([`launch`]).
+
+pub mod control;
+pub mod launch;
+pub mod registry;
+pub mod status;
+
+use std::future::Future;
+use std::pin::pin;
+
+use tokio::net::UnixListener;
+
+use crate::cluster::{Cluster, ClusterSpec};
+use crate::error::{Error, Result};
+use registry::{Claim, Phase, Registry, Standing};
+
+/// Builds a cluster under its name, and keeps it until `stop` completes.
+///
+/// `ready` is called once, when the cluster takes majority writes and can be found by its name.
+/// When this returns, everything is gone again.
+pub async fn keep(
+    spec: ClusterSpec,
+    registry: &Registry,
+    ready: impl FnOnce(&Standing) -> Result<()>,
+    stop: impl Future<Output = ()>,
+) -> Result<()> {
+    let mut stop = pin!(stop);
+    let mut claim = registry.claim(&spec)?;
+    let started = tokio::select! {
+        started = Box::pin(Cluster::start(spec)) => started?,
+        () = &mut stop => return Ok(()),
+    };
+    // Declared after the claim, the cluster ends before its name is free.
+    let cluster = started;
+    let socket = cluster.folder().join("control.sock");
+    let listener = UnixListener::bind(&socket)
+        .map_err(Error::io(format!("open the control socket {}", socket.display())))?;
+    claim.update(|standing| {
+        standing.phase = Phase::Ready;
+        standing.uri = cluster.uri();
+        standing.admin_uri = cluster.admin_uri();
+        standing.folder = Some(cluster.folder().to_path_buf());
+        standing.nodes = cluster.nodes();
+    })?;
+    ready(claim.standing())?;
+    tokio::select! {
+        served = Box::pin(serve(&cluster, &listener, &mut claim)) => served,
+        () = &mut stop => Ok(()),
+    }
+}
+
+/// Answers requests one after another: faults that overlap would make their outcomes ambiguous.
+async fn serve(cluster: &Cluster, listener: &UnixListener, claim: &mut Claim) -> Result<()> {
+    loop {
+        let accepted = listener.accept().await;
+        let (stream, _) = accepted.map_err(Error::io("take a request"))?;
+        // A client that goes away loses its answer and harms nobody else.
+        if let Err(error) = control::answer(cluster, stream).await {
+            tracing::warn!(%error, "a request was not answered");
+        }
+        claim.update(|standing| standing.nodes = cluster.nodes())?;
+    }
+}

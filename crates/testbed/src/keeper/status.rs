@@ -1,0 +1,110 @@
+//! What stands, as it is now: the kernel is asked about each process and each server about its
+//! state; what the registry holds is only where to look.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde::Serialize;
+
+use crate::cluster::{NodeInfo, Role};
+use crate::keeper::registry::{Phase, Standing};
+use crate::process::Liveness;
+use crate::wire;
+
+/// A cluster's state in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    /// Its servers are being started.
+    Starting,
+    /// Every node answers, and every replica set has a primary.
+    Up,
+    /// The keeper lives, but not every node answers or a replica set has no primary.
+    Impaired,
+    /// The keeper is stopped by a signal.
+    Stopped,
+    /// The keeper is gone, and the servers with it; `down` removes what is left.
+    Dead,
+}
+
+/// One node as it is now.
+#[derive(Debug, Clone, Serialize)]
+pub struct NodeStatus {
+    /// Which one.
+    #[serde(flatten)]
+    pub node: NodeInfo,
+    /// What the kernel says of its process.
+    pub liveness: Liveness,
+    /// What it says of itself: `primary`, `secondary`, `router`, `neither`; `None` if it does not
+    /// answer.
+    pub state: Option<&'static str>,
+}
+
+/// A standing cluster as it is now.
+#[derive(Debug, Clone, Serialize)]
+pub struct Status {
+    /// Its name.
+    pub name: String,
+    /// Its state in one word.
+    pub health: Health,
+    /// The keeper's process id.
+    pub keeper_pid: u32,
+    /// Shards; `None` for a replica set.
+    pub shards: Option<u32>,
+    /// Members of each replica set that holds data.
+    pub members: u32,
+    /// Whether it has users and a key file.
+    pub auth: bool,
+    /// The application's connection string.
+    pub uri: String,
+    /// The administrator's connection string.
+    pub admin_uri: String,
+    /// Its nodes.
+    pub nodes: Vec<NodeStatus>,
+}
+
+/// Looks at a standing cluster.
+pub async fn look(standing: &Standing) -> Status {
+    let nodes = join_all(standing.nodes.iter().map(look_at_node)).await;
+    Status {
+        name: standing.spec.name.clone(),
+        health: health(standing.keeper.liveness(), standing.phase, &nodes),
+        keeper_pid: standing.keeper.pid,
+        shards: standing.spec.shards,
+        members: standing.spec.members,
+        auth: standing.spec.auth,
+        uri: standing.uri.clone(),
+        admin_uri: standing.admin_uri.clone(),
+        nodes,
+    }
+}
+
+async fn look_at_node(node: &NodeInfo) -> NodeStatus {
+    let liveness = node.process.map_or(Liveness::Gone, |process| process.liveness());
+    let state = match liveness {
+        Liveness::Running => wire::hello(node.port, Duration::from_secs(3)).await.ok(),
+        Liveness::Stopped | Liveness::Gone => None,
+    };
+    let state = state.map(|hello| match node.role {
+        Role::Router => "router",
+        Role::Member | Role::Config => hello.state_name(),
+    });
+    NodeStatus { node: node.clone(), liveness, state }
+}
+
+fn health(keeper: Liveness, phase: Phase, nodes: &[NodeStatus]) -> Health {
+    let silent = |node: &NodeStatus| node.state.is_none_or(|state| state == "neither");
+    let led = |set: &str| {
+        nodes.iter().any(|node| node.node.set == set && node.state == Some("primary"))
+    };
+    let leaderless = |node: &NodeStatus| node.node.role != Role::Router && !led(&node.node.set);
+    match (keeper, phase) {
+        (Liveness::Gone, _) => Health::Dead,
+        (Liveness::Stopped, _) => Health::Stopped,
+        (Liveness::Running, Phase::Starting) => Health::Starting,
+        (Liveness::Running, Phase::Ready) => {
+            let impaired = nodes.iter().any(|node| silent(node) || leaderless(node));
+            if impaired { Health::Impaired } else { Health::Up }
+        }
+    }
+}

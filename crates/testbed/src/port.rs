@@ -1,0 +1,85 @@
+//! Ports that stay a server's own while it is down.
+//!
+//! A killed node must come back on the same port, but a free port is anybody's. So ports are taken
+//! from outside the range that the kernel gives to outgoing connections, and each is reserved
+//! among testbeds by an abstract socket of the same number: such a name lives in the network
+//! namespace, as ports do, and the kernel frees it when its owner ends.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::error::{Error, Result};
+
+const ATTEMPTS: u32 = 2_000;
+const FIRST: u32 = 20_000;
+
+/// A port that no other testbed takes while this value lives.
+#[derive(Debug)]
+pub(crate) struct Port {
+    number: u16,
+    _reserved: UnixDatagram,
+}
+
+impl Port {
+    /// Reserves a port on which nothing listens now.
+    pub(crate) fn reserve() -> Result<Self> {
+        // Concurrent processes begin at different places, so that they rarely meet.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (first, count) = candidates();
+        let offset = std::process::id().wrapping_mul(7_919);
+        for _ in 0..ATTEMPTS {
+            let step = NEXT.fetch_add(1, Ordering::Relaxed);
+            let number = first + offset.wrapping_add(step) % count;
+            let number = u16::try_from(number).expect("candidates are below 2^16");
+            if let Some(port) = Self::try_reserve(number) {
+                return Ok(port);
+            }
+        }
+        Err(Error::NoPort { attempts: ATTEMPTS })
+    }
+
+    fn try_reserve(number: u16) -> Option<Self> {
+        let name = SocketAddr::from_abstract_name(format!("imago-testbed-port-{number}")).ok()?;
+        let reserved = UnixDatagram::bind_addr(&name).ok()?;
+        TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+        Some(Self { number, _reserved: reserved })
+    }
+
+    pub(crate) fn number(&self) -> u16 {
+        self.number
+    }
+}
+
+/// The first candidate and how many there are: those below the kernel's range for outgoing
+/// connections, or, where that leaves too few, all unprivileged ones from [`FIRST`] on.
+fn candidates() -> (u32, u32) {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let lowest_outgoing = range
+        .ok()
+        .and_then(|range| range.split_ascii_whitespace().next()?.parse::<u32>().ok())
+        .unwrap_or(32_768);
+    let end = if lowest_outgoing >= FIRST + 4_000 { lowest_outgoing.min(65_536) } else { 65_536 };
+    (FIRST, end - FIRST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reserved_port_is_not_handed_out_twice_even_when_nothing_listens() {
+        let port = Port::reserve().unwrap();
+        assert!(Port::try_reserve(port.number()).is_none());
+    }
+
+    #[test]
+    fn a_port_in_use_by_a_stranger_is_not_reserved() {
+        let port = Port::reserve().unwrap();
+        let number = port.number();
+        let _stranger = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).unwrap();
+        drop(port);
+        assert!(Port::try_reserve(number).is_none());
+    }
+}

@@ -1,0 +1,176 @@
+//! Child processes that cannot outlive this process, and identities of processes that cannot be
+//! confused.
+//!
+//! The kernel's parent-death signal fires when the *thread* that made the child ends, so every
+//! child is made by one thread that lives as long as this process. A process is identified by its
+//! id and its start time together: ids are used again, and a signal must never reach a stranger.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::OnceLock;
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+
+type Order = (Command, Sender<io::Result<Child>>);
+
+/// Starts `command` in a process group of its own; the kernel kills it when this process ends,
+/// whatever the reason.
+pub fn spawn(command: Command) -> io::Result<Child> {
+    static SPAWNER: OnceLock<Sender<Order>> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (sender, orders) = mpsc::channel::<Order>();
+        let run = move || {
+            for (command, reply) in orders {
+                // The one who asked may be gone; then dropping the child's handle is right,
+                // because it can only be gone when this process is ending.
+                let _ = reply.send(spawn_bound_to_this_thread(command));
+            }
+        };
+        thread::Builder::new()
+            .name("testbed-spawner".into())
+            .spawn(run)
+            .expect("a process that can start servers can start one thread");
+        sender
+    });
+    let (reply, answer) = mpsc::channel();
+    let gone = || io::Error::other("the thread that starts servers has ended");
+    spawner.send((command, reply)).map_err(|_| gone())?;
+    answer.recv().map_err(|_| gone())?
+}
+
+#[allow(unsafe_code)]
+fn spawn_bound_to_this_thread(mut command: Command) -> io::Result<Child> {
+    let parent = rustix::process::getpid();
+    command.process_group(0);
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed. The closure makes
+    // two system calls (prctl, getppid) and neither allocates nor takes a lock.
+    unsafe {
+        command.pre_exec(move || {
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            // If the parent died before the line above, no signal will ever come.
+            if rustix::process::getppid() != Some(parent) {
+                return Err(io::Error::from_raw_os_error(rustix::io::Errno::SRCH.raw_os_error()));
+            }
+            Ok(())
+        });
+    }
+    command.spawn()
+}
+
+/// A process that cannot be confused with a later one of the same id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ProcessId {
+    /// The process id.
+    pub pid: u32,
+    /// When it started, in clock ticks since the machine did (field 22 of `/proc/PID/stat`).
+    pub start_ticks: u64,
+}
+
+/// What the kernel says about a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Liveness {
+    /// It runs, or could.
+    Running,
+    /// It is stopped by a signal and does nothing until it is continued.
+    Stopped,
+    /// It has ended (or another process has its id now).
+    Gone,
+}
+
+impl ProcessId {
+    /// The identity of the process that now has this id; `None` if there is none.
+    #[must_use]
+    pub fn of(pid: u32) -> Option<Self> {
+        read_stat(pid).map(|(start_ticks, _)| Self { pid, start_ticks })
+    }
+
+    /// This very process.
+    #[must_use]
+    pub fn own() -> Self {
+        Self::of(std::process::id()).expect("a running process has an entry in /proc")
+    }
+
+    /// Whether this process lives.
+    #[must_use]
+    pub fn liveness(self) -> Liveness {
+        match read_stat(self.pid) {
+            Some((start_ticks, state)) if start_ticks == self.start_ticks => match state {
+                'T' | 't' => Liveness::Stopped,
+                'Z' | 'X' | 'x' => Liveness::Gone,
+                _ => Liveness::Running,
+            },
+            _ => Liveness::Gone,
+        }
+    }
+
+    /// Sends a signal to this process and to no other; false if it is gone.
+    pub fn signal(self, signal: Signal) -> io::Result<bool> {
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
+            return Ok(false);
+        };
+        // The descriptor pins the process: whoever has the id after this line cannot be hit.
+        let pinned = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pinned) => pinned,
+            Err(rustix::io::Errno::SRCH) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        if self.liveness() == Liveness::Gone {
+            return Ok(false);
+        }
+        match pidfd_send_signal(&pinned, signal) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::SRCH) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Start time and state of a process, from `/proc/PID/stat`.
+fn read_stat(pid: u32) -> Option<(u64, char)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in parentheses and may hold anything.
+    let fields: Vec<&str> = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
+    Some((fields.get(19)?.parse().ok()?, fields.first()?.chars().next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn a_child_outlives_the_thread_that_asked_for_it() {
+        let asked = thread::spawn(|| {
+            let mut command = Command::new("sleep");
+            command.arg("60");
+            spawn(command).unwrap()
+        });
+        let mut child = asked.join().unwrap();
+        thread::sleep(std::time::Duration::from_millis(100));
+        assert_eq!(child.try_wait().unwrap(), None);
+        child.kill().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
+    }
+
+    #[test]
+    fn a_reused_pid_is_not_signalled() {
+        let mut child = spawn({
+            let mut command = Command::new("sleep");
+            command.arg("60");
+            command
+        })
+        .unwrap();
+        let id = ProcessId::of(child.id()).unwrap();
+        let stranger = ProcessId { start_ticks: id.start_ticks + 1, ..id };
+        assert!(!stranger.signal(Signal::KILL).unwrap());
+        assert_eq!(id.liveness(), Liveness::Running);
+        assert!(id.signal(Signal::KILL).unwrap());
+        child.wait().unwrap();
+        assert_eq!(id.liveness(), Liveness::Gone);
+    }
+}

@@ -1,0 +1,286 @@
+//! A TCP relay that stands before a node or a router and can be cut, slowed, stalled and restored.
+//!
+//! The kernel's own delay queue is not available everywhere, so the latency is made here: each
+//! chunk is stamped on arrival and sent on when its time has come, in order. What waits in between
+//! is bounded; beyond that the sender is held back, as by a long wire.
+//!
+//! A relay runs on a thread and a runtime of its own: the delays that it makes do not depend on
+//! how busy the caller's runtime is, and it outlives any one of them.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use crate::error::{Error, Result};
+
+/// Bytes read at once.
+const CHUNK_BYTES: usize = 64 * 1024;
+/// Chunks under way in one direction of one connection: 16 MiB at most.
+const CHUNKS_UNDER_WAY: usize = 256;
+
+/// What a relay does with its connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Passes everything on, this much later in each direction.
+    Open {
+        /// The delay of each chunk.
+        latency: Duration,
+    },
+    /// Passes nothing on, and keeps connections open: the peer seems to have fallen silent.
+    Stalled,
+    /// Breaks all connections and every new one: the peer seems to be gone.
+    Cut,
+}
+
+/// A relay before one address; dropping it breaks its connections and frees its port.
+#[derive(Debug)]
+pub struct Relay {
+    address: SocketAddr,
+    mode: Option<watch::Sender<Mode>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Relay {
+    /// Starts a relay on a free port of this machine before `target`, a port of this machine.
+    pub fn start(target: u16) -> Result<Self> {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+            .map_err(Error::io("open a port for a relay"))?;
+        let address = listener.local_addr().map_err(Error::io("ask for a relay's port"))?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(Error::io("make a relay's runtime"))?;
+        let (mode, changes) = watch::channel(Mode::Open { latency: Duration::ZERO });
+        let target = SocketAddr::from((Ipv4Addr::LOCALHOST, target));
+        let thread = std::thread::Builder::new()
+            .name("testbed-relay".into())
+            .spawn(move || runtime.block_on(serve(listener, target, changes)))
+            .map_err(Error::io("start a relay's thread"))?;
+        Ok(Self { address, mode: Some(mode), thread: Some(thread) })
+    }
+
+    /// The port that stands for the target.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// The address that stands for the target, as `host:port`.
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Changes what the relay does, for open connections as for new ones.
+    pub fn set(&self, mode: Mode) {
+        if let Some(sender) = &self.mode {
+            // Without a receiver the thread has ended, which only a failed accept makes it do;
+            // the connections are broken then, whatever the mode.
+            let _ = sender.send(mode);
+        }
+    }
+
+    /// Breaks all connections and every new one.
+    pub fn cut(&self) {
+        self.set(Mode::Cut);
+    }
+
+    /// Passes everything on `latency` later, in each direction.
+    pub fn slow(&self, latency: Duration) {
+        self.set(Mode::Open { latency });
+    }
+
+    /// Passes nothing on, and keeps connections open.
+    pub fn stall(&self) {
+        self.set(Mode::Stalled);
+    }
+
+    /// Passes everything on at once. Connections that were cut stay broken; what was stalled flows.
+    pub fn restore(&self) {
+        self.set(Mode::Open { latency: Duration::ZERO });
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.mode = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the relay's thread has already been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn serve(
+    listener: std::net::TcpListener,
+    target: SocketAddr,
+    mut changes: watch::Receiver<Mode>,
+) {
+    let Ok(listener) = TcpListener::from_std(listener) else { return };
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((client, _)) => {
+                    let mode = changes.clone();
+                    tokio::spawn(async move { connection(client, target, mode).await });
+                }
+                // Out of file descriptors, or a connection broken before it was taken.
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            },
+            changed = changes.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Serves one connection until either side closes it or the relay is cut.
+async fn connection(client: TcpStream, target: SocketAddr, mut mode: watch::Receiver<Mode>) {
+    if *mode.borrow_and_update() == Mode::Cut {
+        return reset(&client);
+    }
+    let Ok(server) = TcpStream::connect(target).await else { return reset(&client) };
+    // Chunks are sent on as they came; waiting for more would add latency that nobody asked for.
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let (client_read, client_write) = client.into_split();
+    let (server_read, server_write) = server.into_split();
+    let both = async {
+        tokio::join!(
+            direction(client_read, server_write, mode.clone()),
+            direction(server_read, client_write, mode.clone()),
+        );
+    };
+    tokio::select! {
+        () = both => {}
+        () = until_cut(mode.clone()) => {}
+    }
+}
+
+async fn until_cut(mut mode: watch::Receiver<Mode>) {
+    // An error means that the relay itself is gone: the connection goes with it.
+    let _ = mode.wait_for(|mode| *mode == Mode::Cut).await;
+}
+
+/// Has the kernel answer with a reset instead of an orderly end.
+fn reset(stream: &TcpStream) {
+    let _ = stream.set_zero_linger();
+}
+
+/// Carries one direction: reading and stamping on one side, waiting and writing on the other.
+async fn direction(from: OwnedReadHalf, to: OwnedWriteHalf, mode: watch::Receiver<Mode>) {
+    let (sender, receiver) = mpsc::channel(CHUNKS_UNDER_WAY);
+    tokio::join!(receive(from, sender), deliver(receiver, to, mode));
+}
+
+async fn receive(mut from: OwnedReadHalf, sender: mpsc::Sender<(Instant, Vec<u8>)>) {
+    loop {
+        let mut chunk = Vec::with_capacity(CHUNK_BYTES);
+        match from.read_buf(&mut chunk).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {
+                if sender.send((Instant::now(), chunk)).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+async fn deliver(
+    mut receiver: mpsc::Receiver<(Instant, Vec<u8>)>,
+    mut to: OwnedWriteHalf,
+    mut mode: watch::Receiver<Mode>,
+) {
+    while let Some((arrived, chunk)) = receiver.recv().await {
+        loop {
+            let now = *mode.borrow_and_update();
+            match now {
+                Mode::Open { latency } if arrived.elapsed() >= latency => break,
+                Mode::Open { latency } => {
+                    tokio::select! {
+                        () = tokio::time::sleep_until(arrived + latency) => {}
+                        changed = mode.changed() => if changed.is_err() { return },
+                    }
+                }
+                Mode::Stalled | Mode::Cut => {
+                    if mode.changed().await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+        if to.write_all(&chunk).await.is_err() {
+            return;
+        }
+    }
+    let _ = to.shutdown().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that sends back what it gets.
+    async fn echo() -> u16 {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let (mut read, mut write) = stream.into_split();
+                    tokio::io::copy(&mut read, &mut write).await
+                });
+            }
+        });
+        port
+    }
+
+    async fn round_trip(stream: &mut TcpStream) -> std::io::Result<u8> {
+        stream.write_all(&[7]).await?;
+        stream.read_u8().await
+    }
+
+    #[tokio::test]
+    async fn a_slowed_relay_delays_each_direction() {
+        let relay = Relay::start(echo().await).unwrap();
+        let mut stream = TcpStream::connect(relay.address()).await.unwrap();
+        assert_eq!(round_trip(&mut stream).await.unwrap(), 7);
+        relay.slow(Duration::from_millis(60));
+        let started = Instant::now();
+        round_trip(&mut stream).await.unwrap();
+        assert!(started.elapsed() >= Duration::from_millis(120));
+    }
+
+    #[tokio::test]
+    async fn a_cut_relay_breaks_open_connections_and_new_ones_until_restored() {
+        let relay = Relay::start(echo().await).unwrap();
+        let mut open = TcpStream::connect(relay.address()).await.unwrap();
+        round_trip(&mut open).await.unwrap();
+        relay.cut();
+        assert!(round_trip(&mut open).await.is_err());
+        if let Ok(mut new) = TcpStream::connect(relay.address()).await {
+            assert!(round_trip(&mut new).await.is_err());
+        }
+        relay.restore();
+        let mut restored = TcpStream::connect(relay.address()).await.unwrap();
+        assert_eq!(round_trip(&mut restored).await.unwrap(), 7);
+    }
+
+    #[tokio::test]
+    async fn a_stalled_relay_holds_what_it_got_and_delivers_it_when_restored() {
+        let relay = Relay::start(echo().await).unwrap();
+        let mut stream = TcpStream::connect(relay.address()).await.unwrap();
+        round_trip(&mut stream).await.unwrap();
+        relay.stall();
+        stream.write_all(&[9]).await.unwrap();
+        let silent = tokio::time::timeout(Duration::from_millis(200), stream.read_u8()).await;
+        assert!(silent.is_err());
+        relay.restore();
+        assert_eq!(stream.read_u8().await.unwrap(), 9);
+    }
+}

@@ -1,0 +1,230 @@
+//! A replica set: its members, its first configuration, and waiting for it to settle.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bson::{Document, doc};
+use futures_util::future::{join_all, try_join_all};
+
+use crate::auth::{self, Admin, Credentials};
+use crate::cluster::ClusterSpec;
+use crate::error::{Error, Result};
+use crate::process::Liveness;
+use crate::server::{Launch, Server};
+use crate::wire::{self, Hello};
+
+/// How long a set may take to have a primary and every member following it.
+pub(crate) const SETTLE_BOUND: Duration = Duration::from_secs(120);
+const COMMAND_BOUND: Duration = Duration::from_secs(60);
+const HELLO_BOUND: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_millis(50);
+
+/// What a replica set is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Holds data and stands alone.
+    Standalone,
+    /// Holds a part of a sharded cluster's data.
+    Shard,
+    /// Holds a sharded cluster's metadata.
+    Config,
+}
+
+/// The members of one replica set.
+#[derive(Debug)]
+pub(crate) struct ReplicaSet {
+    pub(crate) name: String,
+    pub(crate) purpose: Purpose,
+    pub(crate) members: Vec<Server>,
+}
+
+impl ReplicaSet {
+    /// Starts `count` members, makes them a replica set with its users, and waits until a majority
+    /// write succeeds and every member follows.
+    pub(crate) async fn start(
+        name: String,
+        purpose: Purpose,
+        count: u32,
+        spec: &ClusterSpec,
+        site: &Site<'_>,
+    ) -> Result<Self> {
+        let launches = (0..count).map(|index| Launch {
+            name: format!("{name}-{index}"),
+            program: site.mongod.to_path_buf(),
+            arguments: arguments(&name, purpose, spec, site.credentials),
+            keeps_data: true,
+        });
+        let members =
+            try_join_all(launches.map(|launch| Server::start(launch, site.folder))).await?;
+        let set = Self { name, purpose, members };
+        set.initiate(spec).await?;
+        let primary = set.wait_settled().await?;
+        if let Some(credentials) = site.credentials {
+            auth::create_users(primary, credentials, purpose != Purpose::Standalone).await?;
+        }
+        set.confirm_majority_write(primary, site.credentials).await?;
+        Ok(set)
+    }
+
+    async fn initiate(&self, spec: &ClusterSpec) -> Result<()> {
+        let members: Vec<Document> = (0..)
+            .zip(&self.members)
+            .map(|(id, server): (i32, _)| doc! { "_id": id, "host": server.address() })
+            .collect();
+        let mut config = doc! {
+            "_id": &self.name,
+            "members": members,
+            "settings": {
+                "heartbeatIntervalMillis": 500,
+                "electionTimeoutMillis": i64::from(spec.election_timeout_ms),
+            },
+        };
+        if self.purpose == Purpose::Config {
+            config.insert("configsvr", true);
+        }
+        let command = doc! { "replSetInitiate": config };
+        wire::run(self.members[0].port(), "admin", command, COMMAND_BOUND).await?;
+        Ok(())
+    }
+
+    /// Waits until one member is primary and every other living one is a secondary that knows it.
+    pub(crate) async fn wait_settled(&self) -> Result<&Server> {
+        self.wait(&format!("a settled replica set {}", self.name), |states| {
+            let primary = sole_primary(states)?;
+            let address = self.members[primary].address();
+            let settled = states.iter().zip(&self.members).all(|(state, server)| match state {
+                Some(hello) => {
+                    (hello.primary || hello.secondary)
+                        && hello.primary_address.as_ref() == Some(&address)
+                }
+                None => server.liveness() == Liveness::Gone,
+            });
+            settled.then_some(primary)
+        })
+        .await
+    }
+
+    /// Waits until a member that `wanted` accepts is the primary.
+    pub(crate) async fn wait_primary(&self, wanted: impl Fn(&Server) -> bool) -> Result<&Server> {
+        self.wait(&format!("a primary of {}", self.name), |states| {
+            sole_primary(states).filter(|index| wanted(&self.members[*index]))
+        })
+        .await
+    }
+
+    /// Asks all members again and again until `decide` names one of them.
+    async fn wait(
+        &self,
+        what: &str,
+        decide: impl Fn(&[Option<Hello>]) -> Option<usize>,
+    ) -> Result<&Server> {
+        let started = Instant::now();
+        loop {
+            let states = self.states().await;
+            if let Some(index) = decide(&states) {
+                return Ok(&self.members[index]);
+            }
+            if started.elapsed() > SETTLE_BOUND {
+                return Err(Error::TimedOut {
+                    what: what.to_owned(),
+                    bound_s: SETTLE_BOUND.as_secs(),
+                    last: self.describe(&states),
+                });
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// What each member says of itself; `None` for one that does not answer.
+    pub(crate) async fn states(&self) -> Vec<Option<Hello>> {
+        let asked = self.members.iter().map(|server| async {
+            // A stopped or killed process cannot answer: do not spend the bound on it.
+            match server.liveness() {
+                Liveness::Running => wire::hello(server.port(), HELLO_BOUND).await.ok(),
+                Liveness::Stopped | Liveness::Gone => None,
+            }
+        });
+        join_all(asked).await
+    }
+
+    fn describe(&self, states: &[Option<Hello>]) -> String {
+        let told = self.members.iter().zip(states).map(|(server, state)| {
+            let state = state.as_ref().map_or("silent", Hello::state_name);
+            format!("{} {state}", server.name())
+        });
+        told.collect::<Vec<_>>().join(", ")
+    }
+
+    async fn confirm_majority_write(
+        &self,
+        primary: &Server,
+        credentials: Option<&Credentials>,
+    ) -> Result<()> {
+        // A note in the oplog is a write that leaves no collection behind.
+        let command = doc! {
+            "appendOplogNote": 1,
+            "data": { "imago": "testbed ready" },
+            "writeConcern": { "w": "majority", "wtimeout": 50_000 },
+        };
+        Admin { credentials }.run(primary, command, COMMAND_BOUND).await?;
+        Ok(())
+    }
+
+    /// `set/host:port,host:port`, as the servers name a set to each other.
+    pub(crate) fn seed(&self) -> String {
+        format!("{}/{}", self.name, self.addresses())
+    }
+
+    /// `host:port,host:port`.
+    pub(crate) fn addresses(&self) -> String {
+        self.members.iter().map(Server::address).collect::<Vec<_>>().join(",")
+    }
+}
+
+fn sole_primary(states: &[Option<Hello>]) -> Option<usize> {
+    let is_primary = |state: &Option<Hello>| state.as_ref().is_some_and(|hello| hello.primary);
+    let mut primaries = (0..states.len()).filter(|index| is_primary(&states[*index]));
+    // Two for a moment are possible after a stop: the old one does not know yet.
+    primaries.next().filter(|_| primaries.next().is_none())
+}
+
+/// What all servers of a cluster share.
+#[derive(Debug)]
+pub(crate) struct Site<'a> {
+    pub(crate) mongod: &'a Path,
+    pub(crate) folder: &'a Path,
+    pub(crate) credentials: Option<&'a Credentials>,
+}
+
+fn arguments(
+    set: &str,
+    purpose: Purpose,
+    spec: &ClusterSpec,
+    credentials: Option<&Credentials>,
+) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = vec!["--replSet".into(), set.into()];
+    match purpose {
+        Purpose::Standalone => {}
+        Purpose::Shard => arguments.push("--shardsvr".into()),
+        Purpose::Config => arguments.push("--configsvr".into()),
+    }
+    let cache_gb = format!("{:.3}", f64::from(spec.cache_mb) / 1024.0);
+    arguments.extend(["--wiredTigerCacheSizeGB".into(), cache_gb.into()]);
+    if let Some(oplog_mb) = spec.oplog_mb {
+        arguments.extend(["--oplogSize".into(), oplog_mb.to_string().into()]);
+    }
+    if let Some(credentials) = credentials {
+        arguments.extend(["--keyFile".into(), PathBuf::from(&credentials.key_file).into()]);
+    }
+    let mut parameters: Vec<(&str, &str)> = vec![("diagnosticDataCollectionEnabled", "false")];
+    if purpose == Purpose::Config {
+        // Otherwise even an empty collection takes five minutes to reshard.
+        parameters.push(("reshardingMinimumOperationDurationMillis", "0"));
+    }
+    parameters.extend(spec.parameters.iter().map(|(name, value)| (&**name, &**value)));
+    for (name, value) in parameters {
+        arguments.extend(["--setParameter".into(), format!("{name}={value}").into()]);
+    }
+    arguments
+}

@@ -1,0 +1,219 @@
+//! One server process: started on a reserved port, stopped with its value, restarted on the same
+//! port and data.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::error::{Error, Result};
+use crate::port::Port;
+use crate::process::{self, Liveness, ProcessId};
+use crate::wire;
+
+/// How long a server may take to answer after its start; a busy machine needs far longer than an
+/// idle one's second.
+const ANSWER_BOUND: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(40);
+/// What MongoDB's servers exit with when their port is taken.
+const EXIT_PORT_TAKEN: i32 = 48;
+const PORT_ATTEMPTS: u32 = 5;
+
+/// What to start.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    /// The server's name within its cluster.
+    pub(crate) name: String,
+    /// The program.
+    pub(crate) program: PathBuf,
+    /// Arguments, besides those that [`Server`] adds (port, address, log, data folder).
+    pub(crate) arguments: Vec<OsString>,
+    /// Whether it keeps data (a router does not).
+    pub(crate) keeps_data: bool,
+}
+
+/// A server process; dropping it kills the process.
+#[derive(Debug)]
+pub(crate) struct Server {
+    launch: Launch,
+    folder: PathBuf,
+    port: Port,
+    child: Mutex<Option<Child>>,
+}
+
+impl Server {
+    /// Starts a server with its files below `folder` and waits until it answers.
+    pub(crate) async fn start(launch: Launch, folder: &Path) -> Result<Self> {
+        let data = folder.join(&launch.name);
+        if launch.keeps_data {
+            let doing = format!("make the data folder {}", data.display());
+            std::fs::create_dir_all(&data).map_err(Error::io(doing))?;
+        }
+        let port = Port::reserve()?;
+        let folder = folder.to_path_buf();
+        let mut server = Self { launch, folder, port, child: Mutex::new(None) };
+        for attempt in 1.. {
+            server.spawn()?;
+            match server.wait_answering().await {
+                // Somebody took the port between its reservation and the server's start.
+                Err(Error::ServerEnded { status, .. })
+                    if status.code() == Some(EXIT_PORT_TAKEN) && attempt < PORT_ATTEMPTS =>
+                {
+                    server.port = Port::reserve()?;
+                }
+                outcome => return outcome.map(|()| server),
+            }
+        }
+        unreachable!("the loop ends at its last attempt")
+    }
+
+    /// Starts a killed server again, on the same port and data, and waits until it answers.
+    pub(crate) async fn restart(&self) -> Result<()> {
+        if self.liveness() != Liveness::Gone {
+            return Err(self.wrong_state("restart", "is running"));
+        }
+        self.spawn()?;
+        self.wait_answering().await
+    }
+
+    fn spawn(&self) -> Result<()> {
+        let mut command = Command::new(&self.launch.program);
+        command
+            .arg("--port")
+            .arg(self.port().to_string())
+            .args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--quiet", "--logappend"])
+            .arg("--logpath")
+            .arg(self.log())
+            .args(&self.launch.arguments)
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        if self.launch.keeps_data {
+            command.arg("--dbpath").arg(self.folder.join(&self.launch.name));
+        }
+        let doing = format!("start {}", self.launch.program.display());
+        *self.child() = Some(process::spawn(command).map_err(Error::io(doing))?);
+        Ok(())
+    }
+
+    async fn wait_answering(&self) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.reap()? {
+                return Err(self.ended(status));
+            }
+            let last = match wire::hello(self.port(), Duration::from_secs(5)).await {
+                Ok(_) => return Ok(()),
+                Err(error) => error.to_string(),
+            };
+            if started.elapsed() > ANSWER_BOUND {
+                let what = format!("{} to answer", self.name());
+                return Err(Error::TimedOut { what, bound_s: ANSWER_BOUND.as_secs(), last });
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    fn reap(&self) -> Result<Option<ExitStatus>> {
+        let mut child = self.child();
+        let Some(running) = child.as_mut() else { return Ok(None) };
+        let status = running.try_wait().map_err(Error::io(format!("wait for {}", self.name())))?;
+        if status.is_some() {
+            *child = None;
+        }
+        Ok(status)
+    }
+
+    fn ended(&self, status: ExitStatus) -> Error {
+        let content = std::fs::read_to_string(self.log()).unwrap_or_default();
+        let lines: Vec<&str> = content.lines().collect();
+        let tail = lines[lines.len().saturating_sub(12)..].join("\n");
+        Error::ServerEnded { node: self.name().to_owned(), status, log: self.log(), tail }
+    }
+
+    /// Kills the process at once (kill -9) and waits until it is gone.
+    pub(crate) fn kill(&self) -> Result<()> {
+        let Some(mut child) = self.child().take() else {
+            return Err(self.wrong_state("kill", "is not running"));
+        };
+        child
+            .kill()
+            .and_then(|()| child.wait())
+            .map(|_| ())
+            .map_err(Error::io(format!("kill {}", self.name())))
+    }
+
+    /// Stops the process where it is (SIGSTOP): its connections stay open and silent.
+    pub(crate) fn stop(&self) -> Result<()> {
+        self.signal("stop", Signal::STOP)
+    }
+
+    /// Lets a stopped process go on (SIGCONT).
+    pub(crate) fn resume(&self) -> Result<()> {
+        self.signal("continue", Signal::CONT)
+    }
+
+    fn signal(&self, action: &'static str, signal: Signal) -> Result<()> {
+        let sent = match self.process() {
+            Some(id) => {
+                id.signal(signal).map_err(Error::io(format!("{action} {}", self.name())))?
+            }
+            None => false,
+        };
+        if sent { Ok(()) } else { Err(self.wrong_state(action, "is not running")) }
+    }
+
+    fn wrong_state(&self, action: &'static str, state: &'static str) -> Error {
+        Error::WrongState { action, node: self.name().to_owned(), state }
+    }
+
+    /// The process, unless it was killed or has ended.
+    pub(crate) fn process(&self) -> Option<ProcessId> {
+        let pid = self.child().as_ref()?.id();
+        ProcessId::of(pid)
+    }
+
+    /// Whether the process lives.
+    pub(crate) fn liveness(&self) -> Liveness {
+        self.process().map_or(Liveness::Gone, ProcessId::liveness)
+    }
+
+    /// The server's name within its cluster.
+    pub(crate) fn name(&self) -> &str {
+        &self.launch.name
+    }
+
+    /// The port it listens on, also while it is down.
+    pub(crate) fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// `host:port`, as it stands in connection strings.
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port())
+    }
+
+    /// Its log file.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.folder.join(format!("{}.log", self.launch.name))
+    }
+
+    fn child(&self) -> MutexGuard<'_, Option<Child>> {
+        // A panic elsewhere must not keep `drop` from killing the process.
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child().take() {
+            // It fails only for a process that has ended, which is what is wanted.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

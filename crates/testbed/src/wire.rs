@@ -1,0 +1,117 @@
+//! One command to one server over a connection of its own, without the driver.
+//!
+//! The driver keeps monitors alive on the runtime that made it and hides a node's silence behind
+//! server selection. Asking "are you up, and what are you?" a few times a second wants neither.
+//! The message is OP_MSG with one body section, as the wire protocol's documentation has it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use bson::{Document, doc};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::error::{Error, Result};
+
+const OP_MSG: i32 = 2013;
+const HEADER_BYTES: usize = 16;
+const REPLY_BYTES_MAX: usize = 48 * 1024 * 1024;
+
+/// Runs `command` in database `database` on the server at `port` of this machine, without
+/// credentials. An answer with `ok: 0` is an error.
+pub(crate) async fn run(
+    port: u16,
+    database: &str,
+    command: Document,
+    bound: Duration,
+) -> Result<Document> {
+    let name = command.keys().next().cloned().unwrap_or_default();
+    let node = format!("127.0.0.1:{port}");
+    let unanswered =
+        |reason: String| Error::Unanswered { node: node.clone(), command: name.clone(), reason };
+    let mut command = command;
+    command.insert("$db", database);
+    let answer = match timeout(bound, exchange(port, &command)).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => return Err(unanswered(error.to_string())),
+        Err(_) => return Err(unanswered(format!("no answer within {} ms", bound.as_millis()))),
+    };
+    if answer.get("ok").and_then(as_f64) == Some(1.0) {
+        return Ok(answer);
+    }
+    Err(Error::Refused {
+        node,
+        command: name,
+        message: answer.get_str("errmsg").unwrap_or("no message").to_owned(),
+        code: answer.get_i32("code").unwrap_or(0),
+    })
+}
+
+fn as_f64(value: &bson::Bson) -> Option<f64> {
+    match value {
+        bson::Bson::Double(value) => Some(*value),
+        bson::Bson::Int32(value) => Some(f64::from(*value)),
+        _ => None,
+    }
+}
+
+async fn exchange(port: u16, command: &Document) -> std::io::Result<Document> {
+    let invalid = |what: String| std::io::Error::new(std::io::ErrorKind::InvalidData, what);
+    let mut stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
+    let body = command.to_vec().map_err(|error| invalid(error.to_string()))?;
+    let length = i32::try_from(HEADER_BYTES + 5 + body.len())
+        .map_err(|_| invalid("the command is too long".into()))?;
+    let mut message = Vec::with_capacity(HEADER_BYTES + 5 + body.len());
+    // Length, request id, response to, opcode, flags; then a section of kind 0.
+    for field in [length, 1, 0, OP_MSG, 0] {
+        message.extend_from_slice(&field.to_le_bytes());
+    }
+    message.push(0);
+    message.extend_from_slice(&body);
+    stream.write_all(&message).await?;
+
+    let length = usize::try_from(stream.read_i32_le().await?).unwrap_or(0);
+    if !(HEADER_BYTES + 5..=REPLY_BYTES_MAX).contains(&length) {
+        return Err(invalid(format!("a reply of {length} bytes")));
+    }
+    let mut rest = vec![0; length - 4];
+    stream.read_exact(&mut rest).await?;
+    // Behind the length: two ids, the opcode, the flags, the section's kind.
+    let opcode = rest.get(8..12).and_then(|bytes| bytes.try_into().ok()).map(i32::from_le_bytes);
+    let body = rest.get(17..).filter(|_| opcode == Some(OP_MSG) && rest[16] == 0);
+    let body = body.ok_or_else(|| invalid("a reply that is not one document".into()))?;
+    Document::from_reader(body).map_err(|error| invalid(error.to_string()))
+}
+
+/// What a server says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// It is the primary and takes writes (or is a router).
+    pub(crate) primary: bool,
+    /// It is a secondary.
+    pub(crate) secondary: bool,
+    /// Whom it takes for the primary, as `host:port`.
+    pub(crate) primary_address: Option<String>,
+}
+
+/// Asks the server at `port` what it is.
+pub(crate) async fn hello(port: u16, bound: Duration) -> Result<Hello> {
+    let answer = run(port, "admin", doc! { "hello": 1 }, bound).await?;
+    Ok(Hello {
+        primary: answer.get_bool("isWritablePrimary").unwrap_or(false),
+        secondary: answer.get_bool("secondary").unwrap_or(false),
+        primary_address: answer.get_str("primary").ok().map(str::to_owned),
+    })
+}
+
+impl Hello {
+    /// The member's state in one word.
+    pub(crate) fn state_name(&self) -> &'static str {
+        match (self.primary, self.secondary) {
+            (true, _) => "primary",
+            (false, true) => "secondary",
+            (false, false) => "neither",
+        }
+    }
+}
