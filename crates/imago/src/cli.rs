@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::cmd;
@@ -40,9 +41,10 @@ pub struct Global {
     /// Serve Prometheus metrics at this address, for example 127.0.0.1:9090.
     #[arg(long, global = true, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
-    /// Which log lines appear on stderr, for example info or imago_mongo=debug.
-    #[arg(long, global = true, value_name = "FILTER", default_value = "warn")]
-    pub log: String,
+    /// Which log lines appear on stderr, for example info or imago_mongo=debug; without it, only
+    /// warnings of the libraries.
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub log: Option<String>,
     /// Read settings from this file instead of ./imago.toml.
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -53,7 +55,7 @@ pub struct Global {
 pub enum ProgressMode {
     /// A bar when stderr is a terminal, plain lines when it is not.
     Auto,
-    /// A bar, also when stderr is not a terminal.
+    /// As auto, with a bar also on a terminal that calls itself dumb.
     Bar,
     /// Every event as one line of JSON.
     Json,
@@ -104,24 +106,24 @@ impl Shown {
     }
 }
 
+/// Whether to write in colour, where `terminal` says whether somebody looks.
+pub fn colour_wanted(terminal: bool) -> bool {
+    terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
 /// Parses what was typed, over the environment, over the configuration file.
 pub fn parse(typed: &[OsString]) -> Result<(Cli, Rendering), Unparsed> {
     // Needed before parsing, because parsing itself may fail.
     let early = Rendering {
         json: layers::json_wanted(typed),
-        colour: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-            && std::io::stderr().is_terminal(),
+        colour: colour_wanted(std::io::stderr().is_terminal()),
     };
     let failed = |failure: Failure| Unparsed {
         exit: failure.exit(),
         shown: Shown::Failure(Box::new(failure), early),
     };
     let settings = layers::Settings::read(typed, &Cli::command()).map_err(failed)?;
-    let mut command = settings.below(Cli::command());
-    let parsed = command
-        .try_get_matches_from_mut(typed)
-        .and_then(|matches| Cli::from_arg_matches(&matches).map_err(|e| e.format(&mut command)));
-    match parsed {
+    match try_parse(settings.below(Cli::command()), typed) {
         Ok(cli) => {
             let rendering = Rendering { json: cli.global.json, ..early };
             Ok((cli, rendering))
@@ -129,11 +131,29 @@ pub fn parse(typed: &[OsString]) -> Result<(Cli, Rendering), Unparsed> {
         Err(error) if !error.use_stderr() => {
             Err(Unparsed { shown: Shown::Clap(error), exit: Exit::Done })
         }
-        Err(error) if early.json => Err(failed(Failure::new(
-            Exit::Usage,
-            "usage",
-            error.render().to_string().trim_start_matches("error: ").trim_end().to_owned(),
-        ))),
+        Err(error) if is_bad_value(&error) && !is_typed(&error, typed) => {
+            Err(failed(settings.blame(words(&error))))
+        }
+        Err(error) if early.json => Err(failed(Failure::new(Exit::Usage, "usage", words(&error)))),
         Err(error) => Err(Unparsed { shown: Shown::Clap(error), exit: Exit::Usage }),
     }
+}
+
+fn try_parse(mut command: clap::Command, typed: &[OsString]) -> Result<Cli, clap::Error> {
+    let matches = command.try_get_matches_from_mut(typed)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+fn is_bad_value(error: &clap::Error) -> bool {
+    matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation)
+}
+
+/// Whether the same is wrong without the configuration file.
+fn is_typed(error: &clap::Error, typed: &[OsString]) -> bool {
+    let alone = try_parse(layers::Settings::none().below(Cli::command()), typed);
+    alone.is_err_and(|alone| words(&alone) == words(error))
+}
+
+fn words(error: &clap::Error) -> String {
+    error.render().to_string().trim_start_matches("error: ").trim_end().to_owned()
 }

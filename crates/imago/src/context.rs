@@ -1,33 +1,108 @@
 //! What every verb is handed: where results go, how progress is shown, and when to stop.
 
+use std::io::{self, IsTerminal};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use imago_job::id::JobId;
+use imago_job::render::{self, Render, Rendering};
+use imago_job::reporter::{Events, Reporter};
+use indicatif::MultiProgress;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::{Global, ProgressMode};
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
+use crate::logging;
 use crate::output::Output;
+use crate::render::{Bars, Plain};
+
+/// How long the last events may take to be shown.
+const FINISH_MAX: Duration = Duration::from_secs(2);
 
 /// What every verb is handed.
 pub struct Context {
     /// Where results go.
     pub output: Output,
     /// Cancelled when the user asks to stop (Ctrl-C, SIGTERM): end in an orderly way, and with
-    /// [`crate::exit::Exit::Interrupted`] when the work can be resumed.
+    /// [`Exit::Interrupted`] when the work can be resumed.
     pub cancel: CancellationToken,
-    /// How progress is shown.
-    #[allow(dead_code, reason = "taken by the renderers")]
-    pub progress: ProgressMode,
+    events: Events,
+    renderings: Mutex<Vec<Rendering>>,
 }
 
 impl Context {
-    /// A context as the options of every verb want it.
+    /// A context as the options of every verb want it. Must be called within the runtime.
     pub fn new(global: &Global) -> Result<Self, Failure> {
-        Ok(Self {
+        let bars = MultiProgress::new();
+        logging::begin(global, &bars)?;
+        let context = Self {
             output: Output::stdout(global.json),
             cancel: CancellationToken::new(),
-            progress: global.progress,
-        })
+            events: Events::default(),
+            renderings: Mutex::default(),
+        };
+        context.show_progress(global.progress, bars)?;
+        // Without --log there is no log of events: warnings are in the progress already.
+        if global.log.is_some() {
+            context.render(render::log::Log)?;
+        }
+        if let Some(address) = global.metrics {
+            let metrics = render::prometheus::serve(address).map_err(|error| {
+                Failure::from_error(Exit::Precondition, "metrics_address", &error)
+            })?;
+            context.render(metrics)?;
+        }
+        Ok(context)
+    }
+
+    /// The stream of events that is shown.
+    #[allow(dead_code, reason = "taken by the verbs that run jobs")]
+    pub fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// Who says what a job does, an operation of this kind.
+    #[allow(dead_code, reason = "taken by the verbs that run jobs")]
+    pub fn reporter(&self, job: JobId, kind: &str) -> Reporter {
+        self.events.reporter(job, kind)
     }
 
     /// Lets everything that was reported be shown, before the process ends.
-    pub async fn finish(&self) {}
+    pub async fn finish(&self) {
+        self.events.close();
+        let renderings = match self.renderings.lock() {
+            Ok(mut renderings) => std::mem::take(&mut *renderings),
+            Err(poisoned) => std::mem::take(&mut *poisoned.into_inner()),
+        };
+        let all = async {
+            for rendering in renderings {
+                rendering.finish(FINISH_MAX).await;
+            }
+        };
+        // A renderer that is stuck must not keep the process from ending.
+        drop(tokio::time::timeout(FINISH_MAX, all).await);
+    }
+
+    fn show_progress(&self, mode: ProgressMode, bars: MultiProgress) -> Result<(), Failure> {
+        let terminal = io::stderr().is_terminal();
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        match mode {
+            ProgressMode::None => Ok(()),
+            ProgressMode::Json => self.render(render::json::JsonLines(io::stderr())),
+            ProgressMode::Bar if terminal => self.render(Bars::new(bars)),
+            ProgressMode::Auto if terminal && !dumb => self.render(Bars::new(bars)),
+            ProgressMode::Auto | ProgressMode::Bar => self.render(Plain::new(io::stderr())),
+        }
+    }
+
+    fn render(&self, renderer: impl Render) -> Result<(), Failure> {
+        let rendering = render::spawn(self.events.subscribe(), renderer).map_err(|cause| {
+            Failure::new(Exit::Failed, "renderer", "cannot start to show progress").because(&cause)
+        })?;
+        match self.renderings.lock() {
+            Ok(mut renderings) => renderings.push(rendering),
+            Err(poisoned) => poisoned.into_inner().push(rendering),
+        }
+        Ok(())
+    }
 }

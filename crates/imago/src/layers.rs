@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::builder::OsStr;
-use clap::{Arg, Command};
+use clap::{Arg, ArgAction, Command};
 use figment::Figment;
 use figment::providers::{Format, Toml};
 use figment::value::{Dict, Value};
@@ -21,16 +21,22 @@ const FILE: &str = "imago.toml";
 /// The settings below what was typed: those of the configuration file. (Those of the environment
 /// are read by clap itself, which is told the variables' names.)
 pub struct Settings {
+    path: PathBuf,
     file: Dict,
 }
 
 impl Settings {
+    /// As if there were no configuration file.
+    pub fn none() -> Self {
+        Self { path: PathBuf::from(FILE), file: Dict::new() }
+    }
+
     /// Reads the configuration file: the one that was named, or `imago.toml` when there is one.
     pub fn read(typed: &[OsString], command: &Command) -> Result<Self, Failure> {
         let named = named_file(typed);
         let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
         if named.is_none() && !path.exists() {
-            return Ok(Self { file: Dict::new() });
+            return Ok(Self::none());
         }
         let text = std::fs::read_to_string(&path).map_err(|cause| {
             bad(format!("cannot read the configuration file {}", path.display())).because(&cause)
@@ -39,7 +45,12 @@ impl Settings {
             bad(format!("the configuration file {} is not valid", path.display())).because(&cause)
         })?;
         check_known(&file, command, &path, "")?;
-        Ok(Self { file })
+        Ok(Self { path, file })
+    }
+
+    /// The failure for a value of the file that its option does not take.
+    pub fn blame(&self, what: String) -> Failure {
+        bad(format!("in the configuration file {}: {what}", self.path.display()))
     }
 
     /// Puts the settings below what will be typed: as variables and defaults of the options.
@@ -94,6 +105,9 @@ fn check_known(file: &Dict, command: &Command, path: &Path, within: &str) -> Res
             (Value::Dict(..), _, Some(_)) => {
                 return Err(bad(format!("{file_name}: `{place}` is a table, not a value")));
             }
+            (Value::Array(..), _, Some(option)) if !takes_many(option) => {
+                return Err(bad(format!("{file_name}: `{place}` is a list, not one value")));
+            }
             (_, _, Some(_)) if key == "config" => {
                 return Err(bad(format!("{file_name}: a configuration file cannot name another")));
             }
@@ -104,6 +118,11 @@ fn check_known(file: &Dict, command: &Command, path: &Path, within: &str) -> Res
         }
     }
     Ok(())
+}
+
+fn takes_many(option: &Arg) -> bool {
+    matches!(option.get_action(), ArgAction::Append)
+        || option.get_num_args().is_some_and(|count| count.max_values() > 1)
 }
 
 fn layer(command: Command, file: &Dict, variable: &str) -> Command {

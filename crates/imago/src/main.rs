@@ -11,7 +11,9 @@ mod cmd;
 mod context;
 mod exit;
 mod layers;
+mod logging;
 mod output;
+mod render;
 mod signals;
 
 use exit::{Exit, Failure};

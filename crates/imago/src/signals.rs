@@ -1,7 +1,5 @@
 //! Ctrl-C and SIGTERM: the first asks for an orderly end, the second ends at once.
 
-use std::io::Write as _;
-
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -24,10 +22,10 @@ pub fn watch(cancel: CancellationToken) {
 
 async fn stop_on(mut interrupt: Signal, mut terminate: Signal, cancel: CancellationToken) {
     wait(&mut interrupt, &mut terminate).await;
-    say("stopping in an orderly way; once more to stop at once");
+    tracing::warn!("stopping in an orderly way; once more to stop at once");
     cancel.cancel();
     wait(&mut interrupt, &mut terminate).await;
-    say("stopped at once");
+    tracing::warn!("stopped at once");
     std::process::exit(Exit::Interrupted as i32);
 }
 
@@ -36,8 +34,4 @@ async fn wait(interrupt: &mut Signal, terminate: &mut Signal) {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-}
-
-fn say(what: &str) {
-    drop(writeln!(std::io::stderr(), "imago: {what}"));
 }

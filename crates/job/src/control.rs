@@ -51,6 +51,13 @@ struct Shared {
     why: OnceLock<Stop>,
 }
 
+impl Default for Control {
+    /// Nothing limits, holds or ends it, except who has it.
+    fn default() -> Self {
+        Self::new(Limits::default(), CancellationToken::new()).expect("no limit is zero")
+    }
+}
+
 impl Control {
     /// A control with these limits; `interrupted` is cancelled when the process is asked to end.
     pub fn new(limits: Limits, interrupted: CancellationToken) -> Result<Self, ZeroLimit> {
@@ -162,5 +169,104 @@ impl Control {
 
     fn why(&self) -> Stop {
         self.shared.why.get().cloned().unwrap_or(Stop::Interrupted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_waiting<T>(task: &tokio::task::JoinHandle<T>) -> bool {
+        !task.is_finished()
+    }
+
+    fn checkpoint(control: &Control) -> tokio::task::JoinHandle<Result<(), Stop>> {
+        let control = control.clone();
+        tokio::spawn(async move { control.checkpoint().await })
+    }
+
+    /// Time in which what does not wait would go on.
+    async fn settle() {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+
+    #[tokio::test]
+    async fn a_checkpoint_waits_while_paused() {
+        let control = Control::default();
+        control.request(Requested::Pause);
+        let step = checkpoint(&control);
+        settle().await;
+        assert!(is_waiting(&step));
+        control.request(Requested::Run);
+        assert_eq!(step.await.unwrap(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn every_gate_must_be_open() {
+        let control = Control::default();
+        control.hold("secondary", "secondary lag 12 s over the limit 10 s");
+        control.hold("index", "an index is being built");
+        let step = checkpoint(&control);
+        control.release("index");
+        settle().await;
+        assert!(is_waiting(&step));
+        control.release("secondary");
+        assert_eq!(step.await.unwrap(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_pause_during_a_hold_is_waited_for_too() {
+        let control = Control::default();
+        control.hold("secondary", "lag");
+        let step = checkpoint(&control);
+        settle().await;
+        control.request(Requested::Pause);
+        control.release("secondary");
+        settle().await;
+        assert!(is_waiting(&step));
+        control.request(Requested::Run);
+        assert_eq!(step.await.unwrap(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn what_holds_is_named() {
+        let control = Control::default();
+        assert_eq!(control.blocked_by(), None);
+        control.hold("secondary", "secondary lag 12 s over the limit 10 s");
+        let named = Some("secondary lag 12 s over the limit 10 s".to_owned());
+        assert_eq!(control.blocked_by(), named);
+        control.request(Requested::Pause);
+        assert_eq!(control.blocked_by(), Some("paused by the operator".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn an_interrupt_ends_a_pause() {
+        let interrupted = CancellationToken::new();
+        let control = Control::new(Limits::default(), interrupted.clone()).unwrap();
+        control.request(Requested::Pause);
+        let step = checkpoint(&control);
+        settle().await;
+        interrupted.cancel();
+        assert_eq!(step.await.unwrap(), Err(Stop::Interrupted));
+    }
+
+    #[tokio::test]
+    async fn a_cancel_ends_a_wait_for_the_throttle() {
+        let slow = Limits { documents_s: Some(1), ..Limits::default() };
+        let control = Control::new(slow, CancellationToken::new()).unwrap();
+        let taker = control.clone();
+        let take = tokio::spawn(async move { taker.take(1_000_000, 0).await });
+        settle().await;
+        control.request(Requested::Cancel);
+        assert_eq!(take.await.unwrap(), Err(Stop::Cancelled));
+    }
+
+    #[tokio::test]
+    async fn the_first_reason_to_stop_counts() {
+        let control = Control::default();
+        control.stop(Stop::TakenOver("job has a new owner".to_owned()));
+        control.stop(Stop::Cancelled);
+        let first = Stop::TakenOver("job has a new owner".to_owned());
+        assert_eq!(control.checkpoint().await, Err(first));
     }
 }

@@ -1,6 +1,6 @@
 //! What a job says: typed events, in one stream that everything which shows a job renders.
 //!
-//! An event is one line of JSON with stable field names: `{"at_ms":…,"job":"…","event":"phase",…}`.
+//! An event is one line of JSON with stable field names: `{"at_ms":…,"job":"…","kind":"copy","event":"phase",…}`.
 //! Absent numbers are `null`: unknown is not zero.
 
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,8 @@ pub struct Event {
     pub at_ms: u64,
     /// Which job.
     pub job: JobId,
+    /// What kind of operation the job is, for example `copy`.
+    pub kind: String,
     /// What.
     #[serde(flatten)]
     pub body: Body,

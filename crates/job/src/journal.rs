@@ -8,6 +8,9 @@
 //!
 //! What was answered survives a crash of the process and of the machine.
 
+#[doc(hidden)]
+pub mod contract;
+
 use std::future::Future;
 use std::pin::Pin;
 
@@ -150,7 +153,7 @@ pub enum JournalError {
         /// The job.
         id: JobId,
         /// What was refused.
-        source: IllegalTransition,
+        source: Box<IllegalTransition>,
     },
     /// A limit cannot be kept.
     #[error(transparent)]

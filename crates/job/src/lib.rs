@@ -9,12 +9,16 @@
 
 pub mod clock;
 pub mod control;
+pub mod eta;
 pub mod event;
+pub mod file;
 pub mod id;
 pub mod journal;
 pub mod record;
+pub mod render;
 pub mod reporter;
 pub mod retry;
+pub mod run;
 pub mod state;
 pub mod throttle;
 
@@ -22,6 +26,7 @@ pub use control::{Control, Stop};
 pub use event::{Body, Event, Progress};
 pub use id::JobId;
 pub use record::{Limits, Record, Requested};
-pub use reporter::Reporter;
+pub use reporter::{Events, Reporter};
+pub use run::Run;
 pub use state::State;
 pub use throttle::Throttle;

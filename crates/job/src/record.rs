@@ -1,10 +1,15 @@
 //! What is kept of a job so that any process, on any machine, can go on with it.
+//!
+//! Every change that a journal may make to a record is a method here, which checks it first and
+//! changes nothing when it refuses: a journal only has to make "read, change, write" atomic, for
+//! which [`Record::revision`] helps where there is no lock.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::event::Progress;
 use crate::id::JobId;
+use crate::journal::{Asked, JournalError, Request, Update};
 use crate::state::State;
 
 /// A job as it is persisted.
@@ -22,6 +27,8 @@ pub struct Record {
     pub created_at_ms: u64,
     /// When it was last saved, in milliseconds since the Unix epoch.
     pub updated_at_ms: u64,
+    /// How often the record was changed.
+    pub revision: u64,
     /// How often it was claimed; only the latest claim may save (0: never claimed).
     pub epoch: u64,
     /// Who works at it, if anybody does.
@@ -99,6 +106,7 @@ impl Record {
             state: State::Planned,
             created_at_ms: at_ms,
             updated_at_ms: at_ms,
+            revision: 0,
             epoch: 0,
             owner: None,
             control: Requested::default(),
@@ -106,5 +114,173 @@ impl Record {
             progress: None,
             checkpoint: Value::Null,
         }
+    }
+
+    /// Makes `process` the owner and answers the new epoch; see [`crate::journal::Journal::claim`].
+    pub fn claim(
+        &mut self,
+        process: &str,
+        stale_after_ms: u64,
+        now_ms: u64,
+    ) -> Result<u64, JournalError> {
+        self.check_not_final()?;
+        if let Some(owner) = &self.owner {
+            // A sign of life from the future (clocks differ) is a fresh one.
+            let age_ms = now_ms.saturating_sub(owner.heartbeat_at_ms);
+            if age_ms < stale_after_ms {
+                let (id, process) = (self.id.clone(), owner.process.clone());
+                return Err(JournalError::Owned { id, process, age_ms, stale_after_ms });
+            }
+        }
+        self.epoch += 1;
+        let process = process.to_owned();
+        self.owner = Some(Owner { process, epoch: self.epoch, heartbeat_at_ms: now_ms });
+        self.touch(now_ms);
+        Ok(self.epoch)
+    }
+
+    /// Takes over what the owner saves; see [`crate::journal::Journal::save`].
+    pub fn save(
+        &mut self,
+        epoch: u64,
+        update: &Update,
+        now_ms: u64,
+    ) -> Result<Asked, JournalError> {
+        self.check_epoch(epoch)?;
+        if let Some(state) = &update.state {
+            self.state.check_transition(state).map_err(|source| JournalError::Transition {
+                id: self.id.clone(),
+                source: Box::new(source),
+            })?;
+            self.state = state.clone();
+        }
+        if let Some(progress) = &update.progress {
+            self.progress = Some(progress.clone());
+        }
+        if let Some(checkpoint) = &update.checkpoint {
+            self.checkpoint = checkpoint.clone();
+        }
+        if let Some(owner) = &mut self.owner {
+            owner.heartbeat_at_ms = now_ms;
+        }
+        self.touch(now_ms);
+        Ok(Asked { control: self.control, limits: self.limits })
+    }
+
+    /// Ends the ownership; see [`crate::journal::Journal::release`].
+    pub fn release(&mut self, epoch: u64, now_ms: u64) -> Result<(), JournalError> {
+        self.check_epoch(epoch)?;
+        self.owner = None;
+        self.touch(now_ms);
+        Ok(())
+    }
+
+    /// Takes over what the operator requests; see [`crate::journal::Journal::request`].
+    pub fn request(&mut self, request: &Request, now_ms: u64) -> Result<(), JournalError> {
+        self.check_not_final()?;
+        match *request {
+            Request::Control(control) => self.control = control,
+            Request::Limits(limits) => {
+                limits.check()?;
+                self.limits = limits;
+            }
+        }
+        self.touch(now_ms);
+        Ok(())
+    }
+
+    fn check_not_final(&self) -> Result<(), JournalError> {
+        if !self.state.is_final() {
+            return Ok(());
+        }
+        Err(JournalError::Final { id: self.id.clone(), state: self.state.clone() })
+    }
+
+    /// The epoch of the latest claim, which was not released, may change the record; no other.
+    fn check_epoch(&self, epoch: u64) -> Result<(), JournalError> {
+        if self.owner.as_ref().is_some_and(|owner| owner.epoch == epoch) {
+            return Ok(());
+        }
+        Err(JournalError::Fenced { id: self.id.clone(), epoch, now: self.epoch })
+    }
+
+    fn touch(&mut self, now_ms: u64) {
+        self.revision += 1;
+        self.updated_at_ms = now_ms;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Claim { stale: bool },
+        Save { epoch: u64 },
+        Release { epoch: u64 },
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            any::<bool>().prop_map(|stale| Step::Claim { stale }),
+            (0..8_u64).prop_map(|epoch| Step::Save { epoch }),
+            (0..8_u64).prop_map(|epoch| Step::Release { epoch }),
+        ];
+        proptest::collection::vec(step, 0..40)
+    }
+
+    proptest! {
+        /// The oracle: who owns the job is the last who was granted a claim and did not release.
+        #[test]
+        fn only_the_latest_claim_saves(steps in steps()) {
+            let mut record = Record::new("copy", Value::Null, 0);
+            let (mut owner, mut granted) = (None, 0);
+            for (now_ms, step) in (0_u64..).zip(steps) {
+                match step {
+                    Step::Claim { stale } => {
+                        let stale_after_ms = if stale { 0 } else { u64::MAX };
+                        let claimed = record.claim("p", stale_after_ms, now_ms);
+                        prop_assert_eq!(claimed.is_ok(), stale || owner.is_none());
+                        if let Ok(epoch) = claimed {
+                            prop_assert_eq!(epoch, granted + 1);
+                            (owner, granted) = (Some(epoch), epoch);
+                        }
+                    }
+                    Step::Save { epoch } => {
+                        let saved = record.save(epoch, &Update::default(), now_ms);
+                        prop_assert_eq!(saved.is_ok(), owner == Some(epoch));
+                    }
+                    Step::Release { epoch } => {
+                        let released = record.release(epoch, now_ms);
+                        prop_assert_eq!(released.is_ok(), owner == Some(epoch));
+                        if released.is_ok() {
+                            owner = None;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_sign_of_life_from_the_future_is_fresh() {
+        let mut record = Record::new("copy", Value::Null, 0);
+        record.claim("a", 0, 5_000).unwrap();
+        assert!(matches!(record.claim("b", 1, 1_000), Err(JournalError::Owned { age_ms: 0, .. })));
+    }
+
+    #[test]
+    fn a_refused_change_changes_nothing() {
+        let mut record = Record::new("copy", Value::Null, 0);
+        let epoch = record.claim("a", 0, 1).unwrap();
+        let before = record.clone();
+        let illegal =
+            Update { state: Some(State::Done), checkpoint: Some(1.into()), progress: None };
+        assert!(matches!(record.save(epoch, &illegal, 2), Err(JournalError::Transition { .. })));
+        let zero = Limits { documents_s: Some(0), ..Limits::default() };
+        assert!(matches!(record.request(&Request::Limits(zero), 2), Err(JournalError::Limit(_))));
+        assert_eq!(record, before);
     }
 }

@@ -49,6 +49,7 @@ struct Latest {
 pub struct Reporter {
     events: Events,
     job: JobId,
+    kind: String,
 }
 
 /// What one renderer has still to show.
@@ -90,9 +91,9 @@ impl Events {
         Self { shared: Arc::new(Shared { clock, state: Mutex::default() }) }
     }
 
-    /// Who says what `job` does.
-    pub fn reporter(&self, job: JobId) -> Reporter {
-        Reporter { events: self.clone(), job }
+    /// Who says what `job` does, an operation of this kind.
+    pub fn reporter(&self, job: JobId, kind: impl Into<String>) -> Reporter {
+        Reporter { events: self.clone(), job, kind: kind.into() }
     }
 
     /// Every event from now on.
@@ -113,7 +114,8 @@ impl Events {
         streams.queues.iter().for_each(|queue| queue.close());
     }
 
-    fn emit(&self, job: &JobId, body: Body) {
+    fn emit(&self, reporter: &Reporter, body: Body) {
+        let (job, kind) = (reporter.job.clone(), reporter.kind.clone());
         let mut streams = lock(&self.shared.state);
         let latest = streams.latest.entry(job.clone()).or_default();
         match &body {
@@ -121,7 +123,7 @@ impl Events {
             Body::Progress(progress) => latest.progress = Some((**progress).clone()),
             _ => {}
         }
-        let event = Event { at_ms: (self.shared.clock)(), job: job.clone(), body };
+        let event = Event { at_ms: (self.shared.clock)(), job, kind, body };
         // Under the lock, so that every subscriber sees the same order.
         streams.queues.iter().for_each(|queue| queue.push(event.clone()));
     }
@@ -140,7 +142,7 @@ impl Reporter {
 
     /// Says anything.
     pub fn emit(&self, body: Body) {
-        self.events.emit(&self.job, body);
+        self.events.emit(self, body);
     }
 
     /// Says that a phase begins.
@@ -258,6 +260,124 @@ impl Pending {
             message: format!("{lost} events were dropped: nobody took them"),
             help: format!("read faster: at most {PENDING_MAX} events wait for a reader"),
         };
-        Some(Event { at_ms: next.at_ms, job: next.job.clone(), body })
+        let (job, kind) = (next.job.clone(), next.kind.clone());
+        Some(Event { at_ms: next.at_ms, job, kind, body })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events() -> (Events, Reporter) {
+        let events = Events::with_clock(Arc::new(|| 42));
+        let reporter = events.reporter(JobId::from_parts(0, 0), "copy");
+        (events, reporter)
+    }
+
+    fn done(documents_done: u64) -> Progress {
+        Progress { documents_done, ..Progress::default() }
+    }
+
+    fn taken(subscription: &mut Subscription) -> Vec<Body> {
+        std::iter::from_fn(|| subscription.try_next()).map(|event| event.body).collect()
+    }
+
+    fn documents(bodies: &[Body]) -> Vec<u64> {
+        let of = |body: &Body| match body {
+            Body::Progress(progress) => Some(progress.documents_done),
+            _ => None,
+        };
+        bodies.iter().filter_map(of).collect()
+    }
+
+    #[test]
+    fn a_slow_renderer_gets_the_newest_progress_and_everything_else() {
+        let (events, reporter) = events();
+        let mut slow = events.subscribe();
+        for round in 0..1_000 {
+            reporter.progress(done(round));
+            reporter.decision(round.to_string(), "because");
+        }
+        let bodies = taken(&mut slow);
+        assert_eq!(documents(&bodies), [999]);
+        assert_eq!(bodies.len(), 1_001, "a decision was dropped");
+    }
+
+    #[test]
+    fn a_fast_renderer_gets_every_progress() {
+        let (events, reporter) = events();
+        let mut fast = events.subscribe();
+        for round in 0..10 {
+            reporter.progress(done(round));
+            assert_eq!(documents(&taken(&mut fast)), [round]);
+        }
+    }
+
+    #[test]
+    fn one_job_does_not_supersede_another() {
+        let (events, reporter) = events();
+        let mut slow = events.subscribe();
+        let other = events.reporter(JobId::from_parts(1, 1), "verify");
+        reporter.progress(done(1));
+        other.progress(done(2));
+        assert_eq!(documents(&taken(&mut slow)), [1, 2]);
+    }
+
+    #[test]
+    fn a_stuck_renderer_is_bounded_and_told_what_it_missed() {
+        let (events, reporter) = events();
+        let mut stuck = events.subscribe();
+        reporter.emit(Body::Done);
+        for round in 0..PENDING_MAX + 9 {
+            reporter.decision(round.to_string(), "because");
+        }
+        let bodies = taken(&mut stuck);
+        let lost = matches!(&bodies[0], Body::Warning { code, message, .. }
+            if code == "events_lost" && message.starts_with("10 "));
+        assert!(lost, "{:?}", bodies[0]);
+        assert_eq!(bodies.len(), 1 + PENDING_MAX);
+        assert_eq!(bodies[1], Body::Done, "the terminal event was dropped");
+    }
+
+    #[tokio::test]
+    async fn a_closed_stream_is_drained_and_ends() {
+        let (events, reporter) = events();
+        let mut subscription = events.subscribe();
+        reporter.phase("copy");
+        events.close();
+        reporter.phase("too late");
+        let first = subscription.next().await.map(|event| event.body);
+        assert_eq!(first, Some(Body::Phase { from: None, to: "copy".to_owned() }));
+        assert_eq!(subscription.next().await, None);
+        assert_eq!(events.subscribe().next().await, None, "subscribed after the end");
+    }
+
+    #[tokio::test]
+    async fn a_waiting_renderer_is_woken() {
+        let (events, reporter) = events();
+        let mut subscription = events.subscribe();
+        let waiting = tokio::spawn(async move { subscription.next().await });
+        tokio::task::yield_now().await;
+        reporter.emit(Body::Done);
+        let woken = tokio::time::timeout(std::time::Duration::from_secs(60), waiting).await;
+        assert_eq!(woken.unwrap().unwrap().map(|event| event.body), Some(Body::Done));
+    }
+
+    #[test]
+    fn who_no_longer_listens_is_forgotten() {
+        let (events, reporter) = events();
+        drop(events.subscribe());
+        reporter.emit(Body::Done);
+        assert_eq!(lock(&events.shared.state).queues.len(), 0);
+    }
+
+    #[test]
+    fn progress_names_its_phase_and_is_kept() {
+        let (_, reporter) = events();
+        reporter.phase("copy");
+        reporter.progress(done(3));
+        let latest = reporter.latest_progress();
+        assert_eq!(latest, Some(Progress { phase: "copy".to_owned(), ..done(3) }));
     }
 }

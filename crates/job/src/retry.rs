@@ -132,3 +132,79 @@ where
         control.sleep(pause).await.map_err(RetryError::Stopped)?;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    const BUDGET: Budget = Budget {
+        attempts_max: 4,
+        elapsed_max: Duration::from_secs(3_600),
+        backoff: Backoff { first_ms: 1, max_ms: 10 },
+    };
+
+    /// Fails with the number of the attempt until `succeeds_at`.
+    async fn run(
+        budget: Budget,
+        control: &Control,
+        succeeds_at: u32,
+        transient: bool,
+    ) -> (Result<u32, RetryError<String>>, u32) {
+        let tried = Cell::new(0);
+        let attempt = |number| {
+            tried.set(number);
+            let failed = Err(format!("no primary ({number})"));
+            async move { if number >= succeeds_at { Ok(number) } else { failed } }
+        };
+        let done = retry("write the batch", &budget, control, |_| transient, attempt).await;
+        (done, tried.get())
+    }
+
+    #[tokio::test]
+    async fn goes_on_until_it_succeeds() {
+        let (done, tried) = run(BUDGET, &Control::default(), 3, true).await;
+        assert_eq!((done.unwrap(), tried), (3, 3));
+    }
+
+    #[tokio::test]
+    async fn the_error_names_what_how_often_how_long_and_the_last_cause() {
+        let (done, tried) = run(BUDGET, &Control::default(), u32::MAX, true).await;
+        let text = done.unwrap_err().to_string();
+        assert_eq!(tried, 4);
+        let begins = "cannot write the batch: gave up after 4 attempts in ";
+        assert!(text.starts_with(begins), "{text}");
+        assert!(text.ends_with(" ms: no primary (4)"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn the_time_is_bounded_too() {
+        let elapsed_max = Duration::from_millis(100);
+        let budget = Budget { attempts_max: u32::MAX, elapsed_max, ..BUDGET };
+        let (done, _) = run(budget, &Control::default(), u32::MAX, true).await;
+        let elapsed = matches!(done, Err(RetryError::Failed { bound: Bound::Elapsed, .. }));
+        assert!(elapsed, "{done:?}");
+    }
+
+    #[tokio::test]
+    async fn what_trying_again_does_not_help_is_tried_once() {
+        let (done, tried) = run(BUDGET, &Control::default(), 2, false).await;
+        assert_eq!(tried, 1);
+        assert_eq!(done.unwrap_err().to_string(), "cannot write the batch: no primary (1)");
+    }
+
+    #[tokio::test]
+    async fn a_stop_ends_the_pause() {
+        let control = Control::default();
+        let stopper = control.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            stopper.stop(Stop::Cancelled);
+        });
+        let hour = Backoff { first_ms: 3_600_000, max_ms: 3_600_000 };
+        let budget = Budget { backoff: hour, elapsed_max: Duration::MAX, ..BUDGET };
+        let (done, tried) = run(budget, &control, u32::MAX, true).await;
+        assert!(matches!(done, Err(RetryError::Stopped(Stop::Cancelled))), "{done:?}");
+        assert_eq!(tried, 1);
+    }
+}

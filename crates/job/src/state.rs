@@ -58,11 +58,7 @@ impl State {
             (Failed { .. }, Running { .. } | Cancelled) => true,
             _ => false,
         };
-        if legal {
-            Ok(())
-        } else {
-            Err(IllegalTransition { from: self.clone(), to: to.clone() })
-        }
+        if legal { Ok(()) } else { Err(IllegalTransition { from: self.clone(), to: to.clone() }) }
     }
 
     /// Whether nothing can follow.

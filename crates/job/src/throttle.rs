@@ -132,3 +132,79 @@ fn change(bucket: &mut Option<Bucket>, rate_s: Option<u64>, now_ns: u64) {
         (_, None) => *bucket = None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(documents_s: Option<u64>, bytes_s: Option<u64>) -> Limits {
+        Limits { documents_s, bytes_s, secondary_lag_ms: None }
+    }
+
+    /// How long it took, with a bound that only a waiter who is forgotten reaches.
+    async fn taking(throttle: &Throttle, documents: u64, bytes: u64) -> Duration {
+        let began = Instant::now();
+        let taken = throttle.take(documents, bytes);
+        tokio::time::timeout(Duration::from_secs(60), taken).await.unwrap();
+        began.elapsed()
+    }
+
+    #[tokio::test]
+    async fn without_limits_nothing_waits() {
+        let throttle = Throttle::new(limits(None, None)).unwrap();
+        taking(&throttle, u64::MAX, u64::MAX).await;
+    }
+
+    #[tokio::test]
+    async fn the_tighter_limit_counts() {
+        for (documents, bytes) in [(2_000, 3_000), (3_000, 2_000)] {
+            let throttle = Throttle::new(limits(Some(10_000), Some(10_000))).unwrap();
+            // The burst of 1,000 passes at once.
+            let took = taking(&throttle, documents, bytes).await;
+            assert!(took >= Duration::from_millis(200), "{took:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn all_clones_share_the_rate() {
+        let throttle = Throttle::new(limits(Some(1_000), None)).unwrap();
+        let began = Instant::now();
+        let tasks: Vec<_> = (0..10)
+            .map(|_| {
+                let throttle = throttle.clone();
+                tokio::spawn(async move { throttle.take(30, 0).await })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert!(began.elapsed() >= Duration::from_millis(200), "{:?}", began.elapsed());
+    }
+
+    /// At one document a second, what waits here would wait for days.
+    async fn frees_who_waits(then: Limits) {
+        let throttle = Throttle::new(limits(Some(1), None)).unwrap();
+        let waiter = throttle.clone();
+        let waiting = tokio::spawn(async move { taking(&waiter, 1_000_000, 0).await });
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        assert!(!waiting.is_finished());
+        throttle.set(then).unwrap();
+        waiting.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_change_reaches_those_who_wait() {
+        frees_who_waits(limits(Some(1_000_000_000), None)).await;
+    }
+
+    #[tokio::test]
+    async fn taking_a_limit_away_frees_those_who_wait() {
+        frees_who_waits(limits(None, None)).await;
+    }
+
+    #[test]
+    fn a_limit_of_zero_is_refused_with_what_to_do() {
+        let refused = Throttle::new(limits(None, Some(0))).err().map(|error| error.to_string());
+        assert!(refused.is_some_and(|text| text.contains("imago job pause")));
+    }
+}

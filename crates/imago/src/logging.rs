@@ -1,0 +1,45 @@
+//! The log on stderr: text, or JSON lines where progress is; never through a progress bar.
+
+use std::io::{self, IsTerminal, Write};
+
+use indicatif::MultiProgress;
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::{Global, ProgressMode, colour_wanted};
+use crate::exit::{Exit, Failure};
+
+/// Begins to log what the options want; `bars` are taken away while a line is written.
+pub fn begin(global: &Global, bars: &MultiProgress) -> Result<(), Failure> {
+    let filter = global.log.as_deref().unwrap_or("warn");
+    let filter = EnvFilter::try_new(filter).map_err(|cause| {
+        Failure::new(Exit::Usage, "log_filter", format!("{filter:?} is not a log filter"))
+            .because(&cause)
+            .help("write a level, or a target and a level: `info`, `warn,imago_mongo=debug`")
+    })?;
+    let bars = bars.clone();
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(colour_wanted(io::stderr().is_terminal()))
+        .with_writer(move || Lines { bars: bars.clone() });
+    let begun = match global.progress {
+        ProgressMode::Json => log.json().try_init(),
+        _ => log.try_init(),
+    };
+    begun.map_err(|cause| {
+        Failure::new(Exit::Failed, "log", "cannot begin to log").because(cause.as_ref())
+    })
+}
+
+struct Lines {
+    bars: MultiProgress,
+}
+
+impl Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.bars.suspend(|| io::stderr().write(line))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}

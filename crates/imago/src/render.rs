@@ -1,0 +1,253 @@
+//! The stream of events for a person: one line a job that is kept up to date on a terminal, plain
+//! lines elsewhere.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use imago_job::event::{Body, Event, Progress};
+use imago_job::id::JobId;
+use imago_job::render::Render;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+/// How often a job's progress becomes a plain line, in milliseconds.
+const PLAIN_EVERY_MS: u64 = 5_000;
+
+/// Plain lines: everything as it comes, progress every few seconds.
+pub struct Plain<W> {
+    to: W,
+    shown_at_ms: HashMap<JobId, u64>,
+}
+
+impl<W: Write> Plain<W> {
+    /// Plain lines on `to`.
+    pub fn new(to: W) -> Self {
+        Self { to, shown_at_ms: HashMap::new() }
+    }
+}
+
+impl<W: Write + Send + 'static> Render for Plain<W> {
+    fn show(&mut self, event: &Event) -> io::Result<()> {
+        let text = match &event.body {
+            Body::Progress(progress) => {
+                let due_ms = self.shown_at_ms.get(&event.job).map_or(0, |at| at + PLAIN_EVERY_MS);
+                if event.at_ms < due_ms {
+                    return Ok(());
+                }
+                self.shown_at_ms.insert(event.job.clone(), event.at_ms);
+                line(progress)
+            }
+            other => said(other),
+        };
+        writeln!(self.to, "{} {}: {text}", event.kind, event.job)?;
+        self.to.flush()
+    }
+}
+
+/// A line a job at the bottom of a terminal; what else is said scrolls by above it.
+pub struct Bars {
+    all: MultiProgress,
+    of_job: HashMap<JobId, ProgressBar>,
+}
+
+impl Bars {
+    /// Lines among those of `all`, which logs that share the terminal suspend.
+    pub fn new(all: MultiProgress) -> Self {
+        Self { all, of_job: HashMap::new() }
+    }
+
+    fn bar(&mut self, job: &JobId) -> &ProgressBar {
+        self.of_job.entry(job.clone()).or_insert_with(|| {
+            let bar = self.all.add(ProgressBar::new_spinner());
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {wide_msg}") {
+                bar.set_style(style);
+            }
+            bar
+        })
+    }
+}
+
+impl Render for Bars {
+    fn show(&mut self, event: &Event) -> io::Result<()> {
+        if let Body::Progress(progress) = &event.body {
+            let bar = self.bar(&event.job);
+            bar.set_message(format!("{} {}", event.kind, line(progress)));
+            bar.tick();
+            return Ok(());
+        }
+        if event.body.is_terminal()
+            && let Some(bar) = self.of_job.remove(&event.job)
+        {
+            // The last numbers stay on the screen.
+            bar.abandon();
+        }
+        let text = format!("{} {}: {}\n", event.kind, event.job, said(&event.body));
+        self.all.suspend(|| io::stderr().write_all(text.as_bytes()))
+    }
+
+    fn end(&mut self) {
+        self.of_job.drain().for_each(|(_, bar)| bar.abandon());
+    }
+}
+
+/// Everything but progress, in words.
+fn said(body: &Body) -> String {
+    match body {
+        Body::Phase { from: None, to } => format!("begins with {to}"),
+        Body::Phase { from: Some(from), to } => format!("{from} is over, now {to}"),
+        Body::Progress(progress) => line(progress),
+        Body::Warning { code, message, help } => format!("warning ({code}): {message}; {help}"),
+        Body::Decision { what, why } => format!("{what}, because {why}"),
+        Body::Measurement { name, value, unit } => format!("{name} = {value} {unit}"),
+        Body::Paused { cause } => format!("waits: {cause}"),
+        Body::Resumed => "goes on".to_owned(),
+        Body::Done => "done".to_owned(),
+        Body::Failed { error } => format!("failed: {error}"),
+        Body::Cancelled => "cancelled".to_owned(),
+        Body::Interrupted => "interrupted, can be resumed".to_owned(),
+    }
+}
+
+/// Progress in one line: phase, documents, bytes, rate, lag, when it ends, what blocks.
+pub fn line(progress: &Progress) -> String {
+    let Progress { documents_done, documents_total, bytes_done, .. } = progress;
+    let mut parts = vec![progress.phase.clone()];
+    let percent = documents_total.filter(|total| *total > 0 && documents_done <= total);
+    parts.push(match percent {
+        Some(total) => format!(
+            "{}/{} documents ({} %)",
+            grouped(*documents_done),
+            grouped(total),
+            u128::from(*documents_done) * 100 / u128::from(total)
+        ),
+        None => format!("{} documents", grouped(*documents_done)),
+    });
+    parts.push(bytes(*bytes_done as f64));
+    parts.extend(progress.rate_bytes_s.map(|rate| format!("{}/s", bytes(rate))));
+    parts.extend(progress.rate_documents_s.map(|rate| format!("{rate:.0} documents/s")));
+    parts.extend(progress.lag_ms.map(|lag_ms| format!("lag {}", duration(lag_ms))));
+    parts.extend(progress.eta_ms.map(|eta_ms| format!("ends in {}", duration(eta_ms))));
+    parts.extend(progress.blocked_by.as_ref().map(|cause| format!("blocked: {cause}")));
+    parts.retain(|part| !part.is_empty());
+    parts.join("  ")
+}
+
+/// `1234567` as `1,234,567`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|group| str::from_utf8(group).unwrap_or_default())
+        .collect();
+    groups.join(",")
+}
+
+/// Bytes in the largest decimal unit that leaves at least one.
+fn bytes(number: f64) -> String {
+    let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
+    match units.iter().find(|(size, _)| number >= *size) {
+        Some((size, unit)) => format!("{:.1} {unit}", number / size),
+        None => format!("{number:.0} B"),
+    }
+}
+
+/// Milliseconds for a person: `0.2 s`, `42 s`, `3 min 20 s`, `2 h 05 min`.
+fn duration(ms: u64) -> String {
+    let s = ms / 1_000;
+    match s {
+        0..10 => format!("{:.1} s", ms as f64 / 1_000.0),
+        10..60 => format!("{s} s"),
+        60..3_600 => format!("{} min {:02} s", s / 60, s % 60),
+        _ => format!("{} h {:02} min", s / 3_600, s / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn plain(events: impl IntoIterator<Item = (u64, Body)>) -> Vec<String> {
+        let shown = Shared::default();
+        let mut plain = Plain::new(shown.clone());
+        for (at_ms, body) in events {
+            let job = JobId::from_parts(0, 0);
+            plain.show(&Event { at_ms, job, kind: "copy".to_owned(), body }).unwrap();
+        }
+        let text = String::from_utf8(shown.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_line_says_everything_that_is_known() {
+        let progress = Progress {
+            phase: "copy".to_owned(),
+            documents_done: 50_000,
+            documents_total: Some(200_000),
+            bytes_done: 51_200_000,
+            rate_documents_s: Some(9_800.4),
+            rate_bytes_s: Some(10_000_000.0),
+            lag_ms: Some(230),
+            eta_ms: Some(125_000),
+            blocked_by: Some("secondary lag 12 s over the limit 10 s".to_owned()),
+            ..Progress::default()
+        };
+        let expected = "copy  50,000/200,000 documents (25 %)  51.2 MB  10.0 MB/s  \
+                        9800 documents/s  lag 0.2 s  ends in 2 min 05 s  \
+                        blocked: secondary lag 12 s over the limit 10 s";
+        assert_eq!(line(&progress), expected);
+    }
+
+    #[test]
+    fn the_line_invents_nothing() {
+        let progress = Progress { phase: "copy".to_owned(), ..Progress::default() };
+        assert_eq!(line(&progress), "copy  0 documents  0 B");
+        let wrong = Progress { documents_done: 3, documents_total: Some(2), ..progress };
+        assert_eq!(line(&wrong), "copy  3 documents  0 B");
+    }
+
+    #[test]
+    fn plain_progress_comes_every_few_seconds_and_all_else_at_once() {
+        let progress = || Body::Progress(Box::default());
+        let lines = plain([
+            (0, progress()),
+            (4_999, progress()),
+            (4_999, Body::Resumed),
+            (5_000, progress()),
+            (5_001, Body::Done),
+        ]);
+        let texts: Vec<&str> = lines.iter().filter_map(|line| line.split(": ").nth(1)).collect();
+        assert_eq!(texts, ["0 documents  0 B", "goes on", "0 documents  0 B", "done"]);
+    }
+
+    #[test]
+    fn numbers_are_grouped() {
+        let cases = [(0, "0"), (999, "999"), (1_000, "1,000"), (12_345_678, "12,345,678")];
+        for (number, text) in cases {
+            assert_eq!(grouped(number), text);
+        }
+    }
+
+    #[test]
+    fn durations_have_the_unit_that_suits_them() {
+        let cases =
+            [(230, "0.2 s"), (42_000, "42 s"), (200_000, "3 min 20 s"), (7_500_000, "2 h 05 min")];
+        for (ms, text) in cases {
+            assert_eq!(duration(ms), text);
+        }
+    }
+}

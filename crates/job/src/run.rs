@@ -1,0 +1,545 @@
+//! One process's work at a job, from its claim to its end: what joins journal, control and events.
+//!
+//! [`Run::begin`] claims the job and starts a heartbeat, which saves progress, gives the sign of
+//! life that keeps other processes from taking the job over, and learns what the operator wants.
+//! The operation then calls [`Run::enter`] at each phase, [`Run::save`] at each checkpoint, asks
+//! [`Run::control`] before each step, and ends with [`Run::end`].
+//!
+//! Invariant: the state in the journal is `Paused` exactly while the control holds the operation for
+//! the operator (as far as heartbeats carry it), and nothing is saved after a takeover.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use imago_plan::backoff::Backoff;
+use serde_json::Value;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::control::{Control, Stop};
+use crate::event::Body;
+use crate::id::JobId;
+use crate::journal::{Asked, Journal, JournalError, Update};
+use crate::record::{Record, Requested};
+use crate::reporter::{Events, Reporter};
+use crate::retry::{Budget, RetryError, retry};
+use crate::state::State;
+
+/// How a run keeps in touch with the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// How often progress is saved and requests are looked for.
+    pub heartbeat: Duration,
+    /// How long an owner must be silent before its job may be taken over.
+    pub stale_after: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { heartbeat: Duration::from_secs(1), stale_after: Duration::from_secs(30) }
+    }
+}
+
+/// How a run ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Everything is done.
+    Done,
+    /// It gave up; the words say what happened, to what, and what to do.
+    Failed(String),
+    /// It was stopped. A cancelled job is final, an interrupted one can be resumed.
+    Stopped(Stop),
+}
+
+/// Why a run could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// It was stopped.
+    #[error(transparent)]
+    Stopped(#[from] Stop),
+    /// The journal refused, or could not be reached within the budget.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The journal could not be reached within the budget.
+    #[error(transparent)]
+    Unreachable(Box<RetryError<JournalError>>),
+}
+
+/// One process's work at a job; cheap to clone. When the last clone is dropped without
+/// [`Run::end`], heartbeats end and another process can take the job over once they are stale.
+#[derive(Clone)]
+pub struct Run {
+    shared: Arc<Shared>,
+    _heartbeat: Arc<AbortOnDropHandle<()>>,
+}
+
+struct Shared {
+    journal: Arc<dyn Journal>,
+    id: JobId,
+    epoch: u64,
+    claimed: Record,
+    control: Control,
+    reporter: Reporter,
+    pace: Pace,
+    /// The state as it is in the journal; none once the run has ended. Held across saves, so that
+    /// they reach the journal in the order in which they are made.
+    state: Mutex<Option<State>>,
+}
+
+impl Run {
+    /// Claims the job for `process` and begins to give signs of life. `interrupted` is cancelled
+    /// when this process is asked to end.
+    pub async fn begin(
+        journal: Arc<dyn Journal>,
+        id: &JobId,
+        process: &str,
+        pace: Pace,
+        events: &Events,
+        interrupted: CancellationToken,
+    ) -> Result<Self, RunError> {
+        let stale_after_ms = u64::try_from(pace.stale_after.as_millis()).unwrap_or(u64::MAX);
+        let claimed = journal.claim(id, process, stale_after_ms).await?;
+        let record = claimed.record;
+        let control = Control::new(record.limits, interrupted).map_err(JournalError::from)?;
+        let shared = Arc::new(Shared {
+            reporter: events.reporter(id.clone(), record.kind.clone()),
+            journal,
+            id: id.clone(),
+            epoch: claimed.epoch,
+            control,
+            pace,
+            state: Mutex::new(Some(record.state.clone())),
+            claimed: record,
+        });
+        // What was asked while nobody worked at the job holds from the first step on.
+        shared.beat().await?;
+        let heartbeat = tokio::spawn(heartbeats(Arc::clone(&shared)));
+        Ok(Self { shared, _heartbeat: Arc::new(AbortOnDropHandle::new(heartbeat)) })
+    }
+
+    /// The record as it was when the job was claimed: where to go on.
+    pub fn record(&self) -> &Record {
+        &self.shared.claimed
+    }
+
+    /// The epoch of the claim.
+    pub fn epoch(&self) -> u64 {
+        self.shared.epoch
+    }
+
+    /// What to ask before each step.
+    pub fn control(&self) -> &Control {
+        &self.shared.control
+    }
+
+    /// Who says what the job does.
+    pub fn reporter(&self) -> &Reporter {
+        &self.shared.reporter
+    }
+
+    /// Enters a phase: persisted first, then said. Waits while the job is paused.
+    pub async fn enter(&self, phase: &str) -> Result<(), RunError> {
+        loop {
+            self.shared.control.checkpoint().await?;
+            let mut state = self.shared.state.lock().await;
+            // A pause that came in between is waited for like any other.
+            if !self.shared.control.is_paused() {
+                let to = State::Running { phase: phase.to_owned() };
+                self.shared.save(&mut state, &Update::of(to), &self.shared.control).await?;
+                self.shared.reporter.phase(phase);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Persists what the operation needs to go on from here.
+    pub async fn save(&self, checkpoint: Value) -> Result<(), RunError> {
+        let mut state = self.shared.state.lock().await;
+        let update = Update { checkpoint: Some(checkpoint), ..Update::default() };
+        self.shared.save(&mut state, &update, &self.shared.control).await.map(drop)
+    }
+
+    /// Ends the run: persists the final state, ends the ownership, and says so. After an
+    /// interruption the state stays as it was, so that the job can be resumed; a run that was taken
+    /// over or has lost its journal saves nothing more.
+    pub async fn end(&self, ending: Ending) -> Result<(), RunError> {
+        let shared = &self.shared;
+        let mut state = shared.state.lock().await;
+        let (body, last) = match ending {
+            Ending::Done => (Body::Done, Some(State::Done)),
+            Ending::Failed(error) => {
+                (Body::Failed { error: error.clone() }, Some(State::Failed { error }))
+            }
+            Ending::Stopped(Stop::Cancelled) => (Body::Cancelled, Some(State::Cancelled)),
+            Ending::Stopped(Stop::Interrupted) => (Body::Interrupted, None),
+            Ending::Stopped(lost @ (Stop::TakenOver(_) | Stop::JournalLost(_))) => {
+                *state = None;
+                shared.reporter.emit(Body::Failed { error: lost.to_string() });
+                return Ok(());
+            }
+        };
+        // What was stopped must still be able to say how it ended.
+        let unstopped = Control::default();
+        if let (Some(State::Paused { phase }), Some(State::Done)) = (&*state, &last) {
+            // The pause came after the last step.
+            let update = Update::of(State::Running { phase: phase.clone() });
+            shared.save(&mut state, &update, &unstopped).await?;
+        }
+        let progress = shared.reporter.latest_progress();
+        let update = Update { state: last, progress, checkpoint: None };
+        shared.save(&mut state, &update, &unstopped).await?;
+        retry("end the ownership of the job", &BUDGET, &unstopped, is_transient, |_| {
+            shared.journal.release(&shared.id, shared.epoch)
+        })
+        .await
+        .map_err(RunError::from)?;
+        *state = None;
+        shared.reporter.emit(body);
+        Ok(())
+    }
+}
+
+/// For one save: enough for a database that elects a new primary.
+const BUDGET: Budget = Budget {
+    attempts_max: 50,
+    elapsed_max: Duration::from_secs(30),
+    backoff: Backoff { first_ms: 50, max_ms: 2_000 },
+};
+
+fn is_transient(error: &JournalError) -> bool {
+    error.is_transient()
+}
+
+impl Shared {
+    /// Saves under the lock on the state, and keeps the state that was saved.
+    async fn save(
+        &self,
+        state: &mut Option<State>,
+        update: &Update,
+        control: &Control,
+    ) -> Result<Asked, RunError> {
+        let saved = retry("save the state of the job", &BUDGET, control, is_transient, |_| {
+            self.journal.save(&self.id, self.epoch, update)
+        })
+        .await
+        .map_err(RunError::from);
+        match &saved {
+            Ok(_) => {
+                if let Some(saved) = &update.state {
+                    *state = Some(saved.clone());
+                }
+            }
+            Err(RunError::Journal(JournalError::Fenced { .. })) => self.taken_over(),
+            Err(_) => {}
+        }
+        saved
+    }
+
+    fn taken_over(&self) {
+        self.control.stop(Stop::TakenOver(format!("job {} has a new owner", self.id)));
+    }
+
+    /// One sign of life: saves progress, and does what the operator wants.
+    async fn beat(&self) -> Result<(), RunError> {
+        let mut state = self.state.lock().await;
+        if state.is_none() {
+            return Ok(());
+        }
+        let update = Update { progress: self.reporter.latest_progress(), ..Update::default() };
+        // Not retried: the next beat is the retry.
+        let asked = self.journal.save(&self.id, self.epoch, &update).await?;
+        self.control.throttle().set(asked.limits).map_err(JournalError::from)?;
+        match asked.control {
+            Requested::Run => self.go_on(&mut state).await,
+            Requested::Pause => self.pause(&mut state).await,
+            Requested::Cancel => {
+                self.control.request(Requested::Cancel);
+                Ok(())
+            }
+        }
+    }
+
+    async fn pause(&self, state: &mut Option<State>) -> Result<(), RunError> {
+        if self.control.is_paused() {
+            return Ok(());
+        }
+        if let Some(State::Running { phase }) = state {
+            let update = Update::of(State::Paused { phase: phase.clone() });
+            self.save(state, &update, &self.control).await?;
+        }
+        self.control.request(Requested::Pause);
+        self.reporter.emit(Body::Paused { cause: "paused by the operator".to_owned() });
+        Ok(())
+    }
+
+    async fn go_on(&self, state: &mut Option<State>) -> Result<(), RunError> {
+        if let Some(State::Paused { phase }) = state {
+            let update = Update::of(State::Running { phase: phase.clone() });
+            self.save(state, &update, &self.control).await?;
+        }
+        if self.control.is_paused() {
+            self.control.request(Requested::Run);
+            self.reporter.emit(Body::Resumed);
+        }
+        Ok(())
+    }
+}
+
+/// Beats until the run ends, or until the journal says or silence means that it must.
+async fn heartbeats(shared: Arc<Shared>) {
+    let Pace { heartbeat, stale_after } = shared.pace;
+    let mut alive = Instant::now();
+    loop {
+        tokio::time::sleep(heartbeat).await;
+        if shared.state.lock().await.is_none() {
+            return;
+        }
+        let began = Instant::now();
+        let failure = match tokio::time::timeout(stale_after, shared.beat()).await {
+            Ok(Ok(())) => {
+                alive = began;
+                continue;
+            }
+            Ok(Err(RunError::Stopped(_))) => continue,
+            Ok(Err(RunError::Journal(JournalError::Fenced { .. }))) => {
+                return shared.taken_over();
+            }
+            Ok(Err(RunError::Journal(error))) if !error.is_transient() => {
+                return shared.control.stop(Stop::JournalLost(error.to_string()));
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer".to_owned(),
+        };
+        let silent = alive.elapsed();
+        if silent >= stale_after {
+            let why = format!("{failure}; for {} ms", silent.as_millis());
+            return shared.control.stop(Stop::JournalLost(why));
+        }
+        shared.reporter.warning(
+            "journal_unreachable",
+            format!("the job's state could not be saved: {failure}"),
+            format!("the job stops if this lasts {} s", stale_after.as_secs()),
+        );
+    }
+}
+
+impl From<RetryError<JournalError>> for RunError {
+    fn from(error: RetryError<JournalError>) -> Self {
+        match error {
+            RetryError::Stopped(stop) => RunError::Stopped(stop),
+            RetryError::Failed { last, .. } if !last.is_transient() => RunError::Journal(last),
+            failed => RunError::Unreachable(Box::new(failed)),
+        }
+    }
+}
+
+impl Update {
+    /// Saves a state alone.
+    pub fn of(state: State) -> Self {
+        Self { state: Some(state), ..Self::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::FileJournal;
+    use crate::journal::Request;
+    use crate::record::Limits;
+
+    const PACE: Pace =
+        Pace { heartbeat: Duration::from_millis(10), stale_after: Duration::from_secs(60) };
+
+    struct Bench {
+        journal: Arc<dyn Journal>,
+        id: JobId,
+        events: Events,
+        _directory: tempfile::TempDir,
+    }
+
+    impl Bench {
+        async fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let journal: Arc<dyn Journal> = Arc::new(FileJournal::open(directory.path()).unwrap());
+            let record = Record::new("test", Value::Null, 1);
+            journal.create(&record).await.unwrap();
+            let events = Events::default();
+            Self { journal, id: record.id, events, _directory: directory }
+        }
+
+        async fn begin(&self) -> Run {
+            self.begin_with(CancellationToken::new()).await
+        }
+
+        async fn begin_with(&self, interrupted: CancellationToken) -> Run {
+            let journal = Arc::clone(&self.journal);
+            Run::begin(journal, &self.id, "host/1", PACE, &self.events, interrupted).await.unwrap()
+        }
+
+        async fn request(&self, request: Request) {
+            self.journal.request(&self.id, &request).await.unwrap();
+        }
+
+        async fn control(&self, wanted: Requested) {
+            self.request(Request::Control(wanted)).await;
+        }
+
+        async fn state(&self) -> State {
+            self.journal.load(&self.id).await.unwrap().state
+        }
+
+        /// Waits, with a bound that only a broken heartbeat reaches.
+        async fn until(&self, state: State) {
+            let reached = async {
+                while self.state().await != state {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(60), reached).await.unwrap();
+        }
+    }
+
+    fn running(phase: &str) -> State {
+        State::Running { phase: phase.to_owned() }
+    }
+
+    fn paused(phase: &str) -> State {
+        State::Paused { phase: phase.to_owned() }
+    }
+
+    #[tokio::test]
+    async fn a_run_goes_from_its_claim_to_done() {
+        let bench = Bench::new().await;
+        let run = bench.begin().await;
+        run.enter("copy").await.unwrap();
+        run.save(Value::from(7)).await.unwrap();
+        run.end(Ending::Done).await.unwrap();
+        let record = bench.journal.load(&bench.id).await.unwrap();
+        assert_eq!((record.state, record.checkpoint), (State::Done, Value::from(7)));
+        assert_eq!(record.owner, None);
+    }
+
+    #[tokio::test]
+    async fn a_pause_from_another_process_holds_the_operation_and_is_persisted() {
+        let bench = Bench::new().await;
+        let run = bench.begin().await;
+        run.enter("copy").await.unwrap();
+        bench.control(Requested::Pause).await;
+        bench.until(paused("copy")).await;
+        let control = run.control().clone();
+        let step = tokio::spawn(async move { control.checkpoint().await });
+        assert!(!step.is_finished());
+        bench.control(Requested::Run).await;
+        assert_eq!(step.await.unwrap(), Ok(()));
+        bench.until(running("copy")).await;
+    }
+
+    #[tokio::test]
+    async fn a_cancel_from_another_process_ends_the_operation() {
+        let bench = Bench::new().await;
+        let run = bench.begin().await;
+        run.enter("copy").await.unwrap();
+        bench.control(Requested::Cancel).await;
+        let ended = run.control().sleep(Duration::from_secs(60)).await;
+        assert_eq!(ended, Err(Stop::Cancelled));
+        run.end(Ending::Stopped(Stop::Cancelled)).await.unwrap();
+        assert_eq!(bench.state().await, State::Cancelled);
+    }
+
+    #[tokio::test]
+    async fn limits_from_another_process_reach_the_throttle() {
+        let bench = Bench::new().await;
+        let run = bench.begin().await;
+        let limits = Limits { bytes_s: Some(5), ..Limits::default() };
+        bench.request(Request::Limits(limits)).await;
+        let reached = async {
+            while run.control().throttle().limits() != limits {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), reached).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_takeover_stops_the_run_and_nothing_more_is_saved() {
+        let bench = Bench::new().await;
+        let run = bench.begin().await;
+        run.enter("copy").await.unwrap();
+        bench.journal.claim(&bench.id, "host/2", 0).await.unwrap();
+        let ended = run.control().sleep(Duration::from_secs(60)).await;
+        assert!(matches!(ended, Err(Stop::TakenOver(_))), "{ended:?}");
+        assert!(matches!(run.save(Value::from(1)).await, Err(RunError::Stopped(_))));
+        assert_eq!(bench.journal.load(&bench.id).await.unwrap().checkpoint, Value::Null);
+    }
+
+    #[tokio::test]
+    async fn an_interrupted_job_is_resumed_in_its_phase_at_once() {
+        let bench = Bench::new().await;
+        let interrupted = CancellationToken::new();
+        let run = bench.begin_with(interrupted.clone()).await;
+        run.enter("copy").await.unwrap();
+        interrupted.cancel();
+        assert_eq!(run.control().checkpoint().await, Err(Stop::Interrupted));
+        run.end(Ending::Stopped(Stop::Interrupted)).await.unwrap();
+        let again = bench.begin().await;
+        assert_eq!(again.record().state, running("copy"));
+        assert!(again.epoch() > run.epoch());
+    }
+
+    #[tokio::test]
+    async fn a_job_that_was_paused_when_its_process_died_goes_on_when_asked() {
+        let bench = Bench::new().await;
+        let run = bench.begin().await;
+        run.enter("copy").await.unwrap();
+        bench.control(Requested::Pause).await;
+        bench.until(paused("copy")).await;
+        run.end(Ending::Stopped(Stop::Interrupted)).await.unwrap();
+        bench.control(Requested::Run).await;
+        let again = bench.begin().await;
+        again.enter("connect").await.unwrap();
+        assert_eq!(bench.state().await, running("connect"));
+    }
+
+    #[tokio::test]
+    async fn what_ends_while_paused_is_done() {
+        let bench = Bench::new().await;
+        let run = bench.begin().await;
+        run.enter("copy").await.unwrap();
+        bench.control(Requested::Pause).await;
+        bench.until(paused("copy")).await;
+        run.end(Ending::Done).await.unwrap();
+        assert_eq!(bench.state().await, State::Done);
+    }
+
+    #[tokio::test]
+    async fn a_journal_that_is_gone_stops_the_run() {
+        let bench = Bench::new().await;
+        let pace = Pace { stale_after: Duration::from_millis(200), ..PACE };
+        let journal = Arc::clone(&bench.journal);
+        let token = CancellationToken::new();
+        let run = Run::begin(journal, &bench.id, "p", pace, &bench.events, token).await.unwrap();
+        std::fs::remove_dir_all(bench._directory.path()).unwrap();
+        let ended = run.control().sleep(Duration::from_secs(60)).await;
+        assert!(matches!(ended, Err(Stop::JournalLost(_))), "{ended:?}");
+    }
+
+    #[tokio::test]
+    async fn the_stream_tells_the_whole_run() {
+        let bench = Bench::new().await;
+        let mut subscription = bench.events.subscribe();
+        let run = bench.begin().await;
+        run.enter("copy").await.unwrap();
+        run.enter("replay").await.unwrap();
+        run.end(Ending::Failed("no space".to_owned())).await.unwrap();
+        let said: Vec<Body> =
+            std::iter::from_fn(|| subscription.try_next()).map(|event| event.body).collect();
+        let phase = |from: Option<&str>, to: &str| Body::Phase {
+            from: from.map(str::to_owned),
+            to: to.to_owned(),
+        };
+        let failed = Body::Failed { error: "no space".to_owned() };
+        assert_eq!(said, [phase(None, "copy"), phase(Some("copy"), "replay"), failed]);
+    }
+}
