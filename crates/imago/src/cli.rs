@@ -66,6 +66,10 @@ pub enum ProgressMode {
 /// The verbs; one module of [`cmd`] each.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
+    /// Compare a copy with its source, document for document, and say what differs.
+    Verify(cmd::verify::Args),
+    /// Copy again the documents that `verify` found different.
+    Repair(cmd::repair::Args),
     /// Print a completion script for a shell.
     Completions(cmd::completions::Args),
 }
@@ -74,6 +78,8 @@ impl Verb {
     /// Does what was asked. Each verb's future is boxed, so that none makes the others large.
     pub async fn run(self, context: &Context) -> Result<(), Failure> {
         match self {
+            Verb::Verify(args) => Box::pin(cmd::verify::run(args, context)).await,
+            Verb::Repair(args) => Box::pin(cmd::repair::run(args, context)).await,
             Verb::Completions(args) => Box::pin(cmd::completions::run(args, context)).await,
         }
     }

@@ -1,3 +1,5 @@
 //! The verbs: one module each, exposing `Args` (what may be typed) and `run` (what it does).
 
 pub mod completions;
+pub mod repair;
+pub mod verify;

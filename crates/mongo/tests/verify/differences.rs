@@ -110,7 +110,8 @@ fn every_type_of_id_is_aligned() {
 fn a_filter_restricts_both_sides() {
     with_sides("filter", |sides| async move {
         insert(&sides.source, [doc! {"_id": 1, "in": true}, doc! {"_id": 2, "in": false}]).await;
-        insert(&sides.destination, [doc! {"_id": 1, "in": true}, doc! {"_id": 3, "in": false}]).await;
+        insert(&sides.destination, [doc! {"_id": 1, "in": true}, doc! {"_id": 3, "in": false}])
+            .await;
         let spec = Spec { filter: Some(doc! {"in": true}), ..quick() };
         let report = sides.verify(&spec).await;
         assert!(report.is_clean(), "{report:?}");

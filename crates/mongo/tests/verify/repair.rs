@@ -48,7 +48,10 @@ fn repair_mends_what_verify_found() {
         sides.fill(all).await;
         let destination = collection(&sides.destination);
         destination.delete_many(doc! {"_id": {"$lt": 10}}).await.unwrap();
-        destination.update_many(doc! {"_id": {"$gte": 990}}, doc! {"$inc": {"v": 1}}).await.unwrap();
+        destination
+            .update_many(doc! {"_id": {"$gte": 990}}, doc! {"$inc": {"v": 1}})
+            .await
+            .unwrap();
         insert(&sides.destination, [doc! {"_id": "extra"}]).await;
         let (report, _) = repaired(&sides, &quick()).await;
         assert_eq!((report.named, report.repaired), (21, 21), "{report:?}");
@@ -119,7 +122,9 @@ fn swapped_unique_values_are_untangled() {
     with_sides("unique", |sides| async move {
         for side in [&sides.source, &sides.destination] {
             create(side, doc! {}).await;
-            side.create_indexes(&[doc! {"key": {"u": 1}, "name": "u", "unique": true}]).await.unwrap();
+            side.create_indexes(&[doc! {"key": {"u": 1}, "name": "u", "unique": true}])
+                .await
+                .unwrap();
         }
         insert(&sides.source, [doc! {"_id": 1, "u": "a"}, doc! {"_id": 2, "u": "b"}]).await;
         insert(&sides.destination, [doc! {"_id": 1, "u": "b"}, doc! {"_id": 2, "u": "a"}]).await;

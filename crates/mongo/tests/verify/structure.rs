@@ -17,7 +17,8 @@ fn names(differences: &[StructureDifference]) -> Vec<&str> {
 #[test]
 fn options_that_differ_are_named() {
     with_sides("options", |sides| async move {
-        let validator = |least: i32| doc! {"validator": {"v": {"$gte": least}}, "capped": true, "size": 4096};
+        let validator =
+            |least: i32| doc! {"validator": {"v": {"$gte": least}}, "capped": true, "size": 4096};
         create(&sides.source, validator(0)).await;
         create(&sides.destination, validator(1)).await;
         let report = sides.verify(&quick()).await;
@@ -49,7 +50,11 @@ fn equal_structures_are_clean() {
         for side in [&sides.source, &sides.destination] {
             create(side, doc! {"collation": {"locale": "de", "strength": 1}}).await;
             index(side, doc! {"key": {"a": 1}, "name": "a", "expireAfterSeconds": 60}).await;
-            index(side, doc! {"key": {"t": "text"}, "name": "t", "collation": {"locale": "simple"}}).await;
+            index(
+                side,
+                doc! {"key": {"t": "text"}, "name": "t", "collation": {"locale": "simple"}},
+            )
+            .await;
         }
         let report = sides.verify(&quick()).await;
         assert!(report.is_clean(), "{report:?}");

@@ -76,8 +76,10 @@ pub async fn create(side: &Handle, options: Document) {
 }
 
 pub async fn insert(side: &Handle, documents: impl IntoIterator<Item = Document>) {
-    let raw: Vec<RawDocumentBuf> =
-        documents.into_iter().map(|document| RawDocumentBuf::try_from(&document).unwrap()).collect();
+    let raw: Vec<RawDocumentBuf> = documents
+        .into_iter()
+        .map(|document| RawDocumentBuf::try_from(&document).unwrap())
+        .collect();
     collection(side).insert_many(raw).await.unwrap();
 }
 
