@@ -15,6 +15,7 @@ pub mod load;
 pub mod namespace;
 pub mod order;
 pub mod snapshot;
+pub mod repair;
 pub mod verify;
 mod write;
 

@@ -3,3 +3,5 @@
 pub mod completions;
 pub mod testbed;
 pub mod load;
+pub mod repair;
+pub mod verify;
