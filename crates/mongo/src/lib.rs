@@ -11,6 +11,7 @@ pub mod error;
 pub mod ext_json;
 pub mod lead;
 pub mod leases;
+pub mod journal;
 pub mod load;
 pub mod namespace;
 pub mod order;
