@@ -11,7 +11,7 @@ use crate::error::{Error, Result, TRANSIENT, code};
 ///
 /// # Errors
 /// Usage, with what the server said, if it does not understand the filter.
-pub(super) async fn check(side: &Handle, filter: &Document) -> Result<()> {
+pub async fn check(side: &Handle, filter: &Document) -> Result<()> {
     let command = rawdoc! {
         "find": side.ns.coll.as_str(),
         "filter": encoded(filter)?,
