@@ -9,9 +9,14 @@ pub mod converge;
 pub mod endpoint;
 pub mod error;
 pub mod ext_json;
+pub mod lead;
+pub mod leases;
+pub mod journal;
 pub mod load;
 pub mod namespace;
 pub mod order;
+pub mod snapshot;
+pub mod repair;
 pub mod verify;
 mod write;
 

@@ -25,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::order::Id;
 
 mod feed;
+mod filter;
 mod full;
 mod last_ops;
 mod lookup;
@@ -215,6 +216,9 @@ pub async fn verify(
     watch: &mut dyn Watch,
 ) -> Result<Report> {
     let began = std::time::Instant::now();
+    if let Some(filter) = &spec.filter {
+        filter::check(source, filter).await?;
+    }
     let left = defined(source).await?;
     let right = defined(destination).await?;
     let mut report = Report {

@@ -2,3 +2,6 @@
 
 pub mod completions;
 pub mod testbed;
+pub mod load;
+pub mod repair;
+pub mod verify;
