@@ -95,10 +95,13 @@ fn the_environment_sets_options() {
 
 #[test]
 fn what_is_typed_is_over_the_environment() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut command = imago(directory.path());
-    command.args(["completions", "bash", "--progress", "none"]).env("IMAGO_PROGRESS", "loud");
-    assert_completions(&command.output().unwrap());
+    for typed in
+        [["--log", "warn", "completions", "bash"], ["completions", "bash", "--log", "warn"]]
+    {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = imago(directory.path());
+        assert_completions(&command.args(typed).env("IMAGO_LOG", "imago=[").output().unwrap());
+    }
 }
 
 #[test]

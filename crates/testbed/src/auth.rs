@@ -79,12 +79,9 @@ impl Admin<'_> {
         match answer {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(match *error.kind {
-                ErrorKind::Command(error) => Error::Refused {
-                    node,
-                    command: name,
-                    message: error.message,
-                    code: error.code,
-                },
+                ErrorKind::Command(error) => {
+                    Error::Refused { node, command: name, message: error.message, code: error.code }
+                }
                 _ => Error::Unanswered { node, command: name, reason: error.to_string() },
             }),
             Err(_) => {

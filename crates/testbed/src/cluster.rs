@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::auth::{Admin, Credentials, User};
 use crate::binary;
 use crate::error::{Error, Result};
+use crate::front::Front;
 use crate::process::ProcessId;
 use crate::replica_set::{Purpose, ReplicaSet, Site};
 use crate::scratch::Scratch;
@@ -142,7 +143,8 @@ pub struct NodeInfo {
 /// A running cluster; dropping it kills its servers and removes their data.
 #[derive(Debug)]
 pub struct Cluster {
-    // Fields drop in this order: servers before the folder that holds their data.
+    // Fields drop in this order: the router, then the servers, then the folder with their data.
+    front: Option<Front>,
     sets: Vec<ReplicaSet>,
     credentials: Option<Credentials>,
     spec: ClusterSpec,
@@ -164,9 +166,10 @@ impl Cluster {
             Box::pin(ReplicaSet::start(name, purpose, count, &spec, &site))
         });
         let sets = try_join_all(starts).await?;
-        let cluster = Self { sets, credentials, spec, scratch };
+        let mut cluster = Self { front: None, sets, credentials, spec, scratch };
         if cluster.spec.shards.is_some() {
             Box::pin(cluster.add_shards()).await?;
+            cluster.front = Some(Box::pin(cluster.start_front()).await?);
         }
         Ok(cluster)
     }
@@ -184,6 +187,17 @@ impl Cluster {
         Ok(())
     }
 
+    async fn start_front(&self) -> Result<Front> {
+        Front::start(
+            format!("{}-router", self.spec.name),
+            binary::find_mongos()?,
+            self.config_set().seed(),
+            self.credentials.as_ref(),
+            self.scratch.path(),
+        )
+        .await
+    }
+
     fn config_set(&self) -> &ReplicaSet {
         let config = self.sets.iter().find(|set| set.purpose == Purpose::Config);
         config.expect("a sharded cluster has a config replica set")
@@ -191,6 +205,10 @@ impl Cluster {
 
     pub(crate) fn admin(&self) -> Admin<'_> {
         Admin { credentials: self.credentials.as_ref() }
+    }
+
+    pub(crate) fn front(&self) -> Option<&Front> {
+        self.front.as_ref()
     }
 
     pub(crate) fn sets(&self) -> &[ReplicaSet] {
@@ -223,7 +241,10 @@ impl Cluster {
 
     fn uri_as(&self, user: Option<&User>) -> String {
         let set = &self.sets[0];
-        connection_string(user, &set.addresses(), Some(&set.name))
+        match &self.front {
+            Some(front) => connection_string(user, &front.address(), None),
+            None => connection_string(user, &set.addresses(), Some(&set.name)),
+        }
     }
 
     /// Who may do what; `None` without authorisation.
@@ -250,7 +271,7 @@ impl Cluster {
             let role = if set.purpose == Purpose::Config { Role::Config } else { Role::Member };
             set.members.iter().map(move |server| node_info(server, &set.name, role))
         });
-        members.collect()
+        members.chain(self.front.as_ref().map(Front::info)).collect()
     }
 
     /// The folder with data and logs.

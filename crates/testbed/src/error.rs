@@ -48,7 +48,9 @@ pub enum Error {
     },
 
     /// No free port was found.
-    #[error("found no free port on 127.0.0.1 in {attempts} attempts: are too many servers running?")]
+    #[error(
+        "found no free port on 127.0.0.1 in {attempts} attempts: are too many servers running?"
+    )]
     NoPort {
         /// How many ports were tried.
         attempts: u32,

@@ -6,6 +6,7 @@ use bson::doc;
 
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
+use crate::front::Front;
 use crate::replica_set::ReplicaSet;
 use crate::server::Server;
 
@@ -15,7 +16,10 @@ const STEP_DOWN_S: i32 = 5;
 impl Cluster {
     /// Kills a node at once (kill -9). Its port and data stay its own.
     pub fn kill(&self, node: &str) -> Result<()> {
-        self.server(node)?.kill()
+        match self.front_named(node) {
+            Some(front) => front.kill(),
+            None => self.server(node)?.kill(),
+        }
     }
 
     /// Stops a node where it is (SIGSTOP): its connections stay open and silent.
@@ -31,6 +35,9 @@ impl Cluster {
     /// Starts a killed node on the same port and data and waits until its replica set has settled
     /// again.
     pub async fn restart(&self, node: &str) -> Result<()> {
+        if let Some(front) = self.front_named(node) {
+            return front.restart().await;
+        }
         self.server(node)?.restart().await?;
         if let Some(set) = self.set_of(node) {
             set.wait_settled().await?;
@@ -93,7 +100,14 @@ impl Cluster {
         }
     }
 
+    fn front_named(&self, node: &str) -> Option<&Front> {
+        self.front().filter(|front| front.name() == node)
+    }
+
     fn server(&self, node: &str) -> Result<&Server> {
+        if let Some(front) = self.front_named(node) {
+            return front.server();
+        }
         let mut servers = self.sets().iter().flat_map(|set| &set.members);
         servers
             .find(|server| server.name() == node)

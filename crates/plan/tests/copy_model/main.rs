@@ -22,5 +22,6 @@ mod lead;
 mod live;
 mod naive;
 mod protocol;
+mod sightings;
 mod source;
 mod worker;

@@ -58,7 +58,9 @@ pub async fn up(spec: &ClusterSpec, registry: &Registry, command: Command) -> Re
     let outcome = match reported {
         Ok(Ok(Report::Ready(standing))) => stay(&mut keeper).await.map(|()| *standing),
         Ok(Ok(Report::Failed(reason))) => Err(reason),
-        Ok(Err(error)) => Err(format!("its keeper ended early ({error}): {}", tail(name, registry))),
+        Ok(Err(error)) => {
+            Err(format!("its keeper ended early ({error}): {}", tail(name, registry)))
+        }
         Err(_) => Err(format!("it was not ready within {} s", READY_BOUND.as_secs())),
     };
     if outcome.is_err() {

@@ -94,9 +94,8 @@ async fn look_at_node(node: &NodeInfo) -> NodeStatus {
 
 fn health(keeper: Liveness, phase: Phase, nodes: &[NodeStatus]) -> Health {
     let silent = |node: &NodeStatus| node.state.is_none_or(|state| state == "neither");
-    let led = |set: &str| {
-        nodes.iter().any(|node| node.node.set == set && node.state == Some("primary"))
-    };
+    let led =
+        |set: &str| nodes.iter().any(|node| node.node.set == set && node.state == Some("primary"));
     let leaderless = |node: &NodeStatus| node.node.role != Role::Router && !led(&node.node.set);
     match (keeper, phase) {
         (Liveness::Gone, _) => Health::Dead,

@@ -1,0 +1,311 @@
+//! What servers answer, and failures in the shape in which a server reports them.
+//!
+//! Invariant: what a client sees carries nothing that only routers and shards tell each other, and
+//! a failure always has a code that drivers understand.
+
+use bson::raw::{CStr, RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::{Bson, Document, Timestamp, doc};
+
+use super::message;
+
+/// Error codes of the server (its `error_codes.yml`) that matter to a router.
+pub(super) mod code {
+    pub(in crate::router) const BAD_VALUE: i32 = 2;
+    pub(in crate::router) const HOST_UNREACHABLE: i32 = 6;
+    pub(in crate::router) const UNAUTHORIZED: i32 = 13;
+    pub(in crate::router) const AUTHENTICATION_FAILED: i32 = 18;
+    pub(in crate::router) const ILLEGAL_OPERATION: i32 = 20;
+    pub(in crate::router) const NAMESPACE_NOT_FOUND: i32 = 26;
+    pub(in crate::router) const CURSOR_NOT_FOUND: i32 = 43;
+    pub(in crate::router) const NAMESPACE_EXISTS: i32 = 48;
+    pub(in crate::router) const COMMAND_NOT_FOUND: i32 = 59;
+    pub(in crate::router) const SHARD_KEY_NOT_FOUND: i32 = 61;
+    pub(in crate::router) const SHARD_NOT_FOUND: i32 = 70;
+    pub(in crate::router) const INVALID_OPTIONS: i32 = 72;
+    pub(in crate::router) const COMMAND_NOT_SUPPORTED: i32 = 115;
+    pub(in crate::router) const NAMESPACE_NOT_SHARDED: i32 = 118;
+    pub(in crate::router) const NO_PRIMARY: i32 = 133;
+    pub(in crate::router) const NO_SUCH_TRANSACTION: i32 = 251;
+    pub(in crate::router) const STALE_DB_VERSION: i32 = 249;
+    pub(in crate::router) const NOT_IN_TRANSACTION: i32 = 263;
+    pub(in crate::router) const WOULD_CHANGE_OWNING_SHARD: i32 = 283;
+    pub(in crate::router) const MECHANISM_UNAVAILABLE: i32 = 334;
+    pub(in crate::router) const NOT_PRIMARY: i32 = 10107;
+    pub(in crate::router) const STALE_CONFIG: i32 = 13388;
+
+    /// Names of the codes that the router itself raises.
+    pub(super) fn name(code: i32) -> &'static str {
+        match code {
+            BAD_VALUE => "BadValue",
+            HOST_UNREACHABLE => "HostUnreachable",
+            UNAUTHORIZED => "Unauthorized",
+            AUTHENTICATION_FAILED => "AuthenticationFailed",
+            ILLEGAL_OPERATION => "IllegalOperation",
+            NAMESPACE_NOT_FOUND => "NamespaceNotFound",
+            CURSOR_NOT_FOUND => "CursorNotFound",
+            NAMESPACE_EXISTS => "NamespaceExists",
+            COMMAND_NOT_FOUND => "CommandNotFound",
+            SHARD_KEY_NOT_FOUND => "ShardKeyNotFound",
+            SHARD_NOT_FOUND => "ShardNotFound",
+            INVALID_OPTIONS => "InvalidOptions",
+            COMMAND_NOT_SUPPORTED => "CommandNotSupported",
+            NAMESPACE_NOT_SHARDED => "NamespaceNotSharded",
+            NO_PRIMARY => "FailedToSatisfyReadPreference",
+            NO_SUCH_TRANSACTION => "NoSuchTransaction",
+            NOT_IN_TRANSACTION => "OperationNotSupportedInTransaction",
+            MECHANISM_UNAVAILABLE => "MechanismUnavailable",
+            STALE_CONFIG => "StaleConfig",
+            _ => "UnknownError",
+        }
+    }
+
+    /// The shard's routing data and the sender's disagree; nothing was executed.
+    pub(in crate::router) fn is_stale(code: i32) -> bool {
+        // StaleEpoch, StaleDbVersion, ShardCannotRefreshDueToLocksHeld, StaleConfig.
+        matches!(code, 150 | STALE_DB_VERSION | 340 | STALE_CONFIG)
+    }
+
+    /// The node refused because it is no primary; nothing was executed.
+    pub(in crate::router) fn is_not_primary(code: i32) -> bool {
+        // NotWritablePrimary, NotPrimaryNoSecondaryOk.
+        matches!(code, NOT_PRIMARY | 13435)
+    }
+
+    /// The operation may or may not have happened; who can tell a repetition may repeat it.
+    pub(in crate::router) fn is_retryable(code: i32) -> bool {
+        // HostNotFound, NetworkTimeout, ShutdownInProgress, FailedToSatisfyReadPreference,
+        // PrimarySteppedDown, ExceededTimeLimit, SocketException, InterruptedAtShutdown,
+        // InterruptedDueToReplStateChange, NotPrimaryOrSecondary.
+        is_not_primary(code)
+            || matches!(
+                code,
+                HOST_UNREACHABLE
+                    | 7
+                    | 89
+                    | 91
+                    | NO_PRIMARY
+                    | 189
+                    | 262
+                    | 9001
+                    | 11600
+                    | 11602
+                    | 13436
+            )
+    }
+}
+
+/// Fields that only routers and shards tell each other.
+fn is_internal(key: &CStr) -> bool {
+    matches!(
+        key.as_str(),
+        "$clusterTime"
+            | "operationTime"
+            | "$configServerState"
+            | "$configTime"
+            | "$topologyTime"
+            | "$gleStats"
+            | "lastCommittedOpTime"
+            | "electionId"
+            | "opTime"
+            | "readOnly"
+    )
+}
+
+/// A server's answer with `ok: 1`, or one that the router composed.
+#[derive(Debug, Clone)]
+pub(super) struct Answer {
+    raw: RawDocumentBuf,
+    /// After which time a read sees what this answer tells of; not where servers tell no time.
+    pub(super) operation_time: Option<Timestamp>,
+    /// The answering node's cluster time.
+    pub(super) cluster_time: Option<Timestamp>,
+}
+
+impl Answer {
+    /// Takes a server's answer apart; one with `ok: 0` is a failure.
+    pub(super) fn of_server(raw: RawDocumentBuf) -> Result<Self, Failure> {
+        let operation_time = raw.get_timestamp("operationTime").ok();
+        let cluster_time = raw
+            .get_document("$clusterTime")
+            .ok()
+            .and_then(|time| time.get_timestamp("clusterTime").ok());
+        if number(&raw, "ok") == Some(1) {
+            return Ok(Self { raw, operation_time, cluster_time });
+        }
+        Err(Failure::of_server(&raw))
+    }
+
+    /// The answer as the server gave it.
+    pub(super) fn raw(&self) -> &RawDocument {
+        &self.raw
+    }
+
+    /// The answer decoded, without what servers tell only each other.
+    pub(super) fn document(&self) -> Result<Document, Failure> {
+        Document::try_from(&*message::without(&self.raw, is_internal)).map_err(Failure::malformed)
+    }
+
+    /// What the client gets, except for the times.
+    pub(super) fn for_client(&self) -> RawDocumentBuf {
+        message::without(&self.raw, is_internal)
+    }
+
+    /// A number in the answer, whatever its numeric type.
+    pub(super) fn number(&self, key: &str) -> Option<i64> {
+        number(&self.raw, key)
+    }
+
+    /// The same answer, to be followed by reads after the node's cluster time: what a server
+    /// answers to a routed command does not tell the operation times of the shards behind it, and
+    /// its cluster time is not before them.
+    pub(super) fn routed(mut self) -> Self {
+        self.operation_time = self.cluster_time.max(self.operation_time);
+        self
+    }
+
+    /// The same time with another content.
+    pub(super) fn with(&self, document: &Document) -> Result<Self, Failure> {
+        let raw = RawDocumentBuf::try_from(document).map_err(Failure::malformed)?;
+        Ok(Self { raw, ..*self })
+    }
+
+    /// The same with one more field.
+    pub(super) fn appended(mut self, key: &str, value: &Document) -> Result<Self, Failure> {
+        let key = bson::raw::CString::try_from(key).map_err(Failure::malformed)?;
+        let value = RawDocumentBuf::try_from(value).map_err(Failure::malformed)?;
+        self.raw.append(key, value);
+        Ok(self)
+    }
+
+    /// The time of both.
+    pub(super) fn not_before(mut self, other: &Self) -> Self {
+        self.operation_time = self.operation_time.max(other.operation_time);
+        self.cluster_time = self.cluster_time.max(other.cluster_time);
+        self
+    }
+}
+
+/// Composes an answer; `document` needs its own `ok`.
+impl TryFrom<Document> for Answer {
+    type Error = Failure;
+
+    fn try_from(document: Document) -> Result<Self, Failure> {
+        let raw = RawDocumentBuf::try_from(&document).map_err(Failure::malformed)?;
+        Ok(Self { raw, operation_time: None, cluster_time: None })
+    }
+}
+
+/// A number in a document, whatever its numeric type.
+#[allow(clippy::cast_possible_truncation)]
+pub(super) fn number(document: &RawDocument, key: &str) -> Option<i64> {
+    match document.get(key).ok().flatten()? {
+        RawBsonRef::Int32(value) => Some(i64::from(value)),
+        RawBsonRef::Int64(value) => Some(value),
+        RawBsonRef::Double(value) => Some(value as i64),
+        RawBsonRef::Boolean(value) => Some(i64::from(value)),
+        _ => None,
+    }
+}
+
+/// A number in a decoded document, whatever its numeric type.
+#[allow(clippy::cast_possible_truncation)]
+pub(super) fn integer(document: &Document, key: &str) -> Option<i64> {
+    match document.get(key)? {
+        Bson::Int32(value) => Some(i64::from(*value)),
+        Bson::Int64(value) => Some(*value),
+        Bson::Double(value) => Some(*value as i64),
+        _ => None,
+    }
+}
+
+/// Why a command failed, in the shape in which a server says so.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{} (code {code})", body.get_str("errmsg").unwrap_or("no message"))]
+pub(super) struct Failure {
+    code: i32,
+    body: Document,
+    /// No answer came: whether the command was executed is unknown.
+    pub(super) unanswered: bool,
+}
+
+impl Failure {
+    /// A failure that the router itself reports.
+    pub(super) fn new(code: i32, message: impl Into<String>) -> Self {
+        let body = doc! {
+            "ok": 0.0, "errmsg": message.into(), "code": code, "codeName": code::name(code),
+        };
+        Self { code, body, unanswered: false }
+    }
+
+    /// A node did not answer; the command may have been executed.
+    pub(super) fn unanswered(node: &str, command: &str, error: &std::io::Error) -> Self {
+        let message = format!("no answer from {node} to `{command}`: {error}");
+        Self { unanswered: true, ..Self::new(code::HOST_UNREACHABLE, message) }
+    }
+
+    fn of_server(raw: &RawDocument) -> Self {
+        let code = number(raw, "code").and_then(|code| i32::try_from(code).ok()).unwrap_or(8);
+        let kept = message::without(raw, is_internal);
+        let body = Document::try_from(&*kept)
+            .unwrap_or_else(|_| doc! { "ok": 0.0, "errmsg": "undecodable refusal", "code": code });
+        Self { code, body, unanswered: false }
+    }
+
+    /// A document that cannot be what the protocol says.
+    pub(super) fn malformed(error: impl std::fmt::Display) -> Self {
+        Self::new(code::BAD_VALUE, format!("malformed document: {error}"))
+    }
+
+    /// The server's error code.
+    pub(super) fn code(&self) -> i32 {
+        self.code
+    }
+
+    /// The whole error as the client gets it.
+    pub(super) fn body(&self) -> &Document {
+        &self.body
+    }
+
+    /// The same with a label by which drivers know what they may do.
+    pub(super) fn labelled(mut self, label: &str) -> Self {
+        match self.body.get_array_mut("errorLabels") {
+            Ok(labels) if labels.iter().any(|known| known.as_str() == Some(label)) => {}
+            Ok(labels) => labels.push(label.into()),
+            Err(_) => {
+                self.body.insert("errorLabels", vec![label]);
+            }
+        }
+        self
+    }
+
+    /// The same, saying what was being done.
+    pub(super) fn context(mut self, what: &str) -> Self {
+        let message = self.body.get_str("errmsg").unwrap_or("no message").to_owned();
+        self.body.insert("errmsg", format!("{what} :: caused by :: {message}"));
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::rawdoc;
+
+    #[test]
+    fn a_client_sees_no_field_that_servers_tell_each_other() {
+        let answer =
+            Answer::of_server(rawdoc! { "n": 1, "electionId": 1, "opTime": 1, "readOnly": false,
+            "lastCommittedOpTime": Timestamp { time: 1, increment: 1 }, "ok": 1.0 });
+        assert_eq!(answer.unwrap().document().unwrap(), doc! { "n": 1, "ok": 1.0 });
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_details_and_gains_each_label_once() {
+        let refused = rawdoc! { "ok": 0.0, "code": 283, "errmsg": "x", "preImage": { "a": 1 } };
+        let failure = Answer::of_server(refused).unwrap_err();
+        let failure = failure.labelled("L").labelled("L");
+        assert_eq!(failure.code(), 283);
+        assert_eq!(failure.body().get_array("errorLabels").unwrap().len(), 1);
+        assert_eq!(failure.body().get_document("preImage").unwrap(), &doc! { "a": 1 });
+    }
+}

@@ -1,0 +1,223 @@
+//! Which shard owns what, as the config server says, remembered until a shard disagrees.
+//!
+//! Every versioned command carries the version of what is remembered here; a shard that knows
+//! better refuses it without executing anything, and the entry is read again. So a stale entry
+//! costs a round trip and never a wrong result (the servers' shard versioning protocol).
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bson::oid::ObjectId;
+use bson::{Bson, Document, Timestamp, doc};
+
+use super::shard_key::{self, ShardKey};
+
+/// What is known of one collection's place.
+#[derive(Debug, Clone)]
+pub(super) enum Placement {
+    /// The whole collection is on its database's primary shard, or does not exist.
+    Unsharded {
+        /// The primary shard's id.
+        shard: String,
+        /// `version` of the database's entry in the catalog.
+        database_version: Document,
+    },
+    /// The collection is in chunks.
+    Sharded(Arc<Sharded>),
+}
+
+/// A sharded collection.
+#[derive(Debug)]
+pub(super) struct Sharded {
+    /// The fields that place a document.
+    pub(super) key: ShardKey,
+    /// The collection's entry in `config.collections`.
+    pub(super) entry: Document,
+    /// The chunks in order of their bounds.
+    chunks: Vec<Chunk>,
+}
+
+/// A range of the shard key and who owns it.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    /// The lowest place in it.
+    pub(super) min: Vec<Bson>,
+    /// The first place behind it.
+    pub(super) max: Vec<Bson>,
+    /// The owner's id.
+    pub(super) shard: String,
+    /// The chunk's entry in `config.chunks`.
+    pub(super) entry: Document,
+}
+
+impl Sharded {
+    /// Reads the catalog's entries of one collection; `chunks` are in order of `min`.
+    pub(super) fn new(entry: Document, chunks: Vec<Document>) -> Self {
+        let key = ShardKey::new(entry.get_document("key").unwrap_or(&Document::new()));
+        let bound = |chunk: &Document, end: &str| {
+            key.bound(chunk.get_document(end).unwrap_or(&Document::new()))
+        };
+        let chunks = chunks.into_iter().map(|chunk| Chunk {
+            min: bound(&chunk, "min"),
+            max: bound(&chunk, "max"),
+            shard: chunk.get_str("shard").unwrap_or_default().to_owned(),
+            entry: chunk,
+        });
+        let chunks = chunks.collect();
+        Self { key, entry, chunks }
+    }
+
+    /// The chunk at a place; `None` if only the servers can compare it with the bounds.
+    pub(super) fn chunk_at(&self, place: &[Bson]) -> Option<&Chunk> {
+        let mut undecided = false;
+        let found = self.chunks.binary_search_by(|chunk| {
+            let above = shard_key::compare(&chunk.min, place);
+            let below = shard_key::compare(&chunk.max, place);
+            match (above, below) {
+                (Some(Ordering::Greater), _) => Ordering::Greater,
+                (Some(_), Some(Ordering::Greater)) => Ordering::Equal,
+                (Some(_), Some(_)) => Ordering::Less,
+                _ => {
+                    undecided = true;
+                    Ordering::Equal
+                }
+            }
+        });
+        // The last chunk has the highest possible bound, and it belongs to it.
+        let index = found.unwrap_or_else(|at| at.min(self.chunks.len().saturating_sub(1)));
+        if undecided { None } else { self.chunks.get(index) }
+    }
+
+    /// The chunk that begins at this bound.
+    pub(super) fn chunk_from(&self, min: &Document) -> Option<&Chunk> {
+        let bound = self.key.bound(min);
+        self.chunks.iter().find(|chunk| chunk.min == bound)
+    }
+
+    /// The ids of the shards that own chunks, in order of their first chunk.
+    pub(super) fn owners(&self) -> Vec<String> {
+        let mut owners: Vec<String> = Vec::new();
+        for chunk in &self.chunks {
+            if !owners.contains(&chunk.shard) {
+                owners.push(chunk.shard.clone());
+            }
+        }
+        owners
+    }
+
+    /// The version by which a shard checks that the sender knows what the shard owns: the highest
+    /// of its chunks, or zero for a shard that owns none.
+    pub(super) fn version(&self, shard: &str) -> Document {
+        let of_chunk = |chunk: &Chunk| chunk.entry.get_timestamp("lastmod").ok();
+        let owned = self.chunks.iter().filter(|chunk| chunk.shard == shard);
+        let highest = owned.filter_map(of_chunk).max();
+        doc! {
+            "t": self.entry.get("timestamp").cloned(),
+            "e": self.entry.get("lastmodEpoch").cloned(),
+            "v": highest.unwrap_or(Timestamp { time: 0, increment: 0 }),
+        }
+    }
+
+    /// The default collation, if it is not the simple one.
+    pub(super) fn collation(&self) -> Option<&Document> {
+        self.entry.get_document("defaultCollation").ok()
+    }
+}
+
+/// The version that says: the collection is not sharded.
+pub(super) fn unsharded_version() -> Document {
+    let zero = Timestamp { time: 0, increment: 0 };
+    doc! { "t": zero, "e": ObjectId::from_bytes([0; 12]), "v": zero }
+}
+
+/// The version that says: write what you own and filter the rest, do not compare versions. It is
+/// what a broadcast carries, because half of one cannot be taken back.
+pub(super) fn ignored_version() -> Document {
+    let highest = Timestamp { time: u32::MAX, increment: u32::MAX };
+    doc! {
+        "t": highest, "e": ObjectId::from_bytes([0xff; 12]),
+        "v": Timestamp { time: 0, increment: 0 },
+    }
+}
+
+/// Remembered placements. Bounded: beyond [`ENTRIES_MAX`] it starts afresh.
+#[derive(Debug, Default)]
+pub(super) struct Catalog(Mutex<HashMap<String, Placement>>);
+
+const ENTRIES_MAX: usize = 4_096;
+
+impl Catalog {
+    /// What is remembered of `namespace`.
+    pub(super) fn get(&self, namespace: &str) -> Option<Placement> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(namespace).cloned()
+    }
+
+    /// Remembers a placement.
+    pub(super) fn put(&self, namespace: &str, placement: &Placement) {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.len() >= ENTRIES_MAX {
+            entries.clear();
+        }
+        entries.insert(namespace.to_owned(), placement.clone());
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Forgets one collection.
+    pub(super) fn forget(&self, namespace: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
+    }
+
+    /// Forgets all collections of a database.
+    pub(super) fn forget_database(&self, database: &str) {
+        let prefix = format!("{database}.");
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.retain(|namespace, _| !namespace.starts_with(&prefix));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::bson;
+
+    fn collection() -> Sharded {
+        let version = |minor| Timestamp { time: 2, increment: minor };
+        let chunks = vec![
+            doc! { "min": { "k": Bson::MinKey }, "max": { "k": 50 }, "shard": "a", "lastmod": version(1) },
+            doc! { "min": { "k": 50 }, "max": { "k": "m" }, "shard": "b", "lastmod": version(0) },
+            doc! { "min": { "k": "m" }, "max": { "k": Bson::MaxKey }, "shard": "a", "lastmod": version(7) },
+        ];
+        Sharded::new(doc! { "key": { "k": 1 } }, chunks)
+    }
+
+    #[test]
+    fn a_place_is_in_the_chunk_whose_lower_bound_it_reaches() {
+        let collection = collection();
+        let expected = [
+            (Bson::MinKey, "a", 1),
+            (bson!(49.9), "a", 1),
+            (bson!(50), "b", 0),
+            (bson!("l"), "b", 0),
+            (bson!("m"), "a", 7),
+            (Bson::MaxKey, "a", 7),
+        ];
+        for (value, shard, minor) in expected {
+            let chunk = collection.chunk_at(std::slice::from_ref(&value)).unwrap();
+            let version = chunk.entry.get_timestamp("lastmod").unwrap();
+            assert_eq!((&*chunk.shard, version.increment), (shard, minor), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_shards_version_is_its_highest_chunks() {
+        let version = |shard| collection().version(shard).get_timestamp("v").unwrap();
+        assert_eq!(version("a"), Timestamp { time: 2, increment: 7 });
+        assert_eq!(version("b"), Timestamp { time: 2, increment: 0 });
+        assert_eq!(version("c"), Timestamp { time: 0, increment: 0 });
+    }
+}

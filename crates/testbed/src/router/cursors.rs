@@ -1,0 +1,166 @@
+//! Where each open cursor lives.
+//!
+//! A cursor is known only to the node that opened it, so a `getMore` must go there. Bounded: past
+//! [`CURSORS_MAX`] the cursor that was used longest ago is forgotten, and its client is told that
+//! the cursor is not found, as after a server's own time-out.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+
+use bson::RawDocumentBuf;
+
+use super::answer::Failure;
+
+const CURSORS_MAX: usize = 10_000;
+
+/// Who continues a cursor.
+#[derive(Debug, Clone)]
+pub(super) enum Home {
+    /// A node's own cursor, or one that the node merges from several shards.
+    Node {
+        /// The node's address.
+        address: String,
+        /// The command with which to continue: `getMore` or `clusterGetMore`.
+        command: &'static str,
+    },
+    /// The router itself, which holds the rest.
+    Here,
+}
+
+#[derive(Debug)]
+struct Cursor {
+    home: Home,
+    user: Option<String>,
+    rest: VecDeque<RawDocumentBuf>,
+    used: u64,
+}
+
+/// The open cursors by id.
+#[derive(Debug, Default)]
+pub(super) struct Cursors(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    open: HashMap<i64, Cursor>,
+    clock: u64,
+}
+
+impl Cursors {
+    /// Remembers where a cursor that `user` opened lives.
+    pub(super) fn open(&self, id: i64, home: Home, user: Option<&str>) {
+        self.insert(id, home, user, VecDeque::new());
+    }
+
+    /// Keeps the documents of a new cursor here; its id.
+    pub(super) fn hold(
+        &self,
+        user: Option<&str>,
+        rest: VecDeque<RawDocumentBuf>,
+    ) -> Result<i64, Failure> {
+        let id = new_id()?;
+        self.insert(id, Home::Here, user, rest);
+        Ok(id)
+    }
+
+    fn insert(&self, id: i64, home: Home, user: Option<&str>, rest: VecDeque<RawDocumentBuf>) {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        table.clock += 1;
+        if table.open.len() >= CURSORS_MAX {
+            let oldest = table.open.iter().min_by_key(|(_, cursor)| cursor.used).map(|(id, _)| *id);
+            if let Some(oldest) = oldest {
+                table.open.remove(&oldest);
+            }
+        }
+        let used = table.clock;
+        table.open.insert(id, Cursor { home, user: user.map(str::to_owned), rest, used });
+    }
+
+    /// Where the cursor lives, if `user` opened it.
+    pub(super) fn home(&self, id: i64, user: Option<&str>) -> Option<Home> {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        table.clock += 1;
+        let now = table.clock;
+        let cursor = table.open.get_mut(&id).filter(|cursor| cursor.user.as_deref() == user)?;
+        cursor.used = now;
+        Some(cursor.home.clone())
+    }
+
+    /// Takes the next documents of a cursor that is held here: at most `count` of them and, after
+    /// the first, `bytes`. Also whether none is left.
+    pub(super) fn next(&self, id: i64, count: usize, bytes: usize) -> (Vec<RawDocumentBuf>, bool) {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(cursor) = table.open.get_mut(&id) else { return (Vec::new(), true) };
+        let batch = take_batch(&mut cursor.rest, count, bytes);
+        let done = cursor.rest.is_empty();
+        (batch, done)
+    }
+
+    /// Forgets a cursor.
+    pub(super) fn close(&self, id: i64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).open.remove(&id);
+    }
+}
+
+/// A random id, as servers give them: it tells nothing, and meets no other node's.
+pub(super) fn new_id() -> Result<i64, Failure> {
+    let random = crate::scratch::random_hex(8)
+        .map_err(|error| Failure::malformed(format!("no random numbers: {error}")))?;
+    let random = u64::from_str_radix(&random, 16).map_err(Failure::malformed)?;
+    Ok(i64::try_from(random >> 1).expect("the highest bit is clear").max(1))
+}
+
+/// Takes at most `count` documents and, after the first, `bytes`.
+pub(super) fn take_batch(
+    rest: &mut VecDeque<RawDocumentBuf>,
+    count: usize,
+    bytes: usize,
+) -> Vec<RawDocumentBuf> {
+    let mut batch = Vec::new();
+    let mut taken = 0;
+    while batch.len() < count
+        && let Some(document) = rest.front()
+    {
+        taken += document.as_bytes().len();
+        if taken > bytes && !batch.is_empty() {
+            break;
+        }
+        batch.extend(rest.pop_front());
+    }
+    batch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::rawdoc;
+
+    #[test]
+    fn a_cursor_is_only_for_the_user_who_opened_it() {
+        let cursors = Cursors::default();
+        cursors.open(1, Home::Here, Some("app"));
+        assert!(cursors.home(1, Some("app")).is_some());
+        assert!(cursors.home(1, Some("other")).is_none());
+        assert!(cursors.home(1, None).is_none());
+    }
+
+    #[test]
+    fn the_cursor_used_longest_ago_makes_room() {
+        let cursors = Cursors::default();
+        for id in 0..CURSORS_MAX {
+            cursors.open(i64::try_from(id).unwrap(), Home::Here, None);
+        }
+        cursors.home(0, None);
+        cursors.open(-1, Home::Here, None);
+        assert!(cursors.home(0, None).is_some());
+        assert!(cursors.home(1, None).is_none());
+    }
+
+    #[test]
+    fn a_batch_ends_at_its_count_or_its_bytes_but_is_never_empty() {
+        let mut rest: VecDeque<_> = (0..10).map(|n| rawdoc! { "n": n }).collect();
+        let size = rest[0].as_bytes().len();
+        assert_eq!(take_batch(&mut rest, 3, usize::MAX).len(), 3);
+        assert_eq!(take_batch(&mut rest, 10, 2 * size).len(), 2);
+        assert_eq!(take_batch(&mut rest, 10, 1).len(), 1);
+    }
+}

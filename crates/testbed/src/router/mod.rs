@@ -1,0 +1,118 @@
+//! A router for sharded clusters, where there is no `mongos`: a proxy of the wire protocol that
+//! ordinary drivers take for one.
+//!
+//! Shard primaries carry the commands with which they route among themselves (`clusterFind` and
+//! its like), the config server the administrative ones, and both check versions of routing data
+//! with each command. The router translates a client's commands to these, keeps cursors with the
+//! node that opened them, retries what a `mongos` would retry, and is the transaction router
+//! itself. It speaks to the servers as the very user as whom the client has logged in, so that
+//! rights and write blocks are theirs to enforce.
+//!
+//! Layers, from the client inwards: `message` (framing), `connection` (one client), `dispatch`
+//! (which command goes where), the families of commands (`read`, `write`, …), `targeting` and
+//! `catalog` (who owns what), `core` (what all share), `backend` and `topology` (the servers).
+
+mod answer;
+mod backend;
+mod caller;
+mod catalog;
+mod change_stream;
+mod connection;
+mod core;
+mod cursors;
+mod ddl;
+mod dispatch;
+mod find_and_modify;
+mod hashed;
+mod hello;
+mod message;
+mod order;
+mod owner_change;
+mod read;
+mod scram;
+mod shard_key;
+mod sharding;
+mod statistics;
+mod stream_merge;
+mod targeting;
+mod topology;
+mod transaction;
+mod transaction_read;
+mod write;
+mod write_outcome;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::task::{JoinHandle, JoinSet};
+
+use self::connection::Connection;
+use self::core::Core;
+use crate::User;
+
+/// What a router routes to.
+#[derive(Debug, Clone)]
+pub struct RouterSpec {
+    /// The config server's replica set: `SET/HOST:PORT,…`.
+    pub config: String,
+    /// The port on 127.0.0.1 to listen on; 0 for any free one.
+    pub port: u16,
+    /// With authorisation: who may log in. The first is the administrator, as whom the router
+    /// reads the cluster's catalog. Empty without authorisation.
+    pub users: Vec<User>,
+}
+
+/// A running router; dropping it ends it and its clients' connections.
+#[derive(Debug)]
+pub struct Router {
+    address: SocketAddr,
+    serving: JoinHandle<()>,
+}
+
+impl Router {
+    /// Starts to listen; the cluster may still be coming up.
+    pub async fn start(spec: RouterSpec) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, spec.port)).await?;
+        let address = listener.local_addr()?;
+        let core = Arc::new(Core::new(&spec.config, spec.users));
+        Ok(Self { address, serving: tokio::spawn(serve(listener, core)) })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn serve(listener: TcpListener, core: Arc<Core>) {
+    // Dropped with this future: the clients' connections end with the router.
+    let mut clients = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, peer)) => {
+                    let serving = Connection::serve(Arc::clone(&core), stream);
+                    clients.spawn(async move {
+                        if let Err(error) = serving.await {
+                            tracing::debug!(%peer, %error, "a client's connection broke");
+                        }
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the router cannot take a connection");
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                }
+            },
+            Some(_) = clients.join_next() => {}
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! An update that gives its document a shard key of another shard.
+//!
+//! The owning shard refuses such an update and tells what the document is and would become
+//! (`WouldChangeOwningShard`). The document is then deleted there and inserted at its new owner in
+//! one transaction: the client's own, or one under the client's session and transaction number, so
+//! that a repetition of the write is recognised as one and refused.
+
+use bson::raw::RawDocumentBuf;
+use bson::{Bson, Document, doc};
+
+use super::answer::{Answer, Failure, code};
+use super::backend::Documents;
+use super::caller::Caller;
+use super::core::Namespace;
+use super::targeting::Endpoint;
+use super::transaction::Transaction;
+
+/// The command that was refused.
+pub(super) struct Change<'a> {
+    pub(super) caller: &'a Caller,
+    pub(super) namespace: &'a Namespace,
+    /// The shard that refused it.
+    pub(super) endpoint: &'a Endpoint,
+    /// The command without its documents.
+    pub(super) body: &'a Document,
+    pub(super) documents: Documents<'a>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Moved {
+    /// The document before; none for an upsert.
+    pub(super) before: Option<Document>,
+    /// The document after.
+    pub(super) after: Document,
+    /// Its `_id`, where it is new.
+    pub(super) upserted: Option<Bson>,
+    /// The times of the last answer.
+    pub(super) times: Answer,
+}
+
+impl Change<'_> {
+    /// Moves the document. `failure` is the refusal.
+    pub(super) async fn run(
+        &self,
+        transaction: Option<&Transaction>,
+        failure: Failure,
+    ) -> Result<Moved, Failure> {
+        if let Some(transaction) = transaction {
+            return Box::pin(self.replace(transaction, &failure)).await;
+        }
+        if !self.body.contains_key("txnNumber") {
+            return Err(Failure::new(
+                code::ILLEGAL_OPERATION,
+                "Must run update to shard key field in a multi-statement transaction or with \
+                 retryWrites: true.",
+            ));
+        }
+        let transaction = self.caller.implicit_transaction(self.body)?;
+        let moved = Box::pin(self.in_own_transaction(&transaction)).await;
+        if moved.is_err() {
+            self.caller.give_up(&transaction).await;
+        }
+        moved
+    }
+
+    async fn in_own_transaction(&self, transaction: &Transaction) -> Result<Moved, Failure> {
+        // Again, now inside: the document may have changed since it was refused.
+        let again = self.caller.at(
+            self.endpoint,
+            self.body.clone(),
+            self.documents,
+            super::core::Repeat::Never,
+            Some(transaction),
+        );
+        let moved = match again.await {
+            Err(failure) if failure.code() == code::WOULD_CHANGE_OWNING_SHARD => {
+                self.replace(transaction, &failure).await?
+            }
+            Err(failure) => return Err(failure),
+            Ok(_) => {
+                return Err(Failure::new(
+                    112,
+                    "the document changed while it was moved to another shard",
+                ));
+            }
+        };
+        let times = self.caller.commit_known(transaction, self.body).await?;
+        Ok(Moved { times, ..moved })
+    }
+
+    async fn replace(
+        &self,
+        transaction: &Transaction,
+        failure: &Failure,
+    ) -> Result<Moved, Failure> {
+        let image = |name: &str| failure.body().get_document(name).ok().cloned();
+        let after =
+            image("postImage").ok_or_else(|| Failure::malformed("refusal without image"))?;
+        let upsert = failure.body().get_bool("shouldUpsert").unwrap_or(false);
+        let before = image("preImage").filter(|_| !upsert);
+        if let Some(before) = &before {
+            self.delete(transaction, before).await?;
+        }
+        let times = self.insert(transaction, &after).await?;
+        let upserted = upsert.then(|| after.get("_id").cloned().unwrap_or(Bson::Null));
+        Ok(Moved { before, after, upserted, times })
+    }
+
+    async fn delete(&self, transaction: &Transaction, before: &Document) -> Result<(), Failure> {
+        // The snapshot pins the document's state; its `_id` is enough on its own shard.
+        let id = before.get("_id").cloned().unwrap_or(Bson::Null);
+        let delete = raw(&doc! { "q": { "_id": { "$eq": id } }, "limit": 1 })?;
+        let body = doc! { "delete": &self.namespace.collection, "$db": &self.namespace.database };
+        let documents = Some(("deletes", &[&*delete][..]));
+        let never = super::core::Repeat::Never;
+        let deleted =
+            self.caller.at(self.endpoint, body, documents, never, Some(transaction)).await?;
+        if deleted.number("n") != Some(1) {
+            return Err(Failure::new(112, "the document vanished while it was moved")
+                .labelled("TransientTransactionError"));
+        }
+        Ok(())
+    }
+
+    async fn insert(&self, transaction: &Transaction, after: &Document) -> Result<Answer, Failure> {
+        let document = raw(after)?;
+        let placement = self.caller.core.placement(self.namespace, false).await?;
+        let endpoint = self.caller.target_document(self.namespace, &placement, &document).await?;
+        let body = doc! { "insert": &self.namespace.collection, "$db": &self.namespace.database };
+        let documents = Some(("documents", &[&*document][..]));
+        let never = super::core::Repeat::Never;
+        let inserted = self.caller.at(&endpoint, body, documents, never, Some(transaction)).await?;
+        let answer = inserted.document()?;
+        let error = answer.get_array("writeErrors").ok().and_then(|errors| errors.first());
+        if let Some(error) = error.and_then(Bson::as_document) {
+            let code = super::answer::integer(error, "code").unwrap_or(8);
+            let code = i32::try_from(code).unwrap_or(8);
+            let message = error.get_str("errmsg").unwrap_or("insert refused");
+            return Err(Failure::new(code, message));
+        }
+        Ok(inserted)
+    }
+}
+
+fn raw(document: &Document) -> Result<RawDocumentBuf, Failure> {
+    RawDocumentBuf::try_from(document).map_err(Failure::malformed)
+}

@@ -1,0 +1,329 @@
+//! find, aggregate, count, distinct, getMore, killCursors.
+//!
+//! The servers route reads themselves (`clusterFind`, `clusterAggregate`, `clusterGetMore`); count
+//! and distinct have no such command and are written as pipelines.
+
+use bson::raw::RawBsonRef;
+use bson::{Bson, Document, RawDocumentBuf, doc};
+
+use super::answer::{Answer, Failure, code, integer};
+use super::caller::{Caller, renamed};
+use super::core::{Namespace, Repeat, database_of, is_config_database};
+use super::cursors::Home;
+
+/// Fields that count and distinct share with aggregate.
+const SHARED_FIELDS: [&str; 9] = [
+    "collation",
+    "hint",
+    "comment",
+    "maxTimeMS",
+    "readConcern",
+    "$readPreference",
+    "lsid",
+    "let",
+    "apiVersion",
+];
+/// What one batch of a cursor that is held here may weigh.
+const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024 - 64 * 1024;
+
+impl Caller {
+    /// find or aggregate outside of a transaction.
+    pub(super) async fn open_cursor(&self, body: Document) -> Result<Answer, Failure> {
+        let command = body.keys().next().cloned().unwrap_or_default();
+        let database = database_of(&body).to_owned();
+        if database == "local" {
+            return Err(Failure::new(
+                code::ILLEGAL_OPERATION,
+                format!("`{command}` on the database local: a router has none"),
+            ));
+        }
+        if is_change_stream(&body) {
+            return self.open_stream(&body).await;
+        }
+        // Without a collection it is about the cluster: operations, sessions.
+        let of_cluster = body.values().next().is_some_and(|v| v.as_str().is_none());
+        if is_config_database(&database) && !of_cluster {
+            return self.open_on_config(body).await;
+        }
+        let (renamed, proceed) = match &*command {
+            "find" => (renamed(&body, "clusterFind"), "clusterGetMore"),
+            _ => (renamed(&body, "clusterAggregate"), "clusterGetMore"),
+        };
+        let writes = writes_out(&body);
+        let repeat = if writes { Repeat::Never } else { Repeat::Safe };
+        self.open_routed(renamed, proceed, repeat).await
+    }
+
+    /// Opens a routed cursor and remembers on which node.
+    async fn open_routed(
+        &self,
+        body: Document,
+        proceed: &'static str,
+        repeat: Repeat,
+    ) -> Result<Answer, Failure> {
+        let mut round: u32 = 0;
+        loop {
+            let route = self.core.route(self.seat + round as usize).await?;
+            let address = route.primary(&self.core.pool).await?;
+            let user = self.user.as_ref();
+            let failure = match self.core.on_node(user, &address, body.clone(), None).await {
+                Ok(answer) => {
+                    self.remember(&answer, &address, proceed);
+                    return Ok(answer.routed());
+                }
+                Err(failure) => failure,
+            };
+            let lost = code::is_retryable(failure.code());
+            if lost {
+                route.forget(&address);
+            }
+            let untouched = code::is_stale(failure.code())
+                || (!failure.unanswered && code::is_not_primary(failure.code()));
+            let again = untouched || (lost && repeat == Repeat::Safe);
+            if !again || round >= super::core::STALE_ROUNDS {
+                return Err(failure);
+            }
+            round += 1;
+            super::caller::pause(round).await;
+        }
+    }
+
+    pub(super) async fn open_on_config(&self, body: Document) -> Result<Answer, Failure> {
+        let config = &self.core.config;
+        let address = config.primary(&self.core.pool).await?;
+        let user = self.user.as_ref();
+        let answer = match self.core.on_node(user, &address, body.clone(), None).await {
+            Err(failure) if code::is_retryable(failure.code()) => {
+                config.forget(&address);
+                let address = config.primary(&self.core.pool).await?;
+                let answer = self.core.on_node(user, &address, body, None).await?;
+                self.remember(&answer, &address, "getMore");
+                return Ok(answer);
+            }
+            answer => answer?,
+        };
+        self.remember(&answer, &address, "getMore");
+        Ok(answer)
+    }
+
+    /// Notes where the cursor of an answer lives, if it stays open.
+    pub(super) fn remember(&self, answer: &Answer, address: &str, proceed: &'static str) {
+        let id = answer.raw().get_document("cursor").ok();
+        let id = id.and_then(|cursor| super::answer::number(cursor, "id")).unwrap_or(0);
+        if id != 0 {
+            let home = Home::Node { address: address.to_owned(), command: proceed };
+            self.core.cursors.open(id, home, self.user_name());
+        }
+    }
+
+    /// getMore.
+    pub(super) async fn get_more(&self, body: Document) -> Result<Answer, Failure> {
+        let id = integer(&body, "getMore").unwrap_or(0);
+        if let Some(more) = self.more_of_stream(&body).await {
+            return more;
+        }
+        let home = self.core.cursors.home(id, self.user_name()).ok_or_else(|| not_found(id))?;
+        let (address, command) = match home {
+            Home::Node { address, command } => (address, command),
+            Home::Here => return self.more_from_here(id, &body),
+        };
+        let user = self.user.as_ref();
+        let run = self.core.on_node(user, &address, renamed(&body, command), None).await;
+        match &run {
+            Ok(answer) => {
+                let cursor = answer.raw().get_document("cursor").map_err(Failure::malformed)?;
+                if super::answer::number(cursor, "id") == Some(0) {
+                    self.core.cursors.close(id);
+                }
+            }
+            // Too slow (MaxTimeMSExpired) leaves an awaiting cursor open; all else ends it.
+            Err(failure) if failure.code() == 50 => {}
+            Err(_) => self.core.cursors.close(id),
+        }
+        let answer = run?;
+        Ok(if command == "clusterGetMore" { answer.routed() } else { answer })
+    }
+
+    fn more_from_here(&self, id: i64, body: &Document) -> Result<Answer, Failure> {
+        let count = integer(body, "batchSize").and_then(|count| usize::try_from(count).ok());
+        let count = count.filter(|count| *count > 0).unwrap_or(usize::MAX);
+        let (batch, done) = self.core.cursors.next(id, count, BATCH_BYTES_MAX);
+        if done {
+            self.core.cursors.close(id);
+        }
+        let collection = body.get_str("collection").unwrap_or_default();
+        let namespace = format!("{}.{collection}", database_of(body));
+        cursor_answer(if done { 0 } else { id }, &namespace, "nextBatch", &batch)
+    }
+
+    /// killCursors.
+    pub(super) async fn kill_cursors(&self, body: Document) -> Result<Answer, Failure> {
+        let listed = body.get_array("cursors").map_err(Failure::malformed)?;
+        let (mut killed, mut unknown) = (Vec::new(), Vec::new());
+        for id in listed.iter().filter_map(Bson::as_i64) {
+            if self.kill_stream(id).await {
+                killed.push(id);
+                continue;
+            }
+            match self.core.cursors.home(id, self.user_name()) {
+                None => unknown.push(id),
+                Some(home) => {
+                    self.core.cursors.close(id);
+                    self.kill_at(&home, id, &body).await;
+                    killed.push(id);
+                }
+            }
+        }
+        let none: Vec<i64> = Vec::new();
+        Answer::try_from(doc! {
+            "cursorsKilled": killed, "cursorsNotFound": unknown, "cursorsAlive": &none,
+            "cursorsUnknown": &none, "ok": 1.0,
+        })
+    }
+
+    async fn kill_at(&self, home: &Home, id: i64, body: &Document) {
+        if let Home::Node { address, .. } = home {
+            let mut kill =
+                doc! { "killCursors": body.get("killCursors").cloned(), "cursors": [id] };
+            kill.extend(
+                body.iter()
+                    .filter(|(key, _)| ["lsid", "$db"].contains(&&***key))
+                    .map(|(key, value)| (key.clone(), value.clone())),
+            );
+            // A node that is gone has no cursors; one that does not know it has closed it.
+            let _ = self.core.on_node(self.user.as_ref(), address, kill, None).await;
+        }
+    }
+
+    /// count: the number of matches, never of orphans.
+    pub(super) async fn count(&self, body: &Document) -> Result<Answer, Failure> {
+        let mut pipeline = matching(body);
+        if let Some(skip) = integer(body, "skip").filter(|skip| *skip > 0) {
+            pipeline.push(doc! { "$skip": skip });
+        }
+        // A negative limit means the same as a positive one; zero means none.
+        if let Some(limit) = integer(body, "limit").filter(|limit| *limit != 0) {
+            pipeline.push(doc! { "$limit": limit.saturating_abs() });
+        }
+        pipeline.push(doc! { "$count": "n" });
+        let (answer, documents) = self.pipeline(body, pipeline).await?;
+        let n = documents.first().and_then(|document| integer(document, "n")).unwrap_or(0);
+        let n = i32::try_from(n).map_or(Bson::Int64(n), Bson::Int32);
+        answer.with(&doc! { "n": n, "ok": 1.0 })
+    }
+
+    /// distinct: the elements of an array are values of their own.
+    pub(super) async fn distinct(&self, body: &Document) -> Result<Answer, Failure> {
+        let key = body.get_str("key").map_err(|_| {
+            Failure::new(14, "`distinct` needs the field `key`, a string".to_owned())
+        })?;
+        let mut pipeline = matching(body);
+        let mut path = String::new();
+        for part in key.split('.') {
+            if !path.is_empty() {
+                path.push('.');
+            }
+            path.push_str(part);
+            let unwind = doc! { "path": format!("${path}"), "preserveNullAndEmptyArrays": true };
+            pipeline.push(doc! { "$unwind": unwind });
+        }
+        pipeline.push(doc! { "$match": { key: { "$exists": true } } });
+        pipeline.push(doc! { "$group": { "_id": format!("${key}") } });
+        let (answer, documents) = self.pipeline(body, pipeline).await?;
+        let values = documents.into_iter().map(|mut document| document.remove("_id"));
+        let values: Vec<Bson> = values.map(|value| value.unwrap_or(Bson::Null)).collect();
+        answer.with(&doc! { "values": values, "ok": 1.0 })
+    }
+
+    /// Runs a pipeline on the collection of `command` to its end: the last answer, for its times,
+    /// and all documents. Bounded by what one answer may weigh.
+    async fn pipeline(
+        &self,
+        command: &Document,
+        pipeline: Vec<Document>,
+    ) -> Result<(Answer, Vec<Document>), Failure> {
+        let namespace = Namespace::of(command)?;
+        let mut aggregate = doc! {
+            "aggregate": &namespace.collection, "pipeline": pipeline, "cursor": {},
+            "$db": &namespace.database,
+        };
+        for field in SHARED_FIELDS {
+            if let Some(value) = command.get(field) {
+                aggregate.insert(field, value.clone());
+            }
+        }
+        let mut answer = Box::pin(self.open_cursor(aggregate)).await?;
+        let mut documents = Vec::new();
+        let mut bytes = 0;
+        loop {
+            bytes += answer.raw().as_bytes().len();
+            if bytes > BATCH_BYTES_MAX {
+                let message = format!("the answer exceeds {BATCH_BYTES_MAX} bytes");
+                return Err(Failure::new(17217, message));
+            }
+            let batch = answer.document()?;
+            let cursor = batch.get_document("cursor").map_err(Failure::malformed)?;
+            for part in ["firstBatch", "nextBatch"] {
+                let part = cursor.get_array(part).into_iter().flatten();
+                documents.extend(part.filter_map(Bson::as_document).cloned());
+            }
+            let id = cursor.get_i64("id").unwrap_or(0);
+            if id == 0 {
+                return Ok((answer, documents));
+            }
+            let mut more = doc! {
+                "getMore": id, "collection": &namespace.collection, "$db": &namespace.database,
+            };
+            if let Some(session) = command.get("lsid") {
+                more.insert("lsid", session.clone());
+            }
+            answer = self.get_more(more).await?;
+        }
+    }
+}
+
+fn matching(body: &Document) -> Vec<Document> {
+    let query = body.get_document("query").ok().filter(|query| !query.is_empty());
+    query.map(|query| doc! { "$match": query }).into_iter().collect()
+}
+
+fn first_stage(body: &Document) -> Option<&Document> {
+    body.get_array("pipeline").ok()?.first()?.as_document()
+}
+
+fn is_change_stream(body: &Document) -> bool {
+    first_stage(body).is_some_and(|stage| stage.contains_key("$changeStream"))
+}
+
+/// Whether a pipeline writes its result to a collection.
+fn writes_out(body: &Document) -> bool {
+    let last = body.get_array("pipeline").ok().and_then(|stages| stages.last());
+    let last = last.and_then(Bson::as_document);
+    last.is_some_and(|stage| stage.contains_key("$out") || stage.contains_key("$merge"))
+}
+
+fn not_found(id: i64) -> Failure {
+    Failure::new(code::CURSOR_NOT_FOUND, format!("cursor id {id} not found"))
+}
+
+/// An answer with a batch of a cursor.
+pub(super) fn cursor_answer(
+    id: i64,
+    namespace: &str,
+    batch_name: &str,
+    batch: &[RawDocumentBuf],
+) -> Result<Answer, Failure> {
+    let name = |text: &str| bson::raw::CString::try_from(text).map_err(Failure::malformed);
+    let mut cursor = RawDocumentBuf::new();
+    let mut array = bson::raw::RawArrayBuf::new();
+    for document in batch {
+        array.push(document);
+    }
+    cursor.append(name("id")?, id);
+    cursor.append(name("ns")?, namespace);
+    cursor.append(name(batch_name)?, array);
+    let mut answer = RawDocumentBuf::new();
+    answer.append(name("cursor")?, RawBsonRef::Document(&cursor));
+    answer.append(name("ok")?, 1.0);
+    Answer::of_server(answer)
+}

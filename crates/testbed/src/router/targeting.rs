@@ -1,0 +1,273 @@
+//! Which shards an operation concerns.
+//!
+//! The rules are those of a `mongos` 6.0: an insert goes by its document, a write of one document
+//! by equality on the shard key; by a query that the servers find to concern one shard; by `_id`
+//! to all shards at once. Where this process cannot tell, a shard is asked by an `explain`.
+
+use bson::raw::{RawBsonRef, RawDocument};
+use bson::{Bson, Document, doc};
+
+use super::answer::{Failure, code};
+use super::caller::Caller;
+use super::catalog::{self, Placement, Sharded};
+use super::core::{Namespace, Repeat};
+use super::shard_key::Located;
+
+/// A shard, and what it is told about the sender's knowledge.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Endpoint {
+    /// The shard's id.
+    pub(super) shard: String,
+    /// The version of the collection that it is expected to have.
+    pub(super) version: Document,
+    /// The version of the database, where the collection is not sharded.
+    pub(super) database_version: Option<Document>,
+}
+
+impl Endpoint {
+    /// Puts the versions into a command.
+    pub(super) fn stamp(&self, body: &mut Document) {
+        body.insert("shardVersion", self.version.clone());
+        if let Some(version) = &self.database_version {
+            body.insert("databaseVersion", version.clone());
+        }
+    }
+
+    /// The primary shard of a collection that is not sharded.
+    pub(super) fn unsharded(shard: &str, database_version: &Document) -> Self {
+        Self {
+            shard: shard.to_owned(),
+            version: catalog::unsharded_version(),
+            database_version: Some(database_version.clone()),
+        }
+    }
+
+    /// A shard as an owner of chunks.
+    pub(super) fn owner(collection: &Sharded, shard: &str) -> Self {
+        let version = collection.version(shard);
+        Self { shard: shard.to_owned(), version, database_version: None }
+    }
+}
+
+/// A write of at most one document, as far as it matters where it goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Single<'a> {
+    /// The query.
+    pub(super) query: &'a Document,
+    /// The operation's collation.
+    pub(super) collation: Option<&'a Document>,
+    /// The document that replaces the match, where it is a replacement.
+    pub(super) replacement: Option<&'a RawDocument>,
+    /// It inserts if nothing matches.
+    pub(super) upsert: bool,
+    /// It may go to all shards, of which at most one has the document with this `_id`.
+    pub(super) by_id: bool,
+}
+
+impl Caller {
+    /// Where a new document goes.
+    pub(super) async fn target_document(
+        &self,
+        namespace: &Namespace,
+        placement: &Placement,
+        document: &RawDocument,
+    ) -> Result<Endpoint, Failure> {
+        match placement {
+            Placement::Unsharded { shard, database_version } => {
+                Ok(Endpoint::unsharded(shard, database_version))
+            }
+            Placement::Sharded(collection) => {
+                let located = collection.key.of_document(document)?;
+                self.endpoint_at(namespace, collection, &located, None).await
+            }
+        }
+    }
+
+    /// The one shard of a place.
+    async fn endpoint_at(
+        &self,
+        namespace: &Namespace,
+        collection: &Sharded,
+        located: &Located,
+        collation: Option<&Document>,
+    ) -> Result<Endpoint, Failure> {
+        let known = match located {
+            Located::At(place) => collection.chunk_at(place),
+            _ => None,
+        };
+        if let Some(chunk) = known {
+            return Ok(Endpoint::owner(collection, &chunk.shard));
+        }
+        let filter = match located {
+            Located::AskServer(values) => {
+                { values.iter().map(|(path, value)| (path.clone(), doc! { "$eq": value }.into())) }
+                    .collect()
+            }
+            _ => return Err(no_place("the operation does not name one shard key")),
+        };
+        match &*self.ask_shards(namespace, &filter, collation).await? {
+            [shard] => Ok(Endpoint::owner(collection, shard)),
+            _ => Err(no_place("the servers find the shard key on several shards")),
+        }
+    }
+
+    /// The shards that a write of one document concerns: one, or all for a write by `_id`.
+    pub(super) async fn target_single(
+        &self,
+        namespace: &Namespace,
+        collection: &Sharded,
+        single: Single<'_>,
+    ) -> Result<Vec<Endpoint>, Failure> {
+        let simple = is_simple(single.collation.or(collection.collation()));
+        let located = collection.key.of_query(single.query);
+        // Under another collation several values are equal, and may be in several chunks.
+        if located != Located::Nowhere && (simple || !has_text(&located)) {
+            let at = self.endpoint_at(namespace, collection, &located, single.collation).await?;
+            return Ok(vec![at]);
+        }
+        if single.upsert {
+            return Err(no_place(
+                "Failed to target upsert by query :: could not extract exact shard key",
+            ));
+        }
+        let by_id = single.by_id && is_by_id(single.query) && simple;
+        if !(by_id && single.query.len() == 1) {
+            let shards = self.ask_shards(namespace, single.query, single.collation).await?;
+            if let [shard] = &*shards {
+                return Ok(vec![Endpoint::owner(collection, shard)]);
+            }
+        }
+        if let Some(replacement) = single.replacement {
+            let located = collection.key.of_document(replacement)?;
+            return Ok(vec![self.endpoint_at(namespace, collection, &located, None).await?]);
+        }
+        if !by_id {
+            return Err(Failure::new(
+                code::INVALID_OPTIONS,
+                "A single-document write on a sharded collection must contain an exact match on \
+                 _id (and have the collection default collation) or must target a single shard \
+                 (and have the simple collation)",
+            ));
+        }
+        let everywhere = self.core.all_shards().await?.into_iter().map(|shard| Endpoint {
+            shard: shard.id.clone(),
+            version: catalog::ignored_version(),
+            database_version: None,
+        });
+        Ok(everywhere.collect())
+    }
+
+    /// The owners that may hold matches of a query.
+    pub(super) async fn target_query(
+        &self,
+        namespace: &Namespace,
+        placement: &Placement,
+        query: &Document,
+        collation: Option<&Document>,
+    ) -> Result<Vec<Endpoint>, Failure> {
+        let collection = match placement {
+            Placement::Unsharded { shard, database_version } => {
+                return Ok(vec![Endpoint::unsharded(shard, database_version)]);
+            }
+            Placement::Sharded(collection) => collection,
+        };
+        let located = collection.key.of_query(query);
+        if is_simple(collation.or(collection.collation()))
+            && let Located::At(place) = &located
+            && let Some(chunk) = collection.chunk_at(place)
+        {
+            return Ok(vec![Endpoint::owner(collection, &chunk.shard)]);
+        }
+        let shards = if query.is_empty() {
+            collection.owners()
+        } else {
+            self.ask_shards(namespace, query, collation).await?
+        };
+        Ok(shards.iter().map(|shard| Endpoint::owner(collection, shard)).collect())
+    }
+
+    /// Asks a shard, as a router, on which shards matches of a query may be.
+    async fn ask_shards(
+        &self,
+        namespace: &Namespace,
+        filter: &Document,
+        collation: Option<&Document>,
+    ) -> Result<Vec<String>, Failure> {
+        let mut find = doc! { "clusterFind": &namespace.collection, "filter": filter };
+        if let Some(collation) = collation {
+            find.insert("collation", collation);
+        }
+        let explain = doc! {
+            "explain": find, "verbosity": "queryPlanner", "$db": &namespace.database,
+        };
+        let answer = self.routed(explain, None, Repeat::Safe).await?.document()?;
+        let shards = answer
+            .get_document("queryPlanner")
+            .and_then(|planner| planner.get_document("winningPlan"))
+            .and_then(|plan| plan.get_array("shards"))
+            .map_err(Failure::malformed)?;
+        let names = shards.iter().filter_map(Bson::as_document);
+        Ok(names.filter_map(|shard| shard.get_str("shardName").ok()).map(str::to_owned).collect())
+    }
+}
+
+/// Whether strings compare byte by byte.
+fn is_simple(collation: Option<&Document>) -> bool {
+    collation
+        .is_none_or(|collation| collation.get_str("locale").is_ok_and(|locale| locale == "simple"))
+}
+
+/// Whether a collation changes what equals a value.
+fn has_text(located: &Located) -> bool {
+    let is_text =
+        |value: &Bson| matches!(value, Bson::String(_) | Bson::Symbol(_) | Bson::Document(_));
+    match located {
+        Located::At(values) => values.iter().any(is_text),
+        Located::AskServer(values) => values.iter().any(|(_, value)| is_text(value)),
+        Located::Nowhere => false,
+    }
+}
+
+/// Whether a query ties `_id` to one value.
+fn is_by_id(query: &Document) -> bool {
+    match query.get("_id") {
+        Some(Bson::Document(value)) => match value.keys().next() {
+            Some(first) if first.starts_with('$') => value.len() == 1 && first == "$eq",
+            _ => true,
+        },
+        Some(Bson::RegularExpression(_)) | None => false,
+        Some(_) => true,
+    }
+}
+
+/// The document of an update that replaces; none for operators and pipelines.
+pub(super) fn replacement(update: &RawDocument) -> Option<&RawDocument> {
+    match update.get("u") {
+        Ok(Some(RawBsonRef::Document(document))) if !has_operators(document) => Some(document),
+        _ => None,
+    }
+}
+
+/// Whether an update document is made of operators.
+pub(super) fn has_operators(document: &RawDocument) -> bool {
+    let first = document.iter().next().and_then(Result::ok);
+    first.is_some_and(|(key, _)| key.as_str().starts_with('$'))
+}
+
+fn no_place(message: &str) -> Failure {
+    Failure::new(code::SHARD_KEY_NOT_FOUND, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_equality_on_id_is_a_write_by_id() {
+        assert!(is_by_id(&doc! { "_id": 1, "x": { "$gt": 1 } }));
+        assert!(is_by_id(&doc! { "_id": { "$eq": 1 } }));
+        assert!(is_by_id(&doc! { "_id": { "a": 1 } }));
+        assert!(!is_by_id(&doc! { "_id": { "$gt": 1 } }));
+        assert!(!is_by_id(&doc! { "x": 1 }));
+    }
+}

@@ -1,0 +1,411 @@
+//! Multi-document transactions over shards.
+//!
+//! The servers' routed commands do not take part in a client's transaction, so the router is the
+//! transaction router itself, by the servers' protocol: each shard joins with its first statement
+//! (`startTransaction`), the first to join coordinates, and a transaction that wrote on more than
+//! one shard is committed by that coordinator in two phases (`coordinateCommitTransaction`), which
+//! survives the router. A statement that fails ends the transaction everywhere.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bson::{Bson, Document, doc};
+use futures_util::future::join_all;
+
+use super::answer::{Answer, Failure, code, integer};
+use super::backend::Documents;
+use super::caller::Caller;
+use super::core::Repeat;
+
+/// Sessions whose transaction is remembered; the one used longest ago makes room.
+const SESSIONS_MAX: usize = 10_000;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Participant {
+    shard: String,
+    wrote: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// In order of joining; the first coordinates.
+    participants: Vec<Participant>,
+    /// No statement has succeeded yet, so that all may be tried again from the beginning.
+    begun: bool,
+    /// It takes no more statements.
+    ended: bool,
+    /// It was asked to commit, and may be asked again.
+    committing: bool,
+}
+
+/// One transaction of one session.
+#[derive(Debug)]
+pub(super) struct Transaction {
+    session: Document,
+    number: i64,
+    /// With which each participant begins.
+    read_concern: Option<Document>,
+    state: Mutex<State>,
+}
+
+impl Transaction {
+    fn with<T>(&self, use_state: impl FnOnce(&mut State) -> T) -> T {
+        use_state(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The first statement failed on stale routing data: everything begins again.
+    pub(super) fn may_restart(&self) -> bool {
+        self.with(|state| !state.begun && !state.ended)
+    }
+
+    /// A statement has succeeded.
+    pub(super) fn succeeded(&self) {
+        self.with(|state| state.begun = true);
+    }
+
+    /// A statement has failed, and with it the transaction.
+    pub(super) fn failed(&self) {
+        self.with(|state| state.ended = true);
+    }
+
+    /// Where the outcome can be learnt later: a shard that wrote, as drivers hand it back.
+    pub(super) fn recovery_token(&self) -> Option<Document> {
+        let wrote = self
+            .with(|state| state.participants.iter().find(|participant| participant.wrote).cloned());
+        wrote.map(|participant| doc! { "recoveryShardId": participant.shard })
+    }
+
+    fn fields(&self, body: &mut Document) {
+        body.insert("lsid", self.session.clone());
+        body.insert("txnNumber", self.number);
+        body.insert("autocommit", false);
+    }
+
+    /// Adds what makes `body` a statement of this transaction on `shard`.
+    fn enlist(&self, shard: &str, body: &mut Document) {
+        self.fields(body);
+        body.remove("startTransaction");
+        body.remove("readConcern");
+        body.remove("writeConcern");
+        let (joins, first) = self.with(|state| {
+            let joins = !state.participants.iter().any(|known| known.shard == shard);
+            let first = state.participants.is_empty();
+            if joins {
+                state.participants.push(Participant { shard: shard.to_owned(), wrote: false });
+            }
+            (joins, first)
+        });
+        if joins {
+            body.insert("startTransaction", true);
+            if let Some(concern) = &self.read_concern {
+                body.insert("readConcern", concern.clone());
+            }
+        }
+        if first {
+            body.insert("coordinator", true);
+        }
+    }
+
+    fn note_written(&self, shard: &str) {
+        self.with(|state| {
+            for participant in &mut state.participants {
+                participant.wrote |= participant.shard == shard;
+            }
+        });
+    }
+
+    /// Forgets the participants; they are to be told to abort.
+    fn take_participants(&self) -> Vec<Participant> {
+        self.with(|state| std::mem::take(&mut state.participants))
+    }
+}
+
+/// The latest transaction of each session.
+#[derive(Debug, Default)]
+pub(super) struct Transactions(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    sessions: HashMap<Vec<u8>, (u64, Arc<Transaction>)>,
+    clock: u64,
+}
+
+impl Transactions {
+    fn get(&self, session: &[u8], number: i64) -> Option<Arc<Transaction>> {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        table.clock += 1;
+        let now = table.clock;
+        let (used, transaction) = table.sessions.get_mut(session)?;
+        *used = now;
+        (transaction.number == number).then(|| Arc::clone(transaction))
+    }
+
+    fn put(&self, session: Vec<u8>, transaction: Arc<Transaction>) {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        table.clock += 1;
+        if table.sessions.len() >= SESSIONS_MAX && !table.sessions.contains_key(&session) {
+            let oldest = table.sessions.iter().min_by_key(|(_, (used, _))| *used);
+            if let Some(oldest) = oldest.map(|(session, _)| session.clone()) {
+                table.sessions.remove(&oldest);
+            }
+        }
+        let now = table.clock;
+        table.sessions.insert(session, (now, transaction));
+    }
+}
+
+impl Caller {
+    /// The transaction that a command is part of, begun if the command begins one.
+    pub(super) fn transaction_of(
+        &self,
+        body: &Document,
+    ) -> Result<Option<Arc<Transaction>>, Failure> {
+        if body.get_bool("autocommit").unwrap_or(true) {
+            return Ok(None);
+        }
+        let (session, key, number) = self.identity(body)?;
+        if !body.get_bool("startTransaction").unwrap_or(false) {
+            let known = self.core.transactions.get(&key, number);
+            let known = known.filter(|transaction| !transaction.with(|state| state.ended));
+            return known.map(Some).ok_or_else(|| {
+                let message = format!(
+                    "Given transaction number {number} does not match any in-progress transaction"
+                );
+                Failure::new(code::NO_SUCH_TRANSACTION, message)
+                    .labelled("TransientTransactionError")
+            });
+        }
+        let read_concern = body.get_document("readConcern").ok().map(|c| self.pin_snapshot(c));
+        let transaction =
+            Arc::new(Transaction { session, number, read_concern, state: Mutex::default() });
+        self.core.transactions.put(key, Arc::clone(&transaction));
+        Ok(Some(transaction))
+    }
+
+    /// A transaction of the router's own under the client's session and number, for a write that
+    /// turns out to need one.
+    pub(super) fn implicit_transaction(
+        &self,
+        body: &Document,
+    ) -> Result<Arc<Transaction>, Failure> {
+        let (session, key, number) = self.identity(body)?;
+        let state = Mutex::default();
+        let transaction = Arc::new(Transaction { session, number, read_concern: None, state });
+        self.core.transactions.put(key, Arc::clone(&transaction));
+        Ok(transaction)
+    }
+
+    /// The session, its key among all users' sessions, and the transaction's number.
+    fn identity(&self, body: &Document) -> Result<(Document, Vec<u8>, i64), Failure> {
+        let session = body.get_document("lsid").cloned().map_err(|_| {
+            Failure::new(code::INVALID_OPTIONS, "a transaction needs a session (lsid)")
+        })?;
+        let number = integer(body, "txnNumber").ok_or_else(|| {
+            Failure::new(code::INVALID_OPTIONS, "a transaction needs a txnNumber")
+        })?;
+        let mut key = session.to_vec().map_err(Failure::malformed)?;
+        key.extend_from_slice(self.user_name().unwrap_or_default().as_bytes());
+        Ok((session, key, number))
+    }
+
+    /// All participants of a snapshot transaction read at one time, which the router chooses.
+    fn pin_snapshot(&self, concern: &Document) -> Document {
+        let mut concern = concern.clone();
+        let snapshot = concern.get_str("level").is_ok_and(|level| level == "snapshot");
+        if snapshot && !concern.contains_key("atClusterTime") {
+            let after = concern.remove("afterClusterTime").and_then(|time| match time {
+                Bson::Timestamp(time) => Some(time),
+                _ => None,
+            });
+            let now = self.core.clock.now().map(|(time, _)| time);
+            if let Some(at) = after.max(now) {
+                concern.insert("atClusterTime", at);
+            }
+        }
+        concern
+    }
+
+    /// Runs one statement on one shard.
+    pub(super) async fn in_transaction(
+        &self,
+        transaction: &Transaction,
+        shard: &str,
+        mut body: Document,
+        documents: Documents<'_>,
+    ) -> Result<Answer, Failure> {
+        transaction.enlist(shard, &mut body);
+        let set = self.core.shard(shard).await?;
+        // A primary that is gone took the transaction with it: no repetition can help.
+        let run =
+            self.core.on_primary(self.user.as_ref(), &set, body, documents, Repeat::Never).await;
+        let answer = run.map_err(|failure| {
+            if code::is_retryable(failure.code()) || code::is_stale(failure.code()) {
+                failure.labelled("TransientTransactionError")
+            } else {
+                failure
+            }
+        })?;
+        if answer.raw().get_bool("readOnly").is_ok_and(|read_only| !read_only) {
+            transaction.note_written(shard);
+        }
+        Ok(answer)
+    }
+
+    /// Tells every participant to give up, and forgets them.
+    pub(super) async fn give_up(&self, transaction: &Transaction) {
+        let participants = transaction.take_participants();
+        let mut aborts = Vec::new();
+        for participant in &participants {
+            aborts.push(self.abort_on(transaction, &participant.shard));
+        }
+        // A shard that cannot be told times the transaction out by itself, and many a shard has
+        // already aborted it: there is nobody to whom a failure here would matter.
+        join_all(aborts).await;
+    }
+
+    async fn abort_on(&self, transaction: &Transaction, shard: &str) -> Result<Answer, Failure> {
+        let shard = self.core.shard(shard).await?;
+        let mut abort = doc! { "abortTransaction": 1, "$db": "admin" };
+        transaction.fields(&mut abort);
+        self.core.on_primary(self.user.as_ref(), &shard, abort, None, Repeat::Safe).await
+    }
+
+    /// Commits the client's transaction.
+    pub(super) async fn commit(&self, body: &Document) -> Result<Answer, Failure> {
+        let (session, key, number) = self.identity(body)?;
+        let Some(transaction) = self.core.transactions.get(&key, number) else {
+            return self.recover(session, number, body).await;
+        };
+        if transaction.with(|state| state.ended && !state.committing) {
+            let message = format!("Transaction {number} has been aborted.");
+            return Err(Failure::new(code::NO_SUCH_TRANSACTION, message)
+                .labelled("TransientTransactionError"));
+        }
+        transaction.with(|state| {
+            state.ended = true;
+            state.committing = true;
+        });
+        self.commit_known(&transaction, body).await
+    }
+
+    pub(super) async fn commit_known(
+        &self,
+        transaction: &Transaction,
+        body: &Document,
+    ) -> Result<Answer, Failure> {
+        let participants = transaction.with(|state| state.participants.clone());
+        let writers: Vec<_> = participants.iter().filter(|known| known.wrote).collect();
+        let commit = |name: &str| {
+            let mut commit = doc! { name: 1, "$db": "admin" };
+            for option in ["writeConcern", "maxTimeMS", "comment"] {
+                if let Some(value) = body.get(option) {
+                    commit.insert(option, value.clone());
+                }
+            }
+            transaction.fields(&mut commit);
+            commit
+        };
+        if participants.is_empty() {
+            return Answer::try_from(doc! { "ok": 1.0 });
+        }
+        if writers.len() > 1 {
+            let listed = participants.iter().map(|known| doc! { "shardId": &known.shard });
+            let mut coordinate = commit("coordinateCommitTransaction");
+            coordinate.insert("participants", listed.collect::<Vec<_>>());
+            return self.commit_on(&participants[0].shard, coordinate).await;
+        }
+        // Readers first: once the one writer has committed, nothing can fail any more.
+        let mut last = None;
+        let readers = participants.iter().filter(|known| !known.wrote);
+        for participant in readers.chain(writers) {
+            last = Some(self.commit_on(&participant.shard, commit("commitTransaction")).await?);
+        }
+        last.ok_or_else(|| Failure::malformed("transaction without participants"))
+    }
+
+    async fn commit_on(&self, shard: &str, commit: Document) -> Result<Answer, Failure> {
+        let shard = self.core.shard(shard).await?;
+        // A repeated commit of the same transaction says how the first one ended.
+        self.core.on_primary(self.user.as_ref(), &shard, commit, None, Repeat::Safe).await
+    }
+
+    /// Learns the outcome of a transaction of which only the driver's token is left.
+    async fn recover(
+        &self,
+        session: Document,
+        number: i64,
+        body: &Document,
+    ) -> Result<Answer, Failure> {
+        let token = body.get_document("recoveryToken").ok();
+        let shard = token.and_then(|token| token.get_str("recoveryShardId").ok());
+        let shard = shard.ok_or_else(|| {
+            let message =
+                format!("transaction {number} is not known here, and has no recovery token");
+            Failure::new(code::NO_SUCH_TRANSACTION, message)
+        })?;
+        let mut coordinate = doc! {
+            "coordinateCommitTransaction": 1, "participants": [], "$db": "admin",
+            "lsid": session, "txnNumber": number, "autocommit": false,
+        };
+        if let Some(concern) = body.get("writeConcern") {
+            coordinate.insert("writeConcern", concern.clone());
+        }
+        self.commit_on(shard, coordinate).await
+    }
+
+    /// Aborts the client's transaction.
+    pub(super) async fn abort(&self, body: &Document) -> Result<Answer, Failure> {
+        let (_, key, number) = self.identity(body)?;
+        let known = self.core.transactions.get(&key, number);
+        let transaction = known.ok_or_else(|| {
+            let message = format!("no transaction {number} is in progress on this session");
+            Failure::new(code::NO_SUCH_TRANSACTION, message)
+        })?;
+        if transaction.with(|state| state.ended) {
+            let message = format!("transaction {number} has ended already");
+            return Err(Failure::new(code::NO_SUCH_TRANSACTION, message));
+        }
+        self.give_up(&transaction).await;
+        transaction.with(|state| state.ended = true);
+        Answer::try_from(doc! { "ok": 1.0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transaction() -> Transaction {
+        Transaction {
+            session: doc! { "id": 1 },
+            number: 7,
+            read_concern: Some(doc! { "level": "snapshot" }),
+            state: Mutex::default(),
+        }
+    }
+
+    #[test]
+    fn a_shard_joins_once_and_the_first_coordinates() {
+        let transaction = transaction();
+        let statement = |shard| {
+            let mut body = doc! { "find": "c", "readConcern": { "level": "local" } };
+            transaction.enlist(shard, &mut body);
+            let has = |key| body.contains_key(key);
+            (has("startTransaction"), has("coordinator"), has("readConcern"))
+        };
+        assert_eq!(statement("a"), (true, true, true));
+        assert_eq!(statement("a"), (false, false, false));
+        assert_eq!(statement("b"), (true, false, true));
+    }
+
+    #[test]
+    fn the_recovery_token_names_a_shard_that_wrote() {
+        let transaction = transaction();
+        for shard in ["a", "b"] {
+            transaction.enlist(shard, &mut Document::new());
+        }
+        assert_eq!(transaction.recovery_token(), None);
+        transaction.note_written("b");
+        assert_eq!(transaction.recovery_token(), Some(doc! { "recoveryShardId": "b" }));
+    }
+}
