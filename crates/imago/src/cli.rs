@@ -70,8 +70,16 @@ pub enum Verb {
     Job(cmd::job::Args),
     /// Start, look at, hurt and end real clusters on this machine.
     Testbed(cmd::testbed::Args),
+    /// Copy live collections to another cluster, and follow them there.
+    Copy(cmd::copy::Args),
+    /// Compare a copy with its source, document for document, and say what differs.
+    Verify(cmd::verify::Args),
+    /// Copy again the documents that `verify` found different.
+    Repair(cmd::repair::Args),
     /// Print a completion script for a shell.
     Completions(cmd::completions::Args),
+    /// Drive a collection with a realistic workload, and check what it left behind.
+    Load(cmd::load::Args),
 }
 
 impl Verb {
@@ -80,7 +88,11 @@ impl Verb {
         match self {
             Verb::Job(args) => Box::pin(cmd::job::run(args, context)).await,
             Verb::Testbed(args) => Box::pin(cmd::testbed::run(args, context)).await,
+            Verb::Copy(args) => Box::pin(cmd::copy::run(args, context)).await,
+            Verb::Verify(args) => Box::pin(cmd::verify::run(args, context)).await,
+            Verb::Repair(args) => Box::pin(cmd::repair::run(args, context)).await,
             Verb::Completions(args) => Box::pin(cmd::completions::run(args, context)).await,
+            Verb::Load(args) => Box::pin(cmd::load::run(args, context)).await,
         }
     }
 }

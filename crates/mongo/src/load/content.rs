@@ -23,7 +23,9 @@ pub async fn show_content(target: &MongoTarget, checker: &mut Checker) -> Result
         .collection
         .find(doc! {})
         .read_concern(ReadConcern::majority())
-        .selection_criteria(SelectionCriteria::ReadPreference(mongodb::options::ReadPreference::Primary))
+        .selection_criteria(SelectionCriteria::ReadPreference(
+            mongodb::options::ReadPreference::Primary,
+        ))
         .batch_size(BATCH_DOCUMENTS);
     let mut cursor = Box::pin(find.into_future()).await.map_err(doing)?;
     let mut shown = 0;
@@ -53,5 +55,28 @@ fn key_of(form: IdForm, id: RawBsonRef<'_>) -> Option<u64> {
         (IdForm::Integer, RawBsonRef::Int64(number)) => u64::try_from(number).ok(),
         (IdForm::Text | IdForm::Scattered, RawBsonRef::String(name)) => form.key(name),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use imago_workload::review::Reviews;
+
+    #[test]
+    fn a_documents_id_leads_back_to_its_key() {
+        for id_form in [IdForm::Text, IdForm::Integer, IdForm::Scattered] {
+            let schema = Schema { id_form, reviews: Reviews::default() };
+            let document = schema.document(4711, 4711, 0);
+            let id = document.get("_id").unwrap().unwrap();
+            assert_eq!(key_of(id_form, id), Some(4711));
+        }
+    }
+
+    #[test]
+    fn an_id_of_another_type_is_no_key() {
+        assert_eq!(key_of(IdForm::Integer, RawBsonRef::Int32(5)), None);
+        assert_eq!(key_of(IdForm::Integer, RawBsonRef::Int64(-5)), None);
+        assert_eq!(key_of(IdForm::Text, RawBsonRef::Int64(5)), None);
     }
 }

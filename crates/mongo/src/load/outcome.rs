@@ -10,18 +10,18 @@ use mongodb::error::{Error, ErrorKind, WriteFailure};
 /// Server codes that refuse a statement before it changes anything, and would have reported
 /// success had an earlier attempt of the same transaction number been applied.
 const REFUSALS: &[i32] = &[
-    2,      // BadValue
-    9,      // FailedToParse
-    13,     // Unauthorized
-    18,     // AuthenticationFailed
-    26,     // NamespaceNotFound
-    66,     // ImmutableField
-    121,    // DocumentValidationFailure
-    166,    // CommandNotSupportedOnView
-    371,    // UserWritesBlocked
-    11000,  // DuplicateKey
-    11001,  // DuplicateKey, of an update
-    10334,  // BSONObjectTooLarge
+    2,     // BadValue
+    9,     // FailedToParse
+    13,    // Unauthorized
+    18,    // AuthenticationFailed
+    26,    // NamespaceNotFound
+    66,    // ImmutableField
+    121,   // DocumentValidationFailure
+    166,   // CommandNotSupportedOnView
+    371,   // UserWritesBlocked
+    11000, // DuplicateKey
+    11001, // DuplicateKey, of an update
+    10334, // BSONObjectTooLarge
 ];
 
 /// The label by which a server says that no attempt of a write was applied.

@@ -48,10 +48,8 @@ pub async fn preload(
 async fn insert(target: &MongoTarget, first: u64, end: u64) -> Result<()> {
     let schema = target.schema;
     let batch: Vec<RawDocumentBuf> = (first..end).map(|key| schema.document(key, key, 0)).collect();
-    let options = InsertManyOptions::builder()
-        .ordered(false)
-        .write_concern(WriteConcern::majority())
-        .build();
+    let options =
+        InsertManyOptions::builder().ordered(false).write_concern(WriteConcern::majority()).build();
     Box::pin(target.collection.insert_many(&batch).with_options(options).into_future())
         .await
         .map_err(|cause| Error::server(format!("filling {}", target.label), cause))?;

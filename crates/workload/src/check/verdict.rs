@@ -162,18 +162,14 @@ impl Tracker {
     /// Notes the operations that were answered "not found" although the document existed from
     /// before they were sent until after they were answered.
     pub(super) fn missed(&mut self, key: u64, ops: &[Op], preloaded: bool) {
+        let acked_insert = |op: &&Op| op.kind == Kind::Insert && op.fate == Fate::Acked;
+        let inserted_by = ops.iter().filter(acked_insert).map(|op| op.end_ns).min();
+        let may_delete =
+            |op: &&Op| op.kind == Kind::Delete && matches!(op.fate, Fate::Acked | Fate::Unknown);
+        let deleted_from = ops.iter().filter(may_delete).map(|op| op.start_ns).min();
         for op in ops.iter().filter(|op| op.fate == Fate::NotFound) {
-            let inserted = preloaded
-                || ops.iter().any(|other| {
-                    other.kind == Kind::Insert
-                        && other.fate == Fate::Acked
-                        && other.end_ns < op.start_ns
-                });
-            let deleted = ops.iter().any(|other| {
-                other.kind == Kind::Delete
-                    && matches!(other.fate, Fate::Acked | Fate::Unknown)
-                    && other.start_ns <= op.end_ns
-            });
+            let inserted = preloaded || inserted_by.is_some_and(|end| end < op.start_ns);
+            let deleted = deleted_from.is_some_and(|start| start <= op.end_ns);
             if !inserted || deleted {
                 continue;
             }

@@ -2,7 +2,8 @@
 //!
 //! It is a thread of its own because the runtime's timers are coarse (a millisecond): a load of
 //! sub-millisecond operations would measure mostly the timer. All random choices are made here, by
-//! one seeded generator, so that a run's sequence of operations follows from its options.
+//! one seeded generator, so that what is due when follows from the options alone; which key it goes
+//! to also depends on which inserts have been answered by then.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

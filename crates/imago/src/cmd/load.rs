@@ -1,0 +1,240 @@
+//! `imago load`: a realistic workload against a collection, and the check of what it left behind.
+//!
+//! `imago load` runs one; `check` compares a collection with the answers that a load recorded;
+//! `switch`, `stop` and `status` steer a running load through its control socket, from any other
+//! process of the same user (a cut-over hook, for example); `history` prints a recording.
+
+mod check;
+mod control;
+mod run;
+mod view;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use imago_mongo::error::{Class, Error};
+use imago_mongo::namespace::Namespace;
+use imago_workload::driver::Arrival;
+use imago_workload::history::IdForm;
+use imago_workload::mix::Mix;
+
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+
+/// What may be typed.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(after_help = "Example:\n  \
+    imago load --uri mongodb://localhost:27017 --ns shop.reviews --documents 200000 \\\n    \
+    --duration 5m --record load.history --control load.sock\n  \
+    imago load switch --control load.sock --uri mongodb://newhost:27017\n  \
+    imago load check --uri mongodb://newhost:27017 --history load.history")]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// Compare a collection with a recorded history; exit code 3 when it is not allowed by it.
+    Check(check::Args),
+    /// Send a running load's operations to another cluster from now on.
+    Switch(SwitchArgs),
+    /// End a running load as if its time had come.
+    Stop(ControlArgs),
+    /// Print what a running load has measured so far.
+    Status(ControlArgs),
+    /// Print a recorded history as lines of JSON.
+    History(check::HistoryArgs),
+}
+
+/// A load to run.
+#[derive(Debug, clap::Args)]
+struct RunArgs {
+    /// The cluster, as a MongoDB connection string.
+    #[arg(long, required = true)]
+    uri: Option<String>,
+    /// The collection, as database.collection.
+    #[arg(long, required = true, value_name = "DB.COLL")]
+    ns: Option<Namespace>,
+    /// Insert this many documents first; the collection must be empty.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    documents: u64,
+    /// The collection already holds the documents of --documents, made with the same seed and
+    /// sizes and unchanged since.
+    #[arg(long)]
+    preloaded: bool,
+    /// Operations per second.
+    #[arg(long, default_value_t = 300.0, value_name = "OPS")]
+    rate: f64,
+    /// How long, as 90s, 5m or 1h; 0s: fill the collection and end.
+    #[arg(long, value_parser = duration, default_value = "60s", value_name = "TIME")]
+    duration: Duration,
+    /// Run until Ctrl-C or `imago load stop`.
+    #[arg(long, conflicts_with = "duration")]
+    until_stopped: bool,
+    /// Shares of the operations.
+    #[arg(long, default_value = "read=40,update=40,insert=20,delete=0")]
+    mix: Mix,
+    /// Which documents operations go to.
+    #[arg(long, default_value = "uniform", value_parser = ["uniform", "zipf", "latest"])]
+    keys: String,
+    /// The skew of zipf and latest.
+    #[arg(long, default_value_t = imago_workload::keys::PAPER_SHAPE)]
+    shape: f64,
+    /// When operations are due: independently of each other, or at equal distances.
+    #[arg(long, value_enum, default_value = "poisson")]
+    arrival: ArrivalArg,
+    /// The share of inserts that reuse the keys of deleted documents, 0 to 1.
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
+    reinsert: f64,
+    /// Size of a document.
+    #[arg(long, default_value_t = 1000, value_name = "BYTES")]
+    size_bytes: u32,
+    /// How many different productIDs there are.
+    #[arg(long, default_value_t = 50_000, value_name = "N")]
+    products: u64,
+    /// How many different userIDs there are.
+    #[arg(long, default_value_t = 50_000, value_name = "N")]
+    users: u64,
+    /// The share of documents whose userID follows from the productID in reverse order, 0 to 1.
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
+    correlation: f64,
+    /// The form of `_id`: ordered text, 64-bit integers, or scattered text.
+    #[arg(long, value_enum, default_value = "text")]
+    ids: IdsArg,
+    /// Seed of the documents and of the choice of operations.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The most operations in flight; what is due beyond it is dropped, and reported.
+    #[arg(long, default_value_t = 1024, value_name = "N")]
+    in_flight: u32,
+    /// After this an operation is given up, and counts as perhaps applied.
+    #[arg(long, value_parser = duration, default_value = "30s", value_name = "TIME")]
+    op_timeout: Duration,
+    /// Record every operation in this file, for `imago load check`.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Listen on a Unix socket at this path for `imago load switch`, `stop` and `status`.
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// Leave the interval-by-interval time line out of the JSON result.
+    #[arg(long)]
+    no_timeline: bool,
+}
+
+/// Which running load.
+#[derive(Debug, clap::Args)]
+struct ControlArgs {
+    /// The control socket of the running load.
+    #[arg(long, value_name = "PATH")]
+    control: PathBuf,
+}
+
+/// Where a running load should go.
+#[derive(Debug, clap::Args)]
+struct SwitchArgs {
+    #[command(flatten)]
+    to: ControlArgs,
+    /// The cluster that operations go to from now on.
+    #[arg(long)]
+    uri: String,
+    /// The collection there, when it has another name.
+    #[arg(long, value_name = "DB.COLL")]
+    ns: Option<Namespace>,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum ArrivalArg {
+    Poisson,
+    Uniform,
+}
+
+impl From<ArrivalArg> for Arrival {
+    fn from(arrival: ArrivalArg) -> Self {
+        match arrival {
+            ArrivalArg::Poisson => Self::Poisson,
+            ArrivalArg::Uniform => Self::Uniform,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum IdsArg {
+    Text,
+    Integer,
+    Scattered,
+}
+
+impl From<IdsArg> for IdForm {
+    fn from(ids: IdsArg) -> Self {
+        match ids {
+            IdsArg::Text => Self::Text,
+            IdsArg::Integer => Self::Integer,
+            IdsArg::Scattered => Self::Scattered,
+        }
+    }
+}
+
+/// Does what was asked.
+pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    match args.verb {
+        None => Box::pin(run::run(args.run, context)).await,
+        Some(Verb::Check(args)) => Box::pin(check::run(args, context)).await,
+        Some(Verb::History(args)) => check::history(&args, context),
+        Some(Verb::Switch(SwitchArgs { to, uri, ns })) => {
+            let request = control::Request::Switch { uri, ns };
+            control::ask(&to.control, &request, context).await
+        }
+        Some(Verb::Stop(to)) => control::ask(&to.control, &control::Request::Stop, context).await,
+        Some(Verb::Status(to)) => {
+            control::ask(&to.control, &control::Request::Status, context).await
+        }
+    }
+}
+
+/// A time span such as 250ms, 90s, 5m or 1h.
+fn duration(text: &str) -> Result<Duration, String> {
+    let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_at);
+    let unit_s = match unit {
+        "ms" => 0.001,
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("write a number and a unit: ms, s, m or h".into()),
+    };
+    let number: f64 = number.parse().map_err(|_| format!("`{number}` is not a number"))?;
+    Duration::try_from_secs_f64(number * unit_s).map_err(|error| error.to_string())
+}
+
+/// An error of the MongoDB side as the way this command ends. A load cannot be resumed.
+fn failure(error: &Error) -> Failure {
+    let exit = match error.class() {
+        Class::Usage => Exit::Usage,
+        Class::Precondition => Exit::Precondition,
+        Class::Failed | Class::Interrupted => Exit::Failed,
+    };
+    let failure = Failure::from_error(exit, "load", error);
+    match error.help() {
+        Some(help) => failure.help(help),
+        None => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_spans_need_a_unit() {
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("1.5h"), Ok(Duration::from_secs(5400)));
+        assert_eq!(duration("0s"), Ok(Duration::ZERO));
+        assert!(duration("10").is_err());
+        assert!(duration("s").is_err());
+        assert!(duration("1e400h").is_err());
+    }
+}

@@ -1,0 +1,139 @@
+//! `imago load check`: is a collection's content one that a recorded history allows?
+//! `imago load history`: the recording for people and programs.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use imago_mongo::load::{MongoTarget, Schema, show_content};
+use imago_mongo::namespace::Namespace;
+use imago_workload::check::{Anomaly, Checker, Verdict};
+use imago_workload::history::{History, HistoryError};
+
+use super::failure;
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+
+/// Examples that are printed for people; `--json` has more of them.
+const SHOWN_MAX: usize = 20;
+
+/// What to check.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The cluster whose content is checked.
+    #[arg(long)]
+    uri: String,
+    /// The collection there; without: the one that the load was started with.
+    #[arg(long, value_name = "DB.COLL")]
+    ns: Option<Namespace>,
+    /// The recording of the load.
+    #[arg(long, value_name = "FILE")]
+    history: PathBuf,
+}
+
+/// What to print.
+#[derive(Debug, clap::Args)]
+pub(super) struct HistoryArgs {
+    /// The recording of a load.
+    #[arg(long, value_name = "FILE")]
+    history: PathBuf,
+    /// Only the operations on this `_id`.
+    #[arg(long)]
+    id: Option<String>,
+}
+
+fn unreadable(error: &HistoryError) -> Failure {
+    let exit = match error {
+        HistoryError::Read { .. } => Exit::Failed,
+        _ => Exit::Precondition,
+    };
+    Failure::from_error(exit, "history", error)
+}
+
+/// Checks a collection.
+pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let path = args.history;
+    let reading = tokio::task::spawn_blocking(move || History::read(&path).map(Checker::new));
+    let mut checker = reading
+        .await
+        .map_err(|error| Failure::from_error(Exit::Failed, "history", &error))?
+        .map_err(|error| unreadable(&error))?;
+    let namespace = match args.ns {
+        Some(namespace) => namespace,
+        None => checker.header().namespace.parse().map_err(|error| failure(&error))?,
+    };
+    let schema = Schema::of(checker.header());
+    let target =
+        MongoTarget::connect(&args.uri, &namespace, schema).await.map_err(|e| failure(&e))?;
+    Box::pin(show_content(&target, &mut checker)).await.map_err(|error| failure(&error))?;
+    let verdict = checker.finish();
+    context.output.result(&verdict, summary)?;
+    if verdict.holds() {
+        return Ok(());
+    }
+    let anomalies = verdict.counts.anomalies();
+    let what = format!("{namespace} holds what was not acknowledged, {anomalies} times");
+    Err(Failure::new(Exit::Differences, "differences", what))
+}
+
+/// The verdict for people.
+fn summary(verdict: &Verdict) -> String {
+    let counts = verdict.counts;
+    let mut text = format!(
+        "{} documents checked against {} operations ({} writes acknowledged, {} refused, {} \
+         without a definite answer)\n",
+        verdict.documents,
+        verdict.operations,
+        verdict.writes_acknowledged,
+        verdict.writes_refused,
+        verdict.writes_unknown,
+    );
+    let kinds = [
+        ("lost", counts.lost),
+        ("resurrected", counts.resurrected),
+        ("duplicated", counts.duplicated),
+        ("stale", counts.stale),
+        ("unknown", counts.unknown),
+        ("missed", counts.missed),
+        ("contradictory", counts.contradictory),
+        ("undecided", counts.undecided),
+    ];
+    let words: Vec<String> = kinds.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    text.push_str(&words.join(", "));
+    text.push('\n');
+    for Anomaly { wrong, id, why, ops } in verdict.named.iter().take(SHOWN_MAX) {
+        let wrong = format!("{wrong:?}").to_lowercase();
+        let last = ops.last().map(|op| format!("; last: {} {}", op.kind.name(), op.seq));
+        writeln!(text, "{wrong}: {id}: {why}{}", last.unwrap_or_default()).unwrap_or_default();
+    }
+    if verdict.named.len() > SHOWN_MAX {
+        text.push_str("…more with --json\n");
+    }
+    text
+}
+
+/// Prints a recording as lines of JSON: the header, then one operation a line.
+pub(super) fn history(args: &HistoryArgs, context: &Context) -> Result<(), Failure> {
+    let unwritable = |cause: serde_json::Error| {
+        Failure::new(Exit::Failed, "output", "cannot write an entry as JSON").because(&cause)
+    };
+    // The header comes first in the output, and is known only to who reads it first.
+    let (header, _) = History::scan(&args.history, |_| {}).map_err(|error| unreadable(&error))?;
+    let wanted = match &args.id {
+        Some(id) => Some(header.id_form.key(id).ok_or_else(|| {
+            Failure::new(Exit::Usage, "usage", format!("{id} is no _id of this load"))
+        })?),
+        None => None,
+    };
+    context.output.text(&serde_json::to_string(&header).map_err(unwritable)?)?;
+    let mut failed = None;
+    let scanned = History::scan(&args.history, |op| {
+        if failed.is_some() || wanted.is_some_and(|key| key != op.key) {
+            return;
+        }
+        let written =
+            serde_json::to_string(&op).map_err(unwritable).and_then(|op| context.output.text(&op));
+        failed = written.err();
+    });
+    scanned.map_err(|error| unreadable(&error))?;
+    failed.map_or(Ok(()), Err)
+}

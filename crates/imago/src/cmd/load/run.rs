@@ -1,0 +1,213 @@
+//! `imago load`: fills the collection, runs the load, prints what it measured.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use imago_mongo::load::{MongoTarget, Schema, preload, require_documents};
+use imago_mongo::namespace::Namespace;
+use imago_workload::driver::{self, DriverError, Options, Report, Running};
+use imago_workload::history::{Header, Recorder, RecorderError};
+use imago_workload::keys::Distribution;
+use imago_workload::review::Reviews;
+use imago_workload::timeline::{Latency, Silence};
+
+use super::{RunArgs, control, failure, view};
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+
+/// Runs a load to its end.
+pub(super) async fn run(args: RunArgs, context: &Context) -> Result<(), Failure> {
+    let missing = |what| Failure::new(Exit::Usage, "usage", format!("--{what} is required"));
+    let uri = args.uri.as_deref().ok_or_else(|| missing("uri"))?;
+    let namespace = args.ns.clone().ok_or_else(|| missing("ns"))?;
+    let options = options(&args)?;
+    let schema = Schema { id_form: args.ids.into(), reviews: options.reviews };
+    let target = MongoTarget::connect(uri, &namespace, schema).await.map_err(|e| failure(&e))?;
+    fill(&args, &target, context).await?;
+    if fills_only(&args) {
+        return Ok(());
+    }
+    let recorder = recorder(&args, &namespace, &options)?;
+    // The socket is there before the first operation, so that a script may wait for it.
+    let listener = args.control.as_deref().map(control::Listener::bind).transpose()?;
+    let running = driver::start(options, Arc::new(target), recorder).map_err(|e| ended(&e))?;
+    let serving = listener.map(|listener| listener.serve(running.control(), namespace, schema));
+    let report = steer(running, context).await;
+    drop(serving);
+    let mut report = report?;
+    if args.no_timeline {
+        report.timeline.clear();
+    }
+    context.output.result(&report, summary)
+}
+
+fn fills_only(args: &RunArgs) -> bool {
+    args.duration.is_zero() && !args.until_stopped
+}
+
+fn options(args: &RunArgs) -> Result<Options, Failure> {
+    let usage = |error: &dyn std::error::Error| {
+        Failure::new(Exit::Usage, "usage", format!("the load cannot run: {error}"))
+    };
+    let reviews = Reviews {
+        seed: args.seed,
+        size_bytes: args.size_bytes,
+        products: args.products,
+        users: args.users,
+        correlation: args.correlation,
+    };
+    reviews.validate().map_err(|error| usage(&error))?;
+    let options = Options {
+        mix: args.mix,
+        keys: Distribution::named(&args.keys, args.shape).map_err(|error| usage(&error))?,
+        rate_per_s: args.rate,
+        arrival: args.arrival.into(),
+        duration: (!args.until_stopped).then_some(args.duration),
+        in_flight_max: args.in_flight,
+        op_timeout: args.op_timeout,
+        preloaded: args.documents,
+        reviews,
+        reinsert: args.reinsert,
+        seed: args.seed,
+    };
+    // Filling only needs no operations that make sense.
+    if !fills_only(args) {
+        options.validate().map_err(|error| ended(&error))?;
+    }
+    Ok(options)
+}
+
+/// How the driver's error ends the command.
+fn ended(error: &DriverError) -> Failure {
+    let exit = match error {
+        DriverError::Option(_) => Exit::Usage,
+        _ => Exit::Failed,
+    };
+    Failure::from_error(exit, "load", error)
+}
+
+async fn fill(args: &RunArgs, target: &MongoTarget, context: &Context) -> Result<(), Failure> {
+    let filled = if args.preloaded {
+        Box::pin(require_documents(target, args.documents)).await
+    } else {
+        let bar = view::filling(context, args.documents);
+        let filling = preload(target, args.documents, |inserted| bar.set_position(inserted));
+        let filled = tokio::select! {
+            filled = Box::pin(filling) => filled,
+            () = context.cancel.cancelled() => {
+                return Err(Failure::new(Exit::Failed, "cancelled", "stopped while filling the \
+                    collection, which now holds a part of the documents"));
+            }
+        };
+        bar.finish_and_clear();
+        filled
+    };
+    filled.map_err(|error| failure(&error))
+}
+
+fn recorder(args: &RunArgs, namespace: &Namespace, options: &Options) -> Result<Recorder, Failure> {
+    let Some(path) = &args.record else { return Ok(Recorder::nothing()) };
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let header = Header {
+        imago_history: Header::VERSION,
+        preloaded: args.documents,
+        reviews: options.reviews,
+        id_form: args.ids.into(),
+        namespace: namespace.to_string(),
+        started_unix_ms: since_1970.as_millis() as u64,
+    };
+    Recorder::file(path, &header)
+        .map_err(|error: RecorderError| Failure::from_error(Exit::Failed, "history", &error))
+}
+
+/// Shows the load while it runs, and stops it when the user asks for it.
+async fn steer(running: Running<MongoTarget>, context: &Context) -> Result<Report, Failure> {
+    let control = running.control();
+    let view = view::View::new(context);
+    let mut finished = std::pin::pin!(running.finish());
+    let mut ticks = tokio::time::interval(view::PERIOD);
+    let mut stopped = false;
+    let ended_as = loop {
+        tokio::select! {
+            ended_as = &mut finished => break ended_as,
+            _ = ticks.tick() => view.show(&control.snapshot()),
+            () = context.cancel.cancelled(), if !stopped => {
+                stopped = true;
+                control.stop();
+            }
+        }
+    };
+    view.clear();
+    ended_as.map(|(report, _)| report).map_err(|error| ended(&error))
+}
+
+fn ms(us: u64) -> String {
+    format!("{:.1}", us as f64 / 1000.0)
+}
+
+/// The report for people.
+fn summary(report: &Report) -> String {
+    let mut text = String::new();
+    let seconds = report.elapsed_ms as f64 / 1000.0;
+    let mut line = |arguments: std::fmt::Arguments<'_>| {
+        text.write_fmt(arguments).and_then(|()| text.write_char('\n')).unwrap_or_default();
+    };
+    line(format_args!(
+        "{} operations in {seconds:.1} s ({:.0}/s of {:.0}/s asked for), keys {}, mix {}",
+        report.started,
+        report.started as f64 / seconds.max(0.001),
+        report.rate_per_s,
+        report.keys,
+        report.mix,
+    ));
+    for mark in &report.targets {
+        line(format_args!("from {:.1} s to {}", mark.at_ms as f64 / 1000.0, mark.target));
+    }
+    let columns = ["", "ok", "not found", "failed", "p50 ms", "p95 ms", "p99 ms", "max ms"];
+    let [a, b, c, d, e, f, g, h] = columns;
+    line(format_args!("{a:8}{b:>10}{c:>11}{d:>9}{e:>9}{f:>9}{g:>9}{h:>9}"));
+    for kind in &report.kinds {
+        let (tally, Latency { p50_us, p95_us, p99_us, max_us, .. }) = (kind.tally, kind.latency);
+        line(format_args!(
+            "{:8}{:>10}{:>11}{:>9}{:>9}{:>9}{:>9}{:>9}",
+            kind.kind.name(),
+            tally.ok,
+            tally.not_found,
+            tally.failed,
+            ms(p50_us),
+            ms(p95_us),
+            ms(p99_us),
+            ms(max_us),
+        ));
+    }
+    for (name, side) in [("reads", &report.reads), ("writes", &report.writes)] {
+        let Silence { from_ms, lasted_us } = side.longest_silence;
+        if side.tally.total() > 0 {
+            line(format_args!(
+                "longest time without an answered one of the {name}: {} ms, at {:.1} s",
+                ms(lasted_us),
+                from_ms as f64 / 1000.0
+            ));
+        }
+    }
+    if report.dropped > 0 {
+        line(format_args!(
+            "{} operations were due and not sent: {} were in flight already",
+            report.dropped, report.in_flight_max
+        ));
+    }
+    for failure in &report.failures {
+        let sure = match failure.fate {
+            imago_workload::history::Fate::Refused => "not applied",
+            _ => "perhaps applied",
+        };
+        line(format_args!(
+            "{} of the {}s failed ({sure}): {}",
+            failure.count,
+            failure.kind.name(),
+            failure.message
+        ));
+    }
+    text
+}

@@ -1,0 +1,101 @@
+//! A load while it runs, on stderr: one line that is rewritten on a terminal, lines of JSON when
+//! they were asked for, nothing otherwise.
+
+use std::io::{IsTerminal, Write as _};
+use std::time::Duration;
+
+use imago_workload::driver::Snapshot;
+use imago_workload::timeline::{Part, Slot};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::cli::ProgressMode;
+use crate::context::Context;
+
+/// How often the load is shown.
+pub(super) const PERIOD: Duration = Duration::from_millis(500);
+
+/// The view of a running load.
+pub(super) enum View {
+    Line(ProgressBar),
+    Json,
+    Nothing,
+}
+
+/// Whether lines are drawn: on a terminal, unless something else was asked for.
+fn drawn(context: &Context) -> bool {
+    let wanted = matches!(context.progress, ProgressMode::Auto | ProgressMode::Bar);
+    wanted && std::io::stderr().is_terminal()
+}
+
+/// A line among those of the terminal, or one that is never seen.
+fn drawn_line(context: &Context, len: Option<u64>, template: &str) -> ProgressBar {
+    let bar = if drawn(context) {
+        context.bars.add(ProgressBar::with_draw_target(len, ProgressDrawTarget::stderr()))
+    } else {
+        ProgressBar::with_draw_target(len, ProgressDrawTarget::hidden())
+    };
+    let style = ProgressStyle::with_template(template).expect("the templates here are valid");
+    bar.with_style(style)
+}
+
+/// A bar for filling the collection.
+pub(super) fn filling(context: &Context, documents: u64) -> ProgressBar {
+    let template = "filling {bar:30} {human_pos} of {human_len} documents, {eta} left";
+    drawn_line(context, Some(documents), template)
+}
+
+impl View {
+    pub(super) fn new(context: &Context) -> Self {
+        if matches!(context.progress, ProgressMode::Json) {
+            Self::Json
+        } else if drawn(context) {
+            Self::Line(drawn_line(context, None, "{msg}"))
+        } else {
+            Self::Nothing
+        }
+    }
+
+    pub(super) fn show(&self, snapshot: &Snapshot) {
+        match self {
+            Self::Line(bar) => {
+                bar.set_message(line(snapshot));
+                bar.tick();
+            }
+            Self::Json => {
+                // A stderr that went away must not end the load.
+                if let Ok(json) = serde_json::to_string(snapshot) {
+                    drop(writeln!(std::io::stderr().lock(), "{json}"));
+                }
+            }
+            Self::Nothing => {}
+        }
+    }
+
+    pub(super) fn clear(&self) {
+        if let Self::Line(bar) = self {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// The last second in one line.
+fn line(snapshot: &Snapshot) -> String {
+    let side = |name: &str, pick: fn(&Slot) -> &Part| {
+        let parts = || snapshot.recent.iter().map(pick);
+        let ended: u64 = parts().map(|part| part.tally.ok + part.tally.not_found).sum();
+        let failed: u64 = parts().map(|part| part.tally.failed).sum();
+        let p99_us = parts().map(|part| part.p99_us).max().unwrap_or(0);
+        let ms = p99_us as f64 / 1000.0;
+        format!("{name} {ended}/s p99 {ms:.1} ms failed {failed}")
+    };
+    format!(
+        "{:>5.0} s  {}  {}  in flight {}  dropped {}  failed so far {}  → {}",
+        snapshot.elapsed_ms as f64 / 1000.0,
+        side("reads", |slot| &slot.reads),
+        side("writes", |slot| &slot.writes),
+        snapshot.in_flight,
+        snapshot.dropped,
+        snapshot.reads.failed + snapshot.writes.failed,
+        snapshot.target,
+    )
+}
