@@ -2,6 +2,7 @@
 
 use bson::raw::RawBsonRef;
 use bson::{Document, rawdoc};
+use mongodb::error::ErrorKind;
 
 use super::feed::encoded;
 use crate::collection::Handle;
@@ -11,7 +12,7 @@ use crate::error::{Error, Result, TRANSIENT, code};
 ///
 /// # Errors
 /// Usage, with what the server said, if it does not understand the filter.
-pub(super) async fn check(side: &Handle, filter: &Document) -> Result<()> {
+pub async fn check(side: &Handle, filter: &Document) -> Result<()> {
     let command = rawdoc! {
         "find": side.ns.coll.as_str(),
         "filter": encoded(filter)?,
@@ -21,10 +22,17 @@ pub(super) async fn check(side: &Handle, filter: &Document) -> Result<()> {
     };
     match side.endpoint.run_raw(&side.ns.db, "find", command).await {
         Err(Error::Server { cause, .. }) if is_refusal(&cause) => Err(Error::usage(
-            format!("the filter is not understood by the server: {cause}"),
+            format!("the filter is not understood by the server: {}", told(&cause)),
             "write it like the filter of a find, as extended JSON",
         )),
         other => other.map(|_| ()),
+    }
+}
+
+fn told(error: &mongodb::error::Error) -> String {
+    match error.kind.as_ref() {
+        ErrorKind::Command(command) => command.message.clone(),
+        kind => kind.to_string(),
     }
 }
 

@@ -210,3 +210,16 @@ fn two_empty_collections_are_equal() {
         assert!(sides.verify(&quick()).await.is_clean());
     });
 }
+
+#[test]
+fn a_filter_that_the_server_does_not_understand_is_a_usage_error() {
+    with_sides("nonsense", |sides| async move {
+        sides.fill(reviews(1)).await;
+        let spec = Spec { filter: Some(doc! {"$nonsense": 1}), ..quick() };
+        let failed =
+            verify(&sides.source, &sides.destination, &spec, &control(), &mut Unwatched).await;
+        let error = failed.unwrap_err();
+        assert_eq!(error.class(), Class::Usage);
+        assert!(error.to_string().ends_with("using $getField or $setField."), "{error}");
+    });
+}

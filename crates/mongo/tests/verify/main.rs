@@ -4,6 +4,7 @@
 mod differences;
 mod modes;
 mod order;
+mod privileges;
 mod repair;
 mod structure;
 mod world;
