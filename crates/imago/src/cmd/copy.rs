@@ -118,9 +118,9 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         bytes_s: args.limits.mb_s.map(|mb| mb * 1_000_000),
         secondary_lag_ms: args.limits.secondary_lag_s.map(|s| s * 1_000),
     };
-    limits.check().map_err(|error| {
-        Failure::from_error(crate::exit::Exit::Usage, "limit", &error)
-    })?;
+    limits
+        .check()
+        .map_err(|error| Failure::from_error(crate::exit::Exit::Usage, "limit", &error))?;
     let clusters = connect(&args.ends).await?;
     let request = Request {
         selectors: args.ns,
@@ -143,18 +143,16 @@ pub async fn work(
     options: &Options,
     context: &Context,
 ) -> Result<(), Failure> {
-    let claimed = Box::pin(copy::claim(
-        clusters,
-        id,
-        &options.process,
-        context.events(),
-        &context.cancel,
-    ));
+    let claimed =
+        Box::pin(copy::claim(clusters, id, &options.process, context.events(), &context.cancel));
     let run = claimed.await?;
     Box::pin(copy::run(clusters, run, options)).await?;
     let ended = Ended { job: id.clone(), state: "caught_up" };
     context.output.result(&ended, |ended| {
-        format!("{} has caught up; next: imago verify, then imago cutover {}\n", ended.job, ended.job)
+        format!(
+            "{} has caught up; next: imago verify, then imago cutover {}\n",
+            ended.job, ended.job
+        )
     })
 }
 

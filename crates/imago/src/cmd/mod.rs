@@ -3,7 +3,7 @@
 pub mod completions;
 pub mod copy;
 pub mod job;
-pub mod testbed;
 pub mod load;
 pub mod repair;
+pub mod testbed;
 pub mod verify;
