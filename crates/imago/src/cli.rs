@@ -66,6 +66,14 @@ pub enum ProgressMode {
 /// The verbs; one module of [`cmd`] each.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
+    /// Look at jobs and steer them, from any machine.
+    Job(cmd::job::Args),
+    /// Start, look at, hurt and end real clusters on this machine.
+    Testbed(cmd::testbed::Args),
+    /// Compare a copy with its source, document for document, and say what differs.
+    Verify(cmd::verify::Args),
+    /// Copy again the documents that `verify` found different.
+    Repair(cmd::repair::Args),
     /// Print a completion script for a shell.
     Completions(cmd::completions::Args),
     /// Drive a collection with a realistic workload, and check what it left behind.
@@ -76,6 +84,10 @@ impl Verb {
     /// Does what was asked. Each verb's future is boxed, so that none makes the others large.
     pub async fn run(self, context: &Context) -> Result<(), Failure> {
         match self {
+            Verb::Job(args) => Box::pin(cmd::job::run(args, context)).await,
+            Verb::Testbed(args) => Box::pin(cmd::testbed::run(args, context)).await,
+            Verb::Verify(args) => Box::pin(cmd::verify::run(args, context)).await,
+            Verb::Repair(args) => Box::pin(cmd::repair::run(args, context)).await,
             Verb::Completions(args) => Box::pin(cmd::completions::run(args, context)).await,
             Verb::Load(args) => Box::pin(cmd::load::run(args, context)).await,
         }

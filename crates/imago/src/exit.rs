@@ -7,6 +7,8 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
+mod of_libraries;
+
 /// The exit codes; documented for scripts, so they never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
@@ -20,7 +22,6 @@ pub enum Exit {
     #[allow(dead_code, reason = "taken by the verbs that verify")]
     Differences = 3,
     /// Something that must hold before the work starts does not; nothing was written.
-    #[allow(dead_code, reason = "taken by the verbs that change something")]
     Precondition = 4,
     /// Stopped before the end, with everything kept that is needed to go on.
     Interrupted = 5,
@@ -65,11 +66,14 @@ impl Failure {
         Self { exit, code, message: message.into(), help: None, source: None }
     }
 
-    /// A failure whose message and causes are those of `error`.
-    #[allow(dead_code, reason = "taken by the verbs that call libraries")]
+    /// A failure whose message and causes are those of `error`; a cause that the message quotes
+    /// already is not repeated.
     pub fn from_error(exit: Exit, code: &'static str, error: &(dyn Error + 'static)) -> Self {
         let failure = Self::new(exit, code, error.to_string());
-        Self { source: Reason::chain(error.source()), ..failure }
+        let quoted = |cause: &&dyn Error| failure.message.contains(&cause.to_string());
+        let mut causes = std::iter::successors(error.source(), |&cause| cause.source());
+        let source = Reason::chain(causes.find(|cause| !quoted(&(*cause as _))));
+        Self { source, ..failure }
     }
 
     /// Adds what the user can do about it.

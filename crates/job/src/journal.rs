@@ -168,7 +168,17 @@ pub enum JournalError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The place where records are kept does not answer.
+    /// The place where records are kept answers with a refusal that trying again does not change.
+    #[error("cannot {doing} in {place}: {reason}")]
+    Refused {
+        /// What was tried.
+        doing: &'static str,
+        /// Where.
+        place: String,
+        /// What it said, and what to do.
+        reason: String,
+    },
+    /// The place where records are kept does not answer, for now.
     #[error("cannot {doing} in {place}")]
     Unavailable {
         /// What was tried.

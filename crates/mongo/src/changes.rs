@@ -76,11 +76,15 @@ pub struct Batch {
 
 /// Reads the changes of some collections of one cluster.
 pub struct ChangeReader {
+    wanted: Wanted,
+    cursor: Option<RawBatchCursor>,
+}
+
+/// What is read, and from where.
+struct Wanted {
     source: Endpoint,
     namespaces: Vec<Namespace>,
-    cursor: Option<RawBatchCursor>,
     at: Start,
-    await_max: Duration,
 }
 
 /// In a row, without a batch in between.
@@ -91,7 +95,7 @@ impl ChangeReader {
     /// A reader of `namespaces` that starts at `start`. The stream is opened by the first read.
     #[must_use]
     pub fn new(source: Endpoint, namespaces: Vec<Namespace>, start: Start) -> Self {
-        Self { source, namespaces, cursor: None, at: start, await_max: AWAIT_MAX }
+        Self { wanted: Wanted { source, namespaces, at: start }, cursor: None }
     }
 
     /// Opens the stream now, so that an unusable start shows before anything depends on it.
@@ -100,7 +104,7 @@ impl ChangeReader {
     /// As [`ChangeReader::next`].
     pub async fn open(&mut self) -> Result<()> {
         if self.cursor.is_none() {
-            self.cursor = Some(self.stream().await?);
+            self.cursor = Some(self.wanted.stream().await?);
         }
         Ok(())
     }
@@ -123,7 +127,7 @@ impl ChangeReader {
             attempt += 1;
             let resumable = error.is_transient() || is_lost_cursor(&error);
             if !resumable || attempt > REOPEN_ATTEMPTS_MAX {
-                return Err(self.explained(error));
+                return Err(self.wanted.explained(error));
             }
             tracing::debug!(%error, attempt, "the change stream is reopened");
             let pause_ms = backoff.pause_ms(attempt, rand::random());
@@ -141,11 +145,13 @@ impl ChangeReader {
                 return Err(Error::malformed("reading the change stream", "the stream ended"));
             }
         };
-        let batch = parse(&reply, &self.namespaces)?;
-        self.at = Start::After(batch.token.clone());
+        let batch = parse(&reply, &self.wanted.namespaces)?;
+        self.wanted.at = Start::After(batch.token.clone());
         Ok(batch)
     }
+}
 
+impl Wanted {
     async fn stream(&self) -> Result<RawBatchCursor> {
         let (db, scope) = self.scope();
         let mut stage = doc! {"showExpandedEvents": true};
@@ -179,7 +185,7 @@ impl ChangeReader {
         let db = self.source.client().database(&db);
         db.run_cursor_command(command)
             .selection_criteria(prefer_secondary())
-            .max_time(self.await_max)
+            .max_time(AWAIT_MAX)
             .batch()
             .await
             .map_err(|error| Error::server("opening the change stream", error))

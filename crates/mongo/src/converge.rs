@@ -316,6 +316,18 @@ async fn exists(pair: &Pair, id: &Id) -> Result<bool> {
     }
 }
 
+impl Pair {
+    /// Why the destination does not take a document, and what to do.
+    pub(crate) fn refusal(&self, found: &Found<'_>, error: &WriteError) -> Error {
+        refusal(self, found, error)
+    }
+
+    /// The statement that makes the destination hold exactly this document.
+    pub(crate) fn replacement(&self, found: &Found<'_>) -> RawDocumentBuf {
+        replacement(found, &self.shard_key)
+    }
+}
+
 fn refusal(pair: &Pair, found: &Found<'_>, error: &WriteError) -> Error {
     let help = match error.code {
         DUPLICATE_KEY if pair.has_foreign => {

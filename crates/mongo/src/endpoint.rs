@@ -211,7 +211,7 @@ fn redacted(options: &ClientOptions) -> String {
 }
 
 /// The driver's error without the wrapping that only a programmer wants to see.
-fn told(error: &mongodb::error::Error) -> String {
+pub(crate) fn told(error: &mongodb::error::Error) -> String {
     match error.kind.as_ref() {
         ErrorKind::InvalidArgument { message, .. }
         | ErrorKind::Authentication { message, .. }

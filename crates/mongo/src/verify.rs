@@ -25,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::order::Id;
 
 mod feed;
+mod filter;
 mod full;
 mod last_ops;
 mod lookup;
@@ -36,6 +37,7 @@ mod straggler;
 mod structure;
 mod suspects;
 
+pub use filter::check as check_filter;
 pub use schedule::Retries;
 pub use straggler::{Difference, Straggler, StragglerFileError, read_stragglers};
 pub use structure::StructureDifference;
@@ -215,6 +217,9 @@ pub async fn verify(
     watch: &mut dyn Watch,
 ) -> Result<Report> {
     let began = std::time::Instant::now();
+    if let Some(filter) = &spec.filter {
+        filter::check(source, filter).await?;
+    }
     let left = defined(source).await?;
     let right = defined(destination).await?;
     let mut report = Report {

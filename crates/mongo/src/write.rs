@@ -8,6 +8,7 @@ use bson::{Document, RawArray, RawDocument, RawDocumentBuf, rawdoc};
 
 use crate::collection::{Handle, number};
 use crate::error::{Error, Result, TRANSIENT};
+use crate::leases::WRITE_TIME_MAX;
 
 /// What the server said of one statement of a bulk write.
 #[derive(Clone, Debug)]
@@ -132,6 +133,8 @@ fn header(to: &Handle, verb: &'static str) -> RawDocumentBuf {
     command.append(name, to.ns.coll.as_str());
     command.append(cstr!("ordered"), false);
     command.append(cstr!("writeConcern"), rawdoc! {"w": "majority"});
+    // A write of an owner that is gone must have ended before the next one begins.
+    command.append(cstr!("maxTimeMS"), i64::try_from(WRITE_TIME_MAX.as_millis()).expect("small"));
     if to.bypass_validation && verb != "delete" {
         command.append(cstr!("bypassDocumentValidation"), true);
     }

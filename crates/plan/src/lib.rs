@@ -6,4 +6,5 @@
 
 pub mod backoff;
 pub mod bucket;
+pub mod cuts;
 pub mod ledger;

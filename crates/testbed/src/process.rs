@@ -12,7 +12,8 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+pub use rustix::process::Signal;
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 type Order = (Command, Sender<io::Result<Child>>);
@@ -42,7 +43,7 @@ pub fn spawn(command: Command) -> io::Result<Child> {
     answer.recv().map_err(|_| gone())?
 }
 
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "there is no safe way to act between fork and exec")]
 fn spawn_bound_to_this_thread(mut command: Command) -> io::Result<Child> {
     let parent = rustix::process::getpid();
     command.process_group(0);

@@ -24,8 +24,10 @@ const OPS_MAX: u64 = 10_000_000;
 /// The first guess of how far back the operations reach, and the factor to the next.
 const WINDOW_S: u32 = 60;
 const WINDOW_FACTOR: u32 = 8;
-/// Halvings between a start that is too recent and one that the log no longer holds.
-const BISECTIONS_MAX: u32 = 12;
+/// Streams that are opened at most: the windows grow past any log, then halve past any precision.
+const WINDOWS_MAX: u32 = 40;
+/// How exactly the beginning of the log is looked for.
+const PRECISION_S: u32 = 10;
 /// The server's code for a missing privilege.
 const UNAUTHORIZED: i32 = 13;
 
@@ -135,37 +137,29 @@ fn written(entry: &RawDocument, ns: &str, ids: &mut VecDeque<Id>) -> bson::error
 /// Opens change streams ever further back, until enough operations follow.
 async fn from_stream(source: &Handle, wanted: u64) -> Result<VecDeque<Id>> {
     let now = source.endpoint.cluster_time().await?;
-    let (mut window, mut lost) = (WINDOW_S, None::<u32>);
     let mut best = VecDeque::new();
-    let mut bisections = 0;
-    loop {
+    let (mut window, mut readable, mut lost) = (WINDOW_S, 0, None::<u32>);
+    for _ in 0..WINDOWS_MAX {
         let start = Timestamp { time: now.time.saturating_sub(window).max(1), increment: 1 };
         match Box::pin(follow(source, start, now, wanted)).await {
             Ok(ids) => {
+                readable = window;
                 best = ids;
                 if best.len() as u64 >= wanted || start.time == 1 {
-                    return Ok(best);
+                    break;
                 }
-                let next = window.saturating_mul(WINDOW_FACTOR);
-                window = match lost {
-                    Some(lost) => window.midpoint(lost),
-                    None => next.min(now.time),
-                };
             }
-            Err(Error::OplogRolledOver { .. }) => {
-                let readable = if best.is_empty() { 0 } else { window / WINDOW_FACTOR };
-                lost = Some(window);
-                window = readable.midpoint(window);
-            }
+            Err(Error::OplogRolledOver { .. }) => lost = Some(window),
             Err(error) => return Err(error),
         }
-        if lost.is_some() {
-            bisections += 1;
-            if bisections > BISECTIONS_MAX {
-                return Ok(best);
-            }
-        }
+        window = match lost {
+            // Near enough to the log's end: a little further back is not worth reading it again.
+            Some(lost) if lost - readable <= (readable / 8).max(PRECISION_S) => break,
+            Some(lost) => readable.midpoint(lost),
+            None => window.saturating_mul(WINDOW_FACTOR).min(now.time),
+        };
     }
+    Ok(best)
 }
 
 /// The `_id`s of the last `wanted` changes between two times.

@@ -63,12 +63,18 @@ pub async fn hurt(standing: &Standing, fault: Fault, node: &str) -> Result<Strin
     }
 }
 
-/// Reads one request from `stream`, does it, and answers.
-pub(super) async fn answer(cluster: &Cluster, mut stream: UnixStream) -> std::io::Result<()> {
+/// Reads one request from `stream`, does it, has `record` write down what changed, and answers:
+/// whoever has the answer finds the registry up to date.
+pub(super) async fn answer(
+    cluster: &Cluster,
+    mut stream: UnixStream,
+    record: impl FnOnce() -> Result<()>,
+) -> std::io::Result<()> {
     let request: Request = timeout(REQUEST_BOUND, read_line(&mut stream)).await??;
-    let answer = match perform(cluster, &request).await {
-        Ok(told) => Answer::Done(told),
-        Err(error) => Answer::Failed(error.to_string()),
+    let performed = perform(cluster, &request).await;
+    let answer = match (performed, record()) {
+        (Ok(told), Ok(())) => Answer::Done(told),
+        (Err(error), _) | (_, Err(error)) => Answer::Failed(error.to_string()),
     };
     timeout(REQUEST_BOUND, write_line(&mut stream, &answer)).await?
 }

@@ -36,12 +36,11 @@ pub async fn keep(
 ) -> Result<()> {
     let mut stop = pin!(stop);
     let mut claim = registry.claim(&spec)?;
-    let started = tokio::select! {
+    // Declared after the claim, so that the cluster ends before its name is free.
+    let cluster = tokio::select! {
         started = Box::pin(Cluster::start(spec)) => started?,
         () = &mut stop => return Ok(()),
     };
-    // Declared after the claim, the cluster ends before its name is free.
-    let cluster = started;
     let socket = cluster.folder().join("control.sock");
     let listener = UnixListener::bind(&socket)
         .map_err(Error::io(format!("open the control socket {}", socket.display())))?;
@@ -65,9 +64,9 @@ async fn serve(cluster: &Cluster, listener: &UnixListener, claim: &mut Claim) ->
         let accepted = listener.accept().await;
         let (stream, _) = accepted.map_err(Error::io("take a request"))?;
         // A client that goes away loses its answer and harms nobody else.
-        if let Err(error) = control::answer(cluster, stream).await {
+        let record = || claim.update(|standing| standing.nodes = cluster.nodes());
+        if let Err(error) = control::answer(cluster, stream, record).await {
             tracing::warn!(%error, "a request was not answered");
         }
-        claim.update(|standing| standing.nodes = cluster.nodes())?;
     }
 }

@@ -79,7 +79,17 @@ pub(super) mod code {
         is_not_primary(code)
             || matches!(
                 code,
-                HOST_UNREACHABLE | 7 | 89 | 91 | NO_PRIMARY | 189 | 262 | 9001 | 11600 | 11602 | 13436
+                HOST_UNREACHABLE
+                    | 7
+                    | 89
+                    | 91
+                    | NO_PRIMARY
+                    | 189
+                    | 262
+                    | 9001
+                    | 11600
+                    | 11602
+                    | 13436
             )
     }
 }
@@ -157,6 +167,14 @@ impl Answer {
     pub(super) fn with(&self, document: &Document) -> Result<Self, Failure> {
         let raw = RawDocumentBuf::try_from(document).map_err(Failure::malformed)?;
         Ok(Self { raw, ..*self })
+    }
+
+    /// The same with one more field.
+    pub(super) fn appended(mut self, key: &str, value: &Document) -> Result<Self, Failure> {
+        let key = bson::raw::CString::try_from(key).map_err(Failure::malformed)?;
+        let value = RawDocumentBuf::try_from(value).map_err(Failure::malformed)?;
+        self.raw.append(key, value);
+        Ok(self)
     }
 
     /// The time of both.
@@ -277,7 +295,7 @@ mod tests {
     fn a_client_sees_no_field_that_servers_tell_each_other() {
         let answer =
             Answer::of_server(rawdoc! { "n": 1, "electionId": 1, "opTime": 1, "readOnly": false,
-                "lastCommittedOpTime": Timestamp { time: 1, increment: 1 }, "ok": 1.0 });
+            "lastCommittedOpTime": Timestamp { time: 1, increment: 1 }, "ok": 1.0 });
         assert_eq!(answer.unwrap().document().unwrap(), doc! { "n": 1, "ok": 1.0 });
     }
 

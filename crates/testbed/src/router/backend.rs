@@ -12,7 +12,7 @@ use std::time::Duration;
 use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Document, doc};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::answer::{Answer, Failure, code};
 use super::message;
@@ -21,6 +21,9 @@ use crate::User;
 
 const CONNECT_BOUND: Duration = Duration::from_secs(5);
 const IDLE_MAX: usize = 64;
+
+/// How long a command runs before somebody asks whether its node is still there, and again.
+const CHECK_AFTER: Duration = Duration::from_secs(5);
 
 /// The documents that go with a command: the field they stand for, and they.
 pub(super) type Documents<'a> = Option<(&'a str, &'a [&'a RawDocument])>;
@@ -74,7 +77,10 @@ impl Pool {
             Some(connection) => connection,
             None => self.open(address, login).await?,
         };
-        let raw = connection.exchange(body, documents).await.map_err(lost)?;
+        let raw = tokio::select! {
+            raw = connection.exchange(body, documents) => raw.map_err(lost)?,
+            () = silence(address) => return Err(lost(io::ErrorKind::TimedOut.into())),
+        };
         self.put(key, connection);
         Answer::of_server(raw)
     }
@@ -140,4 +146,20 @@ impl Pool {
         let outcome = Answer::of_server(outcome)?.document()?;
         proof.check(scram::payload(&outcome)?)
     }
+}
+
+/// Returns when the node at `address` does not even say hello: a command may take long, but a
+/// node that is stopped, or behind a cut cable, will never answer.
+async fn silence(address: &str) {
+    loop {
+        sleep(CHECK_AFTER).await;
+        if !matches!(timeout(CONNECT_BOUND, say_hello(address)).await, Ok(Ok(_))) {
+            return;
+        }
+    }
+}
+
+async fn say_hello(address: &str) -> io::Result<RawDocumentBuf> {
+    let mut connection = Connection { stream: TcpStream::connect(address).await?, next_id: 0 };
+    connection.exchange(&doc! { "hello": 1, "$db": "admin" }, None).await
 }

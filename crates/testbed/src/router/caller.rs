@@ -42,8 +42,7 @@ impl Caller {
             // Another shard each time: the one asked first may be the one that is lost.
             let route = self.core.route(self.seat + round as usize).await?;
             let user = self.user.as_ref();
-            let run =
-                self.core.on_primary(user, &route, body.clone(), documents, repeat).await;
+            let run = self.core.on_primary(user, &route, body.clone(), documents, repeat).await;
             match run {
                 Err(failure) if code::is_stale(failure.code()) && round < STALE_ROUNDS => {
                     round += 1;
@@ -80,26 +79,33 @@ impl Caller {
         self.core.on_config(self.user.as_ref(), body, repeat).await
     }
 
-    /// Runs `attempt` with fresh routing data until no shard finds it stale.
-    pub(super) async fn while_stale<F, T>(
-        &self,
-        namespace: &Namespace,
-        mut attempt: F,
-    ) -> Result<T, Failure>
-    where
-        F: AsyncFnMut() -> Result<T, Failure>,
-    {
-        let mut round = 0;
-        loop {
-            match attempt().await {
-                Err(failure) if code::is_stale(failure.code()) && round < STALE_ROUNDS => {
-                    round += 1;
-                    self.core.forget(namespace, failure.code());
-                    pause(round).await;
-                }
-                outcome => return outcome,
-            }
+    /// For a command whose routing data may turn out to be stale.
+    pub(super) fn staleness<'a>(&'a self, namespace: &'a Namespace) -> Staleness<'a> {
+        Staleness { core: &self.core, namespace, round: 0 }
+    }
+}
+
+/// How often the routing data of one command was found stale.
+pub(super) struct Staleness<'a> {
+    core: &'a Core,
+    namespace: &'a Namespace,
+    round: u32,
+}
+
+impl Staleness<'_> {
+    /// Whether the command is to be run again with fresh routing data.
+    pub(super) fn again(&mut self, failure: &Failure) -> bool {
+        let again = code::is_stale(failure.code()) && self.round < STALE_ROUNDS;
+        if again {
+            self.round += 1;
+            self.core.forget(self.namespace, failure.code());
         }
+        again
+    }
+
+    /// Gives a migration that is under way time to end.
+    pub(super) async fn pause(&self) {
+        pause(self.round).await;
     }
 }
 

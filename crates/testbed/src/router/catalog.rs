@@ -34,8 +34,6 @@ pub(super) struct Sharded {
     pub(super) key: ShardKey,
     /// The collection's entry in `config.collections`.
     pub(super) entry: Document,
-    /// The primary shard's id, for what concerns the whole collection.
-    pub(super) primary: String,
     /// The chunks in order of their bounds.
     chunks: Vec<Chunk>,
 }
@@ -55,7 +53,7 @@ pub(super) struct Chunk {
 
 impl Sharded {
     /// Reads the catalog's entries of one collection; `chunks` are in order of `min`.
-    pub(super) fn new(entry: Document, primary: String, chunks: Vec<Document>) -> Self {
+    pub(super) fn new(entry: Document, chunks: Vec<Document>) -> Self {
         let key = ShardKey::new(entry.get_document("key").unwrap_or(&Document::new()));
         let bound = |chunk: &Document, end: &str| {
             key.bound(chunk.get_document(end).unwrap_or(&Document::new()))
@@ -67,7 +65,7 @@ impl Sharded {
             entry: chunk,
         });
         let chunks = chunks.collect();
-        Self { key, entry, primary, chunks }
+        Self { key, entry, chunks }
     }
 
     /// The chunk at a place; `None` if only the servers can compare it with the bounds.
@@ -194,7 +192,7 @@ mod tests {
             doc! { "min": { "k": 50 }, "max": { "k": "m" }, "shard": "b", "lastmod": version(0) },
             doc! { "min": { "k": "m" }, "max": { "k": Bson::MaxKey }, "shard": "a", "lastmod": version(7) },
         ];
-        Sharded::new(doc! { "key": { "k": 1 } }, "a".into(), chunks)
+        Sharded::new(doc! { "key": { "k": 1 } }, chunks)
     }
 
     #[test]

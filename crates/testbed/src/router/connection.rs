@@ -66,8 +66,8 @@ impl Connection {
             self.caller.core.clock.advance(gossip);
         }
         let name = request.name().to_owned();
-        let retried = request.body.contains_key("txnNumber")
-            && !request.body.contains_key("autocommit");
+        let retried =
+            request.body.contains_key("txnNumber") && !request.body.contains_key("autocommit");
         let outcome = Box::pin(self.run(request)).await;
         let outcome = outcome.map_err(|failure| {
             let ends = matches!(&*name, "commitTransaction" | "abortTransaction");

@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use super::answer::{Answer, Failure, code};
 use super::backend::{Documents, Pool};
 use super::catalog::{Catalog, Placement, Sharded};
+use super::change_stream::Streams;
 use super::cursors::Cursors;
 use super::scram::KeyCache;
 use super::topology::{ReplicaSet, Shards};
@@ -70,6 +71,7 @@ pub(super) struct Core {
     pub(super) catalog: Catalog,
     pub(super) clock: Clock,
     pub(super) cursors: Cursors,
+    pub(super) streams: Streams,
     pub(super) transactions: Transactions,
     pub(super) users: Vec<Arc<User>>,
     pub(super) keys: KeyCache,
@@ -88,6 +90,7 @@ impl Core {
             catalog: Catalog::default(),
             clock: Clock::default(),
             cursors: Cursors::default(),
+            streams: Streams::default(),
             transactions: Transactions::default(),
             own_user: users.first().cloned(),
             users,
@@ -243,7 +246,7 @@ impl Core {
             }
         };
         let primary = database.get_str("primary").map_err(Failure::malformed)?.to_owned();
-        let placement = match self.read_sharded(&name, &primary).await? {
+        let placement = match self.read_sharded(&name).await? {
             Some(sharded) => Placement::Sharded(Arc::new(sharded)),
             None => Placement::Unsharded {
                 shard: primary,
@@ -258,7 +261,7 @@ impl Core {
     }
 
     /// Reads entry and chunks of a sharded collection; both must be of the same moment.
-    async fn read_sharded(&self, name: &str, primary: &str) -> Result<Option<Sharded>, Failure> {
+    async fn read_sharded(&self, name: &str) -> Result<Option<Sharded>, Failure> {
         for _ in 0..ATTEMPTS {
             let Some(entry) = self.collection_entry(name).await? else { return Ok(None) };
             let by_uuid = doc! { "uuid": entry.get("uuid").cloned() };
@@ -270,7 +273,7 @@ impl Core {
                     == [true; 3]
             });
             if same && !chunks.is_empty() {
-                return Ok(Some(Sharded::new(entry, primary.to_owned(), chunks)));
+                return Ok(Some(Sharded::new(entry, chunks)));
             }
         }
         let message = format!("the catalog of {name} changes faster than it can be read");
@@ -279,8 +282,7 @@ impl Core {
 
     /// The entry of a sharded collection.
     pub(super) async fn collection_entry(&self, name: &str) -> Result<Option<Document>, Failure> {
-        let mut found =
-            self.read_config("collections", doc! { "_id": name }, doc! {}).await?;
+        let mut found = self.read_config("collections", doc! { "_id": name }, doc! {}).await?;
         // A collection that is being resharded into is not yet one.
         Ok(found.pop().filter(|entry| !entry.get_bool("dropped").unwrap_or(false)))
     }
@@ -329,7 +331,8 @@ impl Namespace {
 
     /// Takes `database.collection` apart.
     pub(super) fn parse(full: &str) -> Result<Self, Failure> {
-        let parts = full.split_once('.').filter(|(left, right)| !left.is_empty() && !right.is_empty());
+        let parts =
+            full.split_once('.').filter(|(left, right)| !left.is_empty() && !right.is_empty());
         let (database, collection) =
             parts.ok_or_else(|| Failure::new(73, format!("{full:?} is not a full name")))?;
         Ok(Self { database: database.to_owned(), collection: collection.to_owned() })

@@ -9,6 +9,8 @@ use std::sync::{Mutex, PoisonError};
 
 use bson::RawDocumentBuf;
 
+use super::answer::Failure;
+
 const CURSORS_MAX: usize = 10_000;
 
 /// Who continues a cursor.
@@ -49,9 +51,15 @@ impl Cursors {
         self.insert(id, home, user, VecDeque::new());
     }
 
-    /// Keeps the documents of a cursor here.
-    pub(super) fn hold(&self, id: i64, user: Option<&str>, rest: VecDeque<RawDocumentBuf>) {
+    /// Keeps the documents of a new cursor here; its id.
+    pub(super) fn hold(
+        &self,
+        user: Option<&str>,
+        rest: VecDeque<RawDocumentBuf>,
+    ) -> Result<i64, Failure> {
+        let id = new_id()?;
         self.insert(id, Home::Here, user, rest);
+        Ok(id)
     }
 
     fn insert(&self, id: i64, home: Home, user: Option<&str>, rest: VecDeque<RawDocumentBuf>) {
@@ -91,6 +99,14 @@ impl Cursors {
     pub(super) fn close(&self, id: i64) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).open.remove(&id);
     }
+}
+
+/// A random id, as servers give them: it tells nothing, and meets no other node's.
+pub(super) fn new_id() -> Result<i64, Failure> {
+    let random = crate::scratch::random_hex(8)
+        .map_err(|error| Failure::malformed(format!("no random numbers: {error}")))?;
+    let random = u64::from_str_radix(&random, 16).map_err(Failure::malformed)?;
+    Ok(i64::try_from(random >> 1).expect("the highest bit is clear").max(1))
 }
 
 /// Takes at most `count` documents and, after the first, `bytes`.

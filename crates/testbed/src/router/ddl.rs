@@ -4,7 +4,7 @@
 //! which a `mongos` asks for it (`_shardsvr…`), with the database's version; an index is built on
 //! every shard that owns chunks, with the collection's version.
 
-use bson::{Bson, Document, doc};
+use bson::{Document, doc};
 use futures_util::future::join_all;
 
 use super::answer::{Answer, Failure, code, integer};
@@ -47,20 +47,31 @@ impl Caller {
         repeat: Repeat,
     ) -> Result<Answer, Failure> {
         let namespace = Namespace { database: database.to_owned(), collection: String::new() };
-        let body = body.clone();
-        let attempt = async || {
-            let (shard, version) = self.primary_of(database, create).await?;
-            let mut body = body.clone();
-            for field in CLIENT_FIELDS {
-                body.remove(field);
+        let mut staleness = self.staleness(&namespace);
+        let outcome = loop {
+            match Box::pin(self.on_database_once(database, create, body, repeat)).await {
+                Err(failure) if staleness.again(&failure) => staleness.pause().await,
+                outcome => break outcome,
             }
-            body.insert("databaseVersion", version);
-            let user = self.user.as_ref();
-            self.core.on_primary(user, &shard, body, None, repeat).await
         };
-        let answer = Box::pin(self.while_stale(&namespace, attempt)).await;
         self.core.catalog.forget_database(database);
-        answer
+        outcome
+    }
+
+    async fn on_database_once(
+        &self,
+        database: &str,
+        create: bool,
+        body: &Document,
+        repeat: Repeat,
+    ) -> Result<Answer, Failure> {
+        let (shard, version) = self.primary_of(database, create).await?;
+        let mut body = body.clone();
+        for field in CLIENT_FIELDS {
+            body.remove(field);
+        }
+        body.insert("databaseVersion", version);
+        self.core.on_primary(self.user.as_ref(), &shard, body, None, repeat).await
     }
 
     /// A command that the primary shard coordinates under the name `coordinated`.
@@ -199,30 +210,45 @@ impl Caller {
 
     /// Runs a versioned command on all shards that own chunks, or on the primary shard; the
     /// answers with the shards' seeds. Fails as the first shard that fails.
-    async fn on_owners(
+    pub(super) async fn on_owners(
         &self,
         namespace: &Namespace,
         body: &Document,
         create: bool,
     ) -> Result<Vec<(String, Answer)>, Failure> {
-        let attempt = async || {
-            let endpoints = match self.core.placement(namespace, create).await? {
-                Placement::Unsharded { shard, database_version } => {
-                    vec![Endpoint::unsharded(&shard, &database_version)]
-                }
-                Placement::Sharded(collection) => {
-                    let owners = collection.owners();
-                    owners.iter().map(|shard| Endpoint::owner(&collection, shard)).collect()
-                }
-            };
-            let calls = endpoints.iter().map(|endpoint| async move {
-                let shard = self.core.shard(&endpoint.shard).await?;
-                let run = self.at(endpoint, body.clone(), None, Repeat::Safe, None).await;
-                run.map(|answer| (shard.seed.clone(), answer))
-            });
-            join_all(calls).await.into_iter().collect()
+        let mut staleness = self.staleness(namespace);
+        loop {
+            match Box::pin(self.on_owners_once(namespace, body, create)).await {
+                Err(failure) if staleness.again(&failure) => staleness.pause().await,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn on_owners_once(
+        &self,
+        namespace: &Namespace,
+        body: &Document,
+        create: bool,
+    ) -> Result<Vec<(String, Answer)>, Failure> {
+        let endpoints = match self.core.placement(namespace, create).await? {
+            Placement::Unsharded { shard, database_version } => {
+                vec![Endpoint::unsharded(&shard, &database_version)]
+            }
+            Placement::Sharded(collection) => {
+                let owners = collection.owners();
+                owners.iter().map(|shard| Endpoint::owner(&collection, shard)).collect()
+            }
         };
-        Box::pin(self.while_stale(namespace, attempt)).await
+        let mut calls = Vec::new();
+        for endpoint in &endpoints {
+            calls.push(self.at(endpoint, body.clone(), None, Repeat::Safe, None));
+        }
+        let mut answers = Vec::new();
+        for (endpoint, answer) in endpoints.iter().zip(join_all(calls).await) {
+            answers.push((self.core.shard(&endpoint.shard).await?.seed.clone(), answer?));
+        }
+        Ok(answers)
     }
 
     /// listIndexes: every owner has the same; the first one is asked.
@@ -231,21 +257,32 @@ impl Caller {
         if namespace.is_on_config() {
             return self.open_on_config(body.clone()).await;
         }
-        let attempt = async || {
-            let endpoint = match self.core.placement(&namespace, false).await? {
-                Placement::Unsharded { shard, database_version } => {
-                    Endpoint::unsharded(&shard, &database_version)
-                }
-                Placement::Sharded(collection) => {
-                    let owner = collection.owners().into_iter().next().unwrap_or_default();
-                    Endpoint::owner(&collection, &owner)
-                }
-            };
-            let mut body = body.clone();
-            endpoint.stamp(&mut body);
-            self.open_at(&endpoint.shard, body).await
+        let mut staleness = self.staleness(&namespace);
+        loop {
+            match Box::pin(self.list_indexes_once(&namespace, body)).await {
+                Err(failure) if staleness.again(&failure) => staleness.pause().await,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn list_indexes_once(
+        &self,
+        namespace: &Namespace,
+        body: &Document,
+    ) -> Result<Answer, Failure> {
+        let endpoint = match self.core.placement(namespace, false).await? {
+            Placement::Unsharded { shard, database_version } => {
+                Endpoint::unsharded(&shard, &database_version)
+            }
+            Placement::Sharded(collection) => {
+                let owner = collection.owners().into_iter().next().unwrap_or_default();
+                Endpoint::owner(&collection, &owner)
+            }
         };
-        Box::pin(self.while_stale(&namespace, attempt)).await
+        let mut body = body.clone();
+        endpoint.stamp(&mut body);
+        self.open_at(&endpoint.shard, body).await
     }
 
     /// listCollections: the primary shard has all of the database's collections.
@@ -285,138 +322,10 @@ impl Caller {
         }
         Err(Failure::new(code::NO_PRIMARY, format!("shard {} has no primary", shard.id)))
     }
-
-    /// listDatabases: the shards' sizes added up; `config` and `admin` from the config server.
-    pub(super) async fn list_databases(&self, body: &Document) -> Result<Answer, Failure> {
-        let mut listed: std::collections::BTreeMap<String, Document> =
-            std::collections::BTreeMap::new();
-        let names_only = body.get_bool("nameOnly").unwrap_or(false);
-        let mut last: Option<Answer> = None;
-        let mut sets = self.core.all_shards().await?;
-        sets.push(std::sync::Arc::clone(&self.core.config));
-        for set in sets {
-            let on_config = set.id == "config";
-            let user = self.user.as_ref();
-            let answer =
-                self.core.on_primary(user, &set, body.clone(), None, Repeat::Safe).await?;
-            let document = answer.document()?;
-            let databases = document.get_array("databases").into_iter().flatten();
-            for database in databases.filter_map(Bson::as_document) {
-                let name = database.get_str("name").unwrap_or_default();
-                // Each node has databases of its own by these names; the cluster's are elsewhere.
-                if name == "local" || (is_config_database(name) != on_config) {
-                    continue;
-                }
-                let entry = listed.entry(name.to_owned()).or_insert_with(|| doc! { "name": name });
-                if !names_only {
-                    let size = integer(entry, "sizeOnDisk").unwrap_or(0)
-                        + integer(database, "sizeOnDisk").unwrap_or(0);
-                    let empty = entry.get_bool("empty").unwrap_or(true)
-                        && database.get_bool("empty").unwrap_or(true);
-                    entry.insert("sizeOnDisk", size);
-                    entry.insert("empty", empty);
-                }
-            }
-            last = Some(answer);
-        }
-        let total: i64 =
-            listed.values().filter_map(|entry| integer(entry, "sizeOnDisk")).sum();
-        let databases: Vec<Document> = listed.into_values().collect();
-        let mut merged = doc! { "databases": databases };
-        if !names_only {
-            merged.insert("totalSize", total);
-            merged.insert("totalSizeMb", total / (1024 * 1024));
-        }
-        merged.insert("ok", 1.0);
-        let answer = Answer::try_from(merged)?;
-        Ok(match last {
-            Some(last) => answer.not_before(&last),
-            None => answer,
-        })
-    }
-
-    /// collStats and dataSize: the owners' numbers added up, each owner's beside them.
-    pub(super) async fn coll_stats(&self, body: &Document) -> Result<Answer, Failure> {
-        let namespace = Namespace::of(body)?;
-        if namespace.is_on_config() {
-            return self.on_config(body.clone(), Repeat::Safe).await;
-        }
-        let sharded = matches!(
-            self.core.placement(&namespace, false).await?,
-            Placement::Sharded(_)
-        );
-        let answers = self.on_owners(&namespace, body, false).await?;
-        let mut merged = doc! { "sharded": sharded, "ns": namespace.to_string() };
-        add_up(&mut merged, &answers)?;
-        if let (Some(size), Some(count)) = (integer(&merged, "size"), integer(&merged, "count")) {
-            merged.insert("avgObjSize", if count > 0 { size / count } else { 0 });
-        }
-        let mut shards = Document::new();
-        for (seed, answer) in &answers {
-            let id = seed.split_once('/').map_or(&**seed, |(set, _)| set);
-            shards.insert(id, answer.document()?);
-        }
-        merged.insert("shards", shards);
-        merged.insert("ok", 1.0);
-        merge_times(Answer::try_from(merged)?, &answers)
-    }
-
-    /// dbStats: all shards' numbers added up.
-    pub(super) async fn db_stats(&self, body: &Document) -> Result<Answer, Failure> {
-        let mut answers = Vec::new();
-        for shard in self.core.all_shards().await? {
-            let user = self.user.as_ref();
-            let run = self.core.on_primary(user, &shard, body.clone(), None, Repeat::Safe).await?;
-            answers.push((shard.seed.clone(), run));
-        }
-        let mut merged = doc! { "db": database_of(body) };
-        add_up(&mut merged, &answers)?;
-        merged.insert("ok", 1.0);
-        merge_times(Answer::try_from(merged)?, &answers)
-    }
 }
 
-/// Adds the answers' sizes and counts into `merged`.
-fn add_up(merged: &mut Document, answers: &[(String, Answer)]) -> Result<(), Failure> {
-    const SUMS: [&str; 12] = [
-        "count",
-        "size",
-        "storageSize",
-        "totalIndexSize",
-        "totalSize",
-        "freeStorageSize",
-        "numOrphanDocs",
-        "collections",
-        "views",
-        "objects",
-        "dataSize",
-        "indexSize",
-    ];
-    for (_, answer) in answers {
-        let document = answer.document()?;
-        for key in SUMS {
-            if let Some(value) = integer(&document, key) {
-                merged.insert(key, integer(merged, key).unwrap_or(0) + value);
-            }
-        }
-        for key in ["nindexes", "capped", "indexes", "scaleFactor", "timeseries"] {
-            if let Some(value) = document.get(key) {
-                merged.insert(key, value.clone());
-            }
-        }
-        if let Ok(sizes) = document.get_document("indexSizes") {
-            let mut sums = merged.get_document("indexSizes").cloned().unwrap_or_default();
-            for key in sizes.keys() {
-                let sum = integer(&sums, key).unwrap_or(0) + integer(sizes, key).unwrap_or(0);
-                sums.insert(key, sum);
-            }
-            merged.insert("indexSizes", sums);
-        }
-    }
-    Ok(())
-}
-
-fn merge_times(answer: Answer, others: &[(String, Answer)]) -> Result<Answer, Failure> {
+/// An answer of the time of all others.
+pub(super) fn merge_times(answer: Answer, others: &[(String, Answer)]) -> Result<Answer, Failure> {
     Ok(others.iter().fold(answer, |merged, (_, other)| merged.not_before(other)))
 }
 

@@ -3,24 +3,155 @@
 use bson::{Document, doc};
 
 use super::answer::{Answer, Failure, code};
-use super::caller::Caller;
+use super::caller::{Caller, pause};
+use super::core::{Namespace, Repeat, STALE_ROUNDS};
 use super::message::Request;
-use super::core::Repeat;
+use super::transaction::Transaction;
 
 /// Runs one command of a client.
 pub(super) async fn run(caller: &Caller, request: Request) -> Result<Answer, Failure> {
-    let name = request.name().to_owned();
-    let body = request.body;
-    match &*name {
-        "insert" | "update" | "delete" => {
-            Box::pin(caller.write(Request { body, ..request }, None)).await
+    match request.name() {
+        "commitTransaction" => return caller.commit(&request.body).await,
+        "abortTransaction" => return caller.abort(&request.body).await,
+        "insert" | "update" | "delete" if request.body.contains_key("autocommit") => {}
+        "insert" | "update" | "delete" => return Box::pin(caller.write(request, None)).await,
+        _ => {}
+    }
+    match caller.transaction_of(&request.body)? {
+        Some(transaction) => Box::pin(in_transaction(caller, request, &transaction)).await,
+        None => Box::pin(plain(caller, request.body)).await,
+    }
+}
+
+/// Runs a statement of a transaction; ends the transaction if it fails.
+async fn in_transaction(
+    caller: &Caller,
+    request: Request,
+    transaction: &Transaction,
+) -> Result<Answer, Failure> {
+    let mut round = 0;
+    loop {
+        let statement =
+            Request { body: request.body.clone(), sequence: request.sequence.clone(), ..request };
+        let outcome = Box::pin(run_statement(caller, statement, transaction)).await;
+        let failure = match outcome {
+            Ok(answer) if answer.raw().get_array("writeErrors").is_err() => {
+                transaction.succeeded();
+                return with_token(answer, transaction);
+            }
+            outcome => {
+                caller.give_up(transaction).await;
+                match outcome {
+                    Ok(refused) => {
+                        transaction.failed();
+                        return Ok(refused);
+                    }
+                    Err(failure) => failure,
+                }
+            }
+        };
+        let stale = code::is_stale(failure.code());
+        if stale && transaction.may_restart() && round < STALE_ROUNDS {
+            // Nothing has been told to the client yet: the shards may begin again under the same
+            // number.
+            round += 1;
+            if let Ok(namespace) = Namespace::of(&request.body) {
+                caller.core.forget(&namespace, failure.code());
+            }
+            pause(round).await;
+            continue;
         }
-        "find" | "aggregate" => Box::pin(caller.open_cursor(body)).await,
+        transaction.failed();
+        let transient = stale || code::is_retryable(failure.code());
+        let transient = transient || failure.code() == code::SHARD_NOT_FOUND;
+        return Err(if transient {
+            failure.labelled("TransientTransactionError")
+        } else {
+            failure
+        });
+    }
+}
+
+fn with_token(answer: Answer, transaction: &Transaction) -> Result<Answer, Failure> {
+    match transaction.recovery_token() {
+        Some(token) => answer.appended("recoveryToken", &token),
+        None => Ok(answer),
+    }
+}
+
+async fn run_statement(
+    caller: &Caller,
+    request: Request,
+    transaction: &Transaction,
+) -> Result<Answer, Failure> {
+    match request.name() {
+        "insert" | "update" | "delete" => caller.write(request, Some(transaction)).await,
+        "find" | "aggregate" => caller.read_in(transaction, request.body).await,
+        "getMore" => caller.get_more(request.body).await,
+        "killCursors" => caller.kill_cursors(request.body).await,
+        "findAndModify" | "findandmodify" => {
+            caller.find_and_modify(&request.body, Some(transaction)).await
+        }
+        "distinct" => caller.distinct_in(transaction, request.body).await,
+        other => {
+            let message = format!("Cannot run '{other}' in a multi-document transaction.");
+            Err(Failure::new(code::NOT_IN_TRANSACTION, message))
+        }
+    }
+}
+
+/// Runs a command outside of a transaction.
+async fn plain(caller: &Caller, body: Document) -> Result<Answer, Failure> {
+    if let Some(outcome) = caller.administrate(&body).await {
+        return outcome;
+    }
+    let name = body.keys().next().cloned().unwrap_or_default();
+    match &*name {
+        "find" | "aggregate" => caller.open_cursor(body).await,
         "getMore" => caller.get_more(body).await,
         "killCursors" => caller.kill_cursors(body).await,
-        "count" => Box::pin(caller.count(&body)).await,
-        "distinct" => Box::pin(caller.distinct(&body)).await,
-        "buildInfo" | "buildinfo" => caller.on_shard(body).await,
+        "count" => caller.count(&body).await,
+        "distinct" => caller.distinct(&body).await,
+        "findAndModify" | "findandmodify" => caller.find_and_modify(&body, None).await,
+        "explain" => caller.explain(&body).await,
+
+        "create" => caller.create(&body).await,
+        "drop" => caller.drop_collection(&body).await,
+        "dropDatabase" => caller.drop_database(&body).await,
+        "renameCollection" => caller.rename(&body).await,
+        "collMod" => caller.coll_mod(&body).await,
+        "createIndexes" => caller.create_indexes(&body).await,
+        "dropIndexes" | "deleteIndexes" => caller.drop_indexes(&body).await,
+        "listIndexes" => caller.list_indexes(&body).await,
+        "listCollections" => caller.list_collections(&body).await,
+        "listDatabases" => caller.list_databases(&body).await,
+        "collStats" | "collstats" | "dataSize" => caller.coll_stats(&body).await,
+        "dbStats" | "dbstats" => caller.db_stats(&body).await,
+
+        "enableSharding" | "enablesharding" => caller.enable_sharding(&body).await,
+        "shardCollection" | "shardcollection" => caller.shard_collection(&body).await,
+        "split" => caller.split(&body).await,
+        "moveChunk" | "moveRange" => caller.move_range(&body).await,
+        "mergeChunks" => caller.merge_chunks(&body).await,
+        "listShards" => caller.list_shards().await,
+        "flushRouterConfig" => caller.flush(&body),
+        "isdbgrid" => Answer::try_from(doc! { "isdbgrid": 1, "hostname": "localhost", "ok": 1.0 }),
+
+        // One node answers for the cluster.
+        "buildInfo" | "buildinfo" | "hostInfo" | "serverStatus" | "getParameter"
+        | "getCmdLineOpts" | "connectionStatus" | "startSession" | "validateDBMetadata"
+        | "listCommands" | "getLog" => caller.on_shard(body).await,
+        // The config server keeps the users, roles and settings of a cluster.
+        "usersInfo"
+        | "rolesInfo"
+        | "getDefaultRWConcern"
+        | "setDefaultRWConcern"
+        | "getClusterParameter" => caller.on_config(body, Repeat::Safe).await,
+        // Each node has its own.
+        "setParameter" | "refreshSessions" | "killSessions" | "fsync" => {
+            caller.everywhere(&body).await
+        }
+        // A driver says so as it ends and waits for nobody: the shards' own time-out does the rest.
         "endSessions" => Answer::try_from(doc! { "ok": 1.0 }),
         _ => Err(unknown(&name)),
     }
@@ -31,6 +162,24 @@ impl Caller {
     pub(super) async fn on_shard(&self, body: Document) -> Result<Answer, Failure> {
         let shard = self.core.route(self.seat).await?;
         self.core.on_primary(self.user.as_ref(), &shard, body, None, Repeat::Safe).await
+    }
+
+    /// explain, of reads: shards explain no routed write.
+    async fn explain(&self, body: &Document) -> Result<Answer, Failure> {
+        let explained = body.get_document("explain").map_err(Failure::malformed)?;
+        let name = explained.keys().next().map_or("", String::as_str);
+        let routed = match name {
+            "find" => "clusterFind",
+            "aggregate" => "clusterAggregate",
+            other => {
+                let message =
+                    format!("the testbed's router explains find and aggregate, not {other}");
+                return Err(Failure::new(code::COMMAND_NOT_SUPPORTED, message));
+            }
+        };
+        let mut command = body.clone();
+        command.insert("explain", super::caller::renamed(explained, routed));
+        self.routed(command, None, Repeat::Safe).await
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::io;
 
-use bson::raw::{CStr, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::raw::{CStr, RawBsonRef, RawDocument, RawDocumentBuf};
 use bson::{Bson, Document};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -87,7 +87,9 @@ async fn read_message<S: AsyncRead + Unpin>(
     };
     let length = usize::try_from(field(0)).unwrap_or(0);
     if !(HEADER_BYTES..=MESSAGE_BYTES_MAX).contains(&length) {
-        return Err(invalid(format!("message of {length} bytes, at most {MESSAGE_BYTES_MAX} pass")));
+        return Err(invalid(format!(
+            "message of {length} bytes, at most {MESSAGE_BYTES_MAX} pass"
+        )));
     }
     let mut payload = vec![0; length - HEADER_BYTES];
     stream.read_exact(&mut payload).await?;
@@ -267,15 +269,6 @@ async fn write_message<S: AsyncWrite + Unpin>(
     message.extend_from_slice(payload);
     stream.write_all(&message).await?;
     stream.flush().await
-}
-
-/// Puts `documents` back into a body as an array, for the commands that take no sequence.
-pub(super) fn raw_array(documents: &[&RawDocument]) -> RawArrayBuf {
-    let mut array = RawArrayBuf::new();
-    for document in documents {
-        array.push(*document);
-    }
-    array
 }
 
 /// A copy of `document` without the fields that `drop` names.

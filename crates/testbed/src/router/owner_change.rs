@@ -66,14 +66,13 @@ impl Change<'_> {
 
     async fn in_own_transaction(&self, transaction: &Transaction) -> Result<Moved, Failure> {
         // Again, now inside: the document may have changed since it was refused.
-        let again =
-            self.caller.at(
-                self.endpoint,
-                self.body.clone(),
-                self.documents,
-                super::core::Repeat::Never,
-                Some(transaction),
-            );
+        let again = self.caller.at(
+            self.endpoint,
+            self.body.clone(),
+            self.documents,
+            super::core::Repeat::Never,
+            Some(transaction),
+        );
         let moved = match again.await {
             Err(failure) if failure.code() == code::WOULD_CHANGE_OWNING_SHARD => {
                 self.replace(transaction, &failure).await?
@@ -96,7 +95,8 @@ impl Change<'_> {
         failure: &Failure,
     ) -> Result<Moved, Failure> {
         let image = |name: &str| failure.body().get_document(name).ok().cloned();
-        let after = image("postImage").ok_or_else(|| Failure::malformed("refusal without image"))?;
+        let after =
+            image("postImage").ok_or_else(|| Failure::malformed("refusal without image"))?;
         let upsert = failure.body().get_bool("shouldUpsert").unwrap_or(false);
         let before = image("preImage").filter(|_| !upsert);
         if let Some(before) = &before {
@@ -123,20 +123,14 @@ impl Change<'_> {
         Ok(())
     }
 
-    async fn insert(
-        &self,
-        transaction: &Transaction,
-        after: &Document,
-    ) -> Result<Answer, Failure> {
+    async fn insert(&self, transaction: &Transaction, after: &Document) -> Result<Answer, Failure> {
         let document = raw(after)?;
         let placement = self.caller.core.placement(self.namespace, false).await?;
-        let endpoint =
-            self.caller.target_document(self.namespace, &placement, &document).await?;
+        let endpoint = self.caller.target_document(self.namespace, &placement, &document).await?;
         let body = doc! { "insert": &self.namespace.collection, "$db": &self.namespace.database };
         let documents = Some(("documents", &[&*document][..]));
         let never = super::core::Repeat::Never;
-        let inserted =
-            self.caller.at(&endpoint, body, documents, never, Some(transaction)).await?;
+        let inserted = self.caller.at(&endpoint, body, documents, never, Some(transaction)).await?;
         let answer = inserted.document()?;
         let error = answer.get_array("writeErrors").ok().and_then(|errors| errors.first());
         if let Some(error) = error.and_then(Bson::as_document) {

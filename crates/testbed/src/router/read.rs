@@ -31,15 +31,17 @@ impl Caller {
     pub(super) async fn open_cursor(&self, body: Document) -> Result<Answer, Failure> {
         let command = body.keys().next().cloned().unwrap_or_default();
         let database = database_of(&body).to_owned();
-        let streams = is_change_stream(&body);
         if database == "local" {
             return Err(Failure::new(
                 code::ILLEGAL_OPERATION,
                 format!("`{command}` on the database local: a router has none"),
             ));
         }
-        // Without a collection it is about the cluster: operations, sessions, changes.
-        let of_cluster = streams || body.values().next().is_some_and(|v| v.as_str().is_none());
+        if is_change_stream(&body) {
+            return self.open_stream(&body).await;
+        }
+        // Without a collection it is about the cluster: operations, sessions.
+        let of_cluster = body.values().next().is_some_and(|v| v.as_str().is_none());
         if is_config_database(&database) && !of_cluster {
             return self.open_on_config(body).await;
         }
@@ -117,6 +119,9 @@ impl Caller {
     /// getMore.
     pub(super) async fn get_more(&self, body: Document) -> Result<Answer, Failure> {
         let id = integer(&body, "getMore").unwrap_or(0);
+        if let Some(more) = self.more_of_stream(&body).await {
+            return more;
+        }
         let home = self.core.cursors.home(id, self.user_name()).ok_or_else(|| not_found(id))?;
         let (address, command) = match home {
             Home::Node { address, command } => (address, command),
@@ -156,6 +161,10 @@ impl Caller {
         let listed = body.get_array("cursors").map_err(Failure::malformed)?;
         let (mut killed, mut unknown) = (Vec::new(), Vec::new());
         for id in listed.iter().filter_map(Bson::as_i64) {
+            if self.kill_stream(id).await {
+                killed.push(id);
+                continue;
+            }
             match self.core.cursors.home(id, self.user_name()) {
                 None => unknown.push(id),
                 Some(home) => {
@@ -174,10 +183,13 @@ impl Caller {
 
     async fn kill_at(&self, home: &Home, id: i64, body: &Document) {
         if let Home::Node { address, .. } = home {
-            let mut kill = doc! { "killCursors": body.get("killCursors").cloned(), "cursors": [id] };
-            kill.extend(body.iter().filter(|(key, _)| ["lsid", "$db"].contains(&&***key)).map(
-                |(key, value)| (key.clone(), value.clone()),
-            ));
+            let mut kill =
+                doc! { "killCursors": body.get("killCursors").cloned(), "cursors": [id] };
+            kill.extend(
+                body.iter()
+                    .filter(|(key, _)| ["lsid", "$db"].contains(&&***key))
+                    .map(|(key, value)| (key.clone(), value.clone())),
+            );
             // A node that is gone has no cursors; one that does not know it has closed it.
             let _ = self.core.on_node(self.user.as_ref(), address, kill, None).await;
         }
@@ -313,5 +325,5 @@ pub(super) fn cursor_answer(
     let mut answer = RawDocumentBuf::new();
     answer.append(name("cursor")?, RawBsonRef::Document(&cursor));
     answer.append(name("ok")?, 1.0);
-    Ok(Answer::of_server(answer)?)
+    Answer::of_server(answer)
 }

@@ -46,7 +46,10 @@ impl Keys {
 
 /// Keys derived before: deriving takes thousands of hashes, and the nodes' salts never change.
 #[derive(Debug, Default)]
-pub(super) struct KeyCache(Mutex<HashMap<(String, Vec<u8>, u32), Keys>>);
+pub(super) struct KeyCache(Mutex<HashMap<Derivation, Keys>>);
+
+/// The user's name, the salt, the count.
+type Derivation = (String, Vec<u8>, u32);
 
 impl KeyCache {
     fn get(&self, login: &User, salt: &[u8], iterations: u32) -> Keys {

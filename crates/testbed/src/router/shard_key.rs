@@ -47,11 +47,6 @@ impl ShardKey {
         self.fields.iter().map(value).collect()
     }
 
-    /// Whether the key is `_id` alone, so that `_id` names one place.
-    pub(super) fn is_id(&self) -> bool {
-        matches!(&*self.fields, [field] if field.path == "_id")
-    }
-
     /// Where a document belongs. A missing field counts as null, as with the servers.
     pub(super) fn of_document(&self, document: &RawDocument) -> Result<Located, Failure> {
         let mut values = Vec::with_capacity(self.fields.len());

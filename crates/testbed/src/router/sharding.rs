@@ -115,8 +115,7 @@ impl Caller {
         }
         create.insert("$db", &namespace.database);
         with_majority(&mut create);
-        let created =
-            self.on_database(&namespace.database, true, &create, Repeat::Safe).await?;
+        let created = self.on_database(&namespace.database, true, &create, Repeat::Safe).await?;
         created.with(&doc! { "collectionsharded": name, "ok": 1.0 })
     }
 

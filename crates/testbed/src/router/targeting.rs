@@ -100,9 +100,9 @@ impl Caller {
         }
         let filter = match located {
             Located::AskServer(values) => {
-                values.iter().map(|(path, value)| (path.clone(), doc! { "$eq": value }.into()))
+                { values.iter().map(|(path, value)| (path.clone(), doc! { "$eq": value }.into())) }
+                    .collect()
             }
-            .collect(),
             _ => return Err(no_place("the operation does not name one shard key")),
         };
         match &*self.ask_shards(namespace, &filter, collation).await? {
@@ -213,14 +213,14 @@ impl Caller {
 
 /// Whether strings compare byte by byte.
 fn is_simple(collation: Option<&Document>) -> bool {
-    collation.is_none_or(|collation| collation.get_str("locale").is_ok_and(|locale| locale == "simple"))
+    collation
+        .is_none_or(|collation| collation.get_str("locale").is_ok_and(|locale| locale == "simple"))
 }
 
 /// Whether a collation changes what equals a value.
 fn has_text(located: &Located) -> bool {
-    let is_text = |value: &Bson| {
-        matches!(value, Bson::String(_) | Bson::Symbol(_) | Bson::Document(_))
-    };
+    let is_text =
+        |value: &Bson| matches!(value, Bson::String(_) | Bson::Symbol(_) | Bson::Document(_));
     match located {
         Located::At(values) => values.iter().any(is_text),
         Located::AskServer(values) => values.iter().any(|(_, value)| is_text(value)),

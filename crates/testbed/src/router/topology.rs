@@ -42,11 +42,6 @@ impl ReplicaSet {
         }
     }
 
-    /// The addresses of the members.
-    pub(super) fn members(&self) -> &[String] {
-        &self.members
-    }
-
     /// The primary's address, waiting for an election if there is none.
     pub(super) async fn primary(&self, pool: &Pool) -> Result<String, Failure> {
         if let Some(known) = self.known() {
@@ -89,15 +84,18 @@ impl ReplicaSet {
 
     /// Asks all members; of two who both take themselves for primary, the later elected one is.
     async fn ask(&self, pool: &Pool) -> Option<String> {
-        let asked = self.members.iter().map(|member| async move {
-            let hello = doc! { "hello": 1, "$db": "admin" };
-            let answer = timeout(HELLO_BOUND, pool.call(member, None, &hello, None)).await.ok()?;
-            let hello = answer.ok()?.document().ok()?;
-            Some((election(&hello)?, member.clone()))
-        });
+        let asked = self.members.iter().map(|member| ask_member(pool, member));
         let primaries = join_all(asked).await.into_iter().flatten();
         primaries.max().map(|(_, member)| member)
     }
+}
+
+/// A member that takes itself for primary, and since which election.
+async fn ask_member(pool: &Pool, member: &str) -> Option<([u8; 12], String)> {
+    let hello = doc! { "hello": 1, "$db": "admin" };
+    let answer = timeout(HELLO_BOUND, pool.call(member, None, &hello, None)).await.ok()?;
+    let hello = answer.ok()?.document().ok()?;
+    Some((election(&hello)?, member.to_owned()))
 }
 
 /// The election that made the one who says this hello primary.

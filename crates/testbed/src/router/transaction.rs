@@ -32,8 +32,10 @@ struct State {
     participants: Vec<Participant>,
     /// No statement has succeeded yet, so that all may be tried again from the beginning.
     begun: bool,
-    /// It was committed or aborted.
+    /// It takes no more statements.
     ended: bool,
+    /// It was asked to commit, and may be asked again.
+    committing: bool,
 }
 
 /// One transaction of one session.
@@ -61,11 +63,15 @@ impl Transaction {
         self.with(|state| state.begun = true);
     }
 
+    /// A statement has failed, and with it the transaction.
+    pub(super) fn failed(&self) {
+        self.with(|state| state.ended = true);
+    }
+
     /// Where the outcome can be learnt later: a shard that wrote, as drivers hand it back.
     pub(super) fn recovery_token(&self) -> Option<Document> {
-        let wrote = self.with(|state| {
-            state.participants.iter().find(|participant| participant.wrote).cloned()
-        });
+        let wrote = self
+            .with(|state| state.participants.iter().find(|participant| participant.wrote).cloned());
         wrote.map(|participant| doc! { "recoveryShardId": participant.shard })
     }
 
@@ -160,6 +166,7 @@ impl Caller {
         let (session, key, number) = self.identity(body)?;
         if !body.get_bool("startTransaction").unwrap_or(false) {
             let known = self.core.transactions.get(&key, number);
+            let known = known.filter(|transaction| !transaction.with(|state| state.ended));
             return known.map(Some).ok_or_else(|| {
                 let message = format!(
                     "Given transaction number {number} does not match any in-progress transaction"
@@ -169,12 +176,8 @@ impl Caller {
             });
         }
         let read_concern = body.get_document("readConcern").ok().map(|c| self.pin_snapshot(c));
-        let transaction = Arc::new(Transaction {
-            session,
-            number,
-            read_concern,
-            state: Mutex::default(),
-        });
+        let transaction =
+            Arc::new(Transaction { session, number, read_concern, state: Mutex::default() });
         self.core.transactions.put(key, Arc::clone(&transaction));
         Ok(Some(transaction))
     }
@@ -187,8 +190,7 @@ impl Caller {
     ) -> Result<Arc<Transaction>, Failure> {
         let (session, key, number) = self.identity(body)?;
         let state = Mutex::default();
-        let transaction =
-            Arc::new(Transaction { session, number, read_concern: None, state });
+        let transaction = Arc::new(Transaction { session, number, read_concern: None, state });
         self.core.transactions.put(key, Arc::clone(&transaction));
         Ok(transaction)
     }
@@ -234,10 +236,8 @@ impl Caller {
         transaction.enlist(shard, &mut body);
         let set = self.core.shard(shard).await?;
         // A primary that is gone took the transaction with it: no repetition can help.
-        let run = self
-            .core
-            .on_primary(self.user.as_ref(), &set, body, documents, Repeat::Never)
-            .await;
+        let run =
+            self.core.on_primary(self.user.as_ref(), &set, body, documents, Repeat::Never).await;
         let answer = run.map_err(|failure| {
             if code::is_retryable(failure.code()) || code::is_stale(failure.code()) {
                 failure.labelled("TransientTransactionError")
@@ -254,16 +254,20 @@ impl Caller {
     /// Tells every participant to give up, and forgets them.
     pub(super) async fn give_up(&self, transaction: &Transaction) {
         let participants = transaction.take_participants();
-        let aborts = participants.iter().map(|participant| async move {
-            let shard = self.core.shard(&participant.shard).await?;
-            let mut abort = doc! { "abortTransaction": 1, "$db": "admin" };
-            transaction.fields(&mut abort);
-            let user = self.user.as_ref();
-            self.core.on_primary(user, &shard, abort, None, Repeat::Safe).await
-        });
+        let mut aborts = Vec::new();
+        for participant in &participants {
+            aborts.push(self.abort_on(transaction, &participant.shard));
+        }
         // A shard that cannot be told times the transaction out by itself, and many a shard has
         // already aborted it: there is nobody to whom a failure here would matter.
         join_all(aborts).await;
+    }
+
+    async fn abort_on(&self, transaction: &Transaction, shard: &str) -> Result<Answer, Failure> {
+        let shard = self.core.shard(shard).await?;
+        let mut abort = doc! { "abortTransaction": 1, "$db": "admin" };
+        transaction.fields(&mut abort);
+        self.core.on_primary(self.user.as_ref(), &shard, abort, None, Repeat::Safe).await
     }
 
     /// Commits the client's transaction.
@@ -272,11 +276,16 @@ impl Caller {
         let Some(transaction) = self.core.transactions.get(&key, number) else {
             return self.recover(session, number, body).await;
         };
-        let outcome = self.commit_known(&transaction, body).await;
-        if outcome.is_ok() {
-            transaction.with(|state| state.ended = true);
+        if transaction.with(|state| state.ended && !state.committing) {
+            let message = format!("Transaction {number} has been aborted.");
+            return Err(Failure::new(code::NO_SUCH_TRANSACTION, message)
+                .labelled("TransientTransactionError"));
         }
-        outcome
+        transaction.with(|state| {
+            state.ended = true;
+            state.committing = true;
+        });
+        self.commit_known(&transaction, body).await
     }
 
     pub(super) async fn commit_known(
@@ -330,7 +339,8 @@ impl Caller {
         let token = body.get_document("recoveryToken").ok();
         let shard = token.and_then(|token| token.get_str("recoveryShardId").ok());
         let shard = shard.ok_or_else(|| {
-            let message = format!("transaction {number} is not known here, and has no recovery token");
+            let message =
+                format!("transaction {number} is not known here, and has no recovery token");
             Failure::new(code::NO_SUCH_TRANSACTION, message)
         })?;
         let mut coordinate = doc! {

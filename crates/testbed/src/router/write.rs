@@ -22,6 +22,7 @@ use super::message::Request;
 use super::owner_change;
 use super::targeting::{Endpoint, Single, replacement};
 use super::transaction::Transaction;
+use super::write_outcome::{Outcome, Stale, write_error};
 
 /// Fields of the client's command that the router sets itself for each shard.
 const OWN_FIELDS: [&str; 7] = [
@@ -85,18 +86,8 @@ enum Way {
 
 struct Group {
     way: Way,
+    /// In ascending order.
     operations: Vec<usize>,
-}
-
-/// What came of the operations so far.
-#[derive(Default)]
-struct Outcome {
-    n: i64,
-    modified: i64,
-    upserted: Vec<(usize, Bson)>,
-    errors: Vec<(usize, Document)>,
-    concern_error: Option<Bson>,
-    times: Option<Answer>,
 }
 
 impl Caller {
@@ -168,25 +159,28 @@ impl<'a> Write<'a> {
         let mut pending: Vec<usize> = (0..self.operations.len()).collect();
         let mut outcome = Outcome::default();
         let mut round = 0;
-        while !pending.is_empty() && !(self.ordered && !outcome.errors.is_empty()) {
+        while !pending.is_empty() && (!self.ordered || outcome.errors.is_empty()) {
             let (groups, refused) = self.plan(&pending).await?;
             for (operation, failure) in refused {
                 outcome.errors.push((operation, write_error(operation, &failure)));
                 pending.retain(|other| *other != operation);
             }
-            let sent = groups.iter().map(|group| Box::pin(self.send(group)));
+            let mut sent = Vec::new();
+            for group in &groups {
+                sent.push(Box::pin(self.send(group)));
+            }
             let answers = join_all(sent).await;
             let mut progress = false;
             let mut stale = None;
             for (group, answers) in groups.iter().zip(answers) {
-                match outcome.take(group, answers?, self.ordered) {
+                match outcome.take(&group.operations, answers?, self.ordered) {
                     Ok(done) => {
                         progress |= !done.is_empty();
-                        pending.retain(|operation| !done.contains(operation));
+                        pending.retain(|operation| done.binary_search(operation).is_err());
                     }
                     Err(Stale { code, done }) => {
                         progress |= !done.is_empty();
-                        pending.retain(|operation| !done.contains(operation));
+                        pending.retain(|operation| done.binary_search(operation).is_err());
                         stale = Some(code);
                     }
                 }
@@ -208,7 +202,7 @@ impl<'a> Write<'a> {
                 pause(round).await;
             }
         }
-        outcome.answer(self.kind, self.repeatable)
+        outcome.answer(self.kind == Kind::Update, self.repeatable)
     }
 
     /// Divides operations into groups that can be sent now, and names those that nobody can take.
@@ -294,10 +288,7 @@ impl<'a> Write<'a> {
         };
         if many {
             let collation = collation.as_ref();
-            return self
-                .caller
-                .target_query(&self.namespace, placement, &query, collation)
-                .await;
+            return self.caller.target_query(&self.namespace, placement, &query, collation).await;
         }
         let single = Single {
             query: &query,
@@ -306,8 +297,7 @@ impl<'a> Write<'a> {
             upsert: raw.get_bool("upsert").unwrap_or(false),
             by_id: true,
         };
-        let mut endpoints =
-            self.caller.target_single(&self.namespace, collection, single).await?;
+        let mut endpoints = self.caller.target_single(&self.namespace, collection, single).await?;
         if self.transaction.is_some() && endpoints.len() > 1 {
             // All parts of a transaction can be taken back, so each shard may check its version.
             endpoints =
@@ -337,9 +327,11 @@ impl<'a> Write<'a> {
             body.insert("stmtIds", group.operations.iter().map(statement).collect::<Vec<_>>());
         }
         let repeat = if self.repeatable { Repeat::Safe } else { Repeat::Never };
-        let calls = endpoints.iter().map(|endpoint| {
-            self.caller.at(endpoint, body.clone(), documents, repeat, self.transaction)
-        });
+        let mut calls = Vec::new();
+        for endpoint in endpoints {
+            let body = body.clone();
+            calls.push(self.caller.at(endpoint, body, documents, repeat, self.transaction));
+        }
         let mut answers = Vec::with_capacity(endpoints.len());
         for answer in join_all(calls).await {
             match answer {
@@ -353,7 +345,8 @@ impl<'a> Write<'a> {
                     let errors = (0..group.operations.len())
                         .map(|at| Bson::Document(write_error(at, &failure)));
                     let errors: Vec<Bson> = errors.collect();
-                    answers.push(Answer::try_from(doc! { "n": 0, "writeErrors": errors, "ok": 1.0 })?);
+                    answers
+                        .push(Answer::try_from(doc! { "n": 0, "writeErrors": errors, "ok": 1.0 })?);
                 }
                 Err(failure) => return Err(failure),
             }
@@ -391,120 +384,4 @@ impl<'a> Write<'a> {
         }
         Ok(Answer::try_from(answer)?.not_before(&moved.times))
     }
-}
-
-/// Some operations of a group were refused as stale.
-struct Stale {
-    code: i32,
-    done: Vec<usize>,
-}
-
-impl Outcome {
-    /// Takes over the answers of a group's shards: which operations are done.
-    fn take(
-        &mut self,
-        group: &Group,
-        answers: Vec<Answer>,
-        ordered: bool,
-    ) -> Result<Vec<usize>, Stale> {
-        let mut stale = None;
-        let mut stale_operations = Vec::new();
-        // Behind an error of an ordered batch nothing was executed.
-        let mut end = group.operations.len();
-        for answer in answers {
-            let Ok(document) = answer.document() else { continue };
-            self.n += integer(&document, "n").unwrap_or(0);
-            self.modified += integer(&document, "nModified").unwrap_or(0);
-            for upserted in array(&document, "upserted") {
-                let index = index_of(upserted);
-                if let Some(operation) = group.operations.get(index) {
-                    let id = upserted.get("_id").cloned().unwrap_or(Bson::Null);
-                    self.upserted.push((*operation, id));
-                }
-            }
-            for error in array(&document, "writeErrors") {
-                let index = index_of(error);
-                let Some(operation) = group.operations.get(index) else { continue };
-                let code = integer(error, "code").and_then(|code| i32::try_from(code).ok());
-                let code = code.unwrap_or_default();
-                if code::is_stale(code) {
-                    stale = Some(code);
-                    stale_operations.push(*operation);
-                } else {
-                    let mut error = error.clone();
-                    error.insert("index", i32::try_from(*operation).unwrap_or(i32::MAX));
-                    self.errors.push((*operation, error));
-                }
-                if ordered {
-                    end = end.min(index + 1);
-                }
-            }
-            if let Some(error) = document.get("writeConcernError") {
-                self.concern_error.get_or_insert_with(|| error.clone());
-            }
-            self.times = Some(match self.times.take() {
-                Some(times) => times.not_before(&answer),
-                None => answer,
-            });
-        }
-        let executed = group.operations[..end].iter().copied();
-        let done = executed.filter(|operation| !stale_operations.contains(operation)).collect();
-        match stale {
-            Some(code) => Err(Stale { code, done }),
-            None => Ok(done),
-        }
-    }
-
-    fn answer(mut self, kind: Kind, repeatable: bool) -> Result<Answer, Failure> {
-        let count = |value: i64| i32::try_from(value).unwrap_or(i32::MAX);
-        let mut body = doc! { "n": count(self.n) };
-        if kind == Kind::Update {
-            body.insert("nModified", count(self.modified));
-        }
-        if !self.upserted.is_empty() {
-            self.upserted.sort_by_key(|(operation, _)| *operation);
-            let listed = self.upserted.into_iter().map(|(operation, id)| {
-                doc! { "index": i32::try_from(operation).unwrap_or(i32::MAX), "_id": id }
-            });
-            body.insert("upserted", listed.collect::<Vec<_>>());
-        }
-        if !self.errors.is_empty() {
-            self.errors.sort_by_key(|(operation, _)| *operation);
-            // A write to several shards fails once, however many of them refuse it.
-            self.errors.dedup_by_key(|(operation, _)| *operation);
-            let listed: Vec<_> = self.errors.into_iter().map(|(_, error)| error).collect();
-            body.insert("writeErrors", listed);
-        }
-        if let Some(error) = self.concern_error {
-            let code = error.as_document().and_then(|error| integer(error, "code"));
-            let code = code.and_then(|code| i32::try_from(code).ok());
-            if repeatable && code.is_some_and(code::is_retryable) {
-                body.insert("errorLabels", vec!["RetryableWriteError"]);
-            }
-            body.insert("writeConcernError", error);
-        }
-        body.insert("ok", 1.0);
-        let answer = Answer::try_from(body)?;
-        Ok(match self.times {
-            Some(times) => answer.not_before(&times),
-            None => answer,
-        })
-    }
-}
-
-fn array<'a>(document: &'a Document, key: &str) -> impl Iterator<Item = &'a Document> {
-    document.get_array(key).into_iter().flatten().filter_map(Bson::as_document)
-}
-
-fn index_of(entry: &Document) -> usize {
-    integer(entry, "index").and_then(|index| usize::try_from(index).ok()).unwrap_or(0)
-}
-
-fn write_error(index: usize, failure: &Failure) -> Document {
-    let mut error = doc! {
-        "index": i32::try_from(index).unwrap_or(i32::MAX), "code": failure.code(),
-    };
-    let message = failure.body().get_str("errmsg").unwrap_or("no message");
-    error.insert("errmsg", message);
-    error
 }

@@ -48,16 +48,19 @@ fn merged(
     }
 }
 
+/// The documents that each side holds under one `_id`.
+type Both<'a> = (Vec<&'a [u8]>, Vec<&'a [u8]>);
+
 /// The brute force: all documents by `_id`, compared as sets.
 fn oracle(source: &[Vec<u8>], destination: &[Vec<u8>]) -> (u64, BTreeSet<Id>) {
-    let mut all: BTreeMap<Id, (Vec<&[u8]>, Vec<&[u8]>)> = BTreeMap::new();
+    let mut all: BTreeMap<Id, Both<'_>> = BTreeMap::new();
     for document in source {
         all.entry(id_of(document).unwrap()).or_default().0.push(document);
     }
     for document in destination {
         all.entry(id_of(document).unwrap()).or_default().1.push(document);
     }
-    let differs = |(left, right): &(Vec<&[u8]>, Vec<&[u8]>)| left.len() != 1 || left != right;
+    let differs = |(left, right): &Both<'_>| left.len() != 1 || left != right;
     let compared = all.len() as u64;
     (compared, all.into_iter().filter(|(_, both)| differs(both)).map(|(id, _)| id).collect())
 }

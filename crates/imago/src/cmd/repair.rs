@@ -1,0 +1,92 @@
+//! `imago repair`: copies again exactly the documents that a file of stragglers names.
+
+use std::path::PathBuf;
+
+use imago_job::event;
+use imago_job::id::JobId;
+use imago_mongo::repair::{RepairError, RepairReport, RepairSpec, repair};
+use imago_mongo::verify::{Retries, read_stragglers};
+
+use super::verify::{bad_line, connect, control, open, parse_filter};
+use crate::cluster;
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+
+/// What may be typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "The file is what `imago verify --stragglers` writes: one JSON object a \
+                        line, {\"ns\": \"db.coll\", \"_id\": extended JSON}. Exit code 3 when a \
+                        document could not be made equal.")]
+pub struct Args {
+    /// The cluster with the original: mongodb://[user:password@]host:port[,…]/[?options].
+    #[arg(long, value_name = "URI", hide_env_values = true)]
+    from: String,
+    /// The cluster with the copy.
+    #[arg(long, value_name = "URI", hide_env_values = true)]
+    to: String,
+    /// The file that names the documents.
+    #[arg(long, value_name = "FILE")]
+    ids_file: PathBuf,
+    /// The filter of the copy: documents of the source that do not match it are deleted from the
+    /// copy; extended JSON.
+    #[arg(long, value_name = "JSON")]
+    filter: Option<String>,
+    /// How often a document is looked at again before it is called different still.
+    #[arg(long, value_name = "N", default_value_t = Retries::default().rounds)]
+    retries: u32,
+}
+
+/// Repairs, verifies what was repaired, prints the report, fails with exit code 3 if some remain.
+pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let spec = RepairSpec {
+        filter: args.filter.as_deref().map(parse_filter).transpose()?,
+        retries: Retries { rounds: args.retries, ..Retries::default() },
+        ..RepairSpec::default()
+    };
+    let control = control(context)?;
+    // Every line is checked before the first document is written.
+    for straggler in read_stragglers(open(&args.ids_file)?) {
+        straggler.map_err(|error| bad_line(&args.ids_file, &error))?;
+    }
+    let lines = read_stragglers(open(&args.ids_file)?);
+    let source = connect(&args.from, "source").await?;
+    let destination = connect(&args.to, "destination").await?;
+    let reporter = context.reporter(JobId::generate(), "repair");
+    reporter.phase("repair");
+    let progress = |documents_done| {
+        reporter.progress(event::Progress { documents_done, ..event::Progress::default() });
+    };
+    let done = Box::pin(repair(&source, &destination, lines, &spec, &control, progress)).await;
+    let report = done.map_err(|error| match error {
+        RepairError::File(error) => bad_line(&args.ids_file, &error),
+        RepairError::Cluster(error) => cluster::failure(&error),
+    })?;
+    context.output.result(&report, text)?;
+    if report.is_clean() {
+        return Ok(());
+    }
+    let what = format!("{} documents could not be made equal", report.refused + report.remaining);
+    Err(Failure::new(Exit::Differences, "differences", what)
+        .help("mend the causes that the report names and repair again"))
+}
+
+fn text(report: &RepairReport) -> String {
+    let mut text = format!(
+        "{} of {} documents are equal now; {} were written and {} deleted\n",
+        report.repaired, report.named, report.written, report.deleted
+    );
+    let mut line = |line: String| text.extend([line.as_str(), "\n"]);
+    for refused in &report.refusals {
+        line(format!(
+            "  refused   {} {}: {}",
+            refused.straggler.ns, refused.straggler.id, refused.cause
+        ));
+        if let Some(help) = &refused.help {
+            line(format!("            {help}"));
+        }
+    }
+    for straggler in &report.differences {
+        line(format!("  {:<9} {} {}", straggler.kind.word(), straggler.ns, straggler.id));
+    }
+    text
+}

@@ -1,0 +1,562 @@
+//! The lead of a job: reads the source's changes, applies them through lanes, and keeps the
+//! checkpoint and the horizon.
+//!
+//! What may be applied when is decided by [`imago_plan::ledger`]; this does what it says. One task
+//! owns all ledgers; rounds of touches run beside it, a few at a time.
+//!
+//! Invariants:
+//! - A batch of the stream counts as read only when all of it is in the ledgers; only then may its
+//!   token become the checkpoint.
+//! - A round is finished or the lead ends: nothing is given back.
+//! - After [`Lead::settle`] the destination is the source at exactly the time it returns, document
+//!   for document, although both may be written: the last rounds read the source as of that time,
+//!   and all earlier reads were of earlier states.
+//! - The number of touches in memory is bounded: beyond [`HELD_MAX`] the stream is not read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bson::{RawDocumentBuf, Timestamp};
+use imago_job::control::{Control, Stop};
+use imago_job::retry::retry;
+use imago_plan::cuts::slice_of;
+use imago_plan::ledger::{Ledger, Position, Round, SliceState, Touch};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::changes::{Batch, ChangeReader, Event, Start};
+use crate::converge::{Pair, ReadAt, Tally, Want, converge};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result, code};
+use crate::leases::{Leases, Slice};
+use crate::namespace::Namespace;
+use crate::order::Id;
+use crate::snapshot::{Counters, PATIENCE};
+
+/// Touches held in memory; beyond, the stream waits.
+pub const HELD_MAX: usize = 500_000;
+/// Lanes: changes of one `_id` always go through the same one.
+const LANES: usize = 8;
+/// Rounds that run at the same time.
+const ROUNDS_MAX: usize = 4;
+/// Touches in one round.
+const ROUND_TOUCHES_MAX: usize = 2_000;
+/// Batches read ahead of the ledgers.
+const BATCHES_AHEAD: usize = 4;
+const TICK: Duration = Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often settling starts over when the source no longer keeps the state it asks for.
+const SETTLE_ATTEMPTS_MAX: usize = 8;
+
+/// What a stream position stands for.
+#[derive(Clone, Debug)]
+struct Mark {
+    token: RawDocumentBuf,
+    time: Timestamp,
+    /// The source's wall clock at the first change of the batch, in ms.
+    wall_ms: Option<i64>,
+}
+
+/// How far the lead is, for those who show it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Standing {
+    /// Changes seen in the stream.
+    pub changes_read: u64,
+    /// Documents written or deleted by rounds.
+    pub changes_applied: u64,
+    /// Touches in memory.
+    pub held: usize,
+    /// How far the applied changes are behind the source, in ms.
+    pub lag_ms: u64,
+}
+
+/// A place in the stream from which nothing is missed.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// Resume the stream after it.
+    pub token: RawDocumentBuf,
+    /// The source's time there.
+    pub time: Timestamp,
+}
+
+struct RoundDone {
+    ns: usize,
+    round: Round<Id>,
+    outcome: Result<(Tally, Vec<Id>)>,
+}
+
+/// See the module's documentation.
+pub struct Lead {
+    pairs: Arc<Vec<Pair>>,
+    cuts: Vec<Vec<Id>>,
+    ledgers: Vec<Ledger<Id>>,
+    marks: BTreeMap<Position, Mark>,
+    position: Position,
+    batches: mpsc::Receiver<Result<Batch>>,
+    _reader: AbortOnDropHandle<()>,
+    rounds: JoinSet<RoundDone>,
+    leases: Leases,
+    control: Control,
+    counters: Arc<Counters>,
+    /// Structural changes of collections that nobody has seen to yet.
+    structure: Vec<(usize, String)>,
+    /// Changes behind a settled point, to be recorded when it is left.
+    late: Option<(Batch, Timestamp)>,
+    looked: Instant,
+    heard: Instant,
+    changes_read: u64,
+    changes_applied: u64,
+    leftovers_seen: Vec<Vec<bool>>,
+}
+
+/// What a lead is made of.
+pub struct Parts {
+    /// The source's cluster.
+    pub source: Endpoint,
+    /// The collections.
+    pub pairs: Arc<Vec<Pair>>,
+    /// Their slices.
+    pub slices: Vec<Slice>,
+    /// Where slices are kept.
+    pub leases: Leases,
+    /// Pause, cancel, throttle.
+    pub control: Control,
+    /// Shared with the workers of this process.
+    pub counters: Arc<Counters>,
+    /// Where the stream begins.
+    pub start: Start,
+}
+
+impl Lead {
+    /// A lead that has opened its stream and looked at the slices.
+    ///
+    /// # Errors
+    /// When the stream cannot be opened at its start, or the destination does not answer.
+    pub async fn begin(parts: Parts) -> Result<Self> {
+        let namespaces: Vec<Namespace> =
+            parts.pairs.iter().map(|pair| pair.source.ns.clone()).collect();
+        let (start_token, start_time) = match &parts.start {
+            Start::At(time) => (None, *time),
+            Start::After(token) => {
+                let time = crate::changes::token_time(token);
+                (Some(token.clone()), time.unwrap_or(Timestamp { time: 0, increment: 0 }))
+            }
+        };
+        let mut reader = ChangeReader::new(parts.source, namespaces, parts.start);
+        reader.open().await?;
+        let (send, batches) = mpsc::channel(BATCHES_AHEAD);
+        let reader = tokio::spawn(read_ahead(reader, send));
+        let mut cuts: Vec<Vec<Id>> = vec![Vec::new(); parts.pairs.len()];
+        let mut counts = vec![0_usize; parts.pairs.len()];
+        for slice in &parts.slices {
+            counts[slice.ns] += 1;
+            if let Some(min) = &slice.min {
+                cuts[slice.ns].push(min.clone());
+            }
+        }
+        for (cuts, count) in cuts.iter().zip(&counts) {
+            assert_eq!(cuts.len() + 1, *count, "slices cover the key space without a gap");
+        }
+        let ledgers = counts.iter().map(|&count| Ledger::new(count, LANES, 0)).collect();
+        let mut marks = BTreeMap::new();
+        if let Some(token) = start_token {
+            marks.insert(0, Mark { token, time: start_time, wall_ms: None });
+        }
+        let mut lead = Self {
+            leftovers_seen: counts.iter().map(|&count| vec![false; count]).collect(),
+            pairs: parts.pairs,
+            cuts,
+            ledgers,
+            marks,
+            position: 0,
+            batches,
+            _reader: AbortOnDropHandle::new(reader),
+            rounds: JoinSet::new(),
+            leases: parts.leases,
+            control: parts.control,
+            counters: parts.counters,
+            structure: Vec::new(),
+            late: None,
+            looked: Instant::now(),
+            heard: Instant::now(),
+            changes_read: 0,
+            changes_applied: 0,
+        };
+        lead.look().await?;
+        Ok(lead)
+    }
+
+    /// Works until `done` says so; it is asked at least every 50 ms.
+    ///
+    /// # Errors
+    /// What ends the job: see [`Error`].
+    pub async fn run_until(&mut self, mut done: impl FnMut(&Self) -> bool) -> Result<()> {
+        while !done(self) {
+            self.step().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for one thing to happen, and does what follows from it.
+    ///
+    /// # Errors
+    /// What ends the job: see [`Error`].
+    pub async fn step(&mut self) -> Result<()> {
+        if let Some(stop) = self.control.stopped() {
+            return Err(stop.into());
+        }
+        let counters = Arc::clone(&self.counters);
+        let reads = self.held() < HELD_MAX && !self.control.is_paused();
+        let mut slice_done = false;
+        tokio::select! {
+            biased;
+            Some(done) = self.rounds.join_next() => {
+                self.finish(done.expect("a round neither panics nor is aborted"))?;
+            }
+            batch = self.batches.recv(), if reads => self.record(received(batch)?)?,
+            () = counters.slice_done.notified() => slice_done = true,
+            () = tokio::time::sleep(TICK) => {}
+        }
+        if !self.control.is_paused() {
+            self.dispatch(None);
+        }
+        let is_copied = self.is_copied();
+        if slice_done || (!is_copied && self.looked.elapsed() > LOOK_EVERY) {
+            self.move_horizon().await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the bulk of every collection is at the destination.
+    #[must_use]
+    pub fn is_copied(&self) -> bool {
+        self.ledgers.iter().all(Ledger::is_copied)
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        Standing {
+            changes_read: self.changes_read,
+            changes_applied: self.changes_applied,
+            held: self.held(),
+            lag_ms: self.lag_ms(),
+        }
+    }
+
+    /// Where a successor would begin, if anything was read yet.
+    #[must_use]
+    pub fn checkpoint(&self) -> Option<Checkpoint> {
+        let position = self.checkpoint_position();
+        let (_, mark) = self.marks.range(..=position).next_back()?;
+        Some(Checkpoint { token: mark.token.clone(), time: mark.time })
+    }
+
+    /// Everything up to this time is durable at the destination.
+    #[must_use]
+    pub fn applied_to(&self) -> Timestamp {
+        self.checkpoint().map_or(Timestamp { time: 0, increment: 0 }, |checkpoint| checkpoint.time)
+    }
+
+    /// Takes the structural changes that were seen since the last call.
+    pub fn take_structure(&mut self) -> Vec<(usize, String)> {
+        std::mem::take(&mut self.structure)
+    }
+
+    /// Makes the destination the source at exactly one time, and returns that time. Until
+    /// [`Lead::go_on`] nothing more is applied.
+    ///
+    /// # Errors
+    /// What ends the job, and a source that keeps no history long enough to read it as of one time.
+    ///
+    /// # Panics
+    /// If not every slice is copied.
+    pub async fn settle(&mut self) -> Result<Timestamp> {
+        assert!(self.is_copied(), "only a complete copy can be settled");
+        for _ in 0..SETTLE_ATTEMPTS_MAX {
+            self.go_on()?;
+            while !self.rounds.is_empty() {
+                let done = self.rounds.join_next().await.expect("a round is running");
+                self.finish(done.expect("a round neither panics nor is aborted"))?;
+            }
+            let at = self.pairs[0].source.endpoint.cluster_time().await?;
+            if self.settle_at(at).await? {
+                return Ok(at);
+            }
+        }
+        Err(Error::precondition(
+            "the source does not keep its history long enough to be read as of one time",
+            "raise minSnapshotHistoryWindowInSeconds at the source, then `imago job resume`",
+        ))
+    }
+
+    async fn settle_at(&mut self, at: Timestamp) -> Result<bool> {
+        let mut exact = true;
+        while self.late.is_none() {
+            let batch = self.control.or_stop(self.batches.recv()).await?;
+            let batch = received(batch)?;
+            if batch.time < at {
+                self.record(batch)?;
+                continue;
+            }
+            self.record_events(&batch, |time| time <= at)?;
+            self.late = Some((batch, at));
+        }
+        loop {
+            self.dispatch(Some(at));
+            let Some(done) = self.rounds.join_next().await else { break };
+            let done = done.expect("a round neither panics nor is aborted");
+            if let Err(Error::Server { cause, .. }) = &done.outcome
+                && matches!(code(cause), Some(239 | 246))
+            {
+                exact = false;
+                let wants = wants_of(&done.round);
+                let pair = self.pairs[done.ns].clone();
+                let (tally, stale) =
+                    apply(&pair, &wants, ReadAt::After(at), &self.control).await?;
+                self.finish(RoundDone { outcome: Ok((tally, stale)), ..done })?;
+                continue;
+            }
+            self.finish(done)?;
+        }
+        assert!(self.ledgers.iter().all(Ledger::is_drained), "all touches were applied");
+        Ok(exact)
+    }
+
+    /// Leaves the settled point: what changed since is applied again as it comes.
+    ///
+    /// # Errors
+    /// When a change behind it ends the job.
+    pub fn go_on(&mut self) -> Result<()> {
+        if let Some((batch, at)) = self.late.take() {
+            self.record_events(&batch, |time| time > at)?;
+            self.mark(batch);
+        }
+        Ok(())
+    }
+
+    /// Ends the rounds in progress and returns the last checkpoint.
+    ///
+    /// # Errors
+    /// When a round failed.
+    pub async fn end(mut self) -> Result<Option<Checkpoint>> {
+        while let Some(done) = self.rounds.join_next().await {
+            self.finish(done.expect("a round neither panics nor is aborted"))?;
+        }
+        Ok(self.checkpoint())
+    }
+
+    fn record(&mut self, batch: Batch) -> Result<()> {
+        self.record_events(&batch, |_| true)?;
+        self.mark(batch);
+        Ok(())
+    }
+
+    fn record_events(&mut self, batch: &Batch, wanted: impl Fn(Timestamp) -> bool) -> Result<()> {
+        self.heard = Instant::now();
+        for event in &batch.events {
+            match event {
+                Event::Touch { ns, id, fresh, time } if wanted(*time) => {
+                    self.changes_read += 1;
+                    self.touch(*ns, id.clone(), *fresh);
+                }
+                Event::Touch { .. } => {}
+                Event::Structure { ns, what } => self.structure.push((*ns, what.clone())),
+                Event::Disruption { ns, what } => {
+                    let ns = self.pairs[*ns].source.ns.to_string();
+                    return Err(Error::Disrupted { ns, what: what.clone() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn touch(&mut self, ns: usize, id: Id, fresh: bool) {
+        let slice = slice_of(&self.cuts[ns], &id);
+        let lane = lane_of(&self.pairs[ns], &id);
+        self.ledgers[ns].touch(id, slice, lane, Touch::at(self.position + 1, fresh));
+    }
+
+    fn mark(&mut self, batch: Batch) {
+        self.position += 1;
+        for ledger in &mut self.ledgers {
+            ledger.read_to(self.position);
+        }
+        let mark = Mark { token: batch.token, time: batch.time, wall_ms: batch.first_wall_ms };
+        self.marks.insert(self.position, mark);
+        let keep = self.checkpoint_position();
+        while let Some((&second, _)) = self.marks.iter().nth(1)
+            && second <= keep
+        {
+            self.marks.pop_first();
+        }
+    }
+
+    fn dispatch(&mut self, exactly: Option<Timestamp>) {
+        for ns in 0..self.ledgers.len() {
+            for lane in 0..LANES {
+                if self.rounds.len() >= ROUNDS_MAX {
+                    return;
+                }
+                let Some(round) = self.ledgers[ns].round(lane, ROUND_TOUCHES_MAX) else { continue };
+                let at = exactly.map_or_else(
+                    || ReadAt::After(self.time_of(round.last())),
+                    ReadAt::Exactly,
+                );
+                let (pair, control) = (self.pairs[ns].clone(), self.control.clone());
+                self.rounds.spawn(async move {
+                    let outcome = apply(&pair, &wants_of(&round), at, &control).await;
+                    RoundDone { ns, round, outcome }
+                });
+            }
+        }
+    }
+
+    fn finish(&mut self, done: RoundDone) -> Result<()> {
+        let (tally, stale) = done.outcome?;
+        self.changes_applied += tally.written + tally.deleted;
+        for id in stale {
+            self.touch(done.ns, id, false);
+        }
+        self.ledgers[done.ns].finish(done.round);
+        Ok(())
+    }
+
+    /// Persists how far the stream is, then looks which slices nobody has leased yet: see
+    /// [`imago_plan::ledger`].
+    async fn move_horizon(&mut self) -> Result<()> {
+        let Some(time) = self.marks.get(&self.position).map(|mark| mark.time) else {
+            return self.look().await;
+        };
+        let control = self.control.clone();
+        let written = retry("keep the horizon", &PATIENCE, &control, Error::is_transient, |_| {
+            self.leases.set_horizon(time)
+        });
+        let written = written.await?;
+        let untouched = self.look_after(Some(written)).await?;
+        for (ledger, untouched) in self.ledgers.iter_mut().zip(&untouched) {
+            ledger.horizon(self.position, untouched);
+        }
+        Ok(())
+    }
+
+    async fn look(&mut self) -> Result<()> {
+        self.look_after(None).await.map(|_| ())
+    }
+
+    async fn look_after(&mut self, after: Option<Timestamp>) -> Result<Vec<Vec<usize>>> {
+        let control = self.control.clone();
+        let seen = retry("look at the slices", &PATIENCE, &control, Error::is_transient, |_| {
+            self.leases.states_after(after)
+        });
+        let mut untouched = vec![Vec::new(); self.ledgers.len()];
+        for sighting in seen.await? {
+            let pair = self.pairs[sighting.ns].clone();
+            self.ledgers[sighting.ns].see(sighting.n, sighting.state, |id| lane_of(&pair, id));
+            if sighting.state == SliceState::Untouched {
+                untouched[sighting.ns].push(sighting.n);
+            }
+            let is_new = !std::mem::replace(
+                &mut self.leftovers_seen[sighting.ns][sighting.n],
+                sighting.state == SliceState::Copied,
+            );
+            if is_new && sighting.state == SliceState::Copied {
+                for id in sighting.leftovers {
+                    self.touch(sighting.ns, id, false);
+                }
+            }
+        }
+        self.looked = Instant::now();
+        Ok(untouched)
+    }
+
+    fn held(&self) -> usize {
+        self.ledgers.iter().map(Ledger::held).sum()
+    }
+
+    fn checkpoint_position(&self) -> Position {
+        self.ledgers.iter().map(Ledger::checkpoint).min().unwrap_or(self.position)
+    }
+
+    fn time_of(&self, position: Position) -> Timestamp {
+        let newest = self.marks.values().next_back().map(|mark| mark.time);
+        let at = self.marks.get(&position).map(|mark| mark.time);
+        at.or(newest).unwrap_or(Timestamp { time: 0, increment: 0 })
+    }
+
+    /// The age of the oldest change that is not applied, by the source's clock; the time since the
+    /// stream was last heard of, when that is longer than its half second.
+    fn lag_ms(&self) -> u64 {
+        let silence_ms = u64::try_from(self.heard.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let silence_ms = if silence_ms > 1_000 { silence_ms } else { 0 };
+        let from = self.checkpoint_position() + 1;
+        let oldest = self.marks.range(from..).find_map(|(_, mark)| mark.wall_ms);
+        let Some(oldest) = oldest.filter(|_| self.held() > 0) else { return silence_ms };
+        let now_ms = bson::DateTime::now().timestamp_millis();
+        u64::try_from(now_ms - oldest).unwrap_or(0).max(silence_ms)
+    }
+}
+
+async fn read_ahead(mut reader: ChangeReader, send: mpsc::Sender<Result<Batch>>) {
+    loop {
+        let batch = reader.next().await;
+        let ends = batch.is_err();
+        if send.send(batch).await.is_err() || ends {
+            return;
+        }
+    }
+}
+
+fn received(batch: Option<Result<Batch>>) -> Result<Batch> {
+    batch.unwrap_or_else(|| {
+        Err(Error::Stopped(Stop::JournalLost("the change reader ended before its lead".into())))
+    })
+}
+
+fn lane_of(pair: &Pair, id: &Id) -> usize {
+    if pair.is_collated {
+        return 0;
+    }
+    usize::try_from(id.stable_hash() % LANES as u64).expect("fewer lanes than memory")
+}
+
+fn wants_of(round: &Round<Id>) -> Vec<Want> {
+    let wants = round.touches.iter();
+    wants.map(|(id, touch)| Want { id: id.clone(), fresh: touch.fresh }).collect()
+}
+
+async fn apply(
+    pair: &Pair,
+    wants: &[Want],
+    at: ReadAt,
+    control: &Control,
+) -> Result<(Tally, Vec<Id>)> {
+    let stale = std::sync::Mutex::new(Vec::new());
+    let tally = retry(
+        &format!("apply changes to {}", pair.destination.ns),
+        &PATIENCE,
+        control,
+        |error: &Error| error.is_transient() && !(matches!(at, ReadAt::Exactly(_)) && is_too_old(error)),
+        |_| async {
+            let mut found = Vec::new();
+            let done = Box::pin(converge(pair, wants, at, &mut found)).await;
+            stale.lock().expect("nobody panics holding it").append(&mut found);
+            done
+        },
+    )
+    .await?;
+    Ok((tally, stale.into_inner().expect("nobody panics holding it")))
+}
+
+fn is_too_old(error: &Error) -> bool {
+    matches!(error, Error::Server { cause, .. } if matches!(code(cause), Some(239 | 246)))
+}
+
+/// Documents copied so far, of the slices in this process.
+#[must_use]
+pub fn copied(counters: &Counters) -> (u64, u64) {
+    (counters.documents.load(Ordering::Relaxed), counters.bytes.load(Ordering::Relaxed))
+}

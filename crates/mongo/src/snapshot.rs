@@ -1,0 +1,439 @@
+//! Copying slices: the bulk of a collection, read once and written as it was read.
+//!
+//! A batch of documents goes from the source's answer into the destination's insert as the bytes it
+//! came in. Each slice reads and writes in turn; several slices at once keep both clusters busy
+//! without any queue between them.
+//!
+//! Invariants:
+//! - A slice is read from a state that includes the horizon which was read after it was leased.
+//! - A document that the destination holds already is left as it is: it was written by an earlier
+//!   attempt, and whatever changed it since is among the touches that wait for this slice (the
+//!   model in `plan` checks this). Where the destination held documents before the job
+//!   (`has_foreign`), it is replaced instead.
+//! - A document that a unique index refuses is left to the applier ("leftover"): which of the two
+//!   documents is stale can be told only by who sees all changes.
+//! - No write is sent later than [`leases::WRITE_WITHIN`] after the lease was last renewed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bson::raw::{RawBsonRef, cstr};
+use bson::{RawArray, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
+use futures_util::StreamExt;
+use imago_job::control::Control;
+use imago_job::retry::{Budget, retry};
+use imago_plan::backoff::Backoff;
+use mongodb::raw_batch_cursor::RawBatchCursor;
+use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::collection::{Definition, number};
+use crate::converge::{Found, Pair, ReadAt, form, found_in, read_concern};
+use crate::endpoint::prefer_secondary;
+use crate::error::{Error, Result};
+use crate::leases::{self, Lease, Leases, Slice};
+use crate::order::Id;
+use crate::write::{self, WriteError};
+
+/// What all who work at one job in this process share.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Documents copied by slices that are in progress or done.
+    pub documents: AtomicU64,
+    /// Their bytes.
+    pub bytes: AtomicU64,
+    /// Woken when a slice is done.
+    pub slice_done: Notify,
+}
+
+/// One process's part in copying the bulk.
+#[derive(Clone)]
+pub struct Worker {
+    /// The collections, in the job's order.
+    pub pairs: Arc<Vec<Pair>>,
+    /// The collections' definitions at the source.
+    pub definitions: Arc<Vec<Definition>>,
+    /// Where slices are leased.
+    pub leases: Leases,
+    /// Pause, cancel, throttle.
+    pub control: Control,
+    /// What was done.
+    pub counters: Arc<Counters>,
+}
+
+/// How long a server may be away before a worker gives up.
+pub const PATIENCE: Budget = Budget {
+    attempts_max: 400,
+    elapsed_max: Duration::from_secs(180),
+    backoff: Backoff { first_ms: 50, max_ms: 1_000 },
+};
+
+/// A batch of documents: large enough that a round trip costs nothing beside it, small enough that
+/// a worker's memory is a few of them.
+const BATCH_BYTES: u64 = 4 * 1024 * 1024;
+/// Between looks for a slice whose lease ran out.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+impl Worker {
+    /// Copies slices until none is left that nobody has copied.
+    ///
+    /// # Errors
+    /// When a cluster stays away for longer than [`PATIENCE`], a document cannot be written, or the
+    /// job is stopped.
+    pub async fn run(&self) -> Result<()> {
+        loop {
+            self.control.checkpoint().await?;
+            let leased =
+                retry("lease a slice", &PATIENCE, &self.control, Error::is_transient, |_| {
+                    self.leases.lease()
+                });
+            match leased.await? {
+                Some(lease) => self.copy(lease).await?,
+                None if self.all_copied().await? => return Ok(()),
+                None => self.control.sleep(LOOK_AGAIN).await?,
+            }
+        }
+    }
+
+    async fn all_copied(&self) -> Result<bool> {
+        let states =
+            retry("look at the slices", &PATIENCE, &self.control, Error::is_transient, |_| {
+                self.leases.states_after(None)
+            });
+        let copied = imago_plan::ledger::SliceState::Copied;
+        Ok(states.await?.iter().all(|sighting| sighting.state == copied))
+    }
+
+    async fn copy(&self, lease: Lease) -> Result<()> {
+        let hold = Hold::new(self.leases.clone(), lease.clone());
+        let horizon = retry("read the horizon", &PATIENCE, &self.control, Error::is_transient, |_| {
+            self.leases.horizon()
+        });
+        let mut copy = SliceCopy {
+            worker: self,
+            pair: &self.pairs[lease.slice.ns],
+            definition: &self.definitions[lease.slice.ns],
+            slice: &lease.slice,
+            hold: &hold,
+            horizon: horizon.await?,
+            behind: None,
+            documents: 0,
+            bytes: 0,
+            leftovers: Vec::new(),
+        };
+        if let Err(error) = copy.run().await {
+            return if hold.is_lost() { Ok(()) } else { Err(error) };
+        }
+        let (documents, bytes, leftovers) = (copy.documents, copy.bytes, copy.leftovers);
+        retry("mark a slice as copied", &PATIENCE, &self.control, Error::is_transient, |_| {
+            self.leases.copied(&lease, documents, bytes, &leftovers)
+        })
+        .await?;
+        self.counters.slice_done.notify_one();
+        Ok(())
+    }
+}
+
+/// A lease that is renewed while it is held.
+struct Hold {
+    began: Instant,
+    /// When the lease was last renewed, in ms after `began`; `u64::MAX` once it is lost.
+    renewed_ms: Arc<AtomicU64>,
+    _renewal: AbortOnDropHandle<()>,
+}
+
+const LOST: u64 = u64::MAX;
+
+impl Hold {
+    fn new(leases: Leases, lease: Lease) -> Self {
+        let began = Instant::now();
+        let renewed_ms = Arc::new(AtomicU64::new(0));
+        let renewed = Arc::clone(&renewed_ms);
+        let renewal = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(leases::RENEW_EVERY).await;
+                let asked_ms = elapsed_ms(began);
+                match leases.renew(&lease).await {
+                    Ok(true) => renewed.store(asked_ms, Ordering::Release),
+                    Ok(false) => return renewed.store(LOST, Ordering::Release),
+                    Err(error) => tracing::debug!(%error, "a lease was not renewed"),
+                }
+            }
+        });
+        Self { began, renewed_ms, _renewal: AbortOnDropHandle::new(renewal) }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.renewed_ms.load(Ordering::Acquire) == LOST
+    }
+
+    /// Whether a write may be sent now.
+    fn check(&self) -> Result<()> {
+        let renewed_ms = self.renewed_ms.load(Ordering::Acquire);
+        if renewed_ms == LOST {
+            return Err(Error::Superseded { what: "the slice".into() });
+        }
+        let age_ms = elapsed_ms(self.began) - renewed_ms.min(elapsed_ms(self.began));
+        if u128::from(age_ms) > leases::WRITE_WITHIN.as_millis() {
+            let cause = format!("its lease was last renewed {age_ms} ms ago");
+            return Err(Error::Passing { doing: "copying a slice".into(), cause });
+        }
+        Ok(())
+    }
+}
+
+fn elapsed_ms(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
+}
+
+struct SliceCopy<'a> {
+    worker: &'a Worker,
+    pair: &'a Pair,
+    definition: &'a Definition,
+    slice: &'a Slice,
+    hold: &'a Hold,
+    horizon: Timestamp,
+    /// The last `_id` that is written: reading goes on behind it after a server was lost.
+    behind: Option<Id>,
+    documents: u64,
+    bytes: u64,
+    leftovers: Vec<Id>,
+}
+
+impl SliceCopy<'_> {
+    async fn run(&mut self) -> Result<()> {
+        let control = self.worker.control.clone();
+        let mut attempts = 0;
+        let began = Instant::now();
+        loop {
+            let before = self.documents;
+            let Err(error) = self.pass().await else { return Ok(()) };
+            attempts = if self.documents > before { 1 } else { attempts + 1 };
+            let tired = attempts >= PATIENCE.attempts_max
+                || (self.documents == before && began.elapsed() > PATIENCE.elapsed_max);
+            if !error.is_transient() || tired || self.hold.is_lost() {
+                return Err(error);
+            }
+            tracing::debug!(%error, attempts, "a slice is read again from where it stopped");
+            let pause_ms = PATIENCE.backoff.pause_ms(attempts, rand::random());
+            control.sleep(Duration::from_millis(pause_ms)).await?;
+        }
+    }
+
+    /// Reads from where the last pass stopped to the end of the slice.
+    async fn pass(&mut self) -> Result<()> {
+        let reading = |error| Error::server(format!("find on {}", self.pair.source.ns), error);
+        let mut cursor = self.open().await?;
+        while let Some(batch) = cursor.next().await {
+            let batch = batch.map_err(reading)?;
+            let documents = batch.doc_slices().map_err(reading)?;
+            let size = documents.as_bytes().len() as u64;
+            if documents.is_empty() {
+                continue;
+            }
+            let control = self.worker.control.clone();
+            control.take(self.estimate(size), size).await?;
+            self.write(documents).await?;
+        }
+        Ok(())
+    }
+
+    /// About how many documents a batch holds, for the throttle: counting exactly would be a pass
+    /// over all bytes before the one that writes them.
+    fn estimate(&self, bytes: u64) -> u64 {
+        if self.documents == 0 { 1 } else { (bytes * self.documents / self.bytes.max(1)).max(1) }
+    }
+
+    async fn open(&self) -> Result<RawBatchCursor> {
+        let source = &self.pair.source;
+        let mut command = rawdoc! {"find": source.ns.coll.as_str()};
+        if let Some(filter) = &self.pair.filter {
+            let filter = RawDocumentBuf::try_from(filter)
+                .map_err(|e| Error::malformed("the filter", e))?;
+            command.append(cstr!("filter"), filter);
+        }
+        if self.definition.is_capped() {
+            command.append(cstr!("hint"), rawdoc! {"$natural": 1});
+        } else {
+            command.append(cstr!("hint"), rawdoc! {"_id": 1});
+            if let Some(min) = self.behind.as_ref().or(self.slice.min.as_ref()) {
+                command.append(cstr!("min"), rawdoc! {"_id": min.as_raw()});
+            }
+            if let Some(max) = &self.slice.max {
+                command.append(cstr!("max"), rawdoc! {"_id": max.as_raw()});
+            }
+        }
+        command.append(cstr!("batchSize"), self.batch_size());
+        command.append(cstr!("readConcern"), read_concern(ReadAt::After(self.horizon)));
+        let db = source.endpoint.client().database(&source.ns.db);
+        db.run_raw_cursor_command(command)
+            .selection_criteria(prefer_secondary())
+            .batch_size(u32::try_from(self.batch_size()).expect("positive"))
+            .batch()
+            .await
+            .map_err(|error| Error::server(format!("find on {}", source.ns), error))
+    }
+
+    fn batch_size(&self) -> i32 {
+        let average = if self.documents == 0 { 1_024 } else { (self.bytes / self.documents).max(1) };
+        i32::try_from((BATCH_BYTES / average).clamp(1, 20_000)).expect("at most 20,000")
+    }
+
+    async fn write(&mut self, batch: &RawArray) -> Result<()> {
+        let to = &self.pair.destination;
+        let shape = Shape::of(batch)?;
+        self.hold.check()?;
+        let mut skip = None;
+        if let Some(behind) = &self.behind {
+            skip = shape.first.as_ref().filter(|first| *first == behind).map(|_| ());
+        }
+        let errors = if shape.is_plain {
+            write::insert_batch(to, batch).await?.errors
+        } else {
+            self.write_odd(batch).await?
+        };
+        if !errors.is_empty() {
+            self.settle(batch, errors).await?;
+        }
+        // The first one was counted before the server was lost.
+        let again = u64::from(skip.is_some());
+        let bytes = batch.as_bytes().len() as u64;
+        self.documents += shape.documents - again;
+        self.bytes += bytes;
+        self.worker.counters.documents.fetch_add(shape.documents - again, Ordering::Relaxed);
+        self.worker.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
+        // An `_id` under a collation is not where its bytes say; a capped collection has no order.
+        if !self.pair.is_collated && !self.definition.is_capped() {
+            self.behind = shape.last;
+        }
+        Ok(())
+    }
+
+    /// Documents among which some need another form of write than a plain insert.
+    async fn write_odd(&self, batch: &RawArray) -> Result<Vec<WriteError>> {
+        let found = found_in(batch, &self.pair.source)?;
+        let (mut plain, mut odd) = (Vec::new(), Vec::new());
+        for (index, found) in found.iter().enumerate() {
+            let list = if form(found.raw).inserts { &mut plain } else { &mut odd };
+            list.push((index, found));
+        }
+        let raws: Vec<&RawDocument> = plain.iter().map(|(_, found)| found.raw).collect();
+        let mut errors = write::insert(&self.pair.destination, &raws).await?.errors;
+        for error in &mut errors {
+            error.index = plain[error.index].0;
+        }
+        let statements: Vec<RawDocumentBuf> =
+            odd.iter().map(|(_, found)| self.pair.replacement(found)).collect();
+        let refused = write::update(&self.pair.destination, &statements).await?.errors;
+        errors.extend(
+            refused.into_iter().map(|error| WriteError { index: odd[error.index].0, ..error }),
+        );
+        Ok(errors)
+    }
+
+    async fn settle(&mut self, batch: &RawArray, errors: Vec<WriteError>) -> Result<()> {
+        let found = found_in(batch, &self.pair.source)?;
+        let mut foreign = Vec::new();
+        for error in errors {
+            let found = &found[error.index];
+            if error.is_duplicate_id() {
+                if self.pair.has_foreign {
+                    foreign.push(found);
+                }
+            } else if error.code == write::DUPLICATE_KEY {
+                self.leave(found)?;
+            } else {
+                return Err(self.pair.refusal(found, &error));
+            }
+        }
+        let statements: Vec<RawDocumentBuf> =
+            foreign.iter().map(|found| self.pair.replacement(found)).collect();
+        for error in write::update(&self.pair.destination, &statements).await?.errors {
+            self.leave(foreign[error.index])?;
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, found: &Found<'_>) -> Result<()> {
+        if self.leftovers.len() == leases::LEFTOVERS_MAX {
+            return Err(Error::Document {
+                ns: self.pair.destination.ns.to_string(),
+                id: found.id.to_string(),
+                cause: format!("so are {} others of its slice", leases::LEFTOVERS_MAX),
+                help: "a unique index at the destination refuses them: drop it, `imago job \
+                       resume`, and create it again when the job follows"
+                    .into(),
+            });
+        }
+        self.leftovers.push(found.id.clone());
+        Ok(())
+    }
+}
+
+/// What one pass over a batch tells.
+struct Shape {
+    documents: u64,
+    is_plain: bool,
+    first: Option<Id>,
+    last: Option<Id>,
+}
+
+impl Shape {
+    fn of(batch: &RawArray) -> Result<Self> {
+        let mut shape = Self { documents: 0, is_plain: true, first: None, last: None };
+        let mut last = None;
+        for document in batch {
+            let malformed = |e: String| Error::malformed("find", e);
+            let document = document.map_err(|e| malformed(e.to_string()))?;
+            let RawBsonRef::Document(raw) = document else {
+                return Err(malformed("not a document".into()));
+            };
+            shape.is_plain &= form(raw).inserts;
+            if shape.documents == 0 {
+                shape.first = raw.get("_id").ok().flatten().map(Id::from_raw);
+            }
+            shape.documents += 1;
+            last = Some(raw);
+        }
+        shape.last = last.and_then(|raw| raw.get("_id").ok().flatten()).map(Id::from_raw);
+        Ok(shape)
+    }
+}
+
+/// Where to cut a collection: keys of a random sample, as the server draws it.
+///
+/// # Errors
+/// When the source does not answer.
+pub async fn sample_ids(pair: &Pair, size: u64) -> Result<Vec<Id>> {
+    let source = &pair.source;
+    let command = bson::doc! {
+        "aggregate": &source.ns.coll,
+        "pipeline": [
+            {"$sample": {"size": i64::try_from(size).unwrap_or(i64::MAX)}},
+            {"$project": {"_id": 1}},
+        ],
+        "cursor": {"batchSize": 20_000},
+    };
+    let failed = |error| Error::server(format!("sampling {}", source.ns), error);
+    let db = source.endpoint.client().database(&source.ns.db);
+    let cursor = db.run_cursor_command(command).selection_criteria(prefer_secondary()).batch();
+    let mut cursor = cursor.await.map_err(failed)?;
+    let mut ids = Vec::new();
+    while let Some(batch) = cursor.next().await {
+        let batch = batch.map_err(failed)?;
+        ids.extend(found_in(batch.doc_slices().map_err(failed)?, source)?.into_iter().map(|f| f.id));
+    }
+    Ok(ids)
+}
+
+/// The collection's number of documents that match its filter, by counting.
+///
+/// # Errors
+/// When the source does not answer.
+pub async fn count_filtered(pair: &Pair) -> Result<u64> {
+    let filter = pair.filter.clone().unwrap_or_default();
+    let command = bson::doc! {"count": &pair.source.ns.coll, "query": filter};
+    let reply = pair.source.endpoint.run(&pair.source.ns.db, command).await?;
+    Ok(number(&reply, "n"))
+}

@@ -1,0 +1,10 @@
+//! The order of `_id`s, `verify` and `repair` against real servers.
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+mod differences;
+mod modes;
+mod order;
+mod privileges;
+mod repair;
+mod structure;
+mod world;

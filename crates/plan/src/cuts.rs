@@ -1,0 +1,77 @@
+//! Where to cut a key space into slices, from a sample of its keys.
+
+/// Strictly increasing keys that cut the key space into at most `slices` parts of about equal
+/// numbers of sampled keys. `n` cuts make `n + 1` slices; the first and the last are open-ended.
+///
+/// The sample need not be sorted. Fewer cuts come back when the sample has too few distinct keys.
+/// With a sample of `s` keys per slice, a slice's share errs by about `1/√s`.
+#[must_use]
+pub fn cuts<K: Ord>(mut sample: Vec<K>, slices: usize) -> Vec<K> {
+    sample.sort_unstable();
+    let len = sample.len();
+    let mut cuts: Vec<K> = Vec::with_capacity(slices.saturating_sub(1));
+    let mut wanted = 1;
+    for (at, key) in sample.into_iter().enumerate() {
+        // Cut k lies after k/slices of the sample.
+        if wanted < slices && at > 0 && at * slices >= wanted * len {
+            while wanted < slices && at * slices >= wanted * len {
+                wanted += 1;
+            }
+            if cuts.last().is_none_or(|last| *last < key) {
+                cuts.push(key);
+            }
+        }
+    }
+    cuts
+}
+
+/// The slice that holds `key`: the number of cuts at or before it.
+#[must_use]
+pub fn slice_of<K: Ord>(cuts: &[K], key: &K) -> usize {
+    cuts.partition_point(|cut| cut <= key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_uniform_sample_is_cut_evenly() {
+        assert_eq!(cuts((0..100).collect(), 4), [25, 50, 75]);
+        assert_eq!(cuts((0..100).collect(), 1), [0; 0]);
+        assert_eq!(cuts(Vec::<u8>::new(), 4), [0; 0]);
+        assert_eq!(cuts(vec![7, 7, 7], 3), [7]);
+    }
+
+    proptest! {
+        #[test]
+        fn cuts_increase_and_no_slice_is_far_from_its_share(
+            sample in prop::collection::btree_set(0_u32..10_000, 0..300),
+            slices in 1_usize..20,
+        ) {
+            let sample: Vec<u32> = sample.into_iter().collect();
+            let cuts = cuts(sample.clone(), slices);
+            prop_assert!(cuts.len() < slices);
+            prop_assert!(cuts.windows(2).all(|pair| pair[0] < pair[1]));
+            let mut counts = vec![0_usize; cuts.len() + 1];
+            for key in &sample {
+                counts[slice_of(&cuts, key)] += 1;
+            }
+            let share = sample.len() / slices;
+            for count in counts {
+                prop_assert!(count <= share + 2, "{count} of a share of {share}");
+            }
+        }
+
+        #[test]
+        fn a_key_lies_in_the_slice_whose_bounds_hold_it(
+            cuts in prop::collection::btree_set(0_u32..100, 0..10), key in 0_u32..100,
+        ) {
+            let cuts: Vec<u32> = cuts.into_iter().collect();
+            let slice = slice_of(&cuts, &key);
+            prop_assert!(slice == 0 || cuts[slice - 1] <= key);
+            prop_assert!(slice == cuts.len() || key < cuts[slice]);
+        }
+    }
+}

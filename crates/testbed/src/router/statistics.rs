@@ -1,0 +1,138 @@
+//! Sizes and counts: listDatabases, collStats, dbStats, added up over the shards.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bson::{Bson, Document, doc};
+
+use super::answer::{Answer, Failure, integer};
+use super::caller::Caller;
+use super::catalog::Placement;
+use super::core::{Namespace, Repeat, database_of, is_config_database};
+use super::ddl::merge_times;
+
+impl Caller {
+    /// listDatabases: the shards' sizes added up; `config` and `admin` from the config server.
+    pub(super) async fn list_databases(&self, body: &Document) -> Result<Answer, Failure> {
+        let mut listed: BTreeMap<String, Document> = BTreeMap::new();
+        let names_only = body.get_bool("nameOnly").unwrap_or(false);
+        let mut last: Option<Answer> = None;
+        let mut sets = self.core.all_shards().await?;
+        sets.push(Arc::clone(&self.core.config));
+        for set in sets {
+            let on_config = set.id == "config";
+            let user = self.user.as_ref();
+            let answer = self.core.on_primary(user, &set, body.clone(), None, Repeat::Safe).await?;
+            let document = answer.document()?;
+            let databases = document.get_array("databases").into_iter().flatten();
+            for database in databases.filter_map(Bson::as_document) {
+                let name = database.get_str("name").unwrap_or_default();
+                // Each node has databases of its own by these names; the cluster's are elsewhere.
+                if name == "local" || (is_config_database(name) != on_config) {
+                    continue;
+                }
+                let entry = listed.entry(name.to_owned()).or_insert_with(|| doc! { "name": name });
+                if !names_only {
+                    let size = integer(entry, "sizeOnDisk").unwrap_or(0)
+                        + integer(database, "sizeOnDisk").unwrap_or(0);
+                    let empty = entry.get_bool("empty").unwrap_or(true)
+                        && database.get_bool("empty").unwrap_or(true);
+                    entry.insert("sizeOnDisk", size);
+                    entry.insert("empty", empty);
+                }
+            }
+            last = Some(answer);
+        }
+        let total: i64 = listed.values().filter_map(|entry| integer(entry, "sizeOnDisk")).sum();
+        let databases: Vec<Document> = listed.into_values().collect();
+        let mut merged = doc! { "databases": databases };
+        if !names_only {
+            merged.insert("totalSize", total);
+            merged.insert("totalSizeMb", total / (1024 * 1024));
+        }
+        merged.insert("ok", 1.0);
+        let answer = Answer::try_from(merged)?;
+        Ok(match last {
+            Some(last) => answer.not_before(&last),
+            None => answer,
+        })
+    }
+
+    /// collStats and dataSize: the owners' numbers added up, each owner's beside them.
+    pub(super) async fn coll_stats(&self, body: &Document) -> Result<Answer, Failure> {
+        let namespace = Namespace::of(body)?;
+        if namespace.is_on_config() {
+            return self.on_config(body.clone(), Repeat::Safe).await;
+        }
+        let sharded =
+            matches!(self.core.placement(&namespace, false).await?, Placement::Sharded(_));
+        let answers = self.on_owners(&namespace, body, false).await?;
+        let mut merged = doc! { "sharded": sharded, "ns": namespace.to_string() };
+        add_up(&mut merged, &answers)?;
+        if let (Some(size), Some(count)) = (integer(&merged, "size"), integer(&merged, "count")) {
+            merged.insert("avgObjSize", if count > 0 { size / count } else { 0 });
+        }
+        let mut shards = Document::new();
+        for (seed, answer) in &answers {
+            let id = seed.split_once('/').map_or(&**seed, |(set, _)| set);
+            shards.insert(id, answer.document()?);
+        }
+        merged.insert("shards", shards);
+        merged.insert("ok", 1.0);
+        merge_times(Answer::try_from(merged)?, &answers)
+    }
+
+    /// dbStats: all shards' numbers added up.
+    pub(super) async fn db_stats(&self, body: &Document) -> Result<Answer, Failure> {
+        let mut answers = Vec::new();
+        for shard in self.core.all_shards().await? {
+            let user = self.user.as_ref();
+            let run = self.core.on_primary(user, &shard, body.clone(), None, Repeat::Safe).await?;
+            answers.push((shard.seed.clone(), run));
+        }
+        let mut merged = doc! { "db": database_of(body) };
+        add_up(&mut merged, &answers)?;
+        merged.insert("ok", 1.0);
+        merge_times(Answer::try_from(merged)?, &answers)
+    }
+}
+
+/// Adds the answers' sizes and counts into `merged`.
+fn add_up(merged: &mut Document, answers: &[(String, Answer)]) -> Result<(), Failure> {
+    const SUMS: [&str; 12] = [
+        "count",
+        "size",
+        "storageSize",
+        "totalIndexSize",
+        "totalSize",
+        "freeStorageSize",
+        "numOrphanDocs",
+        "collections",
+        "views",
+        "objects",
+        "dataSize",
+        "indexSize",
+    ];
+    for (_, answer) in answers {
+        let document = answer.document()?;
+        for key in SUMS {
+            if let Some(value) = integer(&document, key) {
+                merged.insert(key, integer(merged, key).unwrap_or(0) + value);
+            }
+        }
+        for key in ["nindexes", "capped", "indexes", "scaleFactor", "timeseries"] {
+            if let Some(value) = document.get(key) {
+                merged.insert(key, value.clone());
+            }
+        }
+        if let Ok(sizes) = document.get_document("indexSizes") {
+            let mut sums = merged.get_document("indexSizes").cloned().unwrap_or_default();
+            for key in sizes.keys() {
+                let sum = integer(&sums, key).unwrap_or(0) + integer(sizes, key).unwrap_or(0);
+                sums.insert(key, sum);
+            }
+            merged.insert("indexSizes", sums);
+        }
+    }
+    Ok(())
+}
