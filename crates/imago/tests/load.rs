@@ -1,5 +1,7 @@
 //! `imago load` as a user meets it: run, steered from other processes, checked.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
