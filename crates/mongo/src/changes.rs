@@ -232,8 +232,10 @@ impl Wanted {
         }
         let needed = match &self.at {
             Start::At(time) => format!("{}.{}", time.time, time.increment),
-            Start::After(token) => token_time(token)
-                .map_or_else(|| "the job's checkpoint".into(), |t| format!("{}.{}", t.time, t.increment)),
+            Start::After(token) => token_time(token).map_or_else(
+                || "the job's checkpoint".into(),
+                |t| format!("{}.{}", t.time, t.increment),
+            ),
         };
         Error::OplogRolledOver { needed, cause: cause.to_string() }
     }
@@ -254,7 +256,8 @@ fn is_lost_cursor(error: &Error) -> bool {
 fn parse(reply: &RawBatch, namespaces: &[Namespace]) -> Result<Batch> {
     const DOING: &str = "reading the change stream";
     let malformed = |cause: String| Error::malformed(DOING, cause);
-    let cursor = reply.as_raw_document().get_document("cursor").map_err(|e| malformed(e.to_string()))?;
+    let cursor =
+        reply.as_raw_document().get_document("cursor").map_err(|e| malformed(e.to_string()))?;
     let mut batch = Batch {
         events: Vec::new(),
         token: RawDocumentBuf::new(),
@@ -288,7 +291,10 @@ struct Parsed<'a> {
     token: Option<&'a RawDocument>,
 }
 
-fn parse_event<'a>(event: &'a RawDocument, namespaces: &[Namespace]) -> bson::error::Result<Parsed<'a>> {
+fn parse_event<'a>(
+    event: &'a RawDocument,
+    namespaces: &[Namespace],
+) -> bson::error::Result<Parsed<'a>> {
     let (mut kind, mut key, mut db, mut coll, mut to) = ("", None, "", "", None);
     let mut parsed = Parsed {
         events: Vec::new(),
@@ -317,9 +323,7 @@ fn parse_event<'a>(event: &'a RawDocument, namespaces: &[Namespace]) -> bson::er
             _ => {}
         }
     }
-    let at = |db: &str, coll: &str| {
-        namespaces.iter().position(|ns| ns.coll == coll && ns.db == db)
-    };
+    let at = |db: &str, coll: &str| namespaces.iter().position(|ns| ns.coll == coll && ns.db == db);
     let time = parsed.time;
     match kind {
         "insert" | "update" | "replace" | "delete" => {
@@ -346,10 +350,12 @@ fn parse_event<'a>(event: &'a RawDocument, namespaces: &[Namespace]) -> bson::er
         }
         "dropDatabase" => {
             let of_db = namespaces.iter().enumerate().filter(|(_, ns)| ns.db == db);
-            parsed.events.extend(of_db.map(|(ns, _)| Event::Disruption {
-                ns,
-                what: "dropped with its database".into(),
-            }));
+            parsed.events.extend(
+                of_db.map(|(ns, _)| Event::Disruption {
+                    ns,
+                    what: "dropped with its database".into(),
+                }),
+            );
         }
         other => {
             let what = other.to_owned();

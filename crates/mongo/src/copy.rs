@@ -95,10 +95,7 @@ const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// How long an owner must be silent before its job is taken over: its last write has then ended.
 #[must_use]
 pub fn pace() -> Pace {
-    Pace {
-        heartbeat: Duration::from_secs(1),
-        stale_after: WRITE_TIME_MAX + Duration::from_secs(2),
-    }
+    Pace { heartbeat: Duration::from_secs(1), stale_after: WRITE_TIME_MAX + Duration::from_secs(2) }
 }
 
 /// Keeps a planned job; nothing else is written.
@@ -257,8 +254,11 @@ impl<'a> Copying<'a> {
         );
         let mut total = (0, 0);
         for (pair, planned) in pairs.iter().zip(&plan.collections) {
-            let documents =
-                if pair.filter.is_some() { count_filtered(pair).await? } else { planned.size.documents };
+            let documents = if pair.filter.is_some() {
+                count_filtered(pair).await?
+            } else {
+                planned.size.documents
+            };
             total.0 += documents;
             total.1 += planned.size.bytes * documents / planned.size.documents.max(1);
         }
@@ -274,7 +274,16 @@ impl<'a> Copying<'a> {
         .await?;
         let now = Instant::now();
         Ok(Self {
-            clusters, run, plan, state, pairs, definitions, leases, counters, lead, total,
+            clusters,
+            run,
+            plan,
+            state,
+            pairs,
+            definitions,
+            leases,
+            counters,
+            lead,
+            total,
             copied_before,
             meter: Meter::new(5_000),
             reported: now,
@@ -317,7 +326,8 @@ impl<'a> Copying<'a> {
         let (mut plain, mut unique) = (Vec::new(), Vec::new());
         for (pair, definition) in self.pairs.iter().zip(self.definitions.iter()) {
             let have = pair.destination.indexes().await?;
-            let missing = |index: &&Document| !have.iter().any(|have| name_of(have) == name_of(index));
+            let missing =
+                |index: &&Document| !have.iter().any(|have| name_of(have) == name_of(index));
             let missing = definition.indexes.iter().filter(missing).cloned();
             let (of_unique, of_plain): (Vec<_>, Vec<_>) = missing.partition(is_unique);
             plain.push((pair.destination.clone(), of_plain));
@@ -358,7 +368,8 @@ impl<'a> Copying<'a> {
         loop {
             self.step().await?;
             let is_behind = self.lead.applied_to() < entered;
-            if until == Until::CaughtUp && !is_behind && self.lead.standing().lag_ms < CAUGHT_UP_MS {
+            if until == Until::CaughtUp && !is_behind && self.lead.standing().lag_ms < CAUGHT_UP_MS
+            {
                 return Ok(());
             }
         }
@@ -539,18 +550,15 @@ async fn prepare(clusters: &Clusters, plan: &Plan, leases: &Leases) -> Result<(u
     leases.remove().await?;
     let pairs = preflight::pairs(plan, &clusters.source, &clusters.destination).await?;
     for (ns, (pair, definition)) in pairs.iter().enumerate() {
-        leases.create(&slices(ns, pair, definition, plan.collections[ns].size.bytes).await?).await?;
+        leases
+            .create(&slices(ns, pair, definition, plan.collections[ns].size.bytes).await?)
+            .await?;
     }
     leases.set_horizon(t0).await?;
     Ok((t0.time, t0.increment))
 }
 
-async fn slices(
-    ns: usize,
-    pair: &Pair,
-    definition: &Definition,
-    bytes: u64,
-) -> Result<Vec<Slice>> {
+async fn slices(ns: usize, pair: &Pair, definition: &Definition, bytes: u64) -> Result<Vec<Slice>> {
     // Where the order of `_id`s is not the order of their bytes, or there is no order at all, the
     // collection is one slice.
     let is_whole = pair.is_collated || definition.is_capped();

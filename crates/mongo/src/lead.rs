@@ -315,8 +315,7 @@ impl Lead {
                 exact = false;
                 let wants = wants_of(&done.round);
                 let pair = self.pairs[done.ns].clone();
-                let (tally, stale) =
-                    apply(&pair, &wants, ReadAt::After(at), &self.control).await?;
+                let (tally, stale) = apply(&pair, &wants, ReadAt::After(at), &self.control).await?;
                 self.finish(RoundDone { outcome: Ok((tally, stale)), ..done })?;
                 continue;
             }
@@ -402,10 +401,8 @@ impl Lead {
                     return;
                 }
                 let Some(round) = self.ledgers[ns].round(lane, ROUND_TOUCHES_MAX) else { continue };
-                let at = exactly.map_or_else(
-                    || ReadAt::After(self.time_of(round.last())),
-                    ReadAt::Exactly,
-                );
+                let at = exactly
+                    .map_or_else(|| ReadAt::After(self.time_of(round.last())), ReadAt::Exactly);
                 let (pair, control) = (self.pairs[ns].clone(), self.control.clone());
                 self.rounds.spawn(async move {
                     let outcome = apply(&pair, &wants_of(&round), at, &control).await;
@@ -539,7 +536,9 @@ async fn apply(
         &format!("apply changes to {}", pair.destination.ns),
         &PATIENCE,
         control,
-        |error: &Error| error.is_transient() && !(matches!(at, ReadAt::Exactly(_)) && is_too_old(error)),
+        |error: &Error| {
+            error.is_transient() && !(matches!(at, ReadAt::Exactly(_)) && is_too_old(error))
+        },
         |_| async {
             let mut found = Vec::new();
             let done = Box::pin(converge(pair, wants, at, &mut found)).await;

@@ -10,16 +10,16 @@ pub mod copy;
 pub mod endpoint;
 pub mod error;
 pub mod ext_json;
+pub mod journal;
 pub mod lead;
 pub mod leases;
-pub mod journal;
 pub mod load;
 pub mod namespace;
 pub mod order;
 pub mod preflight;
+pub mod repair;
 pub mod shard;
 pub mod snapshot;
-pub mod repair;
 pub mod verify;
 mod write;
 

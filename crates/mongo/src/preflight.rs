@@ -119,7 +119,11 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
                 listed.ns
             ));
         }
-        if listed.kind == Kind::View { plan.views.push(planned) } else { plan.collections.push(planned) }
+        if listed.kind == Kind::View {
+            plan.views.push(planned)
+        } else {
+            plan.collections.push(planned)
+        }
     }
     check_distinct(&plan)?;
     if plan.collections.is_empty() && plan.views.is_empty() {
@@ -279,7 +283,8 @@ pub fn parse_document(text: &str, what: &str) -> Result<Document> {
 /// The fields of a shard key that an `_id` does not tell.
 #[must_use]
 pub fn key_fields(shard_key: Option<&Document>) -> Vec<String> {
-    let fields: Vec<String> = shard_key.map(|key| key.keys().cloned().collect()).unwrap_or_default();
+    let fields: Vec<String> =
+        shard_key.map(|key| key.keys().cloned().collect()).unwrap_or_default();
     if fields.iter().all(|field| field == "_id") { Vec::new() } else { fields }
 }
 
@@ -317,8 +322,8 @@ pub async fn pairs(
         })?;
         let mut destination = Handle::new(destination.clone(), planned.to.clone());
         let existing = destination.definition().await?;
-        destination.bypass_validation = definition.is_validated()
-            || existing.as_ref().is_some_and(Definition::is_validated);
+        destination.bypass_validation =
+            definition.is_validated() || existing.as_ref().is_some_and(Definition::is_validated);
         let shard_key = existing.and_then(|existing| existing.shard_key);
         let pair = Pair {
             source,
