@@ -153,7 +153,6 @@ impl ChangeReader {
 
 impl Wanted {
     async fn stream(&self) -> Result<RawBatchCursor> {
-    async fn stream(&mut self) -> Result<RawBatchCursor> {
         let (db, scope) = self.scope();
         let mut stage = doc! {"showExpandedEvents": true};
         if self.source.version() < [6, 0, 0] {

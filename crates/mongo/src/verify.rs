@@ -37,6 +37,7 @@ mod straggler;
 mod structure;
 mod suspects;
 
+pub use filter::check as check_filter;
 pub use schedule::Retries;
 pub use straggler::{Difference, Straggler, StragglerFileError, read_stragglers};
 pub use structure::StructureDifference;

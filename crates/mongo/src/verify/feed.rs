@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bson::raw::cstr;
-use bson::{Document, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
+use bson::{Document, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
 use futures_util::StreamExt;
 use imago_plan::backoff::Backoff;
 use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
@@ -213,6 +213,11 @@ async fn read_on(
     delivered: &mut Option<Delivered>,
     attempts: &mut u32,
 ) -> Result<()> {
+    let is_last = |last: &Delivered| matches!(last.id.as_raw(), RawBsonRef::MaxKey);
+    if delivered.as_ref().is_some_and(is_last) {
+        // Nothing lies behind, and the server refuses a bound at the very end of the index.
+        return Ok(());
+    }
     let mut cursor = scan.open(delivered.as_ref().map(|last| &last.id)).await?;
     let mut to_skip = delivered.as_ref().map_or(0, |last| last.times);
     while let Some(batch) = cursor.next().await {

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bson::{Bson, Document, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawBsonRef, RawDocumentBuf, doc};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{StreamExt, TryStreamExt};
 
@@ -96,13 +96,19 @@ async fn ranges(search: &Search<'_>, size: Size) -> Result<Vec<Range>> {
     if count > 1 {
         let drawn = draw(search, count * DRAWS_PER_RANGE).await?;
         let every = usize::try_from(DRAWS_PER_RANGE).expect("a small number");
-        cuts = drawn.into_iter().skip(every).step_by(every).collect();
+        cuts = drawn.into_iter().skip(every).step_by(every).filter(is_inside).collect();
         cuts.sort_unstable();
         cuts.dedup();
     }
     let starts = std::iter::once(None).chain(cuts.iter().cloned().map(Some));
     let ends = cuts.iter().cloned().map(Some).chain(std::iter::once(None));
     Ok(starts.zip(ends).collect())
+}
+
+/// Whether a range may begin or end here: the server refuses bounds that leave nothing between them
+/// and the ends of the index.
+fn is_inside(id: &Id) -> bool {
+    !matches!(id.as_raw(), RawBsonRef::MinKey | RawBsonRef::MaxKey)
 }
 
 /// `_id`s of so many random documents of the source, in order.
