@@ -56,6 +56,7 @@ pub(super) async fn compare(
     let expected = (size.documents > 0 && search.spec.filter.is_none()).then_some(size.documents);
     let counters = Counters::default();
     let ranges = if search.collated { vec![(None, None)] } else { ranges(search, size).await? };
+    suspects.extend(compare_max_key(search, &counters).await?);
     let mut waiting = ranges.into_iter();
     let mut running = FuturesUnordered::new();
     let mut tick = tokio::time::interval(TICK);
@@ -85,6 +86,16 @@ pub(super) async fn compare(
     report.compared += counters.compared.load(Ordering::Relaxed);
     report.compared_bytes += counters.source_bytes.load(Ordering::Relaxed);
     Ok(())
+}
+
+/// Compares the one document that lies in no range; see [`super::feed`].
+async fn compare_max_key(search: &Search<'_>, counters: &Counters) -> Result<Vec<Id>> {
+    let max_key = [Id::from_raw(RawBsonRef::MaxKey)];
+    let examined = Box::pin(search.lookup.examine(&max_key, Members::Any, search.control)).await?;
+    let is_there = examined.source_bytes > 0 || !examined.differing.is_empty();
+    counters.compared.fetch_add(u64::from(is_there), Ordering::Relaxed);
+    counters.source_bytes.fetch_add(examined.source_bytes, Ordering::Relaxed);
+    Ok(examined.differing.into_iter().map(|verdict| verdict.id).collect())
 }
 
 type Range = (Option<Id>, Option<Id>);
