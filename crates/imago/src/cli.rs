@@ -66,8 +66,12 @@ pub enum ProgressMode {
 /// The verbs; one module of [`cmd`] each.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
+    /// Look at jobs and steer them, from any machine.
+    Job(cmd::job::Args),
     /// Start, look at, hurt and end real clusters on this machine.
     Testbed(cmd::testbed::Args),
+    /// Copy live collections to another cluster, and follow them there.
+    Copy(cmd::copy::Args),
     /// Compare a copy with its source, document for document, and say what differs.
     Verify(cmd::verify::Args),
     /// Copy again the documents that `verify` found different.
@@ -82,7 +86,9 @@ impl Verb {
     /// Does what was asked. Each verb's future is boxed, so that none makes the others large.
     pub async fn run(self, context: &Context) -> Result<(), Failure> {
         match self {
+            Verb::Job(args) => Box::pin(cmd::job::run(args, context)).await,
             Verb::Testbed(args) => Box::pin(cmd::testbed::run(args, context)).await,
+            Verb::Copy(args) => Box::pin(cmd::copy::run(args, context)).await,
             Verb::Verify(args) => Box::pin(cmd::verify::run(args, context)).await,
             Verb::Repair(args) => Box::pin(cmd::repair::run(args, context)).await,
             Verb::Completions(args) => Box::pin(cmd::completions::run(args, context)).await,

@@ -26,6 +26,10 @@ pub struct Context {
     /// Cancelled when the user asks to stop (Ctrl-C, SIGTERM): end in an orderly way, and with
     /// [`Exit::Interrupted`] when the work can be resumed.
     pub cancel: CancellationToken,
+    /// How progress is shown, for verbs that show something other than a job.
+    pub progress: ProgressMode,
+    /// The lines at the bottom of a terminal, among which such a verb puts its own.
+    pub bars: MultiProgress,
     events: Events,
     renderings: Mutex<Vec<Rendering>>,
 }
@@ -38,6 +42,8 @@ impl Context {
         let context = Self {
             output: Output::stdout(global.json),
             cancel: CancellationToken::new(),
+            progress: global.progress,
+            bars: bars.clone(),
             events: Events::default(),
             renderings: Mutex::default(),
         };

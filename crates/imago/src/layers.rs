@@ -2,8 +2,10 @@
 //!
 //! One table makes all three: the options that clap knows. An option `--batch-size` of the verb
 //! `copy` is `IMAGO_COPY_BATCH_SIZE` in the environment and `batch-size` under `[copy]` in the file;
-//! an option of every verb has no verb in its name. A key of the file that is no option is an
-//! error, so that a misspelt one is not silently ignored.
+//! an option of every verb has no verb in its name. What several verbs take, such as `--to`, can be
+//! set once for all of them, as `IMAGO_TO` or as `to` above all tables; what is set closer to the
+//! verb wins. A key of the file that is no option is an error, so that a misspelt one is not
+//! silently ignored.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -55,7 +57,7 @@ impl Settings {
 
     /// Puts the settings below what will be typed: as variables and defaults of the options.
     pub fn below(&self, command: Command) -> Command {
-        layer(command, &self.file, "IMAGO")
+        layer(command, &[&self.file], &["IMAGO".to_owned()])
     }
 }
 
@@ -97,7 +99,7 @@ fn setting(arg: &Arg) -> Option<&str> {
 fn check_known(file: &Dict, command: &Command, path: &Path, within: &str) -> Result<(), Failure> {
     for (key, value) in file {
         let verb = command.get_subcommands().find(|verb| verb.get_name() == key);
-        let option = command.get_arguments().find(|arg| setting(arg) == Some(key));
+        let option = option_within(command, key);
         let place = if within.is_empty() { key.clone() } else { format!("{within}.{key}") };
         let file_name = path.display();
         match (value, verb, option) {
@@ -120,19 +122,24 @@ fn check_known(file: &Dict, command: &Command, path: &Path, within: &str) -> Res
     Ok(())
 }
 
+/// The option of this name that the verb, or one of the verbs within it, takes.
+fn option_within<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
+    let own = command.get_arguments().find(|arg| setting(arg) == Some(name));
+    own.or_else(|| command.get_subcommands().find_map(|verb| option_within(verb, name)))
+}
+
 fn takes_many(option: &Arg) -> bool {
     matches!(option.get_action(), ArgAction::Append)
         || option.get_num_args().is_some_and(|count| count.max_values() > 1)
 }
 
-fn layer(command: Command, file: &Dict, variable: &str) -> Command {
+/// `tables` and `variables` are those of the verbs on the way to this one, the outermost first.
+fn layer(command: Command, tables: &[&Dict], variables: &[String]) -> Command {
     let command = command.mut_args(|arg| {
         let Some(name) = setting(&arg).map(str::to_owned) else { return arg };
-        let arg = arg
-            .env(OsStr::from(format!("{variable}_{}", shout(&name))))
-            .hide_env(true)
-            .hide_env_values(true);
-        match file.get(&name).map(words) {
+        let arg =
+            arg.env(OsStr::from(variable(variables, &name))).hide_env(true).hide_env_values(true);
+        match tables.iter().rev().find_map(|table| table.get(&name)).map(words) {
             // A value that is there is no longer required to be typed.
             Some(values) if !values.is_empty() => arg.required(false).default_values(values),
             _ => arg,
@@ -140,12 +147,24 @@ fn layer(command: Command, file: &Dict, variable: &str) -> Command {
     });
     command.mut_subcommands(|verb| {
         let name = verb.get_name().to_owned();
-        let inner = match file.get(&name) {
+        let own = match tables.last().and_then(|table| table.get(&name)) {
             Some(Value::Dict(_, inner)) => inner.clone(),
             _ => Dict::new(),
         };
-        layer(verb, &inner, &format!("{variable}_{}", shout(&name)))
+        let prefix = variables.last().map_or("", String::as_str);
+        let tables: Vec<&Dict> = tables.iter().copied().chain([&own]).collect();
+        let own = format!("{prefix}_{}", shout(&name));
+        let variables: Vec<String> = variables.iter().cloned().chain([own]).collect();
+        layer(verb, &tables, &variables)
     })
+}
+
+/// The variable that sets the option: the one closest to the verb that is set, or else the closest.
+fn variable(prefixes: &[String], option: &str) -> String {
+    let name = |prefix: &String| format!("{prefix}_{}", shout(option));
+    let is_set = |name: &String| std::env::var_os(name).is_some();
+    let closest = || prefixes.last().map(name).unwrap_or_default();
+    prefixes.iter().rev().map(name).find(is_set).unwrap_or_else(closest)
 }
 
 fn shout(name: &str) -> String {

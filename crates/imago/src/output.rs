@@ -28,7 +28,6 @@ impl Output {
     }
 
     /// Writes a result: as one line of JSON, or as the text that `text` makes of it.
-    #[allow(dead_code, reason = "taken by the verbs that print results")]
     pub fn result<T: Serialize>(
         &self,
         result: &T,

@@ -132,7 +132,7 @@ pub fn line(progress: &Progress) -> String {
 }
 
 /// `1234567` as `1,234,567`.
-fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> = digits
         .as_bytes()
@@ -144,7 +144,7 @@ fn grouped(number: u64) -> String {
 }
 
 /// Bytes in the largest decimal unit that leaves at least one.
-fn bytes(number: f64) -> String {
+pub fn bytes(number: f64) -> String {
     let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     match units.iter().find(|(size, _)| number >= *size) {
         Some((size, unit)) => format!("{:.1} {unit}", number / size),
@@ -153,7 +153,7 @@ fn bytes(number: f64) -> String {
 }
 
 /// Milliseconds for a person: `0.2 s`, `42 s`, `3 min 20 s`, `2 h 05 min`.
-fn duration(ms: u64) -> String {
+pub fn duration(ms: u64) -> String {
     let s = ms / 1_000;
     match s {
         0..10 => format!("{:.1} s", ms as f64 / 1_000.0),

@@ -1,5 +1,7 @@
 //! `imago testbed` as a user has it: clusters in the background, by name, and nothing after `down`.
 
+#![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
+
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};

@@ -66,6 +66,18 @@ impl State {
         matches!(self, State::Done | State::Cancelled)
     }
 
+    /// The state as one word, without what it carries.
+    pub fn word(&self) -> &'static str {
+        match self {
+            State::Planned => "planned",
+            State::Running { .. } => "running",
+            State::Paused { .. } => "paused",
+            State::Done => "done",
+            State::Failed { .. } => "failed",
+            State::Cancelled => "cancelled",
+        }
+    }
+
     /// The phase it works or worked at, where the state has one.
     pub fn phase(&self) -> Option<&str> {
         match self {

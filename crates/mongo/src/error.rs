@@ -5,6 +5,7 @@
 
 use imago_job::control::Stop;
 use imago_job::retry::{Bound, RetryError};
+use imago_job::run::RunError;
 use mongodb::error::ErrorKind;
 
 /// The result of everything that talks to a cluster.
@@ -227,6 +228,24 @@ impl Error {
             Self::Server { cause, .. } => is_transient(cause),
             Self::Unreachable { .. } | Self::Passing { .. } => true,
             _ => false,
+        }
+    }
+}
+
+impl From<RunError> for Error {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Stopped(stop) => Self::Stopped(stop),
+            RunError::Journal(error) => Self::Journal(error),
+            RunError::Unreachable(error) => {
+                let tried = error.to_string();
+                match *error {
+                    RetryError::Stopped(stop) => Self::Stopped(stop),
+                    RetryError::Failed { last, .. } => {
+                        Self::Exhausted { tried, cause: Box::new(Self::Journal(last)) }
+                    }
+                }
+            }
         }
     }
 }

@@ -22,7 +22,6 @@ use imago_job::id::JobId;
 use imago_job::journal::{Answer, Asked, Claimed, Journal, JournalError, Request, Update};
 use imago_job::record::Record;
 use imago_job::retry::{Bound, Budget, RetryError, retry};
-use imago_job::state::State;
 use imago_plan::backoff::Backoff;
 use mongodb::Collection;
 use mongodb::options::{
@@ -303,7 +302,7 @@ impl MongoJournal {
             "_id": record.id.as_str(),
             "revision": revision(record),
             "kind": &record.kind,
-            "state": state_word(&record.state),
+            "state": record.state.word(),
             "updated_at": DateTime::from_millis(updated_ms),
             "sendings": sendings,
             "record": text,
@@ -396,17 +395,6 @@ fn revision(record: &Record) -> i64 {
 
 fn new_sending() -> String {
     format!("{:032x}", rand::random::<u128>())
-}
-
-fn state_word(state: &State) -> &'static str {
-    match state {
-        State::Planned => "planned",
-        State::Running { .. } => "running",
-        State::Paused { .. } => "paused",
-        State::Done => "done",
-        State::Failed { .. } => "failed",
-        State::Cancelled => "cancelled",
-    }
 }
 
 fn remember<T>(sent: &Mutex<Vec<Sent<T>>>, sending: Sent<T>) {

@@ -6,6 +6,7 @@
 pub mod changes;
 pub mod collection;
 pub mod converge;
+pub mod copy;
 pub mod endpoint;
 pub mod error;
 pub mod ext_json;
@@ -15,6 +16,8 @@ pub mod journal;
 pub mod load;
 pub mod namespace;
 pub mod order;
+pub mod preflight;
+pub mod shard;
 pub mod snapshot;
 pub mod repair;
 pub mod verify;

@@ -136,8 +136,8 @@ pub struct NodeInfo {
     pub port: u16,
     /// Its process; `None` while it is down.
     pub process: Option<ProcessId>,
-    /// Its log file.
-    pub log: PathBuf,
+    /// Its log file; `None` for the stand-in router, which is a part of the testbed's process.
+    pub log: Option<PathBuf>,
 }
 
 /// A running cluster; dropping it kills its servers and removes their data.
@@ -298,7 +298,7 @@ fn node_info(server: &Server, set: &str, role: Role) -> NodeInfo {
         role,
         port: server.port(),
         process: server.process(),
-        log: server.log(),
+        log: Some(server.log()),
     }
 }
 

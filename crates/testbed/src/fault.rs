@@ -70,7 +70,7 @@ impl Cluster {
         Ok(set.wait_primary(|server| server.name() != old).await?.name().to_owned())
     }
 
-    /// Waits until `set` has a primary and every living member follows it.
+    /// Waits until `set` has a primary and every running member follows it.
     pub async fn settled(&self, set: &str) -> Result<()> {
         self.set(set)?.wait_settled().await.map(|_| ())
     }

@@ -46,7 +46,7 @@ impl Front {
         let Some(program) = mongos else {
             let users =
                 credentials.map(|who| vec![who.admin.clone(), who.app.clone()]).unwrap_or_default();
-            let standin = StandIn::new(name, config, users, folder)?;
+            let standin = StandIn::new(name, config, users)?;
             standin.start()?;
             return Ok(Self::StandIn(standin));
         };
@@ -105,10 +105,10 @@ impl Front {
     /// The node as it is now.
     pub(crate) fn info(&self) -> NodeInfo {
         let (port, process, log) = match self {
-            Self::Mongos(server) => (server.port(), server.process(), server.log()),
+            Self::Mongos(server) => (server.port(), server.process(), Some(server.log())),
             Self::StandIn(standin) => {
                 let process = standin.running().as_ref().map(|_| ProcessId::own());
-                (standin.port.number(), process, standin.log.clone())
+                (standin.port.number(), process, None)
             }
         };
         NodeInfo {
@@ -127,7 +127,6 @@ impl Front {
 pub(crate) struct StandIn {
     name: String,
     port: Port,
-    log: PathBuf,
     spec: RouterSpec,
     running: Mutex<Option<Running>>,
 }
@@ -139,11 +138,10 @@ struct Running {
 }
 
 impl StandIn {
-    fn new(name: String, config: String, users: Vec<crate::User>, folder: &Path) -> Result<Self> {
+    fn new(name: String, config: String, users: Vec<crate::User>) -> Result<Self> {
         let port = Port::reserve()?;
         let spec = RouterSpec { config, port: port.number(), users };
-        let log = folder.join(format!("{name}.log"));
-        Ok(Self { name, port, log, spec, running: Mutex::new(None) })
+        Ok(Self { name, port, spec, running: Mutex::new(None) })
     }
 
     fn start(&self) -> Result<()> {

@@ -43,7 +43,7 @@ pub fn spawn(command: Command) -> io::Result<Child> {
     answer.recv().map_err(|_| gone())?
 }
 
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "there is no safe way to act between fork and exec")]
 fn spawn_bound_to_this_thread(mut command: Command) -> io::Result<Child> {
     let parent = rustix::process::getpid();
     command.process_group(0);

@@ -88,7 +88,7 @@ impl ReplicaSet {
         Ok(())
     }
 
-    /// Waits until one member is primary and every other living one is a secondary that knows it.
+    /// Waits until one member is primary and every other running one is a secondary that knows it.
     pub(crate) async fn wait_settled(&self) -> Result<&Server> {
         self.wait(&format!("a settled replica set {}", self.name), |states| {
             let primary = sole_primary(states)?;
@@ -98,7 +98,8 @@ impl ReplicaSet {
                     (hello.primary || hello.secondary)
                         && hello.primary_address.as_ref() == Some(&address)
                 }
-                None => server.liveness() == Liveness::Gone,
+                // One that was stopped or killed cannot follow; who did that knows.
+                None => server.liveness() != Liveness::Running,
             });
             settled.then_some(primary)
         })

@@ -1,5 +1,7 @@
 //! Authorisation on real servers: who may write, and whom a write block stops.
 
+#![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
+
 use bson::{Document, doc};
 use imago_testbed::{Cluster, ClusterSpec};
 use mongodb::Client;

@@ -1,7 +1,9 @@
 //! However the process that started servers ends, its servers end with it.
 //!
-//! Each test runs this very program again as the process that ends: the ignored tests below are
-//! what it does then, and it tells in a file what it had started.
+//! A test runs this very program again, with itself as the only test and a place to tell its
+//! servers in: there it is the process that starts them and ends.
+
+#![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,38 +13,21 @@ use imago_testbed::process::{Liveness, ProcessId};
 use imago_testbed::{Cluster, ClusterSpec};
 
 const TOLD: &str = "IMAGO_TEST_TOLD";
-const FOLDER: &str = "IMAGO_TEST_FOLDER";
 
-fn cluster_folder() -> Option<PathBuf> {
-    std::env::var_os(FOLDER).map(PathBuf::from)
-}
-
-/// Starts a cluster in the process that is to end, and tells of its servers.
-async fn start_and_tell(name: &str) -> Cluster {
-    let folder = cluster_folder();
+/// In the process that is to end: starts a cluster and tells of its servers.
+async fn start_and_tell(name: &str) -> Option<Cluster> {
+    let told = PathBuf::from(std::env::var_os(TOLD)?);
+    let folder = told.parent().map(Path::to_path_buf);
     let spec = ClusterSpec { folder, ..ClusterSpec::replica_set(name, 1) };
     let cluster = Cluster::start(spec).await.unwrap();
-    let processes: Vec<ProcessId> =
-        cluster.nodes().iter().map(|node| node.process.unwrap()).collect();
-    let told = PathBuf::from(std::env::var_os(TOLD).unwrap());
     let new = told.with_extension("new");
-    std::fs::write(&new, serde_json::to_vec(&processes).unwrap()).unwrap();
+    std::fs::write(&new, serde_json::to_vec(&processes(&cluster)).unwrap()).unwrap();
     std::fs::rename(new, told).unwrap();
-    cluster
+    Some(cluster)
 }
 
-#[tokio::test]
-#[ignore = "run by another test as a process that panics"]
-async fn child_that_panics() {
-    let _cluster = start_and_tell("panics").await;
-    panic!("on purpose, with a cluster up");
-}
-
-#[tokio::test]
-#[ignore = "run by another test as a process that is killed"]
-async fn child_that_waits() {
-    let _cluster = start_and_tell("waits").await;
-    tokio::time::sleep(Duration::from_secs(300)).await;
+fn processes(cluster: &Cluster) -> Vec<ProcessId> {
+    cluster.nodes().iter().map(|node| node.process.unwrap()).collect()
 }
 
 struct Run {
@@ -54,9 +39,8 @@ impl Run {
     fn start(test: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--ignored"])
+            .args(["--exact", test])
             .env(TOLD, folder.path().join("told"))
-            .env(FOLDER, folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -98,18 +82,25 @@ fn testbed_folders(folder: &Path) -> Vec<String> {
     names.filter(|name| name.contains("imago-testbed")).collect()
 }
 
-#[test]
-fn a_test_that_panics_leaves_neither_servers_nor_data() {
-    let mut run = Run::start("child_that_panics");
+#[tokio::test]
+async fn a_test_that_panics_leaves_neither_servers_nor_data() {
+    if let Some(_cluster) = start_and_tell("panics").await {
+        panic!("on purpose, with a cluster up");
+    }
+    let mut run = Run::start("a_test_that_panics_leaves_neither_servers_nor_data");
     let servers = run.servers();
     assert!(!run.child.wait().unwrap().success());
     wait("the servers to end", || gone(&servers));
     assert_eq!(testbed_folders(run.folder.path()), Vec::<String>::new());
 }
 
-#[test]
-fn a_killed_process_leaves_no_servers_and_its_data_goes_with_the_next_start() {
-    let mut run = Run::start("child_that_waits");
+#[tokio::test]
+async fn a_killed_process_leaves_no_servers_and_its_data_goes_with_the_next_start() {
+    if let Some(_cluster) = start_and_tell("killed").await {
+        return tokio::time::sleep(Duration::from_secs(300)).await;
+    }
+    let mut run =
+        Run::start("a_killed_process_leaves_no_servers_and_its_data_goes_with_the_next_start");
     let servers = run.servers();
     assert!(servers.iter().all(|server| server.liveness() == Liveness::Running));
     run.child.kill().unwrap();
@@ -129,8 +120,7 @@ async fn a_dropped_cluster_leaves_neither_servers_nor_data() {
     let place = Some(folder.path().to_path_buf());
     let spec = ClusterSpec { folder: place, ..ClusterSpec::replica_set("dropped", 1) };
     let cluster = Cluster::start(spec).await.unwrap();
-    let servers: Vec<ProcessId> =
-        cluster.nodes().iter().map(|node| node.process.unwrap()).collect();
+    let servers = processes(&cluster);
     drop(cluster);
     assert!(gone(&servers));
     assert_eq!(testbed_folders(folder.path()), Vec::<String>::new());

@@ -1,5 +1,7 @@
 //! Replica sets on real servers: up, written to, hurt, and up again.
 
+#![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
+
 use bson::{Document, doc};
 use imago_testbed::{Cluster, ClusterSpec, Relay};
 use mongodb::Client;

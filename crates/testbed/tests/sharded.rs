@@ -1,5 +1,7 @@
 //! A sharded cluster on real servers, through its router.
 
+#![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
+
 use std::time::Duration;
 
 use bson::{Document, doc};

@@ -1,6 +1,8 @@
 //! The verbs: one module each, exposing `Args` (what may be typed) and `run` (what it does).
 
 pub mod completions;
+pub mod copy;
+pub mod job;
 pub mod testbed;
 pub mod load;
 pub mod repair;

@@ -364,7 +364,7 @@ fn node_row(status: &NodeStatus) -> [String; 5] {
         (Liveness::Running, Some(state)) => state,
     };
     let pid = status.node.process.map_or_else(|| "-".into(), |process| process.pid.to_string());
-    let log = status.node.log.display().to_string();
+    let log = status.node.log.as_ref().map_or_else(|| "-".into(), |log| log.display().to_string());
     [status.node.name.clone(), state.into(), status.node.port.to_string(), pid, log]
 }
 

@@ -38,7 +38,36 @@ const CONFIG_COMMANDS: [(&str, &str, &[&str], bool); 14] = [
     ("setUserWriteBlockMode", "_configsvrSetUserWriteBlockMode", &["global"], true),
 ];
 
+/// Commands that their own action on the cluster allows. The config server asks for no more than
+/// the action of routers, which the testbed's application has, so that the router has to look.
+const CLUSTER_ACTIONS: [&str; 3] = ["setUserWriteBlockMode", "addShard", "removeShard"];
+
 impl Caller {
+    /// Checks that the client's user may do `action` to the cluster.
+    async fn must_be_allowed(&self, action: &str) -> Result<(), Failure> {
+        if self.user.is_none() {
+            return Ok(());
+        }
+        let status = doc! { "connectionStatus": 1, "showPrivileges": true, "$db": "admin" };
+        let status = self.on_config(status, Repeat::Safe).await?.document()?;
+        let privileges = status
+            .get_document("authInfo")
+            .and_then(|info| info.get_array("authenticatedUserPrivileges"))
+            .map_err(Failure::malformed)?;
+        let allows = |privilege: &Document| {
+            let on = privilege.get_document("resource").is_ok_and(|resource| {
+                ["cluster", "anyResource"].iter().any(|key| resource.get_bool(key).unwrap_or(false))
+            });
+            let actions = privilege.get_array("actions").into_iter().flatten();
+            on && actions.into_iter().any(|allowed| allowed.as_str() == Some(action))
+        };
+        if privileges.iter().filter_map(Bson::as_document).any(allows) {
+            return Ok(());
+        }
+        let message = format!("not authorized on admin to execute command {action}");
+        Err(Failure::new(code::UNAUTHORIZED, message))
+    }
+
     /// Runs an administrative command that the config server carries out; `None` if `body` is
     /// none of them.
     pub(super) async fn administrate(&self, body: &Document) -> Option<Result<Answer, Failure>> {
@@ -48,6 +77,11 @@ impl Caller {
         if body.get_str("$db").is_ok_and(|database| database != "admin") {
             let message = format!("{name} may only be run against the admin database.");
             return Some(Err(Failure::new(code::UNAUTHORIZED, message)));
+        }
+        if CLUSTER_ACTIONS.contains(&&**name)
+            && let Err(failure) = self.must_be_allowed(name).await
+        {
+            return Some(Err(failure));
         }
         let mut command = doc! { *renamed: value.clone() };
         copy(body, &mut command, fields);
@@ -277,7 +311,7 @@ impl Caller {
         let mut merge = doc! {
             "_configsvrCommitChunksMerge": name,
             "shard": entry.get("shard").cloned(),
-            "collUUID": collection.entry.get("uuid").cloned(),
+            "collUUID": { "uuid": collection.entry.get("uuid").cloned() },
             "chunkRange": range,
             "$db": "admin",
         };

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use imago_mongo::load::{MongoTarget, Schema, preload, require_documents};
 use imago_mongo::namespace::Namespace;
@@ -91,7 +91,7 @@ async fn fill(args: &RunArgs, target: &MongoTarget, context: &Context) -> Result
     let filled = if args.preloaded {
         Box::pin(require_documents(target, args.documents)).await
     } else {
-        let bar = view::filling(context.progress, args.documents);
+        let bar = view::filling(context, args.documents);
         let filling = preload(target, args.documents, |inserted| bar.set_position(inserted));
         let filled = tokio::select! {
             filled = Box::pin(filling) => filled,
@@ -124,7 +124,7 @@ fn recorder(args: &RunArgs, namespace: &Namespace, options: &Options) -> Result<
 /// Shows the load while it runs, and stops it when the user asks for it.
 async fn steer(running: Running<MongoTarget>, context: &Context) -> Result<Report, Failure> {
     let control = running.control();
-    let view = view::View::new(context.progress);
+    let view = view::View::new(context);
     let mut finished = std::pin::pin!(running.finish());
     let mut ticks = tokio::time::interval(view::PERIOD);
     let mut stopped = false;

@@ -9,6 +9,7 @@ use imago_workload::timeline::{Part, Slot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::cli::ProgressMode;
+use crate::context::Context;
 
 /// How often the load is shown.
 pub(super) const PERIOD: Duration = Duration::from_millis(500);
@@ -20,36 +21,38 @@ pub(super) enum View {
     Nothing,
 }
 
-fn drawn(mode: ProgressMode) -> bool {
-    match mode {
-        ProgressMode::Bar => true,
-        ProgressMode::Auto => std::io::stderr().is_terminal(),
-        ProgressMode::Json | ProgressMode::None => false,
-    }
+/// Whether lines are drawn: on a terminal, unless something else was asked for.
+fn drawn(context: &Context) -> bool {
+    let wanted = matches!(context.progress, ProgressMode::Auto | ProgressMode::Bar);
+    wanted && std::io::stderr().is_terminal()
 }
 
-/// A bar for filling the collection.
-pub(super) fn filling(mode: ProgressMode, documents: u64) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(documents), target(drawn(mode)));
-    style(bar, "filling {bar:30} {human_pos} of {human_len} documents, {eta} left")
-}
-
-fn target(drawn: bool) -> ProgressDrawTarget {
-    if drawn { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
-}
-
-fn style(bar: ProgressBar, template: &str) -> ProgressBar {
+/// A line among those of the terminal, or one that is never seen.
+fn drawn_line(context: &Context, len: Option<u64>, template: &str) -> ProgressBar {
+    let bar = if drawn(context) {
+        context.bars.add(ProgressBar::with_draw_target(len, ProgressDrawTarget::stderr()))
+    } else {
+        ProgressBar::with_draw_target(len, ProgressDrawTarget::hidden())
+    };
     let style = ProgressStyle::with_template(template).expect("the templates here are valid");
     bar.with_style(style)
 }
 
+/// A bar for filling the collection.
+pub(super) fn filling(context: &Context, documents: u64) -> ProgressBar {
+    let template = "filling {bar:30} {human_pos} of {human_len} documents, {eta} left";
+    drawn_line(context, Some(documents), template)
+}
+
 impl View {
-    pub(super) fn new(mode: ProgressMode) -> Self {
-        if drawn(mode) {
-            let bar = ProgressBar::with_draw_target(None, target(true));
-            return Self::Line(style(bar, "{msg}"));
+    pub(super) fn new(context: &Context) -> Self {
+        if matches!(context.progress, ProgressMode::Json) {
+            Self::Json
+        } else if drawn(context) {
+            Self::Line(drawn_line(context, None, "{msg}"))
+        } else {
+            Self::Nothing
         }
-        if matches!(mode, ProgressMode::Json) { Self::Json } else { Self::Nothing }
     }
 
     pub(super) fn show(&self, snapshot: &Snapshot) {

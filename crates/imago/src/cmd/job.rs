@@ -1,0 +1,254 @@
+//! `imago job …`: looking at jobs and steering them, from any machine that reaches the cluster
+//! which keeps them, the destination.
+//!
+//! What is asked of a job is recorded there, and whoever works at the job does it; so the answer
+//! always says whether somebody does.
+
+mod limit;
+mod view;
+
+use std::sync::Arc;
+
+use imago_job::id::JobId;
+use imago_job::journal::{Journal, JournalError, Request, Update};
+use imago_job::record::{Limits, Requested};
+use imago_job::run::Pace;
+use imago_job::state::State;
+use imago_mongo::endpoint::Endpoint;
+use imago_mongo::journal::MongoJournal;
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+use limit::Limit;
+use view::View;
+
+/// What may be typed.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// List the jobs that a cluster keeps, the oldest first.
+    List(Kept),
+    /// Say what a job does, how far it is, what blocks it, and what can be done next.
+    Status(One),
+    /// Have a job wait, keeping everything that it did.
+    Pause(One),
+    /// Give a job up, leaving the source untouched.
+    Cancel(One),
+    /// Change how fast a job may go, while it runs.
+    Set(Set),
+}
+
+/// Which cluster keeps the jobs.
+#[derive(Debug, clap::Args)]
+pub struct Kept {
+    /// The cluster that the jobs write to, which keeps their state.
+    #[arg(long, value_name = "URI")]
+    pub to: String,
+}
+
+/// One job.
+#[derive(Debug, clap::Args)]
+pub struct One {
+    /// The job's id; `imago job list` shows them.
+    #[arg(value_name = "ID")]
+    pub id: JobId,
+    /// Where it is kept.
+    #[command(flatten)]
+    pub kept: Kept,
+}
+
+#[derive(Debug, clap::Args)]
+struct Set {
+    #[command(flatten)]
+    one: One,
+    #[command(flatten)]
+    limits: Changes,
+}
+
+/// Limits to change; the others stay as they are.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = true)]
+struct Changes {
+    /// Documents per second, or none.
+    #[arg(long, value_name = "N|none", value_parser = limit::whole)]
+    documents_s: Option<Limit>,
+    /// Bytes per second, or none.
+    #[arg(long, value_name = "N|none", value_parser = limit::whole, conflicts_with = "mb_s")]
+    bytes_s: Option<Limit>,
+    /// Megabytes (1,000,000 bytes) per second, or none; for example 2.5.
+    #[arg(long, value_name = "N|none", value_parser = limit::millions)]
+    mb_s: Option<Limit>,
+    /// Wait while a secondary of the destination is further behind than so many seconds, or none.
+    #[arg(long, value_name = "N|none", value_parser = limit::thousands)]
+    secondary_lag_s: Option<Limit>,
+}
+
+impl Changes {
+    fn applied_to(&self, limits: Limits) -> Limits {
+        let bytes_s = self.bytes_s.or(self.mb_s);
+        Limits {
+            documents_s: self.documents_s.map_or(limits.documents_s, |limit| limit.0),
+            bytes_s: bytes_s.map_or(limits.bytes_s, |limit| limit.0),
+            secondary_lag_ms: self.secondary_lag_s.map_or(limits.secondary_lag_ms, |limit| limit.0),
+        }
+    }
+}
+
+/// The journal in the cluster that `--to` names.
+pub async fn journal(kept: &Kept) -> Result<Arc<MongoJournal>, Failure> {
+    let endpoint = Box::pin(Endpoint::connect(&kept.to, "destination")).await?;
+    Ok(Arc::new(MongoJournal::new(endpoint)))
+}
+
+/// How this process names itself in a job's record.
+pub fn process() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    format!("{}/{}", if host.is_empty() { "unnamed" } else { host }, std::process::id())
+}
+
+/// Does what was asked, unless the user stops waiting for it.
+pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let work = async {
+        match args.action {
+            Action::List(kept) => Box::pin(list(&kept, context)).await,
+            Action::Status(one) => Box::pin(status(&one, context)).await,
+            Action::Pause(one) => Box::pin(pause(&one, context)).await,
+            Action::Cancel(one) => Box::pin(cancel(&one, context)).await,
+            Action::Set(set) => Box::pin(change(&set, context)).await,
+        }
+    };
+    tokio::select! {
+        done = work => done,
+        () = context.cancel.cancelled() => Err(interrupted()),
+    }
+}
+
+fn interrupted() -> Failure {
+    Failure::new(Exit::Interrupted, "interrupted", "stopped before the cluster answered")
+        .help("whether the job was changed, `imago job status ID` shows; asking again is harmless")
+}
+
+async fn list(kept: &Kept, context: &Context) -> Result<(), Failure> {
+    let journal = journal(kept).await?;
+    let (records, now_ms) = (journal.list().await?, journal.now_ms().await?);
+    let views: Vec<View> =
+        records.into_iter().map(|record| View::new(record, now_ms, stale_after_ms())).collect();
+    context.output.result(&views, |views| view::table(views))
+}
+
+async fn status(one: &One, context: &Context) -> Result<(), Failure> {
+    let journal = journal(&one.kept).await?;
+    let view = look(&journal, &one.id).await?;
+    context.output.result(&view, View::in_words)
+}
+
+async fn look(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
+    let record = journal.load(id).await?;
+    Ok(View::new(record, journal.now_ms().await?, stale_after_ms()))
+}
+
+/// How long an owner must be silent before nobody is said to work at the job.
+fn stale_after_ms() -> u64 {
+    u64::try_from(Pace::default().stale_after.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What came of asking something of a job.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    job: JobId,
+    /// What was asked.
+    asked: &'static str,
+    /// Who works at the job and will do it; none if nobody does.
+    owner: Option<String>,
+    #[serde(flatten)]
+    state: State,
+    limits: Limits,
+    /// All of that in words.
+    message: String,
+}
+
+async fn pause(one: &One, context: &Context) -> Result<(), Failure> {
+    let journal = journal(&one.kept).await?;
+    journal.request(&one.id, &Request::Control(Requested::Pause)).await?;
+    let view = look(&journal, &one.id).await?;
+    let message = match view.living_owner() {
+        Some(owner) => format!(
+            "job {id} is asked to pause; {owner} does so at its next sign of life, within seconds",
+            id = one.id
+        ),
+        None => format!(
+            "recorded: job {id} is to pause. Nobody works at it now; `imago job resume {id}` lets \
+             it run again",
+            id = one.id
+        ),
+    };
+    print(view, "pause", message, context)
+}
+
+async fn cancel(one: &One, context: &Context) -> Result<(), Failure> {
+    let journal = journal(&one.kept).await?;
+    let id = &one.id;
+    // Asked first: who takes the job over in between finds that it is to be cancelled.
+    journal.request(id, &Request::Control(Requested::Cancel)).await?;
+    let before = look(&journal, id).await?;
+    let at_once = before.living_owner().is_none() && Box::pin(end_unowned(&journal, id)).await?;
+    let view = look(&journal, id).await?;
+    let message = match view.living_owner() {
+        _ if at_once => format!("job {id} is cancelled; the source was left untouched"),
+        Some(owner) => format!("job {id} is asked to end; {owner} does so within seconds"),
+        None => format!("job {id} is asked to end; it is {} now", view.state()),
+    };
+    print(view, "cancel", message, context)
+}
+
+/// Marks a job that nobody works at as cancelled; whether it is. Somebody who takes it over first
+/// learns of the request, and ends the job himself.
+async fn end_unowned(journal: &MongoJournal, id: &JobId) -> Result<bool, Failure> {
+    let claimed = match journal.claim(id, &process(), stale_after_ms()).await {
+        Ok(claimed) => claimed,
+        Err(JournalError::Owned { .. } | JournalError::Final { .. }) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    journal.save(id, claimed.epoch, &Update::of(State::Cancelled)).await?;
+    journal.release(id, claimed.epoch).await?;
+    Ok(true)
+}
+
+async fn change(set: &Set, context: &Context) -> Result<(), Failure> {
+    // A limit that cannot be kept is refused before any cluster is asked.
+    set.limits.applied_to(Limits::default()).check().map_err(JournalError::from)?;
+    let journal = journal(&set.one.kept).await?;
+    let id = &set.one.id;
+    let limits = set.limits.applied_to(journal.load(id).await?.limits);
+    journal.request(id, &Request::Limits(limits)).await?;
+    let view = look(&journal, id).await?;
+    let now = view::limits(&limits);
+    let message = match view.living_owner() {
+        Some(owner) => format!("job {id} may go at {now}; {owner} follows within seconds"),
+        None => format!(
+            "recorded: job {id} may go at {now}. Nobody works at it now; it holds from the moment \
+             somebody does"
+        ),
+    };
+    print(view, "set", message, context)
+}
+
+fn print(
+    view: View,
+    asked: &'static str,
+    message: String,
+    context: &Context,
+) -> Result<(), Failure> {
+    let owner = view.living_owner().map(str::to_owned);
+    let record = view.record;
+    let (job, state, limits) = (record.id, record.state, record.limits);
+    let outcome = Outcome { job, asked, owner, state, limits, message };
+    context.output.result(&outcome, |outcome| outcome.message.clone())
+}

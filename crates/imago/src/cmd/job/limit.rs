@@ -1,0 +1,64 @@
+//! A limit as it is typed: a number in the unit that suits people, or `none`.
+
+/// What was typed: a limit in the unit that the record keeps, or that there shall be none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit(pub Option<u64>);
+
+/// A whole number of documents or bytes.
+pub fn whole(text: &str) -> Result<Limit, String> {
+    if text == "none" {
+        return Ok(Limit(None));
+    }
+    text.parse()
+        .map(|number| Limit(Some(number)))
+        .map_err(|_| format!("{text:?} is neither a whole number nor `none`"))
+}
+
+/// Megabytes as bytes.
+pub fn millions(text: &str) -> Result<Limit, String> {
+    scaled(text, 1e6)
+}
+
+/// Seconds as milliseconds.
+pub fn thousands(text: &str) -> Result<Limit, String> {
+    scaled(text, 1e3)
+}
+
+fn scaled(text: &str, by: f64) -> Result<Limit, String> {
+    if text == "none" {
+        return Ok(Limit(None));
+    }
+    let number: f64 =
+        text.parse().map_err(|_| format!("{text:?} is neither a number nor `none`"))?;
+    let scaled = (number * by).round();
+    // Beyond 2^53, not every whole number is a float.
+    let largest = 2_f64.powi(53);
+    if !(0.0..=largest).contains(&scaled) {
+        return Err(format!("{text} is out of range: it must be from 0 to {}", largest / by));
+    }
+    Ok(Limit(Some(scaled as u64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_a_number_or_none() {
+        assert_eq!(whole("500"), Ok(Limit(Some(500))));
+        assert_eq!(millions("2.5"), Ok(Limit(Some(2_500_000))));
+        assert_eq!(thousands("0.2"), Ok(Limit(Some(200))));
+        for parse in [whole, millions, thousands] {
+            assert_eq!(parse("none"), Ok(Limit(None)));
+        }
+    }
+
+    #[test]
+    fn what_is_no_limit_is_refused() {
+        for text in ["", "-1", "fast", "1e300", "NaN", "inf"] {
+            for parse in [whole, millions, thousands] {
+                assert!(parse(text).is_err(), "{text}");
+            }
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! A job as an operator sees it: the record, and what follows from it at a moment.
+
+use imago_job::record::{Limits, Record, Requested};
+use imago_job::state::State;
+use serde::Serialize;
+
+use crate::render::{bytes, duration, grouped, line};
+
+/// A record at a moment.
+#[derive(Debug, Serialize)]
+pub struct View {
+    /// What is kept; the checkpoint is the operation's own affair and is not shown.
+    #[serde(serialize_with = "flat", flatten)]
+    pub record: Record,
+    /// How long ago it was made, in milliseconds.
+    age_ms: u64,
+    /// How long ago its owner gave a sign of life, in milliseconds; none without an owner.
+    silent_ms: Option<u64>,
+    /// Whether somebody works at it.
+    is_worked_at: bool,
+    /// What it does now.
+    doing: String,
+    /// What it waits for.
+    blocked_by: Option<String>,
+    /// What the operator can do next.
+    next: String,
+}
+
+/// The state as a word, with what it carries beside it; without the checkpoint.
+fn flat<S: serde::Serializer>(record: &Record, to: S) -> Result<S::Ok, S::Error> {
+    let mut json = serde_json::to_value(record).map_err(serde::ser::Error::custom)?;
+    if let Some(fields) = json.as_object_mut() {
+        fields.remove("checkpoint");
+        if let Some(serde_json::Value::Object(state)) = fields.remove("state") {
+            fields.extend(state);
+        }
+    }
+    json.serialize(to)
+}
+
+impl View {
+    /// The record as it looks at `now_ms` by the servers' clock; an owner who was silent for
+    /// `stale_after_ms` does not work at it any more.
+    pub fn new(record: Record, now_ms: u64, stale_after_ms: u64) -> Self {
+        let silent = |since_ms: u64| now_ms.saturating_sub(since_ms);
+        let silent_ms = record.owner.as_ref().map(|owner| silent(owner.heartbeat_at_ms));
+        let is_worked_at = silent_ms.is_some_and(|silent_ms| silent_ms < stale_after_ms);
+        Self {
+            age_ms: silent(record.created_at_ms),
+            silent_ms,
+            is_worked_at,
+            doing: doing(&record, is_worked_at),
+            blocked_by: blocked_by(&record, is_worked_at),
+            next: next(&record, is_worked_at),
+            record,
+        }
+    }
+
+    /// Who works at it, if anybody does.
+    pub fn living_owner(&self) -> Option<&str> {
+        self.record.owner.as_ref().filter(|_| self.is_worked_at).map(|owner| &*owner.process)
+    }
+
+    /// Its state.
+    pub fn state(&self) -> &State {
+        &self.record.state
+    }
+
+    /// Everything that is known, one fact a line.
+    pub fn in_words(&self) -> String {
+        let Record { id, kind, state, progress, control, limits: limited, .. } = &self.record;
+        let mut facts = vec![
+            ("job", format!("{id} ({kind}), made {} ago", duration(self.age_ms))),
+            ("state", state.to_string()),
+            ("does", self.doing.clone()),
+        ];
+        if *control != Requested::Run && !state.is_final() {
+            facts.push(("asked", asked(*control).to_owned()));
+        }
+        facts.push(("owner", self.owner_in_words()));
+        if let Some(progress) = progress {
+            facts.push(("far", line(progress)));
+            facts.push(("behind", or_unknown(progress.lag_ms)));
+            // An estimate is one of who works; it does not outlive him.
+            let eta_ms = progress.eta_ms.filter(|_| self.is_worked_at && !state.is_final());
+            facts.push(("ends in", or_unknown(eta_ms)));
+            let obstacles = progress.cutover_obstacles.join("; ");
+            match progress.cutover_ready {
+                Some(true) => facts.push(("cut-over", "may be done now".to_owned())),
+                Some(false) if obstacles.is_empty() => {
+                    facts.push(("cut-over", "not yet".to_owned()));
+                }
+                Some(false) => facts.push(("cut-over", format!("not yet: {obstacles}"))),
+                None => {}
+            }
+        }
+        facts.push(("limits", limits(limited)));
+        let blocked = self.blocked_by.as_deref().unwrap_or("nothing");
+        facts.push(("blocked", blocked.to_owned()));
+        facts.push(("next", self.next.clone()));
+        facts.iter().map(|(name, fact)| format!("{name:9} {fact}\n")).collect()
+    }
+
+    fn owner_in_words(&self) -> String {
+        match (&self.record.owner, self.silent_ms) {
+            (Some(owner), Some(ms)) if self.is_worked_at => {
+                format!("{}, alive {} ago", owner.process, duration(ms))
+            }
+            (Some(owner), Some(ms)) => {
+                format!("nobody: {} has been silent for {}", owner.process, duration(ms))
+            }
+            _ => "nobody".to_owned(),
+        }
+    }
+
+    fn row(&self) -> [String; 8] {
+        let Record { id, kind, state, progress, .. } = &self.record;
+        let progress = progress.as_ref();
+        let phase = state.phase().or(progress.map(|progress| &*progress.phase));
+        let documents = progress.map(|progress| match progress.documents_total {
+            Some(total) => format!("{}/{}", grouped(progress.documents_done), grouped(total)),
+            None => grouped(progress.documents_done),
+        });
+        let lag = progress.and_then(|progress| progress.lag_ms).map(duration);
+        let cell = |text: Option<String>| {
+            text.filter(|text| !text.is_empty()).unwrap_or_else(|| "-".to_owned())
+        };
+        [
+            id.to_string(),
+            kind.clone(),
+            state.word().to_owned(),
+            cell(phase.map(str::to_owned)),
+            cell(documents),
+            cell(lag),
+            cell(self.living_owner().map(str::to_owned)),
+            duration(self.age_ms),
+        ]
+    }
+}
+
+/// One line a job, below a line of headings.
+pub fn table(views: &[View]) -> String {
+    let headings = ["ID", "KIND", "STATE", "PHASE", "DOCUMENTS", "LAG", "OWNER", "AGE"];
+    let mut rows = vec![headings.map(str::to_owned)];
+    rows.extend(views.iter().map(View::row));
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..headings.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let written = |row: &[String; 8]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    rows.iter().map(written).collect()
+}
+
+/// How fast it may go, in words.
+pub fn limits(limits: &Limits) -> String {
+    let parts = [
+        limits.documents_s.map(|rate| format!("{} documents/s", grouped(rate))),
+        limits.bytes_s.map(|rate| format!("{}/s", bytes(rate as f64))),
+        limits.secondary_lag_ms.map(|ms| format!("a secondary's lag up to {}", duration(ms))),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { "any speed".to_owned() } else { parts.join(", ") }
+}
+
+fn or_unknown(ms: Option<u64>) -> String {
+    ms.map_or_else(|| "unknown".to_owned(), duration)
+}
+
+fn asked(control: Requested) -> &'static str {
+    match control {
+        Requested::Run => "to run",
+        Requested::Pause => "to pause",
+        Requested::Cancel => "to be cancelled",
+    }
+}
+
+fn doing(record: &Record, is_worked_at: bool) -> String {
+    let said = record.progress.as_ref().map(|progress| &*progress.doing);
+    match &record.state {
+        State::Done => "nothing more: everything is done".to_owned(),
+        State::Cancelled => "nothing more: it was given up".to_owned(),
+        State::Failed { .. } => "nothing: it failed".to_owned(),
+        State::Planned if !is_worked_at => "nothing yet: nobody began with it".to_owned(),
+        _ if !is_worked_at => "nothing: nobody works at it".to_owned(),
+        State::Paused { .. } => "waits: paused by the operator".to_owned(),
+        State::Planned | State::Running { .. } => match said {
+            Some(said) if !said.is_empty() => said.to_owned(),
+            _ => record.state.phase().unwrap_or("begins").to_owned(),
+        },
+    }
+}
+
+fn blocked_by(record: &Record, is_worked_at: bool) -> Option<String> {
+    match &record.state {
+        State::Done | State::Cancelled => None,
+        State::Failed { error } => Some(error.clone()),
+        _ if !is_worked_at => Some("nobody works at it".to_owned()),
+        State::Paused { .. } => Some("paused by the operator".to_owned()),
+        State::Planned | State::Running { .. } => {
+            record.progress.as_ref().and_then(|progress| progress.blocked_by.clone())
+        }
+    }
+}
+
+fn next(record: &Record, is_worked_at: bool) -> String {
+    let (id, said) = (&record.id, record.progress.as_ref().map(|progress| &*progress.next));
+    match &record.state {
+        State::Done | State::Cancelled => "nothing; it never changes again".to_owned(),
+        State::Failed { .. } => {
+            format!("mend the cause, then `imago job resume {id}`; or `imago job cancel {id}`")
+        }
+        State::Paused { .. } => format!("`imago job resume {id}` or `imago job cancel {id}`"),
+        _ if !is_worked_at => format!("`imago job resume {id}` or `imago job cancel {id}`"),
+        State::Planned | State::Running { .. } => match said {
+            Some(said) if !said.is_empty() => said.to_owned(),
+            _ => format!("`imago job pause {id}` or `imago job cancel {id}`"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use imago_job::event::Progress;
+    use serde_json::{Value, json};
+
+    const STALE_AFTER_MS: u64 = 30_000;
+
+    fn running() -> Record {
+        let mut record = Record::new("copy", json!({"ns": ["a.b"]}), 1_000);
+        record.claim("host/7", STALE_AFTER_MS, 61_000).unwrap();
+        record.state = State::Running { phase: "replay".to_owned() };
+        record.progress = Some(Progress {
+            phase: "replay".to_owned(),
+            documents_done: 200_000,
+            documents_total: Some(200_000),
+            lag_ms: Some(1_500),
+            eta_ms: Some(42_000),
+            cutover_ready: Some(false),
+            cutover_obstacles: vec!["lag 1.5 s over 1 s".to_owned()],
+            doing: "applies changes".to_owned(),
+            ..Progress::default()
+        });
+        record.checkpoint = json!({"token": "t"});
+        record
+    }
+
+    fn at(record: Record, now_ms: u64) -> View {
+        View::new(record, now_ms, STALE_AFTER_MS)
+    }
+
+    fn fact(view: &View, name: &str) -> String {
+        let words = view.in_words();
+        let found = words.lines().find_map(|line| line.strip_prefix(name));
+        found.unwrap_or_else(|| panic!("no {name} in:\n{words}")).trim().to_owned()
+    }
+
+    #[test]
+    fn a_running_job_says_everything() {
+        let view = at(running(), 63_000);
+        assert_eq!(fact(&view, "state"), "running (replay)");
+        assert_eq!(fact(&view, "does"), "applies changes");
+        assert_eq!(fact(&view, "owner"), "host/7, alive 2.0 s ago");
+        assert_eq!(fact(&view, "behind"), "1.5 s");
+        assert_eq!(fact(&view, "ends in"), "42 s");
+        assert_eq!(fact(&view, "cut-over"), "not yet: lag 1.5 s over 1 s");
+        assert_eq!(fact(&view, "blocked"), "nothing");
+        assert!(fact(&view, "next").contains("imago job pause"));
+    }
+
+    #[test]
+    fn a_silent_owner_does_not_work_any_more() {
+        let view = at(running(), 61_000 + STALE_AFTER_MS);
+        assert_eq!(view.living_owner(), None);
+        assert_eq!(fact(&view, "owner"), "nobody: host/7 has been silent for 30 s");
+        assert_eq!(fact(&view, "ends in"), "unknown");
+        assert_eq!(fact(&view, "blocked"), "nobody works at it");
+        assert!(fact(&view, "next").contains("imago job resume"));
+    }
+
+    #[test]
+    fn a_failed_job_says_why() {
+        let mut record = running();
+        record.state = State::Failed { error: "the disk is full".to_owned() };
+        assert_eq!(fact(&at(record, 61_000), "blocked"), "the disk is full");
+    }
+
+    #[test]
+    fn the_table_has_a_line_a_job_in_columns() {
+        let planned = Record::new("copy", Value::Null, 1_000);
+        let id = planned.id.to_string();
+        let text = table(&[at(running(), 63_000), at(planned, 63_000)]);
+        let lines: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        let shown = ["copy", "running", "replay", "200,000/200,000", "1.5", "s", "host/7"];
+        assert_eq!(lines[1][1..8], shown, "{text}");
+        assert_eq!(lines[2][..7], [&*id, "copy", "planned", "-", "-", "-", "-"], "{text}");
+    }
+
+    #[test]
+    fn for_a_program_the_checkpoint_is_left_out_and_the_state_is_a_word() {
+        let json = serde_json::to_value(at(running(), 63_000)).unwrap();
+        assert_eq!(json.get("checkpoint"), None);
+        assert_eq!(json["state"], "running");
+        assert_eq!(json["phase"], "replay");
+        assert_eq!(json["is_worked_at"], true);
+        assert_eq!(json["silent_ms"], 2_000);
+        assert_eq!(json["progress"]["lag_ms"], 1_500);
+    }
+
+    #[test]
+    fn limits_are_told_in_words() {
+        assert_eq!(limits(&Limits::default()), "any speed");
+        let all = Limits {
+            documents_s: Some(5_000),
+            bytes_s: Some(2_500_000),
+            secondary_lag_ms: Some(10_000),
+        };
+        assert_eq!(limits(&all), "5,000 documents/s, 2.5 MB/s, a secondary's lag up to 10 s");
+    }
+}

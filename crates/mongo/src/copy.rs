@@ -1,0 +1,659 @@
+//! A copy as a job: prepare, copy, index, follow.
+//!
+//! 1. *prepare*: take the source's time T0; create the collections; cut them into slices; persist
+//!    the slices, the horizon T0, and T0 itself.
+//! 2. *copy*: slices are copied by this process and any other that leases them, while the lead
+//!    applies the source's changes to what is copied already.
+//! 3. *index*: indexes are built when the bulk is there. Unique ones at a settled point: at any
+//!    other moment the copy may hold two documents of different times with the same value.
+//! 4. *follow*: changes are applied until the job is cut over.
+//!
+//! Every step may be done twice: a process that dies anywhere is followed by one that goes on from
+//! the checkpoint ([`State`]).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
+use imago_job::eta::Meter;
+use imago_job::event::Progress;
+use imago_job::id::JobId;
+use imago_job::journal::{Journal, JournalError};
+use imago_job::record::{Limits, Record};
+use imago_job::reporter::Events;
+use imago_job::run::{Ending, Pace, Run, RunError};
+use imago_plan::cuts::cuts;
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::changes::Start;
+use crate::collection::{Definition, Handle};
+use crate::converge::Pair;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
+use crate::journal::MongoJournal;
+use crate::lead::{Checkpoint, Lead, Parts};
+use crate::leases::{Leases, Slice, WRITE_TIME_MAX};
+use crate::preflight::{self, Plan};
+use crate::shard;
+use crate::snapshot::{Counters, Worker, count_filtered, sample_ids};
+
+/// The kind of a copy's record.
+pub const KIND: &str = "copy";
+
+/// How far a copy is, as its record keeps it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct State {
+    /// The source's time before anything was read: seconds and increment.
+    pub t0: Option<(u32, u32)>,
+    /// Where the stream is to be resumed, once something of it was applied.
+    pub token: Option<String>,
+    /// The source's time there.
+    pub applied_to: Option<(u32, u32)>,
+    /// Whether the indexes are built.
+    pub is_indexed: bool,
+}
+
+/// What a process needs to work at a copy.
+#[derive(Clone)]
+pub struct Clusters {
+    /// Where documents are read.
+    pub source: Endpoint,
+    /// Where they are written, and where the job's state is.
+    pub destination: Endpoint,
+}
+
+/// When a run ends without being asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// When the destination has caught up with the source for the first time.
+    CaughtUp,
+    /// Never: it follows until it is interrupted or handed over.
+    HandedOver,
+}
+
+/// How a run works.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Slices that this process copies at the same time.
+    pub workers: usize,
+    /// When it ends.
+    pub until: Until,
+    /// The name of this process, for the job's record.
+    pub process: String,
+}
+
+/// A destination that is this close is caught up.
+const CAUGHT_UP_MS: u64 = 1_000;
+const SLICE_BYTES: u64 = 32 * 1024 * 1024;
+const SLICES_MAX: u64 = 4_096;
+const SAMPLE_PER_SLICE: u64 = 20;
+const REPORT_EVERY: Duration = Duration::from_millis(250);
+const SAVE_EVERY: Duration = Duration::from_secs(1);
+
+/// How long an owner must be silent before its job is taken over: its last write has then ended.
+#[must_use]
+pub fn pace() -> Pace {
+    Pace {
+        heartbeat: Duration::from_secs(1),
+        stale_after: WRITE_TIME_MAX + Duration::from_secs(2),
+    }
+}
+
+/// Keeps a planned job; nothing else is written.
+///
+/// # Errors
+/// When the destination refuses.
+pub async fn create(clusters: &Clusters, plan: &Plan, limits: Limits) -> Result<JobId> {
+    let journal = MongoJournal::new(clusters.destination.clone());
+    let spec = serde_json::to_value(plan).map_err(|e| Error::malformed("the plan", e))?;
+    let mut record = Record::new(KIND, spec, journal.now_ms().await?);
+    record.limits = limits;
+    let state = serde_json::to_value(State::default());
+    record.checkpoint = state.map_err(|e| Error::malformed("the job's state", e))?;
+    journal.create(&record).await?;
+    Ok(record.id)
+}
+
+/// The plan of a job.
+///
+/// # Errors
+/// When the record is not one of a copy.
+pub fn plan_of(record: &Record) -> Result<Plan> {
+    serde_json::from_value(record.spec.clone()).map_err(|e| Error::malformed("the job's plan", e))
+}
+
+/// The state of a job.
+///
+/// # Errors
+/// When the record is not one of a copy.
+pub fn state_of(record: &Record) -> Result<State> {
+    serde_json::from_value(record.checkpoint.clone())
+        .map_err(|e| Error::malformed("the job's state", e))
+}
+
+/// Claims a job. An owner that died is waited for until its last write has certainly ended.
+///
+/// # Errors
+/// When another process is at work, or the destination does not answer.
+pub async fn claim(
+    clusters: &Clusters,
+    id: &JobId,
+    process: &str,
+    events: &Events,
+    interrupted: &CancellationToken,
+) -> Result<Run> {
+    let journal: Arc<dyn Journal> = Arc::new(MongoJournal::new(clusters.destination.clone()));
+    let before = journal.load(id).await?;
+    let deadline = Instant::now() + pace().stale_after + Duration::from_secs(3);
+    let beat = before.owner.as_ref().map(|owner| owner.heartbeat_at_ms);
+    loop {
+        let (journal, cancel) = (Arc::clone(&journal), interrupted.clone());
+        match Run::begin(journal, id, process, pace(), events, cancel).await {
+            Ok(run) => return Ok(run),
+            Err(RunError::Journal(owned @ JournalError::Owned { .. })) => {
+                let MongoOwner { beats } = owner_of(clusters, id).await?;
+                // An owner that still beats is alive: it is not waited for.
+                if beats != beat || Instant::now() > deadline {
+                    return Err(owned.into());
+                }
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+struct MongoOwner {
+    beats: Option<u64>,
+}
+
+async fn owner_of(clusters: &Clusters, id: &JobId) -> Result<MongoOwner> {
+    let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
+    Ok(MongoOwner { beats: record.owner.map(|owner| owner.heartbeat_at_ms) })
+}
+
+/// Works at a claimed copy until it is done, interrupted or failed, and says so in its record.
+///
+/// # Errors
+/// What ended it; the record says it too.
+pub async fn run(clusters: &Clusters, run: Run, options: &Options) -> Result<()> {
+    let ended = Box::pin(work(clusters, &run, options)).await;
+    let ending = match &ended {
+        // Caught up: it can be resumed, or cut over.
+        Ok(()) => Ending::Stopped(imago_job::control::Stop::Interrupted),
+        Err(Error::Stopped(stop)) => Ending::Stopped(stop.clone()),
+        Err(error) => Ending::Failed(error.to_string()),
+    };
+    run.end(ending).await?;
+    ended
+}
+
+async fn work(clusters: &Clusters, run: &Run, options: &Options) -> Result<()> {
+    let mut copy = Copying::begin(clusters, run, options).await?;
+    if !copy.lead.is_copied() {
+        run.enter("copy").await?;
+        copy.copy_bulk(options).await?;
+    }
+    if !copy.state.is_indexed {
+        run.enter("index").await?;
+        copy.build_indexes().await?;
+    }
+    run.enter("follow").await?;
+    copy.follow(options.until).await?;
+    copy.end().await
+}
+
+/// A copy that this process leads.
+pub struct Copying<'a> {
+    clusters: &'a Clusters,
+    run: &'a Run,
+    /// The plan.
+    pub plan: Plan,
+    /// What the record keeps.
+    pub state: State,
+    /// The collections.
+    pub pairs: Arc<Vec<Pair>>,
+    definitions: Arc<Vec<Definition>>,
+    leases: Leases,
+    counters: Arc<Counters>,
+    /// The lead.
+    pub lead: Lead,
+    total: (u64, u64),
+    copied_before: (u64, u64),
+    meter: Meter,
+    reported: Instant,
+    saved: Instant,
+    began: Instant,
+}
+
+impl<'a> Copying<'a> {
+    /// Prepares what is not prepared yet, and opens the stream.
+    ///
+    /// # Errors
+    /// When a cluster does not answer or refuses.
+    pub async fn begin(clusters: &'a Clusters, run: &'a Run, options: &Options) -> Result<Self> {
+        let plan = plan_of(run.record())?;
+        let mut state = state_of(run.record())?;
+        let job = run.record().id.clone();
+        let owner = format!("{job}/{}/{}", run.epoch(), options.process);
+        let leases = Leases::new(clusters.destination.clone(), job.clone(), owner);
+        if state.t0.is_none() {
+            run.enter("prepare").await?;
+            state.t0 = Some(prepare(clusters, &plan, &leases).await?);
+            save(run, &state).await?;
+        } else {
+            leases.expire(&format!("{job}/")).await?;
+        }
+        let found = preflight::pairs(&plan, &clusters.source, &clusters.destination).await?;
+        let (pairs, definitions): (Vec<Pair>, Vec<Definition>) = found.into_iter().unzip();
+        let (pairs, definitions) = (Arc::new(pairs), Arc::new(definitions));
+        let counters = Arc::new(Counters::default());
+        let seen = leases.states_after(None).await?;
+        let copied_before = (
+            seen.iter().map(|sighting| sighting.documents).sum(),
+            seen.iter().map(|sighting| sighting.bytes).sum(),
+        );
+        let mut total = (0, 0);
+        for (pair, planned) in pairs.iter().zip(&plan.collections) {
+            let documents =
+                if pair.filter.is_some() { count_filtered(pair).await? } else { planned.size.documents };
+            total.0 += documents;
+            total.1 += planned.size.bytes * documents / planned.size.documents.max(1);
+        }
+        let lead = Lead::begin(Parts {
+            source: clusters.source.clone(),
+            pairs: Arc::clone(&pairs),
+            slices: leases.slices().await?,
+            leases: leases.clone(),
+            control: run.control().clone(),
+            counters: Arc::clone(&counters),
+            start: start_of(&state)?,
+        })
+        .await?;
+        let now = Instant::now();
+        Ok(Self {
+            clusters, run, plan, state, pairs, definitions, leases, counters, lead, total,
+            copied_before,
+            meter: Meter::new(5_000),
+            reported: now,
+            saved: now,
+            began: now,
+        })
+    }
+
+    /// Copies slices until all are copied, by this process or others.
+    ///
+    /// # Errors
+    /// What ends the job.
+    pub async fn copy_bulk(&mut self, options: &Options) -> Result<()> {
+        let worker = Worker {
+            pairs: Arc::clone(&self.pairs),
+            definitions: Arc::clone(&self.definitions),
+            leases: self.leases.clone(),
+            control: self.run.control().clone(),
+            counters: Arc::clone(&self.counters),
+        };
+        let mut workers = JoinSet::new();
+        for _ in 0..options.workers {
+            let worker = worker.clone();
+            workers.spawn(async move { Box::pin(worker.run()).await });
+        }
+        while !self.lead.is_copied() {
+            self.step().await?;
+            while let Some(ended) = workers.try_join_next() {
+                ended.expect("a worker neither panics nor is aborted")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds the indexes of every collection, and defines the views.
+    ///
+    /// # Errors
+    /// What ends the job, a unique index that the source's own documents break included.
+    pub async fn build_indexes(&mut self) -> Result<()> {
+        let (mut plain, mut unique) = (Vec::new(), Vec::new());
+        for (pair, definition) in self.pairs.iter().zip(self.definitions.iter()) {
+            let have = pair.destination.indexes().await?;
+            let missing = |index: &&Document| !have.iter().any(|have| name_of(have) == name_of(index));
+            let missing = definition.indexes.iter().filter(missing).cloned();
+            let (of_unique, of_plain): (Vec<_>, Vec<_>) = missing.partition(is_unique);
+            plain.push((pair.destination.clone(), of_plain));
+            unique.push((pair.destination.clone(), of_unique));
+        }
+        // Changes go on being applied while these are built.
+        let mut builds = JoinSet::new();
+        builds.spawn(async move { build(&plain).await });
+        loop {
+            self.step().await?;
+            if let Some(built) = builds.try_join_next() {
+                built.expect("a build neither panics nor is aborted")?;
+                break;
+            }
+        }
+        if unique.iter().any(|(_, indexes)| !indexes.is_empty()) {
+            self.lead.settle().await?;
+            build(&unique).await?;
+            self.lead.go_on()?;
+        }
+        for view in &self.plan.views {
+            let from = Handle::new(self.clusters.source.clone(), view.from.clone());
+            let to = Handle::new(self.clusters.destination.clone(), view.to.clone());
+            if let (Some(definition), None) = (from.definition().await?, to.definition().await?) {
+                to.create(&definition.options).await?;
+            }
+        }
+        self.state.is_indexed = true;
+        self.save().await
+    }
+
+    /// Applies changes until `until`.
+    ///
+    /// # Errors
+    /// What ends the job.
+    pub async fn follow(&mut self, until: Until) -> Result<()> {
+        let entered = self.clusters.source.cluster_time().await?;
+        loop {
+            self.step().await?;
+            let is_behind = self.lead.applied_to() < entered;
+            if until == Until::CaughtUp && !is_behind && self.lead.standing().lag_ms < CAUGHT_UP_MS {
+                return Ok(());
+            }
+        }
+    }
+
+    /// One step of the lead, with what goes along with it: structure, reports, the checkpoint.
+    ///
+    /// # Errors
+    /// What ends the job.
+    pub async fn step(&mut self) -> Result<()> {
+        self.lead.step().await?;
+        if self.state.is_indexed {
+            for (ns, what) in self.lead.take_structure() {
+                self.follow_structure(ns, &what).await?;
+            }
+        }
+        if self.reported.elapsed() > REPORT_EVERY {
+            self.report();
+        }
+        if self.saved.elapsed() > SAVE_EVERY {
+            self.save().await?;
+        }
+        Ok(())
+    }
+
+    /// Makes indexes and options of a collection what they are at the source now.
+    async fn follow_structure(&mut self, ns: usize, what: &str) -> Result<()> {
+        let (from, to) = (self.pairs[ns].source.clone(), self.pairs[ns].destination.clone());
+        self.run.reporter().decision(
+            format!("indexes and options of {} follow the source", to.ns),
+            format!("the source reported {what}"),
+        );
+        let Some(wanted) = from.definition().await? else { return Ok(()) };
+        let had = &self.definitions[ns];
+        let have = to.indexes().await?;
+        for gone in have.iter().filter(|have| {
+            let named = |index: &&Document| name_of(index) == name_of(have);
+            had.indexes.iter().any(|index| named(&index))
+                && !wanted.indexes.iter().any(|index| named(&index))
+        }) {
+            to.drop_index(name_of(gone)).await?;
+        }
+        for index in &wanted.indexes {
+            match have.iter().find(|have| name_of(have) == name_of(index)) {
+                Some(same) if same == index => {}
+                Some(_) => modify_index(&to, index).await?,
+                None if is_unique(index) => {
+                    self.lead.settle().await?;
+                    to.create_indexes(std::slice::from_ref(index)).await?;
+                    self.lead.go_on()?;
+                }
+                None => to.create_indexes(std::slice::from_ref(index)).await?,
+            }
+        }
+        modify_options(&to, &had.options, &wanted.options).await?;
+        let mut definitions = (*self.definitions).clone();
+        definitions[ns] = wanted;
+        self.definitions = Arc::new(definitions);
+        Ok(())
+    }
+
+    /// Keeps the checkpoint.
+    ///
+    /// # Errors
+    /// When the job was taken over, or the destination stays away.
+    pub async fn save(&mut self) -> Result<()> {
+        if let Some(checkpoint) = self.lead.checkpoint() {
+            note(&mut self.state, &checkpoint);
+            save(self.run, &self.state).await?;
+        }
+        self.saved = Instant::now();
+        Ok(())
+    }
+
+    /// Ends the lead and keeps its last checkpoint.
+    ///
+    /// # Errors
+    /// When a round in progress failed, or the job was taken over.
+    pub async fn end(mut self) -> Result<()> {
+        self.report();
+        if let Some(checkpoint) = self.lead.end().await? {
+            note(&mut self.state, &checkpoint);
+            save(self.run, &self.state).await?;
+        }
+        Ok(())
+    }
+
+    fn report(&mut self) {
+        self.reported = Instant::now();
+        let standing = self.lead.standing();
+        let (documents, bytes) = crate::lead::copied(&self.counters);
+        let done = (documents + self.copied_before.0, bytes + self.copied_before.1);
+        let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.meter.observe(now_ms, done.1);
+        let is_copied = self.lead.is_copied();
+        let mut obstacles = Vec::new();
+        if !is_copied {
+            obstacles.push("the bulk is not copied yet".to_owned());
+        } else if !self.state.is_indexed {
+            obstacles.push("the indexes are not built yet".to_owned());
+        } else if standing.lag_ms > CAUGHT_UP_MS {
+            obstacles.push(format!("the destination is {} ms behind", standing.lag_ms));
+        }
+        let job = &self.run.record().id;
+        let rate = self.meter.rate_s().filter(|_| !is_copied);
+        self.run.reporter().progress(Progress {
+            documents_done: done.0,
+            documents_total: Some(self.total.0.max(done.0)),
+            bytes_done: done.1,
+            bytes_total: Some(self.total.1.max(done.1)),
+            changes_applied: standing.changes_applied,
+            lag_ms: Some(standing.lag_ms),
+            eta_ms: if is_copied { None } else { self.meter.eta_ms(Some(self.total.1)) },
+            rate_bytes_s: rate,
+            rate_documents_s: rate.map(|rate| rate * ratio(done.0, done.1)),
+            blocked_by: self.run.control().blocked_by(),
+            cutover_ready: Some(obstacles.is_empty()),
+            next: if obstacles.is_empty() {
+                format!("imago verify, then imago cutover {job}")
+            } else {
+                format!("wait, or imago job pause {job}")
+            },
+            cutover_obstacles: obstacles,
+            doing: format!("{} changes held, {} read", standing.held, standing.changes_read),
+            ..Progress::default()
+        });
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate to look at")]
+fn ratio(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
+}
+
+async fn save(run: &Run, state: &State) -> Result<()> {
+    let value = serde_json::to_value(state).map_err(|e| Error::malformed("the job's state", e))?;
+    run.save(value).await.map_err(Error::from)
+}
+
+fn note(state: &mut State, checkpoint: &Checkpoint) {
+    let text = checkpoint.token.get_str("_data").ok().map(str::to_owned);
+    state.token = text.or(state.token.take());
+    state.applied_to = Some((checkpoint.time.time, checkpoint.time.increment));
+}
+
+fn start_of(state: &State) -> Result<Start> {
+    if let Some(token) = &state.token {
+        let token = RawDocumentBuf::try_from(&doc! {"_data": token})
+            .map_err(|e| Error::malformed("the job's resume token", e))?;
+        return Ok(Start::After(token));
+    }
+    let (time, increment) =
+        state.t0.ok_or_else(|| Error::malformed("the job's state", "it has no T0"))?;
+    Ok(Start::At(Timestamp { time, increment }))
+}
+
+/// Creates collections, slices and the horizon. Each part may find itself done.
+async fn prepare(clusters: &Clusters, plan: &Plan, leases: &Leases) -> Result<(u32, u32)> {
+    let t0 = clusters.source.cluster_time().await?;
+    for planned in &plan.collections {
+        let to = Handle::new(clusters.destination.clone(), planned.to.clone());
+        if to.definition().await?.is_none() {
+            let from = Handle::new(clusters.source.clone(), planned.from.clone());
+            let definition = from.definition().await?.ok_or_else(|| Error::Disrupted {
+                ns: planned.from.to_string(),
+                what: "dropped".into(),
+            })?;
+            to.create(&definition.options).await?;
+        }
+        if let Some(key) = &plan.shard_key
+            && to.shard_key().await?.is_none()
+        {
+            let from = Handle::new(clusters.source.clone(), planned.from.clone());
+            shard::shard(&from, &to, &preflight::parse_document(key, "the shard key")?).await?;
+        }
+    }
+    // Slices of an attempt that died here are replaced as a whole: nobody has leased any.
+    leases.remove().await?;
+    let pairs = preflight::pairs(plan, &clusters.source, &clusters.destination).await?;
+    for (ns, (pair, definition)) in pairs.iter().enumerate() {
+        leases.create(&slices(ns, pair, definition, plan.collections[ns].size.bytes).await?).await?;
+    }
+    leases.set_horizon(t0).await?;
+    Ok((t0.time, t0.increment))
+}
+
+async fn slices(
+    ns: usize,
+    pair: &Pair,
+    definition: &Definition,
+    bytes: u64,
+) -> Result<Vec<Slice>> {
+    // Where the order of `_id`s is not the order of their bytes, or there is no order at all, the
+    // collection is one slice.
+    let is_whole = pair.is_collated || definition.is_capped();
+    let wanted = if is_whole { 1 } else { (bytes / SLICE_BYTES).clamp(1, SLICES_MAX) };
+    let sample =
+        if wanted > 1 { sample_ids(pair, wanted * SAMPLE_PER_SLICE).await? } else { Vec::new() };
+    let cuts = cuts(sample, usize::try_from(wanted).expect("at most SLICES_MAX"));
+    let bound = |n: usize| cuts.get(n).cloned();
+    let slice = |n: usize| Slice { ns, n, min: n.checked_sub(1).and_then(bound), max: bound(n) };
+    Ok((0..=cuts.len()).map(slice).collect())
+}
+
+async fn build(indexes: &[(Handle, Vec<Document>)]) -> Result<()> {
+    for (to, indexes) in indexes {
+        to.create_indexes(indexes).await?;
+    }
+    Ok(())
+}
+
+fn name_of(index: &Document) -> &str {
+    index.get_str("name").unwrap_or_default()
+}
+
+fn is_unique(index: &Document) -> bool {
+    index.get_bool("unique").unwrap_or(false)
+}
+
+/// Brings an index's changeable options to what they are at the source; what cannot be changed in
+/// place is rebuilt.
+async fn modify_index(to: &Handle, index: &Document) -> Result<()> {
+    let mut change = doc! {"name": name_of(index)};
+    for field in ["expireAfterSeconds", "hidden"] {
+        if let Some(value) = index.get(field) {
+            change.insert(field, value.clone());
+        } else if field == "hidden" {
+            change.insert(field, false);
+        }
+    }
+    let command = doc! {"collMod": &to.ns.coll, "index": change};
+    match to.endpoint.run(&to.ns.db, command).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_transient() => Err(error),
+        Err(_) => {
+            to.drop_index(name_of(index)).await?;
+            to.create_indexes(std::slice::from_ref(index)).await
+        }
+    }
+}
+
+async fn modify_options(to: &Handle, had: &Document, wanted: &Document) -> Result<()> {
+    let mut command = doc! {"collMod": &to.ns.coll};
+    let none = [
+        ("validator", Bson::Document(doc! {})),
+        ("validationLevel", "strict".into()),
+        ("validationAction", "error".into()),
+    ];
+    for (field, default) in none {
+        if had.get(field) != wanted.get(field) {
+            command.insert(field, wanted.get(field).cloned().unwrap_or(default));
+        }
+    }
+    if command.len() == 1 {
+        return Ok(());
+    }
+    to.endpoint.run(&to.ns.db, command).await.map(|_| ())
+}
+
+/// Copies slices of a job that another process leads, until none is left.
+///
+/// # Errors
+/// What ends the work; the job goes on without this process.
+pub async fn help(
+    clusters: &Clusters,
+    id: &JobId,
+    workers: usize,
+    control: imago_job::control::Control,
+    process: &str,
+) -> Result<(u64, u64)> {
+    let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
+    let plan = plan_of(&record)?;
+    if state_of(&record)?.t0.is_none() {
+        return Err(Error::precondition(
+            format!("job {id} is not prepared yet"),
+            "wait until it is in its phase `copy`",
+        ));
+    }
+    let found = preflight::pairs(&plan, &clusters.source, &clusters.destination).await?;
+    let (pairs, definitions): (Vec<Pair>, Vec<Definition>) = found.into_iter().unzip();
+    let counters = Arc::new(Counters::default());
+    let worker = Worker {
+        pairs: Arc::new(pairs),
+        definitions: Arc::new(definitions),
+        leases: Leases::new(clusters.destination.clone(), id.clone(), format!("worker/{process}")),
+        control,
+        counters: Arc::clone(&counters),
+    };
+    let mut all = JoinSet::new();
+    for _ in 0..workers {
+        let worker = worker.clone();
+        all.spawn(async move { Box::pin(worker.run()).await });
+    }
+    while let Some(ended) = all.join_next().await {
+        ended.expect("a worker neither panics nor is aborted")?;
+    }
+    Ok(crate::lead::copied(&counters))
+}

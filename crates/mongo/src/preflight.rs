@@ -1,0 +1,334 @@
+//! What must hold before anything is written, and the plan that follows from it.
+//!
+//! The invariant: nothing here writes. A plan is either complete or an error that names the first
+//! unmet precondition and how to meet it.
+
+use bson::{Document, RawDocumentBuf};
+use serde::{Deserialize, Serialize};
+
+use crate::collection::{Definition, Handle, Kind, Listed, Size, list_all};
+use crate::converge::Pair;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
+use crate::ext_json;
+use crate::namespace::{Namespace, Selector};
+
+/// What a user asks for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Which collections.
+    pub selectors: Vec<Selector>,
+    /// Only documents that match it; extended JSON.
+    pub filter: Option<String>,
+    /// Whether the destination may hold documents already.
+    pub into_existing: bool,
+    /// Shard the collections at the destination by this key; extended JSON.
+    pub shard_key: Option<String>,
+}
+
+/// What a job will do. It is stored with the job and holds no secret.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    /// The source, redacted.
+    pub source: String,
+    /// What the source must still be when the job is resumed.
+    pub source_identity: String,
+    /// The destination, redacted.
+    pub destination: String,
+    /// What the destination must still be when the job is resumed.
+    pub destination_identity: String,
+    /// The collections to copy.
+    pub collections: Vec<Planned>,
+    /// The views to define.
+    pub views: Vec<Planned>,
+    /// Only documents that match it; extended JSON.
+    pub filter: Option<String>,
+    /// Whether the destination held documents before.
+    pub into_existing: bool,
+    /// The key to shard by at the destination; extended JSON.
+    pub shard_key: Option<String>,
+    /// What the operator should know; none of it prevents the job.
+    pub notes: Vec<String>,
+}
+
+/// One collection or view of a plan.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Planned {
+    /// Its name at the source.
+    pub from: Namespace,
+    /// Its name at the destination.
+    pub to: Namespace,
+    /// What it holds.
+    pub size: Size,
+    /// Indexes besides `_id`.
+    pub indexes: usize,
+    /// The source's shard key, as extended JSON.
+    pub sharded_by: Option<String>,
+    /// Whether the destination must be created.
+    pub creates: bool,
+}
+
+const SOURCE_VERSION_MIN: [i32; 3] = [4, 4, 0];
+
+/// Plans a copy from `source` to `destination`.
+///
+/// # Errors
+/// A usage or precondition error that names the first thing in the way; a server's error.
+pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) -> Result<Plan> {
+    check_versions(source, destination)?;
+    let filter = request.filter.as_deref().map(parse_filter).transpose()?;
+    if let Some(key) = &request.shard_key {
+        parse_document(key, "the shard key")?;
+        if !destination.is_sharded() {
+            return Err(Error::precondition(
+                "a shard key was given, but the destination is a replica set",
+                "leave out --shard-key, or name a sharded cluster's router with --to",
+            ));
+        }
+    }
+    let selected = select(source, &request.selectors).await?;
+    let mut plan = Plan {
+        source: source.redacted().to_owned(),
+        source_identity: source.identity().to_owned(),
+        destination: destination.redacted().to_owned(),
+        destination_identity: destination.identity().to_owned(),
+        collections: Vec::new(),
+        views: Vec::new(),
+        filter: request.filter.clone(),
+        into_existing: request.into_existing,
+        shard_key: request.shard_key.clone(),
+        notes: Vec::new(),
+    };
+    for (listed, to) in selected {
+        check_kind(&listed)?;
+        check_not_itself(source, destination, &listed.ns, &to)?;
+        let from = Handle::new(source.clone(), listed.ns.clone());
+        let into = Handle::new(destination.clone(), to.clone());
+        if let Some(filter) = &filter
+            && listed.kind == Kind::Collection
+        {
+            crate::verify::check_filter(&from, filter).await?;
+        }
+        let existing = into.definition().await?;
+        check_destination(&into, existing.as_ref(), listed.kind, request).await?;
+        let planned = planned(&from, &to, listed.kind, existing.is_none()).await?;
+        if listed.options.get_bool("capped").unwrap_or(false) {
+            plan.notes.push(format!(
+                "{} is capped: its documents arrive in order, and each side drops its oldest by \
+                 itself, so the oldest few may differ",
+                listed.ns
+            ));
+        }
+        if listed.kind == Kind::View { plan.views.push(planned) } else { plan.collections.push(planned) }
+    }
+    check_distinct(&plan)?;
+    if plan.collections.is_empty() && plan.views.is_empty() {
+        return Err(Error::precondition(
+            "no collection of the source matches",
+            "look at the names: `--ns all --dry-run` lists every collection",
+        ));
+    }
+    if source.version() < [6, 0, 0] {
+        plan.notes.push(
+            "the source is older than 6.0: index and option changes are not seen while it is \
+             copied, and writes cannot be blocked for the cut-over"
+                .into(),
+        );
+    }
+    Ok(plan)
+}
+
+fn check_versions(source: &Endpoint, destination: &Endpoint) -> Result<()> {
+    for endpoint in [source, destination] {
+        if endpoint.version() < SOURCE_VERSION_MIN {
+            let [major, minor, patch] = endpoint.version();
+            return Err(Error::precondition(
+                format!(
+                    "the {} {} is MongoDB {major}.{minor}.{patch}",
+                    endpoint.role(),
+                    endpoint.redacted()
+                ),
+                "Imago needs 4.4 or newer on both sides; 6.0 or newer is recommended",
+            ));
+        }
+    }
+    Ok(())
+}
+
+async fn select(source: &Endpoint, selectors: &[Selector]) -> Result<Vec<(Listed, Namespace)>> {
+    let all = list_all(source).await?;
+    for selector in selectors {
+        if !all.iter().any(|listed| selector.select(&listed.ns).is_some()) {
+            return Err(Error::precondition(
+                format!("the source has no collection {selector}"),
+                "look at the names: `--ns all --dry-run` lists every collection",
+            ));
+        }
+    }
+    let to = |ns: &Namespace| selectors.iter().find_map(|selector| selector.select(ns));
+    Ok(all.into_iter().filter_map(|listed| to(&listed.ns).map(|to| (listed, to))).collect())
+}
+
+fn check_kind(listed: &Listed) -> Result<()> {
+    if listed.kind == Kind::TimeSeries {
+        return Err(Error::precondition(
+            format!("{} is a time series collection, which cannot be copied live", listed.ns),
+            "leave it out of --ns, and move it with mongodump and mongorestore",
+        ));
+    }
+    Ok(())
+}
+
+fn check_not_itself(
+    source: &Endpoint,
+    destination: &Endpoint,
+    from: &Namespace,
+    to: &Namespace,
+) -> Result<()> {
+    if source.identity() == destination.identity() && from == to {
+        return Err(Error::precondition(
+            format!("{from} would be copied onto itself"),
+            "name another cluster with --to, or another collection with --ns a.b=c.d",
+        ));
+    }
+    Ok(())
+}
+
+async fn check_destination(
+    into: &Handle,
+    existing: Option<&Definition>,
+    kind: Kind,
+    request: &Request,
+) -> Result<()> {
+    let Some(existing) = existing else { return Ok(()) };
+    if existing.kind != kind || kind == Kind::View {
+        return Err(Error::precondition(
+            format!("the destination has a {:?} named {} already", existing.kind, into.ns),
+            "drop it, or choose another name with --ns a.b=c.d",
+        ));
+    }
+    if !into.is_empty().await? && !request.into_existing {
+        return Err(Error::precondition(
+            format!("the destination's {} already holds documents", into.ns),
+            "drop it, choose another name with --ns a.b=c.d, or say --into-existing: documents \
+             with the same _id are then replaced, others stay",
+        ));
+    }
+    if request.into_existing && !key_fields(existing.shard_key.as_ref()).is_empty() {
+        return Err(Error::precondition(
+            format!("{} is sharded by another key than _id", into.ns),
+            "--into-existing needs a destination whose documents are found by _id; copy into an \
+             empty collection instead",
+        ));
+    }
+    if request.shard_key.is_some() && existing.shard_key.is_some() {
+        return Err(Error::precondition(
+            format!("{} is sharded already", into.ns),
+            "leave out --shard-key, or drop the collection",
+        ));
+    }
+    Ok(())
+}
+
+fn check_distinct(plan: &Plan) -> Result<()> {
+    let mut names: Vec<&Namespace> =
+        plan.collections.iter().chain(&plan.views).map(|planned| &planned.to).collect();
+    names.sort();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(Error::usage(
+            format!("two collections would become {}", pair[0]),
+            "give each its own name with --ns a.b=c.d",
+        )),
+        None => Ok(()),
+    }
+}
+
+async fn planned(from: &Handle, to: &Namespace, kind: Kind, creates: bool) -> Result<Planned> {
+    let (mut size, mut indexes, mut sharded_by) = (Size::default(), 0, None);
+    if kind == Kind::Collection {
+        size = from.size().await?;
+        indexes = from.indexes().await?.len().saturating_sub(1);
+        sharded_by = from.shard_key().await?.map(|key| key.to_string());
+    }
+    Ok(Planned { from: from.ns.clone(), to: to.clone(), size, indexes, sharded_by, creates })
+}
+
+/// A filter as a user typed it.
+///
+/// # Errors
+/// Usage, when it is no document in extended JSON.
+pub fn parse_filter(text: &str) -> Result<Document> {
+    parse_document(text, "the filter")
+}
+
+/// A document as a user typed it.
+///
+/// # Errors
+/// Usage, when it is no document in extended JSON.
+pub fn parse_document(text: &str, what: &str) -> Result<Document> {
+    let bad = |cause: String| {
+        Error::usage(
+            format!("{what} {text} cannot be read: {cause}"),
+            r#"write it as extended JSON, such as {"price": {"$gt": 10}}"#,
+        )
+    };
+    let raw: RawDocumentBuf = ext_json::parse_document(text).map_err(|e| bad(e.to_string()))?;
+    Document::try_from(raw).map_err(|e| bad(e.to_string()))
+}
+
+/// The fields of a shard key that an `_id` does not tell.
+#[must_use]
+pub fn key_fields(shard_key: Option<&Document>) -> Vec<String> {
+    let fields: Vec<String> = shard_key.map(|key| key.keys().cloned().collect()).unwrap_or_default();
+    if fields.iter().all(|field| field == "_id") { Vec::new() } else { fields }
+}
+
+/// The collections of a plan, ready to be read and written, with their definitions at the source.
+///
+/// # Errors
+/// When a server does not answer, or a collection of the source is gone.
+pub async fn pairs(
+    plan: &Plan,
+    source: &Endpoint,
+    destination: &Endpoint,
+) -> Result<Vec<(Pair, Definition)>> {
+    for (endpoint, identity) in
+        [(source, &plan.source_identity), (destination, &plan.destination_identity)]
+    {
+        if endpoint.identity() != identity {
+            return Err(Error::precondition(
+                format!(
+                    "the {} {} is {}, but the job was planned with {identity}",
+                    endpoint.role(),
+                    endpoint.redacted(),
+                    endpoint.identity()
+                ),
+                "name the clusters that the job was planned with",
+            ));
+        }
+    }
+    let filter = plan.filter.as_deref().map(parse_filter).transpose()?;
+    let mut pairs = Vec::new();
+    for planned in &plan.collections {
+        let source = Handle::new(source.clone(), planned.from.clone());
+        let definition = source.definition().await?.ok_or_else(|| Error::Disrupted {
+            ns: planned.from.to_string(),
+            what: "dropped".into(),
+        })?;
+        let mut destination = Handle::new(destination.clone(), planned.to.clone());
+        let existing = destination.definition().await?;
+        destination.bypass_validation = definition.is_validated()
+            || existing.as_ref().is_some_and(Definition::is_validated);
+        let shard_key = existing.and_then(|existing| existing.shard_key);
+        let pair = Pair {
+            source,
+            destination,
+            filter: filter.clone(),
+            is_collated: definition.is_collated(),
+            shard_key: key_fields(shard_key.as_ref()),
+            has_foreign: plan.into_existing,
+        };
+        pairs.push((pair, definition));
+    }
+    Ok(pairs)
+}
