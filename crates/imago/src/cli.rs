@@ -72,6 +72,8 @@ pub enum Verb {
     Testbed(cmd::testbed::Args),
     /// Copy live collections to another cluster, and follow them there.
     Copy(cmd::copy::Args),
+    /// Move the clients to a copy, and back.
+    Cutover(cmd::cutover::Args),
     /// Compare a copy with its source, document for document, and say what differs.
     Verify(cmd::verify::Args),
     /// Copy again the documents that `verify` found different.
@@ -89,6 +91,7 @@ impl Verb {
             Verb::Job(args) => Box::pin(cmd::job::run(args, context)).await,
             Verb::Testbed(args) => Box::pin(cmd::testbed::run(args, context)).await,
             Verb::Copy(args) => Box::pin(cmd::copy::run(args, context)).await,
+            Verb::Cutover(args) => Box::pin(cmd::cutover::run(args, context)).await,
             Verb::Verify(args) => Box::pin(cmd::verify::run(args, context)).await,
             Verb::Repair(args) => Box::pin(cmd::repair::run(args, context)).await,
             Verb::Completions(args) => Box::pin(cmd::completions::run(args, context)).await,

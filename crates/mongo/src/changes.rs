@@ -85,17 +85,25 @@ struct Wanted {
     source: Endpoint,
     namespaces: Vec<Namespace>,
     at: Start,
+    await_max: Duration,
 }
 
 /// In a row, without a batch in between.
 const REOPEN_ATTEMPTS_MAX: u32 = 60;
-const AWAIT_MAX: Duration = Duration::from_millis(500);
+/// How long a stream waits for a change unless told otherwise.
+pub const AWAIT_MAX: Duration = Duration::from_millis(500);
 
 impl ChangeReader {
-    /// A reader of `namespaces` that starts at `start`. The stream is opened by the first read.
+    /// A reader of `namespaces` that starts at `start`; an answer without a change comes after
+    /// `await_max`. The stream is opened by the first read.
     #[must_use]
-    pub fn new(source: Endpoint, namespaces: Vec<Namespace>, start: Start) -> Self {
-        Self { wanted: Wanted { source, namespaces, at: start }, cursor: None }
+    pub fn new(
+        source: Endpoint,
+        namespaces: Vec<Namespace>,
+        start: Start,
+        await_max: Duration,
+    ) -> Self {
+        Self { wanted: Wanted { source, namespaces, at: start, await_max }, cursor: None }
     }
 
     /// Opens the stream now, so that an unusable start shows before anything depends on it.
@@ -109,8 +117,7 @@ impl ChangeReader {
         Ok(())
     }
 
-    /// The next batch: at the latest half a second later an empty one, which tells how far the
-    /// stream has come.
+    /// The next batch: when nothing happens an empty one, which tells how far the stream has come.
     ///
     /// # Errors
     /// [`Error::OplogRolledOver`] when the start lies before the oldest entry; otherwise the
@@ -185,7 +192,7 @@ impl Wanted {
         let db = self.source.client().database(&db);
         db.run_cursor_command(command)
             .selection_criteria(prefer_secondary())
-            .max_time(AWAIT_MAX)
+            .max_time(self.await_max)
             .batch()
             .await
             .map_err(|error| Error::server("opening the change stream", error))

@@ -53,6 +53,13 @@ pub struct State {
     pub applied_to: Option<(u32, u32)>,
     /// Whether the indexes are built.
     pub is_indexed: bool,
+    /// Whether writes at the source may be blocked for a cut-over that did not end: whoever goes on
+    /// with the job lifts the block first.
+    #[serde(default)]
+    pub is_blocked: bool,
+    /// The job that keeps the old cluster following the new one, once cut over with `--reverse`.
+    #[serde(default)]
+    pub reverse_job: Option<JobId>,
 }
 
 /// What a process needs to work at a copy.
@@ -82,6 +89,8 @@ pub struct Options {
     pub until: Until,
     /// The name of this process, for the job's record.
     pub process: String,
+    /// How long the change stream may wait for a change before it says how far it is.
+    pub await_max: Duration,
 }
 
 /// A destination that is this close is caught up.
@@ -236,6 +245,11 @@ impl<'a> Copying<'a> {
         let job = run.record().id.clone();
         let owner = format!("{job}/{}/{}", run.epoch(), options.process);
         let leases = Leases::new(clusters.destination.clone(), job.clone(), owner);
+        if state.is_blocked {
+            crate::block::lift(&clusters.source).await?;
+            state.is_blocked = false;
+            save(run, &state).await?;
+        }
         if state.t0.is_none() {
             run.enter("prepare").await?;
             state.t0 = Some(prepare(clusters, &plan, &leases).await?);
@@ -270,6 +284,7 @@ impl<'a> Copying<'a> {
             control: run.control().clone(),
             counters: Arc::clone(&counters),
             start: start_of(&state)?,
+            await_max: options.await_max,
         })
         .await?;
         let now = Instant::now();
@@ -431,6 +446,20 @@ impl<'a> Copying<'a> {
         Ok(())
     }
 
+    /// The source's time now.
+    ///
+    /// # Errors
+    /// When the source does not answer.
+    pub async fn source_time(&self) -> Result<Timestamp> {
+        self.clusters.source.cluster_time().await
+    }
+
+    /// Pause, cancel, throttle.
+    #[must_use]
+    pub fn control(&self) -> imago_job::control::Control {
+        self.run.control().clone()
+    }
+
     /// Keeps the checkpoint.
     ///
     /// # Errors
@@ -504,7 +533,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-async fn save(run: &Run, state: &State) -> Result<()> {
+pub(crate) async fn save(run: &Run, state: &State) -> Result<()> {
     let value = serde_json::to_value(state).map_err(|e| Error::malformed("the job's state", e))?;
     run.save(value).await.map_err(Error::from)
 }

@@ -79,6 +79,12 @@ impl Endpoint {
         &self.client
     }
 
+    /// The same cluster in the other role.
+    #[must_use]
+    pub fn in_role(self, role: &'static str) -> Self {
+        Self { role, ..self }
+    }
+
     /// Replica set or sharded cluster.
     #[must_use]
     pub fn shape(&self) -> &Shape {

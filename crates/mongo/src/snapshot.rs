@@ -209,7 +209,13 @@ impl SliceCopy<'_> {
         let began = Instant::now();
         loop {
             let before = self.documents;
-            let Err(error) = self.pass().await else { return Ok(()) };
+            let Err(error) = self.pass().await else {
+                // A server ends an open range before `MaxKey`, which may be an `_id` too.
+                if self.slice.max.is_none() {
+                    self.leftovers.push(Id::from_raw(RawBsonRef::MaxKey));
+                }
+                return Ok(());
+            };
             attempts = if self.documents > before { 1 } else { attempts + 1 };
             let tired = attempts >= PATIENCE.attempts_max
                 || (self.documents == before && began.elapsed() > PATIENCE.elapsed_max);
@@ -428,6 +434,8 @@ pub async fn sample_ids(pair: &Pair, size: u64) -> Result<Vec<Id>> {
             found_in(batch.doc_slices().map_err(failed)?, source)?.into_iter().map(|f| f.id),
         );
     }
+    // Nothing lies beyond them: servers refuse them as bounds.
+    ids.retain(|id| !matches!(id.as_raw(), RawBsonRef::MinKey | RawBsonRef::MaxKey));
     Ok(ids)
 }
 

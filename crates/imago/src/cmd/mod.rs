@@ -2,6 +2,7 @@
 
 pub mod completions;
 pub mod copy;
+pub mod cutover;
 pub mod job;
 pub mod load;
 pub mod repair;
