@@ -78,6 +78,8 @@ pub enum Verb {
     Verify(cmd::verify::Args),
     /// Copy again the documents that `verify` found different.
     Repair(cmd::repair::Args),
+    /// Watch a busy collection move between two real clusters on this machine.
+    Demo(cmd::demo::Args),
     /// Print a completion script for a shell.
     Completions(cmd::completions::Args),
     /// Drive a collection with a realistic workload, and check what it left behind.
@@ -92,6 +94,7 @@ impl Verb {
             Verb::Testbed(args) => Box::pin(cmd::testbed::run(args, context)).await,
             Verb::Copy(args) => Box::pin(cmd::copy::run(args, context)).await,
             Verb::Cutover(args) => Box::pin(cmd::cutover::run(args, context)).await,
+            Verb::Demo(args) => Box::pin(cmd::demo::run(args, context)).await,
             Verb::Verify(args) => Box::pin(cmd::verify::run(args, context)).await,
             Verb::Repair(args) => Box::pin(cmd::repair::run(args, context)).await,
             Verb::Completions(args) => Box::pin(cmd::completions::run(args, context)).await,
