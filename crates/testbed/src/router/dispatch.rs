@@ -9,7 +9,8 @@ use super::message::Request;
 use super::transaction::Transaction;
 
 /// Runs one command of a client.
-pub(super) async fn run(caller: &Caller, request: Request) -> Result<Answer, Failure> {
+pub(super) async fn run(caller: &Caller, mut request: Request) -> Result<Answer, Failure> {
+    caller.complete(&mut request.body).await?;
     match request.name() {
         "commitTransaction" => return caller.commit(&request.body).await,
         "abortTransaction" => return caller.abort(&request.body).await,

@@ -226,3 +226,22 @@ async fn a_decimal_shard_key_is_placed_as_the_servers_place_it() {
     collection.insert_many(documents).await.unwrap();
     assert_eq!(counts(&cluster, &collection).await, [1, 2]);
 }
+
+#[tokio::test]
+async fn a_write_that_says_nothing_is_acknowledged_by_the_majority() {
+    let cluster = shared().await;
+    let collection = split_collection(&cluster, "w_default").await;
+    let port = cluster.nodes().into_iter().find(|node| node.set.is_empty()).unwrap().port;
+    // The profiler tells with which write concern a shard was asked.
+    let shard = super::past_router(&cluster, &super::shard_ids(&cluster)[0]).await;
+    let profiled = shard.database("w_default");
+    profiled.run_command(doc! { "profile": 2 }).await.unwrap();
+    let insert = doc! { "insert": "c", "documents": [{ "_id": -1, "k": -1 }], "$db": "w_default" };
+    super::reads::raw_command(port, &insert).await;
+    profiled.run_command(doc! { "profile": 0 }).await.unwrap();
+    let seen = profiled.collection::<Document>("system.profile");
+    let seen = seen.find_one(doc! { "op": "insert", "ns": "w_default.c" }).await.unwrap().unwrap();
+    let concern = seen.get_document("writeConcern").unwrap();
+    assert_eq!(concern.get_str("w").ok(), Some("majority"), "{seen}");
+    assert_eq!(collection.count_documents(doc! {}).await.unwrap(), 1);
+}
