@@ -143,11 +143,10 @@ async fn plain(caller: &Caller, body: Document) -> Result<Answer, Failure> {
         | "getCmdLineOpts" | "connectionStatus" | "startSession" | "validateDBMetadata"
         | "listCommands" | "getLog" => caller.on_shard(body).await,
         // The config server keeps the users, roles and settings of a cluster.
-        "usersInfo"
-        | "rolesInfo"
-        | "getDefaultRWConcern"
-        | "setDefaultRWConcern"
-        | "getClusterParameter" => caller.on_config(body, Repeat::Safe).await,
+        "usersInfo" | "rolesInfo" | "getDefaultRWConcern" | "getClusterParameter" => {
+            caller.on_config(body, Repeat::Safe).await
+        }
+        "setDefaultRWConcern" => caller.set_defaults(body).await,
         // Each node has its own.
         "setParameter" | "refreshSessions" | "killSessions" | "fsync" => {
             caller.everywhere(&body).await

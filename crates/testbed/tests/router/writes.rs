@@ -1,7 +1,8 @@
 //! insert, update, delete, findAndModify.
 
 use bson::{Document, doc};
-use mongodb::error::ErrorKind;
+use imago_testbed::{Cluster, ClusterSpec};
+use mongodb::error::{ErrorKind, WriteFailure};
 use mongodb::options::ReturnDocument;
 
 use super::{client, code, counts, number, on_both_shards, shared, split_collection};
@@ -244,4 +245,20 @@ async fn a_write_that_says_nothing_is_acknowledged_by_the_majority() {
     let concern = seen.get_document("writeConcern").unwrap();
     assert_eq!(concern.get_str("w").ok(), Some("majority"), "{seen}");
     assert_eq!(collection.count_documents(doc! {}).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_default_that_is_set_holds_at_once() {
+    let cluster = Cluster::start(ClusterSpec::sharded("defaults", 1)).await.unwrap();
+    let client = client(&cluster).await;
+    let admin = client.database("admin");
+    let set = doc! { "setDefaultRWConcern": 1, "defaultWriteConcern": { "w": 7, "wtimeout": 1 } };
+    admin.run_command(set).await.unwrap();
+    let insert = client.database("w").collection("c").insert_one(doc! { "_id": 1 }).await;
+    let error = insert.unwrap_err();
+    let ErrorKind::Write(WriteFailure::WriteConcernError(error)) = &*error.kind else {
+        panic!("{error}")
+    };
+    // "UnsatisfiableWriteConcern": there are no seven members.
+    assert_eq!(error.code, 100);
 }
