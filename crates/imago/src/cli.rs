@@ -70,6 +70,10 @@ pub enum Verb {
     Job(cmd::job::Args),
     /// Start, look at, hurt and end real clusters on this machine.
     Testbed(cmd::testbed::Args),
+    /// Copy live collections to another cluster, and follow them there.
+    Copy(cmd::copy::Args),
+    /// Move the clients to a copy, and back.
+    Cutover(cmd::cutover::Args),
     /// Compare a copy with its source, document for document, and say what differs.
     Verify(cmd::verify::Args),
     /// Copy again the documents that `verify` found different.
@@ -86,6 +90,8 @@ impl Verb {
         match self {
             Verb::Job(args) => Box::pin(cmd::job::run(args, context)).await,
             Verb::Testbed(args) => Box::pin(cmd::testbed::run(args, context)).await,
+            Verb::Copy(args) => Box::pin(cmd::copy::run(args, context)).await,
+            Verb::Cutover(args) => Box::pin(cmd::cutover::run(args, context)).await,
             Verb::Verify(args) => Box::pin(cmd::verify::run(args, context)).await,
             Verb::Repair(args) => Box::pin(cmd::repair::run(args, context)).await,
             Verb::Completions(args) => Box::pin(cmd::completions::run(args, context)).await,

@@ -85,17 +85,25 @@ struct Wanted {
     source: Endpoint,
     namespaces: Vec<Namespace>,
     at: Start,
+    await_max: Duration,
 }
 
 /// In a row, without a batch in between.
 const REOPEN_ATTEMPTS_MAX: u32 = 60;
-const AWAIT_MAX: Duration = Duration::from_millis(500);
+/// How long a stream waits for a change unless told otherwise.
+pub const AWAIT_MAX: Duration = Duration::from_millis(500);
 
 impl ChangeReader {
-    /// A reader of `namespaces` that starts at `start`. The stream is opened by the first read.
+    /// A reader of `namespaces` that starts at `start`; an answer without a change comes after
+    /// `await_max`. The stream is opened by the first read.
     #[must_use]
-    pub fn new(source: Endpoint, namespaces: Vec<Namespace>, start: Start) -> Self {
-        Self { wanted: Wanted { source, namespaces, at: start }, cursor: None }
+    pub fn new(
+        source: Endpoint,
+        namespaces: Vec<Namespace>,
+        start: Start,
+        await_max: Duration,
+    ) -> Self {
+        Self { wanted: Wanted { source, namespaces, at: start, await_max }, cursor: None }
     }
 
     /// Opens the stream now, so that an unusable start shows before anything depends on it.
@@ -109,8 +117,7 @@ impl ChangeReader {
         Ok(())
     }
 
-    /// The next batch: at the latest half a second later an empty one, which tells how far the
-    /// stream has come.
+    /// The next batch: when nothing happens an empty one, which tells how far the stream has come.
     ///
     /// # Errors
     /// [`Error::OplogRolledOver`] when the start lies before the oldest entry; otherwise the
@@ -185,7 +192,7 @@ impl Wanted {
         let db = self.source.client().database(&db);
         db.run_cursor_command(command)
             .selection_criteria(prefer_secondary())
-            .max_time(AWAIT_MAX)
+            .max_time(self.await_max)
             .batch()
             .await
             .map_err(|error| Error::server("opening the change stream", error))
@@ -232,8 +239,10 @@ impl Wanted {
         }
         let needed = match &self.at {
             Start::At(time) => format!("{}.{}", time.time, time.increment),
-            Start::After(token) => token_time(token)
-                .map_or_else(|| "the job's checkpoint".into(), |t| format!("{}.{}", t.time, t.increment)),
+            Start::After(token) => token_time(token).map_or_else(
+                || "the job's checkpoint".into(),
+                |t| format!("{}.{}", t.time, t.increment),
+            ),
         };
         Error::OplogRolledOver { needed, cause: cause.to_string() }
     }
@@ -254,7 +263,8 @@ fn is_lost_cursor(error: &Error) -> bool {
 fn parse(reply: &RawBatch, namespaces: &[Namespace]) -> Result<Batch> {
     const DOING: &str = "reading the change stream";
     let malformed = |cause: String| Error::malformed(DOING, cause);
-    let cursor = reply.as_raw_document().get_document("cursor").map_err(|e| malformed(e.to_string()))?;
+    let cursor =
+        reply.as_raw_document().get_document("cursor").map_err(|e| malformed(e.to_string()))?;
     let mut batch = Batch {
         events: Vec::new(),
         token: RawDocumentBuf::new(),
@@ -288,7 +298,10 @@ struct Parsed<'a> {
     token: Option<&'a RawDocument>,
 }
 
-fn parse_event<'a>(event: &'a RawDocument, namespaces: &[Namespace]) -> bson::error::Result<Parsed<'a>> {
+fn parse_event<'a>(
+    event: &'a RawDocument,
+    namespaces: &[Namespace],
+) -> bson::error::Result<Parsed<'a>> {
     let (mut kind, mut key, mut db, mut coll, mut to) = ("", None, "", "", None);
     let mut parsed = Parsed {
         events: Vec::new(),
@@ -317,9 +330,7 @@ fn parse_event<'a>(event: &'a RawDocument, namespaces: &[Namespace]) -> bson::er
             _ => {}
         }
     }
-    let at = |db: &str, coll: &str| {
-        namespaces.iter().position(|ns| ns.coll == coll && ns.db == db)
-    };
+    let at = |db: &str, coll: &str| namespaces.iter().position(|ns| ns.coll == coll && ns.db == db);
     let time = parsed.time;
     match kind {
         "insert" | "update" | "replace" | "delete" => {
@@ -346,10 +357,12 @@ fn parse_event<'a>(event: &'a RawDocument, namespaces: &[Namespace]) -> bson::er
         }
         "dropDatabase" => {
             let of_db = namespaces.iter().enumerate().filter(|(_, ns)| ns.db == db);
-            parsed.events.extend(of_db.map(|(ns, _)| Event::Disruption {
-                ns,
-                what: "dropped with its database".into(),
-            }));
+            parsed.events.extend(
+                of_db.map(|(ns, _)| Event::Disruption {
+                    ns,
+                    what: "dropped with its database".into(),
+                }),
+            );
         }
         other => {
             let what = other.to_owned();

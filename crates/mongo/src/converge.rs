@@ -163,19 +163,16 @@ pub fn read_concern(at: ReadAt) -> RawDocumentBuf {
     }
 }
 
-async fn find(
-    pair: &Pair,
-    ids: impl Iterator<Item = &Id>,
-    at: ReadAt,
-) -> Result<RawBatchCursor> {
+async fn find(pair: &Pair, ids: impl Iterator<Item = &Id>, at: ReadAt) -> Result<RawBatchCursor> {
     let mut array = RawArrayBuf::new();
     for id in ids {
         array.push(id.as_raw());
     }
     let mut filter = rawdoc! {"_id": {"$in": array}};
     if let Some(only) = &pair.filter {
-        let only = RawDocumentBuf::try_from(only)
-            .map_err(|e| Error::usage(format!("the filter cannot be encoded: {e}"), "simplify it"))?;
+        let only = RawDocumentBuf::try_from(only).map_err(|e| {
+            Error::usage(format!("the filter cannot be encoded: {e}"), "simplify it")
+        })?;
         let mut both = RawArrayBuf::new();
         both.push(filter);
         both.push(only);
@@ -230,7 +227,11 @@ async fn put(
         let raws: Vec<&RawDocument> = inserts.iter().map(|found| found.raw).collect();
         for error in write::insert(to, &raws).await?.errors {
             let found = inserts[error.index];
-            if error.is_duplicate_id() { replaces.push(found) } else { refused.push((found, error)) }
+            if error.is_duplicate_id() {
+                replaces.push(found)
+            } else {
+                refused.push((found, error))
+            }
         }
     }
     if !replaces.is_empty() {
@@ -282,8 +283,10 @@ async fn displace(
 ) -> Result<()> {
     let to = &pair.destination;
     let Some(values) = &error.key_value else { return Err(refusal(pair, found, error)) };
-    let holds: Document =
-        values.iter().map(|(field, value)| (field.clone(), doc! {"$eq": value.clone()}.into())).collect();
+    let holds: Document = values
+        .iter()
+        .map(|(field, value)| (field.clone(), doc! {"$eq": value.clone()}.into()))
+        .collect();
     let db = to.endpoint.client().database(&to.ns.db);
     let mut cursor = db
         .collection::<RawDocumentBuf>(&to.ns.coll)
@@ -509,10 +512,7 @@ mod tests {
         let plain = Form { inserts: true, replaces: true };
         assert_eq!(form(&rawdoc! {"_id": 1, "t": Timestamp { time: 1, increment: 0 }}), plain);
         assert_eq!(form(&rawdoc! {"_id": zero, "deep": {"t": zero}}), plain);
-        assert_eq!(
-            form(&rawdoc! {"_id": 1, "t": zero}),
-            Form { inserts: false, replaces: false }
-        );
+        assert_eq!(form(&rawdoc! {"_id": 1, "t": zero}), Form { inserts: false, replaces: false });
     }
 
     #[test]

@@ -53,6 +53,13 @@ pub struct State {
     pub applied_to: Option<(u32, u32)>,
     /// Whether the indexes are built.
     pub is_indexed: bool,
+    /// Whether writes at the source may be blocked for a cut-over that did not end: whoever goes on
+    /// with the job lifts the block first.
+    #[serde(default)]
+    pub is_blocked: bool,
+    /// The job that keeps the old cluster following the new one, once cut over with `--reverse`.
+    #[serde(default)]
+    pub reverse_job: Option<JobId>,
 }
 
 /// What a process needs to work at a copy.
@@ -82,6 +89,8 @@ pub struct Options {
     pub until: Until,
     /// The name of this process, for the job's record.
     pub process: String,
+    /// How long the change stream may wait for a change before it says how far it is.
+    pub await_max: Duration,
 }
 
 /// A destination that is this close is caught up.
@@ -95,10 +104,7 @@ const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// How long an owner must be silent before its job is taken over: its last write has then ended.
 #[must_use]
 pub fn pace() -> Pace {
-    Pace {
-        heartbeat: Duration::from_secs(1),
-        stale_after: WRITE_TIME_MAX + Duration::from_secs(2),
-    }
+    Pace { heartbeat: Duration::from_secs(1), stale_after: WRITE_TIME_MAX + Duration::from_secs(2) }
 }
 
 /// Keeps a planned job; nothing else is written.
@@ -239,6 +245,11 @@ impl<'a> Copying<'a> {
         let job = run.record().id.clone();
         let owner = format!("{job}/{}/{}", run.epoch(), options.process);
         let leases = Leases::new(clusters.destination.clone(), job.clone(), owner);
+        if state.is_blocked {
+            crate::block::lift(&clusters.source).await?;
+            state.is_blocked = false;
+            save(run, &state).await?;
+        }
         if state.t0.is_none() {
             run.enter("prepare").await?;
             state.t0 = Some(prepare(clusters, &plan, &leases).await?);
@@ -257,8 +268,11 @@ impl<'a> Copying<'a> {
         );
         let mut total = (0, 0);
         for (pair, planned) in pairs.iter().zip(&plan.collections) {
-            let documents =
-                if pair.filter.is_some() { count_filtered(pair).await? } else { planned.size.documents };
+            let documents = if pair.filter.is_some() {
+                count_filtered(pair).await?
+            } else {
+                planned.size.documents
+            };
             total.0 += documents;
             total.1 += planned.size.bytes * documents / planned.size.documents.max(1);
         }
@@ -270,11 +284,21 @@ impl<'a> Copying<'a> {
             control: run.control().clone(),
             counters: Arc::clone(&counters),
             start: start_of(&state)?,
+            await_max: options.await_max,
         })
         .await?;
         let now = Instant::now();
         Ok(Self {
-            clusters, run, plan, state, pairs, definitions, leases, counters, lead, total,
+            clusters,
+            run,
+            plan,
+            state,
+            pairs,
+            definitions,
+            leases,
+            counters,
+            lead,
+            total,
             copied_before,
             meter: Meter::new(5_000),
             reported: now,
@@ -317,7 +341,8 @@ impl<'a> Copying<'a> {
         let (mut plain, mut unique) = (Vec::new(), Vec::new());
         for (pair, definition) in self.pairs.iter().zip(self.definitions.iter()) {
             let have = pair.destination.indexes().await?;
-            let missing = |index: &&Document| !have.iter().any(|have| name_of(have) == name_of(index));
+            let missing =
+                |index: &&Document| !have.iter().any(|have| name_of(have) == name_of(index));
             let missing = definition.indexes.iter().filter(missing).cloned();
             let (of_unique, of_plain): (Vec<_>, Vec<_>) = missing.partition(is_unique);
             plain.push((pair.destination.clone(), of_plain));
@@ -358,7 +383,8 @@ impl<'a> Copying<'a> {
         loop {
             self.step().await?;
             let is_behind = self.lead.applied_to() < entered;
-            if until == Until::CaughtUp && !is_behind && self.lead.standing().lag_ms < CAUGHT_UP_MS {
+            if until == Until::CaughtUp && !is_behind && self.lead.standing().lag_ms < CAUGHT_UP_MS
+            {
                 return Ok(());
             }
         }
@@ -418,6 +444,20 @@ impl<'a> Copying<'a> {
         definitions[ns] = wanted;
         self.definitions = Arc::new(definitions);
         Ok(())
+    }
+
+    /// The source's time now.
+    ///
+    /// # Errors
+    /// When the source does not answer.
+    pub async fn source_time(&self) -> Result<Timestamp> {
+        self.clusters.source.cluster_time().await
+    }
+
+    /// Pause, cancel, throttle.
+    #[must_use]
+    pub fn control(&self) -> imago_job::control::Control {
+        self.run.control().clone()
     }
 
     /// Keeps the checkpoint.
@@ -493,7 +533,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-async fn save(run: &Run, state: &State) -> Result<()> {
+pub(crate) async fn save(run: &Run, state: &State) -> Result<()> {
     let value = serde_json::to_value(state).map_err(|e| Error::malformed("the job's state", e))?;
     run.save(value).await.map_err(Error::from)
 }
@@ -539,18 +579,15 @@ async fn prepare(clusters: &Clusters, plan: &Plan, leases: &Leases) -> Result<(u
     leases.remove().await?;
     let pairs = preflight::pairs(plan, &clusters.source, &clusters.destination).await?;
     for (ns, (pair, definition)) in pairs.iter().enumerate() {
-        leases.create(&slices(ns, pair, definition, plan.collections[ns].size.bytes).await?).await?;
+        leases
+            .create(&slices(ns, pair, definition, plan.collections[ns].size.bytes).await?)
+            .await?;
     }
     leases.set_horizon(t0).await?;
     Ok((t0.time, t0.increment))
 }
 
-async fn slices(
-    ns: usize,
-    pair: &Pair,
-    definition: &Definition,
-    bytes: u64,
-) -> Result<Vec<Slice>> {
+async fn slices(ns: usize, pair: &Pair, definition: &Definition, bytes: u64) -> Result<Vec<Slice>> {
     // Where the order of `_id`s is not the order of their bytes, or there is no order at all, the
     // collection is one slice.
     let is_whole = pair.is_collated || definition.is_capped();

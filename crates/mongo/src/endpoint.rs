@@ -55,8 +55,8 @@ impl Endpoint {
         options.server_selection_timeout.get_or_insert(SELECTION_TIMEOUT);
         options.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
         let redacted = redacted(&options);
-        let client = Client::with_options(options)
-            .map_err(|error| unanswered(role, &redacted, &error))?;
+        let client =
+            Client::with_options(options).map_err(|error| unanswered(role, &redacted, &error))?;
         let admin = client.database("admin");
         let ask = |command: Document| admin.run_command(command);
         let hello = ask(doc! {"hello": 1}).await.map_err(|e| unanswered(role, &redacted, &e))?;
@@ -66,7 +66,8 @@ impl Endpoint {
                 "restart it with --replSet and run rs.initiate(), even with a single member",
             )
         })?;
-        let build = ask(doc! {"buildInfo": 1}).await.map_err(|e| unanswered(role, &redacted, &e))?;
+        let build =
+            ask(doc! {"buildInfo": 1}).await.map_err(|e| unanswered(role, &redacted, &e))?;
         let version = version_of(&build);
         let identity = identity_of(&client, &shape, &hello).await;
         Ok(Self { client, shape, version, role, redacted, identity })
@@ -76,6 +77,12 @@ impl Endpoint {
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// The same cluster in the other role.
+    #[must_use]
+    pub fn in_role(self, role: &'static str) -> Self {
+        Self { role, ..self }
     }
 
     /// Replica set or sharded cluster.
@@ -121,9 +128,9 @@ impl Endpoint {
     pub async fn run(&self, db: &str, command: Document) -> Result<Document> {
         let name = command.keys().next().cloned().unwrap_or_default();
         let db = self.client.database(db);
-        db.run_command(command)
-            .await
-            .map_err(|error| Error::server(format!("{name} on the {} {}", self.role, db.name()), error))
+        db.run_command(command).await.map_err(|error| {
+            Error::server(format!("{name} on the {} {}", self.role, db.name()), error)
+        })
     }
 
     /// Like [`Endpoint::run`], for a command that is built from raw bytes.
@@ -132,9 +139,9 @@ impl Endpoint {
     /// What the server said, with the command's name and database.
     pub async fn run_raw(&self, db: &str, name: &str, command: RawDocumentBuf) -> Result<Document> {
         let db = self.client.database(db);
-        db.run_raw_command(command)
-            .await
-            .map_err(|error| Error::server(format!("{name} on the {} {}", self.role, db.name()), error))
+        db.run_raw_command(command).await.map_err(|error| {
+            Error::server(format!("{name} on the {} {}", self.role, db.name()), error)
+        })
     }
 
     /// The cluster's time: every write that was acknowledged before the call is at or before it.

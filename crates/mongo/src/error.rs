@@ -172,9 +172,7 @@ impl Error {
             Self::Superseded { .. }
             | Self::Stopped(_)
             | Self::Passing { .. }
-            | Self::Exhausted { .. } => {
-                Class::Interrupted
-            }
+            | Self::Exhausted { .. } => Class::Interrupted,
             Self::Server { .. }
             | Self::Document { .. }
             | Self::OplogRolledOver { .. }
@@ -213,7 +211,9 @@ impl Error {
                     .into()
             }
             Self::Superseded { .. } => "nothing is lost: follow the job where it runs now".into(),
-            Self::Passing { .. } => "wait for the cluster to settle, then `imago job resume` it".into(),
+            Self::Passing { .. } => {
+                "wait for the cluster to settle, then `imago job resume` it".into()
+            }
             Self::Stopped(Stop::Cancelled) => "start a new copy".into(),
             Self::Stopped(_) => "`imago job resume` continues where it stopped".into(),
             Self::Journal(_) | Self::Malformed { .. } => return None,

@@ -13,7 +13,7 @@
 //!   and all earlier reads were of earlier states.
 //! - The number of touches in memory is bounded: beyond [`HELD_MAX`] the stream is not read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -48,6 +48,8 @@ const ROUND_TOUCHES_MAX: usize = 2_000;
 const BATCHES_AHEAD: usize = 4;
 const TICK: Duration = Duration::from_millis(50);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Changes that are remembered for the last look before a cut-over.
+pub const RECENT_MAX: usize = 10_000;
 /// How often settling starts over when the source no longer keeps the state it asks for.
 const SETTLE_ATTEMPTS_MAX: usize = 8;
 
@@ -109,6 +111,7 @@ pub struct Lead {
     heard: Instant,
     changes_read: u64,
     changes_applied: u64,
+    recent: VecDeque<(usize, Id)>,
     leftovers_seen: Vec<Vec<bool>>,
 }
 
@@ -128,6 +131,8 @@ pub struct Parts {
     pub counters: Arc<Counters>,
     /// Where the stream begins.
     pub start: Start,
+    /// How long the stream may wait for a change.
+    pub await_max: Duration,
 }
 
 impl Lead {
@@ -145,7 +150,7 @@ impl Lead {
                 (Some(token.clone()), time.unwrap_or(Timestamp { time: 0, increment: 0 }))
             }
         };
-        let mut reader = ChangeReader::new(parts.source, namespaces, parts.start);
+        let mut reader = ChangeReader::new(parts.source, namespaces, parts.start, parts.await_max);
         reader.open().await?;
         let (send, batches) = mpsc::channel(BATCHES_AHEAD);
         let reader = tokio::spawn(read_ahead(reader, send));
@@ -184,6 +189,7 @@ impl Lead {
             heard: Instant::now(),
             changes_read: 0,
             changes_applied: 0,
+            recent: VecDeque::new(),
         };
         lead.look().await?;
         Ok(lead)
@@ -261,6 +267,11 @@ impl Lead {
         self.checkpoint().map_or(Timestamp { time: 0, increment: 0 }, |checkpoint| checkpoint.time)
     }
 
+    /// The documents of the last changes, at most [`RECENT_MAX`], newest last; with repetitions.
+    pub fn recent(&self) -> impl DoubleEndedIterator<Item = &(usize, Id)> {
+        self.recent.iter()
+    }
+
     /// Takes the structural changes that were seen since the last call.
     pub fn take_structure(&mut self) -> Vec<(usize, String)> {
         std::mem::take(&mut self.structure)
@@ -315,8 +326,7 @@ impl Lead {
                 exact = false;
                 let wants = wants_of(&done.round);
                 let pair = self.pairs[done.ns].clone();
-                let (tally, stale) =
-                    apply(&pair, &wants, ReadAt::After(at), &self.control).await?;
+                let (tally, stale) = apply(&pair, &wants, ReadAt::After(at), &self.control).await?;
                 self.finish(RoundDone { outcome: Ok((tally, stale)), ..done })?;
                 continue;
             }
@@ -361,6 +371,10 @@ impl Lead {
             match event {
                 Event::Touch { ns, id, fresh, time } if wanted(*time) => {
                     self.changes_read += 1;
+                    if self.recent.len() == RECENT_MAX {
+                        self.recent.pop_front();
+                    }
+                    self.recent.push_back((*ns, id.clone()));
                     self.touch(*ns, id.clone(), *fresh);
                 }
                 Event::Touch { .. } => {}
@@ -402,10 +416,8 @@ impl Lead {
                     return;
                 }
                 let Some(round) = self.ledgers[ns].round(lane, ROUND_TOUCHES_MAX) else { continue };
-                let at = exactly.map_or_else(
-                    || ReadAt::After(self.time_of(round.last())),
-                    ReadAt::Exactly,
-                );
+                let at = exactly
+                    .map_or_else(|| ReadAt::After(self.time_of(round.last())), ReadAt::Exactly);
                 let (pair, control) = (self.pairs[ns].clone(), self.control.clone());
                 self.rounds.spawn(async move {
                     let outcome = apply(&pair, &wants_of(&round), at, &control).await;
@@ -539,7 +551,9 @@ async fn apply(
         &format!("apply changes to {}", pair.destination.ns),
         &PATIENCE,
         control,
-        |error: &Error| error.is_transient() && !(matches!(at, ReadAt::Exactly(_)) && is_too_old(error)),
+        |error: &Error| {
+            error.is_transient() && !(matches!(at, ReadAt::Exactly(_)) && is_too_old(error))
+        },
         |_| async {
             let mut found = Vec::new();
             let done = Box::pin(converge(pair, wants, at, &mut found)).await;

@@ -105,7 +105,8 @@ impl Leases {
     /// When the destination refuses.
     pub async fn create(&self, slices: &[Slice]) -> Result<()> {
         for group in slices.chunks(500) {
-            let documents: Vec<Bson> = group.iter().map(|slice| self.document(slice).into()).collect();
+            let documents: Vec<Bson> =
+                group.iter().map(|slice| self.document(slice).into()).collect();
             let reply = self
                 .run(doc! {
                     "insert": SLICES, "documents": documents, "ordered": false,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::collection::{Definition, Handle, Kind, Listed, Size, list_all};
 use crate::converge::Pair;
+use crate::copy::Clusters;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::ext_json;
@@ -47,6 +48,9 @@ pub struct Plan {
     pub into_existing: bool,
     /// The key to shard by at the destination; extended JSON.
     pub shard_key: Option<String>,
+    /// Whether it leads back: the old cluster follows the new one after a cut-over.
+    #[serde(default)]
+    pub is_reverse: bool,
     /// What the operator should know; none of it prevents the job.
     pub notes: Vec<String>,
 }
@@ -66,6 +70,32 @@ pub struct Planned {
     pub sharded_by: Option<String>,
     /// Whether the destination must be created.
     pub creates: bool,
+}
+
+impl Plan {
+    /// The plan of the job that makes the source follow the destination.
+    #[must_use]
+    pub fn reversed(&self, back: &Clusters) -> Self {
+        let turned = |planned: &Planned| Planned {
+            from: planned.to.clone(),
+            to: planned.from.clone(),
+            creates: false,
+            ..planned.clone()
+        };
+        Self {
+            source: back.source.redacted().to_owned(),
+            source_identity: back.source.identity().to_owned(),
+            destination: back.destination.redacted().to_owned(),
+            destination_identity: back.destination.identity().to_owned(),
+            collections: self.collections.iter().map(turned).collect(),
+            views: Vec::new(),
+            filter: self.filter.clone(),
+            into_existing: false,
+            shard_key: None,
+            is_reverse: !self.is_reverse,
+            notes: Vec::new(),
+        }
+    }
 }
 
 const SOURCE_VERSION_MIN: [i32; 3] = [4, 4, 0];
@@ -97,6 +127,7 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
         filter: request.filter.clone(),
         into_existing: request.into_existing,
         shard_key: request.shard_key.clone(),
+        is_reverse: false,
         notes: Vec::new(),
     };
     for (listed, to) in selected {
@@ -119,7 +150,11 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
                 listed.ns
             ));
         }
-        if listed.kind == Kind::View { plan.views.push(planned) } else { plan.collections.push(planned) }
+        if listed.kind == Kind::View {
+            plan.views.push(planned)
+        } else {
+            plan.collections.push(planned)
+        }
     }
     check_distinct(&plan)?;
     if plan.collections.is_empty() && plan.views.is_empty() {
@@ -279,7 +314,8 @@ pub fn parse_document(text: &str, what: &str) -> Result<Document> {
 /// The fields of a shard key that an `_id` does not tell.
 #[must_use]
 pub fn key_fields(shard_key: Option<&Document>) -> Vec<String> {
-    let fields: Vec<String> = shard_key.map(|key| key.keys().cloned().collect()).unwrap_or_default();
+    let fields: Vec<String> =
+        shard_key.map(|key| key.keys().cloned().collect()).unwrap_or_default();
     if fields.iter().all(|field| field == "_id") { Vec::new() } else { fields }
 }
 
@@ -317,8 +353,8 @@ pub async fn pairs(
         })?;
         let mut destination = Handle::new(destination.clone(), planned.to.clone());
         let existing = destination.definition().await?;
-        destination.bypass_validation = definition.is_validated()
-            || existing.as_ref().is_some_and(Definition::is_validated);
+        destination.bypass_validation =
+            definition.is_validated() || existing.as_ref().is_some_and(Definition::is_validated);
         let shard_key = existing.and_then(|existing| existing.shard_key);
         let pair = Pair {
             source,

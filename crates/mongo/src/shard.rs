@@ -31,9 +31,11 @@ pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
         command.insert("numInitialChunks", count);
     }
     // The database may have to be told first; that it was told already is no error.
-    router.run("admin", doc! {"enableSharding": &to.ns.db}).await.map(|_| ()).or_else(|error| {
-        if error.is_transient() { Err(error) } else { Ok(()) }
-    })?;
+    router
+        .run("admin", doc! {"enableSharding": &to.ns.db})
+        .await
+        .map(|_| ())
+        .or_else(|error| if error.is_transient() { Err(error) } else { Ok(()) })?;
     router.run("admin", command).await?;
     if is_hashed || shards.len() < 2 {
         return Ok(());
@@ -51,8 +53,14 @@ pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
 async fn shards(to: &Handle) -> Result<Vec<String>> {
     let config = to.endpoint.client().database("config").collection::<Document>("shards");
     let failed = |error| Error::server("reading config.shards", error);
-    let found: Vec<Document> =
-        config.find(doc! {}).sort(doc! {"_id": 1}).await.map_err(failed)?.try_collect().await.map_err(failed)?;
+    let found: Vec<Document> = config
+        .find(doc! {})
+        .sort(doc! {"_id": 1})
+        .await
+        .map_err(failed)?
+        .try_collect()
+        .await
+        .map_err(failed)?;
     Ok(found.iter().filter_map(|shard| shard.get_str("_id").ok().map(str::to_owned)).collect())
 }
 

@@ -107,9 +107,10 @@ impl Worker {
 
     async fn copy(&self, lease: Lease) -> Result<()> {
         let hold = Hold::new(self.leases.clone(), lease.clone());
-        let horizon = retry("read the horizon", &PATIENCE, &self.control, Error::is_transient, |_| {
-            self.leases.horizon()
-        });
+        let horizon =
+            retry("read the horizon", &PATIENCE, &self.control, Error::is_transient, |_| {
+                self.leases.horizon()
+            });
         let mut copy = SliceCopy {
             worker: self,
             pair: &self.pairs[lease.slice.ns],
@@ -208,7 +209,13 @@ impl SliceCopy<'_> {
         let began = Instant::now();
         loop {
             let before = self.documents;
-            let Err(error) = self.pass().await else { return Ok(()) };
+            let Err(error) = self.pass().await else {
+                // A server ends an open range before `MaxKey`, which may be an `_id` too.
+                if self.slice.max.is_none() {
+                    self.leftovers.push(Id::from_raw(RawBsonRef::MaxKey));
+                }
+                return Ok(());
+            };
             attempts = if self.documents > before { 1 } else { attempts + 1 };
             let tired = attempts >= PATIENCE.attempts_max
                 || (self.documents == before && began.elapsed() > PATIENCE.elapsed_max);
@@ -249,8 +256,8 @@ impl SliceCopy<'_> {
         let source = &self.pair.source;
         let mut command = rawdoc! {"find": source.ns.coll.as_str()};
         if let Some(filter) = &self.pair.filter {
-            let filter = RawDocumentBuf::try_from(filter)
-                .map_err(|e| Error::malformed("the filter", e))?;
+            let filter =
+                RawDocumentBuf::try_from(filter).map_err(|e| Error::malformed("the filter", e))?;
             command.append(cstr!("filter"), filter);
         }
         if self.definition.is_capped() {
@@ -276,7 +283,8 @@ impl SliceCopy<'_> {
     }
 
     fn batch_size(&self) -> i32 {
-        let average = if self.documents == 0 { 1_024 } else { (self.bytes / self.documents).max(1) };
+        let average =
+            if self.documents == 0 { 1_024 } else { (self.bytes / self.documents).max(1) };
         i32::try_from((BATCH_BYTES / average).clamp(1, 20_000)).expect("at most 20,000")
     }
 
@@ -422,8 +430,12 @@ pub async fn sample_ids(pair: &Pair, size: u64) -> Result<Vec<Id>> {
     let mut ids = Vec::new();
     while let Some(batch) = cursor.next().await {
         let batch = batch.map_err(failed)?;
-        ids.extend(found_in(batch.doc_slices().map_err(failed)?, source)?.into_iter().map(|f| f.id));
+        ids.extend(
+            found_in(batch.doc_slices().map_err(failed)?, source)?.into_iter().map(|f| f.id),
+        );
     }
+    // Nothing lies beyond them: servers refuse them as bounds.
+    ids.retain(|id| !matches!(id.as_raw(), RawBsonRef::MinKey | RawBsonRef::MaxKey));
     Ok(ids)
 }
 

@@ -9,15 +9,18 @@ mod view;
 
 use std::sync::Arc;
 
+use imago_job::control::Control;
 use imago_job::id::JobId;
 use imago_job::journal::{Journal, JournalError, Request, Update};
 use imago_job::record::{Limits, Requested};
 use imago_job::run::Pace;
 use imago_job::state::State;
+use imago_mongo::copy;
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::journal::MongoJournal;
 use serde::Serialize;
 
+use crate::cmd::copy::{Ends, How, connect, options, work};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use limit::Limit;
@@ -36,6 +39,10 @@ enum Action {
     List(Kept),
     /// Say what a job does, how far it is, what blocks it, and what can be done next.
     Status(One),
+    /// Go on with a job that nobody works at: it died, was interrupted, or was paused.
+    Resume(Resume),
+    /// Help another process with a job's bulk: copy slices until none is left.
+    Work(Work),
     /// Have a job wait, keeping everything that it did.
     Pause(One),
     /// Give a job up, leaving the source untouched.
@@ -69,6 +76,32 @@ struct Set {
     one: One,
     #[command(flatten)]
     limits: Changes,
+}
+
+#[derive(Debug, clap::Args)]
+struct Resume {
+    /// The job's id; `imago job list` shows them.
+    #[arg(value_name = "ID")]
+    id: JobId,
+    /// The clusters of the job: its record holds no passwords.
+    #[command(flatten)]
+    ends: Ends,
+    /// How this process works at it.
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Debug, clap::Args)]
+struct Work {
+    /// The job's id; `imago job list` shows them.
+    #[arg(value_name = "ID")]
+    id: JobId,
+    /// The clusters of the job: its record holds no passwords.
+    #[command(flatten)]
+    ends: Ends,
+    /// Slices that this process copies at the same time.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    workers: u8,
 }
 
 /// Limits to change; the others stay as they are.
@@ -115,8 +148,15 @@ pub fn process() -> String {
 
 /// Does what was asked, unless the user stops waiting for it.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    // A job that runs here ends in an orderly way by itself when it is interrupted.
+    let action = match args.action {
+        Action::Resume(resume) => return Box::pin(go_on(&resume, context)).await,
+        Action::Work(work) => return Box::pin(help(&work, context)).await,
+        action => action,
+    };
     let work = async {
-        match args.action {
+        match action {
+            Action::Resume(_) | Action::Work(_) => unreachable!("dealt with above"),
             Action::List(kept) => Box::pin(list(&kept, context)).await,
             Action::Status(one) => Box::pin(status(&one, context)).await,
             Action::Pause(one) => Box::pin(pause(&one, context)).await,
@@ -128,6 +168,43 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         done = work => done,
         () = context.cancel.cancelled() => Err(interrupted()),
     }
+}
+
+async fn go_on(resume: &Resume, context: &Context) -> Result<(), Failure> {
+    let clusters = connect(&resume.ends).await?;
+    let journal = MongoJournal::new(clusters.destination.clone());
+    let record = journal.load(&resume.id).await?;
+    if record.control == Requested::Pause {
+        journal.request(&resume.id, &Request::Control(Requested::Run)).await?;
+        if View::new(record, journal.now_ms().await?, stale_after_ms()).living_owner().is_some() {
+            let view = look(&journal, &resume.id).await?;
+            let message = format!("job {} runs again, where it was paused", resume.id);
+            return print(view, "resume", message, context);
+        }
+    }
+    Box::pin(work(&clusters, &resume.id, &options(&resume.how), context)).await
+}
+
+/// What a helper did.
+#[derive(Serialize)]
+struct Helped {
+    job: JobId,
+    documents: u64,
+    bytes: u64,
+}
+
+async fn help(work: &Work, context: &Context) -> Result<(), Failure> {
+    let clusters = connect(&work.ends).await?;
+    let control = Control::new(Limits::default(), context.cancel.clone())
+        .map_err(|error| Failure::from_error(Exit::Usage, "limit", &error))?;
+    let workers = usize::from(work.workers);
+    let process = process();
+    let done = copy::help(&clusters, &work.id, workers, control, &process);
+    let (documents, bytes) = Box::pin(done).await?;
+    let helped = Helped { job: work.id.clone(), documents, bytes };
+    context.output.result(&helped, |helped| {
+        format!("copied {} documents, {} bytes of {}\n", helped.documents, helped.bytes, helped.job)
+    })
 }
 
 fn interrupted() -> Failure {

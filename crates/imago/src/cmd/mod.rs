@@ -1,8 +1,10 @@
 //! The verbs: one module each, exposing `Args` (what may be typed) and `run` (what it does).
 
 pub mod completions;
+pub mod copy;
+pub mod cutover;
 pub mod job;
-pub mod testbed;
 pub mod load;
 pub mod repair;
+pub mod testbed;
 pub mod verify;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use imago_mongo::load::{MongoTarget, Schema, preload, require_documents};
 use imago_mongo::namespace::Namespace;

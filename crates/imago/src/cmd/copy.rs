@@ -1,0 +1,198 @@
+//! `imago copy`: copies live collections to another cluster, and follows them there.
+
+use imago_job::control::Stop;
+use imago_job::id::JobId;
+use imago_job::record::Limits;
+use imago_mongo::copy::{self, Clusters, Options, Until};
+use imago_mongo::endpoint::Endpoint;
+use imago_mongo::error::Error;
+use imago_mongo::namespace::Selector;
+use imago_mongo::preflight::{self, Plan, Planned, Request};
+use serde::Serialize;
+
+use crate::cmd::job::process;
+use crate::context::Context;
+use crate::exit::Failure;
+
+/// What may be typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "The job's state is kept in the destination (database `imago`), so that \
+                        any machine can go on with it: see `imago job`. It follows the source \
+                        until `imago cutover`, or until it is interrupted (exit code 5: \
+                        `imago job resume`).")]
+pub struct Args {
+    /// The clusters.
+    #[command(flatten)]
+    pub ends: Ends,
+    /// A collection, renamed as db.coll=db2.coll2; a pattern such as shop.*; or all. Repeatable.
+    #[arg(long, value_name = "NS", required = true)]
+    ns: Vec<Selector>,
+    /// Copy only documents that match; extended JSON.
+    #[arg(long, value_name = "JSON")]
+    filter: Option<String>,
+    /// Copy into collections that hold documents already: those with the same _id are replaced.
+    #[arg(long)]
+    into_existing: bool,
+    /// Shard the collections at the destination by this key, split for even shares; extended JSON.
+    #[arg(long, value_name = "JSON")]
+    shard_key: Option<String>,
+    /// Say what would be done, and write nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// How it works.
+    #[command(flatten)]
+    pub how: How,
+    /// How fast it may go; `imago job set` changes it while it runs.
+    #[command(flatten)]
+    limits: Pace,
+}
+
+/// The two clusters.
+#[derive(Debug, clap::Args)]
+pub struct Ends {
+    /// The cluster to read: mongodb://[user:password@]host:port[,…]/[?options].
+    #[arg(long, value_name = "URI", hide_env_values = true)]
+    pub from: String,
+    /// The cluster to write.
+    #[arg(long, value_name = "URI", hide_env_values = true)]
+    pub to: String,
+}
+
+/// How a process works at a copy.
+#[derive(Debug, clap::Args)]
+pub struct How {
+    /// Slices that this process copies at the same time.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub workers: u8,
+    /// When this process ends by itself.
+    #[arg(long, value_enum, default_value = "handed-over", value_name = "WHEN")]
+    pub until: When,
+}
+
+impl Default for How {
+    fn default() -> Self {
+        Self { workers: 4, until: When::HandedOver }
+    }
+}
+
+/// When a copy's process ends by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum When {
+    /// Once the destination has caught up; the job can then be resumed or cut over.
+    CaughtUp,
+    /// When another process takes the job over, as `imago cutover` does.
+    HandedOver,
+}
+
+#[derive(Debug, clap::Args)]
+struct Pace {
+    /// Documents per second.
+    #[arg(long, value_name = "N")]
+    documents_s: Option<u64>,
+    /// Megabytes (1,000,000 bytes) per second.
+    #[arg(long, value_name = "N")]
+    mb_s: Option<u64>,
+    /// Wait while a secondary of the destination is further behind than so many seconds.
+    #[arg(long, value_name = "N")]
+    secondary_lag_s: Option<u64>,
+}
+
+/// Connects to both clusters.
+pub async fn connect(ends: &Ends) -> Result<Clusters, Failure> {
+    let source = Box::pin(Endpoint::connect(&ends.from, "source")).await?;
+    let destination = Box::pin(Endpoint::connect(&ends.to, "destination")).await?;
+    Ok(Clusters { source, destination })
+}
+
+/// How this process works, from what was typed.
+pub fn options(how: &How) -> Options {
+    let until = match how.until {
+        When::CaughtUp => Until::CaughtUp,
+        When::HandedOver => Until::HandedOver,
+    };
+    Options {
+        workers: usize::from(how.workers),
+        until,
+        process: process(),
+        await_max: imago_mongo::changes::AWAIT_MAX,
+    }
+}
+
+#[derive(Serialize)]
+struct Ended {
+    job: JobId,
+    state: &'static str,
+}
+
+/// Plans, then copies.
+pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let limits = Limits {
+        documents_s: args.limits.documents_s,
+        bytes_s: args.limits.mb_s.map(|mb| mb * 1_000_000),
+        secondary_lag_ms: args.limits.secondary_lag_s.map(|s| s * 1_000),
+    };
+    limits
+        .check()
+        .map_err(|error| Failure::from_error(crate::exit::Exit::Usage, "limit", &error))?;
+    let clusters = connect(&args.ends).await?;
+    let request = Request {
+        selectors: args.ns,
+        filter: args.filter,
+        into_existing: args.into_existing,
+        shard_key: args.shard_key,
+    };
+    let plan = Box::pin(preflight::plan(&clusters.source, &clusters.destination, &request)).await?;
+    if args.dry_run {
+        return context.output.result(&plan, describe);
+    }
+    let id = copy::create(&clusters, &plan, limits).await?;
+    work(&clusters, &id, &options(&args.how), context).await
+}
+
+/// Works at a job until it ends, here.
+pub async fn work(
+    clusters: &Clusters,
+    id: &JobId,
+    options: &Options,
+    context: &Context,
+) -> Result<(), Failure> {
+    let claimed =
+        Box::pin(copy::claim(clusters, id, &options.process, context.events(), &context.cancel));
+    let run = claimed.await?;
+    let state = match Box::pin(copy::run(clusters, run, options)).await {
+        Ok(()) => "caught_up",
+        Err(Error::Stopped(Stop::HandedOver)) => "handed_over",
+        Err(error) => return Err(error.into()),
+    };
+    let ended = Ended { job: id.clone(), state };
+    context.output.result(&ended, |ended| match ended.state {
+        "caught_up" => format!(
+            "{} has caught up; next: imago verify, then imago cutover {}\n",
+            ended.job, ended.job
+        ),
+        _ => format!("{} goes on in another process\n", ended.job),
+    })
+}
+
+fn describe(plan: &Plan) -> String {
+    let mut text = format!("from {}\n  to {}\n", plan.source, plan.destination);
+    for planned in &plan.collections {
+        text += &line(planned);
+    }
+    for view in &plan.views {
+        text += &format!("  {} → {}  view\n", view.from, view.to);
+    }
+    for note in &plan.notes {
+        text += &format!("note: {note}\n");
+    }
+    text + "nothing was written\n"
+}
+
+fn line(planned: &Planned) -> String {
+    let place = if planned.creates { "new" } else { "exists" };
+    let Planned { from, to, size, indexes, .. } = planned;
+    format!(
+        "  {from} → {to} ({place})  {} documents, {} bytes, {indexes} indexes besides _id\n",
+        size.documents, size.bytes
+    )
+}
