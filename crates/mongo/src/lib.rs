@@ -19,9 +19,11 @@ pub mod load;
 pub mod namespace;
 pub mod order;
 pub mod preflight;
+mod prepare;
 pub mod repair;
 pub mod shard;
 pub mod snapshot;
+mod structure;
 pub mod verify;
 mod write;
 
