@@ -38,6 +38,7 @@ use crate::lead::{Checkpoint, Lead, Parts};
 use crate::leases::{Leases, WRITE_TIME_MAX};
 use crate::monitor::{self, Applied};
 use crate::preflight::{self, Plan};
+pub use crate::prepare::SLICE_BYTES;
 use crate::prepare::prepare;
 use crate::snapshot::{Counters, Worker, count_filtered};
 use crate::structure::{build, is_unique, modify_index, modify_options, name_of};
@@ -94,6 +95,8 @@ pub struct Options {
     pub process: String,
     /// How long the change stream may wait for a change before it says how far it is.
     pub await_max: Duration,
+    /// About how large a slice of a collection that is yet to be cut is, in bytes of documents.
+    pub slice_bytes: u64,
 }
 
 /// A destination that is this close is caught up.
@@ -254,7 +257,7 @@ impl<'a> Copying<'a> {
         }
         if state.t0.is_none() {
             run.enter("prepare").await?;
-            state.t0 = Some(prepare(clusters, &plan, &leases).await?);
+            state.t0 = Some(prepare(clusters, &plan, &leases, options.slice_bytes).await?);
             save(run, &state).await?;
         } else {
             leases.expire(&format!("{job}/")).await?;
@@ -381,6 +384,14 @@ impl<'a> Copying<'a> {
                 to.create(&definition.options).await?;
             }
         }
+        // The checkpoint may be past what was seen of indexes and options so far: all of it is
+        // followed before a successor would think that it was.
+        let seen = self.lead.take_structure();
+        for ns in 0..self.pairs.len() {
+            if self.plan.collections[ns].creates || seen.iter().any(|(of, _)| *of == ns) {
+                self.match_structure(ns).await?;
+            }
+        }
         self.state.is_indexed = true;
         self.save().await
     }
@@ -421,13 +432,17 @@ impl<'a> Copying<'a> {
         Ok(())
     }
 
-    /// Makes indexes and options of a collection what they are at the source now.
     async fn follow_structure(&mut self, ns: usize, what: &str) -> Result<()> {
-        let (from, to) = (self.pairs[ns].source.clone(), self.pairs[ns].destination.clone());
         self.run.reporter().decision(
-            format!("indexes and options of {} follow the source", to.ns),
+            format!("indexes and options of {} follow the source", self.pairs[ns].destination.ns),
             format!("the source reported {what}"),
         );
+        self.match_structure(ns).await
+    }
+
+    /// Makes indexes and options of a collection what they are at the source now.
+    async fn match_structure(&mut self, ns: usize) -> Result<()> {
+        let (from, to) = (self.pairs[ns].source.clone(), self.pairs[ns].destination.clone());
         let Some(wanted) = from.definition().await? else { return Ok(()) };
         let had = &self.definitions[ns];
         let have = to.indexes().await?;
@@ -450,7 +465,18 @@ impl<'a> Copying<'a> {
                 None => to.create_indexes(std::slice::from_ref(index)).await?,
             }
         }
-        modify_options(&to, &had.options, &wanted.options).await?;
+        // What a resumed job knows of the source may be as new as `wanted`: where the options are
+        // the job's own making, those that the destination has are the ones to change.
+        let mut had = had.options.clone();
+        if self.plan.collections[ns].creates
+            && let Some(made) = to.definition().await?
+        {
+            had = made.options;
+        }
+        if wanted.is_validated() && !to.bypass_validation {
+            self.pairs = self.lead.bypass_validation(ns).await?;
+        }
+        modify_options(&to, &had, &wanted.options).await?;
         let mut definitions = (*self.definitions).clone();
         definitions[ns] = wanted;
         self.definitions = Arc::new(definitions);

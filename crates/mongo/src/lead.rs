@@ -277,6 +277,22 @@ impl Lead {
         std::mem::take(&mut self.structure)
     }
 
+    /// From now on writes to a collection pass its validator, those in progress included: it has
+    /// one now, and what the source holds is copied even where it breaks it. Returns the
+    /// collections as they are written from now on.
+    ///
+    /// # Errors
+    /// When a round in progress failed.
+    pub async fn bypass_validation(&mut self, ns: usize) -> Result<Arc<Vec<Pair>>> {
+        let mut pairs = (*self.pairs).clone();
+        pairs[ns].destination.bypass_validation = true;
+        self.pairs = Arc::new(pairs);
+        while let Some(done) = self.rounds.join_next().await {
+            self.finish(done.expect("a round neither panics nor is aborted"))?;
+        }
+        Ok(Arc::clone(&self.pairs))
+    }
+
     /// Makes the destination the source at exactly one time, and returns that time. Until
     /// [`Lead::go_on`] nothing more is applied.
     ///

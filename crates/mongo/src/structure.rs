@@ -48,10 +48,19 @@ pub(crate) async fn modify_options(to: &Handle, had: &Document, wanted: &Documen
         ("validator", Bson::Document(doc! {})),
         ("validationLevel", "strict".into()),
         ("validationAction", "error".into()),
+        ("changeStreamPreAndPostImages", Bson::Document(doc! {"enabled": false})),
+        ("expireAfterSeconds", "off".into()),
     ];
     for (field, default) in none {
         if had.get(field) != wanted.get(field) {
             command.insert(field, wanted.get(field).cloned().unwrap_or(default));
+        }
+    }
+    for (field, changed) in [("size", "cappedSize"), ("max", "cappedMax")] {
+        if let (Some(had), Some(wanted)) = (had.get(field), wanted.get(field))
+            && had != wanted
+        {
+            command.insert(changed, wanted.clone());
         }
     }
     if command.len() == 1 {
