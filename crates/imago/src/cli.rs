@@ -78,6 +78,8 @@ pub enum Verb {
     Verify(cmd::verify::Args),
     /// Copy again the documents that `verify` found different.
     Repair(cmd::repair::Args),
+    /// Measure what Imago costs, beside what the servers alone need.
+    Bench(cmd::bench::Args),
     /// Print a completion script for a shell.
     Completions(cmd::completions::Args),
     /// Drive a collection with a realistic workload, and check what it left behind.
@@ -94,6 +96,7 @@ impl Verb {
             Verb::Cutover(args) => Box::pin(cmd::cutover::run(args, context)).await,
             Verb::Verify(args) => Box::pin(cmd::verify::run(args, context)).await,
             Verb::Repair(args) => Box::pin(cmd::repair::run(args, context)).await,
+            Verb::Bench(args) => Box::pin(cmd::bench::run(args, context)).await,
             Verb::Completions(args) => Box::pin(cmd::completions::run(args, context)).await,
             Verb::Load(args) => Box::pin(cmd::load::run(args, context)).await,
         }
