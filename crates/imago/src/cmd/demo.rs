@@ -189,10 +189,8 @@ async fn show(args: &Args, context: &Context) -> Result<(), Failure> {
     ));
     tokio::time::sleep(Duration::from_secs(args.idle_s)).await;
     load.control().stop();
-    let (load_report, _) = load
-        .finish()
-        .await
-        .map_err(|error| Failure::from_error(Exit::Failed, "load", &error))?;
+    let (load_report, _) =
+        load.finish().await.map_err(|error| Failure::from_error(Exit::Failed, "load", &error))?;
     say("traffic ended; checking every acknowledged operation against the new cluster");
     let (verdict, latencies) =
         Box::pin(check(&history, &target, copy_began_ns, copy_ended_ns)).await?;
