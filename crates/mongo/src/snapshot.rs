@@ -284,8 +284,7 @@ impl SliceCopy<'_> {
     }
 
     fn batch_size(&self) -> i32 {
-        let average =
-            if self.documents == 0 { 1_024 } else { (self.bytes / self.documents).max(1) };
+        let average = self.bytes.checked_div(self.documents).unwrap_or(1_024).max(1);
         i32::try_from((BATCH_BYTES / average).clamp(1, 20_000)).expect("at most 20,000")
     }
 
