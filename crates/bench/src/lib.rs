@@ -1,4 +1,68 @@
 //! Measurements: one file per published table or figure, one per comparison with a peer. Each
 //! figure is a ratio to a floor or a peer that was measured in the same run.
 //!
+//! The idea: seconds say more about a machine than about a program. So each benchmark starts real
+//! clusters, measures what the servers alone need for the work (the floor) and what Imago needs for
+//! it, one right after the other, and tells the ratio; of several such pairs, the median. Imago is
+//! measured as users have it: as a process of its own, from its start to its end.
+//!
 //! What this crate must not know: flags and terminals.
+
+pub mod copy;
+pub mod error;
+mod fill;
+mod ground;
+mod lag;
+mod operations;
+mod peer;
+mod process;
+pub mod replay;
+mod scan;
+pub mod statistics;
+pub mod subject;
+pub mod verify;
+
+use serde::Serialize;
+
+/// How large a benchmark is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Size {
+    /// Documents of the copied or compared collection.
+    pub documents: u64,
+    /// The size of one document as stored.
+    pub size_bytes: u32,
+    /// How often everything is measured; figures are medians.
+    pub runs: u32,
+}
+
+/// What the figures were measured with.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Setting {
+    /// How large the benchmark was.
+    #[serde(flatten)]
+    pub size: Size,
+    /// Processor cores that this process may use, shared with the servers.
+    pub cores: usize,
+    /// The servers' cache, each.
+    pub cache_mb: u32,
+    /// Whether this is an optimised build. Figures of another build say nothing of the product.
+    pub is_optimised: bool,
+}
+
+impl Setting {
+    fn of(size: Size) -> Self {
+        Self {
+            size,
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            cache_mb: ground::CACHE_MB,
+            is_optimised: !cfg!(debug_assertions),
+        }
+    }
+}
+
+/// The benchmarks: name, and what is measured.
+pub const BENCHMARKS: [(&str, &str); 3] = [
+    ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
+    ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
+    ("verify", "a full verification, against only reading both sides"),
+];

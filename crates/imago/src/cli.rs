@@ -65,6 +65,7 @@ pub enum ProgressMode {
 
 /// The verbs; one module of [`cmd`] each.
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "made once, from what was typed")]
 pub enum Verb {
     /// Look at jobs and steer them, from any machine.
     Job(cmd::job::Args),
@@ -80,6 +81,8 @@ pub enum Verb {
     Repair(cmd::repair::Args),
     /// Watch a busy collection move between two real clusters on this machine.
     Demo(cmd::demo::Args),
+    /// Measure what Imago costs, beside what the servers alone need.
+    Bench(cmd::bench::Args),
     /// Print a completion script for a shell.
     Completions(cmd::completions::Args),
     /// Drive a collection with a realistic workload, and check what it left behind.
@@ -97,6 +100,7 @@ impl Verb {
             Verb::Demo(args) => Box::pin(cmd::demo::run(args, context)).await,
             Verb::Verify(args) => Box::pin(cmd::verify::run(args, context)).await,
             Verb::Repair(args) => Box::pin(cmd::repair::run(args, context)).await,
+            Verb::Bench(args) => Box::pin(cmd::bench::run(args, context)).await,
             Verb::Completions(args) => Box::pin(cmd::completions::run(args, context)).await,
             Verb::Load(args) => Box::pin(cmd::load::run(args, context)).await,
         }

@@ -12,6 +12,7 @@
 //! the checkpoint ([`State`]).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bson::{Document, RawDocumentBuf, Timestamp, doc};
@@ -25,6 +26,7 @@ use imago_job::run::{Ending, Pace, Run, RunError};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::changes::Start;
 use crate::collection::{Definition, Handle};
@@ -34,6 +36,7 @@ use crate::error::{Error, Result};
 use crate::journal::MongoJournal;
 use crate::lead::{Checkpoint, Lead, Parts};
 use crate::leases::{Leases, WRITE_TIME_MAX};
+use crate::monitor::{self, Applied};
 use crate::preflight::{self, Plan};
 use crate::prepare::prepare;
 use crate::snapshot::{Counters, Worker, count_filtered};
@@ -229,6 +232,8 @@ pub struct Copying<'a> {
     reported: Instant,
     saved: Instant,
     began: Instant,
+    applied: Applied,
+    _watches: Vec<AbortOnDropHandle<()>>,
 }
 
 impl<'a> Copying<'a> {
@@ -284,8 +289,17 @@ impl<'a> Copying<'a> {
             await_max: options.await_max,
         })
         .await?;
+        let applied = Applied::default();
+        let watches = monitor::watch(
+            clusters,
+            run.control().clone(),
+            run.reporter().clone(),
+            Arc::clone(&applied),
+        );
         let now = Instant::now();
         Ok(Self {
+            applied,
+            _watches: watches,
             clusters,
             run,
             plan,
@@ -464,6 +478,7 @@ impl<'a> Copying<'a> {
     pub async fn save(&mut self) -> Result<()> {
         if let Some(checkpoint) = self.lead.checkpoint() {
             note(&mut self.state, &checkpoint);
+            self.applied.store(checkpoint.time.time, Ordering::Relaxed);
             save(self.run, &self.state).await?;
         }
         self.saved = Instant::now();

@@ -16,6 +16,7 @@ pub mod journal;
 pub mod lead;
 pub mod leases;
 pub mod load;
+pub mod monitor;
 pub mod namespace;
 pub mod order;
 pub mod preflight;

@@ -32,7 +32,7 @@ pub(crate) async fn modify_index(to: &Handle, index: &Document) -> Result<()> {
         }
     }
     let command = doc! {"collMod": &to.ns.coll, "index": change};
-    match to.endpoint.run(&to.ns.db, command).await {
+    match to.endpoint.run_at_length(&to.ns.db, command).await {
         Ok(_) => Ok(()),
         Err(error) if error.is_transient() => Err(error),
         Err(_) => {
@@ -57,5 +57,5 @@ pub(crate) async fn modify_options(to: &Handle, had: &Document, wanted: &Documen
     if command.len() == 1 {
         return Ok(());
     }
-    to.endpoint.run(&to.ns.db, command).await.map(|_| ())
+    to.endpoint.run_at_length(&to.ns.db, command).await.map(|_| ())
 }

@@ -1,5 +1,6 @@
 //! The verbs: one module each, exposing `Args` (what may be typed) and `run` (what it does).
 
+pub mod bench;
 pub mod completions;
 pub mod copy;
 pub mod cutover;

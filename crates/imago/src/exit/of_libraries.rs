@@ -31,6 +31,18 @@ impl From<JournalError> for Failure {
     }
 }
 
+impl From<imago_bench::error::Error> for Failure {
+    fn from(error: imago_bench::error::Error) -> Self {
+        use imago_bench::error::Error as Bench;
+        let (exit, code) = match &error {
+            Bench::Size(_) => (Exit::Usage, "usage"),
+            Bench::Testbed(_) => (Exit::Precondition, "testbed"),
+            _ => (Exit::Failed, "benchmark"),
+        };
+        Self::from_error(exit, code, &error)
+    }
+}
+
 fn of_cluster(error: &Error) -> (Exit, &'static str) {
     let code = match error {
         Error::Journal(error) => return of_journal(error),

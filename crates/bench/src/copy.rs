@@ -1,0 +1,128 @@
+//! Copy: a collection from one replica set to another, until the copy has caught up.
+//!
+//! The floor is what any copy ends with: the same documents, in memory already, inserted by two
+//! writers with majority acknowledgement. The copy besides reads them, cuts, leases, keeps its
+//! state, follows the changes, and starts and ends a process; all of that is in its time.
+
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::fill::{self, Commands};
+use crate::ground::{DB, FLOOR_DB, Ground, require};
+use crate::peer::{self, Peer};
+use crate::process::Measured;
+use crate::statistics::Figure;
+use crate::subject::{self, Subject};
+use crate::{Setting, Size};
+
+/// What was measured; seconds and ratios are medians of the runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// `copy`.
+    pub benchmark: &'static str,
+    /// What it was measured with.
+    #[serde(flatten)]
+    pub setting: Setting,
+    /// The copy's time, of that of only inserting.
+    pub ratio_to_floor: f64,
+    /// CPU time of the copying process, of that of both servers meanwhile.
+    pub client_cpu_ratio: f64,
+    /// The largest resident memory of the copying process in any run, in MB (1,000,000 bytes).
+    pub client_rss_mb_max: f64,
+    /// From the start of the copying process to its end.
+    pub seconds: f64,
+    /// Inserting the same documents from memory.
+    pub floor_seconds: f64,
+    /// How far the runs lie apart.
+    pub spread: Spread,
+    /// The same by other programs, where found on `PATH`.
+    pub peers: Vec<Peer>,
+}
+
+/// The figures with their extremes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// See [`Report::ratio_to_floor`].
+    pub ratio_to_floor: Figure,
+    /// See [`Report::client_cpu_ratio`].
+    pub client_cpu_ratio: Figure,
+    /// See [`Report::seconds`].
+    pub seconds: Figure,
+    /// See [`Report::floor_seconds`].
+    pub floor_seconds: Figure,
+}
+
+struct OneRun {
+    floor_s: f64,
+    copy_s: f64,
+    cpu_ratio: f64,
+    peak_mb: f64,
+}
+
+/// Measures.
+///
+/// # Errors
+/// When a cluster cannot be started, or the work that is measured fails or is wrong.
+pub async fn run(size: Size, commands: &subject::Commands) -> Result<Report> {
+    if size.documents < 2 || size.runs == 0 {
+        return Err(Error::Size("a copy needs at least 2 documents and 1 run".into()));
+    }
+    let documents = fill::inserts(size)?;
+    let ground = Box::pin(Ground::start()).await?;
+    Box::pin(fill::send(&ground.source, DB, &documents)).await?;
+    let mut runs = Vec::new();
+    for _ in 0..size.runs {
+        runs.push(Box::pin(one(&ground, size, &documents, commands)).await?);
+    }
+    let floor_seconds = Figure::of(runs.iter().map(|run| run.floor_s));
+    let peers = Box::pin(peer::copy(&ground, size, floor_seconds.median)).await?;
+    let spread = Spread {
+        ratio_to_floor: Figure::of(runs.iter().map(|run| run.copy_s / run.floor_s)),
+        client_cpu_ratio: Figure::of(runs.iter().map(|run| run.cpu_ratio)),
+        seconds: Figure::of(runs.iter().map(|run| run.copy_s)),
+        floor_seconds,
+    };
+    Ok(Report {
+        benchmark: "copy",
+        setting: Setting::of(size),
+        ratio_to_floor: spread.ratio_to_floor.median,
+        client_cpu_ratio: spread.client_cpu_ratio.median,
+        client_rss_mb_max: Figure::of(runs.iter().map(|run| run.peak_mb)).max,
+        seconds: spread.seconds.median,
+        floor_seconds: floor_seconds.median,
+        spread,
+        peers,
+    })
+}
+
+async fn one(
+    ground: &Ground,
+    size: Size,
+    documents: &Commands,
+    commands: &subject::Commands,
+) -> Result<OneRun> {
+    ground.clear(FLOOR_DB).await?;
+    let floor_s = Box::pin(fill::send(&ground.destination, FLOOR_DB, documents)).await?;
+    ground.clear(FLOOR_DB).await?;
+
+    let used_before = ground.servers_cpu_s()?;
+    let command = commands(&Subject::Copy, &ground.ends());
+    let copied = Box::pin(Measured::start("a copy", command)?.end(0)).await?;
+    let servers_s = ground.servers_cpu_s()? - used_before;
+    require(&ground.destination, DB, size.documents).await?;
+    ground.clear(DB).await?;
+    tracing::info!(
+        floor_s,
+        copy_s = copied.wall_s,
+        client_cpu_s = copied.cpu_s,
+        servers_cpu_s = servers_s,
+        client_rss_mb = copied.peak_mb,
+        "one run of the copy"
+    );
+    Ok(OneRun {
+        floor_s,
+        copy_s: copied.wall_s,
+        cpu_ratio: copied.cpu_s / servers_s,
+        peak_mb: copied.peak_mb,
+    })
+}

@@ -1,0 +1,57 @@
+//! Why a benchmark has no figures.
+
+/// The result of this crate's operations.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a benchmark has no figures.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The size makes no sense.
+    #[error("{0}")]
+    Size(String),
+    /// The clusters could not be started.
+    #[error("the benchmark's clusters cannot be started: {0}")]
+    Testbed(#[from] imago_testbed::Error),
+    /// A server refused what the benchmark itself asked of it.
+    #[error("a server of the benchmark refused: {0}")]
+    Server(#[from] imago_mongo::error::Error),
+    /// The operating system refused something about a measured process.
+    #[error("cannot {doing}: {cause}")]
+    Process {
+        /// What was tried, on what.
+        doing: String,
+        /// Why it failed.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// A measured process did not end as it should have.
+    #[error("{what} ended with {status} instead of {wanted}: {said}")]
+    Ended {
+        /// What it was to do.
+        what: String,
+        /// How it ended.
+        status: String,
+        /// How it should have ended.
+        wanted: String,
+        /// Its last words.
+        said: String,
+    },
+    /// Something did not happen in time.
+    #[error("{what} did not happen within {bound_s} s")]
+    TimedOut {
+        /// What was waited for.
+        what: String,
+        /// The bound.
+        bound_s: u64,
+    },
+    /// The work that was measured was not done right, so that its time means nothing.
+    #[error("the measured work is wrong: {0}")]
+    Wrong(String),
+}
+
+/// Turns an error of the operating system into one that says what was tried.
+pub(crate) fn process(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
+    let doing = doing.into();
+    move |cause| Error::Process { doing, cause }
+}

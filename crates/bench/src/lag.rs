@@ -1,0 +1,143 @@
+//! The lag of a job that follows a steady load: as the job tells it, and by markers.
+//!
+//! Two writers send what each twenty milliseconds ask for, by a schedule that does not wait for
+//! slow answers. Twice a second a marker is inserted at the source, and looked for at the
+//! destination until it is there. What the job tells could be wrong; a marker cannot.
+
+use std::time::{Duration, Instant};
+
+use bson::{Document, doc};
+use serde::Serialize;
+use tokio::task::JoinSet;
+
+use crate::error::{Error, Result};
+use crate::fill::{Command, send_one};
+use crate::ground::{COLL, DB, Ground};
+use crate::operations::Operations;
+use crate::process::Measured;
+use crate::replay::Steady;
+use crate::subject::{Commands, Subject};
+
+const WRITE_EVERY: Duration = Duration::from_millis(20);
+const MARK_EVERY: Duration = Duration::from_millis(500);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The longest that the job may take to begin, or a marker to arrive.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+/// What a process ends with that was interrupted and can go on.
+const INTERRUPTED: i32 = 5;
+
+/// How the lag was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Lag {
+    /// Writes per second that were acknowledged.
+    pub writes_per_s: f64,
+    /// For how long, in seconds.
+    pub seconds: f64,
+    /// The largest lag that the job told.
+    pub told_ms_max: f64,
+    /// How often it told one.
+    pub told: usize,
+    /// The longest time from a marker's acknowledgement at the source to its being seen at the
+    /// destination.
+    pub marker_ms_max: f64,
+    /// How many markers there were.
+    pub markers: usize,
+}
+
+/// Measures the lag of `job`, which nobody works at yet.
+pub(crate) async fn measure(
+    ground: &Ground,
+    operations: &mut Operations,
+    job: &str,
+    steady: Steady,
+    commands: &Commands,
+) -> Result<Lag> {
+    let subject = Subject::Follow { job: job.to_owned() };
+    let follower = Measured::start("following", commands(&subject, &ground.ends()))?;
+    // One marker that arrives says that the job is at work, and has nothing left to catch up with.
+    Box::pin(mark(ground, 0)).await?;
+    let told_before = follower.progress().len();
+
+    let ticks = steady.duration.as_millis() / WRITE_EVERY.as_millis();
+    let per_tick = steady.rate_per_s * WRITE_EVERY.as_millis() as u64 / 1_000;
+    let mut shares: [Vec<Vec<Command>>; 2] = Default::default();
+    for _ in 0..ticks {
+        for (share, group) in shares.iter_mut().zip(operations.group(per_tick)) {
+            share.push(group);
+        }
+    }
+    let began = Instant::now();
+    let mut writers = JoinSet::new();
+    for share in shares {
+        let source = ground.source.clone();
+        writers.spawn(async move {
+            let mut written = 0;
+            for (tick, commands) in (0_u32..).zip(&share) {
+                tokio::time::sleep_until((began + WRITE_EVERY * tick).into()).await;
+                for command in commands {
+                    Box::pin(send_one(&source, DB, command)).await?;
+                    written += command.len;
+                }
+            }
+            Ok::<u64, Error>(written)
+        });
+    }
+    let (mut marker_ms_max, mut markers) = (0.0_f64, 0);
+    while began.elapsed() < steady.duration {
+        markers += 1;
+        marker_ms_max = marker_ms_max.max(Box::pin(mark(ground, markers)).await?);
+        tokio::time::sleep_until((began + MARK_EVERY * markers).into()).await;
+    }
+    let mut written = 0;
+    while let Some(done) = writers.join_next().await {
+        written += done.expect("a writer neither panics nor is aborted")?;
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let told = follower.progress().split_off(told_before);
+    follower.interrupt()?;
+    Box::pin(follower.end(INTERRUPTED)).await?;
+    let lags = told.iter().filter_map(|progress| progress.lag_ms);
+    let Some(told_ms_max) = lags.max() else {
+        return Err(Error::Wrong("the job told no lag while it followed".into()));
+    };
+    Ok(Lag {
+        writes_per_s: written as f64 / seconds,
+        seconds,
+        told_ms_max: told_ms_max as f64,
+        told: told.len(),
+        marker_ms_max,
+        markers: markers as usize,
+    })
+}
+
+/// Inserts a marker at the source and returns the milliseconds after which the destination has it.
+async fn mark(ground: &Ground, number: u32) -> Result<f64> {
+    let id = format!("marker-{number}");
+    let insert = doc! {
+        "insert": COLL, "documents": [{"_id": &id}], "writeConcern": {"w": "majority"},
+    };
+    ground.source.run(DB, insert).await?;
+    let began = Instant::now();
+    let find = doc! {
+        "find": COLL, "filter": {"_id": &id}, "limit": 1, "singleBatch": true,
+        "readConcern": {"level": "majority"},
+    };
+    loop {
+        let reply = ground.destination.run(DB, find.clone()).await?;
+        if has_document(&reply) {
+            return Ok(began.elapsed().as_secs_f64() * 1e3);
+        }
+        if began.elapsed() > WAIT_MAX {
+            return Err(Error::TimedOut {
+                what: format!("{id}'s arrival at the destination"),
+                bound_s: WAIT_MAX.as_secs(),
+            });
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn has_document(reply: &Document) -> bool {
+    let batch = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
+    batch.is_ok_and(|batch| !batch.is_empty())
+}

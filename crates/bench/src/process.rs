@@ -1,0 +1,222 @@
+//! A measured process: its time, its CPU time, its largest memory, and what it said.
+//!
+//! CPU time is read from `/proc/PID/stat` when the process has ended but nobody has waited for it
+//! yet: the kernel keeps the final account until then.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use imago_job::event::{Body, Event, Progress};
+use imago_testbed::process::{ProcessId, Signal};
+
+use crate::error::{Error, Result, process};
+
+/// Between looks at the process; what is measured takes at least a second.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The longest that one measured process may take.
+const RUN_MAX: Duration = Duration::from_secs(1800);
+/// Linux counts CPU time in hundredths of a second for user space, whatever its own tick is.
+const TICKS_PER_S: f64 = 100.0;
+const SAID_MAX: usize = 20;
+
+/// CPU time of a process so far, in seconds; nothing when there is no such process.
+pub(crate) fn cpu_s(pid: u32) -> Option<f64> {
+    parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?).map(|stat| stat.cpu_s)
+}
+
+struct Stat {
+    state: char,
+    cpu_s: f64,
+}
+
+fn parse_stat(stat: &str) -> Option<Stat> {
+    // The second field is the program's name in parentheses and may hold anything.
+    let fields: Vec<&str> = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
+    let ticks = |index: usize| fields.get(index)?.parse::<f64>().ok();
+    let cpu_s = (ticks(11)? + ticks(12)?) / TICKS_PER_S;
+    Some(Stat { state: fields.first()?.chars().next()?, cpu_s })
+}
+
+fn parse_peak_mb(status: &str) -> Option<f64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024.0 / 1e6)
+}
+
+/// What a process said on stderr.
+#[derive(Default)]
+struct Heard {
+    progress: Vec<Progress>,
+    last: Vec<String>,
+}
+
+/// A process that is being measured. Dropping it kills it.
+pub(crate) struct Measured {
+    what: String,
+    child: Child,
+    began: Instant,
+    peak_mb: f64,
+    heard: Arc<Mutex<Heard>>,
+    readers: Option<(JoinHandle<()>, JoinHandle<Vec<u8>>)>,
+}
+
+/// What was measured.
+pub(crate) struct Ended {
+    pub wall_s: f64,
+    pub cpu_s: f64,
+    pub peak_mb: f64,
+    /// What it printed on stdout.
+    pub output: Vec<u8>,
+}
+
+impl Measured {
+    pub(crate) fn start(what: impl Into<String>, mut command: Command) -> Result<Self> {
+        let what = what.into();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let began = Instant::now();
+        let mut child = imago_testbed::process::spawn(command)
+            .map_err(process(format!("start the process for {what}")))?;
+        let heard = Arc::new(Mutex::new(Heard::default()));
+        let stderr = child.stderr.take().expect("stderr is piped");
+        let mut stdout = child.stdout.take().expect("stdout is piped");
+        let to = Arc::clone(&heard);
+        let listener = std::thread::spawn(move || listen(stderr, &to));
+        let reader = std::thread::spawn(move || {
+            let mut output = Vec::new();
+            // A pipe that breaks ends the output; the exit status tells the rest.
+            let _ = stdout.read_to_end(&mut output);
+            output
+        });
+        let readers = Some((listener, reader));
+        Ok(Self { what, child, began, peak_mb: 0.0, heard, readers })
+    }
+
+    /// The progress reports so far.
+    pub(crate) fn progress(&self) -> Vec<Progress> {
+        lock(&self.heard).progress.clone()
+    }
+
+    /// Asks the process to stop, as Ctrl-C does.
+    pub(crate) fn interrupt(&self) -> Result<()> {
+        let doing = || format!("interrupt {}", self.what);
+        let Some(id) = ProcessId::of(self.child.id()) else { return Ok(()) };
+        id.signal(Signal::INT).map(|_| ()).map_err(process(doing()))
+    }
+
+    /// Waits for its end, which must be with exit code `wanted`.
+    pub(crate) async fn end(mut self, wanted: i32) -> Result<Ended> {
+        let pid = self.child.id();
+        let cpu_s = loop {
+            if let Some(cpu_s) = self.look(pid)? {
+                break cpu_s;
+            }
+            if self.began.elapsed() > RUN_MAX {
+                return Err(Error::TimedOut {
+                    what: format!("the end of {}", self.what),
+                    bound_s: RUN_MAX.as_secs(),
+                });
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        };
+        let wall_s = self.began.elapsed().as_secs_f64();
+        let doing = || format!("wait for {}", self.what);
+        let status = self.child.wait().map_err(process(doing()))?;
+        let (listener, reader) = self.readers.take().expect("it ends once");
+        listener.join().expect("the listener does not panic");
+        let output = reader.join().expect("the reader does not panic");
+        let heard = std::mem::take(&mut *lock(&self.heard));
+        if status.code() != Some(wanted) {
+            return Err(Error::Ended {
+                what: self.what.clone(),
+                status: status.to_string(),
+                wanted: format!("exit code {wanted}"),
+                said: heard.last.join("\n"),
+            });
+        }
+        Ok(Ended { wall_s, cpu_s, peak_mb: self.peak_mb, output })
+    }
+
+    /// The final CPU time, once the process has ended.
+    fn look(&mut self, pid: u32) -> Result<Option<f64>> {
+        let read = |file: &str| {
+            let path = format!("/proc/{pid}/{file}");
+            std::fs::read_to_string(&path).map_err(process(format!("read {path}")))
+        };
+        let stat = read("stat")?;
+        let stat = parse_stat(&stat)
+            .ok_or_else(|| Error::Wrong(format!("/proc/{pid}/stat is not readable: {stat}")))?;
+        if let Some(mb) = parse_peak_mb(&read("status")?) {
+            self.peak_mb = self.peak_mb.max(mb);
+        }
+        Ok((stat.state == 'Z').then_some(stat.cpu_s))
+    }
+}
+
+impl Drop for Measured {
+    fn drop(&mut self) {
+        // It fails only for a process that has ended, which is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn listen(stderr: impl Read, to: &Mutex<Heard>) {
+    for line in BufReader::new(stderr).lines() {
+        let Ok(line) = line else { return };
+        let mut heard = lock(to);
+        if let Ok(Event { body: Body::Progress(progress), .. }) = serde_json::from_str(&line) {
+            heard.progress.push(*progress);
+            continue;
+        }
+        if heard.last.len() == SAID_MAX {
+            heard.last.remove(0);
+        }
+        heard.last.push(line);
+    }
+}
+
+fn lock(heard: &Mutex<Heard>) -> MutexGuard<'_, Heard> {
+    heard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_that_of_user_and_system() {
+        let stat = "77 (a) b) Z 1 77 77 0 -1 4194560 5 0 0 0 250 30 0 0 20 0 1 0 99 0 0";
+        let stat = parse_stat(stat).unwrap();
+        assert_eq!((stat.state, stat.cpu_s.to_bits()), ('Z', 2.8_f64.to_bits()));
+    }
+
+    #[test]
+    fn the_largest_memory_is_read_in_mb() {
+        let status = "Name:\timago\nVmPeak:\t  999 kB\nVmHWM:\t    1000 kB\n";
+        assert_eq!(parse_peak_mb(status).map(f64::to_bits), Some(1.024_f64.to_bits()));
+        assert_eq!(parse_peak_mb("Name:\timago\n"), None);
+    }
+
+    #[tokio::test]
+    async fn a_process_that_burns_a_second_is_charged_for_it() {
+        let mut command = Command::new("sh");
+        let burn = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; echo done";
+        command.args(["-c", burn]);
+        let ended = Measured::start("burning", command).unwrap().end(0).await.unwrap();
+        assert_eq!(ended.output, b"done\n");
+        assert!(ended.cpu_s > 0.05, "{}", ended.cpu_s);
+        assert!(ended.cpu_s < ended.wall_s + 0.05, "one thread uses one core");
+        assert!(ended.peak_mb > 0.3, "{}", ended.peak_mb);
+    }
+
+    #[tokio::test]
+    async fn a_process_that_ends_otherwise_than_wanted_is_an_error() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo broken >&2; exit 7"]);
+        let error = Measured::start("ending", command).unwrap().end(0).await.err().unwrap();
+        assert!(matches!(&error, Error::Ended { said, .. } if said == "broken"), "{error}");
+    }
+}

@@ -1,0 +1,167 @@
+//! Replay: a job that was down while its source was written to catches up; then it follows a
+//! steady load, and its lag is measured.
+//!
+//! The floor of catching up is the same operations, in memory already, sent in bulk to a like
+//! collection by two writers. The job has only the source's stream of changes: it reads each
+//! changed document again and writes what it finds. Several changes of one document that wait
+//! together cost one write; with as many updates as documents, and half of the operations updates,
+//! that spares a fifth of the writes at most.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::fill;
+use crate::ground::{DB, FLOOR_DB, Ground, require};
+use crate::lag;
+use crate::operations::Operations;
+use crate::process::{Ended, Measured};
+use crate::statistics::Figure;
+use crate::subject::{Commands, Subject};
+use crate::{Setting, Size};
+
+/// The load under which the lag is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steady {
+    /// Writes per second, half of them updates.
+    pub rate_per_s: u64,
+    /// For how long.
+    pub duration: Duration,
+}
+
+/// What was measured; seconds, rates and ratios are medians of the runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// `replay`.
+    pub benchmark: &'static str,
+    /// What it was measured with; `documents` is what the collection holds before any operation.
+    #[serde(flatten)]
+    pub setting: Setting,
+    /// Updates and inserts of one run.
+    pub operations: u64,
+    /// The rate of catching up, of that of bulk writes from memory; more is better.
+    pub ratio_to_bulk_apply: f64,
+    /// From the start of the resumed process to its end.
+    pub seconds: f64,
+    /// The same operations in bulk from memory.
+    pub bulk_apply_seconds: f64,
+    /// Operations per second while catching up.
+    pub rate_per_s: f64,
+    /// CPU time of the process, of that of both servers meanwhile.
+    pub client_cpu_ratio: f64,
+    /// The largest resident memory of the process in any run, in MB.
+    pub client_rss_mb_max: f64,
+    /// The largest lag under the steady load: of those that the job tells, and of markers.
+    pub lag_ms_max: f64,
+    /// How the lag was measured.
+    pub lag: lag::Lag,
+    /// How far the runs lie apart.
+    pub spread: Spread,
+}
+
+/// The figures with their extremes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// See [`Report::ratio_to_bulk_apply`].
+    pub ratio_to_bulk_apply: Figure,
+    /// See [`Report::seconds`].
+    pub seconds: Figure,
+    /// See [`Report::bulk_apply_seconds`].
+    pub bulk_apply_seconds: Figure,
+}
+
+struct OneRun {
+    floor_s: f64,
+    replay_s: f64,
+    cpu_ratio: f64,
+    peak_mb: f64,
+}
+
+/// Measures: `size.documents` documents, and as many operations in each run.
+///
+/// # Errors
+/// When a cluster cannot be started, or the work that is measured fails or is wrong.
+pub async fn run(size: Size, steady: Steady, commands: &Commands) -> Result<Report> {
+    if size.documents < 2 || size.runs == 0 {
+        return Err(Error::Size("a replay needs at least 2 documents and 1 run".into()));
+    }
+    let documents = fill::inserts(size)?;
+    let ground = Box::pin(Ground::start()).await?;
+    Box::pin(fill::send(&ground.source, DB, &documents)).await?;
+    Box::pin(fill::send(&ground.destination, FLOOR_DB, &documents)).await?;
+    drop(documents);
+    let command = commands(&Subject::Copy, &ground.ends());
+    let job = job_of(&Box::pin(Measured::start("a copy", command)?.end(0)).await?)?;
+
+    let mut operations = Operations::new(fill::schema(size.size_bytes)?, size.documents);
+    let mut runs = Vec::new();
+    for _ in 0..size.runs {
+        runs.push(Box::pin(one(&ground, size, &mut operations, &job, commands)).await?);
+    }
+    let lag = Box::pin(lag::measure(&ground, &mut operations, &job, steady, commands)).await?;
+    let spread = Spread {
+        ratio_to_bulk_apply: Figure::of(runs.iter().map(|run| run.floor_s / run.replay_s)),
+        seconds: Figure::of(runs.iter().map(|run| run.replay_s)),
+        bulk_apply_seconds: Figure::of(runs.iter().map(|run| run.floor_s)),
+    };
+    Ok(Report {
+        benchmark: "replay",
+        setting: Setting::of(size),
+        operations: size.documents,
+        ratio_to_bulk_apply: spread.ratio_to_bulk_apply.median,
+        seconds: spread.seconds.median,
+        bulk_apply_seconds: spread.bulk_apply_seconds.median,
+        rate_per_s: size.documents as f64 / spread.seconds.median,
+        client_cpu_ratio: Figure::of(runs.iter().map(|run| run.cpu_ratio)).median,
+        client_rss_mb_max: Figure::of(runs.iter().map(|run| run.peak_mb)).max,
+        lag_ms_max: lag.told_ms_max.max(lag.marker_ms_max),
+        lag,
+        spread,
+    })
+}
+
+async fn one(
+    ground: &Ground,
+    size: Size,
+    operations: &mut Operations,
+    job: &str,
+    commands: &Commands,
+) -> Result<OneRun> {
+    let bulk = operations.bulk(size.documents);
+    Box::pin(fill::send(&ground.source, DB, &bulk)).await?;
+    ground.rest().await?;
+    let floor_s = Box::pin(fill::send(&ground.destination, FLOOR_DB, &bulk)).await?;
+    ground.rest().await?;
+
+    let used_before = ground.servers_cpu_s()?;
+    let subject = Subject::CatchUp { job: job.to_owned() };
+    let command = commands(&subject, &ground.ends());
+    let replayed = Box::pin(Measured::start("catching up", command)?.end(0)).await?;
+    let servers_s = ground.servers_cpu_s()? - used_before;
+    require(&ground.destination, DB, operations.documents()).await?;
+    ground.rest().await?;
+    tracing::info!(
+        floor_s,
+        replay_s = replayed.wall_s,
+        client_cpu_s = replayed.cpu_s,
+        servers_cpu_s = servers_s,
+        client_rss_mb = replayed.peak_mb,
+        "one run of the replay"
+    );
+    Ok(OneRun {
+        floor_s,
+        replay_s: replayed.wall_s,
+        cpu_ratio: replayed.cpu_s / servers_s,
+        peak_mb: replayed.peak_mb,
+    })
+}
+
+fn job_of(ended: &Ended) -> Result<String> {
+    let result: Option<serde_json::Value> = serde_json::from_slice(&ended.output).ok();
+    let job = result.as_ref().and_then(|result| result["job"].as_str());
+    job.map(str::to_owned).ok_or_else(|| {
+        let said = String::from_utf8_lossy(&ended.output).into_owned();
+        Error::Wrong(format!("the copy did not name its job: {said:?}"))
+    })
+}

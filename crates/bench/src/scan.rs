@@ -1,0 +1,43 @@
+//! Only reading: the floor of whatever has to read everything.
+//!
+//! Batches are counted, not parsed. Each side is read in the order in which its documents lie,
+//! which no other order can beat, by one cursor that asks for as much as an answer may hold.
+
+use std::time::Instant;
+
+use bson::rawdoc;
+use futures_util::StreamExt;
+use imago_mongo::endpoint::Endpoint;
+use imago_mongo::error::Error as ServerError;
+
+use crate::error::{Error, Result};
+use crate::ground::{COLL, DB, Ground};
+
+/// Reads both sides at the same time and returns the seconds that it took.
+pub(crate) async fn both(ground: &Ground, bytes_min: u64) -> Result<f64> {
+    let began = Instant::now();
+    let read = (Box::pin(side(&ground.source)), Box::pin(side(&ground.destination)));
+    let (source, destination) = tokio::try_join!(read.0, read.1)?;
+    let seconds = began.elapsed().as_secs_f64();
+    for bytes in [source, destination] {
+        if bytes < bytes_min {
+            return Err(Error::Wrong(format!("{bytes} bytes were read, not {bytes_min}")));
+        }
+    }
+    Ok(seconds)
+}
+
+async fn side(endpoint: &Endpoint) -> Result<u64> {
+    let failed = |error| ServerError::server("reading a collection", error);
+    let db = endpoint.client().database(DB);
+    let find = rawdoc! {
+        "find": COLL, "batchSize": i32::MAX, "readConcern": {"level": "majority"},
+    };
+    let cursor = db.run_raw_cursor_command(find).batch_size(u32::MAX >> 1).batch().await;
+    let mut cursor = cursor.map_err(failed)?;
+    let mut bytes = 0;
+    while let Some(batch) = cursor.next().await {
+        bytes += batch.map_err(failed)?.as_raw_document().as_bytes().len() as u64;
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,49 @@
+//! Medians, and how far single runs lie from them.
+
+use serde::Serialize;
+
+/// A figure over several runs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// The median: half of the runs lie below it.
+    pub median: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Figure {
+    /// The figure of these values.
+    ///
+    /// # Panics
+    /// If there is none: a benchmark measures at least once.
+    #[must_use]
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        assert!(!values.is_empty(), "a figure has at least one value");
+        let middle = values.len() / 2;
+        let median = if values.len() % 2 == 1 {
+            values[middle]
+        } else {
+            f64::midpoint(values[middle - 1], values[middle])
+        };
+        Self { median, min: values[0], max: values[values.len() - 1] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Figure;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(Figure::of([3.0, 1.0, 2.0]), Figure { median: 2.0, min: 1.0, max: 3.0 });
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
+        assert_eq!(Figure::of([8.0, 1.0, 2.0, 4.0]).median.to_bits(), 3.0_f64.to_bits());
+    }
+}

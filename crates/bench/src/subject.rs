@@ -1,0 +1,37 @@
+//! What is measured: Imago's own commands, as processes.
+
+use std::process::Command;
+use std::sync::Arc;
+
+/// A command of Imago. All report their events on stderr as JSON, and their result on stdout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// Copies a collection until the copy has caught up.
+    Copy,
+    /// Goes on with a job until it has caught up.
+    CatchUp {
+        /// The job.
+        job: String,
+    },
+    /// Goes on with a job until it is interrupted.
+    Follow {
+        /// The job.
+        job: String,
+    },
+    /// Compares everything.
+    Verify,
+}
+
+/// The two ends of what is measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// The source's connection string.
+    pub from: String,
+    /// The destination's connection string.
+    pub to: String,
+    /// The collection, of the same name on both sides.
+    pub ns: String,
+}
+
+/// Makes the command line of a subject; who knows the flags knows how.
+pub type Commands = Arc<dyn Fn(&Subject, &Ends) -> Command + Send + Sync>;

@@ -1,0 +1,127 @@
+//! Verify: every document of both sides compared, byte for byte.
+//!
+//! The floor is only reading both sides, at the same time, without looking at what was read.
+
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::fill;
+use crate::ground::{DB, Ground};
+use crate::process::Measured;
+use crate::scan;
+use crate::statistics::Figure;
+use crate::subject::{Commands, Subject};
+use crate::{Setting, Size};
+
+/// What was measured; seconds and ratios are medians of the runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// `verify`.
+    pub benchmark: &'static str,
+    /// What it was measured with.
+    #[serde(flatten)]
+    pub setting: Setting,
+    /// The verification's time, of that of only reading both sides.
+    pub ratio_to_read_floor: f64,
+    /// From the start of the verifying process to its end.
+    pub seconds: f64,
+    /// Only reading both sides.
+    pub floor_seconds: f64,
+    /// CPU time of the verifying process, of that of both servers meanwhile.
+    pub client_cpu_ratio: f64,
+    /// The largest resident memory of the verifying process in any run, in MB.
+    pub client_rss_mb_max: f64,
+    /// How far the runs lie apart.
+    pub spread: Spread,
+}
+
+/// The figures with their extremes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// See [`Report::ratio_to_read_floor`].
+    pub ratio_to_read_floor: Figure,
+    /// See [`Report::seconds`].
+    pub seconds: Figure,
+    /// See [`Report::floor_seconds`].
+    pub floor_seconds: Figure,
+}
+
+struct OneRun {
+    floor_s: f64,
+    verify_s: f64,
+    cpu_ratio: f64,
+    peak_mb: f64,
+}
+
+/// Measures.
+///
+/// # Errors
+/// When a cluster cannot be started, or the work that is measured fails or is wrong.
+pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
+    if size.documents < 2 || size.runs == 0 {
+        return Err(Error::Size("a verification needs at least 2 documents and 1 run".into()));
+    }
+    let documents = fill::inserts(size)?;
+    let bytes = documents.iter().flatten().map(|command| command.body.as_bytes().len() as u64);
+    // The commands' own fields are no documents; a thousandth is more than they are.
+    let bytes_min = bytes.sum::<u64>() / 1_000 * 999;
+    let ground = Box::pin(Ground::start()).await?;
+    for side in [&ground.source, &ground.destination] {
+        Box::pin(fill::send(side, DB, &documents)).await?;
+    }
+    drop(documents);
+    ground.rest().await?;
+    // Nobody knows what the caches hold after filling: one reading makes all runs alike.
+    Box::pin(scan::both(&ground, bytes_min)).await?;
+    let mut runs = Vec::new();
+    for _ in 0..size.runs {
+        runs.push(Box::pin(one(&ground, size, bytes_min, commands)).await?);
+    }
+    let spread = Spread {
+        ratio_to_read_floor: Figure::of(runs.iter().map(|run| run.verify_s / run.floor_s)),
+        seconds: Figure::of(runs.iter().map(|run| run.verify_s)),
+        floor_seconds: Figure::of(runs.iter().map(|run| run.floor_s)),
+    };
+    Ok(Report {
+        benchmark: "verify",
+        setting: Setting::of(size),
+        ratio_to_read_floor: spread.ratio_to_read_floor.median,
+        seconds: spread.seconds.median,
+        floor_seconds: spread.floor_seconds.median,
+        client_cpu_ratio: Figure::of(runs.iter().map(|run| run.cpu_ratio)).median,
+        client_rss_mb_max: Figure::of(runs.iter().map(|run| run.peak_mb)).max,
+        spread,
+    })
+}
+
+async fn one(ground: &Ground, size: Size, bytes_min: u64, commands: &Commands) -> Result<OneRun> {
+    let floor_s = Box::pin(scan::both(ground, bytes_min)).await?;
+    let used_before = ground.servers_cpu_s()?;
+    let command = commands(&Subject::Verify, &ground.ends());
+    let verified = Box::pin(Measured::start("a verification", command)?.end(0)).await?;
+    let servers_s = ground.servers_cpu_s()? - used_before;
+    let compared = compared(&verified.output);
+    if compared != Some(size.documents) {
+        let wanted = size.documents;
+        return Err(Error::Wrong(format!("{compared:?} documents were compared, not {wanted}")));
+    }
+    tracing::info!(
+        floor_s,
+        verify_s = verified.wall_s,
+        client_cpu_s = verified.cpu_s,
+        servers_cpu_s = servers_s,
+        client_rss_mb = verified.peak_mb,
+        "one run of the verification"
+    );
+    Ok(OneRun {
+        floor_s,
+        verify_s: verified.wall_s,
+        cpu_ratio: verified.cpu_s / servers_s,
+        peak_mb: verified.peak_mb,
+    })
+}
+
+fn compared(output: &[u8]) -> Option<u64> {
+    let result: serde_json::Value = serde_json::from_slice(output).ok()?;
+    result["collections"].as_array()?.iter().map(|one| one["compared"].as_u64()).sum()
+}
