@@ -33,11 +33,7 @@ async fn roll_over(source: &Endpoint) {
 
 #[tokio::test]
 async fn a_resume_behind_the_oplog_says_so_and_fails() {
-    // An oplog is cut only up to the last checkpoint of its data.
-    let source = ClusterSpec {
-        oplog_mb: Some(8),
-        ..ClusterSpec::replica_set("rolled-src", 1).with_parameter("syncdelay", "1")
-    };
+    let source = ClusterSpec { oplog_mb: Some(8), ..ClusterSpec::replica_set("rolled-src", 1) };
     let stage = Stage::of(source, ClusterSpec::replica_set("rolled-dst", 1)).await;
     let mut subject = stage.collection("shop.rolled", 500, 500).await;
     let ended = subject.copy(&["--until", "caught-up"]).ended().await.with(0);
