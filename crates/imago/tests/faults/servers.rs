@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use imago_testbed::{Cluster, Relay};
+use imago_testbed::{Cluster, ClusterSpec, Relay};
 
 use crate::program::Program;
 use crate::stage::Stage;
@@ -77,4 +77,29 @@ async fn goes_on_in(copy: &mut Program, phase: &str) {
     }
     let done = copy.progress()["documents_done"].as_u64().unwrap_or(0);
     copy.copied(done + 500).await;
+}
+
+/// Commands sent to a frozen server are never answered. Its successor answers the next ones; but a
+/// process that could not give a sign of life for too long must end, in a way that can be resumed.
+#[tokio::test]
+async fn a_primary_that_freezes_for_good_does_not_hang_the_job() {
+    let destination =
+        ClusterSpec { election_timeout_ms: 2_000, ..ClusterSpec::replica_set("icy-dst", 3) };
+    let stage = Stage::of(ClusterSpec::replica_set("icy-src", 1), destination).await;
+    let subject = stage.collection("shop.icy", 8_000, 1_000).await;
+    let mut copy = subject.copy(&["--documents-s", "500", "--until", "caught-up"]);
+    let job = copy.phase("copy").await;
+    copy.copied(500).await;
+    let set = stage.destination.name();
+    let primary = stage.destination.primary(set).await.unwrap();
+    stage.destination.stop(&primary).unwrap();
+    stage.destination.primary_other_than(set, &primary).await.unwrap();
+    let ended = copy.ended().await;
+    assert!(matches!(ended.code, Some(0 | 5)), "{:?}: {}", ended.code, ended.error);
+    subject.steer("set", &job, &["--documents-s", "none"]).await;
+    // The frozen member is still among those that are asked.
+    subject.resume(&job).ended().await.with(0);
+    stage.destination.resume(&primary).unwrap();
+    stage.destination.settled(set).await.unwrap();
+    subject.prove(&job).await;
 }
