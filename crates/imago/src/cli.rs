@@ -72,10 +72,14 @@ pub enum Verb {
     Testbed(cmd::testbed::Args),
     /// Copy live collections to another cluster, and follow them there.
     Copy(cmd::copy::Args),
+    /// Move the clients to a copy, and back.
+    Cutover(cmd::cutover::Args),
     /// Compare a copy with its source, document for document, and say what differs.
     Verify(cmd::verify::Args),
     /// Copy again the documents that `verify` found different.
     Repair(cmd::repair::Args),
+    /// Watch a busy collection move between two real clusters on this machine.
+    Demo(cmd::demo::Args),
     /// Print a completion script for a shell.
     Completions(cmd::completions::Args),
     /// Drive a collection with a realistic workload, and check what it left behind.
@@ -89,6 +93,8 @@ impl Verb {
             Verb::Job(args) => Box::pin(cmd::job::run(args, context)).await,
             Verb::Testbed(args) => Box::pin(cmd::testbed::run(args, context)).await,
             Verb::Copy(args) => Box::pin(cmd::copy::run(args, context)).await,
+            Verb::Cutover(args) => Box::pin(cmd::cutover::run(args, context)).await,
+            Verb::Demo(args) => Box::pin(cmd::demo::run(args, context)).await,
             Verb::Verify(args) => Box::pin(cmd::verify::run(args, context)).await,
             Verb::Repair(args) => Box::pin(cmd::repair::run(args, context)).await,
             Verb::Completions(args) => Box::pin(cmd::completions::run(args, context)).await,

@@ -23,6 +23,9 @@ pub enum Stop {
     /// This process was asked to end; the job can be resumed.
     #[error("interrupted; the job can be resumed")]
     Interrupted,
+    /// Another process asked for the job, and may claim it now.
+    #[error("handed over to another process")]
+    HandedOver,
     /// The operator gave the job up.
     #[error("cancelled by the operator")]
     Cancelled,
@@ -129,8 +132,10 @@ impl Control {
 
     /// What the operator wants, now.
     pub fn request(&self, wanted: Requested) {
-        if wanted == Requested::Cancel {
-            self.stop(Stop::Cancelled);
+        match wanted {
+            Requested::Cancel => self.stop(Stop::Cancelled),
+            Requested::HandOver => self.stop(Stop::HandedOver),
+            Requested::Run | Requested::Pause => {}
         }
         self.shared.requested.send_if_modified(|now| std::mem::replace(now, wanted) != wanted);
     }

@@ -65,6 +65,8 @@ pub enum Requested {
     Pause,
     /// Give up, leaving the source untouched.
     Cancel,
+    /// End without being done, so that another process can claim the job; its claim is the answer.
+    HandOver,
 }
 
 /// How fast a job may go; what is absent is not limited. A limit of zero is none that can be kept
@@ -131,6 +133,9 @@ impl Record {
                 let (id, process) = (self.id.clone(), owner.process.clone());
                 return Err(JournalError::Owned { id, process, age_ms, stale_after_ms });
             }
+        }
+        if self.control == Requested::HandOver {
+            self.control = Requested::Run;
         }
         self.epoch += 1;
         let process = process.to_owned();

@@ -174,6 +174,7 @@ impl Run {
             }
             Ending::Stopped(Stop::Cancelled) => (Body::Cancelled, Some(State::Cancelled)),
             Ending::Stopped(Stop::Interrupted) => (Body::Interrupted, None),
+            Ending::Stopped(Stop::HandedOver) => (Body::HandedOver, None),
             Ending::Stopped(lost @ (Stop::TakenOver(_) | Stop::JournalLost(_))) => {
                 *state = None;
                 shared.reporter.emit(Body::Failed { error: lost.to_string() });
@@ -254,8 +255,8 @@ impl Shared {
         match asked.control {
             Requested::Run => self.go_on(&mut state).await,
             Requested::Pause => self.pause(&mut state).await,
-            Requested::Cancel => {
-                self.control.request(Requested::Cancel);
+            asked @ (Requested::Cancel | Requested::HandOver) => {
+                self.control.request(asked);
                 Ok(())
             }
         }

@@ -17,7 +17,7 @@ use futures_util::StreamExt;
 use imago_plan::backoff::Backoff;
 use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
 
-use crate::endpoint::{Endpoint, prefer_secondary};
+use crate::endpoint::{Endpoint, answer, prefer_secondary};
 use crate::error::{Error, Result, code};
 use crate::namespace::Namespace;
 use crate::order::Id;
@@ -85,17 +85,25 @@ struct Wanted {
     source: Endpoint,
     namespaces: Vec<Namespace>,
     at: Start,
+    await_max: Duration,
 }
 
 /// In a row, without a batch in between.
 const REOPEN_ATTEMPTS_MAX: u32 = 60;
-const AWAIT_MAX: Duration = Duration::from_millis(500);
+/// How long a stream waits for a change unless told otherwise.
+pub const AWAIT_MAX: Duration = Duration::from_millis(500);
 
 impl ChangeReader {
-    /// A reader of `namespaces` that starts at `start`. The stream is opened by the first read.
+    /// A reader of `namespaces` that starts at `start`; an answer without a change comes after
+    /// `await_max`. The stream is opened by the first read.
     #[must_use]
-    pub fn new(source: Endpoint, namespaces: Vec<Namespace>, start: Start) -> Self {
-        Self { wanted: Wanted { source, namespaces, at: start }, cursor: None }
+    pub fn new(
+        source: Endpoint,
+        namespaces: Vec<Namespace>,
+        start: Start,
+        await_max: Duration,
+    ) -> Self {
+        Self { wanted: Wanted { source, namespaces, at: start, await_max }, cursor: None }
     }
 
     /// Opens the stream now, so that an unusable start shows before anything depends on it.
@@ -116,8 +124,7 @@ impl ChangeReader {
         Ok(())
     }
 
-    /// The next batch: at the latest half a second later an empty one, which tells how far the
-    /// stream has come.
+    /// The next batch: when nothing happens an empty one, which tells how far the stream has come.
     ///
     /// # Errors
     /// [`Error::OplogRolledOver`] when the start lies before the oldest entry; otherwise the
@@ -141,7 +148,7 @@ impl ChangeReader {
             None => self.wanted.stream().await?,
         };
         let cursor = self.cursor.insert(cursor);
-        let reply = match cursor.next().await {
+        let reply = match answer("reading the change stream", cursor.next()).await? {
             Some(reply) => reply.map_err(|e| Error::server("reading the change stream", e))?,
             None => {
                 self.cursor = None;
@@ -188,7 +195,7 @@ impl Wanted {
         let db = self.source.client().database(&db);
         db.run_cursor_command(command)
             .selection_criteria(prefer_secondary())
-            .max_time(AWAIT_MAX)
+            .max_time(self.await_max)
             .batch()
             .await
             .map_err(|error| Error::server("opening the change stream", error))

@@ -12,9 +12,10 @@
 //! the checkpoint ([`State`]).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
+use bson::{Document, RawDocumentBuf, Timestamp, doc};
 use imago_job::control::{Control, Stop};
 use imago_job::eta::Meter;
 use imago_job::event::Progress;
@@ -24,7 +25,6 @@ use imago_job::record::{Limits, Record, Requested};
 use imago_job::reporter::Events;
 use imago_job::retry::retry;
 use imago_job::run::{Ending, Pace, Run, RunError};
-use imago_plan::cuts::cuts;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -37,10 +37,12 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::journal::MongoJournal;
 use crate::lead::{Checkpoint, Lead, Parts};
-use crate::leases::{Leases, Slice, WRITE_TIME_MAX};
+use crate::leases::{Leases, WRITE_TIME_MAX};
+use crate::monitor::{self, Applied};
 use crate::preflight::{self, Plan};
-use crate::shard;
-use crate::snapshot::{Counters, PATIENCE, Worker, count_filtered, sample_ids};
+use crate::prepare::prepare;
+use crate::snapshot::{Counters, PATIENCE, Worker, count_filtered};
+use crate::structure::{build, is_unique, modify_index, modify_options, name_of};
 
 /// The kind of a copy's record.
 pub const KIND: &str = "copy";
@@ -56,6 +58,13 @@ pub struct State {
     pub applied_to: Option<(u32, u32)>,
     /// Whether the indexes are built.
     pub is_indexed: bool,
+    /// Whether writes at the source may be blocked for a cut-over that did not end: whoever goes on
+    /// with the job lifts the block first.
+    #[serde(default)]
+    pub is_blocked: bool,
+    /// The job that keeps the old cluster following the new one, once cut over with `--reverse`.
+    #[serde(default)]
+    pub reverse_job: Option<JobId>,
 }
 
 /// What a process needs to work at a copy.
@@ -85,13 +94,12 @@ pub struct Options {
     pub until: Until,
     /// The name of this process, for the job's record.
     pub process: String,
+    /// How long the change stream may wait for a change before it says how far it is.
+    pub await_max: Duration,
 }
 
 /// A destination that is this close is caught up.
 const CAUGHT_UP_MS: u64 = 1_000;
-const SLICE_BYTES: u64 = 32 * 1024 * 1024;
-const SLICES_MAX: u64 = 4_096;
-const SAMPLE_PER_SLICE: u64 = 20;
 const REPORT_EVERY: Duration = Duration::from_millis(250);
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 
@@ -226,6 +234,8 @@ pub struct Copying<'a> {
     reported: Instant,
     saved: Instant,
     began: Instant,
+    applied: Applied,
+    _watches: Vec<AbortOnDropHandle<()>>,
 }
 
 impl<'a> Copying<'a> {
@@ -239,6 +249,11 @@ impl<'a> Copying<'a> {
         let job = run.record().id.clone();
         let owner = format!("{job}/{}/{}", run.epoch(), options.process);
         let leases = Leases::new(clusters.destination.clone(), job.clone(), owner);
+        if state.is_blocked {
+            crate::block::lift(&clusters.source).await?;
+            state.is_blocked = false;
+            save(run, &state).await?;
+        }
         if state.t0.is_none() {
             run.enter("prepare").await?;
             let prepare = || prepare(clusters, &plan, &leases);
@@ -279,10 +294,20 @@ impl<'a> Copying<'a> {
             control: run.control().clone(),
             counters: Arc::clone(&counters),
             start: start_of(&state)?,
+            await_max: options.await_max,
         })
         .await?;
+        let applied = Applied::default();
+        let watches = monitor::watch(
+            clusters,
+            run.control().clone(),
+            run.reporter().clone(),
+            Arc::clone(&applied),
+        );
         let now = Instant::now();
         Ok(Self {
+            applied,
+            _watches: watches,
             clusters,
             run,
             plan,
@@ -443,6 +468,20 @@ impl<'a> Copying<'a> {
         Ok(())
     }
 
+    /// The source's time now.
+    ///
+    /// # Errors
+    /// When the source does not answer.
+    pub async fn source_time(&self) -> Result<Timestamp> {
+        self.clusters.source.cluster_time().await
+    }
+
+    /// Pause, cancel, throttle.
+    #[must_use]
+    pub fn control(&self) -> imago_job::control::Control {
+        self.run.control().clone()
+    }
+
     /// Keeps the checkpoint.
     ///
     /// # Errors
@@ -450,6 +489,7 @@ impl<'a> Copying<'a> {
     pub async fn save(&mut self) -> Result<()> {
         if let Some(checkpoint) = self.lead.checkpoint() {
             note(&mut self.state, &checkpoint);
+            self.applied.store(checkpoint.time.time, Ordering::Relaxed);
             save(self.run, &self.state).await?;
         }
         self.saved = Instant::now();
@@ -516,7 +556,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-async fn save(run: &Run, state: &State) -> Result<()> {
+pub(crate) async fn save(run: &Run, state: &State) -> Result<()> {
     let value = serde_json::to_value(state).map_err(|e| Error::malformed("the job's state", e))?;
     run.save(value).await.map_err(Error::from)
 }
@@ -538,116 +578,14 @@ fn start_of(state: &State) -> Result<Start> {
     Ok(Start::At(Timestamp { time, increment }))
 }
 
-/// Creates collections, slices and the horizon. Each part may find itself done.
-async fn prepare(clusters: &Clusters, plan: &Plan, leases: &Leases) -> Result<(u32, u32)> {
-    let t0 = clusters.source.cluster_time().await?;
-    for planned in &plan.collections {
-        let to = Handle::new(clusters.destination.clone(), planned.to.clone());
-        if to.definition().await?.is_none() {
-            let from = Handle::new(clusters.source.clone(), planned.from.clone());
-            let definition = from.definition().await?.ok_or_else(|| Error::Disrupted {
-                ns: planned.from.to_string(),
-                what: "dropped".into(),
-            })?;
-            to.create(&definition.options).await?;
-        }
-        if let Some(key) = &plan.shard_key
-            && to.shard_key().await?.is_none()
-        {
-            let from = Handle::new(clusters.source.clone(), planned.from.clone());
-            shard::shard(&from, &to, &preflight::parse_document(key, "the shard key")?).await?;
-        }
-    }
-    // Slices of an attempt that died here are replaced as a whole: nobody has leased any.
-    leases.remove().await?;
-    let pairs = preflight::pairs(plan, &clusters.source, &clusters.destination).await?;
-    for (ns, (pair, definition)) in pairs.iter().enumerate() {
-        leases
-            .create(&slices(ns, pair, definition, plan.collections[ns].size.bytes).await?)
-            .await?;
-    }
-    leases.set_horizon(t0).await?;
-    Ok((t0.time, t0.increment))
-}
-
-async fn slices(ns: usize, pair: &Pair, definition: &Definition, bytes: u64) -> Result<Vec<Slice>> {
-    // Where the order of `_id`s is not the order of their bytes, or there is no order at all, the
-    // collection is one slice.
-    let is_whole = pair.is_collated || definition.is_capped();
-    let wanted = if is_whole { 1 } else { (bytes / SLICE_BYTES).clamp(1, SLICES_MAX) };
-    let sample =
-        if wanted > 1 { sample_ids(pair, wanted * SAMPLE_PER_SLICE).await? } else { Vec::new() };
-    let cuts = cuts(sample, usize::try_from(wanted).expect("at most SLICES_MAX"));
-    let bound = |n: usize| cuts.get(n).cloned();
-    let slice = |n: usize| Slice { ns, n, min: n.checked_sub(1).and_then(bound), max: bound(n) };
-    Ok((0..=cuts.len()).map(slice).collect())
-}
-
-/// Builds indexes; those that exist already are left as they are.
-async fn build(indexes: &[(Handle, Vec<Document>)], control: &Control) -> Result<()> {
-    for (to, indexes) in indexes {
-        let what = format!("build the indexes of {}", to.ns);
-        patiently(&what, control, || to.create_indexes(indexes)).await?;
-    }
-    Ok(())
-}
-
 /// Does what may be done twice, again and again while a cluster elects or is away.
-async fn patiently<T, F: Future<Output = Result<T>>>(
+pub(crate) async fn patiently<T, F: Future<Output = Result<T>>>(
     what: &str,
     control: &Control,
     mut attempt: impl FnMut() -> F,
 ) -> Result<T> {
     let tried = retry(what, &PATIENCE, control, Error::is_transient, |_| Box::pin(attempt()));
     Ok(tried.await?)
-}
-
-fn name_of(index: &Document) -> &str {
-    index.get_str("name").unwrap_or_default()
-}
-
-fn is_unique(index: &Document) -> bool {
-    index.get_bool("unique").unwrap_or(false)
-}
-
-/// Brings an index's changeable options to what they are at the source; what cannot be changed in
-/// place is rebuilt.
-async fn modify_index(to: &Handle, index: &Document) -> Result<()> {
-    let mut change = doc! {"name": name_of(index)};
-    for field in ["expireAfterSeconds", "hidden"] {
-        if let Some(value) = index.get(field) {
-            change.insert(field, value.clone());
-        } else if field == "hidden" {
-            change.insert(field, false);
-        }
-    }
-    let command = doc! {"collMod": &to.ns.coll, "index": change};
-    match to.endpoint.run(&to.ns.db, command).await {
-        Ok(_) => Ok(()),
-        Err(error) if error.is_transient() => Err(error),
-        Err(_) => {
-            to.drop_index(name_of(index)).await?;
-            to.create_indexes(std::slice::from_ref(index)).await
-        }
-    }
-}
-
-async fn modify_options(to: &Handle, had: &Document, wanted: &Document) -> Result<()> {
-    let mut command = doc! {"collMod": &to.ns.coll};
-    let none = [
-        ("validator", Bson::Document(doc! {})),
-        ("validationLevel", "strict".into()),
-        ("validationAction", "error".into()),
-    ];
-    for (field, default) in none {
-        if had.get(field) != wanted.get(field) {
-            command.insert(field, wanted.get(field).cloned().unwrap_or(default));
-        }
-    }
-    if command.len() == 1 {
-        return Ok(());
-    }
-    to.endpoint.run(&to.ns.db, command).await.map(|_| ())
 }
 
 /// Copies slices of a job that another process leads, until none is left.

@@ -93,6 +93,11 @@ struct Doing {
     action: &'static str,
 }
 
+const CREATE: Doing = Doing { what: "keep the new job", action: "insert" };
+const LOAD: Doing = Doing { what: "read the job", action: "find" };
+const LIST: Doing = Doing { what: "list the jobs", action: "find" };
+const ASK_TIME: Doing = Doing { what: "ask for the time", action: "hello" };
+
 impl MongoJournal {
     /// The journal in this cluster, which is a job's destination.
     #[must_use]
@@ -116,11 +121,10 @@ impl MongoJournal {
     /// # Errors
     /// When the cluster does not answer.
     pub async fn now_ms(&self) -> Result<u64, JournalError> {
-        let doing = Doing { what: "ask for the time", action: "hello" };
-        self.rounds(doing, async || {
+        self.rounds(ASK_TIME, async || {
             let admin = self.endpoint.client().database("admin");
             let hello = admin.run_command(doc! {"hello": 1}).await;
-            let hello = hello.map_err(|error| self.miss(doing, &error))?;
+            let hello = hello.map_err(|error| self.miss(ASK_TIME, &error))?;
             self.time(&hello, "localTime").map_err(Miss::from)
         })
         .await
@@ -187,12 +191,11 @@ impl MongoJournal {
     }
 
     async fn create_round(&self, record: &Record, sending: &str) -> Result<(), Miss> {
-        let doing = Doing { what: "keep the new job", action: "insert" };
         let document = self.document(record, Vec::new(), sending)?;
         match self.jobs.insert_one(document).await {
             Ok(_) => Ok(()),
             Err(error) if code(&error) == Some(DUPLICATE_KEY) => {
-                let found = self.read(&record.id, doing).await?;
+                let found = self.read(&record.id, CREATE).await?;
                 match found {
                     // Inserted, but not yet by a majority as this primary knows it.
                     None => Err(Miss::Raced),
@@ -203,7 +206,7 @@ impl MongoJournal {
                     }
                 }
             }
-            Err(error) => Err(self.miss(doing, &error)),
+            Err(error) => Err(self.miss(CREATE, &error)),
         }
     }
 
@@ -225,8 +228,7 @@ impl MongoJournal {
     }
 
     async fn list_round(&self) -> Result<Vec<Record>, Miss> {
-        let doing = Doing { what: "list the jobs", action: "find" };
-        let miss = |error| self.miss(doing, &error);
+        let miss = |error| self.miss(LIST, &error);
         let all = self.jobs.find(doc! {}).projection(doc! {"record": 1}).sort(doc! {"_id": 1});
         let mut found = all.await.map_err(miss)?;
         let mut records = Vec::new();
@@ -335,27 +337,24 @@ impl MongoJournal {
 
 impl Journal for MongoJournal {
     fn create<'a>(&'a self, record: &'a Record) -> Answer<'a, ()> {
-        let doing = Doing { what: "keep the new job", action: "insert" };
         let sending = new_sending();
         Box::pin(async move {
-            self.rounds(doing, || Box::pin(self.create_round(record, &sending))).await
+            self.rounds(CREATE, || Box::pin(self.create_round(record, &sending))).await
         })
     }
 
     fn load<'a>(&'a self, id: &'a JobId) -> Answer<'a, Record> {
-        let doing = Doing { what: "read the job", action: "find" };
         let round = move || {
             Box::pin(async move {
-                let found = self.read(id, doing).await?;
+                let found = self.read(id, LOAD).await?;
                 found.map(|reading| reading.record).ok_or_else(|| self.unknown(id).into())
             })
         };
-        Box::pin(self.rounds(doing, round))
+        Box::pin(self.rounds(LOAD, round))
     }
 
     fn list(&self) -> Answer<'_, Vec<Record>> {
-        let doing = Doing { what: "list the jobs", action: "find" };
-        Box::pin(self.rounds(doing, || Box::pin(self.list_round())))
+        Box::pin(self.rounds(LIST, || Box::pin(self.list_round())))
     }
 
     fn claim<'a>(

@@ -13,7 +13,7 @@
 //!   and all earlier reads were of earlier states.
 //! - The number of touches in memory is bounded: beyond [`HELD_MAX`] the stream is not read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -48,6 +48,8 @@ const ROUND_TOUCHES_MAX: usize = 2_000;
 const BATCHES_AHEAD: usize = 4;
 const TICK: Duration = Duration::from_millis(50);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Changes that are remembered for the last look before a cut-over.
+pub const RECENT_MAX: usize = 10_000;
 /// How often settling starts over when the source no longer keeps the state it asks for.
 const SETTLE_ATTEMPTS_MAX: usize = 8;
 
@@ -109,6 +111,7 @@ pub struct Lead {
     heard: Instant,
     changes_read: u64,
     changes_applied: u64,
+    recent: VecDeque<(usize, Id)>,
     leftovers_seen: Vec<Vec<bool>>,
 }
 
@@ -128,6 +131,8 @@ pub struct Parts {
     pub counters: Arc<Counters>,
     /// Where the stream begins.
     pub start: Start,
+    /// How long the stream may wait for a change.
+    pub await_max: Duration,
 }
 
 impl Lead {
@@ -145,7 +150,7 @@ impl Lead {
                 (Some(token.clone()), time.unwrap_or(Timestamp { time: 0, increment: 0 }))
             }
         };
-        let mut reader = ChangeReader::new(parts.source, namespaces, parts.start);
+        let mut reader = ChangeReader::new(parts.source, namespaces, parts.start, parts.await_max);
         parts.control.or_stop(reader.open()).await??;
         let (send, batches) = mpsc::channel(BATCHES_AHEAD);
         let reader = tokio::spawn(read_ahead(reader, send));
@@ -184,6 +189,7 @@ impl Lead {
             heard: Instant::now(),
             changes_read: 0,
             changes_applied: 0,
+            recent: VecDeque::new(),
         };
         lead.look().await?;
         Ok(lead)
@@ -259,6 +265,11 @@ impl Lead {
     #[must_use]
     pub fn applied_to(&self) -> Timestamp {
         self.checkpoint().map_or(Timestamp { time: 0, increment: 0 }, |checkpoint| checkpoint.time)
+    }
+
+    /// The documents of the last changes, at most [`RECENT_MAX`], newest last; with repetitions.
+    pub fn recent(&self) -> impl DoubleEndedIterator<Item = &(usize, Id)> {
+        self.recent.iter()
     }
 
     /// Takes the structural changes that were seen since the last call.
@@ -362,6 +373,10 @@ impl Lead {
             match event {
                 Event::Touch { ns, id, fresh, time } if wanted(*time) => {
                     self.changes_read += 1;
+                    if self.recent.len() == RECENT_MAX {
+                        self.recent.pop_front();
+                    }
+                    self.recent.push_back((*ns, id.clone()));
                     self.touch(*ns, id.clone(), *fresh);
                 }
                 Event::Touch { .. } => {}

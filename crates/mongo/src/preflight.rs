@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::collection::{Definition, Handle, Kind, Listed, Size, list_all};
 use crate::converge::Pair;
+use crate::copy::Clusters;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::ext_json;
@@ -47,6 +48,9 @@ pub struct Plan {
     pub into_existing: bool,
     /// The key to shard by at the destination; extended JSON.
     pub shard_key: Option<String>,
+    /// Whether it leads back: the old cluster follows the new one after a cut-over.
+    #[serde(default)]
+    pub is_reverse: bool,
     /// What the operator should know; none of it prevents the job.
     pub notes: Vec<String>,
 }
@@ -66,6 +70,32 @@ pub struct Planned {
     pub sharded_by: Option<String>,
     /// Whether the destination must be created.
     pub creates: bool,
+}
+
+impl Plan {
+    /// The plan of the job that makes the source follow the destination.
+    #[must_use]
+    pub fn reversed(&self, back: &Clusters) -> Self {
+        let turned = |planned: &Planned| Planned {
+            from: planned.to.clone(),
+            to: planned.from.clone(),
+            creates: false,
+            ..planned.clone()
+        };
+        Self {
+            source: back.source.redacted().to_owned(),
+            source_identity: back.source.identity().to_owned(),
+            destination: back.destination.redacted().to_owned(),
+            destination_identity: back.destination.identity().to_owned(),
+            collections: self.collections.iter().map(turned).collect(),
+            views: Vec::new(),
+            filter: self.filter.clone(),
+            into_existing: false,
+            shard_key: None,
+            is_reverse: !self.is_reverse,
+            notes: Vec::new(),
+        }
+    }
 }
 
 const SOURCE_VERSION_MIN: [i32; 3] = [4, 4, 0];
@@ -97,6 +127,7 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
         filter: request.filter.clone(),
         into_existing: request.into_existing,
         shard_key: request.shard_key.clone(),
+        is_reverse: false,
         notes: Vec::new(),
     };
     for (listed, to) in selected {
@@ -114,8 +145,8 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
         let planned = planned(&from, &to, listed.kind, existing.is_none()).await?;
         if listed.options.get_bool("capped").unwrap_or(false) {
             plan.notes.push(format!(
-                "{} is capped: its documents arrive in order, and each side drops its oldest by \
-                 itself, so the oldest few may differ",
+                "{} is capped: documents that are written while it is copied may arrive in another \
+                 order, and each side drops its oldest by itself, so the oldest few may differ",
                 listed.ns
             ));
         }

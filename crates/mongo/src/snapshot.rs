@@ -30,7 +30,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::collection::{Definition, number};
 use crate::converge::{Found, Pair, ReadAt, form, found_in, read_concern};
-use crate::endpoint::prefer_secondary;
+use crate::endpoint::{answer, prefer_secondary};
 use crate::error::{Error, Result};
 use crate::leases::{self, Lease, Leases, Slice};
 use crate::order::Id;
@@ -209,7 +209,13 @@ impl SliceCopy<'_> {
         let began = Instant::now();
         loop {
             let before = self.documents;
-            let Err(error) = self.pass().await else { return Ok(()) };
+            let Err(error) = self.pass().await else {
+                // A server ends an open range before `MaxKey`, which may be an `_id` too.
+                if self.slice.max.is_none() {
+                    self.leftovers.push(Id::from_raw(RawBsonRef::MaxKey));
+                }
+                return Ok(());
+            };
             attempts = if self.documents > before { 1 } else { attempts + 1 };
             let tired = attempts >= PATIENCE.attempts_max
                 || (self.documents == before && began.elapsed() > PATIENCE.elapsed_max);
@@ -226,7 +232,7 @@ impl SliceCopy<'_> {
     async fn pass(&mut self) -> Result<()> {
         let reading = |error| Error::server(format!("find on {}", self.pair.source.ns), error);
         let mut cursor = self.open().await?;
-        while let Some(batch) = cursor.next().await {
+        while let Some(batch) = answer("reading a slice", cursor.next()).await? {
             let batch = batch.map_err(reading)?;
             let documents = batch.doc_slices().map_err(reading)?;
             if documents.is_empty() {
@@ -259,12 +265,13 @@ impl SliceCopy<'_> {
         command.append(cstr!("batchSize"), self.batch_size());
         command.append(cstr!("readConcern"), read_concern(ReadAt::After(self.horizon)));
         let db = source.endpoint.client().database(&source.ns.db);
-        db.run_raw_cursor_command(command)
+        let cursor = db
+            .run_raw_cursor_command(command)
             .selection_criteria(prefer_secondary())
             .batch_size(u32::try_from(self.batch_size()).expect("positive"))
-            .batch()
-            .await
-            .map_err(|error| Error::server(format!("find on {}", source.ns), error))
+            .batch();
+        let opened = answer("opening a slice", cursor).await?;
+        opened.map_err(|error| Error::server(format!("find on {}", source.ns), error))
     }
 
     fn batch_size(&self) -> i32 {
@@ -425,6 +432,8 @@ pub async fn sample_ids(pair: &Pair, size: u64) -> Result<Vec<Id>> {
             found_in(batch.doc_slices().map_err(failed)?, source)?.into_iter().map(|f| f.id),
         );
     }
+    // Nothing lies beyond them: servers refuse them as bounds.
+    ids.retain(|id| !matches!(id.as_raw(), RawBsonRef::MinKey | RawBsonRef::MaxKey));
     Ok(ids)
 }
 
@@ -435,6 +444,6 @@ pub async fn sample_ids(pair: &Pair, size: u64) -> Result<Vec<Id>> {
 pub async fn count_filtered(pair: &Pair) -> Result<u64> {
     let filter = pair.filter.clone().unwrap_or_default();
     let command = bson::doc! {"count": &pair.source.ns.coll, "query": filter};
-    let reply = pair.source.endpoint.run(&pair.source.ns.db, command).await?;
+    let reply = pair.source.endpoint.run_at_length(&pair.source.ns.db, command).await?;
     Ok(number(&reply, "n"))
 }

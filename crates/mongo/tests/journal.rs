@@ -10,7 +10,7 @@ use imago_mongo::endpoint::Endpoint;
 use imago_mongo::journal::MongoJournal;
 use imago_testbed::{Cluster, ClusterSpec};
 use mongodb::Client;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Bson, Document, doc};
 use serde_json::{Value, json};
 
 async fn start(spec: ClusterSpec) -> Cluster {
@@ -21,9 +21,9 @@ async fn journal(uri: &str) -> MongoJournal {
     MongoJournal::new(Box::pin(Endpoint::connect(uri, "destination")).await.unwrap())
 }
 
-async fn admin(cluster: &Cluster, command: Document) {
+async fn admin(cluster: &Cluster, command: Document) -> Document {
     let client = Client::with_uri_str(cluster.admin_uri()).await.unwrap();
-    client.database("admin").run_command(command).await.unwrap();
+    client.database("admin").run_command(command).await.unwrap()
 }
 
 /// The next such command is carried out, and answered as if no majority had confirmed it.
@@ -37,6 +37,16 @@ async fn lose_the_next_answer(cluster: &Cluster, command: &str) {
         },
     };
     admin(cluster, unconfirmed).await;
+}
+
+/// That so many answers were lost by now, without which a test of it would show nothing.
+async fn assert_answers_lost(cluster: &Cluster, count: i64) {
+    let fired = admin(cluster, doc! {"configureFailPoint": "failCommand", "mode": "off"}).await;
+    assert_eq!(fired.get("count").and_then(as_whole), Some(count), "{fired}");
+}
+
+fn as_whole(number: &Bson) -> Option<i64> {
+    number.as_i64().or_else(|| number.as_i32().map(i64::from))
 }
 
 async fn created(journal: &MongoJournal) -> Record {
@@ -85,9 +95,11 @@ async fn a_change_whose_answer_was_lost_is_made_once() {
     lose_the_next_answer(&cluster, "update").await;
     let claimed = journal.claim(&id, "host/1", u64::MAX).await.unwrap();
     assert_eq!((claimed.epoch, claimed.record.revision), (1, 1));
+    assert_answers_lost(&cluster, 1).await;
 
     lose_the_next_answer(&cluster, "update").await;
     journal.release(&id, claimed.epoch).await.unwrap();
+    assert_answers_lost(&cluster, 2).await;
     let kept = journal.load(&id).await.unwrap();
     assert_eq!((kept.owner, kept.revision), (None, 2));
 }
@@ -99,6 +111,7 @@ async fn a_new_job_whose_answer_was_lost_is_kept() {
     let journal = journal(&cluster.uri()).await;
     lose_the_next_answer(&cluster, "insert").await;
     let record = created(&journal).await;
+    assert_answers_lost(&cluster, 1).await;
     assert_eq!(journal.list().await.unwrap(), [record]);
 }
 

@@ -1,5 +1,7 @@
 //! A load against real servers, and whether its check tells a sound collection from a damaged one.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

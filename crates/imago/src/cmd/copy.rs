@@ -1,9 +1,11 @@
 //! `imago copy`: copies live collections to another cluster, and follows them there.
 
+use imago_job::control::Stop;
 use imago_job::id::JobId;
 use imago_job::record::Limits;
 use imago_mongo::copy::{self, Clusters, Options, Until};
 use imago_mongo::endpoint::Endpoint;
+use imago_mongo::error::Error;
 use imago_mongo::namespace::Selector;
 use imago_mongo::preflight::{self, Plan, Planned, Request};
 use serde::Serialize;
@@ -67,6 +69,12 @@ pub struct How {
     pub until: When,
 }
 
+impl Default for How {
+    fn default() -> Self {
+        Self { workers: 4, until: When::HandedOver }
+    }
+}
+
 /// When a copy's process ends by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum When {
@@ -102,7 +110,12 @@ pub fn options(how: &How) -> Options {
         When::CaughtUp => Until::CaughtUp,
         When::HandedOver => Until::HandedOver,
     };
-    Options { workers: usize::from(how.workers), until, process: process() }
+    Options {
+        workers: usize::from(how.workers),
+        until,
+        process: process(),
+        await_max: imago_mongo::changes::AWAIT_MAX,
+    }
 }
 
 #[derive(Serialize)]
@@ -146,13 +159,18 @@ pub async fn work(
     let claimed =
         Box::pin(copy::claim(clusters, id, &options.process, context.events(), &context.cancel));
     let run = claimed.await?;
-    Box::pin(copy::run(clusters, run, options)).await?;
-    let ended = Ended { job: id.clone(), state: "caught_up" };
-    context.output.result(&ended, |ended| {
-        format!(
+    let state = match Box::pin(copy::run(clusters, run, options)).await {
+        Ok(()) => "caught_up",
+        Err(Error::Stopped(Stop::HandedOver)) => "handed_over",
+        Err(error) => return Err(error.into()),
+    };
+    let ended = Ended { job: id.clone(), state };
+    context.output.result(&ended, |ended| match ended.state {
+        "caught_up" => format!(
             "{} has caught up; next: imago verify, then imago cutover {}\n",
             ended.job, ended.job
-        )
+        ),
+        _ => format!("{} goes on in another process\n", ended.job),
     })
 }
 

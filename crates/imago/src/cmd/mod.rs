@@ -2,6 +2,8 @@
 
 pub mod completions;
 pub mod copy;
+pub mod cutover;
+pub mod demo;
 pub mod job;
 pub mod load;
 pub mod repair;

@@ -69,9 +69,12 @@ pub async fn require_documents(target: &MongoTarget, documents: u64) -> Result<(
     if found == documents {
         return Ok(());
     }
-    let held = if found > documents { format!("more than {documents}") } else { found.to_string() };
-    Err(Error::precondition(
-        format!("{} holds {held} documents, not {documents}", target.label),
-        "use another namespace, drop this one, or say with which documents it was filled",
-    ))
+    let (what, help) = if documents == 0 {
+        ("is not empty".to_owned(), "use another namespace, or drop this one")
+    } else if found > documents {
+        (format!("holds more than {documents} documents"), "say how many it was filled with")
+    } else {
+        (format!("holds {found} documents, not {documents}"), "say how many it was filled with")
+    };
+    Err(Error::precondition(format!("{} {what}", target.label), help))
 }

@@ -3,12 +3,16 @@
 //! Ranges are bounds on the `_id` index (`min`, `max`), which cross BSON types as comparisons in a
 //! filter do not; sorting by the hinted index costs the server nothing, and lets a router merge
 //! its shards. A reader that loses its server opens again at the last `_id` it delivered.
+//!
+//! The document whose `_id` is `MaxKey` is in no range: upper bounds are exclusive, and a range with
+//! a lower bound alone gets `MaxKey` as its upper one from the server. So every range is made to
+//! end there, and that document has to be looked up by itself.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use bson::raw::cstr;
-use bson::{Document, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
+use bson::{Document, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
 use futures_util::StreamExt;
 use imago_plan::backoff::Backoff;
 use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
@@ -41,7 +45,7 @@ pub(super) struct Scan {
     pub since: Timestamp,
     /// The first `_id`, if the range has one.
     pub min: Option<Id>,
-    /// The first `_id` that is no longer in the range.
+    /// The first `_id` that is no longer in the range; `MaxKey` if there is none.
     pub max: Option<Id>,
     /// Whether `_id`s are enough.
     pub ids_only: bool,
@@ -76,9 +80,8 @@ impl Scan {
         if let Some(min) = from.or(self.min.as_ref()) {
             command.append(cstr!("min"), rawdoc! {"_id": min.as_raw()});
         }
-        if let Some(max) = &self.max {
-            command.append(cstr!("max"), rawdoc! {"_id": max.as_raw()});
-        }
+        let max = self.max.as_ref().map_or(RawBsonRef::MaxKey, Id::as_raw);
+        command.append(cstr!("max"), rawdoc! {"_id": max});
         if self.ids_only {
             command.append(cstr!("projection"), rawdoc! {"_id": 1});
         }

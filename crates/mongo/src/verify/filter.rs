@@ -8,7 +8,7 @@ use super::feed::encoded;
 use crate::collection::Handle;
 use crate::error::{Error, Result, TRANSIENT, code};
 
-/// Has `side` parse the filter without reading a document: nothing lies before `MinKey`.
+/// Has `side` parse the filter and read next to nothing: before null lies `MinKey` alone.
 ///
 /// # Errors
 /// Usage, with what the server said, if it does not understand the filter.
@@ -17,7 +17,7 @@ pub async fn check(side: &Handle, filter: &Document) -> Result<()> {
         "find": side.ns.coll.as_str(),
         "filter": encoded(filter)?,
         "hint": {"_id": 1},
-        "max": {"_id": RawBsonRef::MinKey},
+        "max": {"_id": RawBsonRef::Null},
         "singleBatch": true,
     };
     match side.endpoint.run_raw(&side.ns.db, "find", command).await {

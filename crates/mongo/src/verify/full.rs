@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bson::{Bson, Document, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawBsonRef, RawDocumentBuf, doc};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{StreamExt, TryStreamExt};
 
@@ -56,6 +56,7 @@ pub(super) async fn compare(
     let expected = (size.documents > 0 && search.spec.filter.is_none()).then_some(size.documents);
     let counters = Counters::default();
     let ranges = if search.collated { vec![(None, None)] } else { ranges(search, size).await? };
+    suspects.extend(compare_max_key(search, &counters).await?);
     let mut waiting = ranges.into_iter();
     let mut running = FuturesUnordered::new();
     let mut tick = tokio::time::interval(TICK);
@@ -87,6 +88,16 @@ pub(super) async fn compare(
     Ok(())
 }
 
+/// Compares the one document that lies in no range; see [`super::feed`].
+async fn compare_max_key(search: &Search<'_>, counters: &Counters) -> Result<Vec<Id>> {
+    let max_key = [Id::from_raw(RawBsonRef::MaxKey)];
+    let examined = Box::pin(search.lookup.examine(&max_key, Members::Any, search.control)).await?;
+    let is_there = examined.source_bytes > 0 || !examined.differing.is_empty();
+    counters.compared.fetch_add(u64::from(is_there), Ordering::Relaxed);
+    counters.source_bytes.fetch_add(examined.source_bytes, Ordering::Relaxed);
+    Ok(examined.differing.into_iter().map(|verdict| verdict.id).collect())
+}
+
 type Range = (Option<Id>, Option<Id>);
 
 /// The whole space of `_id`s, cut where random documents of the source lie.
@@ -96,13 +107,19 @@ async fn ranges(search: &Search<'_>, size: Size) -> Result<Vec<Range>> {
     if count > 1 {
         let drawn = draw(search, count * DRAWS_PER_RANGE).await?;
         let every = usize::try_from(DRAWS_PER_RANGE).expect("a small number");
-        cuts = drawn.into_iter().skip(every).step_by(every).collect();
+        cuts = drawn.into_iter().skip(every).step_by(every).filter(is_inside).collect();
         cuts.sort_unstable();
         cuts.dedup();
     }
     let starts = std::iter::once(None).chain(cuts.iter().cloned().map(Some));
     let ends = cuts.iter().cloned().map(Some).chain(std::iter::once(None));
     Ok(starts.zip(ends).collect())
+}
+
+/// Whether a range may begin or end here: the server refuses bounds that leave nothing between them
+/// and the ends of the index.
+fn is_inside(id: &Id) -> bool {
+    !matches!(id.as_raw(), RawBsonRef::MinKey | RawBsonRef::MaxKey)
 }
 
 /// `_id`s of so many random documents of the source, in order.

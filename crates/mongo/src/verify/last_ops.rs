@@ -170,7 +170,12 @@ async fn follow(
     wanted: u64,
 ) -> Result<VecDeque<Id>> {
     let endpoint = source.endpoint.clone();
-    let mut reader = ChangeReader::new(endpoint, vec![source.ns.clone()], Start::At(start));
+    let mut reader = ChangeReader::new(
+        endpoint,
+        vec![source.ns.clone()],
+        Start::At(start),
+        crate::changes::AWAIT_MAX,
+    );
     let mut ids = VecDeque::new();
     loop {
         let batch = reader.next().await?;

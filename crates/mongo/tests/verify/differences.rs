@@ -106,6 +106,20 @@ fn every_type_of_id_is_aligned() {
     });
 }
 
+/// Enough documents for several ranges, more than a draw could miss of either end of the index.
+#[test]
+fn ranges_cover_the_whole_index() {
+    with_sides("ranges", |sides| async move {
+        let ends = [doc! {"_id": Bson::MinKey}, doc! {"_id": Bson::MaxKey}];
+        let numbers = (0..120_000).map(|n| doc! {"_id": n});
+        sides.fill(numbers.chain(ends)).await;
+        let delete = doc! {"_id": {"$in": [0, 60_000, 119_999, Bson::MinKey, Bson::MaxKey]}};
+        collection(&sides.destination).delete_many(delete).await.unwrap();
+        let report = sides.verify(&quick()).await;
+        assert_eq!((report.compared, report.missing), (120_002, 5));
+    });
+}
+
 #[test]
 fn a_filter_restricts_both_sides() {
     with_sides("filter", |sides| async move {

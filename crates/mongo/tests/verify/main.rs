@@ -6,5 +6,6 @@ mod modes;
 mod order;
 mod privileges;
 mod repair;
+mod sharded;
 mod structure;
 mod world;

@@ -13,8 +13,14 @@ use crate::world::{Sides, collection, listed, quick};
 async fn without_the_right_to_read_the_oplog_a_change_stream_names_the_last_operations() {
     let spec = ClusterSpec::replica_set("verify-auth", 1).with_auth();
     let cluster = Box::pin(Cluster::start(spec)).await.unwrap();
+    let admin = Endpoint::connect(&cluster.admin_uri(), "source").await.unwrap();
+    let user = doc! {"createUser": "plain", "pwd": "plain", "roles": ["readWriteAnyDatabase"]};
+    admin.run("admin", user).await.unwrap();
+    let uri = cluster.uri();
+    let (_, place) = uri.split_once('@').unwrap();
+    let uri = format!("mongodb://plain:plain@{place}");
     let side = async |role, db: &str| {
-        let endpoint = Endpoint::connect(&cluster.uri(), role).await.unwrap();
+        let endpoint = Endpoint::connect(&uri, role).await.unwrap();
         Handle::new(endpoint, Namespace::new(db, "docs"))
     };
     let sides = Sides {

@@ -111,7 +111,7 @@ pub(super) fn explain(
     if ways.births.is_empty() && !ways.absent {
         return Err(contradiction());
     }
-    let deleted_since = writer.map_or(true, |writer| writer.fate == Fate::Acked)
+    let deleted_since = writer.is_none_or(|writer| writer.fate == Fate::Acked)
         && ops.iter().any(|op| {
             op.kind == Kind::Delete
                 && op.fate == Fate::Acked

@@ -174,7 +174,8 @@ impl Tracker {
                 continue;
             }
             if op.kind.writes() {
-                let why = format!("a {} found no document although there was one", op.kind.name());
+                let why =
+                    format!("the {} found no document although there was one", op.kind.name());
                 self.anomaly(Wrong::Missed, key, why, std::slice::from_ref(op));
             } else {
                 self.counts.missed_reads += 1;

@@ -81,8 +81,8 @@ fn settle<T>(shared: &Shared<T>, due: Due, fate: Fate) {
 }
 
 fn measure<T>(shared: &Shared<T>, op: &Op) {
-    let in_flight =
-        u64::from(shared.options.in_flight_max) - shared.in_flight.available_permits() as u64;
+    let ended = shared.ended.load(Ordering::SeqCst);
+    let in_flight = shared.started.load(Ordering::SeqCst).saturating_sub(ended);
     let mut measured = lock(&shared.measured);
     measured.timeline.ended(op.kind, op.fate, op.intended_ns, op.end_ns);
     let delay_us = op.start_ns.saturating_sub(op.intended_ns) / 1000;

@@ -172,6 +172,7 @@ fn asked(control: Requested) -> &'static str {
         Requested::Run => "to run",
         Requested::Pause => "to pause",
         Requested::Cancel => "to be cancelled",
+        Requested::HandOver => "to be handed over",
     }
 }
 

@@ -1,20 +1,21 @@
 //! `imago load check`: is a collection's content one that a recorded history allows?
 //! `imago load history`: the recording for people and programs.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use imago_mongo::load::{MongoTarget, Schema, show_content};
 use imago_mongo::namespace::Namespace;
-use imago_workload::check::{Anomaly, Checker, Verdict};
+use imago_workload::check::{Anomaly, Checker, Verdict, Wrong};
 use imago_workload::history::{History, HistoryError};
 
 use super::failure;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// Examples that are printed for people; `--json` has more of them.
-const SHOWN_MAX: usize = 20;
+/// Examples of each kind that are printed for people; `--json` has more of them.
+const SHOWN_MAX: usize = 5;
 
 /// What to check.
 #[derive(Debug, clap::Args)]
@@ -100,13 +101,21 @@ fn summary(verdict: &Verdict) -> String {
     let words: Vec<String> = kinds.iter().map(|(name, count)| format!("{name} {count}")).collect();
     text.push_str(&words.join(", "));
     text.push('\n');
-    for Anomaly { wrong, id, why, ops } in verdict.named.iter().take(SHOWN_MAX) {
+    let mut shown: HashMap<Wrong, usize> = HashMap::new();
+    let mut left_out = 0;
+    for Anomaly { wrong, id, why, ops } in &verdict.named {
+        let of_this_kind = shown.entry(*wrong).or_default();
+        *of_this_kind += 1;
+        if *of_this_kind > SHOWN_MAX {
+            left_out += 1;
+            continue;
+        }
         let wrong = format!("{wrong:?}").to_lowercase();
         let last = ops.last().map(|op| format!("; last: {} {}", op.kind.name(), op.seq));
         writeln!(text, "{wrong}: {id}: {why}{}", last.unwrap_or_default()).unwrap_or_default();
     }
-    if verdict.named.len() > SHOWN_MAX {
-        text.push_str("…more with --json\n");
+    if left_out > 0 {
+        writeln!(text, "{left_out} more examples with --json").unwrap_or_default();
     }
     text
 }

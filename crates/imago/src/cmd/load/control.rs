@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::context::Context;
@@ -26,6 +28,9 @@ use crate::exit::{Exit, Failure};
 const LINE_BYTES_MAX: u64 = 1 << 20;
 /// How long a request may take, reaching a new cluster included.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Requests that are answered at once; further ones wait.
+const CLIENTS_MAX: usize = 16;
 
 /// What a running load can be asked.
 #[derive(Debug, Serialize, Deserialize)]
@@ -82,25 +87,40 @@ impl Listener {
         namespace: Namespace,
         schema: Schema,
     ) -> AbortOnDropHandle<()> {
+        let steered = Arc::new(Steered { control, namespace, schema, switching: Mutex::new(()) });
         AbortOnDropHandle::new(tokio::spawn(async move {
             let Self { listener, path } = self;
+            let mut answering = JoinSet::new();
             loop {
-                let stream = match listener.accept().await {
-                    Ok((stream, _)) => stream,
+                if answering.len() >= CLIENTS_MAX {
+                    answering.join_next().await;
+                }
+                match listener.accept().await {
+                    Ok((stream, _)) => answering.spawn(attend(stream, Arc::clone(&steered))),
                     Err(cause) => {
                         tracing::warn!(%cause, path = %path.0.display(), "control socket failed");
                         return;
                     }
                 };
-                // One request after another: two switches at once would have no order.
-                let answered = answer(stream, &control, &namespace, schema);
-                match tokio::time::timeout(PATIENCE, Box::pin(answered)).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(cause)) => tracing::warn!(%cause, "a control request was not answered"),
-                    Err(_) => tracing::warn!("a control request took longer than {PATIENCE:?}"),
-                }
             }
         }))
+    }
+}
+
+/// The load behind the socket.
+struct Steered {
+    control: Control<MongoTarget>,
+    namespace: Namespace,
+    schema: Schema,
+    /// Held by a switch: two at once would have no order.
+    switching: Mutex<()>,
+}
+
+async fn attend(stream: UnixStream, steered: Arc<Steered>) {
+    match tokio::time::timeout(PATIENCE, Box::pin(answer(stream, &steered))).await {
+        Ok(Ok(())) => {}
+        Ok(Err(cause)) => tracing::warn!(%cause, "a control request was not answered"),
+        Err(_) => tracing::warn!("a control request took longer than {PATIENCE:?}"),
     }
 }
 
@@ -118,32 +138,24 @@ fn remove_stale(path: &Path) -> std::io::Result<()> {
     }
 }
 
-async fn answer(
-    stream: UnixStream,
-    control: &Control<MongoTarget>,
-    namespace: &Namespace,
-    schema: Schema,
-) -> std::io::Result<()> {
+async fn answer(stream: UnixStream, steered: &Steered) -> std::io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
     BufReader::new(read).take(LINE_BYTES_MAX).read_line(&mut line).await?;
     let answer = match serde_json::from_str(&line) {
-        Ok(request) => obey(request, control, namespace, schema).await,
+        Ok(request) => obey(request, steered).await,
         Err(error) => json!({ "error": format!("the request cannot be understood: {error}") }),
     };
     write.write_all(format!("{answer}\n").as_bytes()).await
 }
 
-async fn obey(
-    request: Request,
-    control: &Control<MongoTarget>,
-    namespace: &Namespace,
-    schema: Schema,
-) -> Value {
+async fn obey(request: Request, steered: &Steered) -> Value {
+    let control = &steered.control;
     match request {
         Request::Switch { uri, ns } => {
-            let namespace = ns.unwrap_or_else(|| namespace.clone());
-            match Box::pin(MongoTarget::connect(&uri, &namespace, schema)).await {
+            let _alone = steered.switching.lock().await;
+            let namespace = ns.unwrap_or_else(|| steered.namespace.clone());
+            match Box::pin(MongoTarget::connect(&uri, &namespace, steered.schema)).await {
                 Ok(target) => {
                     let at_ms = control.switch(Arc::new(target));
                     json!({ "switched_at_ms": at_ms, "target": control.snapshot().target })

@@ -1,0 +1,126 @@
+//! `imago cutover`: moves clients to the copy, and back.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use imago_job::id::JobId;
+use imago_mongo::cutover::{self, Block, How, Outcome};
+use tokio::process::Command;
+
+use crate::cmd::copy::{Ends, connect, options, work};
+use crate::cmd::job::process;
+use crate::context::Context;
+use crate::exit::Failure;
+
+/// What may be typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "The write block is the server's setUserWriteBlockMode: cluster-wide, and \
+                        only for users without bypassWriteBlockingMode. It is lifted when the \
+                        hook has ended, unless --keep-block or --reverse is given, and whenever \
+                        the cut-over fails.")]
+pub struct Args {
+    /// The job's id; `imago job list` shows them.
+    #[arg(value_name = "JOB")]
+    id: JobId,
+    /// The clusters of the job: its record holds no passwords.
+    #[command(flatten)]
+    ends: Ends,
+    /// How writes are kept from the source while the last changes are applied.
+    #[arg(long, value_enum, default_value = "user-writes", value_name = "HOW")]
+    block: BlockBy,
+    /// Afterwards keep the old cluster following the new one, so that --rollback loses nothing.
+    #[arg(long, conflicts_with = "rollback")]
+    reverse: bool,
+    /// Go back to the old cluster, of a job that was cut over with --reverse.
+    #[arg(long)]
+    rollback: bool,
+    /// A shell command that moves the clients; the cut-over fails if it does.
+    #[arg(long, value_name = "CMD")]
+    on_cutover: Option<String>,
+    /// Leave the source's writes blocked.
+    #[arg(long)]
+    keep_block: bool,
+    /// Give up, and lift the block, when drain, last comparison and hook take longer.
+    #[arg(long, value_name = "MS", default_value_t = 30_000)]
+    max_block_ms: u64,
+    /// Compare the documents of so many last changes under the block.
+    #[arg(long, value_name = "N", default_value_t = 2_000)]
+    last_changes: usize,
+    /// Compare so many documents drawn at random before the block.
+    #[arg(long, value_name = "N", default_value_t = 2_000)]
+    sample: u64,
+}
+
+/// How writes are kept from the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum BlockBy {
+    /// The server refuses them.
+    UserWrites,
+    /// You have stopped the writers.
+    None,
+}
+
+/// Cuts over, or back.
+pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let mut clusters = connect(&args.ends).await?;
+    let mut id = args.id.clone();
+    if args.rollback {
+        id = cutover::reverse_of(&clusters, &args.id).await?;
+        clusters = cutover::reversed(&clusters);
+    }
+    let how = How {
+        block: match args.block {
+            BlockBy::UserWrites => Block::UserWrites,
+            BlockBy::None => Block::None,
+        },
+        reverse: args.reverse,
+        keep_block: args.keep_block,
+        block_max: Duration::from_millis(args.max_block_ms),
+        last_changes: args.last_changes,
+        sample: args.sample,
+    };
+    let process = process();
+    let claim = cutover::take_over(&clusters, &id, &process, context.events(), &context.cancel);
+    let run = Box::pin(claim).await?;
+    let hook = async || match &args.on_cutover {
+        Some(command) => hook(command, &id).await,
+        None => Ok(()),
+    };
+    let done = Box::pin(cutover::cutover(&clusters, run, &process, &how, hook)).await?;
+    context.output.result(&done, describe)?;
+    match &done.reverse_job {
+        Some(back) => {
+            let back_options = options(&crate::cmd::copy::How::default());
+            work(&cutover::reversed(&clusters), back, &back_options, context).await
+        }
+        None => Ok(()),
+    }
+}
+
+async fn hook(command: &str, id: &JobId) -> Result<(), String> {
+    let mut child = Command::new("sh");
+    child.arg("-c").arg(command).env("IMAGO_JOB", id.to_string());
+    child.stdin(Stdio::null()).kill_on_drop(true);
+    // What a hook prints is no result of the cut-over.
+    child.stdout(Stdio::null());
+    let status = child.status().await.map_err(|error| format!("sh cannot be run: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}")) }
+}
+
+fn describe(done: &Outcome) -> String {
+    let mut text = format!(
+        "{} is cut over\n  writes were blocked for {} ms, of which the drain took {} ms\n  \
+         {} documents compared before, {} of the last changes compared under the block\n",
+        done.job, done.write_block_ms, done.drain_ms, done.sampled, done.last_verified
+    );
+    if done.is_blocked {
+        text += "  the old cluster still refuses its users' writes\n";
+    }
+    if let Some(back) = &done.reverse_job {
+        text += &format!(
+            "  the old cluster follows as job {back}; to go back: imago cutover {} --rollback\n",
+            done.job
+        );
+    }
+    text
+}

@@ -1,0 +1,69 @@
+//! The write block: the source refuses the application's writes while a job is cut over.
+//!
+//! `setUserWriteBlockMode` (6.0 and newer) is cluster-wide: it refuses, with error 371, every write
+//! of every user who lacks `bypassWriteBlockingMode`, deletes included, in all databases but the
+//! server's own. Where authorisation is off it stops nobody, which is why that is an error here.
+
+use bson::{Document, doc};
+use imago_job::control::Control;
+use imago_job::retry::retry;
+
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result, code};
+use crate::snapshot::PATIENCE;
+
+/// Whether `source` can block the writes of its users.
+///
+/// # Errors
+/// A precondition that says why not, and what to do instead.
+pub async fn check(source: &Endpoint) -> Result<()> {
+    if source.version() < [6, 0, 0] {
+        return Err(Error::precondition(
+            "the source is older than MongoDB 6.0, which cannot block writes",
+            "stop the writers yourself, then use --block none",
+        ));
+    }
+    let status = source.run("admin", doc! {"connectionStatus": 1}).await?;
+    let info = status.get_document("authInfo").cloned().unwrap_or_default();
+    if info.get_array("authenticatedUsers").is_ok_and(|users| !users.is_empty()) {
+        return Ok(());
+    }
+    Err(Error::precondition(
+        "the source runs without authorisation, where a write block stops nobody",
+        "stop the writers yourself, then use --block none",
+    ))
+}
+
+/// Blocks the writes of the source's users. Blocking twice changes nothing.
+///
+/// # Errors
+/// When the source refuses.
+pub async fn set(source: &Endpoint) -> Result<()> {
+    command(source, true).await
+}
+
+/// Lifts the block, and insists on it. Lifting twice changes nothing.
+///
+/// # Errors
+/// When the source stays away for longer than three minutes.
+pub async fn lift(source: &Endpoint) -> Result<()> {
+    let control = Control::default();
+    retry("lift the write block", &PATIENCE, &control, Error::is_transient, |_| {
+        command(source, false)
+    })
+    .await
+    .map_err(Error::from)
+}
+
+async fn command(source: &Endpoint, is_blocked: bool) -> Result<()> {
+    let command: Document = doc! {"setUserWriteBlockMode": 1, "global": is_blocked};
+    match source.run("admin", command).await {
+        Ok(_) => Ok(()),
+        Err(Error::Server { cause, .. }) if code(&cause) == Some(13) => Err(Error::precondition(
+            "the source's user may not block writes",
+            "connect with a user that has the action setUserWriteBlockMode on the cluster (the \
+             role hostManager or restore), or stop the writers yourself and use --block none",
+        )),
+        Err(error) => Err(error),
+    }
+}
