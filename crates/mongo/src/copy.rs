@@ -16,12 +16,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bson::{Document, RawDocumentBuf, Timestamp, doc};
+use imago_job::control::{Control, Stop};
 use imago_job::eta::Meter;
 use imago_job::event::Progress;
 use imago_job::id::JobId;
 use imago_job::journal::{Journal, JournalError};
-use imago_job::record::{Limits, Record};
+use imago_job::record::{Limits, Record, Requested};
 use imago_job::reporter::Events;
+use imago_job::retry::retry;
 use imago_job::run::{Ending, Pace, Run, RunError};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
@@ -40,7 +42,7 @@ use crate::monitor::{self, Applied};
 use crate::preflight::{self, Plan};
 pub use crate::prepare::SLICE_BYTES;
 use crate::prepare::prepare;
-use crate::snapshot::{Counters, Worker, count_filtered};
+use crate::snapshot::{Counters, PATIENCE, Worker, count_filtered};
 use crate::structure::{build, is_unique, modify_index, modify_options, name_of};
 
 /// The kind of a copy's record.
@@ -191,7 +193,7 @@ pub async fn run(clusters: &Clusters, run: Run, options: &Options) -> Result<()>
     let ended = Box::pin(work(clusters, &run, options)).await;
     let ending = match &ended {
         // Caught up: it can be resumed, or cut over.
-        Ok(()) => Ending::Stopped(imago_job::control::Stop::Interrupted),
+        Ok(()) => Ending::Stopped(Stop::Interrupted),
         Err(Error::Stopped(stop)) => Ending::Stopped(stop.clone()),
         Err(error) => Ending::Failed(error.to_string()),
     };
@@ -257,16 +259,21 @@ impl<'a> Copying<'a> {
         }
         if state.t0.is_none() {
             run.enter("prepare").await?;
-            state.t0 = Some(prepare(clusters, &plan, &leases, options.slice_bytes).await?);
+            let prepare = || prepare(clusters, &plan, &leases, options.slice_bytes);
+            state.t0 = Some(patiently("prepare the copy", run.control(), prepare).await?);
             save(run, &state).await?;
         } else {
-            leases.expire(&format!("{job}/")).await?;
+            let mine = format!("{job}/");
+            let expire = || leases.expire(&mine);
+            patiently("give up the leases of who is gone", run.control(), expire).await?;
         }
-        let found = preflight::pairs(&plan, &clusters.source, &clusters.destination).await?;
+        let look = || preflight::pairs(&plan, &clusters.source, &clusters.destination);
+        let found = patiently("look at the collections", run.control(), look).await?;
         let (pairs, definitions): (Vec<Pair>, Vec<Definition>) = found.into_iter().unzip();
         let (pairs, definitions) = (Arc::new(pairs), Arc::new(definitions));
         let counters = Arc::new(Counters::default());
-        let seen = leases.states_after(None).await?;
+        let look = || leases.states_after(None);
+        let seen = patiently("look at the slices", run.control(), look).await?;
         let copied_before = (
             seen.iter().map(|sighting| sighting.documents).sum(),
             seen.iter().map(|sighting| sighting.bytes).sum(),
@@ -274,7 +281,8 @@ impl<'a> Copying<'a> {
         let mut total = (0, 0);
         for (pair, planned) in pairs.iter().zip(&plan.collections) {
             let documents = if pair.filter.is_some() {
-                count_filtered(pair).await?
+                let count = || count_filtered(pair);
+                patiently("count what the filter matches", run.control(), count).await?
             } else {
                 planned.size.documents
             };
@@ -284,7 +292,7 @@ impl<'a> Copying<'a> {
         let lead = Lead::begin(Parts {
             source: clusters.source.clone(),
             pairs: Arc::clone(&pairs),
-            slices: leases.slices().await?,
+            slices: patiently("read the slices", run.control(), || leases.slices()).await?,
             leases: leases.clone(),
             control: run.control().clone(),
             counters: Arc::clone(&counters),
@@ -354,7 +362,8 @@ impl<'a> Copying<'a> {
     pub async fn build_indexes(&mut self) -> Result<()> {
         let (mut plain, mut unique) = (Vec::new(), Vec::new());
         for (pair, definition) in self.pairs.iter().zip(self.definitions.iter()) {
-            let have = pair.destination.indexes().await?;
+            let look = || pair.destination.indexes();
+            let have = patiently("look at the indexes", self.run.control(), look).await?;
             let missing =
                 |index: &&Document| !have.iter().any(|have| name_of(have) == name_of(index));
             let missing = definition.indexes.iter().filter(missing).cloned();
@@ -364,7 +373,8 @@ impl<'a> Copying<'a> {
         }
         // Changes go on being applied while these are built.
         let mut builds = JoinSet::new();
-        builds.spawn(async move { build(&plain).await });
+        let control = self.run.control().clone();
+        builds.spawn(async move { build(&plain, &control).await });
         loop {
             self.step().await?;
             if let Some(built) = builds.try_join_next() {
@@ -374,7 +384,7 @@ impl<'a> Copying<'a> {
         }
         if unique.iter().any(|(_, indexes)| !indexes.is_empty()) {
             self.lead.settle().await?;
-            build(&unique).await?;
+            build(&unique, self.run.control()).await?;
             self.lead.go_on()?;
         }
         for view in &self.plan.views {
@@ -401,7 +411,8 @@ impl<'a> Copying<'a> {
     /// # Errors
     /// What ends the job.
     pub async fn follow(&mut self, until: Until) -> Result<()> {
-        let entered = self.clusters.source.cluster_time().await?;
+        let ask = || self.clusters.source.cluster_time();
+        let entered = patiently("ask for the source's time", self.run.control(), ask).await?;
         loop {
             self.step().await?;
             let is_behind = self.lead.applied_to() < entered;
@@ -593,6 +604,16 @@ fn start_of(state: &State) -> Result<Start> {
     Ok(Start::At(Timestamp { time, increment }))
 }
 
+/// Does what may be done twice, again and again while a cluster elects or is away.
+pub(crate) async fn patiently<T, F: Future<Output = Result<T>>>(
+    what: &str,
+    control: &Control,
+    mut attempt: impl FnMut() -> F,
+) -> Result<T> {
+    let tried = retry(what, &PATIENCE, control, Error::is_transient, |_| Box::pin(attempt()));
+    Ok(tried.await?)
+}
+
 /// Copies slices of a job that another process leads, until none is left.
 ///
 /// # Errors
@@ -601,7 +622,7 @@ pub async fn help(
     clusters: &Clusters,
     id: &JobId,
     workers: usize,
-    control: imago_job::control::Control,
+    control: Control,
     process: &str,
 ) -> Result<(u64, u64)> {
     let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
@@ -619,9 +640,22 @@ pub async fn help(
         pairs: Arc::new(pairs),
         definitions: Arc::new(definitions),
         leases: Leases::new(clusters.destination.clone(), id.clone(), format!("worker/{process}")),
-        control,
+        control: control.clone(),
         counters: Arc::clone(&counters),
     };
+    let journal = MongoJournal::new(clusters.destination.clone());
+    obey(&journal, id, &control).await?;
+    let obedience = (id.clone(), control);
+    let _obedience = AbortOnDropHandle::new(tokio::spawn(async move {
+        let (id, control) = obedience;
+        loop {
+            tokio::time::sleep(pace().heartbeat).await;
+            // An unreachable destination is for the workers to find, who wait for it.
+            if let Err(error) = obey(&journal, &id, &control).await {
+                tracing::debug!(%error, "the job's requests could not be read");
+            }
+        }
+    }));
     let mut all = JoinSet::new();
     for _ in 0..workers {
         let worker = worker.clone();
@@ -631,4 +665,13 @@ pub async fn help(
         ended.expect("a worker neither panics nor is aborted")?;
     }
     Ok(crate::lead::copied(&counters))
+}
+
+/// Does what the operator asks of the job: whoever helps is paced, paused and ended with it.
+async fn obey(journal: &MongoJournal, id: &JobId, control: &Control) -> Result<()> {
+    let record = journal.load(id).await?;
+    control.throttle().set(record.limits).map_err(JournalError::from)?;
+    let ended = record.state.is_final();
+    control.request(if ended { Requested::Cancel } else { record.control });
+    Ok(())
 }

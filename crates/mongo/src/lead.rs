@@ -151,7 +151,7 @@ impl Lead {
             }
         };
         let mut reader = ChangeReader::new(parts.source, namespaces, parts.start, parts.await_max);
-        reader.open().await?;
+        parts.control.or_stop(reader.open()).await??;
         let (send, batches) = mpsc::channel(BATCHES_AHEAD);
         let reader = tokio::spawn(read_ahead(reader, send));
         let mut cuts: Vec<Vec<Id>> = vec![Vec::new(); parts.pairs.len()];
@@ -309,7 +309,9 @@ impl Lead {
                 let done = self.rounds.join_next().await.expect("a round is running");
                 self.finish(done.expect("a round neither panics nor is aborted"))?;
             }
-            let at = self.pairs[0].source.endpoint.cluster_time().await?;
+            let ask = |_| self.pairs[0].source.endpoint.cluster_time();
+            let what = "ask for the source's time";
+            let at = retry(what, &PATIENCE, &self.control, Error::is_transient, ask).await?;
             if self.settle_at(at).await? {
                 return Ok(at);
             }

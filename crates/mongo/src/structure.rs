@@ -1,13 +1,17 @@
 //! Indexes and options of a copied collection: telling them apart, building and changing them.
 
 use bson::{Bson, Document, doc};
+use imago_job::control::Control;
 
 use crate::collection::Handle;
+use crate::copy::patiently;
 use crate::error::Result;
 
-pub(crate) async fn build(indexes: &[(Handle, Vec<Document>)]) -> Result<()> {
+/// Builds indexes; those that exist already are left as they are.
+pub(crate) async fn build(indexes: &[(Handle, Vec<Document>)], control: &Control) -> Result<()> {
     for (to, indexes) in indexes {
-        to.create_indexes(indexes).await?;
+        let what = format!("build the indexes of {}", to.ns);
+        patiently(&what, control, || to.create_indexes(indexes)).await?;
     }
     Ok(())
 }
