@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use imago_job::event;
 use imago_job::id::JobId;
+use imago_mongo::preflight::parse_filter;
 use imago_mongo::repair::{RepairError, RepairReport, RepairSpec, repair};
 use imago_mongo::verify::{Retries, read_stragglers};
 
-use super::verify::{bad_line, connect, control, open, parse_filter};
+use super::verify::{bad_line, connect, control, open};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-use bson::Document;
 use imago_job::control::Control;
 use imago_job::event;
 use imago_job::id::JobId;
@@ -12,9 +11,9 @@ use imago_job::record::Limits;
 use imago_job::reporter::Reporter;
 use imago_mongo::collection::{Handle, list_all};
 use imago_mongo::endpoint::Endpoint;
-use imago_mongo::ext_json;
 use imago_mongo::namespace::{Namespace, Selector};
 use imago_mongo::order::Id;
+use imago_mongo::preflight::parse_filter;
 use imago_mongo::verify::{
     Mode, Progress, Report, Retries, Spec, Straggler, StructureDifference, Watch, read_stragglers,
     verify,
@@ -165,16 +164,6 @@ pub async fn connect(uri: &str, role: &'static str) -> Result<Endpoint, Failure>
 pub fn control(context: &Context) -> Result<Control, Failure> {
     Control::new(Limits::default(), context.cancel.clone())
         .map_err(|error| Failure::from_error(Exit::Usage, "limits", &error))
-}
-
-/// A filter as it was typed.
-pub fn parse_filter(text: &str) -> Result<Document, Failure> {
-    let bad = |cause: &dyn std::fmt::Display| {
-        Failure::new(Exit::Usage, "filter", format!("the filter cannot be read: {cause}"))
-            .help(r#"write it as extended JSON, for example {"at": {"$gt": {"$date": "2026-01-01T00:00:00Z"}}}"#)
-    };
-    let raw = ext_json::parse_document(text).map_err(|error| bad(&error))?;
-    Document::try_from(raw.as_ref()).map_err(|error| bad(&error))
 }
 
 /// The collections that `selectors` name, with their names at the destination.
@@ -361,9 +350,10 @@ mod tests {
 
     #[test]
     fn a_filter_that_is_no_document_is_a_usage_error() {
-        assert!(parse_filter(r#"{"a": {"$gt": 1}}"#).is_ok());
-        assert_eq!(parse_filter("[1]").map_err(|failure| failure.exit()), Err(Exit::Usage));
-        assert_eq!(parse_filter("{a: 1}").map_err(|failure| failure.exit()), Err(Exit::Usage));
+        let exit = |text| parse_filter(text).map_err(|error| Failure::from(error).exit());
+        assert!(exit(r#"{"a": {"$gt": 1}}"#).is_ok());
+        assert_eq!(exit("[1]"), Err(Exit::Usage));
+        assert_eq!(exit("{a: 1}"), Err(Exit::Usage));
     }
 
     #[test]

@@ -1,3 +1,6 @@
+//! Extended JSON there and back: what was written reads as the same bytes, and what has no meaning
+//! is refused.
+
 use bson::{Bson, RawBson, RawDocumentBuf, doc, rawdoc};
 
 use super::{ExtJson, ExtJsonError, parse, parse_document};

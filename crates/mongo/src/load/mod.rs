@@ -177,13 +177,15 @@ mod tests {
 
     #[test]
     fn documents_have_the_size_that_was_asked_for() {
-        for size_bytes in [400, 1000, 16_000] {
-            let reviews = Reviews { size_bytes, ..Reviews::default() };
-            let schema = Schema { id_form: IdForm::Text, reviews };
-            for key in 0..50 {
-                let bytes = schema.document(key, key, 0).as_bytes().len();
-                let off = bytes.abs_diff(size_bytes as usize);
-                assert!(off <= 16, "{bytes} bytes for {size_bytes}");
+        for id_form in [IdForm::Text, IdForm::Integer, IdForm::Scattered] {
+            for size_bytes in [Reviews::SIZE_BYTES_MIN, 1000, 16_000] {
+                let schema =
+                    Schema { id_form, reviews: Reviews { size_bytes, ..Reviews::default() } };
+                for key in 0..50 {
+                    let bytes = schema.document(key, key, 0).as_bytes().len();
+                    let off = bytes.abs_diff(size_bytes as usize);
+                    assert!(off <= 8, "{bytes} bytes for {size_bytes} with {id_form:?}");
+                }
             }
         }
     }

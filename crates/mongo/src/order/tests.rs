@@ -1,3 +1,6 @@
+//! The order and identity of `_id` values: a ladder as a server sorts it, and the laws of an order
+//! for values drawn at random.
+
 use std::cmp::Ordering;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};

@@ -1,3 +1,6 @@
+//! The driver against targets that serve, hang or refuse: whatever is due is sent, dropped or
+//! recorded, and nothing else.
+
 use super::*;
 use crate::history::{Fate, Header, IdForm};
 use crate::target::{Insert, Outcome, Update};

@@ -1,3 +1,5 @@
+//! The merge of two sorted sides against an oracle that holds both in maps.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Bson, RawDocumentBuf, doc};
