@@ -10,13 +10,16 @@ ARGS ?=
 IMAGO = $(CARGO) run --locked --release --quiet --package imago --
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint tidy check test demo bench
+.PHONY: help setup build lint tidy check test demo bench
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: ## install what is missing (MongoDB for tests, Debian packages when root); quick when nothing is
 	@scripts/setup.sh
+
+build: setup ## the optimised program, as target/release/imago
+	$(CARGO) build --locked --release --package imago
 
 lint: setup # formatting and clippy, every warning an error
 	$(CARGO) fmt --all --check

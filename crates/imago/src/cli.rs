@@ -65,6 +65,7 @@ pub enum ProgressMode {
 
 /// The verbs; one module of [`cmd`] each.
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "made once, from what was typed")]
 pub enum Verb {
     /// Look at jobs and steer them, from any machine.
     Job(cmd::job::Args),
@@ -78,6 +79,8 @@ pub enum Verb {
     Verify(cmd::verify::Args),
     /// Copy again the documents that `verify` found different.
     Repair(cmd::repair::Args),
+    /// Watch a busy collection move between two real clusters on this machine.
+    Demo(cmd::demo::Args),
     /// Measure what Imago costs, beside what the servers alone need.
     Bench(cmd::bench::Args),
     /// Print a completion script for a shell.
@@ -94,6 +97,7 @@ impl Verb {
             Verb::Testbed(args) => Box::pin(cmd::testbed::run(args, context)).await,
             Verb::Copy(args) => Box::pin(cmd::copy::run(args, context)).await,
             Verb::Cutover(args) => Box::pin(cmd::cutover::run(args, context)).await,
+            Verb::Demo(args) => Box::pin(cmd::demo::run(args, context)).await,
             Verb::Verify(args) => Box::pin(cmd::verify::run(args, context)).await,
             Verb::Repair(args) => Box::pin(cmd::repair::run(args, context)).await,
             Verb::Bench(args) => Box::pin(cmd::bench::run(args, context)).await,

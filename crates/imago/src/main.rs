@@ -7,7 +7,6 @@
 //! a [`context::Context`]; how it ended becomes an exit code in [`exit`].
 
 mod cli;
-mod cluster;
 mod cmd;
 mod context;
 mod exit;

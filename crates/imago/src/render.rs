@@ -104,6 +104,7 @@ fn said(body: &Body) -> String {
         Body::Failed { error } => format!("failed: {error}"),
         Body::Cancelled => "cancelled".to_owned(),
         Body::Interrupted => "interrupted, can be resumed".to_owned(),
+        Body::HandedOver => "handed over to another process".to_owned(),
     }
 }
 

@@ -77,6 +77,8 @@ pub enum Body {
     Cancelled,
     /// Its process ends before it does; it can be resumed.
     Interrupted,
+    /// Another process asked for the job and goes on with it.
+    HandedOver,
 }
 
 /// How far a job is, how far behind, when it expects to end, what blocks it, what can be done next.
@@ -118,7 +120,14 @@ pub struct Progress {
 impl Body {
     /// Whether the job, or this process's part in it, ends with this.
     pub fn is_terminal(&self) -> bool {
-        matches!(self, Body::Done | Body::Failed { .. } | Body::Cancelled | Body::Interrupted)
+        matches!(
+            self,
+            Body::Done
+                | Body::Failed { .. }
+                | Body::Cancelled
+                | Body::Interrupted
+                | Body::HandedOver
+        )
     }
 
     /// Whether a later event of the same kind says all that this one says.

@@ -173,7 +173,8 @@ impl Run {
                 (Body::Failed { error: error.clone() }, Some(State::Failed { error }))
             }
             Ending::Stopped(Stop::Cancelled) => (Body::Cancelled, Some(State::Cancelled)),
-            Ending::Stopped(Stop::Interrupted | Stop::HandedOver) => (Body::Interrupted, None),
+            Ending::Stopped(Stop::Interrupted) => (Body::Interrupted, None),
+            Ending::Stopped(Stop::HandedOver) => (Body::HandedOver, None),
             Ending::Stopped(lost @ (Stop::TakenOver(_) | Stop::JournalLost(_))) => {
                 *state = None;
                 shared.reporter.emit(Body::Failed { error: lost.to_string() });

@@ -17,7 +17,7 @@ use futures_util::StreamExt;
 use imago_plan::backoff::Backoff;
 use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
 
-use crate::endpoint::{Endpoint, prefer_secondary};
+use crate::endpoint::{Endpoint, answer, prefer_secondary};
 use crate::error::{Error, Result, code};
 use crate::namespace::Namespace;
 use crate::order::Id;
@@ -148,7 +148,7 @@ impl ChangeReader {
     async fn try_next(&mut self) -> Result<Batch> {
         self.open().await?;
         let cursor = self.cursor.as_mut().expect("the stream was opened just above");
-        let reply = match cursor.next().await {
+        let reply = match answer("reading the change stream", cursor.next()).await? {
             Some(reply) => reply.map_err(|e| Error::server("reading the change stream", e))?,
             None => {
                 self.cursor = None;

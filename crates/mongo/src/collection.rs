@@ -199,7 +199,7 @@ impl Handle {
         if !self.endpoint.is_sharded() {
             command.insert("commitQuorum", "majority");
         }
-        self.endpoint.run(&self.ns.db, command).await.map(|_| ())
+        self.endpoint.run_at_length(&self.ns.db, command).await.map(|_| ())
     }
 
     /// Drops an index by its name; one that is gone already is no error.

@@ -24,7 +24,7 @@ use futures_util::StreamExt;
 use mongodb::raw_batch_cursor::RawBatchCursor;
 
 use crate::collection::Handle;
-use crate::endpoint::prefer_secondary;
+use crate::endpoint::{answer, prefer_secondary};
 use crate::error::{Error, Result};
 use crate::order::Id;
 use crate::write::{self, DUPLICATE_KEY, IMMUTABLE_FIELD, WriteError};
@@ -99,7 +99,7 @@ pub async fn converge(
         let fresh: HashMap<&Id, bool> = wants.iter().map(|want| (&want.id, want.fresh)).collect();
         let mut absent: HashSet<&Id> = wants.iter().map(|want| &want.id).collect();
         let mut cursor = find(pair, wants.iter().map(|want| &want.id), at).await?;
-        while let Some(batch) = cursor.next().await {
+        while let Some(batch) = answer("reading changed documents", cursor.next()).await? {
             let batch = batch.map_err(|e| reading(pair, e))?;
             let found = documents(pair, &batch)?;
             if pair.is_collated && !found.is_empty() {
@@ -185,11 +185,8 @@ async fn find(pair: &Pair, ids: impl Iterator<Item = &Id>, at: ReadAt) -> Result
         "readConcern": read_concern(at),
     };
     let db = pair.source.endpoint.client().database(&pair.source.ns.db);
-    db.run_raw_cursor_command(command)
-        .selection_criteria(prefer_secondary())
-        .batch()
-        .await
-        .map_err(|error| reading(pair, error))
+    let found = db.run_raw_cursor_command(command).selection_criteria(prefer_secondary()).batch();
+    answer("reading changed documents", found).await?.map_err(|error| reading(pair, error))
 }
 
 /// Writes documents, whatever the destination holds of them.

@@ -12,9 +12,10 @@
 //! the checkpoint ([`State`]).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
+use bson::{Document, RawDocumentBuf, Timestamp, doc};
 use imago_job::eta::Meter;
 use imago_job::event::Progress;
 use imago_job::id::JobId;
@@ -22,10 +23,10 @@ use imago_job::journal::{Journal, JournalError};
 use imago_job::record::{Limits, Record};
 use imago_job::reporter::Events;
 use imago_job::run::{Ending, Pace, Run, RunError};
-use imago_plan::cuts::cuts;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::changes::Start;
 use crate::collection::{Definition, Handle};
@@ -34,10 +35,12 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::journal::MongoJournal;
 use crate::lead::{Checkpoint, Lead, Parts};
-use crate::leases::{Leases, Slice, WRITE_TIME_MAX};
+use crate::leases::{Leases, WRITE_TIME_MAX};
+use crate::monitor::{self, Applied};
 use crate::preflight::{self, Plan};
-use crate::shard;
-use crate::snapshot::{Counters, Worker, count_filtered, sample_ids};
+use crate::prepare::prepare;
+use crate::snapshot::{Counters, Worker, count_filtered};
+use crate::structure::{build, is_unique, modify_index, modify_options, name_of};
 
 /// The kind of a copy's record.
 pub const KIND: &str = "copy";
@@ -95,9 +98,6 @@ pub struct Options {
 
 /// A destination that is this close is caught up.
 const CAUGHT_UP_MS: u64 = 1_000;
-const SLICE_BYTES: u64 = 32 * 1024 * 1024;
-const SLICES_MAX: u64 = 4_096;
-const SAMPLE_PER_SLICE: u64 = 20;
 const REPORT_EVERY: Duration = Duration::from_millis(250);
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 
@@ -232,6 +232,8 @@ pub struct Copying<'a> {
     reported: Instant,
     saved: Instant,
     began: Instant,
+    applied: Applied,
+    _watches: Vec<AbortOnDropHandle<()>>,
 }
 
 impl<'a> Copying<'a> {
@@ -287,8 +289,17 @@ impl<'a> Copying<'a> {
             await_max: options.await_max,
         })
         .await?;
+        let applied = Applied::default();
+        let watches = monitor::watch(
+            clusters,
+            run.control().clone(),
+            run.reporter().clone(),
+            Arc::clone(&applied),
+        );
         let now = Instant::now();
         Ok(Self {
+            applied,
+            _watches: watches,
             clusters,
             run,
             plan,
@@ -467,6 +478,7 @@ impl<'a> Copying<'a> {
     pub async fn save(&mut self) -> Result<()> {
         if let Some(checkpoint) = self.lead.checkpoint() {
             note(&mut self.state, &checkpoint);
+            self.applied.store(checkpoint.time.time, Ordering::Relaxed);
             save(self.run, &self.state).await?;
         }
         self.saved = Instant::now();
@@ -553,106 +565,6 @@ fn start_of(state: &State) -> Result<Start> {
     let (time, increment) =
         state.t0.ok_or_else(|| Error::malformed("the job's state", "it has no T0"))?;
     Ok(Start::At(Timestamp { time, increment }))
-}
-
-/// Creates collections, slices and the horizon. Each part may find itself done.
-async fn prepare(clusters: &Clusters, plan: &Plan, leases: &Leases) -> Result<(u32, u32)> {
-    let t0 = clusters.source.cluster_time().await?;
-    for planned in &plan.collections {
-        let to = Handle::new(clusters.destination.clone(), planned.to.clone());
-        if to.definition().await?.is_none() {
-            let from = Handle::new(clusters.source.clone(), planned.from.clone());
-            let definition = from.definition().await?.ok_or_else(|| Error::Disrupted {
-                ns: planned.from.to_string(),
-                what: "dropped".into(),
-            })?;
-            to.create(&definition.options).await?;
-        }
-        if let Some(key) = &plan.shard_key
-            && to.shard_key().await?.is_none()
-        {
-            let from = Handle::new(clusters.source.clone(), planned.from.clone());
-            shard::shard(&from, &to, &preflight::parse_document(key, "the shard key")?).await?;
-        }
-    }
-    // Slices of an attempt that died here are replaced as a whole: nobody has leased any.
-    leases.remove().await?;
-    let pairs = preflight::pairs(plan, &clusters.source, &clusters.destination).await?;
-    for (ns, (pair, definition)) in pairs.iter().enumerate() {
-        leases
-            .create(&slices(ns, pair, definition, plan.collections[ns].size.bytes).await?)
-            .await?;
-    }
-    leases.set_horizon(t0).await?;
-    Ok((t0.time, t0.increment))
-}
-
-async fn slices(ns: usize, pair: &Pair, definition: &Definition, bytes: u64) -> Result<Vec<Slice>> {
-    // Where the order of `_id`s is not the order of their bytes, or there is no order at all, the
-    // collection is one slice.
-    let is_whole = pair.is_collated || definition.is_capped();
-    let wanted = if is_whole { 1 } else { (bytes / SLICE_BYTES).clamp(1, SLICES_MAX) };
-    let sample =
-        if wanted > 1 { sample_ids(pair, wanted * SAMPLE_PER_SLICE).await? } else { Vec::new() };
-    let cuts = cuts(sample, usize::try_from(wanted).expect("at most SLICES_MAX"));
-    let bound = |n: usize| cuts.get(n).cloned();
-    let slice = |n: usize| Slice { ns, n, min: n.checked_sub(1).and_then(bound), max: bound(n) };
-    Ok((0..=cuts.len()).map(slice).collect())
-}
-
-async fn build(indexes: &[(Handle, Vec<Document>)]) -> Result<()> {
-    for (to, indexes) in indexes {
-        to.create_indexes(indexes).await?;
-    }
-    Ok(())
-}
-
-fn name_of(index: &Document) -> &str {
-    index.get_str("name").unwrap_or_default()
-}
-
-fn is_unique(index: &Document) -> bool {
-    index.get_bool("unique").unwrap_or(false)
-}
-
-/// Brings an index's changeable options to what they are at the source; what cannot be changed in
-/// place is rebuilt.
-async fn modify_index(to: &Handle, index: &Document) -> Result<()> {
-    let mut change = doc! {"name": name_of(index)};
-    for field in ["expireAfterSeconds", "hidden"] {
-        if let Some(value) = index.get(field) {
-            change.insert(field, value.clone());
-        } else if field == "hidden" {
-            change.insert(field, false);
-        }
-    }
-    let command = doc! {"collMod": &to.ns.coll, "index": change};
-    match to.endpoint.run(&to.ns.db, command).await {
-        Ok(_) => Ok(()),
-        Err(error) if error.is_transient() => Err(error),
-        Err(_) => {
-            to.drop_index(name_of(index)).await?;
-            to.create_indexes(std::slice::from_ref(index)).await
-        }
-    }
-}
-
-async fn modify_options(to: &Handle, had: &Document, wanted: &Document) -> Result<()> {
-    let mut command = doc! {"collMod": &to.ns.coll};
-    let none = [
-        ("validator", Bson::Document(doc! {})),
-        ("validationLevel", "strict".into()),
-        ("validationAction", "error".into()),
-    ];
-    for (field, default) in none {
-        if had.get(field) != wanted.get(field) {
-            command.insert(field, wanted.get(field).cloned().unwrap_or(default));
-        }
-    }
-    if command.len() == 1 {
-        return Ok(());
-    }
-    to.endpoint.run(&to.ns.db, command).await.map(|_| ())
 }
 
 /// Copies slices of a job that another process leads, until none is left.

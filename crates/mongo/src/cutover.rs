@@ -17,6 +17,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use bson::Timestamp;
 use imago_job::event::Body;
 use imago_job::id::JobId;
 use imago_job::journal::{Journal, Request};
@@ -213,7 +214,6 @@ async fn stages(
         block::lift(&clusters.source).await?;
     }
     copying.state.is_blocked = false;
-    copying.state.reverse_job.clone_from(&done.reverse_job);
     copy::save(run, &copying.state).await?;
     Ok(Outcome {
         job: run.record().id.clone(),
@@ -243,14 +243,17 @@ async fn behind_block(
         block::set(&clusters.source).await?;
     }
     let drained = Instant::now();
-    copying.lead.settle().await?;
+    let at = copying.lead.settle().await?;
     let drain_ms = ms(drained);
     let last_verified = Box::pin(last_look(run, copying, how.last_changes)).await?;
-    let reverse_job = if how.reverse {
-        Some(Box::pin(prepare_reverse(clusters, &copying.plan)).await?)
-    } else {
-        None
+    // Once tried, the job that leads back is kept: it follows from a time before this hook too.
+    let reverse_job = match (how.reverse, copying.state.reverse_job.take()) {
+        (true, None) => Some(Box::pin(prepare_reverse(clusters, &copying.plan)).await?),
+        (true, prepared) => prepared,
+        (false, _) => None,
     };
+    copying.state.reverse_job.clone_from(&reverse_job);
+    keep_settled(run, &mut copying.state, at).await?;
     // A reverse cut-over gives the old cluster back to its users before they are sent there.
     if copying.plan.is_reverse {
         block::lift(&clusters.destination).await?;
@@ -263,6 +266,16 @@ async fn behind_block(
         )
     })?;
     Ok(Behind { drain_ms, last_verified, reverse_job })
+}
+
+/// Keeps the settled point as the job's position. Whoever goes on with a job of which nobody knows
+/// whether its hook moved the clients applies only what the source saw since, and never again what
+/// clients may have overwritten at the destination.
+async fn keep_settled(run: &Run, state: &mut State, at: Timestamp) -> Result<()> {
+    state.token = None;
+    state.t0 = Some((at.time, at.increment + 1));
+    state.applied_to = Some((at.time, at.increment));
+    copy::save(run, state).await
 }
 
 async fn catch_up(copying: &mut Copying<'_>) -> Result<()> {

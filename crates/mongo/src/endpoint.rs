@@ -124,24 +124,37 @@ impl Endpoint {
     /// Runs one command on the primary (or through the router).
     ///
     /// # Errors
-    /// What the server said, with the command's name and database.
+    /// What the server said, with the command's name and database; [`Error::Passing`] when it says
+    /// nothing within [`ANSWER_MAX`].
     pub async fn run(&self, db: &str, command: Document) -> Result<Document> {
-        let name = command.keys().next().cloned().unwrap_or_default();
+        let doing = self.doing(db, &command);
+        answer(&doing, self.run_at_length(db, command)).await?
+    }
+
+    /// Runs a command that may rightly take long, such as an index build.
+    ///
+    /// # Errors
+    /// What the server said, with the command's name and database.
+    pub async fn run_at_length(&self, db: &str, command: Document) -> Result<Document> {
+        let doing = self.doing(db, &command);
         let db = self.client.database(db);
-        db.run_command(command).await.map_err(|error| {
-            Error::server(format!("{name} on the {} {}", self.role, db.name()), error)
-        })
+        db.run_command(command).await.map_err(|error| Error::server(doing, error))
     }
 
     /// Like [`Endpoint::run`], for a command that is built from raw bytes.
     ///
     /// # Errors
-    /// What the server said, with the command's name and database.
+    /// As [`Endpoint::run`].
     pub async fn run_raw(&self, db: &str, name: &str, command: RawDocumentBuf) -> Result<Document> {
+        let doing = format!("{name} on the {} {db}", self.role);
         let db = self.client.database(db);
-        db.run_raw_command(command).await.map_err(|error| {
-            Error::server(format!("{name} on the {} {}", self.role, db.name()), error)
-        })
+        let reply = answer(&doing, db.run_raw_command(command).into_future()).await?;
+        reply.map_err(|error| Error::server(doing, error))
+    }
+
+    fn doing(&self, db: &str, command: &Document) -> String {
+        let name = command.keys().next().map_or("a command", String::as_str);
+        format!("{name} on the {} {db}", self.role)
     }
 
     /// The cluster's time: every write that was acknowledged before the call is at or before it.
@@ -153,6 +166,21 @@ impl Endpoint {
         operation_time(&reply)
             .ok_or_else(|| Error::malformed("ping", "no operationTime (is it a replica set?)"))
     }
+}
+
+/// How long a server may take to answer what is answered at once. A server that is stopped, or cut
+/// off without a sign, is noticed by nothing else.
+pub const ANSWER_MAX: Duration = Duration::from_secs(60);
+
+/// Waits for a server's answer, but not for ever.
+///
+/// # Errors
+/// [`Error::Passing`] when there is none within [`ANSWER_MAX`].
+pub async fn answer<T>(doing: &str, work: impl Future<Output = T>) -> Result<T> {
+    tokio::time::timeout(ANSWER_MAX, Box::pin(work)).await.map_err(|_| Error::Passing {
+        doing: doing.to_owned(),
+        cause: format!("no answer within {} s", ANSWER_MAX.as_secs()),
+    })
 }
 
 /// The `operationTime` of a reply.

@@ -16,12 +16,15 @@ pub mod journal;
 pub mod lead;
 pub mod leases;
 pub mod load;
+pub mod monitor;
 pub mod namespace;
 pub mod order;
 pub mod preflight;
+mod prepare;
 pub mod repair;
 pub mod shard;
 pub mod snapshot;
+mod structure;
 pub mod verify;
 mod write;
 

@@ -145,8 +145,8 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
         let planned = planned(&from, &to, listed.kind, existing.is_none()).await?;
         if listed.options.get_bool("capped").unwrap_or(false) {
             plan.notes.push(format!(
-                "{} is capped: its documents arrive in order, and each side drops its oldest by \
-                 itself, so the oldest few may differ",
+                "{} is capped: documents that are written while it is copied may arrive in another \
+                 order, and each side drops its oldest by itself, so the oldest few may differ",
                 listed.ns
             ));
         }

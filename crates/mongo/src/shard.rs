@@ -36,7 +36,7 @@ pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
         .await
         .map(|_| ())
         .or_else(|error| if error.is_transient() { Err(error) } else { Ok(()) })?;
-    router.run("admin", command).await?;
+    router.run_at_length("admin", command).await?;
     if is_hashed || shards.len() < 2 {
         return Ok(());
     }
@@ -44,7 +44,10 @@ pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
         let ns = to.ns.to_string();
         router.run("admin", doc! {"split": &ns, "middle": at.clone()}).await?;
         router
-            .run("admin", doc! {"moveChunk": &ns, "find": at, "to": shard, "_waitForDelete": false})
+            .run_at_length(
+                "admin",
+                doc! {"moveChunk": &ns, "find": at, "to": shard, "_waitForDelete": false},
+            )
             .await?;
     }
     Ok(())

@@ -30,7 +30,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::collection::{Definition, number};
 use crate::converge::{Found, Pair, ReadAt, form, found_in, read_concern};
-use crate::endpoint::prefer_secondary;
+use crate::endpoint::{answer, prefer_secondary};
 use crate::error::{Error, Result};
 use crate::leases::{self, Lease, Leases, Slice};
 use crate::order::Id;
@@ -232,7 +232,7 @@ impl SliceCopy<'_> {
     async fn pass(&mut self) -> Result<()> {
         let reading = |error| Error::server(format!("find on {}", self.pair.source.ns), error);
         let mut cursor = self.open().await?;
-        while let Some(batch) = cursor.next().await {
+        while let Some(batch) = answer("reading a slice", cursor.next()).await? {
             let batch = batch.map_err(reading)?;
             let documents = batch.doc_slices().map_err(reading)?;
             let size = documents.as_bytes().len() as u64;
@@ -274,17 +274,17 @@ impl SliceCopy<'_> {
         command.append(cstr!("batchSize"), self.batch_size());
         command.append(cstr!("readConcern"), read_concern(ReadAt::After(self.horizon)));
         let db = source.endpoint.client().database(&source.ns.db);
-        db.run_raw_cursor_command(command)
+        let cursor = db
+            .run_raw_cursor_command(command)
             .selection_criteria(prefer_secondary())
             .batch_size(u32::try_from(self.batch_size()).expect("positive"))
-            .batch()
-            .await
-            .map_err(|error| Error::server(format!("find on {}", source.ns), error))
+            .batch();
+        let opened = answer("opening a slice", cursor).await?;
+        opened.map_err(|error| Error::server(format!("find on {}", source.ns), error))
     }
 
     fn batch_size(&self) -> i32 {
-        let average =
-            if self.documents == 0 { 1_024 } else { (self.bytes / self.documents).max(1) };
+        let average = self.bytes.checked_div(self.documents).unwrap_or(1_024).max(1);
         i32::try_from((BATCH_BYTES / average).clamp(1, 20_000)).expect("at most 20,000")
     }
 
@@ -446,6 +446,6 @@ pub async fn sample_ids(pair: &Pair, size: u64) -> Result<Vec<Id>> {
 pub async fn count_filtered(pair: &Pair) -> Result<u64> {
     let filter = pair.filter.clone().unwrap_or_default();
     let command = bson::doc! {"count": &pair.source.ns.coll, "query": filter};
-    let reply = pair.source.endpoint.run(&pair.source.ns.db, command).await?;
+    let reply = pair.source.endpoint.run_at_length(&pair.source.ns.db, command).await?;
     Ok(number(&reply, "n"))
 }

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod completions;
 pub mod copy;
 pub mod cutover;
+pub mod demo;
 pub mod job;
 pub mod load;
 pub mod repair;

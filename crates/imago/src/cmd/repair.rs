@@ -8,7 +8,6 @@ use imago_mongo::repair::{RepairError, RepairReport, RepairSpec, repair};
 use imago_mongo::verify::{Retries, read_stragglers};
 
 use super::verify::{bad_line, connect, control, open, parse_filter};
-use crate::cluster;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -59,7 +58,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let done = Box::pin(repair(&source, &destination, lines, &spec, &control, progress)).await;
     let report = done.map_err(|error| match error {
         RepairError::File(error) => bad_line(&args.ids_file, &error),
-        RepairError::Cluster(error) => cluster::failure(&error),
+        RepairError::Cluster(error) => Failure::from(error),
     })?;
     context.output.result(&report, text)?;
     if report.is_clean() {

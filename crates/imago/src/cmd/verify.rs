@@ -21,7 +21,6 @@ use imago_mongo::verify::{
 };
 use serde::Serialize;
 
-use crate::cluster;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -117,7 +116,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         let destination = Handle::new(destination.clone(), to);
         let mut watch = Shown { reporter, file: stragglers.as_mut() };
         let report = Box::pin(verify(&source, &destination, &spec, &control, &mut watch)).await;
-        collections.push(report.map_err(|error| cluster::failure(&error))?);
+        collections.push(report?);
     }
     if let (Some(file), Some(path)) = (stragglers.as_mut(), &args.stragglers) {
         file.flush().map_err(|cause| unwritable(path, &cause))?;
@@ -159,7 +158,7 @@ fn verdict(outcome: &Outcome, stragglers: Option<&Path>) -> Failure {
 
 /// Connects to a cluster.
 pub async fn connect(uri: &str, role: &'static str) -> Result<Endpoint, Failure> {
-    Box::pin(Endpoint::connect(uri, role)).await.map_err(|error| cluster::failure(&error))
+    Box::pin(Endpoint::connect(uri, role)).await.map_err(Failure::from)
 }
 
 /// What ends the work when the user asks to stop.
@@ -189,7 +188,7 @@ async fn named(
             named.push((from.clone(), to.clone()));
             continue;
         }
-        let all = list_all(source).await.map_err(|error| cluster::failure(&error))?;
+        let all = list_all(source).await?;
         let matching: Vec<_> =
             all.into_iter().filter_map(|l| selector.select(&l.ns).map(|to| (l.ns, to))).collect();
         if matching.is_empty() {

@@ -45,6 +45,7 @@ impl Render for Log {
             Body::Failed { error } => tracing::error!(target: TARGET, job, kind, error, "failed"),
             Body::Cancelled => tracing::info!(target: TARGET, job, kind, "cancelled"),
             Body::Interrupted => tracing::info!(target: TARGET, job, kind, "interrupted"),
+            Body::HandedOver => tracing::info!(target: TARGET, job, kind, "handed over"),
         }
         Ok(())
     }

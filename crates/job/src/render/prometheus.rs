@@ -107,6 +107,7 @@ fn record(kind: &str, body: &Body) {
         Body::Failed { .. } => ended("failed"),
         Body::Cancelled => ended("cancelled"),
         Body::Interrupted => ended("interrupted"),
+        Body::HandedOver => ended("handed_over"),
     }
 }
 

@@ -28,8 +28,10 @@ use super::ddl::copy;
 use super::stream_merge::{Part, Stream, time_of};
 use super::topology::ReplicaSet;
 
-/// How long one round waits on idle shards: what an event may be late for another's silence.
-const ROUND_MS: i64 = 100;
+/// How long a round waits on idle shards, which is what an event may be late for another's
+/// silence: little at first, because events rarely come alone, and more the longer none comes.
+const ROUND_MS_MIN: i64 = 4;
+const ROUND_MS_MAX: i64 = 64;
 /// How long a `getMore` waits for events if it does not say.
 const AWAIT_MS: i64 = 1_000;
 const STREAMS_MAX: usize = 1_000;
@@ -202,6 +204,7 @@ impl Caller {
             return Err(Failure::new(237, message).labelled("ResumableChangeStreamError"));
         }
         self.join_new_shards(stream).await?;
+        let mut round_ms = ROUND_MS_MIN;
         let batch = loop {
             let batch = stream.ready(count);
             let now = Instant::now();
@@ -209,7 +212,8 @@ impl Caller {
                 break batch;
             }
             let left = i64::try_from((deadline - now).as_millis()).unwrap_or(i64::MAX);
-            self.round(stream, left.clamp(1, ROUND_MS), body).await?;
+            self.round(stream, left.clamp(1, round_ms), body).await?;
+            round_ms = (2 * round_ms).min(ROUND_MS_MAX);
         };
         let namespace = body.get_str("collection").unwrap_or_default();
         let namespace = format!("{}.{namespace}", database_of(body));

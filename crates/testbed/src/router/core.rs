@@ -13,6 +13,7 @@ use super::backend::{Documents, Pool};
 use super::catalog::{Catalog, Placement, Sharded};
 use super::change_stream::Streams;
 use super::cursors::Cursors;
+use super::defaults::Defaults;
 use super::scram::KeyCache;
 use super::topology::{ReplicaSet, Shards};
 use super::transaction::Transactions;
@@ -71,6 +72,7 @@ pub(super) struct Core {
     pub(super) catalog: Catalog,
     pub(super) clock: Clock,
     pub(super) cursors: Cursors,
+    pub(super) defaults: Defaults,
     pub(super) streams: Streams,
     pub(super) transactions: Transactions,
     pub(super) users: Vec<Arc<User>>,
@@ -90,6 +92,7 @@ impl Core {
             catalog: Catalog::default(),
             clock: Clock::default(),
             cursors: Cursors::default(),
+            defaults: Defaults::default(),
             streams: Streams::default(),
             transactions: Transactions::default(),
             own_user: users.first().cloned(),

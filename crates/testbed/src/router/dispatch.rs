@@ -9,7 +9,8 @@ use super::message::Request;
 use super::transaction::Transaction;
 
 /// Runs one command of a client.
-pub(super) async fn run(caller: &Caller, request: Request) -> Result<Answer, Failure> {
+pub(super) async fn run(caller: &Caller, mut request: Request) -> Result<Answer, Failure> {
+    caller.complete(&mut request.body).await?;
     match request.name() {
         "commitTransaction" => return caller.commit(&request.body).await,
         "abortTransaction" => return caller.abort(&request.body).await,
@@ -142,11 +143,10 @@ async fn plain(caller: &Caller, body: Document) -> Result<Answer, Failure> {
         | "getCmdLineOpts" | "connectionStatus" | "startSession" | "validateDBMetadata"
         | "listCommands" | "getLog" => caller.on_shard(body).await,
         // The config server keeps the users, roles and settings of a cluster.
-        "usersInfo"
-        | "rolesInfo"
-        | "getDefaultRWConcern"
-        | "setDefaultRWConcern"
-        | "getClusterParameter" => caller.on_config(body, Repeat::Safe).await,
+        "usersInfo" | "rolesInfo" | "getDefaultRWConcern" | "getClusterParameter" => {
+            caller.on_config(body, Repeat::Safe).await
+        }
+        "setDefaultRWConcern" => caller.set_defaults(body).await,
         // Each node has its own.
         "setParameter" | "refreshSessions" | "killSessions" | "fsync" => {
             caller.everywhere(&body).await

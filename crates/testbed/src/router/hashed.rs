@@ -42,9 +42,9 @@ fn add(digest: &mut Md5, value: &Bson, name: Option<&str>) -> Option<()> {
     Some(())
 }
 
-/// The end of a document is hashed as an element of type 0 without a name.
+/// The end of a document is hashed as an element of type 0 that has neither name nor value.
 fn add_end(digest: &mut Md5) {
-    digest.update([0; 5]);
+    digest.update(0i32.to_le_bytes());
 }
 
 /// A double as a whole number: cut, and held within the range.

@@ -375,7 +375,7 @@ mod tests {
             let bytes = message(0, &sections, false);
             let request = read_request(&mut &*bytes).await.unwrap().unwrap();
             assert_eq!(request.body, doc! { "insert": "c" });
-            assert_eq!(request.sequence.unwrap().documents, [item.clone()]);
+            assert_eq!(request.sequence.unwrap().documents, std::slice::from_ref(&item));
         }
     }
 

@@ -21,6 +21,7 @@ mod connection;
 mod core;
 mod cursors;
 mod ddl;
+mod defaults;
 mod dispatch;
 mod find_and_modify;
 mod hashed;

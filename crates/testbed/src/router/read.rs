@@ -10,6 +10,7 @@ use super::answer::{Answer, Failure, code, integer};
 use super::caller::{Caller, renamed};
 use super::core::{Namespace, Repeat, database_of, is_config_database};
 use super::cursors::Home;
+use super::defaults::writes_out;
 
 /// Fields that count and distinct share with aggregate.
 const SHARED_FIELDS: [&str; 9] = [
@@ -293,13 +294,6 @@ fn first_stage(body: &Document) -> Option<&Document> {
 
 fn is_change_stream(body: &Document) -> bool {
     first_stage(body).is_some_and(|stage| stage.contains_key("$changeStream"))
-}
-
-/// Whether a pipeline writes its result to a collection.
-fn writes_out(body: &Document) -> bool {
-    let last = body.get_array("pipeline").ok().and_then(|stages| stages.last());
-    let last = last.and_then(Bson::as_document);
-    last.is_some_and(|stage| stage.contains_key("$out") || stage.contains_key("$merge"))
 }
 
 fn not_found(id: i64) -> Failure {

@@ -1,6 +1,7 @@
 //! The stand-in router on real sharded clusters, through the official driver.
 //!
 //! Where this machine has a real `mongos`, the same tests run against that one.
+#![allow(clippy::unwrap_used, reason = "a test ends where something goes wrong")]
 
 mod auth;
 mod ddl;

@@ -1,7 +1,8 @@
 //! insert, update, delete, findAndModify.
 
 use bson::{Document, doc};
-use mongodb::error::ErrorKind;
+use imago_testbed::{Cluster, ClusterSpec};
+use mongodb::error::{ErrorKind, WriteFailure};
 use mongodb::options::ReturnDocument;
 
 use super::{client, code, counts, number, on_both_shards, shared, split_collection};
@@ -225,4 +226,39 @@ async fn a_decimal_shard_key_is_placed_as_the_servers_place_it() {
     let documents = documents.map(|(id, k)| doc! { "_id": id, "k": decimal(k) });
     collection.insert_many(documents).await.unwrap();
     assert_eq!(counts(&cluster, &collection).await, [1, 2]);
+}
+
+#[tokio::test]
+async fn a_write_that_says_nothing_is_acknowledged_by_the_majority() {
+    let cluster = shared().await;
+    let collection = split_collection(&cluster, "w_default").await;
+    let port = cluster.nodes().into_iter().find(|node| node.set.is_empty()).unwrap().port;
+    // The profiler tells with which write concern a shard was asked.
+    let shard = super::past_router(&cluster, &super::shard_ids(&cluster)[0]).await;
+    let profiled = shard.database("w_default");
+    profiled.run_command(doc! { "profile": 2 }).await.unwrap();
+    let insert = doc! { "insert": "c", "documents": [{ "_id": -1, "k": -1 }], "$db": "w_default" };
+    super::reads::raw_command(port, &insert).await;
+    profiled.run_command(doc! { "profile": 0 }).await.unwrap();
+    let seen = profiled.collection::<Document>("system.profile");
+    let seen = seen.find_one(doc! { "op": "insert", "ns": "w_default.c" }).await.unwrap().unwrap();
+    let concern = seen.get_document("writeConcern").unwrap();
+    assert_eq!(concern.get_str("w").ok(), Some("majority"), "{seen}");
+    assert_eq!(collection.count_documents(doc! {}).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_default_that_is_set_holds_at_once() {
+    let cluster = Cluster::start(ClusterSpec::sharded("defaults", 1)).await.unwrap();
+    let client = client(&cluster).await;
+    let admin = client.database("admin");
+    let set = doc! { "setDefaultRWConcern": 1, "defaultWriteConcern": { "w": 7, "wtimeout": 1 } };
+    admin.run_command(set).await.unwrap();
+    let insert = client.database("w").collection("c").insert_one(doc! { "_id": 1 }).await;
+    let error = insert.unwrap_err();
+    let ErrorKind::Write(WriteFailure::WriteConcernError(error)) = &*error.kind else {
+        panic!("{error}")
+    };
+    // "UnsatisfiableWriteConcern": there are no seven members.
+    assert_eq!(error.code, 100);
 }

@@ -1,0 +1,367 @@
+//! `imago demo`: a live collection moves between two real clusters on this machine, verified, with
+//! its clients switched over and every acknowledged operation checked.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use imago_job::control::{Control as Steer, Stop};
+use imago_job::id::JobId;
+use imago_job::record::Limits;
+use imago_mongo::copy::{self, Clusters};
+use imago_mongo::cutover::{self, Block, How};
+use imago_mongo::endpoint::Endpoint;
+use imago_mongo::error::Error;
+use imago_mongo::load::{MongoTarget, Schema, preload, show_content};
+use imago_mongo::namespace::{Namespace, Selector};
+use imago_mongo::preflight::{self, Request};
+use imago_mongo::verify::{Spec, Unwatched, verify};
+use imago_testbed::{Cluster, ClusterSpec};
+use imago_workload::check::{Checker, Verdict};
+use imago_workload::driver::{self, Options, Running};
+use imago_workload::history::{Header, History, IdForm, Recorder};
+use imago_workload::mix::Kind;
+use imago_workload::review::Reviews;
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::cmd::copy::{How as CopyHow, options};
+use crate::cmd::job::process;
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+
+/// What may be typed.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Documents in the collection.
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    documents: u64,
+    /// Operations per second: 40 % reads, 40 % updates, 15 % inserts, 5 % deletes.
+    #[arg(long, value_name = "N", default_value_t = 300)]
+    rate: u32,
+    /// Members of the source, a replica set.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=7))]
+    members: u32,
+    /// Shards of the destination.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=8))]
+    shards: u32,
+    /// How long the load runs before and after, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 8)]
+    idle_s: u64,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+struct Summary {
+    documents: u64,
+    operations: u64,
+    acknowledged: u64,
+    refused: u64,
+    unknown_outcome: u64,
+    lost: u64,
+    resurrected: u64,
+    duplicated: u64,
+    stale: u64,
+    different: u64,
+    compared: u64,
+    copy_s: f64,
+    verify_s: f64,
+    write_block_ms: u64,
+    drain_ms: u64,
+    write_gap_ms_max: f64,
+    read_gap_ms_max: f64,
+    read_p99_ms_before: f64,
+    read_p99_ms_during: f64,
+    write_p99_ms_before: f64,
+    write_p99_ms_during: f64,
+    total_s: f64,
+}
+
+const NAMESPACE: &str = "shop.reviews";
+
+/// Shows it.
+pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let work = Box::pin(show(&args, context));
+    tokio::select! {
+        done = work => done,
+        () = context.cancel.cancelled() => Err(Failure::new(
+            Exit::Interrupted,
+            "interrupted",
+            "the demo was stopped; its clusters are gone",
+        )),
+    }
+}
+
+async fn show(args: &Args, context: &Context) -> Result<(), Failure> {
+    let began = Instant::now();
+    let say = |what: &str| eprintln!("{:6.1} s  {what}", began.elapsed().as_secs_f64());
+    say(&format!(
+        "starting two real clusters: a replica set of {} and a cluster of {} shards",
+        args.members, args.shards
+    ));
+    let old = ClusterSpec::replica_set("demo-old", args.members).with_auth();
+    let new = ClusterSpec::sharded("demo-new", args.shards).with_auth();
+    let old = Box::pin(Cluster::start(old)).await.map_err(|error| testbed(&error))?;
+    let new = Box::pin(Cluster::start(new)).await.map_err(|error| testbed(&error))?;
+
+    let ns: Namespace = NAMESPACE.parse()?;
+    let schema = Schema { id_form: IdForm::Text, reviews: Reviews::default() };
+    let source = MongoTarget::connect(&old.uri(), &ns, schema).await?;
+    say(&format!("filling {ns} with {} reviews of about 1 KB", args.documents));
+    Box::pin(preload(&source, args.documents, |_| ())).await?;
+
+    say(&format!("application traffic begins: {} operations/s", args.rate));
+    let folder = tempfile::tempdir().map_err(|e| Failure::from_error(Exit::Failed, "demo", &e))?;
+    let history = folder.path().join("history");
+    let load = begin_load(args, source, schema, &ns, &history)?;
+    tokio::time::sleep(Duration::from_secs(args.idle_s)).await;
+    let copy_began_ns = load_ns(&load);
+
+    let clusters = Clusters {
+        source: Box::pin(Endpoint::connect(&old.admin_uri(), "source")).await?,
+        destination: Box::pin(Endpoint::connect(&new.admin_uri(), "destination")).await?,
+    };
+    let request = Request {
+        selectors: vec![Selector::One { from: ns.clone(), to: ns.clone() }],
+        filter: None,
+        into_existing: false,
+        shard_key: Some(r#"{"userID": 1}"#.into()),
+    };
+    let plan = Box::pin(preflight::plan(&clusters.source, &clusters.destination, &request)).await?;
+    let id = copy::create(&clusters, &plan, Limits::default()).await?;
+    say(&format!("copying, as job {id}; the new cluster is sharded by userID"));
+    let copying = Instant::now();
+    let following = follow(&clusters, &id, context);
+    let mut following = std::pin::pin!(following);
+    wait_caught_up(&clusters, &id, &mut following).await?;
+    let copy_s = copying.elapsed().as_secs_f64();
+    say(&format!("copied and caught up in {copy_s:.1} s; verifying every document, both ways"));
+
+    let target = MongoTarget::connect(&new.uri(), &ns, schema).await?;
+    let verifying = Instant::now();
+    let pair = Box::pin(preflight::pairs(&plan, &clusters.source, &clusters.destination)).await?;
+    let (pair, _) = &pair[0];
+    let spec = Spec { structure: false, ..Spec::default() };
+    let (control, mut watch) = (Steer::default(), Unwatched);
+    let comparing = verify(&pair.source, &pair.destination, &spec, &control, &mut watch);
+    let mut comparing = std::pin::pin!(comparing);
+    let report = tokio::select! {
+        report = &mut comparing => report?,
+        ended = &mut following => { ended?; return Err(early()); }
+    };
+    let verify_s = verifying.elapsed().as_secs_f64();
+    say(&format!(
+        "{} documents compared in {verify_s:.1} s, {} differ; cutting over",
+        report.compared,
+        report.document_differences()
+    ));
+
+    let how = How {
+        block: Block::UserWrites,
+        reverse: false,
+        keep_block: false,
+        block_max: Duration::from_secs(30),
+        last_changes: 2_000,
+        sample: 1_000,
+    };
+    let me = format!("{}/cutover", process());
+    let cancel = CancellationToken::new();
+    let control = load.control();
+    let target = Arc::new(target);
+    let switched = Arc::clone(&target);
+    let cut = async {
+        let taking = cutover::take_over(&clusters, &id, &me, context.events(), &cancel);
+        let run = Box::pin(taking).await?;
+        let hook = async || {
+            control.switch(switched);
+            Ok(())
+        };
+        Box::pin(cutover::cutover(&clusters, run, &me, &how, hook)).await
+    };
+    let (ended, cut) = tokio::join!(following, cut);
+    ended?;
+    let cut = cut?;
+    let copy_ended_ns = load_ns(&load);
+    say(&format!(
+        "clients are on the new cluster; writes were refused for {} ms",
+        cut.write_block_ms
+    ));
+    tokio::time::sleep(Duration::from_secs(args.idle_s)).await;
+    load.control().stop();
+    let (load_report, _) =
+        load.finish().await.map_err(|error| Failure::from_error(Exit::Failed, "load", &error))?;
+    say("traffic ended; checking every acknowledged operation against the new cluster");
+    let (verdict, latencies) =
+        Box::pin(check(&history, &target, copy_began_ns, copy_ended_ns)).await?;
+    let summary = Summary {
+        documents: verdict.documents,
+        operations: load_report.started,
+        acknowledged: verdict.writes_acknowledged,
+        refused: verdict.writes_refused,
+        unknown_outcome: verdict.writes_unknown,
+        lost: verdict.counts.lost,
+        resurrected: verdict.counts.resurrected,
+        duplicated: verdict.counts.duplicated,
+        stale: verdict.counts.stale,
+        different: report.document_differences(),
+        compared: report.compared,
+        copy_s,
+        verify_s,
+        write_block_ms: cut.write_block_ms,
+        drain_ms: cut.drain_ms,
+        write_gap_ms_max: load_report.writes.longest_silence.lasted_us as f64 / 1000.0,
+        read_gap_ms_max: load_report.reads.longest_silence.lasted_us as f64 / 1000.0,
+        read_p99_ms_before: latencies.read_before,
+        read_p99_ms_during: latencies.read_during,
+        write_p99_ms_before: latencies.write_before,
+        write_p99_ms_during: latencies.write_during,
+        total_s: began.elapsed().as_secs_f64(),
+    };
+    context.output.result(&summary, in_words)?;
+    if verdict.holds() && report.is_clean() {
+        return Ok(());
+    }
+    Err(Failure::new(Exit::Differences, "differences", "the copy is not what was acknowledged"))
+}
+
+fn begin_load(
+    args: &Args,
+    source: MongoTarget,
+    schema: Schema,
+    ns: &Namespace,
+    history: &Path,
+) -> Result<Running<MongoTarget>, Failure> {
+    let header = Header {
+        imago_history: Header::VERSION,
+        preloaded: args.documents,
+        reviews: schema.reviews,
+        id_form: schema.id_form,
+        namespace: ns.to_string(),
+        started_unix_ms: u64::try_from(
+            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis(),
+        )
+        .unwrap_or(0),
+    };
+    let failed = |error: &dyn std::error::Error| {
+        Failure::new(Exit::Failed, "load", format!("the load cannot start: {error}"))
+    };
+    let recorder = Recorder::file(history, &header).map_err(|error| failed(&error))?;
+    let options = Options {
+        mix: "read=40,update=40,insert=15,delete=5".parse().expect("a mix"),
+        rate_per_s: f64::from(args.rate),
+        duration: None,
+        preloaded: args.documents,
+        reviews: schema.reviews,
+        ..Options::default()
+    };
+    driver::start(options, Arc::new(source), recorder).map_err(|error| failed(&error))
+}
+
+fn load_ns(load: &Running<MongoTarget>) -> u64 {
+    load.control().snapshot().elapsed_ms * 1_000_000
+}
+
+/// Leads the job until another takes it over.
+async fn follow(clusters: &Clusters, id: &JobId, context: &Context) -> Result<(), Failure> {
+    let options = options(&CopyHow::default());
+    let cancel = context.cancel.clone();
+    let claim = copy::claim(clusters, id, &options.process, context.events(), &cancel);
+    let run = Box::pin(claim).await?;
+    match Box::pin(copy::run(clusters, run, &options)).await {
+        Ok(()) | Err(Error::Stopped(Stop::HandedOver)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn wait_caught_up(
+    clusters: &Clusters,
+    id: &JobId,
+    following: &mut (impl Future<Output = Result<(), Failure>> + Unpin),
+) -> Result<(), Failure> {
+    use imago_job::journal::Journal as _;
+    let journal = imago_mongo::journal::MongoJournal::new(clusters.destination.clone());
+    loop {
+        let record = journal.load(id).await?;
+        if record.progress.is_some_and(|progress| progress.cutover_ready == Some(true)) {
+            return Ok(());
+        }
+        tokio::select! {
+            ended = &mut *following => { ended?; return Err(early()); }
+            () = tokio::time::sleep(Duration::from_millis(200)) => {}
+        }
+    }
+}
+
+fn early() -> Failure {
+    Failure::new(Exit::Failed, "demo", "the copy ended before it was cut over")
+}
+
+struct Latencies {
+    read_before: f64,
+    read_during: f64,
+    write_before: f64,
+    write_during: f64,
+}
+
+/// The final content against the history, and the latencies before and during the copy.
+async fn check(
+    history: &Path,
+    target: &MongoTarget,
+    copy_began_ns: u64,
+    copy_ended_ns: u64,
+) -> Result<(Verdict, Latencies), Failure> {
+    let unreadable = |error| Failure::from_error(Exit::Failed, "history", &error);
+    let mut series: [Vec<u64>; 4] = Default::default();
+    History::scan(history, |op| {
+        let is_read = op.kind == Kind::Read;
+        let at = match op.intended_ns {
+            before if before < copy_began_ns => 0,
+            during if during < copy_ended_ns => 1,
+            _ => return,
+        };
+        series[at + if is_read { 0 } else { 2 }].push(op.end_ns.saturating_sub(op.intended_ns));
+    })
+    .map_err(unreadable)?;
+    let [read_before, read_during, write_before, write_during] = series.map(p99_ms);
+    let mut checker = Checker::new(History::read(history).map_err(unreadable)?);
+    Box::pin(show_content(target, &mut checker)).await?;
+    let latencies = Latencies { read_before, read_during, write_before, write_during };
+    Ok((checker.finish(), latencies))
+}
+
+/// Measured from the intended start, so that waiting behind slow operations counts.
+fn p99_ms(mut latencies_ns: Vec<u64>) -> f64 {
+    latencies_ns.sort_unstable();
+    let at = (latencies_ns.len() * 99).div_ceil(100).saturating_sub(1);
+    latencies_ns.get(at).map_or(0.0, |&ns| ns as f64 / 1e6)
+}
+
+fn testbed(error: &imago_testbed::Error) -> Failure {
+    Failure::from_error(Exit::Precondition, "testbed", error)
+        .help("`make setup` installs what the testbed needs")
+}
+
+fn in_words(summary: &Summary) -> String {
+    let mut text = String::new();
+    let mut line = |what: &str, value: String| {
+        // Writing into a string cannot fail.
+        let _ = writeln!(text, "  {what:<34} {value}");
+    };
+    line("documents at the new cluster", summary.documents.to_string());
+    line("copied in", format!("{:.1} s", summary.copy_s));
+    line("compared, both ways", format!("{} in {:.1} s", summary.compared, summary.verify_s));
+    line("different", summary.different.to_string());
+    line("writes refused at the cut-over for", format!("{} ms", summary.write_block_ms));
+    line("longest time without a write", format!("{:.0} ms", summary.write_gap_ms_max));
+    line("longest time without a read", format!("{:.0} ms", summary.read_gap_ms_max));
+    line(
+        "p99 of reads, before and during",
+        format!("{:.1} ms, {:.1} ms", summary.read_p99_ms_before, summary.read_p99_ms_during),
+    );
+    line("acknowledged writes", summary.acknowledged.to_string());
+    line("lost", summary.lost.to_string());
+    line("resurrected", summary.resurrected.to_string());
+    line("duplicated", summary.duplicated.to_string());
+    text
+}

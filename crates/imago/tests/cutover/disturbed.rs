@@ -1,0 +1,59 @@
+//! Primaries go away during a cut-over.
+
+use imago_testbed::ClusterSpec;
+
+use crate::scene::{Scene, application_writes, wait_until};
+
+/// Either it was cut over, or it said why not, the block is gone, and a second try succeeds.
+async fn cut_over_in_the_end(scene: &Scene, job: &str, first: (i32, serde_json::Value)) {
+    let (exit, ended) = first;
+    if exit != 0 {
+        assert!(matches!(exit, 1 | 4 | 5), "{exit} {ended}");
+        assert!(ended["error"]["message"].is_string(), "{ended}");
+        assert_eq!(application_writes(&scene.old).await, Ok(()), "{ended}");
+        let hook = scene.switch_to(&scene.new);
+        let (exit, done) = scene.run(scene.cutover(job, &["--on-cutover", &hook]));
+        assert_eq!(exit, 0, "first {ended}, then {done}");
+    }
+    assert_eq!(application_writes(&scene.old).await, Ok(()));
+}
+
+/// A hook that says when it runs, waits a moment, then moves the clients.
+fn slow_switch(scene: &Scene) -> String {
+    format!("touch '{}'; sleep 1; {}", scene.path("begun"), scene.switch_to(&scene.new))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_sources_primary_may_step_down_during_the_cut_over() {
+    let old = ClusterSpec::replica_set("down-old", 3).with_auth();
+    let new = ClusterSpec::replica_set("down-new", 1).with_auth();
+    let scene = Scene::of(old, new).await;
+    let load = scene.load();
+    let job = scene.copied();
+    let hook = slow_switch(&scene);
+    let cutover = scene.cutover(&job, &["--on-cutover", &hook]);
+    let mut cutover = scene.spawn(cutover, "cutover");
+    wait_until("the hook runs", || scene.folder().join("begun").exists() || !cutover.is_running());
+    scene.old.step_down("down-old").await.unwrap();
+    cut_over_in_the_end(&scene, &job, cutover.ended()).await;
+    scene.load_goes_on(20);
+    scene.nothing_lost(load, &scene.new);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_destinations_primary_may_die_during_the_cut_over() {
+    let old = ClusterSpec::replica_set("killed-old", 1).with_auth();
+    let new = ClusterSpec::replica_set("killed-new", 3).with_auth();
+    let scene = Scene::of(old, new).await;
+    let load = scene.load();
+    let job = scene.copied();
+    let hook = slow_switch(&scene);
+    let cutover = scene.cutover(&job, &["--on-cutover", &hook]);
+    let mut cutover = scene.spawn(cutover, "cutover");
+    wait_until("the hook runs", || scene.folder().join("begun").exists() || !cutover.is_running());
+    let primary = scene.new.primary("killed-new").await.unwrap();
+    scene.new.kill(&primary).unwrap();
+    cut_over_in_the_end(&scene, &job, cutover.ended()).await;
+    scene.load_goes_on(20);
+    scene.nothing_lost(load, &scene.new);
+}

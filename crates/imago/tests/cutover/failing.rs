@@ -1,0 +1,35 @@
+//! A cut-over that fails lifts its block, and the job goes on.
+
+use crate::scene::{Scene, application_writes};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_hook_that_fails_the_job_still_follows_and_can_be_cut_over() {
+    let scene = Scene::start("hook").await;
+    let load = scene.load();
+    let job = scene.copied();
+    let (exit, failed) = scene.run(scene.cutover(&job, &["--on-cutover", "exit 7"]));
+    assert_eq!(exit, 4, "{failed}");
+    assert!(failed["error"]["message"].as_str().unwrap().contains("hook"), "{failed}");
+    assert_eq!(application_writes(&scene.old).await, Ok(()));
+    scene.load_goes_on(50);
+
+    let (exit, slow) = scene
+        .run(scene.cutover(&job, &["--max-block-ms", "1500", "--on-cutover", "exec sleep 60"]));
+    assert_eq!(exit, 4, "{slow}");
+    assert!(slow["error"]["message"].as_str().unwrap().contains("1500 ms"), "{slow}");
+    assert_eq!(application_writes(&scene.old).await, Ok(()));
+    scene.load_goes_on(50);
+
+    let (exit, none) = scene.run(scene.cutover(&job, &["--max-block-ms", "0"]));
+    assert_eq!(exit, 4, "{none}");
+    assert_eq!(application_writes(&scene.old).await, Ok(()));
+
+    let resume = scene.between(&["job", "resume", &job, "--until", "caught-up"]);
+    let (exit, resumed) = scene.run(resume);
+    assert_eq!((exit, resumed["state"].as_str()), (0, Some("caught_up")), "{resumed}");
+    let hook = scene.switch_to(&scene.new);
+    let (exit, done) = scene.run(scene.cutover(&job, &["--on-cutover", &hook]));
+    assert_eq!(exit, 0, "{done}");
+    scene.load_goes_on(20);
+    scene.nothing_lost(load, &scene.new);
+}

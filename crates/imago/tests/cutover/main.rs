@@ -1,0 +1,12 @@
+//! `imago cutover` between real clusters with authorisation, under a load whose every acknowledged
+//! operation is checked afterwards.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod back;
+mod death;
+mod disturbed;
+mod failing;
+mod forward;
+mod refused;
+mod scene;

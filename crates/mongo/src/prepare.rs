@@ -1,0 +1,65 @@
+//! Preparing a copy: T0, the collections, the slices, the horizon.
+
+use imago_plan::cuts::cuts;
+
+use crate::collection::{Definition, Handle};
+use crate::converge::Pair;
+use crate::copy::Clusters;
+use crate::error::{Error, Result};
+use crate::leases::{Leases, Slice};
+use crate::preflight::{self, Plan};
+use crate::shard;
+use crate::snapshot::sample_ids;
+
+const SLICE_BYTES: u64 = 32 * 1024 * 1024;
+const SLICES_MAX: u64 = 4_096;
+const SAMPLE_PER_SLICE: u64 = 20;
+
+/// Creates collections, slices and the horizon. Each part may find itself done.
+pub(crate) async fn prepare(
+    clusters: &Clusters,
+    plan: &Plan,
+    leases: &Leases,
+) -> Result<(u32, u32)> {
+    let t0 = clusters.source.cluster_time().await?;
+    for planned in &plan.collections {
+        let to = Handle::new(clusters.destination.clone(), planned.to.clone());
+        if to.definition().await?.is_none() {
+            let from = Handle::new(clusters.source.clone(), planned.from.clone());
+            let definition = from.definition().await?.ok_or_else(|| Error::Disrupted {
+                ns: planned.from.to_string(),
+                what: "dropped".into(),
+            })?;
+            to.create(&definition.options).await?;
+        }
+        if let Some(key) = &plan.shard_key
+            && to.shard_key().await?.is_none()
+        {
+            let from = Handle::new(clusters.source.clone(), planned.from.clone());
+            shard::shard(&from, &to, &preflight::parse_document(key, "the shard key")?).await?;
+        }
+    }
+    // Slices of an attempt that died here are replaced as a whole: nobody has leased any.
+    leases.remove().await?;
+    let pairs = preflight::pairs(plan, &clusters.source, &clusters.destination).await?;
+    for (ns, (pair, definition)) in pairs.iter().enumerate() {
+        leases
+            .create(&slices(ns, pair, definition, plan.collections[ns].size.bytes).await?)
+            .await?;
+    }
+    leases.set_horizon(t0).await?;
+    Ok((t0.time, t0.increment))
+}
+
+async fn slices(ns: usize, pair: &Pair, definition: &Definition, bytes: u64) -> Result<Vec<Slice>> {
+    // Where the order of `_id`s is not the order of their bytes, or there is no order at all, the
+    // collection is one slice.
+    let is_whole = pair.is_collated || definition.is_capped();
+    let wanted = if is_whole { 1 } else { (bytes / SLICE_BYTES).clamp(1, SLICES_MAX) };
+    let sample =
+        if wanted > 1 { sample_ids(pair, wanted * SAMPLE_PER_SLICE).await? } else { Vec::new() };
+    let cuts = cuts(sample, usize::try_from(wanted).expect("at most SLICES_MAX"));
+    let bound = |n: usize| cuts.get(n).cloned();
+    let slice = |n: usize| Slice { ns, n, min: n.checked_sub(1).and_then(bound), max: bound(n) };
+    Ok((0..=cuts.len()).map(slice).collect())
+}
