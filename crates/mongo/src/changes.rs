@@ -88,6 +88,9 @@ struct Wanted {
     await_max: Duration,
 }
 
+/// Changes in one answer. Without a limit an answer holds 16 MB of them, tens of thousands: while
+/// the source gathers those, nothing is applied, and after them the checkpoint waits for all.
+const BATCH_EVENTS: u32 = 5_000;
 /// In a row, without a batch in between.
 const REOPEN_ATTEMPTS_MAX: u32 = 60;
 /// How long a stream waits for a change unless told otherwise.
@@ -196,6 +199,7 @@ impl Wanted {
         db.run_cursor_command(command)
             .selection_criteria(prefer_secondary())
             .max_time(self.await_max)
+            .batch_size(BATCH_EVENTS)
             .batch()
             .await
             .map_err(|error| Error::server("opening the change stream", error))
