@@ -4,6 +4,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use imago_job::id::JobId;
+use imago_mongo::block;
 use imago_mongo::cutover::{self, Block, How, Outcome};
 use tokio::process::Command;
 
@@ -15,9 +16,10 @@ use crate::exit::Failure;
 /// What may be typed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "The write block is the server's setUserWriteBlockMode: cluster-wide, and \
-                        only for users without bypassWriteBlockingMode. It is lifted when the \
-                        hook has ended, unless --keep-block or --reverse is given, and whenever \
-                        the cut-over fails.")]
+                        only for users without bypassWriteBlockingMode. It stays after the hook, \
+                        because an operation that was under way to the old cluster would \
+                        otherwise be acknowledged there and lost; --unblock lifts it once no \
+                        client reaches the old cluster any more. A cut-over that fails lifts it.")]
 pub struct Args {
     /// The job's id; `imago job list` shows them.
     #[arg(value_name = "JOB")]
@@ -37,9 +39,13 @@ pub struct Args {
     /// A shell command that moves the clients; the cut-over fails if it does.
     #[arg(long, value_name = "CMD")]
     on_cutover: Option<String>,
-    /// Leave the source's writes blocked.
+    /// Lift the block as soon as the hook has ended: it must then have waited until no operation
+    /// is under way to the old cluster.
+    #[arg(long, conflicts_with = "reverse")]
+    lift_block: bool,
+    /// Lift the block that an earlier cut-over left at the source, and do nothing else.
     #[arg(long)]
-    keep_block: bool,
+    unblock: bool,
     /// Give up, and lift the block, when drain, last comparison and hook take longer.
     #[arg(long, value_name = "MS", default_value_t = 30_000)]
     max_block_ms: u64,
@@ -63,6 +69,12 @@ enum BlockBy {
 /// Cuts over, or back.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let mut clusters = connect(&args.ends).await?;
+    if args.unblock {
+        block::lift(&clusters.source).await?;
+        return context.output.result(&serde_json::json!({"is_blocked": false}), |_| {
+            format!("{} takes its users' writes again\n", clusters.source.redacted())
+        });
+    }
     let mut id = args.id.clone();
     if args.rollback {
         id = cutover::reverse_of(&clusters, &args.id).await?;
@@ -74,7 +86,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             BlockBy::None => Block::None,
         },
         reverse: args.reverse,
-        keep_block: args.keep_block,
+        keep_block: !args.lift_block,
         block_max: Duration::from_millis(args.max_block_ms),
         last_changes: args.last_changes,
         sample: args.sample,
@@ -114,7 +126,7 @@ fn describe(done: &Outcome) -> String {
         done.job, done.write_block_ms, done.drain_ms, done.sampled, done.last_verified
     );
     if done.is_blocked {
-        text += "  the old cluster still refuses its users' writes\n";
+        text += "  the old cluster still refuses its users' writes: imago cutover --unblock lifts that\n";
     }
     if let Some(back) = &done.reverse_job {
         text += &format!(

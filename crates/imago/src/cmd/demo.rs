@@ -160,7 +160,7 @@ async fn show(args: &Args, context: &Context) -> Result<(), Failure> {
     let how = How {
         block: Block::UserWrites,
         reverse: false,
-        keep_block: false,
+        keep_block: true,
         block_max: Duration::from_secs(30),
         last_changes: 2_000,
         sample: 1_000,

@@ -32,8 +32,8 @@ async fn the_sources_primary_may_step_down_during_the_cut_over() {
     let job = scene.copied();
     let hook = slow_switch(&scene);
     // Operations that were under way to the old cluster when the hook switched come to its new
-    // primary later; only a block that stays refuses them.
-    let cutover = scene.cutover(&job, &["--keep-block", "--on-cutover", &hook]);
+    // primary later: the block, which stays, refuses them.
+    let cutover = scene.cutover(&job, &["--on-cutover", &hook]);
     let mut cutover = scene.spawn(cutover, "cutover");
     wait_until("the hook runs", || scene.folder().join("begun").exists() || !cutover.is_running());
     scene.old.step_down("down-old").await.unwrap();

@@ -15,7 +15,8 @@ async fn clients_move_while_another_process_follows_and_nothing_is_lost() {
         jobs[0]["progress"]["cutover_ready"] == true
     });
     let hook = scene.switch_to(&scene.new);
-    let (exit, done) = scene.run(scene.cutover(&job, &["--on-cutover", &hook]));
+    let cutover = scene.cutover(&job, &["--lift-block", "--on-cutover", &hook]);
+    let (exit, done) = scene.run(cutover);
     assert_eq!(exit, 0, "{done}");
     assert_eq!(done["job"], job.as_str());
     assert!(done["write_block_ms"].as_u64() >= done["drain_ms"].as_u64(), "{done}");
@@ -33,15 +34,18 @@ async fn clients_move_while_another_process_follows_and_nothing_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_block_that_is_kept_keeps_the_old_clusters_users_from_writing() {
+async fn the_block_stays_until_it_is_lifted() {
     let scene = Scene::start("kept").await;
     let load = scene.load();
     let job = scene.copied();
     let hook = scene.switch_to(&scene.new);
-    let (exit, done) = scene.run(scene.cutover(&job, &["--keep-block", "--on-cutover", &hook]));
+    let (exit, done) = scene.run(scene.cutover(&job, &["--on-cutover", &hook]));
     assert_eq!(exit, 0, "{done}");
     assert_eq!(done["is_blocked"], true, "{done}");
     assert_eq!(application_writes(&scene.old).await, Err(BLOCKED));
+    let (exit, lifted) = scene.run(scene.cutover(&job, &["--unblock"]));
+    assert_eq!(exit, 0, "{lifted}");
+    assert_eq!(application_writes(&scene.old).await, Ok(()));
     assert_eq!(application_writes(&scene.new).await, Ok(()));
     scene.load_goes_on(20);
     scene.nothing_lost(load, &scene.new);
