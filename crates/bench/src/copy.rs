@@ -11,7 +11,7 @@ use crate::fill::{self, Commands};
 use crate::ground::{DB, FLOOR_DB, Ground, require};
 use crate::peer::{self, Peer};
 use crate::process::Measured;
-use crate::statistics::Figure;
+use crate::statistics::{CpuSeconds, Figure};
 use crate::subject::{self, Subject};
 use crate::{Setting, Size};
 
@@ -33,6 +33,8 @@ pub struct Report {
     pub seconds: f64,
     /// Inserting the same documents from memory.
     pub floor_seconds: f64,
+    /// Who used how much CPU time: a busy machine disturbs it less than it does seconds.
+    pub cpu_seconds: CpuSeconds,
     /// How far the runs lie apart.
     pub spread: Spread,
     /// The same by other programs, where found on `PATH`.
@@ -55,7 +57,7 @@ pub struct Spread {
 struct OneRun {
     floor_s: f64,
     copy_s: f64,
-    cpu_ratio: f64,
+    cpu: CpuSeconds,
     peak_mb: f64,
 }
 
@@ -78,7 +80,7 @@ pub async fn run(size: Size, commands: &subject::Commands) -> Result<Report> {
     let peers = Box::pin(peer::copy(&ground, size, floor_seconds.median)).await?;
     let spread = Spread {
         ratio_to_floor: Figure::of(runs.iter().map(|run| run.copy_s / run.floor_s)),
-        client_cpu_ratio: Figure::of(runs.iter().map(|run| run.cpu_ratio)),
+        client_cpu_ratio: Figure::of(runs.iter().map(|run| run.cpu.client / run.cpu.servers)),
         seconds: Figure::of(runs.iter().map(|run| run.copy_s)),
         floor_seconds,
     };
@@ -88,6 +90,7 @@ pub async fn run(size: Size, commands: &subject::Commands) -> Result<Report> {
         ratio_to_floor: spread.ratio_to_floor.median,
         client_cpu_ratio: spread.client_cpu_ratio.median,
         client_rss_mb_max: Figure::of(runs.iter().map(|run| run.peak_mb)).max,
+        cpu_seconds: CpuSeconds::median(runs.iter().map(|run| run.cpu)),
         seconds: spread.seconds.median,
         floor_seconds: floor_seconds.median,
         spread,
@@ -102,7 +105,9 @@ async fn one(
     commands: &subject::Commands,
 ) -> Result<OneRun> {
     ground.clear(FLOOR_DB).await?;
+    let used_at_first = ground.servers_cpu_s()?;
     let floor_s = Box::pin(fill::send(&ground.destination, FLOOR_DB, documents)).await?;
+    let floor_cpu_s = ground.servers_cpu_s()? - used_at_first;
     ground.clear(FLOOR_DB).await?;
 
     let used_before = ground.servers_cpu_s()?;
@@ -113,6 +118,7 @@ async fn one(
     ground.clear(DB).await?;
     tracing::info!(
         floor_s,
+        floor_cpu_s,
         copy_s = copied.wall_s,
         client_cpu_s = copied.cpu_s,
         servers_cpu_s = servers_s,
@@ -122,7 +128,7 @@ async fn one(
     Ok(OneRun {
         floor_s,
         copy_s: copied.wall_s,
-        cpu_ratio: copied.cpu_s / servers_s,
+        cpu: CpuSeconds { floor_servers: floor_cpu_s, servers: servers_s, client: copied.cpu_s },
         peak_mb: copied.peak_mb,
     })
 }

@@ -17,7 +17,7 @@ use crate::ground::{DB, FLOOR_DB, Ground, require};
 use crate::lag;
 use crate::operations::Operations;
 use crate::process::{Ended, Measured};
-use crate::statistics::Figure;
+use crate::statistics::{CpuSeconds, Figure};
 use crate::subject::{Commands, Subject};
 use crate::{Setting, Size};
 
@@ -56,6 +56,8 @@ pub struct Report {
     pub lag_ms_max: f64,
     /// How the lag was measured.
     pub lag: lag::Lag,
+    /// Who used how much CPU time: a busy machine disturbs it less than it does seconds.
+    pub cpu_seconds: CpuSeconds,
     /// How far the runs lie apart.
     pub spread: Spread,
 }
@@ -74,7 +76,7 @@ pub struct Spread {
 struct OneRun {
     floor_s: f64,
     replay_s: f64,
-    cpu_ratio: f64,
+    cpu: CpuSeconds,
     peak_mb: f64,
 }
 
@@ -113,8 +115,10 @@ pub async fn run(size: Size, steady: Steady, commands: &Commands) -> Result<Repo
         seconds: spread.seconds.median,
         bulk_apply_seconds: spread.bulk_apply_seconds.median,
         rate_per_s: size.documents as f64 / spread.seconds.median,
-        client_cpu_ratio: Figure::of(runs.iter().map(|run| run.cpu_ratio)).median,
+        client_cpu_ratio: Figure::of(runs.iter().map(|run| run.cpu.client / run.cpu.servers))
+            .median,
         client_rss_mb_max: Figure::of(runs.iter().map(|run| run.peak_mb)).max,
+        cpu_seconds: CpuSeconds::median(runs.iter().map(|run| run.cpu)),
         lag_ms_max: lag.told_ms_max.max(lag.marker_ms_max),
         lag,
         spread,
@@ -131,7 +135,9 @@ async fn one(
     let bulk = operations.bulk(size.documents);
     Box::pin(fill::send(&ground.source, DB, &bulk)).await?;
     ground.rest().await?;
+    let used_at_first = ground.servers_cpu_s()?;
     let floor_s = Box::pin(fill::send(&ground.destination, FLOOR_DB, &bulk)).await?;
+    let floor_cpu_s = ground.servers_cpu_s()? - used_at_first;
     ground.rest().await?;
 
     let used_before = ground.servers_cpu_s()?;
@@ -143,6 +149,7 @@ async fn one(
     ground.rest().await?;
     tracing::info!(
         floor_s,
+        floor_cpu_s,
         replay_s = replayed.wall_s,
         client_cpu_s = replayed.cpu_s,
         servers_cpu_s = servers_s,
@@ -152,7 +159,7 @@ async fn one(
     Ok(OneRun {
         floor_s,
         replay_s: replayed.wall_s,
-        cpu_ratio: replayed.cpu_s / servers_s,
+        cpu: CpuSeconds { floor_servers: floor_cpu_s, servers: servers_s, client: replayed.cpu_s },
         peak_mb: replayed.peak_mb,
     })
 }

@@ -33,6 +33,33 @@ impl Figure {
     }
 }
 
+/// CPU time, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CpuSeconds {
+    /// Of both servers during the floor.
+    pub floor_servers: f64,
+    /// Of both servers while the measured process ran.
+    pub servers: f64,
+    /// Of the measured process.
+    pub client: f64,
+}
+
+impl CpuSeconds {
+    /// The median of each.
+    ///
+    /// # Panics
+    /// If there is no run.
+    #[must_use]
+    pub fn median(runs: impl Iterator<Item = Self> + Clone) -> Self {
+        let of = |part: fn(&Self) -> f64| Figure::of(runs.clone().map(|run| part(&run))).median;
+        Self {
+            floor_servers: of(|run| run.floor_servers),
+            servers: of(|run| run.servers),
+            client: of(|run| run.client),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::Figure;

@@ -9,7 +9,7 @@ use crate::fill;
 use crate::ground::{DB, Ground};
 use crate::process::Measured;
 use crate::scan;
-use crate::statistics::Figure;
+use crate::statistics::{CpuSeconds, Figure};
 use crate::subject::{Commands, Subject};
 use crate::{Setting, Size};
 
@@ -31,6 +31,8 @@ pub struct Report {
     pub client_cpu_ratio: f64,
     /// The largest resident memory of the verifying process in any run, in MB.
     pub client_rss_mb_max: f64,
+    /// Who used how much CPU time: a busy machine disturbs it less than it does seconds.
+    pub cpu_seconds: CpuSeconds,
     /// How far the runs lie apart.
     pub spread: Spread,
 }
@@ -49,7 +51,7 @@ pub struct Spread {
 struct OneRun {
     floor_s: f64,
     verify_s: f64,
-    cpu_ratio: f64,
+    cpu: CpuSeconds,
     peak_mb: f64,
 }
 
@@ -88,14 +90,18 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
         ratio_to_read_floor: spread.ratio_to_read_floor.median,
         seconds: spread.seconds.median,
         floor_seconds: spread.floor_seconds.median,
-        client_cpu_ratio: Figure::of(runs.iter().map(|run| run.cpu_ratio)).median,
+        client_cpu_ratio: Figure::of(runs.iter().map(|run| run.cpu.client / run.cpu.servers))
+            .median,
         client_rss_mb_max: Figure::of(runs.iter().map(|run| run.peak_mb)).max,
+        cpu_seconds: CpuSeconds::median(runs.iter().map(|run| run.cpu)),
         spread,
     })
 }
 
 async fn one(ground: &Ground, size: Size, bytes_min: u64, commands: &Commands) -> Result<OneRun> {
+    let used_at_first = ground.servers_cpu_s()?;
     let floor_s = Box::pin(scan::both(ground, bytes_min)).await?;
+    let floor_cpu_s = ground.servers_cpu_s()? - used_at_first;
     let used_before = ground.servers_cpu_s()?;
     let command = commands(&Subject::Verify, &ground.ends());
     let verified = Box::pin(Measured::start("a verification", command)?.end(0)).await?;
@@ -107,6 +113,7 @@ async fn one(ground: &Ground, size: Size, bytes_min: u64, commands: &Commands) -
     }
     tracing::info!(
         floor_s,
+        floor_cpu_s,
         verify_s = verified.wall_s,
         client_cpu_s = verified.cpu_s,
         servers_cpu_s = servers_s,
@@ -116,7 +123,7 @@ async fn one(ground: &Ground, size: Size, bytes_min: u64, commands: &Commands) -
     Ok(OneRun {
         floor_s,
         verify_s: verified.wall_s,
-        cpu_ratio: verified.cpu_s / servers_s,
+        cpu: CpuSeconds { floor_servers: floor_cpu_s, servers: servers_s, client: verified.cpu_s },
         peak_mb: verified.peak_mb,
     })
 }

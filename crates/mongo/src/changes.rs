@@ -88,6 +88,9 @@ struct Wanted {
     await_max: Duration,
 }
 
+/// Changes in one answer. Without a limit an answer holds 16 MB of them, tens of thousands: while
+/// the source gathers those, nothing is applied, and after them the checkpoint waits for all.
+const BATCH_EVENTS: u32 = 5_000;
 /// In a row, without a batch in between.
 const REOPEN_ATTEMPTS_MAX: u32 = 60;
 /// How long a stream waits for a change unless told otherwise.
@@ -111,8 +114,15 @@ impl ChangeReader {
     /// # Errors
     /// As [`ChangeReader::next`].
     pub async fn open(&mut self) -> Result<()> {
-        if self.cursor.is_none() {
-            self.cursor = Some(self.wanted.stream().await?);
+        let mut attempt = 0;
+        while self.cursor.is_none() {
+            match self.wanted.stream().await {
+                Ok(cursor) => self.cursor = Some(cursor),
+                Err(error) => {
+                    attempt += 1;
+                    self.wanted.pause(error, attempt).await?;
+                }
+            }
         }
         Ok(())
     }
@@ -123,7 +133,6 @@ impl ChangeReader {
     /// [`Error::OplogRolledOver`] when the start lies before the oldest entry; otherwise the
     /// server's error, when reopening does not mend it.
     pub async fn next(&mut self) -> Result<Batch> {
-        let backoff = Backoff { first_ms: 50, max_ms: 2_000 };
         let mut attempt = 0;
         loop {
             let error = match self.try_next().await {
@@ -132,19 +141,16 @@ impl ChangeReader {
             };
             self.cursor = None;
             attempt += 1;
-            let resumable = error.is_transient() || is_lost_cursor(&error);
-            if !resumable || attempt > REOPEN_ATTEMPTS_MAX {
-                return Err(self.wanted.explained(error));
-            }
-            tracing::debug!(%error, attempt, "the change stream is reopened");
-            let pause_ms = backoff.pause_ms(attempt, rand::random());
-            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+            self.wanted.pause(error, attempt).await?;
         }
     }
 
     async fn try_next(&mut self) -> Result<Batch> {
-        self.open().await?;
-        let cursor = self.cursor.as_mut().expect("the stream was opened just above");
+        let cursor = match self.cursor.take() {
+            Some(cursor) => cursor,
+            None => self.wanted.stream().await?,
+        };
+        let cursor = self.cursor.insert(cursor);
         let reply = match answer("reading the change stream", cursor.next()).await? {
             Some(reply) => reply.map_err(|e| Error::server("reading the change stream", e))?,
             None => {
@@ -193,6 +199,7 @@ impl Wanted {
         db.run_cursor_command(command)
             .selection_criteria(prefer_secondary())
             .max_time(self.await_max)
+            .batch_size(BATCH_EVENTS)
             .batch()
             .await
             .map_err(|error| Error::server("opening the change stream", error))
@@ -229,6 +236,19 @@ impl Wanted {
             }
         }
         terms
+    }
+
+    /// Pauses before the stream is opened again, or says why that would not help.
+    async fn pause(&self, error: Error, attempt: u32) -> Result<()> {
+        let resumable = error.is_transient() || is_lost_cursor(&error);
+        if !resumable || attempt > REOPEN_ATTEMPTS_MAX {
+            return Err(self.explained(error));
+        }
+        tracing::debug!(%error, attempt, "the change stream is reopened");
+        let backoff = Backoff { first_ms: 50, max_ms: 2_000 };
+        let pause_ms = backoff.pause_ms(attempt, rand::random());
+        tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+        Ok(())
     }
 
     fn explained(&self, error: Error) -> Error {

@@ -16,12 +16,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bson::{Document, RawDocumentBuf, Timestamp, doc};
+use imago_job::control::{Control, Stop};
 use imago_job::eta::Meter;
 use imago_job::event::Progress;
 use imago_job::id::JobId;
 use imago_job::journal::{Journal, JournalError};
-use imago_job::record::{Limits, Record};
+use imago_job::record::{Limits, Record, Requested};
 use imago_job::reporter::Events;
+use imago_job::retry::retry;
 use imago_job::run::{Ending, Pace, Run, RunError};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
@@ -38,8 +40,9 @@ use crate::lead::{Checkpoint, Lead, Parts};
 use crate::leases::{Leases, WRITE_TIME_MAX};
 use crate::monitor::{self, Applied};
 use crate::preflight::{self, Plan};
+pub use crate::prepare::SLICE_BYTES;
 use crate::prepare::prepare;
-use crate::snapshot::{Counters, Worker, count_filtered};
+use crate::snapshot::{Counters, PATIENCE, Worker, count_filtered};
 use crate::structure::{build, is_unique, modify_index, modify_options, name_of};
 
 /// The kind of a copy's record.
@@ -94,6 +97,8 @@ pub struct Options {
     pub process: String,
     /// How long the change stream may wait for a change before it says how far it is.
     pub await_max: Duration,
+    /// About how large a slice of a collection that is yet to be cut is, in bytes of documents.
+    pub slice_bytes: u64,
 }
 
 /// A destination that is this close is caught up.
@@ -188,7 +193,7 @@ pub async fn run(clusters: &Clusters, run: Run, options: &Options) -> Result<()>
     let ended = Box::pin(work(clusters, &run, options)).await;
     let ending = match &ended {
         // Caught up: it can be resumed, or cut over.
-        Ok(()) => Ending::Stopped(imago_job::control::Stop::Interrupted),
+        Ok(()) => Ending::Stopped(Stop::Interrupted),
         Err(Error::Stopped(stop)) => Ending::Stopped(stop.clone()),
         Err(error) => Ending::Failed(error.to_string()),
     };
@@ -254,16 +259,21 @@ impl<'a> Copying<'a> {
         }
         if state.t0.is_none() {
             run.enter("prepare").await?;
-            state.t0 = Some(prepare(clusters, &plan, &leases).await?);
+            let prepare = || prepare(clusters, &plan, &leases, options.slice_bytes);
+            state.t0 = Some(patiently("prepare the copy", run.control(), prepare).await?);
             save(run, &state).await?;
         } else {
-            leases.expire(&format!("{job}/")).await?;
+            let mine = format!("{job}/");
+            let expire = || leases.expire(&mine);
+            patiently("give up the leases of who is gone", run.control(), expire).await?;
         }
-        let found = preflight::pairs(&plan, &clusters.source, &clusters.destination).await?;
+        let look = || preflight::pairs(&plan, &clusters.source, &clusters.destination);
+        let found = patiently("look at the collections", run.control(), look).await?;
         let (pairs, definitions): (Vec<Pair>, Vec<Definition>) = found.into_iter().unzip();
         let (pairs, definitions) = (Arc::new(pairs), Arc::new(definitions));
         let counters = Arc::new(Counters::default());
-        let seen = leases.states_after(None).await?;
+        let look = || leases.states_after(None);
+        let seen = patiently("look at the slices", run.control(), look).await?;
         let copied_before = (
             seen.iter().map(|sighting| sighting.documents).sum(),
             seen.iter().map(|sighting| sighting.bytes).sum(),
@@ -271,7 +281,8 @@ impl<'a> Copying<'a> {
         let mut total = (0, 0);
         for (pair, planned) in pairs.iter().zip(&plan.collections) {
             let documents = if pair.filter.is_some() {
-                count_filtered(pair).await?
+                let count = || count_filtered(pair);
+                patiently("count what the filter matches", run.control(), count).await?
             } else {
                 planned.size.documents
             };
@@ -281,7 +292,7 @@ impl<'a> Copying<'a> {
         let lead = Lead::begin(Parts {
             source: clusters.source.clone(),
             pairs: Arc::clone(&pairs),
-            slices: leases.slices().await?,
+            slices: patiently("read the slices", run.control(), || leases.slices()).await?,
             leases: leases.clone(),
             control: run.control().clone(),
             counters: Arc::clone(&counters),
@@ -351,7 +362,8 @@ impl<'a> Copying<'a> {
     pub async fn build_indexes(&mut self) -> Result<()> {
         let (mut plain, mut unique) = (Vec::new(), Vec::new());
         for (pair, definition) in self.pairs.iter().zip(self.definitions.iter()) {
-            let have = pair.destination.indexes().await?;
+            let look = || pair.destination.indexes();
+            let have = patiently("look at the indexes", self.run.control(), look).await?;
             let missing =
                 |index: &&Document| !have.iter().any(|have| name_of(have) == name_of(index));
             let missing = definition.indexes.iter().filter(missing).cloned();
@@ -361,7 +373,8 @@ impl<'a> Copying<'a> {
         }
         // Changes go on being applied while these are built.
         let mut builds = JoinSet::new();
-        builds.spawn(async move { build(&plain).await });
+        let control = self.run.control().clone();
+        builds.spawn(async move { build(&plain, &control).await });
         loop {
             self.step().await?;
             if let Some(built) = builds.try_join_next() {
@@ -371,7 +384,7 @@ impl<'a> Copying<'a> {
         }
         if unique.iter().any(|(_, indexes)| !indexes.is_empty()) {
             self.lead.settle().await?;
-            build(&unique).await?;
+            build(&unique, self.run.control()).await?;
             self.lead.go_on()?;
         }
         for view in &self.plan.views {
@@ -379,6 +392,14 @@ impl<'a> Copying<'a> {
             let to = Handle::new(self.clusters.destination.clone(), view.to.clone());
             if let (Some(definition), None) = (from.definition().await?, to.definition().await?) {
                 to.create(&definition.options).await?;
+            }
+        }
+        // The checkpoint may be past what was seen of indexes and options so far: all of it is
+        // followed before a successor would think that it was.
+        let seen = self.lead.take_structure();
+        for ns in 0..self.pairs.len() {
+            if self.plan.collections[ns].creates || seen.iter().any(|(of, _)| *of == ns) {
+                self.match_structure(ns).await?;
             }
         }
         self.state.is_indexed = true;
@@ -390,7 +411,8 @@ impl<'a> Copying<'a> {
     /// # Errors
     /// What ends the job.
     pub async fn follow(&mut self, until: Until) -> Result<()> {
-        let entered = self.clusters.source.cluster_time().await?;
+        let ask = || self.clusters.source.cluster_time();
+        let entered = patiently("ask for the source's time", self.run.control(), ask).await?;
         loop {
             self.step().await?;
             let is_behind = self.lead.applied_to() < entered;
@@ -421,13 +443,17 @@ impl<'a> Copying<'a> {
         Ok(())
     }
 
-    /// Makes indexes and options of a collection what they are at the source now.
     async fn follow_structure(&mut self, ns: usize, what: &str) -> Result<()> {
-        let (from, to) = (self.pairs[ns].source.clone(), self.pairs[ns].destination.clone());
         self.run.reporter().decision(
-            format!("indexes and options of {} follow the source", to.ns),
+            format!("indexes and options of {} follow the source", self.pairs[ns].destination.ns),
             format!("the source reported {what}"),
         );
+        self.match_structure(ns).await
+    }
+
+    /// Makes indexes and options of a collection what they are at the source now.
+    async fn match_structure(&mut self, ns: usize) -> Result<()> {
+        let (from, to) = (self.pairs[ns].source.clone(), self.pairs[ns].destination.clone());
         let Some(wanted) = from.definition().await? else { return Ok(()) };
         let had = &self.definitions[ns];
         let have = to.indexes().await?;
@@ -450,7 +476,18 @@ impl<'a> Copying<'a> {
                 None => to.create_indexes(std::slice::from_ref(index)).await?,
             }
         }
-        modify_options(&to, &had.options, &wanted.options).await?;
+        // What a resumed job knows of the source may be as new as `wanted`: where the options are
+        // the job's own making, those that the destination has are the ones to change.
+        let mut had = had.options.clone();
+        if self.plan.collections[ns].creates
+            && let Some(made) = to.definition().await?
+        {
+            had = made.options;
+        }
+        if wanted.is_validated() && !to.bypass_validation {
+            self.pairs = self.lead.bypass_validation(ns).await?;
+        }
+        modify_options(&to, &had, &wanted.options).await?;
         let mut definitions = (*self.definitions).clone();
         definitions[ns] = wanted;
         self.definitions = Arc::new(definitions);
@@ -567,6 +604,16 @@ fn start_of(state: &State) -> Result<Start> {
     Ok(Start::At(Timestamp { time, increment }))
 }
 
+/// Does what may be done twice, again and again while a cluster elects or is away.
+pub(crate) async fn patiently<T, F: Future<Output = Result<T>>>(
+    what: &str,
+    control: &Control,
+    mut attempt: impl FnMut() -> F,
+) -> Result<T> {
+    let tried = retry(what, &PATIENCE, control, Error::is_transient, |_| Box::pin(attempt()));
+    Ok(tried.await?)
+}
+
 /// Copies slices of a job that another process leads, until none is left.
 ///
 /// # Errors
@@ -575,7 +622,7 @@ pub async fn help(
     clusters: &Clusters,
     id: &JobId,
     workers: usize,
-    control: imago_job::control::Control,
+    control: Control,
     process: &str,
 ) -> Result<(u64, u64)> {
     let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
@@ -593,9 +640,22 @@ pub async fn help(
         pairs: Arc::new(pairs),
         definitions: Arc::new(definitions),
         leases: Leases::new(clusters.destination.clone(), id.clone(), format!("worker/{process}")),
-        control,
+        control: control.clone(),
         counters: Arc::clone(&counters),
     };
+    let journal = MongoJournal::new(clusters.destination.clone());
+    obey(&journal, id, &control).await?;
+    let obedience = (id.clone(), control);
+    let _obedience = AbortOnDropHandle::new(tokio::spawn(async move {
+        let (id, control) = obedience;
+        loop {
+            tokio::time::sleep(pace().heartbeat).await;
+            // An unreachable destination is for the workers to find, who wait for it.
+            if let Err(error) = obey(&journal, &id, &control).await {
+                tracing::debug!(%error, "the job's requests could not be read");
+            }
+        }
+    }));
     let mut all = JoinSet::new();
     for _ in 0..workers {
         let worker = worker.clone();
@@ -605,4 +665,13 @@ pub async fn help(
         ended.expect("a worker neither panics nor is aborted")?;
     }
     Ok(crate::lead::copied(&counters))
+}
+
+/// Does what the operator asks of the job: whoever helps is paced, paused and ended with it.
+async fn obey(journal: &MongoJournal, id: &JobId, control: &Control) -> Result<()> {
+    let record = journal.load(id).await?;
+    control.throttle().set(record.limits).map_err(JournalError::from)?;
+    let ended = record.state.is_final();
+    control.request(if ended { Requested::Cancel } else { record.control });
+    Ok(())
 }

@@ -29,7 +29,9 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::block;
-use crate::copy::{self, Clusters, Copying, KIND, Options, State, Until, plan_of, state_of};
+use crate::copy::{
+    self, Clusters, Copying, KIND, Options, SLICE_BYTES, State, Until, plan_of, state_of,
+};
 use crate::error::{Error, Result};
 use crate::journal::MongoJournal;
 use crate::leases::{Leases, Slice};
@@ -139,6 +141,7 @@ pub async fn cutover(
         until: Until::HandedOver,
         process: process.to_owned(),
         await_max: AWAIT_MAX,
+        slice_bytes: SLICE_BYTES,
     };
     let ended = Box::pin(stages(clusters, &run, &options, how, hook)).await;
     let ending = match &ended {

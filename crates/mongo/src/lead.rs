@@ -151,7 +151,7 @@ impl Lead {
             }
         };
         let mut reader = ChangeReader::new(parts.source, namespaces, parts.start, parts.await_max);
-        reader.open().await?;
+        parts.control.or_stop(reader.open()).await??;
         let (send, batches) = mpsc::channel(BATCHES_AHEAD);
         let reader = tokio::spawn(read_ahead(reader, send));
         let mut cuts: Vec<Vec<Id>> = vec![Vec::new(); parts.pairs.len()];
@@ -277,6 +277,22 @@ impl Lead {
         std::mem::take(&mut self.structure)
     }
 
+    /// From now on writes to a collection pass its validator, those in progress included: it has
+    /// one now, and what the source holds is copied even where it breaks it. Returns the
+    /// collections as they are written from now on.
+    ///
+    /// # Errors
+    /// When a round in progress failed.
+    pub async fn bypass_validation(&mut self, ns: usize) -> Result<Arc<Vec<Pair>>> {
+        let mut pairs = (*self.pairs).clone();
+        pairs[ns].destination.bypass_validation = true;
+        self.pairs = Arc::new(pairs);
+        while let Some(done) = self.rounds.join_next().await {
+            self.finish(done.expect("a round neither panics nor is aborted"))?;
+        }
+        Ok(Arc::clone(&self.pairs))
+    }
+
     /// Makes the destination the source at exactly one time, and returns that time. Until
     /// [`Lead::go_on`] nothing more is applied.
     ///
@@ -293,7 +309,9 @@ impl Lead {
                 let done = self.rounds.join_next().await.expect("a round is running");
                 self.finish(done.expect("a round neither panics nor is aborted"))?;
             }
-            let at = self.pairs[0].source.endpoint.cluster_time().await?;
+            let ask = |_| self.pairs[0].source.endpoint.cluster_time();
+            let what = "ask for the source's time";
+            let at = retry(what, &PATIENCE, &self.control, Error::is_transient, ask).await?;
             if self.settle_at(at).await? {
                 return Ok(at);
             }

@@ -11,7 +11,8 @@ use crate::preflight::{self, Plan};
 use crate::shard;
 use crate::snapshot::sample_ids;
 
-const SLICE_BYTES: u64 = 32 * 1024 * 1024;
+/// How large a slice is unless told otherwise: a few seconds' work, of which little is lost.
+pub const SLICE_BYTES: u64 = 32 * 1024 * 1024;
 const SLICES_MAX: u64 = 4_096;
 const SAMPLE_PER_SLICE: u64 = 20;
 
@@ -20,6 +21,7 @@ pub(crate) async fn prepare(
     clusters: &Clusters,
     plan: &Plan,
     leases: &Leases,
+    slice_bytes: u64,
 ) -> Result<(u32, u32)> {
     let t0 = clusters.source.cluster_time().await?;
     for planned in &plan.collections {
@@ -43,19 +45,18 @@ pub(crate) async fn prepare(
     leases.remove().await?;
     let pairs = preflight::pairs(plan, &clusters.source, &clusters.destination).await?;
     for (ns, (pair, definition)) in pairs.iter().enumerate() {
-        leases
-            .create(&slices(ns, pair, definition, plan.collections[ns].size.bytes).await?)
-            .await?;
+        let count = plan.collections[ns].size.bytes / slice_bytes.max(1);
+        leases.create(&slices(ns, pair, definition, count).await?).await?;
     }
     leases.set_horizon(t0).await?;
     Ok((t0.time, t0.increment))
 }
 
-async fn slices(ns: usize, pair: &Pair, definition: &Definition, bytes: u64) -> Result<Vec<Slice>> {
+async fn slices(ns: usize, pair: &Pair, definition: &Definition, count: u64) -> Result<Vec<Slice>> {
     // Where the order of `_id`s is not the order of their bytes, or there is no order at all, the
     // collection is one slice.
     let is_whole = pair.is_collated || definition.is_capped();
-    let wanted = if is_whole { 1 } else { (bytes / SLICE_BYTES).clamp(1, SLICES_MAX) };
+    let wanted = if is_whole { 1 } else { count.clamp(1, SLICES_MAX) };
     let sample =
         if wanted > 1 { sample_ids(pair, wanted * SAMPLE_PER_SLICE).await? } else { Vec::new() };
     let cuts = cuts(sample, usize::try_from(wanted).expect("at most SLICES_MAX"));

@@ -1,17 +1,23 @@
 //! Sharding a new, empty collection so that a copy fills all shards evenly from the start.
 
+use std::time::{Duration, Instant};
+
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use imago_plan::cuts::cuts;
 
 use crate::collection::Handle;
-use crate::endpoint::prefer_secondary;
-use crate::error::{Error, Result};
+use crate::endpoint::{Endpoint, prefer_secondary};
+use crate::error::{Error, Result, code};
 use crate::order::Id;
 
 /// Chunks for each shard of a hashed key.
 const HASHED_CHUNKS_PER_SHARD: i32 = 2;
 const SAMPLE_PER_SHARD: i64 = 200;
+/// `ConflictingOperationInProgress`: a shard of the move takes part in another one.
+const BUSY: i32 = 117;
+const BUSY_MAX: Duration = Duration::from_secs(120);
+const BUSY_PAUSE: Duration = Duration::from_millis(500);
 
 /// Shards the empty collection `to` by `key`, and splits a ranged key where a sample of the
 /// documents `from` says that the shards will hold equal shares.
@@ -21,14 +27,9 @@ const SAMPLE_PER_SHARD: i64 = 200;
 pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
     let router = &to.endpoint;
     let is_hashed = key.values().any(|kind| kind.as_str() == Some("hashed"));
-    let shards = shards(to).await?;
     let mut command = doc! {"shardCollection": to.ns.to_string(), "key": key.clone()};
     if to.definition().await?.is_some_and(|definition| definition.is_collated()) {
         command.insert("collation", doc! {"locale": "simple"});
-    }
-    if is_hashed {
-        let count = i32::try_from(shards.len()).unwrap_or(1) * HASHED_CHUNKS_PER_SHARD;
-        command.insert("numInitialChunks", count);
     }
     // The database may have to be told first; that it was told already is no error.
     router
@@ -36,6 +37,11 @@ pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
         .await
         .map(|_| ())
         .or_else(|error| if error.is_transient() { Err(error) } else { Ok(()) })?;
+    let shards = shards(to).await?;
+    if is_hashed {
+        let count = i32::try_from(shards.len()).unwrap_or(1) * HASHED_CHUNKS_PER_SHARD;
+        command.insert("numInitialChunks", count);
+    }
     router.run_at_length("admin", command).await?;
     if is_hashed || shards.len() < 2 {
         return Ok(());
@@ -43,20 +49,33 @@ pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
     for (at, shard) in split_points(from, key, shards.len()).await?.into_iter().zip(&shards[1..]) {
         let ns = to.ns.to_string();
         router.run("admin", doc! {"split": &ns, "middle": at.clone()}).await?;
-        router
-            .run_at_length(
-                "admin",
-                doc! {"moveChunk": &ns, "find": at, "to": shard, "_waitForDelete": false},
-            )
-            .await?;
+        let command = doc! {"moveChunk": ns, "find": at, "to": shard, "_waitForDelete": false};
+        move_chunk(router, &command).await?;
     }
     Ok(())
 }
 
+/// Moves a chunk as soon as its shards are free: each takes part in one move at a time, the
+/// balancer's and everybody else's included.
+async fn move_chunk(router: &Endpoint, command: &Document) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        match router.run_at_length("admin", command.clone()).await {
+            Err(Error::Server { cause, .. })
+                if code(&cause) == Some(BUSY) && began.elapsed() < BUSY_MAX =>
+            {
+                tokio::time::sleep(BUSY_PAUSE).await;
+            }
+            moved => return moved.map(|_| ()),
+        }
+    }
+}
+
+/// The shards, the one that a new collection lies on first: its share is the one that stays.
 async fn shards(to: &Handle) -> Result<Vec<String>> {
     let config = to.endpoint.client().database("config").collection::<Document>("shards");
     let failed = |error| Error::server("reading config.shards", error);
-    let found: Vec<Document> = config
+    let mut found: Vec<Document> = config
         .find(doc! {})
         .sort(doc! {"_id": 1})
         .await
@@ -64,6 +83,11 @@ async fn shards(to: &Handle) -> Result<Vec<String>> {
         .try_collect()
         .await
         .map_err(failed)?;
+    let databases = to.endpoint.client().database("config").collection::<Document>("databases");
+    let own = databases.find_one(doc! {"_id": &to.ns.db}).await;
+    let own = own.map_err(|error| Error::server("reading config.databases", error))?;
+    let own = own.and_then(|own| own.get_str("primary").ok().map(str::to_owned));
+    found.sort_by_key(|shard| shard.get_str("_id").ok() != own.as_deref());
     Ok(found.iter().filter_map(|shard| shard.get_str("_id").ok().map(str::to_owned)).collect())
 }
 

@@ -235,21 +235,12 @@ impl SliceCopy<'_> {
         while let Some(batch) = answer("reading a slice", cursor.next()).await? {
             let batch = batch.map_err(reading)?;
             let documents = batch.doc_slices().map_err(reading)?;
-            let size = documents.as_bytes().len() as u64;
             if documents.is_empty() {
                 continue;
             }
-            let control = self.worker.control.clone();
-            control.take(self.estimate(size), size).await?;
             self.write(documents).await?;
         }
         Ok(())
-    }
-
-    /// About how many documents a batch holds, for the throttle: counting exactly would be a pass
-    /// over all bytes before the one that writes them.
-    fn estimate(&self, bytes: u64) -> u64 {
-        if self.documents == 0 { 1 } else { (bytes * self.documents / self.bytes.max(1)).max(1) }
     }
 
     async fn open(&self) -> Result<RawBatchCursor> {
@@ -285,12 +276,19 @@ impl SliceCopy<'_> {
 
     fn batch_size(&self) -> i32 {
         let average = self.bytes.checked_div(self.documents).unwrap_or(1_024).max(1);
-        i32::try_from((BATCH_BYTES / average).clamp(1, 20_000)).expect("at most 20,000")
+        // A batch passes the throttle as a whole: one of several seconds would be a burst.
+        let limit = self.worker.control.throttle().limits().documents_s.unwrap_or(u64::MAX);
+        let wanted = (BATCH_BYTES / average).min(limit).clamp(1, 20_000);
+        i32::try_from(wanted).expect("at most 20,000")
     }
 
     async fn write(&mut self, batch: &RawArray) -> Result<()> {
         let to = &self.pair.destination;
         let shape = Shape::of(batch)?;
+        let bytes = batch.as_bytes().len() as u64;
+        let control = self.worker.control.clone();
+        control.take(shape.documents, bytes).await?;
+        // After the wait: the lease may have been lost meanwhile.
         self.hold.check()?;
         let mut skip = None;
         if let Some(behind) = &self.behind {
@@ -306,7 +304,6 @@ impl SliceCopy<'_> {
         }
         // The first one was counted before the server was lost.
         let again = u64::from(skip.is_some());
-        let bytes = batch.as_bytes().len() as u64;
         self.documents += shape.documents - again;
         self.bytes += bytes;
         self.worker.counters.documents.fetch_add(shape.documents - again, Ordering::Relaxed);

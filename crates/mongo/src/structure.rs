@@ -1,13 +1,17 @@
 //! Indexes and options of a copied collection: telling them apart, building and changing them.
 
 use bson::{Bson, Document, doc};
+use imago_job::control::Control;
 
 use crate::collection::Handle;
+use crate::copy::patiently;
 use crate::error::Result;
 
-pub(crate) async fn build(indexes: &[(Handle, Vec<Document>)]) -> Result<()> {
+/// Builds indexes; those that exist already are left as they are.
+pub(crate) async fn build(indexes: &[(Handle, Vec<Document>)], control: &Control) -> Result<()> {
     for (to, indexes) in indexes {
-        to.create_indexes(indexes).await?;
+        let what = format!("build the indexes of {}", to.ns);
+        patiently(&what, control, || to.create_indexes(indexes)).await?;
     }
     Ok(())
 }
@@ -48,10 +52,19 @@ pub(crate) async fn modify_options(to: &Handle, had: &Document, wanted: &Documen
         ("validator", Bson::Document(doc! {})),
         ("validationLevel", "strict".into()),
         ("validationAction", "error".into()),
+        ("changeStreamPreAndPostImages", Bson::Document(doc! {"enabled": false})),
+        ("expireAfterSeconds", "off".into()),
     ];
     for (field, default) in none {
         if had.get(field) != wanted.get(field) {
             command.insert(field, wanted.get(field).cloned().unwrap_or(default));
+        }
+    }
+    for (field, changed) in [("size", "cappedSize"), ("max", "cappedMax")] {
+        if let (Some(had), Some(wanted)) = (had.get(field), wanted.get(field))
+            && had != wanted
+        {
+            command.insert(changed, wanted.clone());
         }
     }
     if command.len() == 1 {

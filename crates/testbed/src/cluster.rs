@@ -31,7 +31,7 @@ pub struct ClusterSpec {
     pub auth: bool,
     /// The storage engine's cache of each member, in MiB.
     pub cache_mb: u32,
-    /// The oplog's size in MiB; `None` leaves it to the server.
+    /// The oplog's size in MiB, kept within seconds; `None` leaves it to the server.
     pub oplog_mb: Option<u32>,
     /// How long members wait for a silent primary before they elect another, in milliseconds.
     pub election_timeout_ms: u32,

@@ -214,6 +214,8 @@ fn arguments(
     arguments.extend(["--wiredTigerCacheSizeGB".into(), cache_gb.into()]);
     if let Some(oplog_mb) = spec.oplog_mb {
         arguments.extend(["--oplogSize".into(), oplog_mb.to_string().into()]);
+        // The oplog is cut only up to the last checkpoint, of which there is one a minute otherwise.
+        arguments.extend(["--syncdelay".into(), "1".into()]);
     }
     if let Some(credentials) = credentials {
         arguments.extend(["--keyFile".into(), PathBuf::from(&credentials.key_file).into()]);

@@ -67,11 +67,14 @@ pub struct How {
     /// When this process ends by itself.
     #[arg(long, value_enum, default_value = "handed-over", value_name = "WHEN")]
     pub until: When,
+    /// About how many MiB a slice of a collection is.
+    #[arg(long, value_name = "N", default_value_t = 32, hide = true, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub slice_mb: u32,
 }
 
 impl Default for How {
     fn default() -> Self {
-        Self { workers: 4, until: When::HandedOver }
+        Self { workers: 4, until: When::HandedOver, slice_mb: 32 }
     }
 }
 
@@ -115,6 +118,7 @@ pub fn options(how: &How) -> Options {
         until,
         process: process(),
         await_max: imago_mongo::changes::AWAIT_MAX,
+        slice_bytes: u64::from(how.slice_mb) * 1024 * 1024,
     }
 }
 

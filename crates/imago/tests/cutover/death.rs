@@ -43,7 +43,8 @@ async fn what_clients_wrote_at_the_new_cluster_is_not_overwritten_after_a_death_
     wait_until("the clients moved", || scene.folder().join("moved").exists());
     cutover.kill();
     scene.load_goes_on(100);
-    let (exit, done) = scene.run(scene.cutover(&job, &["--sample", "0", "--last-changes", "0"]));
+    let unseen = ["cutover", &job, "--sample", "0", "--last-changes", "0"];
+    let (exit, done) = scene.run(scene.between(&unseen));
     assert_eq!(exit, 0, "{done}");
     assert_eq!(application_writes(&scene.old).await, Ok(()));
     scene.nothing_lost(load, &scene.new);

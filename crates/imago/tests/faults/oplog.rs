@@ -1,0 +1,52 @@
+//! The source's oplog no longer reaches back to where the job stopped.
+
+use std::time::Duration;
+
+use bson::{Timestamp, doc};
+use imago_mongo::endpoint::Endpoint;
+use imago_testbed::ClusterSpec;
+
+use crate::stage::Stage;
+
+/// The oldest time that the source's oplog holds.
+async fn oldest(source: &Endpoint) -> Timestamp {
+    let find = doc! {"find": "oplog.rs", "sort": {"$natural": 1}, "limit": 1};
+    let reply = source.run("local", find).await.unwrap();
+    let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    batch[0].as_document().unwrap().get_timestamp("ts").unwrap()
+}
+
+/// Writes until the oplog has lost everything before now.
+async fn roll_over(source: &Endpoint) {
+    let before = source.cluster_time().await.unwrap();
+    let document = doc! {"filler": "x".repeat(500_000)};
+    for _ in 0..300 {
+        let insert = doc! {"insert": "filler", "documents": [document.clone(), document.clone()]};
+        source.run("elsewhere", insert).await.unwrap();
+        if oldest(source).await > before {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("the oplog still reaches back to {before:?} after 300 MB");
+}
+
+#[tokio::test]
+async fn a_resume_behind_the_oplog_says_so_and_fails() {
+    let source = ClusterSpec { oplog_mb: Some(8), ..ClusterSpec::replica_set("rolled-src", 1) };
+    let stage = Stage::of(source, ClusterSpec::replica_set("rolled-dst", 1)).await;
+    let mut subject = stage.collection("shop.rolled", 500, 500).await;
+    let ended = subject.copy(&["--until", "caught-up"]).ended().await.with(0);
+    let job = ended.result["job"].as_str().unwrap().to_owned();
+    roll_over(&subject.source().await).await;
+
+    let resumed = subject.resume(&job).ended().await.with(1);
+    assert_eq!(resumed.error["code"], "oplog_rolled_over", "{}", resumed.error);
+    let message = resumed.error["message"].as_str().unwrap();
+    assert!(message.contains("no longer reaches back to"), "{message}");
+    assert!(resumed.error["help"].as_str().unwrap().contains("new copy"), "{}", resumed.error);
+    let status = subject.steer("status", &job, &[]).await;
+    assert!(status["blocked_by"].as_str().unwrap().contains("oplog"), "{status}");
+    assert_eq!(status["is_worked_at"], false, "{status}");
+    subject.load.stop().await;
+}
