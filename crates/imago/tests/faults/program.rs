@@ -151,8 +151,8 @@ impl Program {
             panic!("it did not end in {PATIENCE:?}; last words: {last:#?}");
         };
         let stdout = self.stdout.await.unwrap();
-        let errors = self.said.iter().filter_map(|said| said.get("error"));
-        let error = errors.filter(|error| error.is_object()).next_back();
+        let mut errors = self.said.iter().filter_map(|said| said.get("error"));
+        let error = errors.rfind(|error| error.is_object());
         Ended {
             code: status.code(),
             result: serde_json::from_str(&stdout).unwrap_or_default(),

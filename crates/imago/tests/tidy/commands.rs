@@ -101,18 +101,28 @@ fn verbs(help: &str) -> Vec<&str> {
         .collect()
 }
 
+/// Whether a help page's first usage goes on with a verb. A verb that has others below it may also
+/// do something by itself, as `imago load` does: then a word behind a flag is that flag's value.
+fn needs_verb(help: &str) -> bool {
+    let usage = help.lines().find_map(|line| line.trim().strip_prefix("Usage:"));
+    usage.is_none_or(|usage| usage.trim_end().ends_with("<COMMAND>"))
+}
+
 /// What is wrong with `imago ARGS…`, given the help page of each verb.
 fn wrong_imago(args: &[String], help: &mut dyn FnMut(&[&str]) -> String) -> Option<String> {
     let mut path: Vec<&str> = Vec::new();
     let mut flags = Vec::new();
     let mut page = help(&path);
+    let mut behind_flag = false;
     for arg in args.iter().map(String::as_str).take_while(|arg| *arg != "--") {
         if arg.starts_with('-') && arg.len() > 1 {
             flags.push(arg.split('=').next().unwrap_or(arg));
+            behind_flag = !arg.contains('=');
             continue;
         }
+        let is_value = std::mem::take(&mut behind_flag) && !needs_verb(&page);
         let known = verbs(&page);
-        if known.is_empty() {
+        if known.is_empty() || is_value {
             continue; // a value or a positional argument of the last verb
         }
         if !known.contains(&arg) {
@@ -188,18 +198,27 @@ fn shown_commands_exist() {
 
 #[cfg(test)]
 fn found_in(line: &str) -> Vec<String> {
-    let mut help =
-        |path: &[&str]| {
-            match path {
-        [] => "Usage: imago\n\nCommands:\n  copy  Copies\n          on and on\n  job   Jobs\n\n\
-               Options:\n      --json  One object\n",
-        ["copy"] => "Options:\n      --ns <NS>  What, not --all\n  -n, --dry-run  Only the plan\n",
-        ["job"] => "Commands:\n  list  Lists\n\nOptions:\n  -h, --help\n",
-        ["job", "list"] => "Options:\n      --json  One object\n",
-        other => panic!("nobody should ask for {other:?}"),
-    }
-    .to_owned()
-        };
+    let mut help = |path: &[&str]| {
+        match path {
+            [] => {
+                "Usage: imago [OPTIONS] <COMMAND>\n\nCommands:\n  copy  Copies\n          \
+               on and on\n  job   Jobs\n  load  Loads\n\n\
+               Options:\n      --json  One object\n"
+            }
+            ["copy"] => {
+                "Options:\n      --ns <NS>  What, not --all\n  -n, --dry-run  Only the plan\n"
+            }
+            ["load"] => {
+                "Usage: imago load --uri <URI>\n       imago load <COMMAND>\n\n\
+             Commands:\n  stop  Stops\n\nOptions:\n      --uri <URI>  Where\n"
+            }
+            ["load", "stop"] => "Options:\n  -h, --help\n",
+            ["job"] => "Commands:\n  list  Lists\n\nOptions:\n  -h, --help\n",
+            ["job", "list"] => "Options:\n      --json  One object\n",
+            other => panic!("nobody should ask for {other:?}"),
+        }
+        .to_owned()
+    };
     let page = Text::new("README.md", format!("```console\n$ {line}\noutput\n```\n"));
     let makefile = "ARGS ?=\ndemo: setup\n";
     wrong_commands(&page, makefile, &mut help).into_iter().map(|f| f.what).collect()
@@ -212,6 +231,9 @@ fn a_command_that_does_not_exist_is_found() {
         "imago job lost",
         "imago copy --all",
         "imago copy -x",
+        "imago load halt",
+        "imago load --uri=x halt",
+        "imago load --url x",
         "imago on",
         "make love",
         "make demo SPEED=9",
@@ -227,6 +249,7 @@ fn a_command_that_exists_is_not_found() {
     for right in [
         "imago copy --ns 'a.b=c.d' --dry-run",
         "imago copy --ns=a.b -n && imago job list --json # why",
+        "imago load --uri x & imago load stop",
         "cargo move",
         "make demo ARGS=--json",
         "IMAGO_LOG=debug imago job list > file",
