@@ -63,6 +63,15 @@ pub struct State {
     /// with the job lifts the block first.
     #[serde(default)]
     pub is_blocked: bool,
+    /// The names of each collection's indexes at the source when they were last followed, once they
+    /// are built: one of these that the source no longer has is dropped, also when it went while
+    /// nobody worked at the job. Others at the destination are not the job's.
+    #[serde(default)]
+    pub followed_indexes: Vec<Vec<String>>,
+    /// In a job that leads back: whether the destination, which is the old cluster, refuses its
+    /// users' writes while it follows. Whoever goes on with the job sees to it that it does.
+    #[serde(default)]
+    pub is_destination_blocked: bool,
     /// The job that keeps the old cluster following the new one, once cut over with `--reverse`.
     #[serde(default)]
     pub reverse_job: Option<JobId>,
@@ -103,13 +112,17 @@ pub struct Options {
 
 /// A destination that is this close is caught up.
 const CAUGHT_UP_MS: u64 = 1_000;
+const STALE_AFTER: Duration = Duration::from_secs(20);
+const _: () = assert!(STALE_AFTER.as_secs() > WRITE_TIME_MAX.as_secs());
 const REPORT_EVERY: Duration = Duration::from_millis(250);
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 
-/// How long an owner must be silent before its job is taken over: its last write has then ended.
+/// How long an owner must be silent before its job is taken over: its last write has then ended,
+/// and a destination that elected a new primary (10 s until somebody stands, by default) has not
+/// cost it the job.
 #[must_use]
 pub fn pace() -> Pace {
-    Pace { heartbeat: Duration::from_secs(1), stale_after: WRITE_TIME_MAX + Duration::from_secs(2) }
+    Pace { heartbeat: Duration::from_secs(1), stale_after: STALE_AFTER }
 }
 
 /// Keeps a planned job; nothing else is written.
@@ -203,6 +216,16 @@ pub async fn run(clusters: &Clusters, run: Run, options: &Options) -> Result<()>
 
 async fn work(clusters: &Clusters, run: &Run, options: &Options) -> Result<()> {
     let mut copy = Copying::begin(clusters, run, options).await?;
+    match Box::pin(phases(&mut copy, run, options)).await {
+        Ok(()) => copy.end().await,
+        Err(error) => {
+            copy.quiesce().await;
+            Err(error)
+        }
+    }
+}
+
+async fn phases(copy: &mut Copying<'_>, run: &Run, options: &Options) -> Result<()> {
     if !copy.lead.is_copied() {
         run.enter("copy").await?;
         copy.copy_bulk(options).await?;
@@ -212,8 +235,7 @@ async fn work(clusters: &Clusters, run: &Run, options: &Options) -> Result<()> {
         copy.build_indexes().await?;
     }
     run.enter("follow").await?;
-    copy.follow(options.until).await?;
-    copy.end().await
+    copy.follow(options.until).await
 }
 
 /// A copy that this process leads.
@@ -229,6 +251,7 @@ pub struct Copying<'a> {
     definitions: Arc<Vec<Definition>>,
     leases: Leases,
     counters: Arc<Counters>,
+    workers: JoinSet<Result<()>>,
     /// The lead.
     pub lead: Lead,
     total: (u64, u64),
@@ -236,6 +259,8 @@ pub struct Copying<'a> {
     meter: Meter,
     reported: Instant,
     saved: Instant,
+    /// A save of the checkpoint that is under way: the lead does not wait for it.
+    saving: Option<AbortOnDropHandle<Result<()>>>,
     began: Instant,
     applied: Applied,
     _watches: Vec<AbortOnDropHandle<()>>,
@@ -256,6 +281,11 @@ impl<'a> Copying<'a> {
             crate::block::lift(&clusters.source).await?;
             state.is_blocked = false;
             save(run, &state).await?;
+        }
+        if state.is_destination_blocked {
+            // A cut-over back may have lifted it and died.
+            let block = || crate::block::set(&clusters.destination);
+            patiently("block the old cluster's writes", run.control(), block).await?;
         }
         if state.t0.is_none() {
             run.enter("prepare").await?;
@@ -319,12 +349,14 @@ impl<'a> Copying<'a> {
             definitions,
             leases,
             counters,
+            workers: JoinSet::new(),
             lead,
             total,
             copied_before,
             meter: Meter::new(5_000),
             reported: now,
             saved: now,
+            saving: None,
             began: now,
         })
     }
@@ -341,14 +373,13 @@ impl<'a> Copying<'a> {
             control: self.run.control().clone(),
             counters: Arc::clone(&self.counters),
         };
-        let mut workers = JoinSet::new();
         for _ in 0..options.workers {
             let worker = worker.clone();
-            workers.spawn(async move { Box::pin(worker.run()).await });
+            self.workers.spawn(async move { Box::pin(worker.run()).await });
         }
         while !self.lead.is_copied() {
             self.step().await?;
-            while let Some(ended) = workers.try_join_next() {
+            while let Some(ended) = self.workers.try_join_next() {
                 ended.expect("a worker neither panics nor is aborted")?;
             }
         }
@@ -394,12 +425,16 @@ impl<'a> Copying<'a> {
                 to.create(&definition.options).await?;
             }
         }
+        let names = |definition: &Definition| {
+            definition.indexes.iter().map(name_of).map(str::to_owned).collect()
+        };
+        self.state.followed_indexes = self.definitions.iter().map(names).collect();
         // The checkpoint may be past what was seen of indexes and options so far: all of it is
         // followed before a successor would think that it was.
         let seen = self.lead.take_structure();
         for ns in 0..self.pairs.len() {
             if self.plan.collections[ns].creates || seen.iter().any(|(of, _)| *of == ns) {
-                self.match_structure(ns).await?;
+                self.match_patiently(ns).await?;
             }
         }
         self.state.is_indexed = true;
@@ -437,10 +472,41 @@ impl<'a> Copying<'a> {
         if self.reported.elapsed() > REPORT_EVERY {
             self.report();
         }
-        if self.saved.elapsed() > SAVE_EVERY {
-            self.save().await?;
+        if self.saving.as_ref().is_some_and(AbortOnDropHandle::is_finished) {
+            self.end_save().await?;
+        }
+        if self.saving.is_none() && self.saved.elapsed() > SAVE_EVERY {
+            self.begin_save();
         }
         Ok(())
+    }
+
+    /// Saves beside the lead: a save waits for the destination's majority, and changes should not.
+    fn begin_save(&mut self) {
+        self.saved = Instant::now();
+        if !self.note_checkpoint() {
+            return;
+        }
+        let (run, state) = (self.run.clone(), self.state.clone());
+        let saving = tokio::spawn(async move { save(&run, &state).await });
+        self.saving = Some(AbortOnDropHandle::new(saving));
+    }
+
+    /// Waits for the save under way, if there is one: an older state must not reach the record
+    /// after a newer one.
+    async fn end_save(&mut self) -> Result<()> {
+        match self.saving.take() {
+            Some(saving) => saving.await.expect("a save neither panics nor is aborted"),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the lead's checkpoint over into the state; false when there is none yet.
+    fn note_checkpoint(&mut self) -> bool {
+        let Some(checkpoint) = self.lead.checkpoint() else { return false };
+        note(&mut self.state, &checkpoint);
+        self.applied.store(checkpoint.time.time, Ordering::Relaxed);
+        true
     }
 
     async fn follow_structure(&mut self, ns: usize, what: &str) -> Result<()> {
@@ -448,7 +514,24 @@ impl<'a> Copying<'a> {
             format!("indexes and options of {} follow the source", self.pairs[ns].destination.ns),
             format!("the source reported {what}"),
         );
-        self.match_structure(ns).await
+        self.match_patiently(ns).await
+    }
+
+    /// Again and again while a cluster elects or is away: what is done already is found done.
+    async fn match_patiently(&mut self, ns: usize) -> Result<()> {
+        let began = Instant::now();
+        let mut attempt = 0;
+        loop {
+            let Err(error) = self.match_structure(ns).await else { return Ok(()) };
+            attempt += 1;
+            let tired = attempt >= PATIENCE.attempts_max || began.elapsed() > PATIENCE.elapsed_max;
+            if !error.is_transient() || tired {
+                return Err(error);
+            }
+            tracing::debug!(%error, attempt, "indexes and options are compared again");
+            let pause_ms = PATIENCE.backoff.pause_ms(attempt, rand::random());
+            self.run.control().sleep(Duration::from_millis(pause_ms)).await?;
+        }
     }
 
     /// Makes indexes and options of a collection what they are at the source now.
@@ -456,11 +539,15 @@ impl<'a> Copying<'a> {
         let (from, to) = (self.pairs[ns].source.clone(), self.pairs[ns].destination.clone());
         let Some(wanted) = from.definition().await? else { return Ok(()) };
         let had = &self.definitions[ns];
+        // A job of an older release, or a reverse one, begins with what the source has now.
+        let had_names: Vec<String> = match self.state.followed_indexes.get(ns) {
+            Some(names) => names.clone(),
+            None => had.indexes.iter().map(|index| name_of(index).to_owned()).collect(),
+        };
         let have = to.indexes().await?;
         for gone in have.iter().filter(|have| {
-            let named = |index: &&Document| name_of(index) == name_of(have);
-            had.indexes.iter().any(|index| named(&index))
-                && !wanted.indexes.iter().any(|index| named(&index))
+            had_names.iter().any(|name| name == name_of(have))
+                && !wanted.indexes.iter().any(|index| name_of(index) == name_of(have))
         }) {
             to.drop_index(name_of(gone)).await?;
         }
@@ -488,6 +575,9 @@ impl<'a> Copying<'a> {
             self.pairs = self.lead.bypass_validation(ns).await?;
         }
         modify_options(&to, &had, &wanted.options).await?;
+        if let Some(names) = self.state.followed_indexes.get_mut(ns) {
+            *names = wanted.indexes.iter().map(|index| name_of(index).to_owned()).collect();
+        }
         let mut definitions = (*self.definitions).clone();
         definitions[ns] = wanted;
         self.definitions = Arc::new(definitions);
@@ -513,13 +603,27 @@ impl<'a> Copying<'a> {
     /// # Errors
     /// When the job was taken over, or the destination stays away.
     pub async fn save(&mut self) -> Result<()> {
-        if let Some(checkpoint) = self.lead.checkpoint() {
-            note(&mut self.state, &checkpoint);
-            self.applied.store(checkpoint.time.time, Ordering::Relaxed);
+        self.end_save().await?;
+        if self.note_checkpoint() {
             save(self.run, &self.state).await?;
         }
         self.saved = Instant::now();
         Ok(())
+    }
+
+    /// Ends everything that this process still does at the copy, and returns when none of its
+    /// writes can be under way any more: its successor may begin at once. A server that does not
+    /// answer ends each write by itself, after [`WRITE_TIME_MAX`].
+    pub async fn quiesce(&mut self) {
+        self.run.control().stop(Stop::Interrupted);
+        let ended = async {
+            while self.workers.join_next().await.is_some() {}
+            self.lead.quiesce().await;
+        };
+        let bound = WRITE_TIME_MAX + Duration::from_secs(1);
+        if tokio::time::timeout(bound, ended).await.is_err() {
+            tracing::debug!("writes were left to the server's own limit");
+        }
     }
 
     /// Ends the lead and keeps its last checkpoint.
@@ -528,6 +632,7 @@ impl<'a> Copying<'a> {
     /// When a round in progress failed, or the job was taken over.
     pub async fn end(mut self) -> Result<()> {
         self.report();
+        self.end_save().await?;
         if let Some(checkpoint) = self.lead.end().await? {
             note(&mut self.state, &checkpoint);
             save(self.run, &self.state).await?;

@@ -172,11 +172,25 @@ async fn stages(
         ));
     }
     let mut copying = Box::pin(Copying::begin(clusters, run, options)).await?;
+    let outcome = Box::pin(steps(clusters, run, &mut copying, how, hook)).await;
+    if outcome.is_err() {
+        copying.quiesce().await;
+    }
+    outcome
+}
+
+async fn steps(
+    clusters: &Clusters,
+    run: &Run,
+    copying: &mut Copying<'_>,
+    how: &How,
+    hook: impl AsyncFnOnce() -> std::result::Result<(), String>,
+) -> Result<Outcome> {
     run.enter("catch-up").await?;
-    Box::pin(catch_up(&mut copying)).await?;
+    Box::pin(catch_up(copying)).await?;
     run.enter("check").await?;
-    let sampled = Box::pin(check(&mut copying, how.sample)).await?;
-    Box::pin(catch_up(&mut copying)).await?;
+    let sampled = Box::pin(check(copying, how.sample)).await?;
+    Box::pin(catch_up(copying)).await?;
     run.enter("cut-over").await?;
     let began = Instant::now();
     if how.block == Block::UserWrites {
@@ -185,7 +199,7 @@ async fn stages(
         copy::save(run, &copying.state).await?;
     }
     let blocked = Instant::now();
-    let behind = Box::pin(behind_block(clusters, run, &mut copying, how, hook));
+    let behind = Box::pin(behind_block(clusters, run, copying, how, hook));
     let done = match tokio::time::timeout(how.block_max, behind).await {
         Ok(done) => done,
         Err(_) => Err(Error::precondition(
@@ -202,6 +216,9 @@ async fn stages(
                 copying.state.is_blocked = false;
                 copy::save(run, &copying.state).await?;
             }
+            if copying.state.is_destination_blocked {
+                block::set(&clusters.destination).await?;
+            }
             return Err(error);
         }
     };
@@ -217,6 +234,7 @@ async fn stages(
         block::lift(&clusters.source).await?;
     }
     copying.state.is_blocked = false;
+    copying.state.is_destination_blocked = false;
     copy::save(run, &copying.state).await?;
     Ok(Outcome {
         job: run.record().id.clone(),
@@ -251,14 +269,14 @@ async fn behind_block(
     let last_verified = Box::pin(last_look(run, copying, how.last_changes)).await?;
     // Once tried, the job that leads back is kept: it follows from a time before this hook too.
     let reverse_job = match (how.reverse, copying.state.reverse_job.take()) {
-        (true, None) => Some(Box::pin(prepare_reverse(clusters, &copying.plan)).await?),
+        (true, None) => Some(Box::pin(prepare_reverse(clusters, &copying.plan, how)).await?),
         (true, prepared) => prepared,
         (false, _) => None,
     };
     copying.state.reverse_job.clone_from(&reverse_job);
     keep_settled(run, &mut copying.state, at).await?;
-    // A reverse cut-over gives the old cluster back to its users before they are sent there.
-    if copying.plan.is_reverse {
+    // A cut-over back gives the old cluster to its users again before they are sent there.
+    if copying.state.is_destination_blocked {
         block::lift(&clusters.destination).await?;
     }
     hook().await.map_err(|cause| {
@@ -369,15 +387,20 @@ async fn last_look(run: &Run, copying: &Copying<'_>, last_changes: usize) -> Res
 }
 
 /// A job whose bulk is copied already: the old cluster equals the new one as of now.
-async fn prepare_reverse(clusters: &Clusters, plan: &Plan) -> Result<JobId> {
+async fn prepare_reverse(clusters: &Clusters, plan: &Plan, how: &How) -> Result<JobId> {
     let back = reversed(clusters);
-    let now = back.source.cluster_time().await?;
+    let now = back.source.fence().await?;
     let plan = plan.reversed(&back);
     let journal = MongoJournal::new(back.destination.clone());
     let encoded = |e: serde_json::Error| Error::malformed("the reverse job", e);
     let spec = serde_json::to_value(&plan).map_err(encoded)?;
     let mut record = Record::new(KIND, spec, journal.now_ms().await?);
-    let state = State { t0: Some((now.time, now.increment)), is_indexed: true, ..State::default() };
+    let state = State {
+        t0: Some((now.time, now.increment)),
+        is_indexed: true,
+        is_destination_blocked: how.block == Block::UserWrites,
+        ..State::default()
+    };
     record.checkpoint = serde_json::to_value(state).map_err(encoded)?;
     record.state = JobState::Planned;
     let leases = Leases::new(back.destination.clone(), record.id.clone(), "cutover".into());

@@ -159,12 +159,40 @@ impl Endpoint {
 
     /// The cluster's time: every write that was acknowledged before the call is at or before it.
     ///
+    /// A router alone knows only what passed through it, and there may be others: so every shard
+    /// is asked, by a command that any user may run.
+    ///
     /// # Errors
-    /// When the cluster does not answer, or answers without a time.
+    /// When the cluster (with shards: any of them) does not answer, or answers without a time.
     pub async fn cluster_time(&self) -> Result<Timestamp> {
-        let reply = self.run("admin", doc! {"ping": 1}).await?;
-        operation_time(&reply)
-            .ok_or_else(|| Error::malformed("ping", "no operationTime (is it a replica set?)"))
+        let ask = match self.shape {
+            Shape::ReplicaSet(_) => doc! {"ping": 1},
+            Shape::Sharded => doc! {
+                "listDatabases": 1, "nameOnly": true, "authorizedDatabases": true,
+                "filter": {"name": "admin"},
+            },
+        };
+        let reply = self.run("admin", ask).await?;
+        operation_time(&reply).ok_or_else(|| {
+            Error::malformed("asking for the time", "no operationTime (is it a replica set?)")
+        })
+    }
+
+    /// A time that lies between: every write that was acknowledged before the call is at or before
+    /// it, and every write that begins after the call is later.
+    ///
+    /// The second half is not free on a sharded cluster. Shards have clocks of their own, which
+    /// meet when somebody carries the time of one to another; until then a shard may still give
+    /// out times that another one has passed. Asking all of them again carries it.
+    ///
+    /// # Errors
+    /// As [`Endpoint::cluster_time`].
+    pub async fn fence(&self) -> Result<Timestamp> {
+        let time = self.cluster_time().await?;
+        if self.is_sharded() {
+            self.cluster_time().await?;
+        }
+        Ok(time)
     }
 }
 

@@ -366,6 +366,11 @@ impl Lead {
         Ok(())
     }
 
+    /// Waits for the rounds in progress; what they did and what they failed of is forgotten.
+    pub async fn quiesce(&mut self) {
+        while self.rounds.join_next().await.is_some() {}
+    }
+
     /// Ends the rounds in progress and returns the last checkpoint.
     ///
     /// # Errors

@@ -36,6 +36,7 @@ mod settle;
 mod straggler;
 mod structure;
 mod suspects;
+mod trail;
 
 pub use filter::check as check_filter;
 pub use schedule::Retries;

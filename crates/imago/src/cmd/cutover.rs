@@ -6,6 +6,7 @@ use std::time::Duration;
 use imago_job::id::JobId;
 use imago_mongo::block;
 use imago_mongo::cutover::{self, Block, How, Outcome};
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Command;
 
 use crate::cmd::copy::{Ends, connect, options, work};
@@ -110,13 +111,40 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
 }
 
 async fn hook(command: &str, id: &JobId) -> Result<(), String> {
-    let mut child = Command::new("sh");
-    child.arg("-c").arg(command).env("IMAGO_JOB", id.to_string());
-    child.stdin(Stdio::null()).kill_on_drop(true);
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(command).env("IMAGO_JOB", id.to_string());
+    shell.stdin(Stdio::null()).process_group(0);
     // What a hook prints is no result of the cut-over.
-    child.stdout(Stdio::null());
-    let status = child.status().await.map_err(|error| format!("sh cannot be run: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}")) }
+    shell.stdout(Stdio::null());
+    let failed = |error| format!("sh cannot be run: {error}");
+    let mut shell = shell.spawn().map_err(failed)?;
+    let group = HookGroup(shell.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
+    let status = shell.wait().await.map_err(failed)?;
+    if status.success() {
+        group.leave();
+        return Ok(());
+    }
+    Err(format!("{command:?} ended with {status}"))
+}
+
+/// The hook and what it started. A hook that failed or took too long ends as a whole: the block is
+/// lifted then, and nothing of it may move clients any more.
+struct HookGroup(Option<Pid>);
+
+impl HookGroup {
+    /// What the hook leaves behind on purpose goes on.
+    fn leave(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for HookGroup {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            // That nobody is left of it is no failure.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
 }
 
 fn describe(done: &Outcome) -> String {
@@ -126,7 +154,11 @@ fn describe(done: &Outcome) -> String {
         done.job, done.write_block_ms, done.drain_ms, done.sampled, done.last_verified
     );
     if done.is_blocked {
-        text += "  the old cluster still refuses its users' writes: imago cutover --unblock lifts that\n";
+        text += &format!(
+            "  the old cluster still refuses its users' writes; imago cutover {} --unblock lifts \
+             that\n",
+            done.job
+        );
     }
     if let Some(back) = &done.reverse_job {
         text += &format!(

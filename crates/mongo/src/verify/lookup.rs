@@ -244,6 +244,38 @@ impl Lookup {
         Ok(differing.collect())
     }
 
+    /// Stand-ins for what the source's primary holds of `ids` now; nothing for what it does not.
+    pub(super) async fn source_states(
+        &self,
+        ids: &[Id],
+        control: &Control,
+    ) -> Result<HashMap<Id, u64>> {
+        let query = Query {
+            handle: &self.source,
+            since: self.source_since,
+            filter: self.filter.as_ref(),
+            ids_only: false,
+            members: Members::Primary,
+        };
+        states(&query, ids, control).await
+    }
+
+    /// As [`Lookup::source_states`], of the destination.
+    pub(super) async fn destination_states(
+        &self,
+        ids: &[Id],
+        control: &Control,
+    ) -> Result<HashMap<Id, u64>> {
+        let query = Query {
+            handle: &self.destination,
+            since: self.destination_since,
+            filter: None,
+            ids_only: false,
+            members: Members::Primary,
+        };
+        states(&query, ids, control).await
+    }
+
     /// Those of `ids`, which the destination holds, that the source does not.
     pub(super) async fn absent_at_source(&self, ids: &[Id], members: Members) -> Result<Vec<Id>> {
         let query = Query {
@@ -261,6 +293,23 @@ impl Lookup {
         }
         Ok(absent)
     }
+}
+
+/// Digests of the documents; one that is held more than once has the digest of any of them, and is
+/// found by the comparison itself.
+async fn states(query: &Query<'_>, ids: &[Id], control: &Control) -> Result<HashMap<Id, u64>> {
+    let what = format!("read documents of {}", query.handle.ns);
+    let read = async || {
+        let mut states = HashMap::new();
+        let mut cursor = find(query, ids.iter()).await?;
+        while let Some(chunk) = next_chunk(&mut cursor, query).await? {
+            for document in chunk.documents() {
+                states.insert(id_of(document)?, digest(document));
+            }
+        }
+        Ok(states)
+    };
+    Ok(retry(&what, &BUDGET, control, Error::is_transient, |_| read()).await?)
 }
 
 /// How often each of `ids` is held, as far as it is.

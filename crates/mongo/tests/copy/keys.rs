@@ -86,6 +86,21 @@ fn a_destination_sharded_by_a_range_of_another_key() {
 }
 
 #[test]
+fn what_an_attempt_left_half_split_is_completed() {
+    run_across(true, "half_split", |ends| async move {
+        let (source, destination) = (ends.source("docs"), ends.destination("docs"));
+        fill_users(&source).await;
+        let key = doc! {"userID": 1};
+        shard(&destination, key.clone(), doc! {"userID": 100}).await;
+        for _ in 0..2 {
+            imago_mongo::shard::shard(&source, &destination, &key).await.unwrap();
+        }
+        fill_users(&destination).await;
+        assert_eq!(shards_that_hold(&destination).await, 3);
+    });
+}
+
+#[test]
 fn a_destination_sharded_by_a_hash_of_another_key() {
     run_across(true, "hashed", |ends| async move {
         fill_users(&ends.source("docs")).await;
