@@ -5,6 +5,7 @@
 
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
+use imago_job::ownership::Ownership;
 use serde::{Deserialize, Serialize};
 
 use crate::endpoint::Endpoint;
@@ -21,6 +22,9 @@ pub struct Handle {
     /// Whether writes pass the collection's validator: what the source holds is copied even where
     /// it predates the validator.
     pub bypass_validation: bool,
+    /// For the destination of a job: documents are written only while the job is certainly this
+    /// process's ([`crate::copy::WRITE_WITHIN`]).
+    pub owner: Option<Ownership>,
 }
 
 /// What a name stands for.
@@ -82,7 +86,7 @@ impl Handle {
     /// The collection `ns` of `endpoint`.
     #[must_use]
     pub fn new(endpoint: Endpoint, ns: Namespace) -> Self {
-        Self { endpoint, ns, bypass_validation: false }
+        Self { endpoint, ns, bypass_validation: false, owner: None }
     }
 
     /// What the collection is, or nothing if there is none.

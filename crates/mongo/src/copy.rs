@@ -15,23 +15,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bson::{Document, RawDocumentBuf, Timestamp, doc};
+use bson::{RawDocumentBuf, Timestamp, doc};
 use imago_job::control::{Control, Stop};
 use imago_job::eta::Meter;
 use imago_job::event::Progress;
 use imago_job::id::JobId;
-use imago_job::journal::{Journal, JournalError};
-use imago_job::record::{Limits, Record, Requested};
-use imago_job::reporter::Events;
+use imago_job::journal::Journal;
+use imago_job::record::{Limits, Record};
 use imago_job::retry::retry;
-use imago_job::run::{Ending, Pace, Run, RunError};
+use imago_job::run::{Ending, Run};
+use imago_plan::ledger::SliceState;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::changes::Start;
-use crate::collection::{Definition, Handle};
+use crate::collection::Definition;
 use crate::converge::Pair;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
@@ -43,7 +42,13 @@ use crate::preflight::{self, Plan};
 pub use crate::prepare::SLICE_BYTES;
 use crate::prepare::prepare;
 use crate::snapshot::{Counters, PATIENCE, Worker, count_filtered};
-use crate::structure::{build, is_unique, modify_index, modify_options, name_of};
+
+mod claim;
+mod help;
+mod structure;
+
+pub use claim::{WRITE_WITHIN, claim, pace, take_over};
+pub use help::help;
 
 /// The kind of a copy's record.
 pub const KIND: &str = "copy";
@@ -68,6 +73,10 @@ pub struct State {
     /// nobody worked at the job. Others at the destination are not the job's.
     #[serde(default)]
     pub followed_indexes: Vec<Vec<String>>,
+    /// Whether the hook that moves the clients was begun, and nobody has written down how it ended:
+    /// then nobody knows at which cluster the clients are.
+    #[serde(default)]
+    pub hook_begun: bool,
     /// In a job that leads back: whether the destination, which is the old cluster, refuses its
     /// users' writes while it follows. Whoever goes on with the job sees to it that it does.
     #[serde(default)]
@@ -75,6 +84,29 @@ pub struct State {
     /// The job that keeps the old cluster following the new one, once cut over with `--reverse`.
     #[serde(default)]
     pub reverse_job: Option<JobId>,
+}
+
+impl State {
+    /// Refuses to go on while nobody knows where the clients are.
+    ///
+    /// # Errors
+    /// A precondition that says how to tell it.
+    pub fn refuse_undecided(&self, id: &JobId) -> Result<()> {
+        if !self.hook_begun {
+            return Ok(());
+        }
+        Err(Error::precondition(
+            format!(
+                "a cut-over of job {id} died while its hook ran, so clients may be at either \
+                 cluster"
+            ),
+            format!(
+                "find out where they are, then: `imago cutover {id} --clients-at source` lifts the \
+                 block and the job can go on; `imago cutover {id} --clients-at destination` says \
+                 that it is cut over"
+            ),
+        ))
+    }
 }
 
 /// What a process needs to work at a copy.
@@ -112,18 +144,8 @@ pub struct Options {
 
 /// A destination that is this close is caught up.
 const CAUGHT_UP_MS: u64 = 1_000;
-const STALE_AFTER: Duration = Duration::from_secs(20);
-const _: () = assert!(STALE_AFTER.as_secs() > WRITE_TIME_MAX.as_secs());
 const REPORT_EVERY: Duration = Duration::from_millis(250);
 const SAVE_EVERY: Duration = Duration::from_secs(1);
-
-/// How long an owner must be silent before its job is taken over: its last write has then ended,
-/// and a destination that elected a new primary (10 s until somebody stands, by default) has not
-/// cost it the job.
-#[must_use]
-pub fn pace() -> Pace {
-    Pace { heartbeat: Duration::from_secs(1), stale_after: STALE_AFTER }
-}
 
 /// Keeps a planned job; nothing else is written.
 ///
@@ -155,47 +177,6 @@ pub fn plan_of(record: &Record) -> Result<Plan> {
 pub fn state_of(record: &Record) -> Result<State> {
     serde_json::from_value(record.checkpoint.clone())
         .map_err(|e| Error::malformed("the job's state", e))
-}
-
-/// Claims a job. An owner that died is waited for until its last write has certainly ended.
-///
-/// # Errors
-/// When another process is at work, or the destination does not answer.
-pub async fn claim(
-    clusters: &Clusters,
-    id: &JobId,
-    process: &str,
-    events: &Events,
-    interrupted: &CancellationToken,
-) -> Result<Run> {
-    let journal: Arc<dyn Journal> = Arc::new(MongoJournal::new(clusters.destination.clone()));
-    let before = journal.load(id).await?;
-    let deadline = Instant::now() + pace().stale_after + Duration::from_secs(3);
-    let beat = before.owner.as_ref().map(|owner| owner.heartbeat_at_ms);
-    loop {
-        let (journal, cancel) = (Arc::clone(&journal), interrupted.clone());
-        match Run::begin(journal, id, process, pace(), events, cancel).await {
-            Ok(run) => return Ok(run),
-            Err(RunError::Journal(owned @ JournalError::Owned { .. })) => {
-                let MongoOwner { beats } = owner_of(clusters, id).await?;
-                // An owner that still beats is alive: it is not waited for.
-                if beats != beat || Instant::now() > deadline {
-                    return Err(owned.into());
-                }
-                tokio::time::sleep(Duration::from_millis(500)).await;
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-struct MongoOwner {
-    beats: Option<u64>,
-}
-
-async fn owner_of(clusters: &Clusters, id: &JobId) -> Result<MongoOwner> {
-    let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
-    Ok(MongoOwner { beats: record.owner.map(|owner| owner.heartbeat_at_ms) })
 }
 
 /// Works at a claimed copy until it is done, interrupted or failed, and says so in its record.
@@ -274,6 +255,7 @@ impl<'a> Copying<'a> {
     pub async fn begin(clusters: &'a Clusters, run: &'a Run, options: &Options) -> Result<Self> {
         let plan = plan_of(run.record())?;
         let mut state = state_of(run.record())?;
+        state.refuse_undecided(&run.record().id)?;
         let job = run.record().id.clone();
         let owner = format!("{job}/{}/{}", run.epoch(), options.process);
         let leases = Leases::new(clusters.destination.clone(), job.clone(), owner);
@@ -299,7 +281,10 @@ impl<'a> Copying<'a> {
         }
         let look = || preflight::pairs(&plan, &clusters.source, &clusters.destination);
         let found = patiently("look at the collections", run.control(), look).await?;
-        let (pairs, definitions): (Vec<Pair>, Vec<Definition>) = found.into_iter().unzip();
+        let (mut pairs, definitions): (Vec<Pair>, Vec<Definition>) = found.into_iter().unzip();
+        for pair in &mut pairs {
+            pair.destination.owner = Some(run.ownership());
+        }
         let (pairs, definitions) = (Arc::new(pairs), Arc::new(definitions));
         let counters = Arc::new(Counters::default());
         let look = || leases.states_after(None);
@@ -308,17 +293,13 @@ impl<'a> Copying<'a> {
             seen.iter().map(|sighting| sighting.documents).sum(),
             seen.iter().map(|sighting| sighting.bytes).sum(),
         );
-        let mut total = (0, 0);
-        for (pair, planned) in pairs.iter().zip(&plan.collections) {
-            let documents = if pair.filter.is_some() {
-                let count = || count_filtered(pair);
-                patiently("count what the filter matches", run.control(), count).await?
-            } else {
-                planned.size.documents
-            };
-            total.0 += documents;
-            total.1 += planned.size.bytes * documents / planned.size.documents.max(1);
-        }
+        let is_copied = seen.iter().all(|sighting| sighting.state == SliceState::Copied);
+        let total = if is_copied {
+            copied_before
+        } else {
+            let count = || expected(&plan, &pairs);
+            patiently("count what is to be copied", run.control(), count).await?
+        };
         let lead = Lead::begin(Parts {
             source: clusters.source.clone(),
             pairs: Arc::clone(&pairs),
@@ -384,61 +365,6 @@ impl<'a> Copying<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Builds the indexes of every collection, and defines the views.
-    ///
-    /// # Errors
-    /// What ends the job, a unique index that the source's own documents break included.
-    pub async fn build_indexes(&mut self) -> Result<()> {
-        let (mut plain, mut unique) = (Vec::new(), Vec::new());
-        for (pair, definition) in self.pairs.iter().zip(self.definitions.iter()) {
-            let look = || pair.destination.indexes();
-            let have = patiently("look at the indexes", self.run.control(), look).await?;
-            let missing =
-                |index: &&Document| !have.iter().any(|have| name_of(have) == name_of(index));
-            let missing = definition.indexes.iter().filter(missing).cloned();
-            let (of_unique, of_plain): (Vec<_>, Vec<_>) = missing.partition(is_unique);
-            plain.push((pair.destination.clone(), of_plain));
-            unique.push((pair.destination.clone(), of_unique));
-        }
-        // Changes go on being applied while these are built.
-        let mut builds = JoinSet::new();
-        let control = self.run.control().clone();
-        builds.spawn(async move { build(&plain, &control).await });
-        loop {
-            self.step().await?;
-            if let Some(built) = builds.try_join_next() {
-                built.expect("a build neither panics nor is aborted")?;
-                break;
-            }
-        }
-        if unique.iter().any(|(_, indexes)| !indexes.is_empty()) {
-            self.lead.settle().await?;
-            build(&unique, self.run.control()).await?;
-            self.lead.go_on()?;
-        }
-        for view in &self.plan.views {
-            let from = Handle::new(self.clusters.source.clone(), view.from.clone());
-            let to = Handle::new(self.clusters.destination.clone(), view.to.clone());
-            if let (Some(definition), None) = (from.definition().await?, to.definition().await?) {
-                to.create(&definition.options).await?;
-            }
-        }
-        let names = |definition: &Definition| {
-            definition.indexes.iter().map(name_of).map(str::to_owned).collect()
-        };
-        self.state.followed_indexes = self.definitions.iter().map(names).collect();
-        // The checkpoint may be past what was seen of indexes and options so far: all of it is
-        // followed before a successor would think that it was.
-        let seen = self.lead.take_structure();
-        for ns in 0..self.pairs.len() {
-            if self.plan.collections[ns].creates || seen.iter().any(|(of, _)| *of == ns) {
-                self.match_patiently(ns).await?;
-            }
-        }
-        self.state.is_indexed = true;
-        self.save().await
     }
 
     /// Applies changes until `until`.
@@ -509,81 +435,6 @@ impl<'a> Copying<'a> {
         true
     }
 
-    async fn follow_structure(&mut self, ns: usize, what: &str) -> Result<()> {
-        self.run.reporter().decision(
-            format!("indexes and options of {} follow the source", self.pairs[ns].destination.ns),
-            format!("the source reported {what}"),
-        );
-        self.match_patiently(ns).await
-    }
-
-    /// Again and again while a cluster elects or is away: what is done already is found done.
-    async fn match_patiently(&mut self, ns: usize) -> Result<()> {
-        let began = Instant::now();
-        let mut attempt = 0;
-        loop {
-            let Err(error) = self.match_structure(ns).await else { return Ok(()) };
-            attempt += 1;
-            let tired = attempt >= PATIENCE.attempts_max || began.elapsed() > PATIENCE.elapsed_max;
-            if !error.is_transient() || tired {
-                return Err(error);
-            }
-            tracing::debug!(%error, attempt, "indexes and options are compared again");
-            let pause_ms = PATIENCE.backoff.pause_ms(attempt, rand::random());
-            self.run.control().sleep(Duration::from_millis(pause_ms)).await?;
-        }
-    }
-
-    /// Makes indexes and options of a collection what they are at the source now.
-    async fn match_structure(&mut self, ns: usize) -> Result<()> {
-        let (from, to) = (self.pairs[ns].source.clone(), self.pairs[ns].destination.clone());
-        let Some(wanted) = from.definition().await? else { return Ok(()) };
-        let had = &self.definitions[ns];
-        // A job of an older release, or a reverse one, begins with what the source has now.
-        let had_names: Vec<String> = match self.state.followed_indexes.get(ns) {
-            Some(names) => names.clone(),
-            None => had.indexes.iter().map(|index| name_of(index).to_owned()).collect(),
-        };
-        let have = to.indexes().await?;
-        for gone in have.iter().filter(|have| {
-            had_names.iter().any(|name| name == name_of(have))
-                && !wanted.indexes.iter().any(|index| name_of(index) == name_of(have))
-        }) {
-            to.drop_index(name_of(gone)).await?;
-        }
-        for index in &wanted.indexes {
-            match have.iter().find(|have| name_of(have) == name_of(index)) {
-                Some(same) if same == index => {}
-                Some(_) => modify_index(&to, index).await?,
-                None if is_unique(index) => {
-                    self.lead.settle().await?;
-                    to.create_indexes(std::slice::from_ref(index)).await?;
-                    self.lead.go_on()?;
-                }
-                None => to.create_indexes(std::slice::from_ref(index)).await?,
-            }
-        }
-        // What a resumed job knows of the source may be as new as `wanted`: where the options are
-        // the job's own making, those that the destination has are the ones to change.
-        let mut had = had.options.clone();
-        if self.plan.collections[ns].creates
-            && let Some(made) = to.definition().await?
-        {
-            had = made.options;
-        }
-        if wanted.is_validated() && !to.bypass_validation {
-            self.pairs = self.lead.bypass_validation(ns).await?;
-        }
-        modify_options(&to, &had, &wanted.options).await?;
-        if let Some(names) = self.state.followed_indexes.get_mut(ns) {
-            *names = wanted.indexes.iter().map(|index| name_of(index).to_owned()).collect();
-        }
-        let mut definitions = (*self.definitions).clone();
-        definitions[ns] = wanted;
-        self.definitions = Arc::new(definitions);
-        Ok(())
-    }
-
     /// The source's time now.
     ///
     /// # Errors
@@ -604,9 +455,8 @@ impl<'a> Copying<'a> {
     /// When the job was taken over, or the destination stays away.
     pub async fn save(&mut self) -> Result<()> {
         self.end_save().await?;
-        if self.note_checkpoint() {
-            save(self.run, &self.state).await?;
-        }
+        self.note_checkpoint();
+        save(self.run, &self.state).await?;
         self.saved = Instant::now();
         Ok(())
     }
@@ -682,6 +532,20 @@ impl<'a> Copying<'a> {
     }
 }
 
+/// About how many documents and bytes there are to copy.
+async fn expected(plan: &Plan, pairs: &[Pair]) -> Result<(u64, u64)> {
+    let mut total = (0, 0);
+    for (pair, planned) in pairs.iter().zip(&plan.collections) {
+        let documents = match pair.filter {
+            Some(_) => count_filtered(pair).await?,
+            None => planned.size.documents,
+        };
+        total.0 += documents;
+        total.1 += planned.size.bytes * documents / planned.size.documents.max(1);
+    }
+    Ok(total)
+}
+
 #[expect(clippy::cast_precision_loss, reason = "a rate to look at")]
 fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
@@ -717,66 +581,4 @@ pub(crate) async fn patiently<T, F: Future<Output = Result<T>>>(
 ) -> Result<T> {
     let tried = retry(what, &PATIENCE, control, Error::is_transient, |_| Box::pin(attempt()));
     Ok(tried.await?)
-}
-
-/// Copies slices of a job that another process leads, until none is left.
-///
-/// # Errors
-/// What ends the work; the job goes on without this process.
-pub async fn help(
-    clusters: &Clusters,
-    id: &JobId,
-    workers: usize,
-    control: Control,
-    process: &str,
-) -> Result<(u64, u64)> {
-    let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
-    let plan = plan_of(&record)?;
-    if state_of(&record)?.t0.is_none() {
-        return Err(Error::precondition(
-            format!("job {id} is not prepared yet"),
-            "wait until it is in its phase `copy`",
-        ));
-    }
-    let found = preflight::pairs(&plan, &clusters.source, &clusters.destination).await?;
-    let (pairs, definitions): (Vec<Pair>, Vec<Definition>) = found.into_iter().unzip();
-    let counters = Arc::new(Counters::default());
-    let worker = Worker {
-        pairs: Arc::new(pairs),
-        definitions: Arc::new(definitions),
-        leases: Leases::new(clusters.destination.clone(), id.clone(), format!("worker/{process}")),
-        control: control.clone(),
-        counters: Arc::clone(&counters),
-    };
-    let journal = MongoJournal::new(clusters.destination.clone());
-    obey(&journal, id, &control).await?;
-    let obedience = (id.clone(), control);
-    let _obedience = AbortOnDropHandle::new(tokio::spawn(async move {
-        let (id, control) = obedience;
-        loop {
-            tokio::time::sleep(pace().heartbeat).await;
-            // An unreachable destination is for the workers to find, who wait for it.
-            if let Err(error) = obey(&journal, &id, &control).await {
-                tracing::debug!(%error, "the job's requests could not be read");
-            }
-        }
-    }));
-    let mut all = JoinSet::new();
-    for _ in 0..workers {
-        let worker = worker.clone();
-        all.spawn(async move { Box::pin(worker.run()).await });
-    }
-    while let Some(ended) = all.join_next().await {
-        ended.expect("a worker neither panics nor is aborted")?;
-    }
-    Ok(crate::lead::copied(&counters))
-}
-
-/// Does what the operator asks of the job: whoever helps is paced, paused and ended with it.
-async fn obey(journal: &MongoJournal, id: &JobId, control: &Control) -> Result<()> {
-    let record = journal.load(id).await?;
-    control.throttle().set(record.limits).map_err(JournalError::from)?;
-    let ended = record.state.is_final();
-    control.request(if ended { Requested::Cancel } else { record.control });
-    Ok(())
 }

@@ -11,7 +11,7 @@ use mongodb::options::{
     ClientOptions, ReadPreference, ReadPreferenceOptions, SelectionCriteria, ServerAddress,
 };
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, code};
 
 /// What kind of cluster answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,6 +193,40 @@ impl Endpoint {
             self.cluster_time().await?;
         }
         Ok(time)
+    }
+}
+
+impl Endpoint {
+    /// Has every shard write a note into its oplog: nothing of any collection, but a sign of the
+    /// time. A cluster's change stream is only as far as its quietest shard, and one without writes
+    /// lets only every tenth second pass. False where this user may not (the action is
+    /// `appendOplogNote`).
+    ///
+    /// # Errors
+    /// When a shard does not answer.
+    pub async fn nudge(&self) -> Result<bool> {
+        if !self.is_sharded() {
+            return Ok(true);
+        }
+        let note = doc! {"appendOplogNote": 1, "data": {"imago": "the time passes here too"}};
+        match self.run("admin", note).await {
+            Ok(_) => Ok(true),
+            // Unauthorized, CommandNotFound
+            Err(Error::Server { cause, .. }) if matches!(code(&cause), Some(13 | 59)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// How far this machine's clock is ahead of the cluster's, in ms, give or take a round trip;
+    /// negative when it is behind.
+    ///
+    /// # Errors
+    /// When the cluster does not answer, or does not tell the time of day.
+    pub async fn clock_ahead_ms(&self) -> Result<i64> {
+        let reply = self.run("admin", doc! {"hello": 1}).await?;
+        let there = reply.get_datetime("localTime");
+        let there = there.map_err(|error| Error::malformed("hello", error))?;
+        Ok(bson::DateTime::now().timestamp_millis() - there.timestamp_millis())
     }
 }
 

@@ -1,4 +1,5 @@
-//! What a job must not outrun: the destination's secondaries, and the source's oplog.
+//! What a job must not outrun: the destination's secondaries, and the source's oplog; and what must
+//! not hold it up: quiet shards of the source.
 //!
 //! Both are looked at beside the job, and neither look ever fails it: what may not be seen is said
 //! once, as a warning.
@@ -18,6 +19,8 @@ use crate::error::Result;
 
 /// Beats the looks at the secondaries.
 const LAG_EVERY: Duration = Duration::from_secs(1);
+/// Beats the notes in the oplogs of a sharded source.
+const NUDGE_EVERY: Duration = Duration::from_secs(1);
 /// Beats the looks at the oplog.
 const OPLOG_EVERY: Duration = Duration::from_secs(10);
 /// From so much time left on, the oplog is warned of.
@@ -38,8 +41,30 @@ pub fn watch(
     applied: Applied,
 ) -> Vec<AbortOnDropHandle<()>> {
     let lag = secondaries(clusters.destination.clone(), control, reporter.clone());
+    let nudges = nudges(clusters.source.clone(), reporter.clone());
     let oplog = oplog(clusters.source.clone(), reporter, applied);
-    [tokio::spawn(lag), tokio::spawn(oplog)].map(AbortOnDropHandle::new).into()
+    [tokio::spawn(lag), tokio::spawn(oplog), tokio::spawn(nudges)]
+        .map(AbortOnDropHandle::new)
+        .into()
+}
+
+/// Keeps the change stream of a sharded source from waiting for quiet shards.
+async fn nudges(source: Endpoint, reporter: Reporter) {
+    while source.is_sharded() {
+        match source.nudge().await {
+            Ok(true) => {}
+            Ok(false) => {
+                return reporter.warning(
+                    "quiet_shards",
+                    "the source's user may not write notes into the shards' oplogs",
+                    "changes may come up to 10 s late while a shard has no writes, and the cut-over \
+                     takes as long; give the user the action appendOplogNote on the cluster",
+                );
+            }
+            Err(error) => tracing::debug!(%error, "the source's shards were not nudged"),
+        }
+        tokio::time::sleep(NUDGE_EVERY).await;
+    }
 }
 
 async fn secondaries(destination: Endpoint, control: Control, reporter: Reporter) {

@@ -11,6 +11,7 @@ use crate::collection::Handle;
 use crate::endpoint::{Endpoint, prefer_secondary};
 use crate::error::{Error, Result, code};
 use crate::order::Id;
+use crate::verify::is_same_index;
 
 /// Chunks for each shard of a hashed key.
 const HASHED_CHUNKS_PER_SHARD: i32 = 2;
@@ -35,6 +36,10 @@ pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
         if to.definition().await?.is_some_and(|definition| definition.is_collated()) {
             command.insert("collation", doc! {"locale": "simple"});
         }
+        // An index of the source that can serve becomes the key's: under its own name, and unique
+        // where it is.
+        let serving = from.indexes().await?.into_iter().find(|index| serves(index, key));
+        to.create_indexes(serving.as_slice()).await?;
         // The database may have to be told first; that it was told already is no error.
         router
             .run("admin", doc! {"enableSharding": &to.ns.db})
@@ -74,6 +79,14 @@ pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
         move_chunk(router, &command).await?;
     }
     Ok(())
+}
+
+/// Whether an index can be the one that a sharded collection needs for its key.
+pub(crate) fn serves(index: &Document, key: &Document) -> bool {
+    let is_whole = ["partialFilterExpression", "sparse", "collation", "hidden"];
+    let is_whole = is_whole.iter().all(|option| !index.contains_key(option));
+    let of = |key: &Document| doc! {"key": key.clone()};
+    is_whole && index.get_document("key").is_ok_and(|found| is_same_index(&of(found), &of(key)))
 }
 
 /// Where the collection's chunks begin, but for the first one; in order.

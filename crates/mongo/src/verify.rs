@@ -42,6 +42,7 @@ pub use filter::check as check_filter;
 pub use schedule::Retries;
 pub use straggler::{Difference, Straggler, StragglerFileError, read_stragglers};
 pub use structure::StructureDifference;
+pub(crate) use structure::{is_same_index, options as options_differences};
 
 use lookup::Lookup;
 use settle::Settled;

@@ -162,12 +162,21 @@ async fn structure(source: &Handle) {
         doc! {"key": {"n": 1}, "name": "goes"},
         doc! {"key": {"u": 1}, "name": "hides"},
         doc! {"key": {"at": 1}, "name": "expiry", "expireAfterSeconds": 3_600},
+        doc! {"key": {"then": 1}, "name": "lasts", "expireAfterSeconds": 3_600},
+        doc! {"key": {"u": 1, "n": 1}, "name": "turns unique"},
     ];
     run_on(source, doc! {"createIndexes": "docs", "indexes": indexes.to_vec()}).await;
 }
 
 async fn change_structure(source: &Handle) {
     run_on(source, doc! {"dropIndexes": "docs", "index": "goes"}).await;
+    // The same names, and other indexes: one that no longer expires, one that is unique now.
+    run_on(source, doc! {"dropIndexes": "docs", "index": ["lasts", "turns unique"]}).await;
+    let again = [
+        doc! {"key": {"then": 1}, "name": "lasts"},
+        doc! {"key": {"u": 1, "n": 1}, "name": "turns unique", "unique": true},
+    ];
+    run_on(source, doc! {"createIndexes": "docs", "indexes": again.to_vec()}).await;
     let new = [
         doc! {"key": {"filler": 1, "n": 1}, "name": "comes"},
         doc! {"key": {"n": 1, "u": 1}, "name": "comes unique", "unique": true},

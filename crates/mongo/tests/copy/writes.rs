@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bson::{DateTime, doc};
+use imago_job::record::Limits;
 use imago_mongo::error::Error;
 
 use crate::world::{Between, Ends, create, documents, fill, run, run_on};
@@ -124,5 +125,22 @@ fn a_collection_dropped_under_the_bulk_ends_the_copy() {
         run_on(&ends.source("docs"), doc! {"drop": "docs"}).await;
         let error = job.failure().await;
         assert!(matches!(error, Error::Disrupted { .. }), "{error}");
+    });
+}
+
+#[test]
+fn limits_hold_for_changes_too() {
+    run(Between::ReplicaSets, "limited", |ends| async move {
+        let source = ends.source("docs");
+        fill(&source, 400).await;
+        let limits = Limits { documents_s: Some(100), ..Limits::default() };
+        let mut job = ends.copy_at(&ends.all(), limits).await;
+        job.catches_up().await;
+        let began = std::time::Instant::now();
+        documents(&source).update_many(doc! {}, doc! {"$inc": {"n": 1}}).await.unwrap();
+        job.catches_up().await;
+        assert!(began.elapsed().as_secs() >= 2, "400 at 100 a second in {:?}", began.elapsed());
+        ends.assert_same("docs").await;
+        job.stop().await;
     });
 }
