@@ -208,6 +208,10 @@ async fn put(
     let placed = placed(pair, found).await?;
     let (mut inserts, mut replaces, mut moves) = (Vec::new(), Vec::new(), Vec::new());
     for found in found {
+        if !form(found.raw).inserts {
+            moves.push(found);
+            continue;
+        }
         let is_new = match &placed {
             None => is_fresh(&found.id),
             Some(placed) => match placed.get(&found.id) {
@@ -219,7 +223,7 @@ async fn put(
                 }
             },
         };
-        if is_new && form(found.raw).inserts { inserts.push(found) } else { replaces.push(found) }
+        if is_new { inserts.push(found) } else { replaces.push(found) }
     }
     if !moves.is_empty() {
         remove(to, moves.iter().map(|found| &found.id), None).await?;
@@ -360,6 +364,13 @@ fn refusal(pair: &Pair, found: &Found<'_>, error: &WriteError) -> Error {
     }
 }
 
+/// Makes room for documents that can only be written where none is.
+pub(crate) async fn make_room(to: &Handle, found: &[&Found<'_>]) -> Result<()> {
+    let only_new: Vec<&Id> =
+        found.iter().filter(|found| !form(found.raw).inserts).map(|found| &found.id).collect();
+    if only_new.is_empty() { Ok(()) } else { remove(to, only_new.into_iter(), None).await }
+}
+
 /// Deletes documents by `_id`, wherever they lie; with `only`, those of them that match it.
 async fn remove(
     to: &Handle,
@@ -385,7 +396,8 @@ async fn remove(
 /// Which writes keep a document as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
-    /// A plain insert does.
+    /// A plain insert does. If not, only the upsert of a [`replacement`] does, and only where no
+    /// document is yet: a server that changes a zero timestamp at the top puts its own time in.
     pub inserts: bool,
     /// A plain replacement does.
     pub replaces: bool,
@@ -413,6 +425,9 @@ pub(crate) fn form(raw: &RawDocument) -> Form {
     form
 }
 
+/// Larger documents are replaced as a whole where that keeps them as they are.
+const DIFF_BYTES_MAX: usize = 256 * 1024;
+
 fn replacement(found: &Found<'_>, shard_key: &[String]) -> RawDocumentBuf {
     let mut q = RawDocumentBuf::new();
     match found.id.as_raw() {
@@ -425,9 +440,11 @@ fn replacement(found: &Found<'_>, shard_key: &[String]) -> RawDocumentBuf {
     }
     let mut statement = RawDocumentBuf::new();
     statement.append(cstr!("q"), q);
-    if form(found.raw).replaces {
+    if form(found.raw).replaces && found.raw.as_bytes().len() > DIFF_BYTES_MAX {
         statement.append(cstr!("u"), RawBsonRef::Document(found.raw));
     } else {
+        // As a pipeline it leaves only the difference in the destination's oplog, and nothing when
+        // there is none.
         let literal = rawdoc! {"$literal": RawBsonRef::Document(found.raw)};
         let mut pipeline = RawArrayBuf::new();
         pipeline.push(rawdoc! {"$replaceWith": literal});
