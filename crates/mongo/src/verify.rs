@@ -208,8 +208,9 @@ impl Watch for Unwatched {
 /// Compares `source` with `destination`.
 ///
 /// # Errors
-/// Precondition if either does not exist or is a time series; a server's error that retries did
-/// not mend; [`Error::Stopped`] when `control` says so.
+/// Precondition if either does not exist or is a time series, or one is a view and the other is
+/// not; usage if they are views, and nothing but documents shall be compared; a server's error that
+/// retries did not mend; [`Error::Stopped`] when `control` says so.
 pub async fn verify(
     source: &Handle,
     destination: &Handle,
@@ -223,6 +224,7 @@ pub async fn verify(
     }
     let left = defined(source).await?;
     let right = defined(destination).await?;
+    check_kinds(source, &left, destination, &right, spec)?;
     let mut report = Report {
         source: source.ns.to_string(),
         destination: destination.ns.to_string(),
@@ -232,7 +234,7 @@ pub async fn verify(
         report.options_differences = structure::options(&left, &right);
         report.index_differences = structure::indexes(&left, &right);
     }
-    if left.kind == CollectionKind::Collection && right.kind == CollectionKind::Collection {
+    if left.kind == CollectionKind::Collection {
         let collated = left.is_collated() || right.is_collated();
         Box::pin(documents(source, destination, collated, spec, control, watch, &mut report))
             .await?;
@@ -256,6 +258,37 @@ async fn defined(side: &Handle) -> Result<Definition> {
         ));
     }
     Ok(definition)
+}
+
+/// What cannot be compared is an error: a report on it would be clean.
+fn check_kinds(
+    source: &Handle,
+    left: &Definition,
+    destination: &Handle,
+    right: &Definition,
+    spec: &Spec,
+) -> Result<()> {
+    let is_view = |definition: &Definition| definition.kind == CollectionKind::View;
+    if is_view(left) != is_view(right) {
+        let word = |definition| if is_view(definition) { "view" } else { "collection" };
+        return Err(Error::precondition(
+            format!(
+                "{} at the source is a {}, but {} at the destination is a {}",
+                source.ns,
+                word(left),
+                destination.ns,
+                word(right)
+            ),
+            "name what belongs together with --ns a.b=c.d, or drop the wrong one and copy it anew",
+        ));
+    }
+    if is_view(left) && !spec.structure {
+        return Err(Error::usage(
+            format!("{} is a view, which has no documents of its own", source.ns),
+            "compare its definition: leave out --documents-only",
+        ));
+    }
+    Ok(())
 }
 
 /// Everything that the first comparison needs; the retries that follow need only the [`Lookup`].
