@@ -205,9 +205,21 @@ pub const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// # Errors
 /// [`Error::Passing`] when there is none within [`ANSWER_MAX`].
 pub async fn answer<T>(doing: &str, work: impl Future<Output = T>) -> Result<T> {
-    tokio::time::timeout(ANSWER_MAX, Box::pin(work)).await.map_err(|_| Error::Passing {
+    answer_within(ANSWER_MAX, doing, work).await
+}
+
+/// As [`answer`], for what a server may rightly be silent about for another time.
+///
+/// # Errors
+/// [`Error::Passing`] when there is no answer within `max`.
+pub async fn answer_within<T>(
+    max: Duration,
+    doing: &str,
+    work: impl Future<Output = T>,
+) -> Result<T> {
+    tokio::time::timeout(max, Box::pin(work)).await.map_err(|_| Error::Passing {
         doing: doing.to_owned(),
-        cause: format!("no answer within {} s", ANSWER_MAX.as_secs()),
+        cause: format!("no answer within {} s", max.as_secs()),
     })
 }
 

@@ -11,6 +11,8 @@
 //! - What was acknowledged at either side before the verification began is seen by it: every read
 //!   has majority read concern and waits for the cluster time at which the verification began.
 //! - A difference is reported only after it was seen again in every retry, at the primaries.
+//! - Servers that are away for a while, an election say, end nothing; none is waited for without end
+//!   ([`patience`]).
 //! - Memory is bounded: batches by the server's 16 MB, suspects by [`Spec::suspects_max`].
 //!
 //! What a running verification cannot know: a document written behind both readers after they
@@ -30,6 +32,7 @@ mod full;
 mod last_ops;
 mod lookup;
 mod merge;
+mod patience;
 mod sample;
 mod schedule;
 mod settle;
@@ -44,6 +47,7 @@ pub use straggler::{Difference, Straggler, StragglerFileError, read_stragglers};
 pub use structure::StructureDifference;
 
 use lookup::Lookup;
+use patience::patiently;
 use settle::Settled;
 use suspects::Suspects;
 
@@ -220,10 +224,11 @@ pub async fn verify(
 ) -> Result<Report> {
     let began = std::time::Instant::now();
     if let Some(filter) = &spec.filter {
-        filter::check(source, filter).await?;
+        let check = || filter::check(source, filter);
+        patiently("check the filter", control, check).await?;
     }
-    let left = defined(source).await?;
-    let right = defined(destination).await?;
+    let left = patiently("look at the source", control, || defined(source)).await?;
+    let right = patiently("look at the destination", control, || defined(destination)).await?;
     check_kinds(source, &left, destination, &right, spec)?;
     let mut report = Report {
         source: source.ns.to_string(),
@@ -309,7 +314,8 @@ async fn documents(
     watch: &mut dyn Watch,
     report: &mut Report,
 ) -> Result<()> {
-    let lookup = Lookup::new(source, destination, spec.filter.as_ref()).await?;
+    let begin = || Lookup::new(source, destination, spec.filter.as_ref());
+    let lookup = patiently("ask for the time", control, begin).await?;
     let search = Search { lookup: &lookup, spec, control, collated };
     let mut suspects = Suspects::new(spec.suspects_max);
     match &spec.mode {
