@@ -13,6 +13,11 @@ use mongodb::options::{
 
 use crate::error::{Error, Result, code};
 
+mod identity;
+
+use identity::identity_of;
+pub use identity::is_same_cluster;
+
 /// What kind of cluster answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
@@ -115,7 +120,7 @@ impl Endpoint {
         &self.redacted
     }
 
-    /// What stays the same however the cluster is addressed: its replica set's or cluster's id.
+    /// What a cluster is known by however it is addressed: see [`is_same_cluster`].
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.identity
@@ -239,9 +244,21 @@ pub const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// # Errors
 /// [`Error::Passing`] when there is none within [`ANSWER_MAX`].
 pub async fn answer<T>(doing: &str, work: impl Future<Output = T>) -> Result<T> {
-    tokio::time::timeout(ANSWER_MAX, Box::pin(work)).await.map_err(|_| Error::Passing {
+    answer_within(ANSWER_MAX, doing, work).await
+}
+
+/// As [`answer`], for what a server may rightly be silent about for another time.
+///
+/// # Errors
+/// [`Error::Passing`] when there is no answer within `max`.
+pub async fn answer_within<T>(
+    max: Duration,
+    doing: &str,
+    work: impl Future<Output = T>,
+) -> Result<T> {
+    tokio::time::timeout(max, Box::pin(work)).await.map_err(|_| Error::Passing {
         doing: doing.to_owned(),
-        cause: format!("no answer within {} s", ANSWER_MAX.as_secs()),
+        cause: format!("no answer within {} s", max.as_secs()),
     })
 }
 
@@ -278,27 +295,6 @@ fn version_of(build: &Document) -> [i32; 3] {
         parts.and_then(|parts| parts.get(index)).and_then(bson::Bson::as_i32).unwrap_or(0)
     };
     [part(0), part(1), part(2)]
-}
-
-/// A sharded cluster's `clusterId`, or a replica set's name and members: what a resumed job
-/// compares, so that it does not continue against another cluster by mistake.
-async fn identity_of(client: &Client, shape: &Shape, hello: &Document) -> String {
-    match shape {
-        Shape::Sharded => {
-            let version = client.database("config").collection::<Document>("version");
-            let found = version.find_one(doc! {}).await.ok().flatten();
-            let id = found.and_then(|version| version.get_object_id("clusterId").ok());
-            id.map_or_else(|| "sharded".to_owned(), |id| format!("sharded/{id}"))
-        }
-        Shape::ReplicaSet(name) => {
-            let mut hosts: Vec<&str> = hello
-                .get_array("hosts")
-                .map(|hosts| hosts.iter().filter_map(bson::Bson::as_str).collect())
-                .unwrap_or_default();
-            hosts.sort_unstable();
-            format!("{name}/{}", hosts.join(","))
-        }
-    }
 }
 
 fn redacted(options: &ClientOptions) -> String {

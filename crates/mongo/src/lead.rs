@@ -501,7 +501,7 @@ impl Lead {
     async fn look_after(&mut self, after: Option<Timestamp>) -> Result<Vec<Vec<usize>>> {
         let control = self.control.clone();
         let seen = retry("look at the slices", &PATIENCE, &control, Error::is_transient, |_| {
-            self.leases.states_after(after)
+            self.leases.news_after(after, &self.leftovers_seen)
         });
         let mut untouched = vec![Vec::new(); self.ledgers.len()];
         for sighting in seen.await? {

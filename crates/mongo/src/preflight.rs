@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::collection::{Definition, Handle, Kind, Listed, Size, list_all};
 use crate::converge::Pair;
 use crate::copy::Clusters;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, is_same_cluster};
 use crate::error::{Error, Result};
 use crate::ext_json;
 use crate::namespace::{Namespace, Selector};
@@ -247,7 +247,7 @@ fn check_not_itself(
     from: &Namespace,
     to: &Namespace,
 ) -> Result<()> {
-    if source.identity() == destination.identity() && from == to {
+    if is_same_cluster(source.identity(), destination.identity()) && from == to {
         return Err(Error::precondition(
             format!("{from} would be copied onto itself"),
             "name another cluster with --to, or another collection with --ns a.b=c.d",
@@ -401,7 +401,7 @@ pub async fn pairs(
     for (endpoint, identity) in
         [(source, &plan.source_identity), (destination, &plan.destination_identity)]
     {
-        if endpoint.identity() != identity {
+        if !is_same_cluster(endpoint.identity(), identity) {
             return Err(Error::precondition(
                 format!(
                     "the {} {} is {}, but the job was planned with {identity}",
