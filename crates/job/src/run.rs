@@ -22,7 +22,7 @@ use crate::control::{Control, Stop};
 use crate::event::Body;
 use crate::id::JobId;
 use crate::journal::{Asked, Journal, JournalError, Update};
-use crate::ownership::Ownership;
+use crate::ownership::{Moment, Ownership};
 use crate::record::{Record, Requested};
 use crate::reporter::{Events, Reporter};
 use crate::retry::{Budget, RetryError, retry};
@@ -102,7 +102,7 @@ impl Run {
         interrupted: CancellationToken,
     ) -> Result<Self, RunError> {
         let stale_after_ms = u64::try_from(pace.stale_after.as_millis()).unwrap_or(u64::MAX);
-        let ownership = Ownership::new(Instant::now());
+        let ownership = Ownership::new(Moment::now());
         let claimed = journal.claim(id, process, stale_after_ms).await?;
         let record = claimed.record;
         let control = Control::new(record.limits, interrupted).map_err(JournalError::from)?;
@@ -168,6 +168,13 @@ impl Run {
         let mut state = self.shared.state.lock().await;
         let update = Update { checkpoint: Some(checkpoint), ..Update::default() };
         self.shared.save(&mut state, &update, &self.shared.control).await.map(drop)
+    }
+
+    /// As [`Run::save`], also when the operation must end: for what its successor must know.
+    pub async fn save_at_last(&self, checkpoint: Value) -> Result<(), RunError> {
+        let mut state = self.shared.state.lock().await;
+        let update = Update { checkpoint: Some(checkpoint), ..Update::default() };
+        self.shared.save(&mut state, &update, &Control::default()).await.map(drop)
     }
 
     /// Ends the run: persists the final state, ends the ownership, and says so. After an
@@ -248,7 +255,7 @@ impl Shared {
     }
 
     async fn acknowledged(&self, update: &Update) -> Result<Asked, JournalError> {
-        let sent = Instant::now();
+        let sent = Moment::now();
         let asked = self.journal.save(&self.id, self.epoch, update).await?;
         self.ownership.confirm(sent);
         Ok(asked)

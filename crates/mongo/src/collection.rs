@@ -8,6 +8,7 @@ use futures_util::TryStreamExt;
 use imago_job::ownership::Ownership;
 use serde::{Deserialize, Serialize};
 
+use crate::copy::WRITE_WITHIN;
 use crate::endpoint::{Endpoint, answer};
 use crate::error::{Error, Result, code};
 use crate::namespace::{Namespace, is_servers_own};
@@ -83,6 +84,19 @@ impl Definition {
 }
 
 impl Handle {
+    /// Refuses to write while it is not certain that the job is still this process's.
+    ///
+    /// # Errors
+    /// [`Error::Passing`]: the next sign of life may make it certain again.
+    pub(crate) fn check_owner(&self, doing: &str) -> Result<()> {
+        let Some(age) = self.owner.as_ref().map(Ownership::age) else { return Ok(()) };
+        if age <= WRITE_WITHIN {
+            return Ok(());
+        }
+        let cause = format!("the job was last confirmed to be ours {} ms ago", age.as_millis());
+        Err(Error::Passing { doing: format!("{doing} on {}", self.ns), cause })
+    }
+
     /// The collection `ns` of `endpoint`.
     #[must_use]
     pub fn new(endpoint: Endpoint, ns: Namespace) -> Self {
@@ -197,6 +211,7 @@ impl Handle {
         if indexes.is_empty() {
             return Ok(());
         }
+        self.check_owner("createIndexes")?;
         let indexes: Vec<Bson> = indexes.iter().cloned().map(Bson::Document).collect();
         let mut command = doc! {"createIndexes": &self.ns.coll, "indexes": indexes};
         if !self.endpoint.is_sharded() {
@@ -210,6 +225,7 @@ impl Handle {
     /// # Errors
     /// When the server refuses.
     pub async fn drop_index(&self, name: &str) -> Result<()> {
+        self.check_owner("dropIndexes")?;
         let command = doc! {"dropIndexes": &self.ns.coll, "index": name};
         match self.endpoint.run(&self.ns.db, command).await {
             Err(Error::Server { cause, .. }) if code(&cause) == Some(27) => Ok(()),

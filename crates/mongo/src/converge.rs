@@ -208,7 +208,7 @@ async fn put(
     let placed = placed(pair, found).await?;
     let (mut inserts, mut replaces, mut moves) = (Vec::new(), Vec::new(), Vec::new());
     for found in found {
-        if !form(found.raw).inserts {
+        if needs_room(found.raw) {
             moves.push(found);
             continue;
         }
@@ -367,7 +367,7 @@ fn refusal(pair: &Pair, found: &Found<'_>, error: &WriteError) -> Error {
 /// Makes room for documents that can only be written where none is.
 pub(crate) async fn make_room(to: &Handle, found: &[&Found<'_>]) -> Result<()> {
     let only_new: Vec<&Id> =
-        found.iter().filter(|found| !form(found.raw).inserts).map(|found| &found.id).collect();
+        found.iter().filter(|found| needs_room(found.raw)).map(|found| &found.id).collect();
     if only_new.is_empty() { Ok(()) } else { remove(to, only_new.into_iter(), None).await }
 }
 
@@ -425,6 +425,29 @@ pub(crate) fn form(raw: &RawDocument) -> Form {
     form
 }
 
+/// Whether only inserting a document keeps it as it is, so that none may be there before.
+fn needs_room(raw: &RawDocument) -> bool {
+    let form = form(raw);
+    !form.inserts || (!form.replaces && has_twins(raw))
+}
+
+/// Whether a document has two fields of one name, at any depth. Servers store such documents, but
+/// describe a change of one by the fields' names: their secondaries would make both fields alike.
+fn has_twins(raw: &RawDocument) -> bool {
+    let mut names = HashSet::new();
+    raw.iter_elements().filter_map(Result::ok).any(|field| {
+        !names.insert(field.key().as_str().to_owned()) || value_has_twins(field.value().ok())
+    })
+}
+
+fn value_has_twins(value: Option<RawBsonRef<'_>>) -> bool {
+    match value {
+        Some(RawBsonRef::Document(inner)) => has_twins(inner),
+        Some(RawBsonRef::Array(inner)) => inner.into_iter().any(|item| value_has_twins(item.ok())),
+        _ => false,
+    }
+}
+
 /// Larger documents are replaced as a whole where that keeps them as they are.
 const DIFF_BYTES_MAX: usize = 256 * 1024;
 
@@ -440,7 +463,8 @@ fn replacement(found: &Found<'_>, shard_key: &[String]) -> RawDocumentBuf {
     }
     let mut statement = RawDocumentBuf::new();
     statement.append(cstr!("q"), q);
-    if form(found.raw).replaces && found.raw.as_bytes().len() > DIFF_BYTES_MAX {
+    let is_large = found.raw.as_bytes().len() > DIFF_BYTES_MAX;
+    if form(found.raw).replaces && (is_large || has_twins(found.raw)) {
         statement.append(cstr!("u"), RawBsonRef::Document(found.raw));
     } else {
         // As a pipeline it leaves only the difference in the destination's oplog, and nothing when
@@ -539,6 +563,15 @@ mod tests {
             odd.append(name, 1);
             assert_eq!(form(&odd), Form { inserts: true, replaces: false });
         }
+    }
+
+    #[test]
+    fn two_fields_of_one_name_are_found_at_any_depth() {
+        let mut twins = rawdoc! {"a": 1};
+        twins.append(cstr!("a"), 2);
+        assert!(has_twins(&twins));
+        assert!(has_twins(&rawdoc! {"_id": 1, "in": [{"deep": twins}]}));
+        assert!(!has_twins(&rawdoc! {"a": {"a": 1}, "b": [{"a": 1}, {"a": 1}]}));
     }
 
     #[test]

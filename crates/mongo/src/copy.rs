@@ -84,6 +84,9 @@ pub struct State {
     /// The job that keeps the old cluster following the new one, once cut over with `--reverse`.
     #[serde(default)]
     pub reverse_job: Option<JobId>,
+    /// In a job that leads back: the job that it leads back from.
+    #[serde(default)]
+    pub leads_back_from: Option<JobId>,
 }
 
 impl State {
@@ -95,15 +98,18 @@ impl State {
         if !self.hook_begun {
             return Ok(());
         }
+        let command = match &self.leads_back_from {
+            None => format!("imago cutover {id}"),
+            Some(forward) => format!("imago cutover {forward} --rollback"),
+        };
         Err(Error::precondition(
             format!(
                 "a cut-over of job {id} died while its hook ran, so clients may be at either \
                  cluster"
             ),
             format!(
-                "find out where they are, then: `imago cutover {id} --clients-at source` lifts the \
-                 block and the job can go on; `imago cutover {id} --clients-at destination` says \
-                 that it is cut over"
+                "find out where they are, then: `{command} --clients-at source` lifts the block and \
+                 the job can go on; `{command} --clients-at destination` says that it is cut over"
             ),
         ))
     }
@@ -377,7 +383,9 @@ impl<'a> Copying<'a> {
         loop {
             self.step().await?;
             let is_behind = self.lead.applied_to() < entered;
-            if until == Until::CaughtUp && !is_behind && self.lead.standing().lag_ms < CAUGHT_UP_MS
+            if until == Until::CaughtUp
+                && !is_behind
+                && self.lead.standing().behind_ms < CAUGHT_UP_MS
             {
                 return Ok(());
             }
@@ -427,8 +435,12 @@ impl<'a> Copying<'a> {
         }
     }
 
-    /// Takes the lead's checkpoint over into the state; false when there is none yet.
+    /// Takes the lead's checkpoint over into the state; false when there is none yet, or when a
+    /// successor that begins there would miss a change of indexes or options.
     fn note_checkpoint(&mut self) -> bool {
+        if self.state.is_indexed && self.lead.has_structure() {
+            return false;
+        }
         let Some(checkpoint) = self.lead.checkpoint() else { return false };
         note(&mut self.state, &checkpoint);
         self.applied.store(checkpoint.time.time, Ordering::Relaxed);
@@ -503,8 +515,8 @@ impl<'a> Copying<'a> {
             obstacles.push("the bulk is not copied yet".to_owned());
         } else if !self.state.is_indexed {
             obstacles.push("the indexes are not built yet".to_owned());
-        } else if standing.lag_ms > CAUGHT_UP_MS {
-            obstacles.push(format!("the destination is {} ms behind", standing.lag_ms));
+        } else if standing.behind_ms > CAUGHT_UP_MS {
+            obstacles.push(format!("the destination is {} ms behind", standing.behind_ms));
         }
         let job = &self.run.record().id;
         let rate = self.meter.rate_s().filter(|_| !is_copied);
@@ -554,6 +566,13 @@ fn ratio(part: u64, whole: u64) -> f64 {
 pub(crate) async fn save(run: &Run, state: &State) -> Result<()> {
     let value = serde_json::to_value(state).map_err(|e| Error::malformed("the job's state", e))?;
     run.save(value).await.map_err(Error::from)
+}
+
+/// Saves what a successor must know, also when the job is to end; an error when it is no longer
+/// this process's.
+pub(crate) async fn save_at_last(run: &Run, state: &State) -> Result<()> {
+    let value = serde_json::to_value(state).map_err(|e| Error::malformed("the job's state", e))?;
+    run.save_at_last(value).await.map_err(Error::from)
 }
 
 fn note(state: &mut State, checkpoint: &Checkpoint) {

@@ -28,13 +28,15 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::block;
-use crate::copy::{self, Clusters, Copying, Options, SLICE_BYTES, State, Until, state_of};
+use crate::copy::{self, Clusters, Copying, Options, SLICE_BYTES, State, Until};
 use crate::error::{Error, Result};
 use crate::journal::MongoJournal;
 
 mod check;
+mod decide;
 mod reverse;
 
+pub use decide::{ClientsAt, decide};
 pub use reverse::{reverse_of, reversed};
 
 /// How writes are kept from the source.
@@ -63,15 +65,6 @@ pub struct How {
     pub sample: u64,
     /// Whether collections that the source got since the job was planned may be left behind.
     pub ignore_new: bool,
-}
-
-/// Where the clients are, after a cut-over that died while its hook ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientsAt {
-    /// Where they were before it.
-    Source,
-    /// Where the hook was to send them.
-    Destination,
 }
 
 /// What came of it.
@@ -114,45 +107,6 @@ pub async fn take_over(
     let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
     check::before(clusters, &record, how).await?;
     Box::pin(copy::take_over(clusters, id, process, events, interrupted)).await
-}
-
-/// Writes down where the clients are, of a job whose cut-over died while its hook ran. With them at
-/// the source, the block is lifted and the job can go on; with them at the destination it is done,
-/// and the block stays.
-///
-/// # Errors
-/// A precondition when the job's cut-over did not die so; when a cluster refuses.
-pub async fn decide(clusters: &Clusters, run: Run, clients: ClientsAt) -> Result<()> {
-    let decided = Box::pin(decided(clusters, &run, clients)).await;
-    let ending = match (&decided, clients) {
-        (Ok(()), ClientsAt::Destination) => Ending::Done,
-        _ => Ending::Stopped(imago_job::control::Stop::Interrupted),
-    };
-    run.end(ending).await?;
-    decided
-}
-
-async fn decided(clusters: &Clusters, run: &Run, clients: ClientsAt) -> Result<()> {
-    let mut state = state_of(run.record())?;
-    if !state.hook_begun {
-        return Err(Error::precondition(
-            format!("no cut-over of job {} died while its hook ran", run.record().id),
-            "leave out --clients-at",
-        ));
-    }
-    run.enter("cut-over").await?;
-    match clients {
-        ClientsAt::Source if state.is_blocked => block::lift(&clusters.source).await?,
-        ClientsAt::Source => {}
-        ClientsAt::Destination => {
-            if state.is_destination_blocked {
-                block::lift(&clusters.destination).await?;
-            }
-            state.is_destination_blocked = false;
-        }
-    }
-    (state.is_blocked, state.hook_begun) = (false, false);
-    copy::save(run, &state).await
 }
 
 /// Cuts a claimed job over. `hook` moves the clients.
@@ -251,6 +205,11 @@ async fn steps(
     let done = match done {
         Ok(done) => done,
         Err(error) => {
+            // Whoever has the job now sees to the block: lifting it here would open his cut-over.
+            if let Err(lost) = copy::save_at_last(run, &copying.state).await {
+                tracing::warn!(%lost, "the write block is left to whoever goes on with the job");
+                return Err(error);
+            }
             if copying.state.is_blocked {
                 block::lift(&clusters.source).await?;
             }
@@ -258,7 +217,7 @@ async fn steps(
                 block::set(&clusters.destination).await?;
             }
             (copying.state.is_blocked, copying.state.hook_begun) = (false, false);
-            copy::save(run, &copying.state).await?;
+            copy::save_at_last(run, &copying.state).await?;
             return Err(error);
         }
     };
@@ -275,7 +234,7 @@ async fn steps(
     }
     (copying.state.is_blocked, copying.state.hook_begun) = (false, false);
     copying.state.is_destination_blocked = false;
-    copy::save(run, &copying.state).await?;
+    copy::save_at_last(run, &copying.state).await?;
     Ok(Outcome {
         job: run.record().id.clone(),
         write_block_ms: block_ms,
@@ -304,6 +263,12 @@ async fn behind_block(
     let at = copying.lead.settle().await?;
     let drain_ms = ms(drained);
     let last_verified = Box::pin(check::last_look(run, copying, how.last_changes)).await?;
+    if copying.lead.has_structure() {
+        return Err(Error::precondition(
+            "indexes or options of the source changed while writes were being blocked",
+            "try again: the job follows them first",
+        ));
+    }
     if !how.ignore_new {
         check::nothing_new(&copying.plan, &clusters.source).await?;
     }
@@ -313,11 +278,13 @@ async fn behind_block(
             "another cut-over from this cluster, perhaps: let it end, then try again",
         ));
     }
-    // Once tried, the job that leads back is kept: it follows from a time before this hook too.
-    let reverse_job = match (how.reverse, copying.state.reverse_job.take()) {
-        (true, None) => Some(Box::pin(reverse::prepare(clusters, &copying.plan, how)).await?),
-        (true, prepared) => prepared,
-        (false, _) => None,
+    // One of an earlier attempt begins too early, and may know less of the block.
+    if let Some(tried) = copying.state.reverse_job.take() {
+        reverse::discard(clusters, &tried).await?;
+    }
+    let reverse_job = match how.reverse {
+        true => Some(Box::pin(reverse::prepare(clusters, run, &copying.plan, how)).await?),
+        false => None,
     };
     copying.state.reverse_job.clone_from(&reverse_job);
     keep_settled(run, &mut copying.state, at).await?;
@@ -337,7 +304,7 @@ async fn behind_block(
 
 /// Keeps the settled point as the job's position, and that the hook begins now. Should this process
 /// die before it writes down how the hook ended, nobody knows where the clients are, and nobody goes
-/// on with the job until an operator has said it ([`decide`]). If they are at the source, what was
+/// on with the job until an operator has said it ([`decide()`]). If they are at the source, what was
 /// settled is not applied again.
 async fn keep_settled(run: &Run, state: &mut State, at: Timestamp) -> Result<()> {
     state.hook_begun = true;
@@ -350,13 +317,13 @@ async fn keep_settled(run: &Run, state: &mut State, at: Timestamp) -> Result<()>
 async fn catch_up(copying: &mut Copying<'_>) -> Result<()> {
     let since = copying.source_time().await?;
     let deadline = Instant::now() + CATCH_UP_WITHIN;
-    while copying.lead.applied_to() < since || copying.lead.standing().lag_ms > LAG_MS_MAX {
+    while copying.lead.applied_to() < since || copying.lead.standing().behind_ms > LAG_MS_MAX {
         copying.step().await?;
         if Instant::now() > deadline {
             return Err(Error::precondition(
                 format!(
                     "the destination is still {} ms behind after {} s",
-                    copying.lead.standing().lag_ms,
+                    copying.lead.standing().behind_ms,
                     CATCH_UP_WITHIN.as_secs()
                 ),
                 "the source is written faster than the destination takes it: try at a quieter time",

@@ -62,6 +62,7 @@ pub(crate) fn change_to(held: Option<&Document>, wanted: &Document) -> Change {
 
 /// Brings the settings of an index to what they are at the source.
 pub(crate) async fn modify_index(to: &Handle, index: &Document) -> Result<()> {
+    to.check_owner("collMod")?;
     let hidden = index.get_bool("hidden").unwrap_or(false);
     let mut change = doc! {"name": name_of(index), "hidden": hidden};
     if let Some(expiry) = index.get("expireAfterSeconds") {
@@ -95,6 +96,7 @@ pub(crate) async fn modify_options(to: &Handle, had: &Document, wanted: &Documen
     if command.len() == 1 {
         return Ok(());
     }
+    to.check_owner("collMod")?;
     to.endpoint.run_at_length(&to.ns.db, command).await.map(|_| ())
 }
 

@@ -6,10 +6,7 @@
 use bson::raw::{RawArrayBuf, RawBsonRef, cstr};
 use bson::{Document, RawArray, RawDocument, RawDocumentBuf, rawdoc};
 
-use imago_job::ownership::Ownership;
-
 use crate::collection::{Handle, number};
-use crate::copy::WRITE_WITHIN;
 use crate::error::{Error, Result, TRANSIENT};
 use crate::leases::WRITE_TIME_MAX;
 
@@ -150,12 +147,7 @@ async fn send(to: &Handle, verb: &'static str, command: RawDocumentBuf) -> Resul
         "a command outgrew what a server takes"
     );
     let doing = || format!("{verb} on {}", to.ns);
-    if let Some(age) = to.owner.as_ref().map(Ownership::age)
-        && age > WRITE_WITHIN
-    {
-        let cause = format!("the job was last confirmed to be ours {} ms ago", age.as_millis());
-        return Err(Error::Passing { doing: doing(), cause });
-    }
+    to.check_owner(verb)?;
     let reply = to.endpoint.run_raw(&to.ns.db, verb, command).await?;
     if let Ok(concern) = reply.get_document("writeConcernError") {
         // Applied at the primary, perhaps not durable: every write here may be repeated.

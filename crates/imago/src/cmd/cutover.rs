@@ -88,16 +88,16 @@ enum End {
 /// Cuts over, or back.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let mut clusters = connect(&args.ends).await?;
+    let mut id = args.id.clone();
+    if args.rollback {
+        id = cutover::reverse_of(&clusters, &args.id).await?;
+        clusters = cutover::reversed(&clusters);
+    }
     if args.unblock {
         block::lift(&clusters.source).await?;
         return context.output.result(&serde_json::json!({"is_blocked": false}), |_| {
             format!("{} takes its users' writes again\n", clusters.source.redacted())
         });
-    }
-    let mut id = args.id.clone();
-    if args.rollback {
-        id = cutover::reverse_of(&clusters, &args.id).await?;
-        clusters = cutover::reversed(&clusters);
     }
     let how = How {
         block: match args.block {
@@ -113,7 +113,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     };
     let process = process();
     if let Some(end) = args.clients_at {
-        return decide(&clusters, &id, &process, end, context).await;
+        return decide(&clusters, &id, &args, end, context).await;
     }
     let (events, cancel) = (context.events(), &context.cancel);
     let claim = cutover::take_over(&clusters, &id, &how, &process, events, cancel);
@@ -123,39 +123,59 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         None => Ok(()),
     };
     let done = Box::pin(cutover::cutover(&clusters, run, &process, &how, hook)).await?;
-    context.output.result(&done, describe)?;
-    match &done.reverse_job {
-        Some(back) => {
-            let back_options = options(&crate::cmd::copy::How::default());
-            work(&cutover::reversed(&clusters), back, &back_options, context).await
-        }
-        None => Ok(()),
-    }
+    context.output.result(&done, |done| describe(done, &args))?;
+    follow_back(&clusters, done.reverse_job.as_ref(), context).await
+}
+
+/// Works at the job that leads back, if there is one, for as long as nobody stops or uses it.
+async fn follow_back(
+    clusters: &Clusters,
+    back: Option<&JobId>,
+    context: &Context,
+) -> Result<(), Failure> {
+    let Some(back) = back else { return Ok(()) };
+    let options = options(&crate::cmd::copy::How::default());
+    work(&cutover::reversed(clusters), back, &options, context).await
+}
+
+/// How a further `imago cutover` names the job that this one is about.
+fn again(args: &Args) -> String {
+    let id = &args.id;
+    if args.rollback { format!("{id} --rollback") } else { id.to_string() }
 }
 
 async fn decide(
     clusters: &Clusters,
     id: &JobId,
-    process: &str,
+    args: &Args,
     end: End,
     context: &Context,
 ) -> Result<(), Failure> {
-    let claim = copy::claim(clusters, id, process, context.events(), &context.cancel);
+    let process = process();
+    let claim = copy::claim(clusters, id, &process, context.events(), &context.cancel);
     let run = Box::pin(claim).await?;
     let (clients, state, next) = match end {
+        End::Source if args.rollback => {
+            (ClientsAt::Source, "not_cut_over", format!("imago cutover {}", again(args)))
+        }
         End::Source => (ClientsAt::Source, "not_cut_over", format!("imago job resume {id}")),
         End::Destination => {
-            (ClientsAt::Destination, "done", format!("imago cutover {id} --unblock"))
+            (ClientsAt::Destination, "done", format!("imago cutover {} --unblock", again(args)))
         }
     };
-    Box::pin(cutover::decide(clusters, run, clients)).await?;
-    let result = serde_json::json!({"job": id, "state": state, "next": &next});
-    context.output.result(&result, |_| match end {
-        End::Source => format!("{id} is not cut over; to go on: {next}\n"),
-        End::Destination => {
+    let back = Box::pin(cutover::decide(clusters, run, clients)).await?;
+    let result = serde_json::json!({"job": id, "state": state, "next": &next, "reverse_job": back});
+    context.output.result(&result, |_| match (end, &back) {
+        (End::Source, _) => format!("{id} is not cut over; to go on: {next}\n"),
+        (End::Destination, None) => {
             format!("{id} is cut over; once no client reaches the old cluster any more: {next}\n")
         }
-    })
+        (End::Destination, Some(back)) => format!(
+            "{id} is cut over; the old cluster follows as job {back}; to go back: imago cutover {id} \
+             --rollback\n"
+        ),
+    })?;
+    follow_back(clusters, back.as_ref(), context).await
 }
 
 async fn hook(command: &str, id: &JobId) -> Result<(), String> {
@@ -195,7 +215,7 @@ impl Drop for HookGroup {
     }
 }
 
-fn describe(done: &Outcome) -> String {
+fn describe(done: &Outcome, args: &Args) -> String {
     let mut text = format!(
         "{} is cut over\n  writes were blocked for {} ms, of which the drain took {} ms\n  \
          {} documents compared before, {} of the last changes compared under the block\n",
@@ -203,9 +223,9 @@ fn describe(done: &Outcome) -> String {
     );
     if done.is_blocked {
         text += &format!(
-            "  the old cluster still refuses its users' writes; imago cutover {} --unblock lifts \
-             that\n",
-            done.job
+            "  the cluster that clients left still refuses its users' writes; imago cutover {} \
+             --unblock lifts that\n",
+            again(args)
         );
     }
     if let Some(back) = &done.reverse_job {

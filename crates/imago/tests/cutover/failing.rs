@@ -25,6 +25,8 @@ async fn after_a_hook_that_fails_the_job_still_follows_and_can_be_cut_over() {
     assert_eq!(exit, 4, "{none}");
     assert_eq!(application_writes(&scene.old).await, Ok(()));
 
+    // The hook's own child would have acted three seconds after it began.
+    std::thread::sleep(std::time::Duration::from_secs(4));
     let late = scene.folder().join("late");
     assert!(!late.exists(), "what the hook started ended with it: nothing of it acts later");
 

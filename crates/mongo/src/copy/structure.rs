@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use super::{Copying, patiently};
 use crate::collection::{Definition, Handle};
 use crate::error::Result;
+use crate::shard::serves;
 use crate::snapshot::PATIENCE;
 use crate::structure::{
     Change, build, change_to, is_unique, modify_index, modify_options, name_of,
@@ -107,9 +108,13 @@ impl Copying<'_> {
             None => had.indexes.iter().map(|index| name_of(index).to_owned()).collect(),
         };
         let have = to.indexes().await?;
+        // The index of the destination's own shard key can neither go nor be hidden.
+        let shard_key = to.shard_key().await?;
+        let is_needed = |index: &Document| shard_key.as_ref().is_some_and(|key| serves(index, key));
         for gone in have.iter().filter(|have| {
             had_names.iter().any(|name| name == name_of(have))
                 && !wanted.indexes.iter().any(|index| name_of(index) == name_of(have))
+                && !is_needed(have)
         }) {
             to.drop_index(name_of(gone)).await?;
         }
@@ -117,6 +122,7 @@ impl Copying<'_> {
             let held = have.iter().find(|have| name_of(have) == name_of(index));
             match change_to(held, index) {
                 Change::None => {}
+                _ if held.is_some_and(is_needed) => {}
                 Change::Settings => modify_index(&to, index).await?,
                 Change::Build => {
                     if held.is_some() {

@@ -1,8 +1,9 @@
 //! The way back: a job that makes the old cluster follow the new one.
 
 use imago_job::id::JobId;
-use imago_job::journal::Journal;
+use imago_job::journal::{Journal, JournalError, Update};
 use imago_job::record::Record;
+use imago_job::run::Run;
 use imago_job::state::State as JobState;
 
 use super::{Block, How};
@@ -13,7 +14,12 @@ use crate::leases::{Leases, Slice};
 use crate::preflight::Plan;
 
 /// A job whose bulk is copied already: the old cluster equals the new one as of now.
-pub(super) async fn prepare(clusters: &Clusters, plan: &Plan, how: &How) -> Result<JobId> {
+pub(super) async fn prepare(
+    clusters: &Clusters,
+    forward: &Run,
+    plan: &Plan,
+    how: &How,
+) -> Result<JobId> {
     let back = reversed(clusters);
     let now = back.source.fence().await?;
     let plan = plan.reversed(&back);
@@ -25,6 +31,7 @@ pub(super) async fn prepare(clusters: &Clusters, plan: &Plan, how: &How) -> Resu
         t0: Some((now.time, now.increment)),
         is_indexed: true,
         is_destination_blocked: how.block == Block::UserWrites,
+        leads_back_from: Some(forward.record().id.clone()),
         ..State::default()
     };
     record.checkpoint = serde_json::to_value(state).map_err(encoded)?;
@@ -38,6 +45,17 @@ pub(super) async fn prepare(clusters: &Clusters, plan: &Plan, how: &How) -> Resu
     }
     journal.create(&record).await?;
     Ok(record.id)
+}
+
+/// Ends a job that was prepared for an attempt that failed; nobody has worked at it.
+pub(super) async fn discard(clusters: &Clusters, id: &JobId) -> Result<()> {
+    let journal = MongoJournal::new(reversed(clusters).destination);
+    let claimed = match journal.claim(id, "cutover", 0).await {
+        Err(JournalError::Final { .. }) => return Ok(()),
+        claimed => claimed?,
+    };
+    journal.save(id, claimed.epoch, &Update::of(JobState::Cancelled)).await?;
+    Ok(journal.release(id, claimed.epoch).await?)
 }
 
 /// The clusters of the job that leads back, from those of a job that was cut over.
