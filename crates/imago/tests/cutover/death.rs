@@ -1,5 +1,10 @@
 //! The process that cuts over dies while writes are blocked.
 
+use imago_job::journal::Journal;
+use imago_job::state::State;
+use imago_mongo::endpoint::Endpoint;
+use imago_mongo::journal::MongoJournal;
+
 use crate::scene::{BLOCKED, Process, Scene, application_writes, wait_until};
 
 /// Kills a cut-over whose hook has begun; the block stays behind.
@@ -60,5 +65,44 @@ async fn after_a_death_with_the_clients_moved_nothing_of_the_old_cluster_is_appl
     let (exit, decided) = scene.run(scene.cutover(&job, &["--clients-at", "destination"]));
     assert_eq!((exit, decided["state"].as_str()), (0, Some("done")), "{decided}");
     assert_eq!(application_writes(&scene.old).await, Err(BLOCKED), "no late operation gets in");
+    scene.nothing_lost(load, &scene.new);
+}
+
+/// Kills a cut-over as soon as its job is seen in this phase.
+async fn killed_in(scene: &Scene, job: &str, phase: &str) {
+    let admin = Endpoint::connect(&scene.new.admin_uri(), "destination").await.unwrap();
+    let (journal, id) = (MongoJournal::new(admin), job.parse().unwrap());
+    let mut cutover = scene.spawn(scene.cutover(job, &["--on-cutover", "exec sleep 30"]), phase);
+    loop {
+        let state = journal.load(&id).await.unwrap().state;
+        if matches!(&state, State::Running { phase: now } if now == phase) {
+            return cutover.kill();
+        }
+        assert!(cutover.is_running(), "before {phase}: {}", cutover.errors());
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cutover_killed_in_any_phase_leaves_a_job_that_goes_on() {
+    let scene = Scene::start("phases").await;
+    let load = scene.load();
+    let job = scene.copied();
+    for phase in ["catch-up", "check", "cut-over"] {
+        killed_in(&scene, &job, phase).await;
+        let resume = || scene.between(&["job", "resume", &job, "--until", "caught-up"]);
+        let (mut exit, mut resumed) = scene.run(resume());
+        if exit == 4 && phase == "cut-over" {
+            // So quick was the drain that the hook had begun.
+            assert_eq!(scene.run(scene.cutover(&job, &["--clients-at", "source"])).0, 0);
+            (exit, resumed) = scene.run(resume());
+        }
+        assert_eq!(exit, 0, "{phase}: {resumed}");
+        assert_eq!(application_writes(&scene.old).await, Ok(()), "after {phase}");
+        scene.load_goes_on(20);
+    }
+    let hook = scene.switch_to(&scene.new);
+    let (exit, done) = scene.run(scene.cutover(&job, &["--on-cutover", &hook]));
+    assert_eq!(exit, 0, "{done}");
     scene.nothing_lost(load, &scene.new);
 }

@@ -11,10 +11,7 @@ const LONG_FILES: &[Exception] = &[
         "crates/mongo/src/converge.rs",
         "one read, and the forms of write that it may lead to: they share one decision",
     ),
-    (
-        "crates/mongo/src/copy.rs",
-        "the phases of one job, which share its state; sharing and claiming are next to leave",
-    ),
+    ("crates/mongo/src/copy.rs", "the phases of one job, which share its state"),
     (
         "crates/mongo/src/lead.rs",
         "the one loop over a cluster's change stream, and what each kind of event does to its state",

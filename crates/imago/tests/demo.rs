@@ -1,0 +1,27 @@
+//! `imago demo`, small: what a new user types first.
+
+#![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
+
+use std::process::Command;
+
+use serde_json::Value;
+
+#[test]
+fn the_demo_moves_a_busy_collection_and_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_imago"));
+    demo.current_dir(folder.path()).args(["demo", "--json", "--progress", "none"]);
+    demo.args(["--documents", "3000", "--rate", "100", "--idle-s", "2"]);
+    let output = demo.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for wrong in ["lost", "resurrected", "duplicated", "stale", "different"] {
+        assert_eq!(summary[wrong], 0, "{wrong}: {summary}");
+    }
+    assert!(summary["acknowledged"].as_u64() > Some(50), "{summary}");
+    assert!(summary["documents"].as_u64() > Some(2_500), "{summary}");
+    for measured in ["copy_s", "write_block_ms", "read_p99_ms_before", "read_p99_ms_during"] {
+        assert!(summary[measured].is_number(), "{measured}: {summary}");
+    }
+}
