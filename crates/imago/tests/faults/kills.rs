@@ -1,6 +1,6 @@
 //! The copying process is killed, in every phase, and another one goes on.
 //!
-//! A job whose owner was killed can be claimed only when its last write has certainly ended, twelve
+//! A job whose owner was killed can be claimed only when its last write has certainly ended, twenty
 //! seconds later: so several copies are killed at the same time, on one pair of clusters.
 
 use std::time::Duration;
@@ -47,6 +47,25 @@ async fn killed_following(stage: &Stage) {
     subject.prove(&job).await;
 }
 
+/// Frozen while it applies changes: when it is thawed, another process has taken its job over, and
+/// it writes nothing any more.
+async fn frozen_following(stage: &Stage) {
+    let subject = stage.collection("shop.frozen", 3_000, 500).await;
+    let mut copy = subject.copy(&[]);
+    let job = copy.phase("follow").await;
+    let seen = copy.progress()["changes_applied"].as_u64().unwrap_or(0);
+    copy.applied(seen + 100).await;
+    copy.freeze();
+    subject.resume(&job).ended().await.with(0);
+    copy.thaw();
+    let ended = copy.ended().await;
+    assert_eq!(ended.code, Some(5), "{}", ended.error);
+    let message = ended.error["message"].as_str().unwrap_or_default();
+    let said = ["taken over", "new owner"];
+    assert!(said.iter().any(|words| message.contains(words)), "{}", ended.error);
+    subject.prove(&job).await;
+}
+
 #[tokio::test]
 async fn a_copy_killed_in_any_phase_is_resumed_and_loses_nothing() {
     let stage = Stage::new("kills", 1).await;
@@ -56,6 +75,7 @@ async fn a_copy_killed_in_any_phase_is_resumed_and_loses_nothing() {
         Box::pin(killed_in(&stage, "index")),
         Box::pin(killed_twice_in_the_bulk(&stage)),
         Box::pin(killed_following(&stage)),
+        Box::pin(frozen_following(&stage)),
     );
 }
 

@@ -138,8 +138,22 @@ impl Program {
 
     /// SIGTERM.
     pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// SIGSTOP: it stands still until it is thawed.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
         let process = ProcessId::of(self.child.id().unwrap()).unwrap();
-        assert!(process.signal(Signal::TERM).unwrap(), "it has ended already");
+        assert!(process.signal(signal).unwrap(), "it has ended already");
     }
 
     /// Waits until it ends.
