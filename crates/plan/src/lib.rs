@@ -7,4 +7,6 @@
 pub mod backoff;
 pub mod bucket;
 pub mod cuts;
+pub mod hungarian;
 pub mod ledger;
+pub mod placement;
