@@ -212,10 +212,10 @@ mod tests {
             prop_assume!(caps.iter().any(|cap| *cap > 0));
             let fitted = fitted(&weights, &sizes, &caps).unwrap();
             let largest = sizes.iter().copied().max().unwrap_or(0);
-            for server in 0..caps.len() {
+            for (server, cap) in caps.iter().enumerate() {
                 prop_assert!(fitted.excess[server] == 0 || fitted.excess[server] < largest);
-                prop_assert!(caps[server] > 0 || fitted.placement.chunks[server] == 0);
-                prop_assert!(fitted.held[server] <= caps[server] + fitted.excess[server]);
+                prop_assert!(*cap > 0 || fitted.placement.chunks[server] == 0);
+                prop_assert!(fitted.held[server] <= cap + fitted.excess[server]);
             }
             prop_assert_eq!(fitted.held.iter().sum::<u64>(), sizes.iter().sum::<u64>());
         }

@@ -137,10 +137,10 @@ impl Forest {
         let mut open = vec![to];
         while let Some(node) = open.pop() {
             for next in self.neighbours(node) {
-                if !before.contains_key(&next) {
-                    before.insert(next, node);
+                before.entry(next).or_insert_with(|| {
                     open.push(next);
-                }
+                    node
+                });
             }
         }
         let mut node = from;
