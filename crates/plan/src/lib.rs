@@ -9,6 +9,7 @@ pub mod backoff;
 pub mod bucket;
 pub mod cuts;
 pub mod flow;
+pub mod geo;
 pub mod hungarian;
 pub mod ledger;
 pub mod placement;
