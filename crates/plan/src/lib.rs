@@ -12,4 +12,5 @@ pub mod flow;
 pub mod geo;
 pub mod hungarian;
 pub mod ledger;
+pub mod netsim;
 pub mod placement;
