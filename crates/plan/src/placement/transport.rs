@@ -315,6 +315,14 @@ impl<'a> Placing<'a> {
             members.retain(|other| self.units_at(*other, server) > 0);
             let (weights, row) = (self.weights, &mut self.row);
             offers.fill(server, &unknown, &members, |chunk, losses| {
+                // A whole row is far more to read than the few weights that are asked for mostly.
+                if unknown.len() * 8 < row.len() {
+                    let weight = |server| weights.get(chunk as usize, server) as i64;
+                    let here = weight(server);
+                    let losses = losses.iter_mut().zip(&unknown);
+                    losses.for_each(|(loss, to)| *loss = here - weight(*to));
+                    return;
+                }
                 spread(weights, chunk, row);
                 for (loss, to) in losses.iter_mut().zip(&unknown) {
                     *loss = row[server] - row[*to];
