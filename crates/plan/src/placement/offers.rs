@@ -176,8 +176,9 @@ mod tests {
     proptest! {
         #[test]
         fn the_best_is_the_least_of_all_that_are_here(
-            steps in prop::collection::vec((0_u32..80, any::<bool>()), 1..600),
-            losses in prop::collection::vec(-20_i64..20, 80),
+            // Most of the time far more are here than a queue holds.
+            steps in prop::collection::vec((0_u32..300, prop::bool::weighted(0.4)), 1..1_500),
+            losses in prop::collection::vec(-200_i64..200, 300),
         ) {
             let mut offers = Offers::new(2);
             let mut here = BTreeMap::new();
