@@ -62,13 +62,11 @@ impl Context {
     }
 
     /// The stream of events that is shown.
-    #[allow(dead_code, reason = "taken by the verbs that run jobs")]
     pub fn events(&self) -> &Events {
         &self.events
     }
 
     /// Who says what a job does, an operation of this kind.
-    #[allow(dead_code, reason = "taken by the verbs that run jobs")]
     pub fn reporter(&self, job: JobId, kind: &str) -> Reporter {
         self.events.reporter(job, kind)
     }

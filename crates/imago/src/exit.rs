@@ -19,7 +19,6 @@ pub enum Exit {
     /// What was typed, or a setting, makes no sense; nothing was started.
     Usage = 2,
     /// Verification found differences.
-    #[allow(dead_code, reason = "taken by the verbs that verify")]
     Differences = 3,
     /// Something that must hold before the work starts does not; nothing was written.
     Precondition = 4,

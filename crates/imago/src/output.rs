@@ -21,12 +21,6 @@ impl Output {
         Self { json, to: Mutex::new(Some(Box::new(std::io::stdout()))) }
     }
 
-    /// Whether results are wanted as JSON.
-    #[allow(dead_code, reason = "taken by the verbs that print tables")]
-    pub fn is_json(&self) -> bool {
-        self.json
-    }
-
     /// Writes a result: as one line of JSON, or as the text that `text` makes of it.
     pub fn result<T: Serialize>(
         &self,

@@ -80,7 +80,11 @@ async fn what_cannot_be_copied_is_refused_and_nothing_is_written() {
     let series = doc! {"create": "series", "timeseries": {"timeField": "at"}};
     source.run_command(series).await.unwrap();
 
-    let cases: [(&[&str], i32, &str); 11] = [
+    let collated = doc! {"create": "collated", "collation": {"locale": "en", "strength": 2}};
+    there.run_command(collated).await.unwrap();
+    let before = ["shop.collated", "shop.full"];
+
+    let cases: [(&[&str], i32, &str); 12] = [
         (&["--ns", "shop.nothing"], 4, "no collection shop.nothing"),
         (&["--ns", "nowhere.*"], 4, "no collection nowhere.*"),
         (&["--ns", "shop.docs", "--filter", "{price: 1"], 2, "{price: 1"),
@@ -89,6 +93,7 @@ async fn what_cannot_be_copied_is_refused_and_nothing_is_written() {
         (&["--ns", "shop.docs", "--filter", r#"{"a": {"$nonsense": 1}}"#], 2, "$nonsense"),
         (&["--ns", "shop.full"], 4, "shop.full already holds documents"),
         (&["--ns", "shop.docs=shop.full"], 4, "shop.full already holds documents"),
+        (&["--ns", "shop.docs=shop.collated"], 4, "another option collation"),
         (&["--ns", "shop.series"], 4, "shop.series is a time series collection"),
         (&["--ns", "shop.docs", "--shard-key", r#"{"a": 1}"#], 4, "is a replica set"),
         (&["--ns", "shop.docs", "--ns", "shop.full=shop.docs"], 2, "two collections"),
@@ -97,7 +102,7 @@ async fn what_cannot_be_copied_is_refused_and_nothing_is_written() {
         let (code, message) = refused(&ends.copy(arguments));
         assert_eq!(code, exit, "{arguments:?}: {message}");
         assert!(message.contains(said), "{arguments:?}: {message}");
-        assert_eq!(ends.names().await, ["shop.full"], "{arguments:?}");
+        assert_eq!(ends.names().await, before, "{arguments:?}");
     }
 
     let itself = copy(&ends.destination.uri(), &ends.destination.uri(), &["--ns", "shop.full"]);
@@ -106,7 +111,7 @@ async fn what_cannot_be_copied_is_refused_and_nothing_is_written() {
 
     let dry = ends.copy(&["--ns", "shop.docs", "--dry-run"]);
     assert_eq!(dry.status.code(), Some(0), "{}", String::from_utf8_lossy(&dry.stderr));
-    assert_eq!(ends.names().await, ["shop.full"], "a dry run writes nothing");
+    assert_eq!(ends.names().await, before, "a dry run writes nothing");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,6 +14,7 @@ pub mod event;
 pub mod file;
 pub mod id;
 pub mod journal;
+pub mod ownership;
 pub mod record;
 pub mod render;
 pub mod reporter;

@@ -22,6 +22,7 @@ use crate::control::{Control, Stop};
 use crate::event::Body;
 use crate::id::JobId;
 use crate::journal::{Asked, Journal, JournalError, Update};
+use crate::ownership::Ownership;
 use crate::record::{Record, Requested};
 use crate::reporter::{Events, Reporter};
 use crate::retry::{Budget, RetryError, retry};
@@ -82,6 +83,7 @@ struct Shared {
     claimed: Record,
     control: Control,
     reporter: Reporter,
+    ownership: Ownership,
     pace: Pace,
     /// The state as it is in the journal; none once the run has ended. Held across saves, so that
     /// they reach the journal in the order in which they are made.
@@ -100,6 +102,7 @@ impl Run {
         interrupted: CancellationToken,
     ) -> Result<Self, RunError> {
         let stale_after_ms = u64::try_from(pace.stale_after.as_millis()).unwrap_or(u64::MAX);
+        let ownership = Ownership::new(Instant::now());
         let claimed = journal.claim(id, process, stale_after_ms).await?;
         let record = claimed.record;
         let control = Control::new(record.limits, interrupted).map_err(JournalError::from)?;
@@ -109,6 +112,7 @@ impl Run {
             id: id.clone(),
             epoch: claimed.epoch,
             control,
+            ownership,
             pace,
             state: Mutex::new(Some(record.state.clone())),
             claimed: record,
@@ -132,6 +136,11 @@ impl Run {
     /// What to ask before each step.
     pub fn control(&self) -> &Control {
         &self.shared.control
+    }
+
+    /// How sure it is that the job is still this process's.
+    pub fn ownership(&self) -> Ownership {
+        self.shared.ownership.clone()
     }
 
     /// Who says what the job does.
@@ -222,7 +231,7 @@ impl Shared {
         control: &Control,
     ) -> Result<Asked, RunError> {
         let saved = retry("save the state of the job", &BUDGET, control, is_transient, |_| {
-            self.journal.save(&self.id, self.epoch, update)
+            self.acknowledged(update)
         })
         .await
         .map_err(RunError::from);
@@ -238,6 +247,13 @@ impl Shared {
         saved
     }
 
+    async fn acknowledged(&self, update: &Update) -> Result<Asked, JournalError> {
+        let sent = Instant::now();
+        let asked = self.journal.save(&self.id, self.epoch, update).await?;
+        self.ownership.confirm(sent);
+        Ok(asked)
+    }
+
     fn taken_over(&self) {
         self.control.stop(Stop::TakenOver(format!("job {} has a new owner", self.id)));
     }
@@ -250,7 +266,7 @@ impl Shared {
         }
         let update = Update { progress: self.reporter.latest_progress(), ..Update::default() };
         // Not retried: the next beat is the retry.
-        let asked = self.journal.save(&self.id, self.epoch, &update).await?;
+        let asked = self.acknowledged(&update).await?;
         self.control.throttle().set(asked.limits).map_err(JournalError::from)?;
         match asked.control {
             Requested::Run => self.go_on(&mut state).await,

@@ -4,7 +4,7 @@
 //! of every user who lacks `bypassWriteBlockingMode`, deletes included, in all databases but the
 //! server's own. Where authorisation is off it stops nobody, which is why that is an error here.
 
-use bson::{Document, doc};
+use bson::{Bson, Document, doc};
 use imago_job::control::Control;
 use imago_job::retry::retry;
 
@@ -23,15 +23,51 @@ pub async fn check(source: &Endpoint) -> Result<()> {
             "stop the writers yourself, then use --block none",
         ));
     }
-    let status = source.run("admin", doc! {"connectionStatus": 1}).await?;
+    let ask = doc! {"connectionStatus": 1, "showPrivileges": true};
+    let status = source.run("admin", ask).await?;
     let info = status.get_document("authInfo").cloned().unwrap_or_default();
-    if info.get_array("authenticatedUsers").is_ok_and(|users| !users.is_empty()) {
-        return Ok(());
+    if info.get_array("authenticatedUsers").map_or(true, Vec::is_empty) {
+        return Err(Error::precondition(
+            "the source runs without authorisation, where a write block stops nobody",
+            "stop the writers yourself, then use --block none",
+        ));
     }
-    Err(Error::precondition(
-        "the source runs without authorisation, where a write block stops nobody",
-        "stop the writers yourself, then use --block none",
-    ))
+    let Ok(privileges) = info.get_array("authenticatedUserPrivileges") else { return Ok(()) };
+    let may = privileges.iter().filter_map(Bson::as_document).any(|privilege| {
+        let actions = privilege.get_array("actions").into_iter().flatten();
+        actions.filter_map(Bson::as_str).any(|a| matches!(a, "setUserWriteBlockMode" | "anyAction"))
+    });
+    if may { Ok(()) } else { Err(forbidden()) }
+}
+
+/// Whether users' writes are blocked now; nothing where this user may not know it (the role
+/// `clusterMonitor` lets it).
+///
+/// # Errors
+/// When the source does not answer.
+pub async fn is_set(source: &Endpoint) -> Result<Option<bool>> {
+    // Where servers keep it: on a replica set each, on a sharded cluster the config servers.
+    let find = doc! {
+        "find": "user_writes_critical_sections", "filter": {"blockUserWrites": true}, "limit": 1,
+        "singleBatch": true,
+    };
+    match source.run("config", find).await {
+        Ok(reply) => {
+            let batch =
+                reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
+            Ok(batch.ok().map(|batch| !batch.is_empty()))
+        }
+        Err(Error::Server { cause, .. }) if code(&cause) == Some(13) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn forbidden() -> Error {
+    Error::precondition(
+        "the source's user may not block writes",
+        "connect with a user that has the action setUserWriteBlockMode on the cluster (the role \
+         hostManager or restore), or stop the writers yourself and use --block none",
+    )
 }
 
 /// Blocks the writes of the source's users. Blocking twice changes nothing.
@@ -59,11 +95,7 @@ async fn command(source: &Endpoint, is_blocked: bool) -> Result<()> {
     let command: Document = doc! {"setUserWriteBlockMode": 1, "global": is_blocked};
     match source.run("admin", command).await {
         Ok(_) => Ok(()),
-        Err(Error::Server { cause, .. }) if code(&cause) == Some(13) => Err(Error::precondition(
-            "the source's user may not block writes",
-            "connect with a user that has the action setUserWriteBlockMode on the cluster (the \
-             role hostManager or restore), or stop the writers yourself and use --block none",
-        )),
+        Err(Error::Server { cause, .. }) if code(&cause) == Some(13) => Err(forbidden()),
         Err(error) => Err(error),
     }
 }

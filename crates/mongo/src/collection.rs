@@ -5,9 +5,10 @@
 
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
+use imago_job::ownership::Ownership;
 use serde::{Deserialize, Serialize};
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, answer};
 use crate::error::{Error, Result, code};
 use crate::namespace::{Namespace, is_servers_own};
 
@@ -21,6 +22,9 @@ pub struct Handle {
     /// Whether writes pass the collection's validator: what the source holds is copied even where
     /// it predates the validator.
     pub bypass_validation: bool,
+    /// For the destination of a job: documents are written only while the job is certainly this
+    /// process's ([`crate::copy::WRITE_WITHIN`]).
+    pub owner: Option<Ownership>,
 }
 
 /// What a name stands for.
@@ -82,7 +86,7 @@ impl Handle {
     /// The collection `ns` of `endpoint`.
     #[must_use]
     pub fn new(endpoint: Endpoint, ns: Namespace) -> Self {
-        Self { endpoint, ns, bypass_validation: false }
+        Self { endpoint, ns, bypass_validation: false, owner: None }
     }
 
     /// What the collection is, or nothing if there is none.
@@ -108,13 +112,13 @@ impl Handle {
         let db = self.endpoint.client().database(&self.ns.db);
         let command = doc! {"listIndexes": &self.ns.coll, "cursor": {"batchSize": 1000}};
         let doing = || format!("listIndexes of {}", self.ns);
-        let cursor = match db.run_cursor_command(command).await {
-            Ok(cursor) => cursor,
+        let listed = async { db.run_cursor_command(command).await?.try_collect().await };
+        let listed: mongodb::error::Result<Vec<Document>> = answer(&doing(), listed).await?;
+        let mut indexes = match listed {
+            Ok(indexes) => indexes,
             Err(error) if code(&error) == Some(26) => return Ok(Vec::new()),
             Err(error) => return Err(Error::server(doing(), error)),
         };
-        let mut indexes: Vec<Document> =
-            cursor.try_collect().await.map_err(|error| Error::server(doing(), error))?;
         for index in &mut indexes {
             for server_own in ["v", "ns", "background", "clustered"] {
                 index.remove(server_own);
@@ -132,12 +136,12 @@ impl Handle {
         if !self.endpoint.is_sharded() {
             return Ok(None);
         }
-        let config = self.endpoint.client().database("config");
-        let found = config
-            .collection::<Document>("collections")
-            .find_one(doc! {"_id": self.ns.to_string(), "dropped": {"$ne": true}})
-            .await
-            .map_err(|error| Error::server("reading config.collections", error))?;
+        let doing = "reading config.collections";
+        let collections =
+            self.endpoint.client().database("config").collection::<Document>("collections");
+        let filter = doc! {"_id": self.ns.to_string(), "dropped": {"$ne": true}};
+        let found = answer(doing, collections.find_one(filter).into_future()).await?;
+        let found = found.map_err(|error| Error::server(doing, error))?;
         Ok(found.and_then(|found| found.get_document("key").ok().cloned()))
     }
 
@@ -156,12 +160,11 @@ impl Handle {
     /// When the server does not answer.
     pub async fn is_empty(&self) -> Result<bool> {
         let db = self.endpoint.client().database(&self.ns.db);
-        let found = db
-            .collection::<bson::RawDocumentBuf>(&self.ns.coll)
-            .find_one(doc! {})
-            .projection(doc! {"_id": 1})
-            .await
-            .map_err(|error| Error::server(format!("find on {}", self.ns), error))?;
+        let doing = format!("find on {}", self.ns);
+        let documents = db.collection::<bson::RawDocumentBuf>(&self.ns.coll);
+        let found = documents.find_one(doc! {}).projection(doc! {"_id": 1});
+        let found = answer(&doing, found.into_future()).await?;
+        let found = found.map_err(|error| Error::server(doing, error))?;
         Ok(found.is_none())
     }
 
@@ -231,11 +234,9 @@ pub struct Listed {
 /// # Errors
 /// When the server does not answer or refuses to say.
 pub async fn list_all(endpoint: &Endpoint) -> Result<Vec<Listed>> {
-    let names = endpoint
-        .client()
-        .list_database_names()
-        .await
-        .map_err(|error| Error::server("listDatabases", error))?;
+    let names = endpoint.client().list_database_names().into_future();
+    let names = answer("listDatabases", names).await?;
+    let names = names.map_err(|error| Error::server("listDatabases", error))?;
     let mut all = Vec::new();
     for db in names {
         let found = listed(endpoint, &db, doc! {}).await?;
@@ -248,10 +249,10 @@ pub async fn list_all(endpoint: &Endpoint) -> Result<Vec<Listed>> {
 async fn listed(endpoint: &Endpoint, db: &str, filter: Document) -> Result<Vec<Listed>> {
     let doing = || format!("listCollections of {db}");
     let command = doc! {"listCollections": 1, "filter": filter, "cursor": {"batchSize": 10_000}};
-    let cursor = endpoint.client().database(db).run_cursor_command(command).await;
-    let cursor = cursor.map_err(|error| Error::server(doing(), error))?;
-    let raw: Vec<Document> =
-        cursor.try_collect().await.map_err(|error| Error::server(doing(), error))?;
+    let database = endpoint.client().database(db);
+    let listed = async { database.run_cursor_command(command).await?.try_collect().await };
+    let listed: mongodb::error::Result<Vec<Document>> = answer(&doing(), listed).await?;
+    let raw = listed.map_err(|error| Error::server(doing(), error))?;
     let parsed = raw.into_iter().map(|entry| {
         let name = entry.get_str("name").map_err(|e| Error::malformed(doing(), e))?;
         let kind = match entry.get_str("type") {

@@ -115,7 +115,9 @@ pub async fn converge(
         }
         if !absent.is_empty() {
             tally.deleted += absent.len() as u64;
-            remove(&pair.destination, absent.into_iter()).await?;
+            // What the filter leaves out at the source may be another's at the destination.
+            let only = pair.filter.as_ref().filter(|_| pair.has_foreign);
+            remove(&pair.destination, absent.into_iter(), only).await?;
         }
     }
     Ok(tally)
@@ -163,21 +165,27 @@ pub fn read_concern(at: ReadAt) -> RawDocumentBuf {
     }
 }
 
-async fn find(pair: &Pair, ids: impl Iterator<Item = &Id>, at: ReadAt) -> Result<RawBatchCursor> {
+fn named<'a>(ids: impl Iterator<Item = &'a Id>) -> RawDocumentBuf {
     let mut array = RawArrayBuf::new();
     for id in ids {
         array.push(id.as_raw());
     }
-    let mut filter = rawdoc! {"_id": {"$in": array}};
-    if let Some(only) = &pair.filter {
-        let only = RawDocumentBuf::try_from(only).map_err(|e| {
-            Error::usage(format!("the filter cannot be encoded: {e}"), "simplify it")
-        })?;
-        let mut both = RawArrayBuf::new();
-        both.push(filter);
-        both.push(only);
-        filter = rawdoc! {"$and": both};
-    }
+    rawdoc! {"_id": {"$in": array}}
+}
+
+/// What matches `filter` and, if there is one, `only`.
+fn narrowed(filter: RawDocumentBuf, only: Option<&Document>) -> Result<RawDocumentBuf> {
+    let Some(only) = only else { return Ok(filter) };
+    let only = RawDocumentBuf::try_from(only)
+        .map_err(|e| Error::usage(format!("the filter cannot be encoded: {e}"), "simplify it"))?;
+    let mut both = RawArrayBuf::new();
+    both.push(filter);
+    both.push(only);
+    Ok(rawdoc! {"$and": both})
+}
+
+async fn find(pair: &Pair, ids: impl Iterator<Item = &Id>, at: ReadAt) -> Result<RawBatchCursor> {
+    let filter = narrowed(named(ids), pair.filter.as_ref())?;
     let command = rawdoc! {
         "find": pair.source.ns.coll.as_str(),
         "filter": filter,
@@ -200,6 +208,10 @@ async fn put(
     let placed = placed(pair, found).await?;
     let (mut inserts, mut replaces, mut moves) = (Vec::new(), Vec::new(), Vec::new());
     for found in found {
+        if !form(found.raw).inserts {
+            moves.push(found);
+            continue;
+        }
         let is_new = match &placed {
             None => is_fresh(&found.id),
             Some(placed) => match placed.get(&found.id) {
@@ -211,10 +223,10 @@ async fn put(
                 }
             },
         };
-        if is_new && form(found.raw).inserts { inserts.push(found) } else { replaces.push(found) }
+        if is_new { inserts.push(found) } else { replaces.push(found) }
     }
     if !moves.is_empty() {
-        remove(to, moves.iter().map(|found| &found.id)).await?;
+        remove(to, moves.iter().map(|found| &found.id), None).await?;
         for found in moves {
             if form(found.raw).inserts { inserts.push(found) } else { replaces.push(found) }
         }
@@ -254,10 +266,10 @@ async fn settle(
     let to = &pair.destination;
     for _ in 0..DISPLACE_ATTEMPTS_MAX {
         match error.code {
-            IMMUTABLE_FIELD => remove(to, std::iter::once(&found.id)).await?,
+            IMMUTABLE_FIELD => remove(to, std::iter::once(&found.id), None).await?,
             DUPLICATE_KEY if error.is_duplicate_id() => {
                 // Another shard holds it: the statement was sent by the new key.
-                remove(to, std::iter::once(&found.id)).await?;
+                remove(to, std::iter::once(&found.id), None).await?;
             }
             DUPLICATE_KEY => displace(pair, found, &error, stale).await?,
             _ => return Err(refusal(pair, found, &error)),
@@ -352,22 +364,24 @@ fn refusal(pair: &Pair, found: &Found<'_>, error: &WriteError) -> Error {
     }
 }
 
-/// Deletes documents by `_id`, wherever they lie.
-async fn remove(to: &Handle, ids: impl Iterator<Item = &Id>) -> Result<()> {
+/// Makes room for documents that can only be written where none is.
+pub(crate) async fn make_room(to: &Handle, found: &[&Found<'_>]) -> Result<()> {
+    let only_new: Vec<&Id> =
+        found.iter().filter(|found| !form(found.raw).inserts).map(|found| &found.id).collect();
+    if only_new.is_empty() { Ok(()) } else { remove(to, only_new.into_iter(), None).await }
+}
+
+/// Deletes documents by `_id`, wherever they lie; with `only`, those of them that match it.
+async fn remove(
+    to: &Handle,
+    ids: impl Iterator<Item = &Id>,
+    only: Option<&Document>,
+) -> Result<()> {
+    let ids: Vec<&Id> = ids.collect();
     let mut statements = Vec::new();
-    let mut group = RawArrayBuf::new();
-    let mut len = 0;
-    for id in ids {
-        group.push(id.as_raw());
-        len += 1;
-        if len == IDS_MAX {
-            let ids = std::mem::take(&mut group);
-            statements.push(rawdoc! {"q": {"_id": {"$in": ids}}, "limit": 0});
-            len = 0;
-        }
-    }
-    if len > 0 {
-        statements.push(rawdoc! {"q": {"_id": {"$in": group}}, "limit": 0});
+    for group in ids.chunks(IDS_MAX) {
+        let q = narrowed(named(group.iter().copied()), only)?;
+        statements.push(rawdoc! {"q": q, "limit": 0});
     }
     let written = write::delete(to, &statements).await?;
     match written.errors.into_iter().next() {
@@ -382,7 +396,8 @@ async fn remove(to: &Handle, ids: impl Iterator<Item = &Id>) -> Result<()> {
 /// Which writes keep a document as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
-    /// A plain insert does.
+    /// A plain insert does. If not, only the upsert of a [`replacement`] does, and only where no
+    /// document is yet: a server that changes a zero timestamp at the top puts its own time in.
     pub inserts: bool,
     /// A plain replacement does.
     pub replaces: bool,
@@ -410,6 +425,9 @@ pub(crate) fn form(raw: &RawDocument) -> Form {
     form
 }
 
+/// Larger documents are replaced as a whole where that keeps them as they are.
+const DIFF_BYTES_MAX: usize = 256 * 1024;
+
 fn replacement(found: &Found<'_>, shard_key: &[String]) -> RawDocumentBuf {
     let mut q = RawDocumentBuf::new();
     match found.id.as_raw() {
@@ -422,9 +440,11 @@ fn replacement(found: &Found<'_>, shard_key: &[String]) -> RawDocumentBuf {
     }
     let mut statement = RawDocumentBuf::new();
     statement.append(cstr!("q"), q);
-    if form(found.raw).replaces {
+    if form(found.raw).replaces && found.raw.as_bytes().len() > DIFF_BYTES_MAX {
         statement.append(cstr!("u"), RawBsonRef::Document(found.raw));
     } else {
+        // As a pipeline it leaves only the difference in the destination's oplog, and nothing when
+        // there is none.
         let literal = rawdoc! {"$literal": RawBsonRef::Document(found.raw)};
         let mut pipeline = RawArrayBuf::new();
         pipeline.push(rawdoc! {"$replaceWith": literal});

@@ -15,23 +15,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bson::{Document, RawDocumentBuf, Timestamp, doc};
+use bson::{RawDocumentBuf, Timestamp, doc};
 use imago_job::control::{Control, Stop};
 use imago_job::eta::Meter;
 use imago_job::event::Progress;
 use imago_job::id::JobId;
-use imago_job::journal::{Journal, JournalError};
-use imago_job::record::{Limits, Record, Requested};
-use imago_job::reporter::Events;
+use imago_job::journal::Journal;
+use imago_job::record::{Limits, Record};
 use imago_job::retry::retry;
-use imago_job::run::{Ending, Pace, Run, RunError};
+use imago_job::run::{Ending, Run};
+use imago_plan::ledger::SliceState;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::changes::Start;
-use crate::collection::{Definition, Handle};
+use crate::collection::Definition;
 use crate::converge::Pair;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
@@ -43,7 +42,13 @@ use crate::preflight::{self, Plan};
 pub use crate::prepare::SLICE_BYTES;
 use crate::prepare::prepare;
 use crate::snapshot::{Counters, PATIENCE, Worker, count_filtered};
-use crate::structure::{build, is_unique, modify_index, modify_options, name_of};
+
+mod claim;
+mod help;
+mod structure;
+
+pub use claim::{WRITE_WITHIN, claim, pace, take_over};
+pub use help::help;
 
 /// The kind of a copy's record.
 pub const KIND: &str = "copy";
@@ -63,9 +68,45 @@ pub struct State {
     /// with the job lifts the block first.
     #[serde(default)]
     pub is_blocked: bool,
+    /// The names of each collection's indexes at the source when they were last followed, once they
+    /// are built: one of these that the source no longer has is dropped, also when it went while
+    /// nobody worked at the job. Others at the destination are not the job's.
+    #[serde(default)]
+    pub followed_indexes: Vec<Vec<String>>,
+    /// Whether the hook that moves the clients was begun, and nobody has written down how it ended:
+    /// then nobody knows at which cluster the clients are.
+    #[serde(default)]
+    pub hook_begun: bool,
+    /// In a job that leads back: whether the destination, which is the old cluster, refuses its
+    /// users' writes while it follows. Whoever goes on with the job sees to it that it does.
+    #[serde(default)]
+    pub is_destination_blocked: bool,
     /// The job that keeps the old cluster following the new one, once cut over with `--reverse`.
     #[serde(default)]
     pub reverse_job: Option<JobId>,
+}
+
+impl State {
+    /// Refuses to go on while nobody knows where the clients are.
+    ///
+    /// # Errors
+    /// A precondition that says how to tell it.
+    pub fn refuse_undecided(&self, id: &JobId) -> Result<()> {
+        if !self.hook_begun {
+            return Ok(());
+        }
+        Err(Error::precondition(
+            format!(
+                "a cut-over of job {id} died while its hook ran, so clients may be at either \
+                 cluster"
+            ),
+            format!(
+                "find out where they are, then: `imago cutover {id} --clients-at source` lifts the \
+                 block and the job can go on; `imago cutover {id} --clients-at destination` says \
+                 that it is cut over"
+            ),
+        ))
+    }
 }
 
 /// What a process needs to work at a copy.
@@ -106,12 +147,6 @@ const CAUGHT_UP_MS: u64 = 1_000;
 const REPORT_EVERY: Duration = Duration::from_millis(250);
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 
-/// How long an owner must be silent before its job is taken over: its last write has then ended.
-#[must_use]
-pub fn pace() -> Pace {
-    Pace { heartbeat: Duration::from_secs(1), stale_after: WRITE_TIME_MAX + Duration::from_secs(2) }
-}
-
 /// Keeps a planned job; nothing else is written.
 ///
 /// # Errors
@@ -144,47 +179,6 @@ pub fn state_of(record: &Record) -> Result<State> {
         .map_err(|e| Error::malformed("the job's state", e))
 }
 
-/// Claims a job. An owner that died is waited for until its last write has certainly ended.
-///
-/// # Errors
-/// When another process is at work, or the destination does not answer.
-pub async fn claim(
-    clusters: &Clusters,
-    id: &JobId,
-    process: &str,
-    events: &Events,
-    interrupted: &CancellationToken,
-) -> Result<Run> {
-    let journal: Arc<dyn Journal> = Arc::new(MongoJournal::new(clusters.destination.clone()));
-    let before = journal.load(id).await?;
-    let deadline = Instant::now() + pace().stale_after + Duration::from_secs(3);
-    let beat = before.owner.as_ref().map(|owner| owner.heartbeat_at_ms);
-    loop {
-        let (journal, cancel) = (Arc::clone(&journal), interrupted.clone());
-        match Run::begin(journal, id, process, pace(), events, cancel).await {
-            Ok(run) => return Ok(run),
-            Err(RunError::Journal(owned @ JournalError::Owned { .. })) => {
-                let MongoOwner { beats } = owner_of(clusters, id).await?;
-                // An owner that still beats is alive: it is not waited for.
-                if beats != beat || Instant::now() > deadline {
-                    return Err(owned.into());
-                }
-                tokio::time::sleep(Duration::from_millis(500)).await;
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-struct MongoOwner {
-    beats: Option<u64>,
-}
-
-async fn owner_of(clusters: &Clusters, id: &JobId) -> Result<MongoOwner> {
-    let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
-    Ok(MongoOwner { beats: record.owner.map(|owner| owner.heartbeat_at_ms) })
-}
-
 /// Works at a claimed copy until it is done, interrupted or failed, and says so in its record.
 ///
 /// # Errors
@@ -203,6 +197,16 @@ pub async fn run(clusters: &Clusters, run: Run, options: &Options) -> Result<()>
 
 async fn work(clusters: &Clusters, run: &Run, options: &Options) -> Result<()> {
     let mut copy = Copying::begin(clusters, run, options).await?;
+    match Box::pin(phases(&mut copy, run, options)).await {
+        Ok(()) => copy.end().await,
+        Err(error) => {
+            copy.quiesce().await;
+            Err(error)
+        }
+    }
+}
+
+async fn phases(copy: &mut Copying<'_>, run: &Run, options: &Options) -> Result<()> {
     if !copy.lead.is_copied() {
         run.enter("copy").await?;
         copy.copy_bulk(options).await?;
@@ -212,8 +216,7 @@ async fn work(clusters: &Clusters, run: &Run, options: &Options) -> Result<()> {
         copy.build_indexes().await?;
     }
     run.enter("follow").await?;
-    copy.follow(options.until).await?;
-    copy.end().await
+    copy.follow(options.until).await
 }
 
 /// A copy that this process leads.
@@ -229,6 +232,7 @@ pub struct Copying<'a> {
     definitions: Arc<Vec<Definition>>,
     leases: Leases,
     counters: Arc<Counters>,
+    workers: JoinSet<Result<()>>,
     /// The lead.
     pub lead: Lead,
     total: (u64, u64),
@@ -236,6 +240,8 @@ pub struct Copying<'a> {
     meter: Meter,
     reported: Instant,
     saved: Instant,
+    /// A save of the checkpoint that is under way: the lead does not wait for it.
+    saving: Option<AbortOnDropHandle<Result<()>>>,
     began: Instant,
     applied: Applied,
     _watches: Vec<AbortOnDropHandle<()>>,
@@ -249,6 +255,7 @@ impl<'a> Copying<'a> {
     pub async fn begin(clusters: &'a Clusters, run: &'a Run, options: &Options) -> Result<Self> {
         let plan = plan_of(run.record())?;
         let mut state = state_of(run.record())?;
+        state.refuse_undecided(&run.record().id)?;
         let job = run.record().id.clone();
         let owner = format!("{job}/{}/{}", run.epoch(), options.process);
         let leases = Leases::new(clusters.destination.clone(), job.clone(), owner);
@@ -256,6 +263,11 @@ impl<'a> Copying<'a> {
             crate::block::lift(&clusters.source).await?;
             state.is_blocked = false;
             save(run, &state).await?;
+        }
+        if state.is_destination_blocked {
+            // A cut-over back may have lifted it and died.
+            let block = || crate::block::set(&clusters.destination);
+            patiently("block the old cluster's writes", run.control(), block).await?;
         }
         if state.t0.is_none() {
             run.enter("prepare").await?;
@@ -269,7 +281,10 @@ impl<'a> Copying<'a> {
         }
         let look = || preflight::pairs(&plan, &clusters.source, &clusters.destination);
         let found = patiently("look at the collections", run.control(), look).await?;
-        let (pairs, definitions): (Vec<Pair>, Vec<Definition>) = found.into_iter().unzip();
+        let (mut pairs, definitions): (Vec<Pair>, Vec<Definition>) = found.into_iter().unzip();
+        for pair in &mut pairs {
+            pair.destination.owner = Some(run.ownership());
+        }
         let (pairs, definitions) = (Arc::new(pairs), Arc::new(definitions));
         let counters = Arc::new(Counters::default());
         let look = || leases.states_after(None);
@@ -278,17 +293,13 @@ impl<'a> Copying<'a> {
             seen.iter().map(|sighting| sighting.documents).sum(),
             seen.iter().map(|sighting| sighting.bytes).sum(),
         );
-        let mut total = (0, 0);
-        for (pair, planned) in pairs.iter().zip(&plan.collections) {
-            let documents = if pair.filter.is_some() {
-                let count = || count_filtered(pair);
-                patiently("count what the filter matches", run.control(), count).await?
-            } else {
-                planned.size.documents
-            };
-            total.0 += documents;
-            total.1 += planned.size.bytes * documents / planned.size.documents.max(1);
-        }
+        let is_copied = seen.iter().all(|sighting| sighting.state == SliceState::Copied);
+        let total = if is_copied {
+            copied_before
+        } else {
+            let count = || expected(&plan, &pairs);
+            patiently("count what is to be copied", run.control(), count).await?
+        };
         let lead = Lead::begin(Parts {
             source: clusters.source.clone(),
             pairs: Arc::clone(&pairs),
@@ -319,12 +330,14 @@ impl<'a> Copying<'a> {
             definitions,
             leases,
             counters,
+            workers: JoinSet::new(),
             lead,
             total,
             copied_before,
             meter: Meter::new(5_000),
             reported: now,
             saved: now,
+            saving: None,
             began: now,
         })
     }
@@ -341,69 +354,17 @@ impl<'a> Copying<'a> {
             control: self.run.control().clone(),
             counters: Arc::clone(&self.counters),
         };
-        let mut workers = JoinSet::new();
         for _ in 0..options.workers {
             let worker = worker.clone();
-            workers.spawn(async move { Box::pin(worker.run()).await });
+            self.workers.spawn(async move { Box::pin(worker.run()).await });
         }
         while !self.lead.is_copied() {
             self.step().await?;
-            while let Some(ended) = workers.try_join_next() {
+            while let Some(ended) = self.workers.try_join_next() {
                 ended.expect("a worker neither panics nor is aborted")?;
             }
         }
         Ok(())
-    }
-
-    /// Builds the indexes of every collection, and defines the views.
-    ///
-    /// # Errors
-    /// What ends the job, a unique index that the source's own documents break included.
-    pub async fn build_indexes(&mut self) -> Result<()> {
-        let (mut plain, mut unique) = (Vec::new(), Vec::new());
-        for (pair, definition) in self.pairs.iter().zip(self.definitions.iter()) {
-            let look = || pair.destination.indexes();
-            let have = patiently("look at the indexes", self.run.control(), look).await?;
-            let missing =
-                |index: &&Document| !have.iter().any(|have| name_of(have) == name_of(index));
-            let missing = definition.indexes.iter().filter(missing).cloned();
-            let (of_unique, of_plain): (Vec<_>, Vec<_>) = missing.partition(is_unique);
-            plain.push((pair.destination.clone(), of_plain));
-            unique.push((pair.destination.clone(), of_unique));
-        }
-        // Changes go on being applied while these are built.
-        let mut builds = JoinSet::new();
-        let control = self.run.control().clone();
-        builds.spawn(async move { build(&plain, &control).await });
-        loop {
-            self.step().await?;
-            if let Some(built) = builds.try_join_next() {
-                built.expect("a build neither panics nor is aborted")?;
-                break;
-            }
-        }
-        if unique.iter().any(|(_, indexes)| !indexes.is_empty()) {
-            self.lead.settle().await?;
-            build(&unique, self.run.control()).await?;
-            self.lead.go_on()?;
-        }
-        for view in &self.plan.views {
-            let from = Handle::new(self.clusters.source.clone(), view.from.clone());
-            let to = Handle::new(self.clusters.destination.clone(), view.to.clone());
-            if let (Some(definition), None) = (from.definition().await?, to.definition().await?) {
-                to.create(&definition.options).await?;
-            }
-        }
-        // The checkpoint may be past what was seen of indexes and options so far: all of it is
-        // followed before a successor would think that it was.
-        let seen = self.lead.take_structure();
-        for ns in 0..self.pairs.len() {
-            if self.plan.collections[ns].creates || seen.iter().any(|(of, _)| *of == ns) {
-                self.match_structure(ns).await?;
-            }
-        }
-        self.state.is_indexed = true;
-        self.save().await
     }
 
     /// Applies changes until `until`.
@@ -437,61 +398,41 @@ impl<'a> Copying<'a> {
         if self.reported.elapsed() > REPORT_EVERY {
             self.report();
         }
-        if self.saved.elapsed() > SAVE_EVERY {
-            self.save().await?;
+        if self.saving.as_ref().is_some_and(AbortOnDropHandle::is_finished) {
+            self.end_save().await?;
+        }
+        if self.saving.is_none() && self.saved.elapsed() > SAVE_EVERY {
+            self.begin_save();
         }
         Ok(())
     }
 
-    async fn follow_structure(&mut self, ns: usize, what: &str) -> Result<()> {
-        self.run.reporter().decision(
-            format!("indexes and options of {} follow the source", self.pairs[ns].destination.ns),
-            format!("the source reported {what}"),
-        );
-        self.match_structure(ns).await
+    /// Saves beside the lead: a save waits for the destination's majority, and changes should not.
+    fn begin_save(&mut self) {
+        self.saved = Instant::now();
+        if !self.note_checkpoint() {
+            return;
+        }
+        let (run, state) = (self.run.clone(), self.state.clone());
+        let saving = tokio::spawn(async move { save(&run, &state).await });
+        self.saving = Some(AbortOnDropHandle::new(saving));
     }
 
-    /// Makes indexes and options of a collection what they are at the source now.
-    async fn match_structure(&mut self, ns: usize) -> Result<()> {
-        let (from, to) = (self.pairs[ns].source.clone(), self.pairs[ns].destination.clone());
-        let Some(wanted) = from.definition().await? else { return Ok(()) };
-        let had = &self.definitions[ns];
-        let have = to.indexes().await?;
-        for gone in have.iter().filter(|have| {
-            let named = |index: &&Document| name_of(index) == name_of(have);
-            had.indexes.iter().any(|index| named(&index))
-                && !wanted.indexes.iter().any(|index| named(&index))
-        }) {
-            to.drop_index(name_of(gone)).await?;
+    /// Waits for the save under way, if there is one: an older state must not reach the record
+    /// after a newer one.
+    async fn end_save(&mut self) -> Result<()> {
+        match self.saving.take() {
+            Some(saving) => saving.await.expect("a save neither panics nor is aborted"),
+            None => Ok(()),
         }
-        for index in &wanted.indexes {
-            match have.iter().find(|have| name_of(have) == name_of(index)) {
-                Some(same) if same == index => {}
-                Some(_) => modify_index(&to, index).await?,
-                None if is_unique(index) => {
-                    self.lead.settle().await?;
-                    to.create_indexes(std::slice::from_ref(index)).await?;
-                    self.lead.go_on()?;
-                }
-                None => to.create_indexes(std::slice::from_ref(index)).await?,
-            }
-        }
-        // What a resumed job knows of the source may be as new as `wanted`: where the options are
-        // the job's own making, those that the destination has are the ones to change.
-        let mut had = had.options.clone();
-        if self.plan.collections[ns].creates
-            && let Some(made) = to.definition().await?
-        {
-            had = made.options;
-        }
-        if wanted.is_validated() && !to.bypass_validation {
-            self.pairs = self.lead.bypass_validation(ns).await?;
-        }
-        modify_options(&to, &had, &wanted.options).await?;
-        let mut definitions = (*self.definitions).clone();
-        definitions[ns] = wanted;
-        self.definitions = Arc::new(definitions);
-        Ok(())
+    }
+
+    /// Takes the lead's checkpoint over into the state; false when there is none yet.
+    fn note_checkpoint(&mut self) -> bool {
+        let Some(checkpoint) = self.lead.checkpoint() else { return false };
+        note(&mut self.state, &checkpoint);
+        self.applied.store(checkpoint.time.time, Ordering::Relaxed);
+        true
     }
 
     /// The source's time now.
@@ -513,13 +454,26 @@ impl<'a> Copying<'a> {
     /// # Errors
     /// When the job was taken over, or the destination stays away.
     pub async fn save(&mut self) -> Result<()> {
-        if let Some(checkpoint) = self.lead.checkpoint() {
-            note(&mut self.state, &checkpoint);
-            self.applied.store(checkpoint.time.time, Ordering::Relaxed);
-            save(self.run, &self.state).await?;
-        }
+        self.end_save().await?;
+        self.note_checkpoint();
+        save(self.run, &self.state).await?;
         self.saved = Instant::now();
         Ok(())
+    }
+
+    /// Ends everything that this process still does at the copy, and returns when none of its
+    /// writes can be under way any more: its successor may begin at once. A server that does not
+    /// answer ends each write by itself, after [`WRITE_TIME_MAX`].
+    pub async fn quiesce(&mut self) {
+        self.run.control().stop(Stop::Interrupted);
+        let ended = async {
+            while self.workers.join_next().await.is_some() {}
+            self.lead.quiesce().await;
+        };
+        let bound = WRITE_TIME_MAX + Duration::from_secs(1);
+        if tokio::time::timeout(bound, ended).await.is_err() {
+            tracing::debug!("writes were left to the server's own limit");
+        }
     }
 
     /// Ends the lead and keeps its last checkpoint.
@@ -528,6 +482,7 @@ impl<'a> Copying<'a> {
     /// When a round in progress failed, or the job was taken over.
     pub async fn end(mut self) -> Result<()> {
         self.report();
+        self.end_save().await?;
         if let Some(checkpoint) = self.lead.end().await? {
             note(&mut self.state, &checkpoint);
             save(self.run, &self.state).await?;
@@ -577,6 +532,20 @@ impl<'a> Copying<'a> {
     }
 }
 
+/// About how many documents and bytes there are to copy.
+async fn expected(plan: &Plan, pairs: &[Pair]) -> Result<(u64, u64)> {
+    let mut total = (0, 0);
+    for (pair, planned) in pairs.iter().zip(&plan.collections) {
+        let documents = match pair.filter {
+            Some(_) => count_filtered(pair).await?,
+            None => planned.size.documents,
+        };
+        total.0 += documents;
+        total.1 += planned.size.bytes * documents / planned.size.documents.max(1);
+    }
+    Ok(total)
+}
+
 #[expect(clippy::cast_precision_loss, reason = "a rate to look at")]
 fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
@@ -612,66 +581,4 @@ pub(crate) async fn patiently<T, F: Future<Output = Result<T>>>(
 ) -> Result<T> {
     let tried = retry(what, &PATIENCE, control, Error::is_transient, |_| Box::pin(attempt()));
     Ok(tried.await?)
-}
-
-/// Copies slices of a job that another process leads, until none is left.
-///
-/// # Errors
-/// What ends the work; the job goes on without this process.
-pub async fn help(
-    clusters: &Clusters,
-    id: &JobId,
-    workers: usize,
-    control: Control,
-    process: &str,
-) -> Result<(u64, u64)> {
-    let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
-    let plan = plan_of(&record)?;
-    if state_of(&record)?.t0.is_none() {
-        return Err(Error::precondition(
-            format!("job {id} is not prepared yet"),
-            "wait until it is in its phase `copy`",
-        ));
-    }
-    let found = preflight::pairs(&plan, &clusters.source, &clusters.destination).await?;
-    let (pairs, definitions): (Vec<Pair>, Vec<Definition>) = found.into_iter().unzip();
-    let counters = Arc::new(Counters::default());
-    let worker = Worker {
-        pairs: Arc::new(pairs),
-        definitions: Arc::new(definitions),
-        leases: Leases::new(clusters.destination.clone(), id.clone(), format!("worker/{process}")),
-        control: control.clone(),
-        counters: Arc::clone(&counters),
-    };
-    let journal = MongoJournal::new(clusters.destination.clone());
-    obey(&journal, id, &control).await?;
-    let obedience = (id.clone(), control);
-    let _obedience = AbortOnDropHandle::new(tokio::spawn(async move {
-        let (id, control) = obedience;
-        loop {
-            tokio::time::sleep(pace().heartbeat).await;
-            // An unreachable destination is for the workers to find, who wait for it.
-            if let Err(error) = obey(&journal, &id, &control).await {
-                tracing::debug!(%error, "the job's requests could not be read");
-            }
-        }
-    }));
-    let mut all = JoinSet::new();
-    for _ in 0..workers {
-        let worker = worker.clone();
-        all.spawn(async move { Box::pin(worker.run()).await });
-    }
-    while let Some(ended) = all.join_next().await {
-        ended.expect("a worker neither panics nor is aborted")?;
-    }
-    Ok(crate::lead::copied(&counters))
-}
-
-/// Does what the operator asks of the job: whoever helps is paced, paused and ended with it.
-async fn obey(journal: &MongoJournal, id: &JobId, control: &Control) -> Result<()> {
-    let record = journal.load(id).await?;
-    control.throttle().set(record.limits).map_err(JournalError::from)?;
-    let ended = record.state.is_final();
-    control.request(if ended { Requested::Cancel } else { record.control });
-    Ok(())
 }

@@ -9,35 +9,33 @@
 //!
 //! Invariants:
 //! - Before anything is blocked, the record says so: whoever goes on with the job lifts the block
-//!   first. If steps 4–6 fail or take too long, the block is lifted and the job still follows.
-//! - Once the hook has begun, nothing of the source is applied to the destination.
+//!   first. If steps 4–6 fail or take too long, the block is lifted and the job can go on. A block
+//!   that somebody else set is left alone.
+//! - Once the hook has begun, nothing of the source is applied to the destination: not by this
+//!   process, and if it dies, by no other until an operator has said where the clients are.
 //! - With `reverse`, the old cluster follows the new one from a time before the hook, so that going
 //!   back loses nothing that was written since.
 
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use bson::Timestamp;
 use imago_job::event::Body;
 use imago_job::id::JobId;
-use imago_job::journal::{Journal, Request};
-use imago_job::record::{Record, Requested};
+use imago_job::journal::Journal;
 use imago_job::reporter::Events;
 use imago_job::run::{Ending, Run};
-use imago_job::state::State as JobState;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::block;
-use crate::copy::{
-    self, Clusters, Copying, KIND, Options, SLICE_BYTES, State, Until, plan_of, state_of,
-};
+use crate::copy::{self, Clusters, Copying, Options, SLICE_BYTES, State, Until, state_of};
 use crate::error::{Error, Result};
 use crate::journal::MongoJournal;
-use crate::leases::{Leases, Slice};
-use crate::order::Id;
-use crate::preflight::Plan;
-use crate::verify::{Mode, Report, Retries, Spec, Unwatched, verify};
+
+mod check;
+mod reverse;
+
+pub use reverse::{reverse_of, reversed};
 
 /// How writes are kept from the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +61,17 @@ pub struct How {
     pub last_changes: usize,
     /// How many documents are compared before it.
     pub sample: u64,
+    /// Whether collections that the source got since the job was planned may be left behind.
+    pub ignore_new: bool,
+}
+
+/// Where the clients are, after a cut-over that died while its hook ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientsAt {
+    /// Where they were before it.
+    Source,
+    /// Where the hook was to send them.
+    Destination,
 }
 
 /// What came of it.
@@ -86,42 +95,64 @@ pub struct Outcome {
 
 /// The drain must not wait for a change that the block keeps from coming.
 const AWAIT_MAX: Duration = Duration::from_millis(20);
-const HAND_OVER_WITHIN: Duration = Duration::from_secs(30);
 /// The destination is caught up before anything is blocked.
 const LAG_MS_MAX: u64 = 500;
 const CATCH_UP_WITHIN: Duration = Duration::from_secs(600);
 
-/// Asks whoever leads the job to let go of it, and claims it.
+/// Looks whether the job may be cut over at all, then takes it over from whoever leads it.
 ///
 /// # Errors
-/// When the owner neither lets go nor falls silent.
+/// A precondition that can be told without disturbing anybody; as [`copy::take_over`].
 pub async fn take_over(
     clusters: &Clusters,
     id: &JobId,
+    how: &How,
     process: &str,
     events: &Events,
     interrupted: &CancellationToken,
 ) -> Result<Run> {
-    let journal = MongoJournal::new(clusters.destination.clone());
-    let record = journal.load(id).await?;
-    if record.owner.is_some() {
-        journal.request(id, &Request::Control(Requested::HandOver)).await?;
-        let deadline = Instant::now() + HAND_OVER_WITHIN;
-        while journal.load(id).await?.owner.is_some() {
-            if Instant::now() > deadline {
-                // Silent, then: `claim` knows how long to wait for one that died.
-                break;
+    let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
+    check::before(clusters, &record, how).await?;
+    Box::pin(copy::take_over(clusters, id, process, events, interrupted)).await
+}
+
+/// Writes down where the clients are, of a job whose cut-over died while its hook ran. With them at
+/// the source, the block is lifted and the job can go on; with them at the destination it is done,
+/// and the block stays.
+///
+/// # Errors
+/// A precondition when the job's cut-over did not die so; when a cluster refuses.
+pub async fn decide(clusters: &Clusters, run: Run, clients: ClientsAt) -> Result<()> {
+    let decided = Box::pin(decided(clusters, &run, clients)).await;
+    let ending = match (&decided, clients) {
+        (Ok(()), ClientsAt::Destination) => Ending::Done,
+        _ => Ending::Stopped(imago_job::control::Stop::Interrupted),
+    };
+    run.end(ending).await?;
+    decided
+}
+
+async fn decided(clusters: &Clusters, run: &Run, clients: ClientsAt) -> Result<()> {
+    let mut state = state_of(run.record())?;
+    if !state.hook_begun {
+        return Err(Error::precondition(
+            format!("no cut-over of job {} died while its hook ran", run.record().id),
+            "leave out --clients-at",
+        ));
+    }
+    run.enter("cut-over").await?;
+    match clients {
+        ClientsAt::Source if state.is_blocked => block::lift(&clusters.source).await?,
+        ClientsAt::Source => {}
+        ClientsAt::Destination => {
+            if state.is_destination_blocked {
+                block::lift(&clusters.destination).await?;
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            let owner = journal.load(id).await?.owner;
-            let now_ms = journal.now_ms().await?;
-            let stale_ms = u64::try_from(copy::pace().stale_after.as_millis()).unwrap_or(u64::MAX);
-            if owner.is_some_and(|owner| now_ms.saturating_sub(owner.heartbeat_at_ms) > stale_ms) {
-                break;
-            }
+            state.is_destination_blocked = false;
         }
     }
-    Box::pin(copy::claim(clusters, id, process, events, interrupted)).await
+    (state.is_blocked, state.hook_begun) = (false, false);
+    copy::save(run, &state).await
 }
 
 /// Cuts a claimed job over. `hook` moves the clients.
@@ -144,6 +175,14 @@ pub async fn cutover(
         slice_bytes: SLICE_BYTES,
     };
     let ended = Box::pin(stages(clusters, &run, &options, how, hook)).await;
+    if ended.is_err() {
+        let id = &run.record().id;
+        run.reporter().warning(
+            "not_cut_over",
+            format!("nobody follows the source by job {id} now"),
+            format!("`imago job resume {id}`, or `imago cutover {id}` again"),
+        );
+    }
     let ending = match &ended {
         Ok(_) => Ending::Done,
         Err(Error::Stopped(stop)) => Ending::Stopped(stop.clone()),
@@ -161,32 +200,47 @@ async fn stages(
     how: &How,
     hook: impl AsyncFnOnce() -> std::result::Result<(), String>,
 ) -> Result<Outcome> {
-    if how.block == Block::UserWrites {
-        block::check(&clusters.source).await?;
-    }
-    let state = state_of(run.record())?;
-    if !state.is_indexed {
-        return Err(Error::precondition(
-            format!("job {} may not be cut over: the copy is not complete", run.record().id),
-            "`imago job resume` it, and wait until it follows",
-        ));
-    }
+    check::before(clusters, run.record(), how).await?;
     let mut copying = Box::pin(Copying::begin(clusters, run, options)).await?;
+    let outcome = Box::pin(steps(clusters, run, &mut copying, how, hook)).await;
+    if outcome.is_err() {
+        copying.quiesce().await;
+    }
+    outcome
+}
+
+async fn steps(
+    clusters: &Clusters,
+    run: &Run,
+    copying: &mut Copying<'_>,
+    how: &How,
+    hook: impl AsyncFnOnce() -> std::result::Result<(), String>,
+) -> Result<Outcome> {
     run.enter("catch-up").await?;
-    Box::pin(catch_up(&mut copying)).await?;
+    Box::pin(catch_up(copying)).await?;
     run.enter("check").await?;
-    let sampled = Box::pin(check(&mut copying, how.sample)).await?;
-    Box::pin(catch_up(&mut copying)).await?;
+    let sampled = Box::pin(check::check(copying, how.sample)).await?;
+    Box::pin(catch_up(copying)).await?;
     run.enter("cut-over").await?;
     let began = Instant::now();
     if how.block == Block::UserWrites {
-        copying.state.is_blocked = true;
+        // A block that stands already is another's, and stays whatever comes of this.
+        copying.state.is_blocked = block::is_set(&clusters.source).await? != Some(true);
         copying.save().await?;
         copy::save(run, &copying.state).await?;
     }
     let blocked = Instant::now();
-    let behind = Box::pin(behind_block(clusters, run, &mut copying, how, hook));
-    let done = match tokio::time::timeout(how.block_max, behind).await {
+    // Never dropped half-way: a block that comes after it was lifted would stay.
+    let set = match how.block {
+        Block::UserWrites => block::set(&clusters.source).await,
+        Block::None => Ok(()),
+    };
+    let behind = async {
+        set?;
+        Box::pin(behind_block(clusters, run, copying, how, hook)).await
+    };
+    let left = how.block_max.saturating_sub(blocked.elapsed());
+    let done = match tokio::time::timeout(left, behind).await {
         Ok(done) => done,
         Err(_) => Err(Error::precondition(
             format!("the cut-over was not done within {} ms", how.block_max.as_millis()),
@@ -197,11 +251,14 @@ async fn stages(
     let done = match done {
         Ok(done) => done,
         Err(error) => {
-            if how.block == Block::UserWrites {
+            if copying.state.is_blocked {
                 block::lift(&clusters.source).await?;
-                copying.state.is_blocked = false;
-                copy::save(run, &copying.state).await?;
             }
+            if copying.state.is_destination_blocked {
+                block::set(&clusters.destination).await?;
+            }
+            (copying.state.is_blocked, copying.state.hook_begun) = (false, false);
+            copy::save(run, &copying.state).await?;
             return Err(error);
         }
     };
@@ -212,11 +269,12 @@ async fn stages(
         unit: "ms".into(),
     });
     tracing::debug!(total_ms = ms(began), "cut over");
-    let keeps = how.block == Block::UserWrites && (how.keep_block || how.reverse);
-    if how.block == Block::UserWrites && !keeps {
+    let lifts = copying.state.is_blocked && !how.keep_block && !how.reverse;
+    if lifts {
         block::lift(&clusters.source).await?;
     }
-    copying.state.is_blocked = false;
+    (copying.state.is_blocked, copying.state.hook_begun) = (false, false);
+    copying.state.is_destination_blocked = false;
     copy::save(run, &copying.state).await?;
     Ok(Outcome {
         job: run.record().id.clone(),
@@ -225,7 +283,7 @@ async fn stages(
         last_verified: done.last_verified,
         sampled,
         reverse_job: done.reverse_job,
-        is_blocked: keeps,
+        is_blocked: how.block == Block::UserWrites && !lifts,
     })
 }
 
@@ -242,23 +300,29 @@ async fn behind_block(
     how: &How,
     hook: impl AsyncFnOnce() -> std::result::Result<(), String>,
 ) -> Result<Behind> {
-    if how.block == Block::UserWrites {
-        block::set(&clusters.source).await?;
-    }
     let drained = Instant::now();
     let at = copying.lead.settle().await?;
     let drain_ms = ms(drained);
-    let last_verified = Box::pin(last_look(run, copying, how.last_changes)).await?;
+    let last_verified = Box::pin(check::last_look(run, copying, how.last_changes)).await?;
+    if !how.ignore_new {
+        check::nothing_new(&copying.plan, &clusters.source).await?;
+    }
+    if how.block == Block::UserWrites && block::is_set(&clusters.source).await? == Some(false) {
+        return Err(Error::precondition(
+            "somebody else lifted the write block during the cut-over",
+            "another cut-over from this cluster, perhaps: let it end, then try again",
+        ));
+    }
     // Once tried, the job that leads back is kept: it follows from a time before this hook too.
     let reverse_job = match (how.reverse, copying.state.reverse_job.take()) {
-        (true, None) => Some(Box::pin(prepare_reverse(clusters, &copying.plan)).await?),
+        (true, None) => Some(Box::pin(reverse::prepare(clusters, &copying.plan, how)).await?),
         (true, prepared) => prepared,
         (false, _) => None,
     };
     copying.state.reverse_job.clone_from(&reverse_job);
     keep_settled(run, &mut copying.state, at).await?;
-    // A reverse cut-over gives the old cluster back to its users before they are sent there.
-    if copying.plan.is_reverse {
+    // A cut-over back gives the old cluster to its users again before they are sent there.
+    if copying.state.is_destination_blocked {
         block::lift(&clusters.destination).await?;
     }
     hook().await.map_err(|cause| {
@@ -271,10 +335,12 @@ async fn behind_block(
     Ok(Behind { drain_ms, last_verified, reverse_job })
 }
 
-/// Keeps the settled point as the job's position. Whoever goes on with a job of which nobody knows
-/// whether its hook moved the clients applies only what the source saw since, and never again what
-/// clients may have overwritten at the destination.
+/// Keeps the settled point as the job's position, and that the hook begins now. Should this process
+/// die before it writes down how the hook ended, nobody knows where the clients are, and nobody goes
+/// on with the job until an operator has said it ([`decide`]). If they are at the source, what was
+/// settled is not applied again.
 async fn keep_settled(run: &Run, state: &mut State, at: Timestamp) -> Result<()> {
+    state.hook_begun = true;
     state.token = None;
     state.t0 = Some((at.time, at.increment + 1));
     state.applied_to = Some((at.time, at.increment));
@@ -298,121 +364,6 @@ async fn catch_up(copying: &mut Copying<'_>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Options, indexes, and a random sample of documents, while changes go on being applied.
-async fn check(copying: &mut Copying<'_>, sample: u64) -> Result<u64> {
-    let pairs = copying.pairs.clone();
-    let control = copying.control();
-    let mut checks = tokio::task::JoinSet::new();
-    checks.spawn(async move {
-        let mut compared = 0;
-        for pair in pairs.iter() {
-            let spec =
-                Spec { mode: Mode::Sample(sample), filter: pair.filter.clone(), ..Spec::default() };
-            let mut watch = Unwatched;
-            let looked = verify(&pair.source, &pair.destination, &spec, &control, &mut watch);
-            let report = Box::pin(looked).await?;
-            refuse(&report)?;
-            compared += report.compared;
-        }
-        Ok::<u64, Error>(compared)
-    });
-    loop {
-        copying.step().await?;
-        if let Some(checked) = checks.try_join_next() {
-            return checked.expect("a check neither panics nor is aborted");
-        }
-    }
-}
-
-fn refuse(report: &Report) -> Result<()> {
-    // A shard key's own index is the destination's; what the source has must be there.
-    if report.document_differences() == 0 && report.incomplete.is_none() {
-        return Ok(());
-    }
-    Err(Error::precondition(
-        format!(
-            "{} may not be cut over: {} of {} documents differ",
-            report.source,
-            report.document_differences(),
-            report.compared
-        ),
-        "`imago verify --stragglers FILE` names them all, `imago repair` mends them",
-    ))
-}
-
-async fn last_look(run: &Run, copying: &Copying<'_>, last_changes: usize) -> Result<u64> {
-    let mut ids: Vec<HashSet<Id>> = vec![HashSet::new(); copying.pairs.len()];
-    for (ns, id) in copying.lead.recent().rev().take(last_changes) {
-        ids[*ns].insert(id.clone());
-    }
-    let mut compared = 0;
-    for (pair, ids) in copying.pairs.iter().zip(ids) {
-        if ids.is_empty() {
-            continue;
-        }
-        let spec = Spec {
-            mode: Mode::Ids(ids.into_iter().collect()),
-            filter: pair.filter.clone(),
-            retries: Retries { rounds: 2, first_ms: 20, pause_ms_max: 50 },
-            structure: false,
-            ..Spec::default()
-        };
-        let mut watch = Unwatched;
-        let looked = verify(&pair.source, &pair.destination, &spec, run.control(), &mut watch);
-        let report = Box::pin(looked).await?;
-        refuse(&report)?;
-        compared += report.compared;
-    }
-    Ok(compared)
-}
-
-/// A job whose bulk is copied already: the old cluster equals the new one as of now.
-async fn prepare_reverse(clusters: &Clusters, plan: &Plan) -> Result<JobId> {
-    let back = reversed(clusters);
-    let now = back.source.cluster_time().await?;
-    let plan = plan.reversed(&back);
-    let journal = MongoJournal::new(back.destination.clone());
-    let encoded = |e: serde_json::Error| Error::malformed("the reverse job", e);
-    let spec = serde_json::to_value(&plan).map_err(encoded)?;
-    let mut record = Record::new(KIND, spec, journal.now_ms().await?);
-    let state = State { t0: Some((now.time, now.increment)), is_indexed: true, ..State::default() };
-    record.checkpoint = serde_json::to_value(state).map_err(encoded)?;
-    record.state = JobState::Planned;
-    let leases = Leases::new(back.destination.clone(), record.id.clone(), "cutover".into());
-    let slices = (0..plan.collections.len()).map(|ns| Slice { ns, n: 0, min: None, max: None });
-    leases.create(&slices.collect::<Vec<_>>()).await?;
-    leases.set_horizon(now).await?;
-    while let Some(lease) = leases.lease().await? {
-        leases.copied(&lease, 0, 0, &[]).await?;
-    }
-    journal.create(&record).await?;
-    Ok(record.id)
-}
-
-/// The clusters of the job that leads back, from those of a job that was cut over.
-#[must_use]
-pub fn reversed(clusters: &Clusters) -> Clusters {
-    Clusters {
-        source: clusters.destination.clone().in_role("source"),
-        destination: clusters.source.clone().in_role("destination"),
-    }
-}
-
-/// The job that leads back, of a job that was cut over with `--reverse`.
-///
-/// # Errors
-/// A precondition when it was not.
-pub async fn reverse_of(clusters: &Clusters, id: &JobId) -> Result<JobId> {
-    let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
-    let plan = plan_of(&record)?;
-    state_of(&record)?.reverse_job.ok_or_else(|| {
-        Error::precondition(
-            format!("job {id} to {} was not cut over with --reverse", plan.destination),
-            "without it the old cluster did not follow the new one, and nothing leads back",
-        )
-    })
 }
 
 fn ms(since: Instant) -> u64 {

@@ -11,7 +11,12 @@ use mongodb::options::{
     ClientOptions, ReadPreference, ReadPreferenceOptions, SelectionCriteria, ServerAddress,
 };
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, code};
+
+mod identity;
+
+use identity::identity_of;
+pub use identity::is_same_cluster;
 
 /// What kind of cluster answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +120,7 @@ impl Endpoint {
         &self.redacted
     }
 
-    /// What stays the same however the cluster is addressed: its replica set's or cluster's id.
+    /// What a cluster is known by however it is addressed: see [`is_same_cluster`].
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.identity
@@ -159,12 +164,74 @@ impl Endpoint {
 
     /// The cluster's time: every write that was acknowledged before the call is at or before it.
     ///
+    /// A router alone knows only what passed through it, and there may be others: so every shard
+    /// is asked, by a command that any user may run.
+    ///
     /// # Errors
-    /// When the cluster does not answer, or answers without a time.
+    /// When the cluster (with shards: any of them) does not answer, or answers without a time.
     pub async fn cluster_time(&self) -> Result<Timestamp> {
-        let reply = self.run("admin", doc! {"ping": 1}).await?;
-        operation_time(&reply)
-            .ok_or_else(|| Error::malformed("ping", "no operationTime (is it a replica set?)"))
+        let ask = match self.shape {
+            Shape::ReplicaSet(_) => doc! {"ping": 1},
+            Shape::Sharded => doc! {
+                "listDatabases": 1, "nameOnly": true, "authorizedDatabases": true,
+                "filter": {"name": "admin"},
+            },
+        };
+        let reply = self.run("admin", ask).await?;
+        operation_time(&reply).ok_or_else(|| {
+            Error::malformed("asking for the time", "no operationTime (is it a replica set?)")
+        })
+    }
+
+    /// A time that lies between: every write that was acknowledged before the call is at or before
+    /// it, and every write that begins after the call is later.
+    ///
+    /// The second half is not free on a sharded cluster. Shards have clocks of their own, which
+    /// meet when somebody carries the time of one to another; until then a shard may still give
+    /// out times that another one has passed. Asking all of them again carries it.
+    ///
+    /// # Errors
+    /// As [`Endpoint::cluster_time`].
+    pub async fn fence(&self) -> Result<Timestamp> {
+        let time = self.cluster_time().await?;
+        if self.is_sharded() {
+            self.cluster_time().await?;
+        }
+        Ok(time)
+    }
+}
+
+impl Endpoint {
+    /// Has every shard write a note into its oplog: nothing of any collection, but a sign of the
+    /// time. A cluster's change stream is only as far as its quietest shard, and one without writes
+    /// lets only every tenth second pass. False where this user may not (the action is
+    /// `appendOplogNote`).
+    ///
+    /// # Errors
+    /// When a shard does not answer.
+    pub async fn nudge(&self) -> Result<bool> {
+        if !self.is_sharded() {
+            return Ok(true);
+        }
+        let note = doc! {"appendOplogNote": 1, "data": {"imago": "the time passes here too"}};
+        match self.run("admin", note).await {
+            Ok(_) => Ok(true),
+            // Unauthorized, CommandNotFound
+            Err(Error::Server { cause, .. }) if matches!(code(&cause), Some(13 | 59)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// How far this machine's clock is ahead of the cluster's, in ms, give or take a round trip;
+    /// negative when it is behind.
+    ///
+    /// # Errors
+    /// When the cluster does not answer, or does not tell the time of day.
+    pub async fn clock_ahead_ms(&self) -> Result<i64> {
+        let reply = self.run("admin", doc! {"hello": 1}).await?;
+        let there = reply.get_datetime("localTime");
+        let there = there.map_err(|error| Error::malformed("hello", error))?;
+        Ok(bson::DateTime::now().timestamp_millis() - there.timestamp_millis())
     }
 }
 
@@ -177,9 +244,21 @@ pub const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// # Errors
 /// [`Error::Passing`] when there is none within [`ANSWER_MAX`].
 pub async fn answer<T>(doing: &str, work: impl Future<Output = T>) -> Result<T> {
-    tokio::time::timeout(ANSWER_MAX, Box::pin(work)).await.map_err(|_| Error::Passing {
+    answer_within(ANSWER_MAX, doing, work).await
+}
+
+/// As [`answer`], for what a server may rightly be silent about for another time.
+///
+/// # Errors
+/// [`Error::Passing`] when there is no answer within `max`.
+pub async fn answer_within<T>(
+    max: Duration,
+    doing: &str,
+    work: impl Future<Output = T>,
+) -> Result<T> {
+    tokio::time::timeout(max, Box::pin(work)).await.map_err(|_| Error::Passing {
         doing: doing.to_owned(),
-        cause: format!("no answer within {} s", ANSWER_MAX.as_secs()),
+        cause: format!("no answer within {} s", max.as_secs()),
     })
 }
 
@@ -216,27 +295,6 @@ fn version_of(build: &Document) -> [i32; 3] {
         parts.and_then(|parts| parts.get(index)).and_then(bson::Bson::as_i32).unwrap_or(0)
     };
     [part(0), part(1), part(2)]
-}
-
-/// A sharded cluster's `clusterId`, or a replica set's name and members: what a resumed job
-/// compares, so that it does not continue against another cluster by mistake.
-async fn identity_of(client: &Client, shape: &Shape, hello: &Document) -> String {
-    match shape {
-        Shape::Sharded => {
-            let version = client.database("config").collection::<Document>("version");
-            let found = version.find_one(doc! {}).await.ok().flatten();
-            let id = found.and_then(|version| version.get_object_id("clusterId").ok());
-            id.map_or_else(|| "sharded".to_owned(), |id| format!("sharded/{id}"))
-        }
-        Shape::ReplicaSet(name) => {
-            let mut hosts: Vec<&str> = hello
-                .get_array("hosts")
-                .map(|hosts| hosts.iter().filter_map(bson::Bson::as_str).collect())
-                .unwrap_or_default();
-            hosts.sort_unstable();
-            format!("{name}/{}", hosts.join(","))
-        }
-    }
 }
 
 fn redacted(options: &ClientOptions) -> String {

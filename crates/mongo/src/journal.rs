@@ -2,7 +2,7 @@
 //!
 //! The idea: a record is one document; a change reads it, applies the record's own pure method, and
 //! replaces it on condition that its revision is still the one that was read. What is answered is
-//! durable on a majority. Only `find`, `insert` and `update` are used, so that any router serves.
+//! durable on a majority. Records need `find`, `insert` and `update` alone, so that any router serves.
 //!
 //! Invariants:
 //! - A change is made once, however often it is sent. Each sending carries a random id, which the
@@ -11,6 +11,7 @@
 //!   a moment show less than what was acknowledged before; so whatever refuses a change is first
 //!   confirmed by a conditional write.
 //! - Ages are told by the servers' clock alone: it comes with each reading.
+//! - A job that is done or cancelled leaves its record and no slices ([`crate::leases`]).
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -22,6 +23,7 @@ use imago_job::id::JobId;
 use imago_job::journal::{Answer, Asked, Claimed, Journal, JournalError, Request, Update};
 use imago_job::record::Record;
 use imago_job::retry::{Bound, Budget, RetryError, retry};
+use imago_job::state::State;
 use imago_plan::backoff::Backoff;
 use mongodb::Collection;
 use mongodb::options::{
@@ -31,6 +33,7 @@ use mongodb::options::{
 use crate::STATE_DB;
 use crate::endpoint::{Endpoint, told};
 use crate::error::{Error, code};
+use crate::leases::Leases;
 use crate::write::DUPLICATE_KEY;
 
 /// The collection of records in [`STATE_DB`].
@@ -187,6 +190,15 @@ impl MongoJournal {
             Ok(done) if (done.matched_count > 0) == must_match => Miss::Refused(refusal),
             Ok(_) => Miss::Raced,
             Err(error) => self.miss(doing, &error),
+        }
+    }
+
+    /// Removes what else is kept of a job that has ended: nobody reads it any more. The end stands
+    /// whether or not that succeeds.
+    async fn clear(&self, id: &JobId) {
+        let leases = Leases::new(self.endpoint.clone(), id.clone(), String::new());
+        if let Err(error) = leases.remove().await {
+            tracing::warn!(%error, job = %id, "the slices of a job that has ended are still kept");
         }
     }
 
@@ -370,9 +382,14 @@ impl Journal for MongoJournal {
     }
 
     fn save<'a>(&'a self, id: &'a JobId, epoch: u64, update: &'a Update) -> Answer<'a, Asked> {
-        Box::pin(self.change(id, "save the state of the job", move |record, now_ms| {
-            record.save(epoch, update, now_ms)
-        }))
+        Box::pin(async move {
+            let save = |record: &mut Record, now_ms| record.save(epoch, update, now_ms);
+            let asked = self.change(id, "save the state of the job", save).await?;
+            if update.state.as_ref().is_some_and(State::is_final) {
+                self.clear(id).await;
+            }
+            Ok(asked)
+        })
     }
 
     fn release<'a>(&'a self, id: &'a JobId, epoch: u64) -> Answer<'a, ()> {

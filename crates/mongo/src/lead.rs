@@ -109,6 +109,8 @@ pub struct Lead {
     late: Option<(Batch, Timestamp)>,
     looked: Instant,
     heard: Instant,
+    /// How far this machine's clock is ahead of the source's.
+    clock_ahead_ms: i64,
     changes_read: u64,
     changes_applied: u64,
     recent: VecDeque<(usize, Id)>,
@@ -150,6 +152,10 @@ impl Lead {
                 (Some(token.clone()), time.unwrap_or(Timestamp { time: 0, increment: 0 }))
             }
         };
+        let ask = |_| parts.source.clock_ahead_ms();
+        let what = "ask for the source's time of day";
+        let clock_ahead_ms =
+            retry(what, &PATIENCE, &parts.control, Error::is_transient, ask).await?;
         let mut reader = ChangeReader::new(parts.source, namespaces, parts.start, parts.await_max);
         parts.control.or_stop(reader.open()).await??;
         let (send, batches) = mpsc::channel(BATCHES_AHEAD);
@@ -187,6 +193,7 @@ impl Lead {
             late: None,
             looked: Instant::now(),
             heard: Instant::now(),
+            clock_ahead_ms,
             changes_read: 0,
             changes_applied: 0,
             recent: VecDeque::new(),
@@ -312,6 +319,10 @@ impl Lead {
             let ask = |_| self.pairs[0].source.endpoint.cluster_time();
             let what = "ask for the source's time";
             let at = retry(what, &PATIENCE, &self.control, Error::is_transient, ask).await?;
+            // Without it the stream gets there too, only later.
+            if let Err(error) = self.pairs[0].source.endpoint.nudge().await {
+                tracing::debug!(%error, "the source's shards were not nudged");
+            }
             if self.settle_at(at).await? {
                 return Ok(at);
             }
@@ -364,6 +375,11 @@ impl Lead {
             self.mark(batch);
         }
         Ok(())
+    }
+
+    /// Waits for the rounds in progress; what they did and what they failed of is forgotten.
+    pub async fn quiesce(&mut self) {
+        while self.rounds.join_next().await.is_some() {}
     }
 
     /// Ends the rounds in progress and returns the last checkpoint.
@@ -428,12 +444,17 @@ impl Lead {
     }
 
     fn dispatch(&mut self, exactly: Option<Timestamp>) {
+        // A round passes the throttle as a whole: one of several seconds would be a burst.
+        let limit = self.control.throttle().limits().documents_s.unwrap_or(u64::MAX);
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let touches_max =
+            if exactly.is_some() { ROUND_TOUCHES_MAX } else { ROUND_TOUCHES_MAX.min(limit) };
         for ns in 0..self.ledgers.len() {
             for lane in 0..LANES {
                 if self.rounds.len() >= ROUNDS_MAX {
                     return;
                 }
-                let Some(round) = self.ledgers[ns].round(lane, ROUND_TOUCHES_MAX) else { continue };
+                let Some(round) = self.ledgers[ns].round(lane, touches_max) else { continue };
                 let at = exactly
                     .map_or_else(|| ReadAt::After(self.time_of(round.last())), ReadAt::Exactly);
                 let (pair, control) = (self.pairs[ns].clone(), self.control.clone());
@@ -480,7 +501,7 @@ impl Lead {
     async fn look_after(&mut self, after: Option<Timestamp>) -> Result<Vec<Vec<usize>>> {
         let control = self.control.clone();
         let seen = retry("look at the slices", &PATIENCE, &control, Error::is_transient, |_| {
-            self.leases.states_after(after)
+            self.leases.news_after(after, &self.leftovers_seen)
         });
         let mut untouched = vec![Vec::new(); self.ledgers.len()];
         for sighting in seen.await? {
@@ -518,15 +539,24 @@ impl Lead {
     }
 
     /// The age of the oldest change that is not applied, by the source's clock; the time since the
-    /// stream was last heard of, when that is longer than its half second.
+    /// stream was last heard of, when that is longer than its half second; with shards, how far the
+    /// stream is behind the present, to within a second: the quietest shard may hold it back.
     fn lag_ms(&self) -> u64 {
         let silence_ms = u64::try_from(self.heard.elapsed().as_millis()).unwrap_or(u64::MAX);
         let silence_ms = if silence_ms > 1_000 { silence_ms } else { 0 };
-        let from = self.checkpoint_position() + 1;
-        let oldest = self.marks.range(from..).find_map(|(_, mark)| mark.wall_ms);
-        let Some(oldest) = oldest.filter(|_| self.held() > 0) else { return silence_ms };
-        let now_ms = bson::DateTime::now().timestamp_millis();
-        u64::try_from(now_ms - oldest).unwrap_or(0).max(silence_ms)
+        let now_ms = bson::DateTime::now().timestamp_millis() - self.clock_ahead_ms;
+        let mut since = None;
+        if self.held() > 0 {
+            let from = self.checkpoint_position() + 1;
+            since = self.marks.range(from..).find_map(|(_, mark)| mark.wall_ms);
+        }
+        if self.pairs[0].source.endpoint.is_sharded() {
+            let newest = self.marks.values().next_back();
+            let read_to_ms = newest.map(|mark| i64::from(mark.time.time + 1) * 1_000);
+            since = since.into_iter().chain(read_to_ms).min();
+        }
+        let behind_ms = since.map_or(0, |since| u64::try_from(now_ms - since).unwrap_or(0));
+        behind_ms.max(silence_ms)
     }
 }
 
@@ -565,17 +595,29 @@ async fn apply(
     control: &Control,
 ) -> Result<(Tally, Vec<Id>)> {
     let stale = std::sync::Mutex::new(Vec::new());
+    let is_exact = matches!(at, ReadAt::Exactly(_));
     let tally = retry(
         &format!("apply changes to {}", pair.destination.ns),
         &PATIENCE,
-        control,
+        // An attempt is not dropped when the job is stopped: its write would go on at the server,
+        // and nobody would know when it ends.
+        &Control::default(),
         |error: &Error| {
-            error.is_transient() && !(matches!(at, ReadAt::Exactly(_)) && is_too_old(error))
+            let too_old = is_exact && is_too_old(error);
+            error.is_transient() && !too_old && control.stopped().is_none()
         },
         |_| async {
+            // What a settled point waits for is few, and clients may be waiting for it too.
+            if !is_exact {
+                control.take(wants.len() as u64, 0).await?;
+            }
             let mut found = Vec::new();
             let done = Box::pin(converge(pair, wants, at, &mut found)).await;
             stale.lock().expect("nobody panics holding it").append(&mut found);
+            if let (Ok(tally), false) = (&done, is_exact) {
+                // Only now it is known how many they were: the next ones wait for them.
+                control.or_stop(control.throttle().take(0, tally.bytes)).await?;
+            }
             done
         },
     )

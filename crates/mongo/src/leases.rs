@@ -15,19 +15,26 @@
 //! - Whoever leases a slice reads the horizon afterwards ([`Leases::horizon`]), and whoever moves
 //!   the horizon looks at the slices afterwards ([`Leases::states_after`]): every look happens at
 //!   or after the write before it, by the cluster's own time.
+//! - The horizon never moves back: what an owner dropped at a later one, nobody reads at an earlier
+//!   one, though a predecessor is thawed and writes it.
+//! - Slices are kept until their job is done or cancelled ([`Leases::remove`]).
 
 use std::time::Duration;
 
 use bson::{Bson, DateTime, Document, Timestamp, doc};
 use futures_util::TryStreamExt;
 use imago_job::id::JobId;
-use imago_plan::ledger::SliceState;
 
 use crate::STATE_DB;
-use crate::collection::number;
-use crate::endpoint::{Endpoint, operation_time};
+use crate::collection::{Handle, number};
+use crate::endpoint::{Endpoint, answer, operation_time};
 use crate::error::{Error, Result};
+use crate::namespace::Namespace;
 use crate::order::Id;
+
+mod look;
+
+pub use look::Sighting;
 
 /// How long a lease lasts without being renewed.
 pub const LEASE: Duration = Duration::from_secs(24);
@@ -64,23 +71,6 @@ pub struct Lease {
     pub attempt: i32,
 }
 
-/// What is known of a slice.
-#[derive(Clone, Debug)]
-pub struct Sighting {
-    /// Which of the job's collections.
-    pub ns: usize,
-    /// Which slice of it.
-    pub n: usize,
-    /// How far it is.
-    pub state: SliceState,
-    /// Documents copied, once it is.
-    pub documents: u64,
-    /// Bytes copied, once it is.
-    pub bytes: u64,
-    /// `_id`s that the applier has to see to.
-    pub leftovers: Vec<Id>,
-}
-
 /// The slices of one job.
 #[derive(Clone, Debug)]
 pub struct Leases {
@@ -104,6 +94,7 @@ impl Leases {
     /// # Errors
     /// When the destination refuses.
     pub async fn create(&self, slices: &[Slice]) -> Result<()> {
+        self.index().await?;
         for group in slices.chunks(500) {
             let documents: Vec<Bson> =
                 group.iter().map(|slice| self.document(slice).into()).collect();
@@ -121,6 +112,13 @@ impl Leases {
             }
         }
         Ok(())
+    }
+
+    /// Jobs share the collection, and a look at one of them comes every second.
+    async fn index(&self) -> Result<()> {
+        let slices = Handle::new(self.at.clone(), Namespace::new(STATE_DB, SLICES));
+        let index = doc! {"key": {"job": 1, "ns": 1, "n": 1}, "name": "job_ns_n"};
+        answer("indexing the slices", slices.create_indexes(&[index])).await?
     }
 
     /// Leases the next slice that nobody holds; nothing when there is none at the moment.
@@ -208,8 +206,9 @@ impl Leases {
         .map(|_| ())
     }
 
-    /// Persists the horizon: slices that are leased after this returns are read from a state that
-    /// includes everything up to `time`. Returns the destination's time of the write.
+    /// Persists the horizon, if it is later than the one that stands: slices that are leased after
+    /// this returns are read from a state that includes everything up to `time`. Returns the
+    /// destination's time of the write.
     ///
     /// # Errors
     /// When the destination does not answer.
@@ -218,7 +217,7 @@ impl Leases {
             .run(doc! {
                 "update": HORIZONS,
                 "updates": [{
-                    "q": {"_id": self.job.to_string()}, "u": {"$set": {"time": time}},
+                    "q": {"_id": self.job.to_string()}, "u": {"$max": {"time": time}},
                     "upsert": true,
                 }],
                 "writeConcern": {"w": "majority"},
@@ -231,20 +230,17 @@ impl Leases {
     /// The horizon, as it stands after the leases that this process won.
     ///
     /// # Errors
-    /// When the destination does not answer.
+    /// When the destination does not answer; a precondition when the job has ended.
     pub async fn horizon(&self) -> Result<Timestamp> {
-        let found = self.find_in(HORIZONS, doc! {"_id": self.job.to_string()}, 1, None).await?;
+        let job = doc! {"_id": self.job.to_string()};
+        let found = self.find_in(HORIZONS, job, doc! {"time": 1}, 1, None).await?;
         let found = found.first().and_then(|found| found.get_timestamp("time").ok());
-        found.ok_or_else(|| Error::malformed("reading the horizon", "the job has none"))
-    }
-
-    /// Every slice as it is at or after the destination's time `after`.
-    ///
-    /// # Errors
-    /// When the destination does not answer.
-    pub async fn states_after(&self, after: Option<Timestamp>) -> Result<Vec<Sighting>> {
-        let all = self.find(doc! {"job": self.job.to_string()}, 0, after).await?;
-        all.iter().map(parse_sighting).collect()
+        found.ok_or_else(|| {
+            Error::precondition(
+                format!("job {} has no slices any more", self.job),
+                "`imago job status ID` shows whether it is done or cancelled",
+            )
+        })
     }
 
     /// The bounds of every slice, by collection and number.
@@ -258,7 +254,7 @@ impl Leases {
         Ok(slices)
     }
 
-    /// Forgets the job's slices.
+    /// Forgets the job's slices and its horizon.
     ///
     /// # Errors
     /// When the destination does not answer.
@@ -274,9 +270,13 @@ impl Leases {
         Ok(())
     }
 
+    fn id(&self, ns: usize, n: usize) -> String {
+        format!("{}/{ns}/{n}", self.job)
+    }
+
     fn document(&self, slice: &Slice) -> Document {
         let mut document = doc! {
-            "_id": format!("{}/{}/{}", self.job, slice.ns, slice.n),
+            "_id": self.id(slice.ns, slice.n),
             "job": self.job.to_string(),
             "ns": i64::try_from(slice.ns).expect("few collections"),
             "n": i64::try_from(slice.n).expect("few slices"),
@@ -293,7 +293,7 @@ impl Leases {
 
     fn held(&self, lease: &Lease) -> Document {
         doc! {
-            "_id": format!("{}/{}/{}", self.job, lease.slice.ns, lease.slice.n),
+            "_id": self.id(lease.slice.ns, lease.slice.n),
             "owner": &self.owner, "attempt": lease.attempt, "state": "leased",
         }
     }
@@ -315,13 +315,14 @@ impl Leases {
         limit: i64,
         after: Option<Timestamp>,
     ) -> Result<Vec<Document>> {
-        self.find_in(SLICES, filter, limit, after).await
+        self.find_in(SLICES, filter, doc! {"leftovers": 0}, limit, after).await
     }
 
     async fn find_in(
         &self,
         coll: &str,
         filter: Document,
+        projection: Document,
         limit: i64,
         after: Option<Timestamp>,
     ) -> Result<Vec<Document>> {
@@ -330,16 +331,16 @@ impl Leases {
             concern.insert("afterClusterTime", after);
         }
         let mut command = doc! {
-            "find": coll, "filter": filter, "sort": {"ns": 1, "n": 1}, "batchSize": 10_000,
-            "readConcern": concern,
+            "find": coll, "filter": filter, "projection": projection, "sort": {"ns": 1, "n": 1},
+            "batchSize": 10_000, "readConcern": concern,
         };
         if limit > 0 {
             command.insert("limit", limit);
         }
-        let failed = |error| Error::server("reading the job's slices", error);
+        let doing = "reading the job's slices";
         let db = self.at.client().database(STATE_DB);
-        let cursor = db.run_cursor_command(command).await.map_err(failed)?;
-        cursor.try_collect().await.map_err(failed)
+        let found = async { db.run_cursor_command(command).await?.try_collect().await };
+        answer(doing, found).await?.map_err(|error| Error::server(doing, error))
     }
 
     async fn run(&self, command: Document) -> Result<Document> {
@@ -376,24 +377,5 @@ fn parse_slice(document: &Document) -> Result<Slice> {
         n: usize::try_from(number(document, "n")).unwrap_or(0),
         min: bound("min")?,
         max: bound("max")?,
-    })
-}
-
-fn parse_sighting(document: &Document) -> Result<Sighting> {
-    let slice = parse_slice(document)?;
-    let state = match document.get_str("state") {
-        Ok("untouched") => SliceState::Untouched,
-        Ok("leased") => SliceState::Leased,
-        Ok("copied") => SliceState::Copied,
-        other => return Err(Error::malformed("a slice's state", format!("{other:?}"))),
-    };
-    let leftovers = document.get_array("leftovers").into_iter().flatten();
-    Ok(Sighting {
-        ns: slice.ns,
-        n: slice.n,
-        state,
-        documents: number(document, "documents"),
-        bytes: number(document, "bytes"),
-        leftovers: leftovers.map(id_of).collect::<Result<_>>()?,
     })
 }

@@ -1,11 +1,12 @@
-//! What a job must not outrun: the destination's secondaries, and the source's oplog.
+//! What a job must not outrun: the destination's secondaries, and the source's oplog; and what must
+//! not hold it up: quiet shards of the source.
 //!
 //! Both are looked at beside the job, and neither look ever fails it: what may not be seen is said
 //! once, as a warning.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 use imago_job::control::Control;
@@ -18,12 +19,12 @@ use crate::error::Result;
 
 /// Beats the looks at the secondaries.
 const LAG_EVERY: Duration = Duration::from_secs(1);
+/// Beats the notes in the oplogs of a sharded source.
+const NUDGE_EVERY: Duration = Duration::from_secs(1);
 /// Beats the looks at the oplog.
 const OPLOG_EVERY: Duration = Duration::from_secs(10);
 /// From so much time left on, the oplog is warned of.
-const OPLOG_LEFT_S: f64 = 3_600.0;
-/// A further warning comes when the time left has shrunk by this factor.
-const WARN_AGAIN: f64 = 2.0;
+const OPLOG_LEFT_S: u32 = 3_600;
 const GATE: &str = "secondary lag";
 
 /// The source's second up to which everything is applied; written by the job.
@@ -38,8 +39,30 @@ pub fn watch(
     applied: Applied,
 ) -> Vec<AbortOnDropHandle<()>> {
     let lag = secondaries(clusters.destination.clone(), control, reporter.clone());
+    let nudges = nudges(clusters.source.clone(), reporter.clone());
     let oplog = oplog(clusters.source.clone(), reporter, applied);
-    [tokio::spawn(lag), tokio::spawn(oplog)].map(AbortOnDropHandle::new).into()
+    [tokio::spawn(lag), tokio::spawn(oplog), tokio::spawn(nudges)]
+        .map(AbortOnDropHandle::new)
+        .into()
+}
+
+/// Keeps the change stream of a sharded source from waiting for quiet shards.
+async fn nudges(source: Endpoint, reporter: Reporter) {
+    while source.is_sharded() {
+        match source.nudge().await {
+            Ok(true) => {}
+            Ok(false) => {
+                return reporter.warning(
+                    "quiet_shards",
+                    "the source's user may not write notes into the shards' oplogs",
+                    "changes may come up to 10 s late while a shard has no writes, and the cut-over \
+                     takes as long; give the user the action appendOplogNote on the cluster",
+                );
+            }
+            Err(error) => tracing::debug!(%error, "the source's shards were not nudged"),
+        }
+        tokio::time::sleep(NUDGE_EVERY).await;
+    }
 }
 
 async fn secondaries(destination: Endpoint, control: Control, reporter: Reporter) {
@@ -105,26 +128,17 @@ async fn oplog(source: Endpoint, reporter: Reporter, applied: Applied) {
         // Each shard has its own, behind the router.
         return;
     }
-    let mut before: Option<(Instant, u32)> = None;
-    let mut warned_s = f64::INFINITY;
+    let mut outlook = Outlook::default();
     loop {
-        match oldest_s(&source).await {
-            Ok(Some(oldest_s)) => {
-                let now = Instant::now();
+        match window(&source).await {
+            Ok(Some(window)) => {
                 let applied_s = applied.load(Ordering::Relaxed);
-                if let Some((then, oldest_then_s)) = before.replace((now, oldest_s))
-                    && applied_s > 0
-                    && let Some(left_s) =
-                        left_s(applied_s, oldest_then_s, oldest_s, (now - then).as_secs_f64())
-                    && left_s < OPLOG_LEFT_S
-                    && left_s * WARN_AGAIN < warned_s
-                {
-                    warned_s = left_s;
+                if let Some(left_s) = outlook.warns(window, applied_s) {
                     reporter.warning(
                         "oplog_rolls_over",
                         format!(
-                            "in about {left_s:.0} s the source's oplog no longer holds what the \
-                             job still has to apply"
+                            "in about {left_s} s the source's oplog no longer holds what the job \
+                             still has to apply"
                         ),
                         "make the oplog larger (replSetResizeOplog), lift the job's limits, or \
                          write less to the source",
@@ -132,6 +146,9 @@ async fn oplog(source: Endpoint, reporter: Reporter, applied: Applied) {
                 }
             }
             Ok(None) => {}
+            Err(error) if error.is_transient() => {
+                tracing::debug!(%error, "the oplog is looked at again later");
+            }
             Err(error) => {
                 return reporter.warning(
                     "oplog_unknown",
@@ -145,21 +162,60 @@ async fn oplog(source: Endpoint, reporter: Reporter, applied: Applied) {
     }
 }
 
-/// Seconds until the oldest entry, which moved from `oldest_then_s` to `oldest_s` in `elapsed_s`,
-/// reaches `applied_s`; nothing while it does not move.
-fn left_s(applied_s: u32, oldest_then_s: u32, oldest_s: u32, elapsed_s: f64) -> Option<f64> {
-    let moved = f64::from(oldest_s.checked_sub(oldest_then_s)?);
-    if moved <= 0.0 || elapsed_s <= 0.0 {
-        return None;
-    }
-    let slack = f64::from(applied_s) - f64::from(oldest_s);
-    Some((slack / (moved / elapsed_s)).max(0.0))
+/// What the oplog holds: the seconds of its oldest and its newest entry.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    oldest_s: u32,
+    newest_s: u32,
 }
 
-/// The second of the oldest entry of the source's oplog.
-async fn oldest_s(source: &Endpoint) -> Result<Option<u32>> {
+/// What is known of how long the oplog lasts.
+///
+/// Once it is full, its oldest entry moves by a second in a second as long as the source is written
+/// at the rate of what it holds. It does so in leaps, for the server drops many entries at once: so
+/// how far it moved between two looks says nothing, and that it moved at all says that it is full.
+#[derive(Debug, Default)]
+struct Outlook {
+    oldest_s: Option<u32>,
+    is_full: bool,
+    warned_s: Option<u32>,
+}
+
+impl Outlook {
+    /// The seconds left until what follows `applied_s` is dropped, if that is worth a warning: it
+    /// is soon, and the job has used up more than half of what the oplog holds, which one that keeps
+    /// up never has, however short the oplog. It is again when the time left has halved, and after
+    /// the job had recovered.
+    fn warns(&mut self, window: Window, applied_s: u32) -> Option<u32> {
+        let before = self.oldest_s.replace(window.oldest_s);
+        self.is_full |= before.is_some_and(|before| before < window.oldest_s);
+        if !self.is_full || applied_s == 0 {
+            return None;
+        }
+        let left_s = applied_s.saturating_sub(window.oldest_s);
+        let whole_s = window.newest_s.saturating_sub(window.oldest_s);
+        if left_s > whole_s / 4 * 3 {
+            self.warned_s = None;
+        }
+        let is_new = self.warned_s.is_none_or(|warned_s| left_s < warned_s.div_ceil(2));
+        if left_s >= OPLOG_LEFT_S || left_s >= whole_s / 2 || !is_new {
+            return None;
+        }
+        self.warned_s = Some(left_s);
+        Some(left_s)
+    }
+}
+
+/// What the source's oplog holds.
+async fn window(source: &Endpoint) -> Result<Option<Window>> {
+    let (oldest_s, newest_s) = (end_s(source, 1).await?, end_s(source, -1).await?);
+    Ok(oldest_s.zip(newest_s).map(|(oldest_s, newest_s)| Window { oldest_s, newest_s }))
+}
+
+/// The second of the first entry of the source's oplog in this order.
+async fn end_s(source: &Endpoint, order: i32) -> Result<Option<u32>> {
     let command = doc! {
-        "find": "oplog.rs", "sort": {"$natural": 1}, "limit": 1, "projection": {"ts": 1},
+        "find": "oplog.rs", "sort": {"$natural": order}, "limit": 1, "projection": {"ts": 1},
         "singleBatch": true,
     };
     let reply = source.run("local", command).await?;
@@ -186,10 +242,53 @@ mod tests {
         assert_eq!(furthest_behind(&doc! {"members": [member("a", 1, 1)]}), None);
     }
 
+    /// What is warned of when looks find the oplog and the job so: oldest, newest, applied.
+    fn warned(looks: &[(u32, u32, u32)]) -> Vec<Option<u32>> {
+        let mut outlook = Outlook::default();
+        let look = |&(oldest_s, newest_s, applied_s)| {
+            outlook.warns(Window { oldest_s, newest_s }, applied_s)
+        };
+        looks.iter().map(look).collect()
+    }
+
     #[test]
-    fn the_time_left_is_the_slack_over_the_speed_at_which_the_oldest_entry_moves() {
-        assert_eq!(left_s(1_000, 100, 120, 10.0), Some(440.0));
-        assert_eq!(left_s(1_000, 100, 100, 10.0), None, "the oplog is not full yet");
-        assert_eq!(left_s(110, 100, 120, 10.0), Some(0.0), "too late");
+    fn a_job_that_keeps_up_is_not_warned_of_however_short_the_oplog_and_large_its_leaps() {
+        let looks = [(100, 160, 159), (130, 170, 169), (175, 180, 179), (179, 190, 186)];
+        assert_eq!(warned(&looks), [None; 4]);
+    }
+
+    #[test]
+    fn an_oplog_that_is_not_full_is_not_warned_of() {
+        let looks = [(100, 1_000, 110), (100, 2_000, 110), (100, 3_000, 0)];
+        assert_eq!(warned(&looks), [None; 3]);
+    }
+
+    #[test]
+    fn an_oplog_that_lasts_long_enough_is_not_warned_of() {
+        let looks = [(100, 20_000, 5_000), (200, 20_100, 5_000), (1_400, 20_200, 5_001)];
+        assert_eq!(warned(&looks), [None, None, None]);
+        let looks = [(100, 20_000, 5_000), (1_500, 20_300, 5_000)];
+        assert_eq!(warned(&looks), [None, Some(3_500)]);
+    }
+
+    #[test]
+    fn a_warning_comes_again_when_the_time_left_has_halved_and_after_a_recovery() {
+        let looks = [
+            (100, 1_100, 500),
+            (110, 1_110, 500),
+            (250, 1_250, 500),
+            (310, 1_310, 500),
+            (500, 1_500, 500),
+            (510, 1_510, 500),
+            (520, 1_520, 1_500),
+            (530, 1_530, 900),
+        ];
+        let expected = [None, Some(390), None, Some(190), Some(0), None, None, Some(370)];
+        assert_eq!(warned(&looks), expected);
+    }
+
+    #[test]
+    fn a_job_that_stands_still_is_warned_of_at_once() {
+        assert_eq!(warned(&[(100, 160, 0), (110, 170, 130)]), [None, Some(20)]);
     }
 }

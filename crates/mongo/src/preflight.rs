@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 use crate::collection::{Definition, Handle, Kind, Listed, Size, list_all};
 use crate::converge::Pair;
 use crate::copy::Clusters;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, is_same_cluster};
 use crate::error::{Error, Result};
 use crate::ext_json;
 use crate::namespace::{Namespace, Selector};
+use crate::verify::options_differences;
 
 /// What a user asks for.
 #[derive(Clone, Debug)]
@@ -38,6 +39,9 @@ pub struct Plan {
     pub destination: String,
     /// What the destination must still be when the job is resumed.
     pub destination_identity: String,
+    /// What was asked for: patterns match collections that come later too.
+    #[serde(default)]
+    pub selectors: Vec<String>,
     /// The collections to copy.
     pub collections: Vec<Planned>,
     /// The views to define.
@@ -87,6 +91,7 @@ impl Plan {
             source_identity: back.source.identity().to_owned(),
             destination: back.destination.redacted().to_owned(),
             destination_identity: back.destination.identity().to_owned(),
+            selectors: Vec::new(),
             collections: self.collections.iter().map(turned).collect(),
             views: Vec::new(),
             filter: self.filter.clone(),
@@ -107,14 +112,13 @@ const SOURCE_VERSION_MIN: [i32; 3] = [4, 4, 0];
 pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) -> Result<Plan> {
     check_versions(source, destination)?;
     let filter = request.filter.as_deref().map(parse_filter).transpose()?;
-    if let Some(key) = &request.shard_key {
-        parse_document(key, "the shard key")?;
-        if !destination.is_sharded() {
-            return Err(Error::precondition(
-                "a shard key was given, but the destination is a replica set",
-                "leave out --shard-key, or name a sharded cluster's router with --to",
-            ));
-        }
+    let shard_key = request.shard_key.as_deref();
+    let shard_key = shard_key.map(|key| parse_document(key, "the shard key")).transpose()?;
+    if shard_key.is_some() && !destination.is_sharded() {
+        return Err(Error::precondition(
+            "a shard key was given, but the destination is a replica set",
+            "leave out --shard-key, or name a sharded cluster's router with --to",
+        ));
     }
     let selected = select(source, &request.selectors).await?;
     let mut plan = Plan {
@@ -122,6 +126,7 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
         source_identity: source.identity().to_owned(),
         destination: destination.redacted().to_owned(),
         destination_identity: destination.identity().to_owned(),
+        selectors: request.selectors.iter().map(ToString::to_string).collect(),
         collections: Vec::new(),
         views: Vec::new(),
         filter: request.filter.clone(),
@@ -141,7 +146,10 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
             crate::verify::check_filter(&from, filter).await?;
         }
         let existing = into.definition().await?;
-        check_destination(&into, existing.as_ref(), listed.kind, request).await?;
+        check_destination(&into, existing.as_ref(), &listed, request).await?;
+        if let (Some(key), true) = (&shard_key, listed.kind == Kind::Collection) {
+            check_shard_index(&from, key).await?;
+        }
         let planned = planned(&from, &to, listed.kind, existing.is_none()).await?;
         if listed.options.get_bool("capped").unwrap_or(false) {
             plan.notes.push(format!(
@@ -204,6 +212,25 @@ async fn select(source: &Endpoint, selectors: &[Selector]) -> Result<Vec<(Listed
     Ok(all.into_iter().filter_map(|listed| to(&listed.ns).map(|to| (listed, to))).collect())
 }
 
+/// Collections and views that a plan's patterns match, and that came after it was made.
+///
+/// # Errors
+/// When the source does not answer.
+pub async fn new_since(plan: &Plan, source: &Endpoint) -> Result<Vec<Namespace>> {
+    let selectors = plan.selectors.iter().map(|text| text.parse::<Selector>());
+    let selectors = selectors.collect::<Result<Vec<Selector>>>()?;
+    if selectors.iter().all(|selector| matches!(selector, Selector::One { .. })) {
+        return Ok(Vec::new());
+    }
+    let is_planned =
+        |ns: &Namespace| plan.collections.iter().chain(&plan.views).any(|known| known.from == *ns);
+    let all = list_all(source).await?.into_iter().map(|listed| listed.ns);
+    let is_new = |ns: &Namespace| {
+        !is_planned(ns) && selectors.iter().any(|selector| selector.select(ns).is_some())
+    };
+    Ok(all.filter(is_new).collect())
+}
+
 fn check_kind(listed: &Listed) -> Result<()> {
     if listed.kind == Kind::TimeSeries {
         return Err(Error::precondition(
@@ -220,7 +247,7 @@ fn check_not_itself(
     from: &Namespace,
     to: &Namespace,
 ) -> Result<()> {
-    if source.identity() == destination.identity() && from == to {
+    if is_same_cluster(source.identity(), destination.identity()) && from == to {
         return Err(Error::precondition(
             format!("{from} would be copied onto itself"),
             "name another cluster with --to, or another collection with --ns a.b=c.d",
@@ -232,16 +259,17 @@ fn check_not_itself(
 async fn check_destination(
     into: &Handle,
     existing: Option<&Definition>,
-    kind: Kind,
+    listed: &Listed,
     request: &Request,
 ) -> Result<()> {
     let Some(existing) = existing else { return Ok(()) };
-    if existing.kind != kind || kind == Kind::View {
+    if existing.kind != listed.kind || listed.kind == Kind::View {
         return Err(Error::precondition(
             format!("the destination has a {:?} named {} already", existing.kind, into.ns),
             "drop it, or choose another name with --ns a.b=c.d",
         ));
     }
+    check_options(into, existing, listed)?;
     if !into.is_empty().await? && !request.into_existing {
         return Err(Error::precondition(
             format!("the destination's {} already holds documents", into.ns),
@@ -263,6 +291,48 @@ async fn check_destination(
         ));
     }
     Ok(())
+}
+
+/// Options that decide which documents a collection can hold.
+const HOLDING_OPTIONS: [&str; 6] =
+    ["collation", "capped", "size", "max", "clusteredIndex", "expireAfterSeconds"];
+
+fn check_options(into: &Handle, existing: &Definition, listed: &Listed) -> Result<()> {
+    let wanted = Definition {
+        kind: listed.kind,
+        options: listed.options.clone(),
+        indexes: Vec::new(),
+        shard_key: None,
+    };
+    let differences = options_differences(&wanted, existing);
+    match differences.iter().find(|found| HOLDING_OPTIONS.contains(&found.name.as_str())) {
+        Some(found) => Err(Error::precondition(
+            format!("the destination's {} has another option {}", into.ns, found.name),
+            "it could not hold the same documents: drop it, and the job creates it like the \
+             source's",
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Sharding gives the destination an index for its key, under a name of the server's choice; an
+/// index of the source by that name must be one that can serve.
+async fn check_shard_index(from: &Handle, key: &Document) -> Result<()> {
+    let parts = key.iter().map(|(field, way)| match way.as_str() {
+        Some(text) => format!("{field}_{text}"),
+        None => format!("{field}_1"),
+    });
+    let name = parts.collect::<Vec<String>>().join("_");
+    let serves = |index: &Document| crate::shard::serves(index, key);
+    let indexes = from.indexes().await?;
+    match indexes.iter().find(|index| index.get_str("name").is_ok_and(|found| found == name)) {
+        Some(index) if !serves(index) => Err(Error::precondition(
+            format!("{} has an index {name} that cannot serve the shard key {key}", from.ns),
+            "the destination needs an index of that name for its shard key: drop or rename the \
+             source's, or choose another key",
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn check_distinct(plan: &Plan) -> Result<()> {
@@ -331,7 +401,7 @@ pub async fn pairs(
     for (endpoint, identity) in
         [(source, &plan.source_identity), (destination, &plan.destination_identity)]
     {
-        if endpoint.identity() != identity {
+        if !is_same_cluster(endpoint.identity(), identity) {
             return Err(Error::precondition(
                 format!(
                     "the {} {} is {}, but the job was planned with {identity}",

@@ -34,8 +34,9 @@ pub(crate) async fn prepare(
             })?;
             to.create(&definition.options).await?;
         }
+        // A collection of this job's making may be left half split by an attempt that died.
         if let Some(key) = &plan.shard_key
-            && to.shard_key().await?.is_none()
+            && (planned.creates || to.shard_key().await?.is_none())
         {
             let from = Handle::new(clusters.source.clone(), planned.from.clone());
             shard::shard(&from, &to, &preflight::parse_document(key, "the shard key")?).await?;

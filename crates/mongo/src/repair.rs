@@ -29,6 +29,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::order::Id;
+use crate::preflight::key_fields;
 use crate::verify::{
     Difference, Mode, Retries, Spec, Straggler, StragglerFileError, Unwatched, verify,
 };
@@ -178,15 +179,12 @@ async fn pair(
     }
     let (destination, to) = sides.pop().expect("two sides were asked");
     let (source, from) = sides.pop().expect("two sides were asked");
-    let shard_key: Vec<String> =
-        to.shard_key.as_ref().map(|key| key.keys().cloned().collect()).unwrap_or_default();
-    let by_id_alone = shard_key.iter().all(|field| field == "_id");
     Ok(Pair {
         source,
         destination,
         filter: spec.filter.clone(),
         is_collated: from.is_collated() || to.is_collated(),
-        shard_key: if by_id_alone { Vec::new() } else { shard_key },
+        shard_key: key_fields(to.shard_key.as_ref()),
         // Whether a document in a unique index's way is stale is asked before it is removed.
         has_foreign: true,
     })

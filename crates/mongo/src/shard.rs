@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use bson::{Bson, Document, doc};
+use bson::raw::RawBsonRef;
+use bson::{Bson, Document, RawDocumentBuf, doc};
 use futures_util::TryStreamExt;
 use imago_plan::cuts::cuts;
 
@@ -10,6 +11,7 @@ use crate::collection::Handle;
 use crate::endpoint::{Endpoint, prefer_secondary};
 use crate::error::{Error, Result, code};
 use crate::order::Id;
+use crate::verify::is_same_index;
 
 /// Chunks for each shard of a hashed key.
 const HASHED_CHUNKS_PER_SHARD: i32 = 2;
@@ -20,39 +22,96 @@ const BUSY_MAX: Duration = Duration::from_secs(120);
 const BUSY_PAUSE: Duration = Duration::from_millis(500);
 
 /// Shards the empty collection `to` by `key`, and splits a ranged key where a sample of the
-/// documents `from` says that the shards will hold equal shares.
+/// documents `from` says that the shards will hold equal shares. What an attempt that died left of
+/// that is completed.
 ///
 /// # Errors
 /// When the router refuses.
 pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
     let router = &to.endpoint;
     let is_hashed = key.values().any(|kind| kind.as_str() == Some("hashed"));
-    let mut command = doc! {"shardCollection": to.ns.to_string(), "key": key.clone()};
-    if to.definition().await?.is_some_and(|definition| definition.is_collated()) {
-        command.insert("collation", doc! {"locale": "simple"});
-    }
-    // The database may have to be told first; that it was told already is no error.
-    router
-        .run("admin", doc! {"enableSharding": &to.ns.db})
-        .await
-        .map(|_| ())
-        .or_else(|error| if error.is_transient() { Err(error) } else { Ok(()) })?;
     let shards = shards(to).await?;
-    if is_hashed {
-        let count = i32::try_from(shards.len()).unwrap_or(1) * HASHED_CHUNKS_PER_SHARD;
-        command.insert("numInitialChunks", count);
+    if to.shard_key().await?.is_none() {
+        let mut command = doc! {"shardCollection": to.ns.to_string(), "key": key.clone()};
+        if to.definition().await?.is_some_and(|definition| definition.is_collated()) {
+            command.insert("collation", doc! {"locale": "simple"});
+        }
+        // An index of the source that can serve becomes the key's: under its own name, and unique
+        // where it is.
+        let serving = from.indexes().await?.into_iter().find(|index| serves(index, key));
+        to.create_indexes(serving.as_slice()).await?;
+        // The database may have to be told first; that it was told already is no error.
+        router
+            .run("admin", doc! {"enableSharding": &to.ns.db})
+            .await
+            .map(|_| ())
+            .or_else(|error| if error.is_transient() { Err(error) } else { Ok(()) })?;
+        if is_hashed {
+            let count = i32::try_from(shards.len()).unwrap_or(1) * HASHED_CHUNKS_PER_SHARD;
+            command.insert("numInitialChunks", count);
+        }
+        router.run_at_length("admin", command).await?;
     }
-    router.run_at_length("admin", command).await?;
     if is_hashed || shards.len() < 2 {
         return Ok(());
     }
-    for (at, shard) in split_points(from, key, shards.len()).await?.into_iter().zip(&shards[1..]) {
-        let ns = to.ns.to_string();
-        router.run("admin", doc! {"split": &ns, "middle": at.clone()}).await?;
-        let command = doc! {"moveChunk": ns, "find": at, "to": shard, "_waitForDelete": false};
+    let ns = to.ns.to_string();
+    let mut bounds = lower_bounds(to).await?;
+    let mut points = bounds.clone();
+    if bounds.len() + 1 < shards.len() {
+        points = split_points(from, key, shards.len()).await?;
+        for at in points.iter().filter(|at| !bounds.contains(at)) {
+            router.run("admin", doc! {"split": &ns, "middle": document_of(at)?}).await?;
+        }
+        bounds.extend(points.iter().cloned());
+        bounds.sort_unstable();
+        bounds.dedup();
+    }
+    // The first chunk stays where the collection was created.
+    for at in bounds {
+        let share = points.partition_point(|point| *point <= at).min(shards.len() - 1);
+        if share == 0 {
+            continue;
+        }
+        let find = document_of(&at)?;
+        let to = &shards[share];
+        let command = doc! {"moveChunk": &ns, "find": find, "to": to, "_waitForDelete": false};
         move_chunk(router, &command).await?;
     }
     Ok(())
+}
+
+/// Whether an index can be the one that a sharded collection needs for its key.
+pub(crate) fn serves(index: &Document, key: &Document) -> bool {
+    let is_whole = ["partialFilterExpression", "sparse", "collation", "hidden"];
+    let is_whole = is_whole.iter().all(|option| !index.contains_key(option));
+    let of = |key: &Document| doc! {"key": key.clone()};
+    is_whole && index.get_document("key").is_ok_and(|found| is_same_index(&of(found), &of(key)))
+}
+
+/// Where the collection's chunks begin, but for the first one; in order.
+async fn lower_bounds(to: &Handle) -> Result<Vec<Id>> {
+    let config = to.endpoint.client().database("config");
+    let failed = |error| Error::server("reading config.chunks", error);
+    let ns = to.ns.to_string();
+    let collections = config.collection::<Document>("collections");
+    let of = collections.find_one(doc! {"_id": &ns}).await.map_err(failed)?;
+    // Since 5.0 chunks name their collection by its UUID.
+    let uuid = of.and_then(|of| of.get("uuid").cloned()).unwrap_or(Bson::Null);
+    let chunks: Vec<RawDocumentBuf> = config
+        .collection::<RawDocumentBuf>("chunks")
+        .find(doc! {"$or": [{"uuid": uuid}, {"ns": &ns}]})
+        .sort(doc! {"min": 1})
+        .await
+        .map_err(failed)?
+        .try_collect()
+        .await
+        .map_err(failed)?;
+    let bound = |chunk: &RawDocumentBuf| {
+        let min = chunk.get_document("min").map_err(|e| Error::malformed("a chunk", e))?;
+        Ok(Id::from_raw(RawBsonRef::Document(min)))
+    };
+    chunks.iter().skip(1).map(bound).collect()
 }
 
 /// Moves a chunk as soon as its shards are free: each takes part in one move at a time, the
@@ -92,7 +151,7 @@ async fn shards(to: &Handle) -> Result<Vec<String>> {
 }
 
 /// Key values that cut a sample of the source's documents into equal shares.
-async fn split_points(from: &Handle, key: &Document, shares: usize) -> Result<Vec<Document>> {
+async fn split_points(from: &Handle, key: &Document, shares: usize) -> Result<Vec<Id>> {
     let mut projection = doc! {"_id": 0};
     for field in key.keys() {
         projection.insert(field.replace('.', "_"), format!("${field}"));
@@ -117,14 +176,16 @@ async fn split_points(from: &Handle, key: &Document, shares: usize) -> Result<Ve
     };
     let keyed = sample.iter().map(|document| {
         let key: Document = key.keys().map(|f| (f.clone(), value_of(document, f))).collect();
-        bson::RawDocumentBuf::try_from(&key)
-            .map(|raw| Id::from_raw(bson::raw::RawBsonRef::Document(&raw)))
+        RawDocumentBuf::try_from(&key)
+            .map(|raw| Id::from_raw(RawBsonRef::Document(&raw)))
             .map_err(|e| Error::malformed("a sampled shard key", e))
     });
-    let points = cuts(keyed.collect::<Result<Vec<Id>>>()?, shares);
-    let document = |id: &Id| match Bson::try_from(id.as_raw()) {
+    Ok(cuts(keyed.collect::<Result<Vec<Id>>>()?, shares))
+}
+
+fn document_of(key: &Id) -> Result<Document> {
+    match Bson::try_from(key.as_raw()) {
         Ok(Bson::Document(document)) => Ok(document),
-        other => Err(Error::malformed("a sampled shard key", format!("{other:?}"))),
-    };
-    points.iter().map(document).collect()
+        other => Err(Error::malformed("a shard key's value", format!("{other:?}"))),
+    }
 }

@@ -29,7 +29,7 @@ use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::collection::{Definition, number};
-use crate::converge::{Found, Pair, ReadAt, form, found_in, read_concern};
+use crate::converge::{Found, Pair, ReadAt, form, found_in, make_room, read_concern};
 use crate::endpoint::{answer, prefer_secondary};
 use crate::error::{Error, Result};
 use crate::leases::{self, Lease, Leases, Slice};
@@ -352,6 +352,7 @@ impl SliceCopy<'_> {
                 return Err(self.pair.refusal(found, &error));
             }
         }
+        make_room(&self.pair.destination, &foreign).await?;
         let statements: Vec<RawDocumentBuf> =
             foreign.iter().map(|found| self.pair.replacement(found)).collect();
         for error in write::update(&self.pair.destination, &statements).await?.errors {

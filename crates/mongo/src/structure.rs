@@ -6,6 +6,7 @@ use imago_job::control::Control;
 use crate::collection::Handle;
 use crate::copy::patiently;
 use crate::error::Result;
+use crate::verify::is_same_index;
 
 /// Builds indexes; those that exist already are left as they are.
 pub(crate) async fn build(indexes: &[(Handle, Vec<Document>)], control: &Control) -> Result<()> {
@@ -24,26 +25,50 @@ pub(crate) fn is_unique(index: &Document) -> bool {
     index.get_bool("unique").unwrap_or(false)
 }
 
-/// Brings an index's changeable options to what they are at the source; what cannot be changed in
-/// place is rebuilt.
-pub(crate) async fn modify_index(to: &Handle, index: &Document) -> Result<()> {
-    let mut change = doc! {"name": name_of(index)};
-    for field in ["expireAfterSeconds", "hidden"] {
-        if let Some(value) = index.get(field) {
-            change.insert(field, value.clone());
-        } else if field == "hidden" {
-            change.insert(field, false);
+/// What makes an index of the destination the source's index of the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Nothing: it is.
+    None,
+    /// `collMod`.
+    Settings,
+    /// Only building it, once one that is in its place is gone.
+    Build,
+}
+
+/// What `collMod` changes of an index that stays the same otherwise.
+const SETTINGS: [&str; 2] = ["hidden", "expireAfterSeconds"];
+
+pub(crate) fn change_to(held: Option<&Document>, wanted: &Document) -> Change {
+    let Some(held) = held else { return Change::Build };
+    if is_same_index(held, wanted) {
+        return Change::None;
+    }
+    let plain = |index: &Document| {
+        let mut plain = index.clone();
+        for setting in SETTINGS {
+            plain.remove(setting);
         }
+        plain
+    };
+    // An index can be given another expiry in place, but neither a first one nor none.
+    let expires = |index: &Document| index.contains_key("expireAfterSeconds");
+    if is_same_index(&plain(held), &plain(wanted)) && expires(held) == expires(wanted) {
+        Change::Settings
+    } else {
+        Change::Build
+    }
+}
+
+/// Brings the settings of an index to what they are at the source.
+pub(crate) async fn modify_index(to: &Handle, index: &Document) -> Result<()> {
+    let hidden = index.get_bool("hidden").unwrap_or(false);
+    let mut change = doc! {"name": name_of(index), "hidden": hidden};
+    if let Some(expiry) = index.get("expireAfterSeconds") {
+        change.insert("expireAfterSeconds", expiry.clone());
     }
     let command = doc! {"collMod": &to.ns.coll, "index": change};
-    match to.endpoint.run_at_length(&to.ns.db, command).await {
-        Ok(_) => Ok(()),
-        Err(error) if error.is_transient() => Err(error),
-        Err(_) => {
-            to.drop_index(name_of(index)).await?;
-            to.create_indexes(std::slice::from_ref(index)).await
-        }
-    }
+    to.endpoint.run_at_length(&to.ns.db, command).await.map(|_| ())
 }
 
 pub(crate) async fn modify_options(to: &Handle, had: &Document, wanted: &Document) -> Result<()> {
@@ -71,4 +96,34 @@ pub(crate) async fn modify_options(to: &Handle, had: &Document, wanted: &Documen
         return Ok(());
     }
     to.endpoint.run_at_length(&to.ns.db, command).await.map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_that_is_another_under_the_same_name_is_built_anew() {
+        let held = doc! {"key": {"a": 1, "b": 1}, "name": "i", "expireAfterSeconds": 60};
+        let with = |field: &str, value: Bson| {
+            let mut index = held.clone();
+            index.insert(field, value);
+            index
+        };
+        assert_eq!(change_to(Some(&held), &held), Change::None);
+        assert_eq!(change_to(None, &held), Change::Build);
+        for (field, value) in
+            [("hidden", Bson::Boolean(true)), ("expireAfterSeconds", Bson::Int32(5))]
+        {
+            assert_eq!(change_to(Some(&held), &with(field, value)), Change::Settings);
+        }
+        for (field, value) in
+            [("unique", Bson::Boolean(true)), ("key", doc! {"b": 1, "a": 1}.into())]
+        {
+            assert_eq!(change_to(Some(&held), &with(field, value)), Change::Build);
+        }
+        let mut lasting = held.clone();
+        lasting.remove("expireAfterSeconds");
+        assert_eq!(change_to(Some(&held), &lasting), Change::Build, "or it would expire documents");
+    }
 }

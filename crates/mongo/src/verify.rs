@@ -11,6 +11,8 @@
 //! - What was acknowledged at either side before the verification began is seen by it: every read
 //!   has majority read concern and waits for the cluster time at which the verification began.
 //! - A difference is reported only after it was seen again in every retry, at the primaries.
+//! - Servers that are away for a while, an election say, end nothing; none is waited for without end
+//!   ([`patience`]).
 //! - Memory is bounded: batches by the server's 16 MB, suspects by [`Spec::suspects_max`].
 //!
 //! What a running verification cannot know: a document written behind both readers after they
@@ -30,19 +32,23 @@ mod full;
 mod last_ops;
 mod lookup;
 mod merge;
+mod patience;
 mod sample;
 mod schedule;
 mod settle;
 mod straggler;
 mod structure;
 mod suspects;
+mod trail;
 
 pub use filter::check as check_filter;
 pub use schedule::Retries;
 pub use straggler::{Difference, Straggler, StragglerFileError, read_stragglers};
 pub use structure::StructureDifference;
+pub(crate) use structure::{is_same_index, options as options_differences};
 
 use lookup::Lookup;
+use patience::patiently;
 use settle::Settled;
 use suspects::Suspects;
 
@@ -207,8 +213,9 @@ impl Watch for Unwatched {
 /// Compares `source` with `destination`.
 ///
 /// # Errors
-/// Precondition if either does not exist or is a time series; a server's error that retries did
-/// not mend; [`Error::Stopped`] when `control` says so.
+/// Precondition if either does not exist or is a time series, or one is a view and the other is
+/// not; usage if they are views, and nothing but documents shall be compared; a server's error that
+/// retries did not mend; [`Error::Stopped`] when `control` says so.
 pub async fn verify(
     source: &Handle,
     destination: &Handle,
@@ -218,10 +225,12 @@ pub async fn verify(
 ) -> Result<Report> {
     let began = std::time::Instant::now();
     if let Some(filter) = &spec.filter {
-        filter::check(source, filter).await?;
+        let check = || filter::check(source, filter);
+        patiently("check the filter", control, check).await?;
     }
-    let left = defined(source).await?;
-    let right = defined(destination).await?;
+    let left = patiently("look at the source", control, || defined(source)).await?;
+    let right = patiently("look at the destination", control, || defined(destination)).await?;
+    check_kinds(source, &left, destination, &right, spec)?;
     let mut report = Report {
         source: source.ns.to_string(),
         destination: destination.ns.to_string(),
@@ -231,7 +240,7 @@ pub async fn verify(
         report.options_differences = structure::options(&left, &right);
         report.index_differences = structure::indexes(&left, &right);
     }
-    if left.kind == CollectionKind::Collection && right.kind == CollectionKind::Collection {
+    if left.kind == CollectionKind::Collection {
         let collated = left.is_collated() || right.is_collated();
         Box::pin(documents(source, destination, collated, spec, control, watch, &mut report))
             .await?;
@@ -257,6 +266,37 @@ async fn defined(side: &Handle) -> Result<Definition> {
     Ok(definition)
 }
 
+/// What cannot be compared is an error: a report on it would be clean.
+fn check_kinds(
+    source: &Handle,
+    left: &Definition,
+    destination: &Handle,
+    right: &Definition,
+    spec: &Spec,
+) -> Result<()> {
+    let is_view = |definition: &Definition| definition.kind == CollectionKind::View;
+    if is_view(left) != is_view(right) {
+        let word = |definition| if is_view(definition) { "view" } else { "collection" };
+        return Err(Error::precondition(
+            format!(
+                "{} at the source is a {}, but {} at the destination is a {}",
+                source.ns,
+                word(left),
+                destination.ns,
+                word(right)
+            ),
+            "name what belongs together with --ns a.b=c.d, or drop the wrong one and copy it anew",
+        ));
+    }
+    if is_view(left) && !spec.structure {
+        return Err(Error::usage(
+            format!("{} is a view, which has no documents of its own", source.ns),
+            "compare its definition: leave out --documents-only",
+        ));
+    }
+    Ok(())
+}
+
 /// Everything that the first comparison needs; the retries that follow need only the [`Lookup`].
 struct Search<'a> {
     lookup: &'a Lookup,
@@ -275,7 +315,8 @@ async fn documents(
     watch: &mut dyn Watch,
     report: &mut Report,
 ) -> Result<()> {
-    let lookup = Lookup::new(source, destination, spec.filter.as_ref()).await?;
+    let begin = || Lookup::new(source, destination, spec.filter.as_ref());
+    let lookup = patiently("ask for the time", control, begin).await?;
     let search = Search { lookup: &lookup, spec, control, collated };
     let mut suspects = Suspects::new(spec.suspects_max);
     match &spec.mode {

@@ -6,7 +6,10 @@
 use bson::raw::{RawArrayBuf, RawBsonRef, cstr};
 use bson::{Document, RawArray, RawDocument, RawDocumentBuf, rawdoc};
 
+use imago_job::ownership::Ownership;
+
 use crate::collection::{Handle, number};
+use crate::copy::WRITE_WITHIN;
 use crate::error::{Error, Result, TRANSIENT};
 use crate::leases::WRITE_TIME_MAX;
 
@@ -146,8 +149,14 @@ async fn send(to: &Handle, verb: &'static str, command: RawDocumentBuf) -> Resul
         command.as_bytes().len() <= COMMAND_BYTES_MAX + 16 * 1024,
         "a command outgrew what a server takes"
     );
-    let reply = to.endpoint.run_raw(&to.ns.db, verb, command).await?;
     let doing = || format!("{verb} on {}", to.ns);
+    if let Some(age) = to.owner.as_ref().map(Ownership::age)
+        && age > WRITE_WITHIN
+    {
+        let cause = format!("the job was last confirmed to be ours {} ms ago", age.as_millis());
+        return Err(Error::Passing { doing: doing(), cause });
+    }
+    let reply = to.endpoint.run_raw(&to.ns.db, verb, command).await?;
     if let Ok(concern) = reply.get_document("writeConcernError") {
         // Applied at the primary, perhaps not durable: every write here may be repeated.
         let cause = format!("not confirmed by a majority: {concern}");

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use imago_job::id::JobId;
 use imago_mongo::block;
-use imago_mongo::cutover::{self, Block, How, Outcome};
+use imago_mongo::copy::{self, Clusters};
+use imago_mongo::cutover::{self, Block, ClientsAt, How, Outcome};
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Command;
 
 use crate::cmd::copy::{Ends, connect, options, work};
@@ -46,6 +48,14 @@ pub struct Args {
     /// Lift the block that an earlier cut-over left at the source, and do nothing else.
     #[arg(long)]
     unblock: bool,
+    /// Say where the clients are, after a cut-over that died while its hook ran, and do nothing
+    /// else: at the source, the block is lifted and the job can go on; at the destination, it is
+    /// done.
+    #[arg(long, value_enum, value_name = "WHERE", conflicts_with = "unblock")]
+    clients_at: Option<End>,
+    /// Leave collections behind that the source got since the job was planned.
+    #[arg(long)]
+    ignore_new: bool,
     /// Give up, and lift the block, when drain, last comparison and hook take longer.
     #[arg(long, value_name = "MS", default_value_t = 30_000)]
     max_block_ms: u64,
@@ -64,6 +74,15 @@ enum BlockBy {
     UserWrites,
     /// You have stopped the writers.
     None,
+}
+
+/// An end of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum End {
+    /// The cluster that it reads.
+    Source,
+    /// The cluster that it writes.
+    Destination,
 }
 
 /// Cuts over, or back.
@@ -90,9 +109,14 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         block_max: Duration::from_millis(args.max_block_ms),
         last_changes: args.last_changes,
         sample: args.sample,
+        ignore_new: args.ignore_new,
     };
     let process = process();
-    let claim = cutover::take_over(&clusters, &id, &process, context.events(), &context.cancel);
+    if let Some(end) = args.clients_at {
+        return decide(&clusters, &id, &process, end, context).await;
+    }
+    let (events, cancel) = (context.events(), &context.cancel);
+    let claim = cutover::take_over(&clusters, &id, &how, &process, events, cancel);
     let run = Box::pin(claim).await?;
     let hook = async || match &args.on_cutover {
         Some(command) => hook(command, &id).await,
@@ -109,14 +133,66 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     }
 }
 
+async fn decide(
+    clusters: &Clusters,
+    id: &JobId,
+    process: &str,
+    end: End,
+    context: &Context,
+) -> Result<(), Failure> {
+    let claim = copy::claim(clusters, id, process, context.events(), &context.cancel);
+    let run = Box::pin(claim).await?;
+    let (clients, state, next) = match end {
+        End::Source => (ClientsAt::Source, "not_cut_over", format!("imago job resume {id}")),
+        End::Destination => {
+            (ClientsAt::Destination, "done", format!("imago cutover {id} --unblock"))
+        }
+    };
+    Box::pin(cutover::decide(clusters, run, clients)).await?;
+    let result = serde_json::json!({"job": id, "state": state, "next": &next});
+    context.output.result(&result, |_| match end {
+        End::Source => format!("{id} is not cut over; to go on: {next}\n"),
+        End::Destination => {
+            format!("{id} is cut over; once no client reaches the old cluster any more: {next}\n")
+        }
+    })
+}
+
 async fn hook(command: &str, id: &JobId) -> Result<(), String> {
-    let mut child = Command::new("sh");
-    child.arg("-c").arg(command).env("IMAGO_JOB", id.to_string());
-    child.stdin(Stdio::null()).kill_on_drop(true);
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(command).env("IMAGO_JOB", id.to_string());
+    shell.stdin(Stdio::null()).process_group(0);
     // What a hook prints is no result of the cut-over.
-    child.stdout(Stdio::null());
-    let status = child.status().await.map_err(|error| format!("sh cannot be run: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}")) }
+    shell.stdout(Stdio::null());
+    let failed = |error| format!("sh cannot be run: {error}");
+    let mut shell = shell.spawn().map_err(failed)?;
+    let group = HookGroup(shell.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
+    let status = shell.wait().await.map_err(failed)?;
+    if status.success() {
+        group.leave();
+        return Ok(());
+    }
+    Err(format!("{command:?} ended with {status}"))
+}
+
+/// The hook and what it started. A hook that failed or took too long ends as a whole: the block is
+/// lifted then, and nothing of it may move clients any more.
+struct HookGroup(Option<Pid>);
+
+impl HookGroup {
+    /// What the hook leaves behind on purpose goes on.
+    fn leave(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for HookGroup {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            // That nobody is left of it is no failure.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
 }
 
 fn describe(done: &Outcome) -> String {
@@ -126,7 +202,11 @@ fn describe(done: &Outcome) -> String {
         done.job, done.write_block_ms, done.drain_ms, done.sampled, done.last_verified
     );
     if done.is_blocked {
-        text += "  the old cluster still refuses its users' writes: imago cutover --unblock lifts that\n";
+        text += &format!(
+            "  the old cluster still refuses its users' writes; imago cutover {} --unblock lifts \
+             that\n",
+            done.job
+        );
     }
     if let Some(back) = &done.reverse_job {
         text += &format!(

@@ -164,6 +164,7 @@ async fn show(args: &Args, context: &Context) -> Result<(), Failure> {
         block_max: Duration::from_secs(30),
         last_changes: 2_000,
         sample: 1_000,
+        ignore_new: false,
     };
     let me = format!("{}/cutover", process());
     let cancel = CancellationToken::new();
@@ -171,7 +172,7 @@ async fn show(args: &Args, context: &Context) -> Result<(), Failure> {
     let target = Arc::new(target);
     let switched = Arc::clone(&target);
     let cut = async {
-        let taking = cutover::take_over(&clusters, &id, &me, context.events(), &cancel);
+        let taking = cutover::take_over(&clusters, &id, &how, &me, context.events(), &cancel);
         let run = Box::pin(taking).await?;
         let hook = async || {
             control.switch(switched);

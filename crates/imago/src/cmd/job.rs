@@ -13,7 +13,6 @@ use imago_job::control::Control;
 use imago_job::id::JobId;
 use imago_job::journal::{Journal, JournalError, Request, Update};
 use imago_job::record::{Limits, Requested};
-use imago_job::run::Pace;
 use imago_job::state::State;
 use imago_mongo::copy;
 use imago_mongo::endpoint::Endpoint;
@@ -233,7 +232,7 @@ async fn look(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
 
 /// How long an owner must be silent before nobody is said to work at the job.
 fn stale_after_ms() -> u64 {
-    u64::try_from(Pace::default().stale_after.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(copy::pace().stale_after.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What came of asking something of a job.

@@ -1,5 +1,7 @@
 //! `imago verify`: proves that a copy equals its source, or says where it does not.
 
+mod view;
+
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
@@ -9,14 +11,13 @@ use imago_job::event;
 use imago_job::id::JobId;
 use imago_job::record::Limits;
 use imago_job::reporter::Reporter;
-use imago_mongo::collection::{Handle, list_all};
+use imago_mongo::collection::{Handle, Kind, list_all};
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::namespace::{Namespace, Selector};
 use imago_mongo::order::Id;
 use imago_mongo::preflight::parse_filter;
 use imago_mongo::verify::{
-    Mode, Progress, Report, Retries, Spec, Straggler, StructureDifference, Watch, read_stragglers,
-    verify,
+    Mode, Progress, Report, Retries, Spec, Straggler, Watch, read_stragglers, verify,
 };
 use serde::Serialize;
 
@@ -101,9 +102,10 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let source = connect(&args.from, "source").await?;
     let destination = connect(&args.to, "destination").await?;
     let mut collections = Vec::new();
-    for (from, to) in Box::pin(named(&source, &args.ns)).await? {
+    let named = Box::pin(named(&source, &args)).await?;
+    for (from, to, mode) in modes(&args, named)? {
         let spec = Spec {
-            mode: mode(&args, &from)?,
+            mode,
             filter: filter.clone(),
             retries: Retries { rounds: args.retries, ..Retries::default() },
             structure: !args.documents_only,
@@ -125,7 +127,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         differences: collections.iter().map(Report::document_differences).sum(),
         collections,
     };
-    context.output.result(&outcome, text)?;
+    context.output.result(&outcome, view::text)?;
     if outcome.clean { Ok(()) } else { Err(verdict(&outcome, args.stragglers.as_deref())) }
 }
 
@@ -166,18 +168,17 @@ pub fn control(context: &Context) -> Result<Control, Failure> {
         .map_err(|error| Failure::from_error(Exit::Usage, "limits", &error))
 }
 
-/// The collections that `selectors` name, with their names at the destination.
-async fn named(
-    source: &Endpoint,
-    selectors: &[Selector],
-) -> Result<Vec<(Namespace, Namespace)>, Failure> {
+/// The collections that are asked for, with their names at the destination. A view has nothing but
+/// its definition: patterns leave it out where only documents count.
+async fn named(source: &Endpoint, args: &Args) -> Result<Vec<(Namespace, Namespace)>, Failure> {
     let mut named = Vec::new();
-    for selector in selectors {
+    for selector in &args.ns {
         if let Selector::One { from, to } = selector {
             named.push((from.clone(), to.clone()));
             continue;
         }
-        let all = list_all(source).await?;
+        let mut all = list_all(source).await?;
+        all.retain(|listed| !args.documents_only || listed.kind != Kind::View);
         let matching: Vec<_> =
             all.into_iter().filter_map(|l| selector.select(&l.ns).map(|to| (l.ns, to))).collect();
         if matching.is_empty() {
@@ -192,14 +193,39 @@ async fn named(
     Ok(named)
 }
 
-fn mode(args: &Args, ns: &Namespace) -> Result<Mode, Failure> {
-    Ok(match (args.sample, args.last_ops, &args.ids_file) {
-        (Some(Sample::Count(count)), _, _) => Mode::Sample(count),
-        (Some(Sample::Share(share)), _, _) => Mode::Fraction(share),
-        (_, Some(wanted), _) => Mode::LastOps(wanted),
-        (_, _, Some(path)) => Mode::Ids(ids(path, ns)?),
-        _ => Mode::Full,
-    })
+/// Which documents of each collection are compared. A collection that was asked for by its own name
+/// must have some; what a pattern brought along and the file does not name is left out.
+fn modes(
+    args: &Args,
+    named: Vec<(Namespace, Namespace)>,
+) -> Result<Vec<(Namespace, Namespace, Mode)>, Failure> {
+    let Some(path) = &args.ids_file else {
+        let mode = match (args.sample, args.last_ops) {
+            (Some(Sample::Count(count)), _) => Mode::Sample(count),
+            (Some(Sample::Share(share)), _) => Mode::Fraction(share),
+            (_, Some(wanted)) => Mode::LastOps(wanted),
+            _ => Mode::Full,
+        };
+        return Ok(named.into_iter().map(|(from, to)| (from, to, mode.clone())).collect());
+    };
+    let is_own_name = |ns: &Namespace| {
+        args.ns.iter().any(|asked| matches!(asked, Selector::One { from, .. } if from == ns))
+    };
+    let mut modes = Vec::new();
+    for (from, to) in named {
+        match ids(path, &from)? {
+            ids if !ids.is_empty() => modes.push((from, to, Mode::Ids(ids))),
+            _ if is_own_name(&from) => return Err(names_nothing(path, &from.to_string())),
+            _ => {}
+        }
+    }
+    if modes.is_empty() { Err(names_nothing(path, "what --ns names")) } else { Ok(modes) }
+}
+
+fn names_nothing(path: &Path, what: &str) -> Failure {
+    let message = format!("{} names no document of {what}", path.display());
+    Failure::new(Exit::Usage, "ids_file", message)
+        .help("check --ns: a file of stragglers names collections as they are at the source")
 }
 
 fn ids(path: &Path, ns: &Namespace) -> Result<Vec<Id>, Failure> {
@@ -265,76 +291,6 @@ impl Watch for Shown<'_> {
     }
 }
 
-fn text(outcome: &Outcome) -> String {
-    let mut text = String::new();
-    for report in &outcome.collections {
-        describe(report, &mut text);
-    }
-    text
-}
-
-fn describe(report: &Report, text: &mut String) {
-    let verdict = if report.is_clean() { "equal" } else { "DIFFERENT" };
-    let names = if report.source == report.destination {
-        report.source.clone()
-    } else {
-        format!("{} = {}", report.source, report.destination)
-    };
-    let seconds = report.elapsed_ms / 1_000;
-    let tenths = report.elapsed_ms % 1_000 / 100;
-    let mut line = |line: String| text.extend([line.as_str(), "\n"]);
-    line(format!("{names}: {verdict}"));
-    line(format!("  {} documents compared in {seconds}.{tenths} s", report.compared));
-    if let Some(last_ops) = &report.last_ops {
-        line(format!(
-            "  the last {} operations ({} were asked for, read from the {}) wrote {} documents",
-            last_ops.found, last_ops.wanted, last_ops.read_from, last_ops.documents
-        ));
-    }
-    if report.suspected > 0 {
-        line(format!(
-            "  {} looked different at first, {} of them no longer when looked at again",
-            report.suspected, report.resolved
-        ));
-    }
-    if report.document_differences() > 0 {
-        line(format!(
-            "  missing {}, extra {}, different {}, duplicate {}",
-            report.missing, report.extra, report.different, report.duplicate
-        ));
-    }
-    if report.unsettled > 0 {
-        line(format!("  {} of these were still changing at the last look", report.unsettled));
-    }
-    for straggler in &report.differences {
-        line(format!("    {:<9} {}", straggler.kind.word(), straggler.id));
-    }
-    let unlisted = report.document_differences() - report.differences.len() as u64;
-    if unlisted > 0 {
-        line(format!("    and {unlisted} more"));
-    }
-    for (what, differences) in
-        [("option", &report.options_differences), ("index", &report.index_differences)]
-    {
-        for difference in differences {
-            line(structural(what, difference));
-        }
-    }
-    if let Some(reason) = &report.incomplete {
-        line(format!("  incomplete: {reason}"));
-    }
-}
-
-fn structural(what: &str, difference: &StructureDifference) -> String {
-    let side = |value: &Option<String>| value.clone().unwrap_or_else(|| "absent".to_owned());
-    format!(
-        "    {what} {}: source {}, destination {}",
-        difference.name,
-        side(&difference.source),
-        side(&difference.destination)
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -348,29 +304,42 @@ mod tests {
         }
     }
 
+    /// Which collections are compared when `--ids-file` names one document of shop.orders.
+    fn listed(ns: &[&str]) -> Result<Vec<String>, Exit> {
+        #[derive(clap::Parser)]
+        struct Typed {
+            #[command(flatten)]
+            args: Args,
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stragglers");
+        std::fs::write(&path, "{\"ns\": \"shop.orders\", \"_id\": 7, \"kind\": \"missing\"}\n")
+            .unwrap();
+        let mut typed = vec!["verify", "--from", "a", "--to", "b", "--ids-file"];
+        typed.push(path.to_str().unwrap());
+        typed.extend(ns.iter().flat_map(|ns| ["--ns", ns]));
+        let args = <Typed as clap::Parser>::parse_from(typed).args;
+        let there = ["shop.orders", "shop.users"].map(|ns| ns.parse::<Namespace>().unwrap());
+        let selected = |ns: &Namespace| args.ns.iter().find_map(|selector| selector.select(ns));
+        let named = there.into_iter().filter_map(|ns| selected(&ns).map(|to| (ns, to))).collect();
+        let modes = modes(&args, named).map_err(|failure| failure.exit())?;
+        Ok(modes.into_iter().map(|(from, ..)| from.to_string()).collect())
+    }
+
+    #[test]
+    fn a_file_that_names_nothing_of_a_collection_is_a_usage_error() {
+        assert_eq!(listed(&["shop.orders"]), Ok(vec!["shop.orders".to_owned()]));
+        assert_eq!(listed(&["shop.users"]), Err(Exit::Usage));
+        assert_eq!(listed(&["shop.orders", "shop.users"]), Err(Exit::Usage));
+        assert_eq!(listed(&["shop.*"]), Ok(vec!["shop.orders".to_owned()]));
+        assert_eq!(listed(&["shop.u*"]), Err(Exit::Usage));
+    }
+
     #[test]
     fn a_filter_that_is_no_document_is_a_usage_error() {
         let exit = |text| parse_filter(text).map_err(|error| Failure::from(error).exit());
         assert!(exit(r#"{"a": {"$gt": 1}}"#).is_ok());
         assert_eq!(exit("[1]"), Err(Exit::Usage));
         assert_eq!(exit("{a: 1}"), Err(Exit::Usage));
-    }
-
-    #[test]
-    fn a_report_names_what_differs_and_how_much_is_not_listed() {
-        let report = Report {
-            source: "a.b".into(),
-            destination: "c.d".into(),
-            compared: 10,
-            missing: 3,
-            elapsed_ms: 1_250,
-            ..Report::default()
-        };
-        let outcome = Outcome { clean: false, differences: 3, collections: vec![report] };
-        assert_eq!(
-            text(&outcome),
-            "a.b = c.d: DIFFERENT\n  10 documents compared in 1.2 s\n  \
-             missing 3, extra 0, different 0, duplicate 0\n    and 3 more\n"
-        );
     }
 }

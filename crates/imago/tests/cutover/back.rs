@@ -19,6 +19,12 @@ async fn there_and_back(new: ClusterSpec) {
     assert_eq!(application_writes(&scene.old).await, Err(BLOCKED));
     scene.load_goes_on(100);
 
+    let fails = scene.cutover(&job, &["--rollback", "--on-cutover", "exit 7"]);
+    let (exit, failed) = scene.run(fails);
+    assert_eq!(exit, 4, "{failed}");
+    assert_eq!(application_writes(&scene.old).await, Err(BLOCKED), "it follows on, blocked");
+    assert_eq!(application_writes(&scene.new).await, Ok(()), "clients are still there");
+
     let hook = scene.switch_to(&scene.old);
     let (exit, back) = scene.run(scene.cutover(&job, &["--rollback", "--on-cutover", &hook]));
     assert_eq!(exit, 0, "{back}");
@@ -34,4 +40,9 @@ async fn there_and_back(new: ClusterSpec) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn going_back_to_a_replica_set_loses_nothing_of_either_period() {
     there_and_back(ClusterSpec::replica_set("back-set", 1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn going_back_from_shards_loses_nothing_of_either_period() {
+    there_and_back(ClusterSpec::sharded("back-shards", 2)).await;
 }

@@ -14,17 +14,30 @@ async fn dead_cutover(scene: &Scene, job: &str) {
     assert_eq!(application_writes(&scene.old).await, Err(BLOCKED));
 }
 
+/// Nobody knows where the clients are: neither going on nor trying again is safe.
+fn nobody_goes_on(scene: &Scene, job: &str) {
+    let resume = scene.between(&["job", "resume", job, "--until", "caught-up"]);
+    for command in [resume, scene.cutover(job, &[])] {
+        let (exit, refused) = scene.run(command);
+        assert_eq!(exit, 4, "{refused}");
+        assert!(refused["error"]["help"].as_str().unwrap().contains("--clients-at"), "{refused}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_resumes_the_job_lifts_the_block_of_a_dead_cutover() {
+async fn after_a_death_with_the_clients_where_they_were_the_job_goes_on() {
     let scene = Scene::start("dead").await;
     let load = scene.load();
     let job = scene.copied();
     dead_cutover(&scene, &job).await;
-    let resume = scene.between(&["job", "resume", &job, "--until", "caught-up"]);
-    let (exit, resumed) = scene.run(resume);
-    assert_eq!(exit, 0, "{resumed}");
+    nobody_goes_on(&scene, &job);
+    assert_eq!(application_writes(&scene.old).await, Err(BLOCKED));
+    let (exit, decided) = scene.run(scene.cutover(&job, &["--clients-at", "source"]));
+    assert_eq!(exit, 0, "{decided}");
     assert_eq!(application_writes(&scene.old).await, Ok(()));
     scene.load_goes_on(50);
+    let (exit, again) = scene.run(scene.cutover(&job, &["--clients-at", "source"]));
+    assert_eq!(exit, 4, "{again}");
     let hook = scene.switch_to(&scene.new);
     let (exit, done) = scene.run(scene.cutover(&job, &["--on-cutover", &hook]));
     assert_eq!(exit, 0, "{done}");
@@ -32,7 +45,7 @@ async fn whoever_resumes_the_job_lifts_the_block_of_a_dead_cutover() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_clients_wrote_at_the_new_cluster_is_not_overwritten_after_a_death_behind_the_hook() {
+async fn after_a_death_with_the_clients_moved_nothing_of_the_old_cluster_is_applied() {
     let scene = Scene::start("moved").await;
     let load = scene.load();
     let job = scene.copied();
@@ -43,9 +56,9 @@ async fn what_clients_wrote_at_the_new_cluster_is_not_overwritten_after_a_death_
     wait_until("the clients moved", || scene.folder().join("moved").exists());
     cutover.kill();
     scene.load_goes_on(100);
-    let unseen = ["cutover", &job, "--lift-block", "--sample", "0", "--last-changes", "0"];
-    let (exit, done) = scene.run(scene.between(&unseen));
-    assert_eq!(exit, 0, "{done}");
-    assert_eq!(application_writes(&scene.old).await, Ok(()));
+    nobody_goes_on(&scene, &job);
+    let (exit, decided) = scene.run(scene.cutover(&job, &["--clients-at", "destination"]));
+    assert_eq!((exit, decided["state"].as_str()), (0, Some("done")), "{decided}");
+    assert_eq!(application_writes(&scene.old).await, Err(BLOCKED), "no late operation gets in");
     scene.nothing_lost(load, &scene.new);
 }

@@ -13,8 +13,9 @@ async fn after_a_hook_that_fails_the_job_still_follows_and_can_be_cut_over() {
     assert_eq!(application_writes(&scene.old).await, Ok(()));
     scene.load_goes_on(50);
 
-    let (exit, slow) = scene
-        .run(scene.cutover(&job, &["--max-block-ms", "1500", "--on-cutover", "exec sleep 60"]));
+    let late = format!("(sleep 3; touch '{}') & sleep 60", scene.path("late"));
+    let (exit, slow) =
+        scene.run(scene.cutover(&job, &["--max-block-ms", "1500", "--on-cutover", &late]));
     assert_eq!(exit, 4, "{slow}");
     assert!(slow["error"]["message"].as_str().unwrap().contains("1500 ms"), "{slow}");
     assert_eq!(application_writes(&scene.old).await, Ok(()));
@@ -23,6 +24,9 @@ async fn after_a_hook_that_fails_the_job_still_follows_and_can_be_cut_over() {
     let (exit, none) = scene.run(scene.cutover(&job, &["--max-block-ms", "0"]));
     assert_eq!(exit, 4, "{none}");
     assert_eq!(application_writes(&scene.old).await, Ok(()));
+
+    let late = scene.folder().join("late");
+    assert!(!late.exists(), "what the hook started ended with it: nothing of it acts later");
 
     let resume = scene.between(&["job", "resume", &job, "--until", "caught-up"]);
     let (exit, resumed) = scene.run(resume);

@@ -3,7 +3,7 @@
 use bson::doc;
 use imago_testbed::ClusterSpec;
 
-use crate::scene::{NS, Scene, administer, application_writes};
+use crate::scene::{BLOCKED, NS, Scene, administer, application_writes};
 
 fn refused(scene: &Scene, job: &str, because: &str) {
     let (exit, failed) = scene.run(scene.cutover(job, &["--on-cutover", "exit 0"]));
@@ -65,20 +65,67 @@ async fn a_user_without_the_privilege_and_an_unfinished_copy_are_refused() {
         jobs.to_string().contains("\"copy\"") && jobs.to_string().contains("cutover_ready")
     });
     refused(&scene, &job, "not complete");
-    assert_eq!(slow.ended().0, 0, "it was handed over");
     assert_eq!(application_writes(&scene.old).await, Ok(()));
 
     let unlimited = ["job", "set", &job, "--documents-s", "none", "--to", &to];
     assert_eq!(scene.run(scene.imago(&unlimited)).0, 0);
-    let (exit, resumed) =
-        scene.run(scene.between(&["job", "resume", &job, "--until", "caught-up"]));
-    assert_eq!(exit, 0, "{resumed}");
+    crate::scene::wait_until("the copy is complete", || {
+        assert!(slow.is_running(), "it goes on: {}", slow.errors());
+        let jobs =
+            crate::scene::json(&scene.imago(&["job", "list", "--to", &to]).output().unwrap());
+        jobs[0]["progress"]["cutover_ready"] == true
+    });
     let from = scene.old.uri();
     let powerless = ["cutover", &job, "--from", &from, "--to", &to];
     let (exit, failed) = scene.run(scene.imago(&powerless));
     assert_eq!(exit, 4, "{failed}");
     assert!(failed["error"]["message"].as_str().unwrap().contains("may not block"), "{failed}");
+    assert!(slow.is_running(), "who follows the source was not disturbed: {}", slow.errors());
     assert_eq!(application_writes(&scene.old).await, Ok(()));
     scene.load_goes_on(20);
     scene.nothing_lost(load, &scene.old);
+}
+
+/// A collection of the source that the job's pattern matches, and that the job does not copy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_source_got_since_is_not_left_behind_in_silence() {
+    let scene = Scene::start("late").await;
+    let note = |coll| doc! {"insert": coll, "documents": [{"_id": 1}]};
+    administer(&scene.old, "shop", note("first")).await;
+    let copy = ["copy", "--ns", "shop.*", "--until", "caught-up"];
+    let (exit, copied) = scene.run(scene.between(&copy));
+    assert_eq!(exit, 0, "{copied}");
+    let job = copied["job"].as_str().unwrap();
+    administer(&scene.old, "elsewhere", note("second")).await;
+    administer(&scene.old, "shop", note("second")).await;
+    refused(&scene, job, "the source has got shop.second");
+    let (exit, done) = scene.run(scene.cutover(job, &["--ignore-new"]));
+    assert_eq!(exit, 0, "{done}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn indexes_must_be_the_same_and_another_jobs_block_is_left_alone() {
+    let scene = Scene::start("index").await;
+    let index = doc! {"createIndexes": "docs", "indexes": [{"key": {"a": 1}, "name": "a"}]};
+    administer(&scene.old, "shop", index).await;
+    let partly = ["copy", "--ns", "shop.docs", "--until", "caught-up", "--filter", "{}"];
+    let (exit, copied) = scene.run(scene.between(&partly));
+    assert_eq!(exit, 0, "{copied}");
+    let job = copied["job"].as_str().unwrap();
+    let (exit, failed) = scene.run(scene.cutover(job, &["--reverse"]));
+    assert_eq!(exit, 4, "{failed}");
+    assert!(failed["error"]["message"].as_str().unwrap().contains("only a part"), "{failed}");
+
+    administer(&scene.new, "shop", doc! {"dropIndexes": "docs", "index": "a"}).await;
+    refused(&scene, job, "its index a");
+    let index = doc! {"createIndexes": "docs", "indexes": [{"key": {"a": 1}, "name": "a"}]};
+    administer(&scene.new, "shop", index).await;
+
+    administer(&scene.old, "admin", doc! {"setUserWriteBlockMode": 1, "global": true}).await;
+    let (exit, failed) = scene.run(scene.cutover(job, &["--on-cutover", "exit 1"]));
+    assert_eq!(exit, 4, "{failed}");
+    assert_eq!(application_writes(&scene.old).await, Err(BLOCKED), "who set it lifts it");
+    administer(&scene.old, "admin", doc! {"setUserWriteBlockMode": 1, "global": false}).await;
+    let (exit, done) = scene.run(scene.cutover(job, &[]));
+    assert_eq!(exit, 0, "{done}");
 }

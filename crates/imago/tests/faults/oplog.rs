@@ -1,10 +1,11 @@
-//! The source's oplog no longer reaches back to where the job stopped.
+//! The source's oplog no longer reaches back to where the job is, or will not for long.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bson::{Timestamp, doc};
 use imago_mongo::endpoint::Endpoint;
 use imago_testbed::ClusterSpec;
+use serde_json::Value;
 
 use crate::stage::Stage;
 
@@ -16,13 +17,18 @@ async fn oldest(source: &Endpoint) -> Timestamp {
     batch[0].as_document().unwrap().get_timestamp("ts").unwrap()
 }
 
+/// Writes a megabyte that the job has nothing to do with.
+async fn fill(source: &Endpoint) {
+    let document = doc! {"filler": "x".repeat(500_000)};
+    let insert = doc! {"insert": "filler", "documents": [document.clone(), document]};
+    source.run("elsewhere", insert).await.unwrap();
+}
+
 /// Writes until the oplog has lost everything before now.
 async fn roll_over(source: &Endpoint) {
     let before = source.cluster_time().await.unwrap();
-    let document = doc! {"filler": "x".repeat(500_000)};
     for _ in 0..300 {
-        let insert = doc! {"insert": "filler", "documents": [document.clone(), document.clone()]};
-        source.run("elsewhere", insert).await.unwrap();
+        fill(source).await;
         if oldest(source).await > before {
             return;
         }
@@ -48,5 +54,31 @@ async fn a_resume_behind_the_oplog_says_so_and_fails() {
     let status = subject.steer("status", &job, &[]).await;
     assert!(status["blocked_by"].as_str().unwrap().contains("oplog"), "{status}");
     assert_eq!(status["is_worked_at"], false, "{status}");
+    subject.load.stop().await;
+}
+
+fn is_warning(said: &Value) -> bool {
+    said["event"] == "warning" && said["code"] == "oplog_rolls_over"
+}
+
+#[tokio::test]
+async fn a_job_is_warned_of_when_the_oplog_overtakes_it_and_not_before() {
+    let source = ClusterSpec { oplog_mb: Some(8), ..ClusterSpec::replica_set("chased-src", 1) };
+    let stage = Stage::of(source, ClusterSpec::replica_set("chased-dst", 1)).await;
+    let mut subject = stage.collection("shop.chased", 500, 500).await;
+    let mut copy = subject.copy(&[]);
+    let job = copy.phase("follow").await;
+    let source = subject.source().await;
+    // The oplog is full and holds some seconds, and the job keeps up with it, for long enough that
+    // it is looked at twice.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(31) {
+        fill(&source).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(copy.heard(is_warning).is_none(), "it keeps up: {:?}", copy.heard(is_warning));
+    subject.steer("pause", &job, &[]).await;
+    roll_over(&source).await;
+    copy.until("a warning", is_warning).await;
     subject.load.stop().await;
 }

@@ -114,11 +114,15 @@ impl Program {
 
     /// The newest progress that it has told of by now.
     pub fn progress(&mut self) -> Value {
+        self.heard(|said| said["event"] == "progress").unwrap_or_default()
+    }
+
+    /// The newest of what it has said by now that `wanted` accepts.
+    pub fn heard(&mut self, wanted: impl Fn(&Value) -> bool) -> Option<Value> {
         while let Ok(value) = self.says.try_recv() {
             self.said.push(value);
         }
-        let progress = self.said.iter().rev().find(|said| said["event"] == "progress");
-        progress.cloned().unwrap_or_default()
+        self.said.iter().rev().find(|said| wanted(said)).cloned()
     }
 
     /// Whether it still runs.

@@ -14,23 +14,20 @@ use std::time::Duration;
 use bson::raw::cstr;
 use bson::{Document, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
 use futures_util::StreamExt;
-use imago_plan::backoff::Backoff;
 use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::patience::{Patience, SEARCH_MAX};
 use crate::collection::Handle;
 use crate::converge::{ReadAt, read_concern};
-use crate::endpoint::prefer_secondary;
+use crate::endpoint::{ANSWER_MAX, answer_within, prefer_secondary};
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::order::{Id, id_element};
 
 /// Batches read ahead of the comparison, on each side; a batch is at most 16 MB.
 const AHEAD: usize = 1;
-/// Attempts in a row to open a reader again, without a batch in between.
-const REOPEN_ATTEMPTS_MAX: u32 = 60;
-const REOPEN_BACKOFF: Backoff = Backoff { first_ms: 50, max_ms: 2_000 };
 /// A batch aims at this many bytes: large enough to make round trips rare, small enough that two
 /// workers reading both sides ahead stay far below 300 MB.
 const BATCH_BYTES: u64 = 4 << 20;
@@ -62,7 +59,16 @@ pub(super) fn batch_documents(documents: u64, bytes: u64) -> u32 {
 
 impl Scan {
     fn error(&self, error: mongodb::error::Error) -> Error {
-        Error::server(format!("find on {}", self.handle.ns), error)
+        Error::server(self.doing(), error)
+    }
+
+    fn doing(&self) -> String {
+        format!("find on {}", self.handle.ns)
+    }
+
+    /// How long the server may take to find what fills a batch.
+    fn silence_max(&self) -> Duration {
+        if self.filter.is_some() { SEARCH_MAX } else { ANSWER_MAX }
     }
 
     async fn open(&self, from: Option<&Id>) -> Result<RawBatchCursor> {
@@ -86,12 +92,14 @@ impl Scan {
             command.append(cstr!("projection"), rawdoc! {"_id": 1});
         }
         let db = self.handle.endpoint.client().database(&self.handle.ns.db);
-        db.run_raw_cursor_command(command)
+        let opened = db
+            .run_raw_cursor_command(command)
             .selection_criteria(prefer_secondary())
             .batch_size(self.batch_documents)
             .batch()
-            .await
-            .map_err(|error| self.error(error))
+            .into_future();
+        let opened = answer_within(self.silence_max(), &self.doing(), opened).await?;
+        opened.map_err(|error| self.error(error))
     }
 }
 
@@ -191,36 +199,25 @@ struct Delivered {
 
 async fn pump(scan: &Scan, sender: &mpsc::Sender<Result<Chunk>>) -> Result<()> {
     let mut delivered: Option<Delivered> = None;
-    let mut attempts = 0;
-    loop {
-        let error = match read_on(scan, sender, &mut delivered, &mut attempts).await {
-            Ok(()) => return Ok(()),
-            Err(error) if !error.is_transient() => return Err(error),
-            Err(error) => error,
-        };
-        attempts += 1;
-        if attempts > REOPEN_ATTEMPTS_MAX {
-            let tried =
-                format!("reading {} failed {attempts} times in a row: {error}", scan.handle.ns);
-            return Err(Error::Exhausted { tried, cause: Box::new(error) });
-        }
-        tracing::debug!(%error, attempts, "a reader is opened again");
-        let pause_ms = REOPEN_BACKOFF.pause_ms(attempts, rand::random());
-        tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+    let mut patience = Patience::default();
+    let what = format!("read {}", scan.handle.ns);
+    while let Err(error) = read_on(scan, sender, &mut delivered, &mut patience).await {
+        tokio::time::sleep(patience.after(&what, error)?).await;
     }
+    Ok(())
 }
 
 async fn read_on(
     scan: &Scan,
     sender: &mpsc::Sender<Result<Chunk>>,
     delivered: &mut Option<Delivered>,
-    attempts: &mut u32,
+    patience: &mut Patience,
 ) -> Result<()> {
     let mut cursor = scan.open(delivered.as_ref().map(|last| &last.id)).await?;
     let mut to_skip = delivered.as_ref().map_or(0, |last| last.times);
-    while let Some(batch) = cursor.next().await {
+    while let Some(batch) = answer_within(scan.silence_max(), &scan.doing(), cursor.next()).await? {
         let mut chunk = Chunk::new(batch.map_err(|error| scan.error(error))?, &scan.handle.ns)?;
-        *attempts = 0;
+        patience.renew();
         if let Some(last) = delivered.as_ref().filter(|_| to_skip > 0) {
             to_skip -= chunk.skip(&last.id, to_skip);
         }

@@ -14,9 +14,10 @@ use futures_util::{StreamExt, TryStreamExt};
 use super::feed::{Feed, Scan, batch_documents, id_of};
 use super::lookup::{Members, documents};
 use super::merge::{Block, Merge, Misaligned, Need};
+use super::patience::patiently;
 use super::{Progress, Report, Search, Suspects, Watch};
 use crate::collection::Size;
-use crate::endpoint::prefer_secondary;
+use crate::endpoint::{answer, prefer_secondary};
 use crate::error::{Error, Result};
 use crate::order::Id;
 
@@ -105,7 +106,8 @@ async fn ranges(search: &Search<'_>, size: Size) -> Result<Vec<Range>> {
     let count = (size.documents / RANGE_DOCUMENTS).clamp(1, RANGES_MAX);
     let mut cuts = Vec::new();
     if count > 1 {
-        let drawn = draw(search, count * DRAWS_PER_RANGE).await?;
+        let draw = || draw(search, count * DRAWS_PER_RANGE);
+        let drawn = patiently("draw ranges", search.control, draw).await?;
         let every = usize::try_from(DRAWS_PER_RANGE).expect("a small number");
         cuts = drawn.into_iter().skip(every).step_by(every).filter(is_inside).collect();
         cuts.sort_unstable();
@@ -137,13 +139,10 @@ async fn draw(search: &Search<'_>, size: u64) -> Result<Vec<Id>> {
     };
     let command = RawDocumentBuf::try_from(&command).map_err(|e| Error::malformed(doing(), e))?;
     let db = source.endpoint.client().database(&source.ns.db);
-    let cursor = db
-        .run_raw_cursor_command(command)
-        .selection_criteria(prefer_secondary())
-        .await
-        .map_err(|error| Error::server(doing(), error))?;
-    let drawn: Vec<Document> =
-        cursor.try_collect().await.map_err(|error| Error::server(doing(), error))?;
+    let opened = db.run_raw_cursor_command(command).selection_criteria(prefer_secondary());
+    let drawn = async { opened.await?.try_collect().await };
+    let drawn: mongodb::error::Result<Vec<Document>> = answer(&doing(), drawn).await?;
+    let drawn = drawn.map_err(|error| Error::server(doing(), error))?;
     let mut ids = Vec::with_capacity(drawn.len());
     for document in &drawn {
         let raw = RawDocumentBuf::try_from(document).map_err(|e| Error::malformed(doing(), e))?;
@@ -243,7 +242,8 @@ async fn look_up_range(
     let mut feed = Feed::start(source);
     while let Some(chunk) = next(search, &mut feed).await? {
         let documents = documents(&chunk)?;
-        let differing = search.lookup.against_destination(&documents, Members::Any).await?;
+        let compare = || search.lookup.against_destination(&documents, Members::Any);
+        let differing = patiently("compare documents", search.control, compare).await?;
         counters.compared.fetch_add(documents.len() as u64, Ordering::Relaxed);
         let bytes: u64 = documents.iter().map(|(_, document)| document.len() as u64).sum();
         counters.source_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -257,7 +257,8 @@ async fn look_up_range(
     while let Some(chunk) = next(search, &mut feed).await? {
         let ids: Vec<Id> = chunk.documents().map(id_of).collect::<Result<_>>()?;
         assert!(ids.len() == chunk.len(), "each document has one _id");
-        let absent = search.lookup.absent_at_source(&ids, Members::Any).await?;
+        let look = || search.lookup.absent_at_source(&ids, Members::Any);
+        let absent = patiently("look documents up", search.control, look).await?;
         counters.compared.fetch_add(absent.len() as u64, Ordering::Relaxed);
         recheck(search, absent, &mut outcome).await?;
         if outcome.suspects.len() > search.spec.suspects_max {

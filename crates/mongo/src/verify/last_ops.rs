@@ -13,9 +13,10 @@ use futures_util::StreamExt;
 use imago_job::control::Control;
 
 use super::LastOps;
+use super::patience::{SEARCH_MAX, patiently};
 use crate::changes::{ChangeReader, Event, Start};
 use crate::collection::Handle;
-use crate::endpoint::primary;
+use crate::endpoint::{answer_within, primary};
 use crate::error::{Error, Result, code};
 use crate::order::Id;
 
@@ -46,7 +47,8 @@ pub(super) async fn read(
     let mut read_from = "oplog";
     let mut read = None;
     if !source.endpoint.is_sharded() {
-        read = match control.or_stop(Box::pin(from_oplog(source, wanted))).await? {
+        let look = || from_oplog(source, wanted);
+        read = match patiently("read the oplog", control, look).await {
             Ok(ids) => Some(ids),
             Err(Error::Server { cause, .. }) if code(&cause) == Some(UNAUTHORIZED) => None,
             Err(error) => return Err(error),
@@ -56,7 +58,8 @@ pub(super) async fn read(
         Some(ids) => ids,
         None => {
             read_from = "change stream";
-            control.or_stop(Box::pin(from_stream(source, wanted))).await??
+            let look = || from_stream(source, wanted);
+            patiently("read the change stream", control, look).await?
         }
     };
     let found = ids.len() as u64;
@@ -84,10 +87,11 @@ async fn from_oplog(source: &Handle, wanted: u64) -> Result<VecDeque<Id>> {
         },
     };
     let db = source.endpoint.client().database("local");
-    let opened = db.run_cursor_command(command).selection_criteria(primary()).batch().await;
+    let opened = db.run_cursor_command(command).selection_criteria(primary()).batch();
+    let opened = answer_within(SEARCH_MAX, &doing(), opened.into_future()).await?;
     let mut cursor = opened.map_err(|error| Error::server(doing(), error))?;
     let mut ids = VecDeque::new();
-    while let Some(batch) = cursor.next().await {
+    while let Some(batch) = answer_within(SEARCH_MAX, &doing(), cursor.next()).await? {
         let batch = batch.map_err(|error| Error::server(doing(), error))?;
         for entry in batch.doc_slices().map_err(|error| Error::server(doing(), error))? {
             let entry = entry.map_err(|error| Error::malformed(doing(), error))?;

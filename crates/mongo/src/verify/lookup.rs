@@ -11,34 +11,26 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
-use std::time::Duration;
 
 use bson::raw::{RawArrayBuf, cstr};
 use bson::{Document, RawDocumentBuf, Timestamp, rawdoc};
 use futures_util::StreamExt;
 use imago_job::control::Control;
-use imago_job::retry::{Budget, retry};
-use imago_plan::backoff::Backoff;
 use mongodb::options::SelectionCriteria;
 use mongodb::raw_batch_cursor::RawBatchCursor;
 
 use super::Difference;
 use super::feed::{Chunk, Scan, encoded, id_of};
+use super::patience::patiently;
 use crate::collection::Handle;
 use crate::converge::{ReadAt, read_concern};
-use crate::endpoint::{prefer_secondary, primary};
+use crate::endpoint::{answer, prefer_secondary, primary};
 use crate::error::{Error, Result};
 use crate::order::Id;
 
 /// `_id`s in one `$in`, by count and by bytes.
 const GROUP_IDS_MAX: usize = 500;
 const GROUP_BYTES_MAX: usize = 4 << 20;
-
-const BUDGET: Budget = Budget {
-    attempts_max: 60,
-    elapsed_max: Duration::from_secs(120),
-    backoff: Backoff { first_ms: 50, max_ms: 2_000 },
-};
 
 /// Which members answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,8 +101,8 @@ impl Lookup {
             source: source.clone(),
             destination: destination.clone(),
             filter: filter.cloned(),
-            source_since: source.endpoint.cluster_time().await?,
-            destination_since: destination.endpoint.cluster_time().await?,
+            source_since: since(source).await?,
+            destination_since: since(destination).await?,
         })
     }
 
@@ -144,10 +136,7 @@ impl Lookup {
         let mut all = Examined::default();
         for group in groups(ids, |id| id) {
             let what = format!("compare documents of {}", self.source.ns);
-            let examined = retry(&what, &BUDGET, control, Error::is_transient, |_| {
-                Box::pin(self.examine_group(group, members))
-            })
-            .await?;
+            let examined = patiently(&what, control, || self.examine_group(group, members)).await?;
             all.differing.extend(examined.differing);
             all.source_bytes += examined.source_bytes;
         }
@@ -244,6 +233,38 @@ impl Lookup {
         Ok(differing.collect())
     }
 
+    /// Stand-ins for what the source's primary holds of `ids` now; nothing for what it does not.
+    pub(super) async fn source_states(
+        &self,
+        ids: &[Id],
+        control: &Control,
+    ) -> Result<HashMap<Id, u64>> {
+        let query = Query {
+            handle: &self.source,
+            since: self.source_since,
+            filter: self.filter.as_ref(),
+            ids_only: false,
+            members: Members::Primary,
+        };
+        states(&query, ids, control).await
+    }
+
+    /// As [`Lookup::source_states`], of the destination.
+    pub(super) async fn destination_states(
+        &self,
+        ids: &[Id],
+        control: &Control,
+    ) -> Result<HashMap<Id, u64>> {
+        let query = Query {
+            handle: &self.destination,
+            since: self.destination_since,
+            filter: None,
+            ids_only: false,
+            members: Members::Primary,
+        };
+        states(&query, ids, control).await
+    }
+
     /// Those of `ids`, which the destination holds, that the source does not.
     pub(super) async fn absent_at_source(&self, ids: &[Id], members: Members) -> Result<Vec<Id>> {
         let query = Query {
@@ -261,6 +282,35 @@ impl Lookup {
         }
         Ok(absent)
     }
+}
+
+/// The time that no read of a side may be older than. A majority that is out of reach shows here,
+/// before any read that may rightly take long.
+async fn since(side: &Handle) -> Result<Timestamp> {
+    let now = side.endpoint.cluster_time().await?;
+    let command = rawdoc! {
+        "find": side.ns.coll.as_str(), "projection": {"_id": 1}, "limit": 1, "singleBatch": true,
+        "readConcern": read_concern(ReadAt::After(now)),
+    };
+    side.endpoint.run_raw(&side.ns.db, "find", command).await?;
+    Ok(now)
+}
+
+/// Digests of the documents; one that is held more than once has the digest of any of them, and is
+/// found by the comparison itself.
+async fn states(query: &Query<'_>, ids: &[Id], control: &Control) -> Result<HashMap<Id, u64>> {
+    let what = format!("read documents of {}", query.handle.ns);
+    let read = async || {
+        let mut states = HashMap::new();
+        let mut cursor = find(query, ids.iter()).await?;
+        while let Some(chunk) = next_chunk(&mut cursor, query).await? {
+            for document in chunk.documents() {
+                states.insert(id_of(document)?, digest(document));
+            }
+        }
+        Ok(states)
+    };
+    patiently(&what, control, read).await
 }
 
 /// How often each of `ids` is held, as far as it is.
@@ -333,11 +383,12 @@ async fn find(query: &Query<'_>, ids: impl Iterator<Item = &Id>) -> Result<RawBa
         command.append(cstr!("projection"), rawdoc! {"_id": 1});
     }
     let db = query.handle.endpoint.client().database(&query.handle.ns.db);
-    db.run_raw_cursor_command(command)
+    let opened = db
+        .run_raw_cursor_command(command)
         .selection_criteria(query.members.criteria())
         .batch()
-        .await
-        .map_err(|error| failed(query, error))
+        .into_future();
+    answer(&doing(query), opened).await?.map_err(|error| failed(query, error))
 }
 
 fn both(one: RawDocumentBuf, other: RawDocumentBuf) -> RawDocumentBuf {
@@ -348,7 +399,7 @@ fn both(one: RawDocumentBuf, other: RawDocumentBuf) -> RawDocumentBuf {
 }
 
 async fn next_chunk(cursor: &mut RawBatchCursor, query: &Query<'_>) -> Result<Option<Chunk>> {
-    match cursor.next().await {
+    match answer(&doing(query), cursor.next()).await? {
         None => Ok(None),
         Some(batch) => {
             let batch = batch.map_err(|error| failed(query, error))?;
@@ -357,8 +408,12 @@ async fn next_chunk(cursor: &mut RawBatchCursor, query: &Query<'_>) -> Result<Op
     }
 }
 
+fn doing(query: &Query<'_>) -> String {
+    format!("find on {}", query.handle.ns)
+}
+
 fn failed(query: &Query<'_>, error: mongodb::error::Error) -> Error {
-    Error::server(format!("find on {}", query.handle.ns), error)
+    Error::server(doing(query), error)
 }
 
 #[cfg(test)]

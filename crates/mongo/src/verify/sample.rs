@@ -5,15 +5,18 @@ use futures_util::StreamExt;
 
 use super::feed::{Chunk, id_of};
 use super::lookup::Members;
+use super::patience::{Patience, SEARCH_MAX};
 use super::{Mode, Progress, Report, Search, Suspects, Watch};
 use crate::collection::Handle;
 use crate::converge::{ReadAt, read_concern};
-use crate::endpoint::prefer_secondary;
+use crate::endpoint::{answer_within, prefer_secondary};
 use crate::error::{Error, Result};
 use crate::order::Id;
 
 /// `_id`s that are compared between two reports of progress.
 const STEP: usize = 5_000;
+/// Draws of one side, all but the last cut short.
+const DRAWS_MAX: u32 = 30;
 
 /// Draws from the source, for what is missing or different, and from the destination, for what is
 /// extra.
@@ -32,6 +35,8 @@ pub(super) async fn compare(
     Ok(())
 }
 
+/// Draws and compares until a draw was read to its end. One that a lost server cut short cannot be
+/// gone on with: another takes its place, and what was compared of the first does not count.
 async fn compare_drawn(
     search: &Search<'_>,
     side: &Handle,
@@ -40,7 +45,29 @@ async fn compare_drawn(
     watch: &mut dyn Watch,
     report: &mut Report,
 ) -> Result<()> {
-    let doing = || format!("aggregate with a sample on {}", side.ns);
+    let mut patience = Patience::default();
+    let what = format!("draw documents of {}", side.ns);
+    let before = (report.compared, report.compared_bytes);
+    for _ in 0..DRAWS_MAX {
+        let drawn = draw(search, side, since, &mut patience, suspects, watch, report);
+        let Err(error) = Box::pin(drawn).await else { return Ok(()) };
+        search.control.sleep(patience.after(&what, error)?).await?;
+        (report.compared, report.compared_bytes) = before;
+    }
+    Err(Error::Passing { doing: what, cause: format!("{DRAWS_MAX} draws were cut short") })
+}
+
+async fn draw(
+    search: &Search<'_>,
+    side: &Handle,
+    since: Timestamp,
+    patience: &mut Patience,
+    suspects: &mut Suspects,
+    watch: &mut dyn Watch,
+    report: &mut Report,
+) -> Result<()> {
+    let doing = format!("aggregate with a sample on {}", side.ns);
+    let failed = |error| Error::server(doing.clone(), error);
     let command = doc! {
         "aggregate": &side.ns.coll,
         "pipeline": pipeline(&search.spec.mode, search.spec.filter.as_ref()),
@@ -51,18 +78,20 @@ async fn compare_drawn(
         .map_err(|e| Error::usage(e.to_string(), "simplify the filter"))?;
     command.append(bson::raw::cstr!("readConcern"), read_concern(ReadAt::After(since)));
     let db = side.endpoint.client().database(&side.ns.db);
-    let opened =
-        db.run_raw_cursor_command(command).selection_criteria(prefer_secondary()).batch().await;
-    let mut cursor = opened.map_err(|error| Error::server(doing(), error))?;
-    while let Some(batch) = search.control.or_stop(cursor.next()).await? {
-        let chunk = Chunk::new(batch.map_err(|error| Error::server(doing(), error))?, &side.ns)?;
+    let opened = db.run_raw_cursor_command(command).selection_criteria(prefer_secondary()).batch();
+    let opened = answer_within(SEARCH_MAX, &doing, opened.into_future());
+    let mut cursor = search.control.or_stop(opened).await??.map_err(failed)?;
+    loop {
+        let batch = answer_within(SEARCH_MAX, &doing, cursor.next());
+        let Some(batch) = search.control.or_stop(batch).await?? else { return Ok(()) };
+        let chunk = Chunk::new(batch.map_err(failed)?, &side.ns)?;
+        patience.renew();
         let ids: Vec<Id> = chunk.documents().map(id_of).collect::<Result<_>>()?;
         Box::pin(compare_ids(search, &ids, suspects, watch, report)).await?;
         if suspects.is_full() {
-            break;
+            return Ok(());
         }
     }
-    Ok(())
 }
 
 fn pipeline(mode: &Mode, filter: Option<&Document>) -> Vec<Document> {

@@ -1,14 +1,13 @@
 //! Deciding about suspects: a difference is one when it outlasts every retry.
 //!
 //! All reads are at the primaries with majority read concern. A suspect that is equal once is
-//! resolved for good, however often it changes. One that is different in the last round while its
-//! source changed since the round before may only be hot: such documents get as many rounds again,
-//! and are marked if that does not help.
+//! resolved for good, however often it changes. One whose source changed since the round before may
+//! only be hot: it is resolved when the destination follows its [`trail`]; if not, it is marked.
 
 use std::collections::HashMap;
 
 use super::lookup::{Members, Verdict};
-use super::{Difference, Progress, Report, Search, Suspects, Watch};
+use super::{Difference, Progress, Report, Search, Suspects, Watch, trail};
 use crate::error::Result;
 use crate::order::Id;
 
@@ -32,14 +31,11 @@ pub(super) async fn settle(
     let mut before: HashMap<Id, u64> = HashMap::new();
     let mut differing = look_again(search, &ids, &before).await?;
     let retries = search.spec.retries;
-    for round in 1..=retries.rounds.saturating_mul(2) {
-        let is_extra_round = round > retries.rounds;
-        if differing.is_empty() || (is_extra_round && !differing.iter().any(|s| s.is_changing)) {
+    for round in 1..=retries.rounds {
+        if differing.is_empty() {
             break;
         }
-        // The extra rounds keep the longest pause.
-        let pause = retries.pause(round.min(retries.rounds)).unwrap_or_default();
-        search.control.sleep(pause).await?;
+        search.control.sleep(retries.pause(round).unwrap_or_default()).await?;
         report.retries = round;
         watch.progress(Progress {
             compared: report.compared,
@@ -53,6 +49,15 @@ pub(super) async fn settle(
             .collect();
         ids = differing.into_iter().map(|seen| seen.verdict.id).collect();
         differing = look_again(search, &ids, &before).await?;
+        let changing: Vec<Id> = differing
+            .iter()
+            .filter(|seen| seen.is_changing && seen.verdict.kind != Difference::Duplicate)
+            .map(|seen| seen.verdict.id.clone())
+            .collect();
+        if !changing.is_empty() {
+            let following = Box::pin(trail::follow(search, &changing)).await?;
+            differing.retain(|seen| !following.contains(&seen.verdict.id));
+        }
     }
     report.resolved += (first - differing.len()) as u64;
     let mut settled: Vec<Settled> = differing

@@ -24,7 +24,7 @@ pub struct StructureDifference {
 }
 
 /// Options that differ; the kind of the collection counts as one.
-pub(super) fn options(source: &Definition, destination: &Definition) -> Vec<StructureDifference> {
+pub(crate) fn options(source: &Definition, destination: &Definition) -> Vec<StructureDifference> {
     let flat = |definition: &Definition| {
         let mut fields: BTreeMap<String, Bson> = definition
             .options
@@ -58,6 +58,11 @@ pub(super) fn indexes(source: &Definition, destination: &Definition) -> Vec<Stru
         });
     }
     found
+}
+
+/// Whether two indexes are the same: the order of a key counts, that of settings does not.
+pub(crate) fn is_same_index(a: &Document, b: &Document) -> bool {
+    is_same(&plain_index(a).into(), &plain_index(b).into())
 }
 
 /// Whether the index `name` is there for the shard key alone.

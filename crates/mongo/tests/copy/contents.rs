@@ -62,12 +62,16 @@ fn zero_timestamps_and_operator_like_names_are_kept() {
             doc! {"update": "odd", "updates": [{"q": {"_id": id}, "u": [replace], "upsert": true}]}
         };
         run_on(&source, put("before", 1)).await;
+        let plain = doc! {"_id": "turns", "t": Timestamp { time: 5, increment: 5 }};
+        documents(&source).insert_one(plain).await.unwrap();
         let mut job = ends.copy(&ends.all()).await;
         run_on(&source, put("during", 1)).await;
         raw.insert_one(named("dollar during", "$set", 1)).await.unwrap();
         job.reaches("follow").await;
         run_on(&source, put("before", 2)).await;
         run_on(&source, put("after", 1)).await;
+        documents(&source).delete_one(doc! {"_id": "turns"}).await.unwrap();
+        run_on(&source, put("turns", 1)).await;
         for (id, name) in [("dollar", "$inc"), ("dotted", "c.d"), ("both", "$$a..b")] {
             raw.delete_one(doc! {"_id": id}).await.unwrap();
             raw.insert_one(named(id, name, 2)).await.unwrap();

@@ -1,6 +1,7 @@
 //! What a collection is besides its documents, carried over and followed.
 
-use bson::{Bson, doc};
+use bson::{Bson, Document, doc};
+use imago_mongo::collection::Handle;
 
 use crate::world::{Between, assert_same, collection, create, documents, fill, run, run_on};
 
@@ -36,21 +37,29 @@ fn ids_that_a_collation_makes_equal_follow() {
     });
 }
 
+async fn validate(source: &Handle) {
+    let validator = doc! {"n": {"$type": "int"}};
+    run_on(source, doc! {"collMod": "docs", "validator": validator}).await;
+}
+
+async fn break_the_validator(source: &Handle) {
+    let update = doc! {"update": "docs", "bypassDocumentValidation": true, "updates": [
+        {"q": {"_id": "bad"}, "u": {"$set": {"more": 1}}},
+        {"q": {"_id": "worse"}, "u": {"n": "none"}, "upsert": true},
+    ]};
+    run_on(source, update).await;
+}
+
 #[test]
 fn documents_that_break_the_validator_are_copied_with_it() {
     run(Between::ReplicaSets, "validator", |ends| async move {
         let source = ends.source("docs");
         fill(&source, 500).await;
         documents(&source).insert_one(doc! {"_id": "bad", "n": "no number"}).await.unwrap();
-        let validator = doc! {"n": {"$type": "int"}};
-        run_on(&source, doc! {"collMod": "docs", "validator": validator}).await;
+        validate(&source).await;
         let mut job = ends.copy(&ends.all()).await;
         job.reaches("follow").await;
-        let update = doc! {"update": "docs", "bypassDocumentValidation": true, "updates": [
-            {"q": {"_id": "bad"}, "u": {"$set": {"more": 1}}},
-            {"q": {"_id": "worse"}, "u": {"n": "none"}, "upsert": true},
-        ]};
-        run_on(&source, update).await;
+        break_the_validator(&source).await;
         job.catches_up().await;
         ends.assert_same("docs").await;
         job.stop().await;
@@ -65,14 +74,9 @@ fn a_validator_that_comes_while_following_does_not_stop_the_copy() {
         documents(&source).insert_one(doc! {"_id": "bad", "n": "no number"}).await.unwrap();
         let mut job = ends.copy(&ends.all()).await;
         job.catches_up().await;
-        let validator = doc! {"n": {"$type": "int"}};
-        run_on(&source, doc! {"collMod": "docs", "validator": validator}).await;
+        validate(&source).await;
         job.catches_up().await;
-        let update = doc! {"update": "docs", "bypassDocumentValidation": true, "updates": [
-            {"q": {"_id": "bad"}, "u": {"$set": {"more": 1}}},
-            {"q": {"_id": "worse"}, "u": {"n": "none"}, "upsert": true},
-        ]};
-        run_on(&source, update).await;
+        break_the_validator(&source).await;
         job.catches_up().await;
         ends.assert_same("docs").await;
         job.stop().await;
@@ -151,37 +155,76 @@ fn indexes_of_every_kind_and_views_are_carried_over() {
     });
 }
 
+/// Indexes and options that [`change_structure`] changes.
+async fn structure(source: &Handle) {
+    fill(source, 500).await;
+    let indexes = [
+        doc! {"key": {"n": 1}, "name": "goes"},
+        doc! {"key": {"u": 1}, "name": "hides"},
+        doc! {"key": {"at": 1}, "name": "expiry", "expireAfterSeconds": 3_600},
+        doc! {"key": {"then": 1}, "name": "lasts", "expireAfterSeconds": 3_600},
+        doc! {"key": {"u": 1, "n": 1}, "name": "turns unique"},
+    ];
+    run_on(source, doc! {"createIndexes": "docs", "indexes": indexes.to_vec()}).await;
+}
+
+async fn change_structure(source: &Handle) {
+    run_on(source, doc! {"dropIndexes": "docs", "index": "goes"}).await;
+    // The same names, and other indexes: one that no longer expires, one that is unique now.
+    run_on(source, doc! {"dropIndexes": "docs", "index": ["lasts", "turns unique"]}).await;
+    let again = [
+        doc! {"key": {"then": 1}, "name": "lasts"},
+        doc! {"key": {"u": 1, "n": 1}, "name": "turns unique", "unique": true},
+    ];
+    run_on(source, doc! {"createIndexes": "docs", "indexes": again.to_vec()}).await;
+    let new = [
+        doc! {"key": {"filler": 1, "n": 1}, "name": "comes"},
+        doc! {"key": {"n": 1, "u": 1}, "name": "comes unique", "unique": true},
+    ];
+    run_on(source, doc! {"createIndexes": "docs", "indexes": new.to_vec()}).await;
+    let hide = doc! {"name": "hides", "hidden": true};
+    run_on(source, doc! {"collMod": "docs", "index": hide}).await;
+    let sooner = doc! {"name": "expiry", "expireAfterSeconds": 60};
+    run_on(source, doc! {"collMod": "docs", "index": sooner}).await;
+    let options = doc! {"collMod": "docs", "validator": {"n": {"$exists": true}},
+    "validationLevel": "moderate", "validationAction": "warn"};
+    run_on(source, options).await;
+    let (images, on) = ("changeStreamPreAndPostImages", doc! {"enabled": true});
+    run_on(source, doc! {"collMod": "docs", images: on}).await;
+    documents(source).insert_one(doc! {"_id": "after", "n": Bson::Null}).await.unwrap();
+}
+
 #[test]
 fn indexes_and_options_that_change_while_following_follow() {
     run(Between::ReplicaSets, "structure", |ends| async move {
         let source = ends.source("docs");
-        fill(&source, 500).await;
-        let indexes = [
-            doc! {"key": {"n": 1}, "name": "goes"},
-            doc! {"key": {"u": 1}, "name": "hides"},
-            doc! {"key": {"at": 1}, "name": "expiry", "expireAfterSeconds": 3_600},
-        ];
-        let create = doc! {"createIndexes": "docs", "indexes": indexes.to_vec()};
-        run_on(&source, create).await;
+        structure(&source).await;
         let mut job = ends.copy(&ends.all()).await;
         job.catches_up().await;
-        run_on(&source, doc! {"dropIndexes": "docs", "index": "goes"}).await;
-        let new = [
-            doc! {"key": {"filler": 1, "n": 1}, "name": "comes"},
-            doc! {"key": {"n": 1, "u": 1}, "name": "comes unique", "unique": true},
-        ];
-        run_on(&source, doc! {"createIndexes": "docs", "indexes": new.to_vec()}).await;
-        let hide = doc! {"name": "hides", "hidden": true};
-        run_on(&source, doc! {"collMod": "docs", "index": hide}).await;
-        let sooner = doc! {"name": "expiry", "expireAfterSeconds": 60};
-        run_on(&source, doc! {"collMod": "docs", "index": sooner}).await;
-        let options = doc! {"collMod": "docs", "validator": {"n": {"$exists": true}},
-        "validationLevel": "moderate", "validationAction": "warn"};
-        run_on(&source, options).await;
-        let (images, off) = ("changeStreamPreAndPostImages", doc! {"enabled": true});
-        run_on(&source, doc! {"collMod": "docs", images: off}).await;
-        documents(&source).insert_one(doc! {"_id": "after", "n": Bson::Null}).await.unwrap();
+        change_structure(&source).await;
         job.catches_up().await;
+        ends.assert_same("docs").await;
+        job.stop().await;
+    });
+}
+
+#[test]
+fn indexes_and_options_that_change_while_nobody_works_at_the_job_follow() {
+    run(Between::ReplicaSets, "structure_down", |ends| async move {
+        let source = ends.source("docs");
+        structure(&source).await;
+        let mut job = ends.copy(&ends.all()).await;
+        job.catches_up().await;
+        let own = doc! {"key": {"own": 1}, "name": "of the destination's users"};
+        let create = doc! {"createIndexes": "docs", "indexes": [own.clone()]};
+        run_on(&ends.destination("docs"), create).await;
+        let mut job = job.down(change_structure(&source)).await;
+        job.catches_up().await;
+        let have = ends.destination("docs").indexes().await.unwrap();
+        let is_own = |index: &Document| index.get("name") == own.get("name");
+        assert!(have.iter().any(is_own), "an index that is not the job's stays: {have:?}");
+        let drop = doc! {"dropIndexes": "docs", "index": own.get_str("name").unwrap()};
+        run_on(&ends.destination("docs"), drop).await;
         ends.assert_same("docs").await;
         job.stop().await;
     });

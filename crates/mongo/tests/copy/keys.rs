@@ -86,6 +86,44 @@ fn a_destination_sharded_by_a_range_of_another_key() {
 }
 
 #[test]
+fn a_unique_index_of_the_shard_key_stays_unique() {
+    run_across(true, "unique_key", |ends| async move {
+        let source = ends.source("docs");
+        let document = |n: i32| doc! {"_id": n, "userID": 3 * n};
+        documents(&source).insert_many((0..900).map(document)).await.unwrap();
+        let unique = doc! {"key": {"userID": 1}, "name": "userID_1", "unique": true};
+        let create = doc! {"createIndexes": "docs", "indexes": [unique]};
+        crate::world::run_on(&source, create).await;
+        let mut request = ends.all();
+        request.shard_key = Some(r#"{"userID": 1}"#.into());
+        let mut job = ends.copy(&request).await;
+        for n in 0..100 {
+            let moves = doc! {"$set": {"userID": 3 * n + 1}};
+            documents(&source).update_one(doc! {"_id": n}, moves).await.unwrap();
+        }
+        job.catches_up().await;
+        ends.assert_same("docs").await;
+        assert_eq!(shards_that_hold(&ends.destination("docs")).await, 3);
+        job.stop().await;
+    });
+}
+
+#[test]
+fn what_an_attempt_left_half_split_is_completed() {
+    run_across(true, "half_split", |ends| async move {
+        let (source, destination) = (ends.source("docs"), ends.destination("docs"));
+        fill_users(&source).await;
+        let key = doc! {"userID": 1};
+        shard(&destination, key.clone(), doc! {"userID": 100}).await;
+        for _ in 0..2 {
+            imago_mongo::shard::shard(&source, &destination, &key).await.unwrap();
+        }
+        fill_users(&destination).await;
+        assert_eq!(shards_that_hold(&destination).await, 3);
+    });
+}
+
+#[test]
 fn a_destination_sharded_by_a_hash_of_another_key() {
     run_across(true, "hashed", |ends| async move {
         fill_users(&ends.source("docs")).await;

@@ -81,3 +81,28 @@ fn documents_that_were_there_are_replaced_or_stay() {
         job.stop().await;
     });
 }
+
+#[test]
+fn what_was_there_stays_when_its_namesake_is_left_out_by_the_filter() {
+    run(Between::ReplicaSets, "existing_filter", |ends| async move {
+        let (source, destination) = (ends.source("docs"), ends.destination("docs"));
+        fill(&source, 800).await;
+        let there = (0..100).map(|n| doc! {"_id": n, "n": -1, "old": true});
+        documents(&destination).insert_many(there).await.unwrap();
+        let mut wanted = ends.all();
+        wanted.into_existing = true;
+        wanted.filter = Some(r#"{"n": {"$gte": 500}}"#.into());
+        let mut job = ends.copy(&wanted).await;
+        job.reaches("follow").await;
+        let left_out = doc! {"_id": {"$lt": 50}};
+        documents(&source).update_many(left_out, doc! {"$set": {"more": 1}}).await.unwrap();
+        let leaves = doc! {"_id": {"$gte": 700}};
+        documents(&source).update_many(leaves, doc! {"$set": {"n": 0}}).await.unwrap();
+        job.catches_up().await;
+        let held = async |filter| documents(&destination).count_documents(filter).await.unwrap();
+        assert_eq!(held(doc! {"old": true}).await, 100, "touched, but none of the filter's");
+        assert_eq!(held(doc! {"_id": {"$gte": 700}}).await, 0, "they left the filter");
+        assert_eq!(held(doc! {"_id": {"$gte": 500, "$lt": 700}}).await, 200);
+        job.stop().await;
+    });
+}

@@ -195,7 +195,8 @@ pub struct Job {
 }
 
 impl Job {
-    async fn go_on(clusters: Clusters, id: JobId) -> Self {
+    /// Claims the job and works at it.
+    pub async fn go_on(clusters: Clusters, id: JobId) -> Self {
         let cancel = CancellationToken::new();
         let events = Events::default();
         let run = Box::pin(copy::claim(&clusters, &id, "test/1", &events, &cancel)).await.unwrap();
@@ -244,9 +245,20 @@ impl Job {
 
     /// Interrupts it, as Ctrl-C does.
     pub async fn stop(mut self) {
+        self.interrupt().await;
+    }
+
+    async fn interrupt(&mut self) {
         self.cancel.cancel();
         let ended = self.task.take().unwrap().await.unwrap();
         assert!(matches!(ended, Err(Error::Stopped(_))), "{ended:?}");
+    }
+
+    /// Interrupts it, lets `meanwhile` happen while nobody works at it, and goes on.
+    pub async fn down(mut self, meanwhile: impl Future<Output = ()>) -> Self {
+        self.interrupt().await;
+        meanwhile.await;
+        Self::go_on(self.clusters, self.id).await
     }
 
     /// Waits until it is caught up, and stops it.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bson::{DateTime, doc};
+use imago_job::record::Limits;
 use imago_mongo::error::Error;
 
 use crate::world::{Between, Ends, create, documents, fill, run, run_on};
@@ -55,6 +56,9 @@ fn documents_that_expire_are_gone_at_both_sides() {
     run(Between::ReplicaSets, "expiry", |ends| async move {
         let source = ends.source("expiry");
         let docs = documents(&source);
+        // Nothing expires at the destination: what goes there goes because it went at the source.
+        let monitor = |enabled: bool| doc! {"setParameter": 1, "ttlMonitorEnabled": enabled};
+        ends.clusters.destination.run("admin", monitor(false)).await.unwrap();
         let key = doc! {"key": {"at": 1}, "name": "expiry", "expireAfterSeconds": 1};
         run_on(&source, doc! {"createIndexes": "expiry", "indexes": [key]}).await;
         fill(&source, 1_500).await;
@@ -75,7 +79,10 @@ fn documents_that_expire_are_gone_at_both_sides() {
         }
         assert_eq!(docs.count_documents(doc! {}).await.unwrap(), 900);
         job.catches_up().await;
+        let copies = documents(&ends.destination("expiry"));
+        assert_eq!(copies.count_documents(doc! {}).await.unwrap(), 900);
         ends.assert_same("expiry").await;
+        ends.clusters.destination.run("admin", monitor(true)).await.unwrap();
         job.stop().await;
     });
 }
@@ -124,5 +131,22 @@ fn a_collection_dropped_under_the_bulk_ends_the_copy() {
         run_on(&ends.source("docs"), doc! {"drop": "docs"}).await;
         let error = job.failure().await;
         assert!(matches!(error, Error::Disrupted { .. }), "{error}");
+    });
+}
+
+#[test]
+fn limits_hold_for_changes_too() {
+    run(Between::ReplicaSets, "limited", |ends| async move {
+        let source = ends.source("docs");
+        fill(&source, 400).await;
+        let limits = Limits { documents_s: Some(100), ..Limits::default() };
+        let mut job = ends.copy_at(&ends.all(), limits).await;
+        job.catches_up().await;
+        let began = std::time::Instant::now();
+        documents(&source).update_many(doc! {}, doc! {"$inc": {"n": 1}}).await.unwrap();
+        job.catches_up().await;
+        assert!(began.elapsed().as_secs() >= 2, "400 at 100 a second in {:?}", began.elapsed());
+        ends.assert_same("docs").await;
+        job.stop().await;
     });
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use bson::{RawBson, doc};
 use imago_mongo::order::Id;
 use imago_mongo::verify::{Mode, Retries, Spec};
+use tokio::task::{JoinHandle, JoinSet};
 
-use crate::world::{collection, insert, listed, quick, with_sides};
+use crate::world::{Sides, collection, insert, listed, quick, with_sides};
 
 fn numbered(count: i32) -> Vec<bson::Document> {
     (0..count).map(|n| doc! {"_id": n, "v": 0}).collect()
@@ -125,6 +126,63 @@ fn sides_that_change_settle() {
         }
         stop.store(true, Ordering::Relaxed);
         writer.await.unwrap();
+    });
+}
+
+/// Changes one document every few milliseconds until it is told to stop, and the copy of it, if
+/// there is one, 40 ms behind: whenever one side is read after the other, they differ.
+fn keep_changing(sides: &Sides, follows: bool, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
+    let (source, destination) = (collection(&sides.source), collection(&sides.destination));
+    let stopped = Arc::clone(stop);
+    tokio::spawn(async move {
+        let mut copies = JoinSet::new();
+        for round in 1.. {
+            if stopped.load(Ordering::Relaxed) {
+                break;
+            }
+            let change = doc! {"$set": {"v": round}};
+            source.update_one(doc! {"_id": 3}, change.clone()).await.unwrap();
+            let destination = destination.clone();
+            if follows {
+                copies.spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(40)).await;
+                    destination.update_one(doc! {"_id": 3}, change).await.unwrap();
+                });
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        while let Some(copied) = copies.join_next().await {
+            copied.unwrap();
+        }
+    })
+}
+
+#[test]
+fn a_document_that_changes_all_the_time_is_followed() {
+    with_sides("hot", |sides| async move {
+        sides.fill(numbered(10)).await;
+        let stop = Arc::new(AtomicBool::new(false));
+        let writer = keep_changing(&sides, true, &stop);
+        let retries = Retries { rounds: 4, first_ms: 50, pause_ms_max: 100 };
+        let report = sides.verify(&Spec { retries, ..Spec::default() }).await;
+        stop.store(true, Ordering::Relaxed);
+        writer.await.unwrap();
+        assert!(report.is_clean(), "{report:?}");
+    });
+}
+
+#[test]
+fn a_document_that_changes_at_the_source_alone_is_a_difference() {
+    with_sides("hot_alone", |sides| async move {
+        sides.fill(numbered(10)).await;
+        let stop = Arc::new(AtomicBool::new(false));
+        let writer = keep_changing(&sides, false, &stop);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let retries = Retries { rounds: 2, first_ms: 50, pause_ms_max: 100 };
+        let report = sides.verify(&Spec { retries, ..Spec::default() }).await;
+        stop.store(true, Ordering::Relaxed);
+        writer.await.unwrap();
+        assert_eq!((report.different, report.unsettled), (1, 1), "{report:?}");
     });
 }
 

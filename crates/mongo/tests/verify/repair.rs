@@ -4,7 +4,7 @@ use bson::{Bson, RawDocumentBuf, Timestamp, doc, rawdoc};
 use imago_mongo::repair::{RepairReport, RepairSpec, repair};
 use imago_mongo::verify::{Progress, Retries, Spec, Straggler, Watch, read_stragglers, verify};
 
-use crate::world::{Sides, collection, control, create, insert, quick, with_sides};
+use crate::world::{Sides, collection, control, create, insert, listed, quick, with_sides};
 
 /// Keeps what is written to a file of stragglers.
 #[derive(Default)]
@@ -147,11 +147,17 @@ fn a_document_that_blocks_is_named_and_the_others_are_mended() {
         insert(&sides.source, source).await;
         let spec = Spec { structure: false, ..quick() };
         let (report, _) = repaired(&sides, &spec).await;
-        assert!(!report.is_clean(), "{report:?}");
-        assert_eq!(report.named, 3);
+        assert_eq!((report.named, report.repaired), (3, 2), "{report:?}");
+        assert_eq!((report.refused, report.remaining), (1, 0), "{report:?}");
+        assert!(!report.is_clean() && report.differences.is_empty(), "{report:?}");
+        // The first was written before it and is not stale, so it is the second that is refused.
+        let refused = listed(&[report.refusals[0].straggler.clone()]);
+        assert_eq!(refused, [r#"missing {"$numberInt":"2"}"#]);
+        assert!(report.refusals[0].cause.contains(r#"{"$numberInt":"2"}"#), "{report:?}");
+        assert!(report.refusals[0].help.is_some(), "{report:?}");
         let left = sides.verify(&spec).await;
-        assert_eq!(left.missing, 1, "{left:?}");
-        assert!(left.differences.iter().all(|straggler| straggler.id.to_string().len() > 2));
+        assert_eq!((left.missing, left.document_differences()), (1, 1), "{left:?}");
+        assert_eq!(listed(&left.differences), refused);
     });
 }
 

@@ -2,9 +2,10 @@
 
 use bson::doc;
 use imago_mongo::collection::Handle;
-use imago_mongo::verify::StructureDifference;
+use imago_mongo::error::{Class, Error};
+use imago_mongo::verify::{Mode, Spec, StructureDifference, Unwatched, verify};
 
-use crate::world::{create, quick, with_sides};
+use crate::world::{Sides, control, create, insert, quick, with_sides};
 
 async fn index(side: &Handle, spec: bson::Document) {
     side.create_indexes(&[spec]).await.unwrap();
@@ -58,5 +59,44 @@ fn equal_structures_are_clean() {
         }
         let report = sides.verify(&quick()).await;
         assert!(report.is_clean(), "{report:?}");
+    });
+}
+
+async fn refused(sides: &Sides, spec: &Spec) -> Error {
+    let (control, mut watch) = (control(), Unwatched);
+    let verified = verify(&sides.source, &sides.destination, spec, &control, &mut watch);
+    Box::pin(verified).await.expect_err("nothing can be compared")
+}
+
+#[test]
+fn a_view_is_not_compared_with_a_collection() {
+    with_sides("kinds", |sides| async move {
+        insert(&sides.source, [doc! {"_id": 1}]).await;
+        create(&sides.destination, doc! {"viewOn": "hidden", "pipeline": []}).await;
+        let swapped =
+            Sides { source: sides.destination.clone(), destination: sides.source.clone() };
+        for sides in [&sides, &swapped] {
+            for structure in [true, false] {
+                for mode in [Mode::Full, Mode::Sample(10), Mode::LastOps(10)] {
+                    let error = refused(sides, &Spec { mode, structure, ..quick() }).await;
+                    assert_eq!(error.class(), Class::Precondition, "{error}");
+                    let text = error.to_string();
+                    assert!(text.contains("a view") && text.contains("a collection"), "{text}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn views_are_compared_by_their_definitions_or_not_at_all() {
+    with_sides("views", |sides| async move {
+        for (side, limit) in [(&sides.source, 1), (&sides.destination, 2)] {
+            create(side, doc! {"viewOn": "hidden", "pipeline": [{"$limit": limit}]}).await;
+        }
+        let report = sides.verify(&quick()).await;
+        assert_eq!(names(&report.options_differences), ["pipeline"]);
+        let error = refused(&sides, &Spec { structure: false, ..quick() }).await;
+        assert_eq!(error.class(), Class::Usage, "{error}");
     });
 }

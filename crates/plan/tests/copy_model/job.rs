@@ -32,7 +32,8 @@ impl Row {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Job {
     pub rows: Vec<Row>,
-    /// Every read of a slice that was leased later includes the source up to here.
+    /// Every read of a slice that was leased later includes the source up to here. A resumed lead,
+    /// which begins before it, does not move it back.
     pub horizon: Time,
     /// A resumed lead reads the stream from here.
     pub checkpoint: Time,

@@ -219,7 +219,7 @@ impl<D: Desk> Lead<D> {
         match step {
             Step::Record { batch_end } => self.record(protocol, batch_end, source),
             Step::PersistHorizon => {
-                job.horizon = self.read_to();
+                job.horizon = job.horizon.max(self.read_to());
                 self.horizon_at = self.position();
                 self.horizon = match std::mem::replace(&mut self.horizon, Horizon::Idle) {
                     Horizon::LookedFirst(untouched) => Horizon::Looked(self.horizon_at, untouched),

@@ -279,6 +279,9 @@ impl Caller {
 
     /// Has a shard write a note into its oplog, so that it promises events only behind `time`.
     async fn prod(&self, shard: &ReplicaSet, time: Timestamp) {
+        // Shards give out times of their own: one may have written at just this time too, and then
+        // promises nothing behind it.
+        let time = Timestamp { increment: time.increment + 1, ..time };
         let note = doc! {
             "appendOplogNote": 1, "maxClusterTime": time,
             "data": { "noop write for a change stream": 1 }, "$db": "admin",

@@ -148,7 +148,7 @@ async fn plain(caller: &Caller, body: Document) -> Result<Answer, Failure> {
         }
         "setDefaultRWConcern" => caller.set_defaults(body).await,
         // Each node has its own.
-        "setParameter" | "refreshSessions" | "killSessions" | "fsync" => {
+        "setParameter" | "refreshSessions" | "killSessions" | "fsync" | "appendOplogNote" => {
             caller.everywhere(&body).await
         }
         // A driver says so as it ends and waits for nobody: the shards' own time-out does the rest.

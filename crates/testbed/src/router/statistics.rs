@@ -16,7 +16,7 @@ impl Caller {
     pub(super) async fn list_databases(&self, body: &Document) -> Result<Answer, Failure> {
         let mut listed: BTreeMap<String, Document> = BTreeMap::new();
         let names_only = body.get_bool("nameOnly").unwrap_or(false);
-        let mut last: Option<Answer> = None;
+        let mut answers = Vec::new();
         let mut sets = self.core.all_shards().await?;
         sets.push(Arc::clone(&self.core.config));
         for set in sets {
@@ -41,7 +41,7 @@ impl Caller {
                     entry.insert("empty", empty);
                 }
             }
-            last = Some(answer);
+            answers.push(answer);
         }
         let total: i64 = listed.values().filter_map(|entry| integer(entry, "sizeOnDisk")).sum();
         let databases: Vec<Document> = listed.into_values().collect();
@@ -52,10 +52,7 @@ impl Caller {
         }
         merged.insert("ok", 1.0);
         let answer = Answer::try_from(merged)?;
-        Ok(match last {
-            Some(last) => answer.not_before(&last),
-            None => answer,
-        })
+        Ok(answers.iter().fold(answer, Answer::not_before))
     }
 
     /// collStats and dataSize: the owners' numbers added up, each owner's beside them.

@@ -1,0 +1,109 @@
+//! Who works at a job: claiming it, and taking it over.
+//!
+//! One process leads a job at a time. MongoDB offers no fence for a write of a process that was
+//! given up, so time is one: a leader sends no write later than [`WRITE_WITHIN`] after it sent the
+//! last sign of life that the journal acknowledged, each write ends at the server after
+//! [`WRITE_TIME_MAX`], and a job is claimed only when its owner has been silent for longer than both
+//! together.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use imago_job::id::JobId;
+use imago_job::journal::{Journal, JournalError, Request};
+use imago_job::record::{Record, Requested};
+use imago_job::reporter::Events;
+use imago_job::run::{Pace, Run, RunError};
+use tokio_util::sync::CancellationToken;
+
+use super::Clusters;
+use crate::error::Result;
+use crate::journal::MongoJournal;
+use crate::leases::WRITE_TIME_MAX;
+
+/// A leader whose last acknowledged sign of life is older sends no write. An election at the
+/// destination only makes it wait.
+pub const WRITE_WITHIN: Duration = Duration::from_secs(6);
+const STALE_AFTER: Duration = Duration::from_secs(20);
+const _: () =
+    assert!(WRITE_WITHIN.as_secs() + WRITE_TIME_MAX.as_secs() + 4 <= STALE_AFTER.as_secs());
+const HAND_OVER_WITHIN: Duration = Duration::from_secs(30);
+/// Between looks at an owner.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// How often a leader gives a sign of life, and how long it must be silent to lose its job.
+#[must_use]
+pub fn pace() -> Pace {
+    Pace { heartbeat: Duration::from_secs(1), stale_after: STALE_AFTER }
+}
+
+/// Claims a job. An owner that died is waited for until its last write has certainly ended.
+///
+/// # Errors
+/// When another process is at work, or the destination does not answer.
+pub async fn claim(
+    clusters: &Clusters,
+    id: &JobId,
+    process: &str,
+    events: &Events,
+    interrupted: &CancellationToken,
+) -> Result<Run> {
+    let journal: Arc<dyn Journal> = Arc::new(MongoJournal::new(clusters.destination.clone()));
+    let beat = last_beat(&journal.load(id).await?);
+    let deadline = Instant::now() + STALE_AFTER + Duration::from_secs(3);
+    loop {
+        let (journal, cancel) = (Arc::clone(&journal), interrupted.clone());
+        let again = Arc::clone(&journal);
+        match Run::begin(journal, id, process, pace(), events, cancel).await {
+            Ok(run) => return Ok(run),
+            Err(RunError::Journal(owned @ JournalError::Owned { .. })) => {
+                // An owner that still beats is alive: it is not waited for.
+                if last_beat(&again.load(id).await?) != beat || Instant::now() > deadline {
+                    return Err(owned.into());
+                }
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Asks whoever leads the job to let go of it, and claims it.
+///
+/// # Errors
+/// When the owner neither lets go nor falls silent.
+pub async fn take_over(
+    clusters: &Clusters,
+    id: &JobId,
+    process: &str,
+    events: &Events,
+    interrupted: &CancellationToken,
+) -> Result<Run> {
+    let journal = MongoJournal::new(clusters.destination.clone());
+    let record = journal.load(id).await?;
+    if record.owner.is_some() {
+        journal.request(id, &Request::Control(Requested::HandOver)).await?;
+        let deadline = Instant::now() + HAND_OVER_WITHIN;
+        let (mut beat, mut heard) = (last_beat(&record), Instant::now());
+        // One that has died is silent: `claim` knows how long to wait for it.
+        while Instant::now() < deadline && heard.elapsed() < SILENT_AFTER {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let now = last_beat(&journal.load(id).await?);
+            if now.is_none() {
+                break;
+            }
+            if now != beat {
+                (beat, heard) = (now, Instant::now());
+            }
+        }
+    }
+    Box::pin(claim(clusters, id, process, events, interrupted)).await
+}
+
+/// A living owner beats several times within it.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
+
+/// When the owner last gave a sign of life, by the journal's clock; nothing without an owner.
+fn last_beat(record: &Record) -> Option<u64> {
+    record.owner.as_ref().map(|owner| owner.heartbeat_at_ms)
+}

@@ -1,0 +1,159 @@
+//! The indexes and options of a job's collections: built after the bulk, then kept like the source's.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bson::Document;
+use tokio::task::JoinSet;
+
+use super::{Copying, patiently};
+use crate::collection::{Definition, Handle};
+use crate::error::Result;
+use crate::snapshot::PATIENCE;
+use crate::structure::{
+    Change, build, change_to, is_unique, modify_index, modify_options, name_of,
+};
+
+impl Copying<'_> {
+    /// Builds the indexes of every collection, and defines the views.
+    ///
+    /// # Errors
+    /// What ends the job, a unique index that the source's own documents break included.
+    pub async fn build_indexes(&mut self) -> Result<()> {
+        let (mut plain, mut unique) = (Vec::new(), Vec::new());
+        for (pair, definition) in self.pairs.iter().zip(self.definitions.iter()) {
+            let look = || pair.destination.indexes();
+            let have = patiently("look at the indexes", self.run.control(), look).await?;
+            let missing =
+                |index: &&Document| !have.iter().any(|have| name_of(have) == name_of(index));
+            let missing = definition.indexes.iter().filter(missing).cloned();
+            let (of_unique, of_plain): (Vec<_>, Vec<_>) = missing.partition(is_unique);
+            plain.push((pair.destination.clone(), of_plain));
+            unique.push((pair.destination.clone(), of_unique));
+        }
+        // Changes go on being applied while these are built.
+        let mut builds = JoinSet::new();
+        let control = self.run.control().clone();
+        builds.spawn(async move { build(&plain, &control).await });
+        loop {
+            self.step().await?;
+            if let Some(built) = builds.try_join_next() {
+                built.expect("a build neither panics nor is aborted")?;
+                break;
+            }
+        }
+        if unique.iter().any(|(_, indexes)| !indexes.is_empty()) {
+            self.lead.settle().await?;
+            build(&unique, self.run.control()).await?;
+            self.lead.go_on()?;
+        }
+        for view in &self.plan.views {
+            let from = Handle::new(self.clusters.source.clone(), view.from.clone());
+            let to = Handle::new(self.clusters.destination.clone(), view.to.clone());
+            if let (Some(definition), None) = (from.definition().await?, to.definition().await?) {
+                to.create(&definition.options).await?;
+            }
+        }
+        let names = |definition: &Definition| {
+            definition.indexes.iter().map(name_of).map(str::to_owned).collect()
+        };
+        self.state.followed_indexes = self.definitions.iter().map(names).collect();
+        // The checkpoint may be past what was seen of indexes and options so far: all of it is
+        // followed before a successor would think that it was.
+        let seen = self.lead.take_structure();
+        for ns in 0..self.pairs.len() {
+            if self.plan.collections[ns].creates || seen.iter().any(|(of, _)| *of == ns) {
+                self.match_patiently(ns).await?;
+            }
+        }
+        self.state.is_indexed = true;
+        self.save().await
+    }
+
+    pub(super) async fn follow_structure(&mut self, ns: usize, what: &str) -> Result<()> {
+        self.run.reporter().decision(
+            format!("indexes and options of {} follow the source", self.pairs[ns].destination.ns),
+            format!("the source reported {what}"),
+        );
+        self.match_patiently(ns).await
+    }
+
+    /// Again and again while a cluster elects or is away: what is done already is found done.
+    async fn match_patiently(&mut self, ns: usize) -> Result<()> {
+        let began = Instant::now();
+        let mut attempt = 0;
+        loop {
+            let Err(error) = self.match_structure(ns).await else { return Ok(()) };
+            attempt += 1;
+            let tired = attempt >= PATIENCE.attempts_max || began.elapsed() > PATIENCE.elapsed_max;
+            if !error.is_transient() || tired {
+                return Err(error);
+            }
+            tracing::debug!(%error, attempt, "indexes and options are compared again");
+            let pause_ms = PATIENCE.backoff.pause_ms(attempt, rand::random());
+            self.run.control().sleep(Duration::from_millis(pause_ms)).await?;
+        }
+    }
+
+    /// Makes indexes and options of a collection what they are at the source now.
+    async fn match_structure(&mut self, ns: usize) -> Result<()> {
+        let (from, to) = (self.pairs[ns].source.clone(), self.pairs[ns].destination.clone());
+        let Some(wanted) = from.definition().await? else { return Ok(()) };
+        let definitions = Arc::clone(&self.definitions);
+        let had = &definitions[ns];
+        // A job of an older release, or a reverse one, begins with what the source has now.
+        let had_names: Vec<String> = match self.state.followed_indexes.get(ns) {
+            Some(names) => names.clone(),
+            None => had.indexes.iter().map(|index| name_of(index).to_owned()).collect(),
+        };
+        let have = to.indexes().await?;
+        for gone in have.iter().filter(|have| {
+            had_names.iter().any(|name| name == name_of(have))
+                && !wanted.indexes.iter().any(|index| name_of(index) == name_of(have))
+        }) {
+            to.drop_index(name_of(gone)).await?;
+        }
+        for index in &wanted.indexes {
+            let held = have.iter().find(|have| name_of(have) == name_of(index));
+            match change_to(held, index) {
+                Change::None => {}
+                Change::Settings => modify_index(&to, index).await?,
+                Change::Build => {
+                    if held.is_some() {
+                        to.drop_index(name_of(index)).await?;
+                    }
+                    self.build_one(&to, index).await?;
+                }
+            }
+        }
+        // What a resumed job knows of the source may be as new as `wanted`: where the options are
+        // the job's own making, those that the destination has are the ones to change.
+        let mut had = had.options.clone();
+        if self.plan.collections[ns].creates
+            && let Some(made) = to.definition().await?
+        {
+            had = made.options;
+        }
+        if wanted.is_validated() && !to.bypass_validation {
+            self.pairs = self.lead.bypass_validation(ns).await?;
+        }
+        modify_options(&to, &had, &wanted.options).await?;
+        if let Some(names) = self.state.followed_indexes.get_mut(ns) {
+            *names = wanted.indexes.iter().map(|index| name_of(index).to_owned()).collect();
+        }
+        let mut definitions = (*definitions).clone();
+        definitions[ns] = wanted;
+        self.definitions = Arc::new(definitions);
+        Ok(())
+    }
+
+    /// A unique index needs both sides to be of one time while it is built.
+    async fn build_one(&mut self, to: &Handle, index: &Document) -> Result<()> {
+        if !is_unique(index) {
+            return to.create_indexes(std::slice::from_ref(index)).await;
+        }
+        self.lead.settle().await?;
+        to.create_indexes(std::slice::from_ref(index)).await?;
+        self.lead.go_on()
+    }
+}

@@ -1,0 +1,158 @@
+//! Whether a job may be cut over.
+
+use std::collections::HashSet;
+
+use imago_job::record::Record;
+use imago_job::run::Run;
+
+use super::{Block, How};
+use crate::block;
+use crate::copy::{Clusters, Copying, plan_of, state_of};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
+use crate::order::Id;
+use crate::preflight::{Plan, new_since};
+use crate::verify::{Mode, Report, Retries, Spec, Unwatched, verify};
+
+/// What can be known without disturbing whoever leads the job.
+pub(super) async fn before(clusters: &Clusters, record: &Record, how: &How) -> Result<()> {
+    let (state, plan, id) = (state_of(record)?, plan_of(record)?, &record.id);
+    state.refuse_undecided(id)?;
+    if !state.is_indexed {
+        return Err(Error::precondition(
+            format!("job {id} may not be cut over: the copy is not complete"),
+            "wait until it follows (`imago job status`); `imago job resume` it if nobody works at \
+             it",
+        ));
+    }
+    if how.reverse && (plan.filter.is_some() || plan.into_existing) {
+        return Err(Error::precondition(
+            format!("job {id} cannot be cut over with --reverse: it copies only a part"),
+            "with --filter or --into-existing the old cluster holds documents that the new one \
+             does not, so it cannot follow it: cut over without --reverse",
+        ));
+    }
+    if how.block == Block::UserWrites {
+        block::check(&clusters.source).await?;
+    }
+    if !how.ignore_new {
+        nothing_new(&plan, &clusters.source).await?;
+    }
+    Ok(())
+}
+
+/// Collections that the job would copy, had they been there when it was planned, would be left
+/// behind.
+pub(super) async fn nothing_new(plan: &Plan, source: &Endpoint) -> Result<()> {
+    let new = new_since(plan, source).await?;
+    if new.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = new.iter().map(ToString::to_string).collect();
+    Err(Error::precondition(
+        format!("since the job was planned, the source has got {}", names.join(", ")),
+        "copy and cut over these by a job of their own first, or leave them behind: --ignore-new",
+    ))
+}
+
+/// Options, indexes, and a random sample of documents, while changes go on being applied.
+pub(super) async fn check(copying: &mut Copying<'_>, sample: u64) -> Result<u64> {
+    let pairs = copying.pairs.clone();
+    let made: Vec<bool> = copying.plan.collections.iter().map(|planned| planned.creates).collect();
+    let is_reverse = copying.plan.is_reverse;
+    let control = copying.control();
+    let mut checks = tokio::task::JoinSet::new();
+    checks.spawn(async move {
+        let mut compared = 0;
+        for (pair, is_made) in pairs.iter().zip(made) {
+            let spec =
+                Spec { mode: Mode::Sample(sample), filter: pair.filter.clone(), ..Spec::default() };
+            let mut watch = Unwatched;
+            let looked = verify(&pair.source, &pair.destination, &spec, &control, &mut watch);
+            let report = Box::pin(looked).await?;
+            refuse(&report)?;
+            // On the way back the new cluster's shape is its own.
+            if !is_reverse {
+                refuse_structure(&report, is_made)?;
+            }
+            compared += report.compared;
+        }
+        Ok::<u64, Error>(compared)
+    });
+    loop {
+        copying.step().await?;
+        if let Some(checked) = checks.try_join_next() {
+            return checked.expect("a check neither panics nor is aborted");
+        }
+    }
+}
+
+fn refuse(report: &Report) -> Result<()> {
+    if report.document_differences() == 0 && report.incomplete.is_none() {
+        return Ok(());
+    }
+    let first = report.differences.first();
+    let first = first.map(|d| format!(", the first is {}: {}", d.kind.word(), d.id));
+    Err(Error::precondition(
+        format!(
+            "{} may not be cut over: {} of {} documents differ{}",
+            report.source,
+            report.document_differences(),
+            report.compared,
+            first.unwrap_or_default()
+        ),
+        "`imago verify --stragglers FILE` names them all, `imago repair` mends them",
+    ))
+}
+
+/// What the source has must be there too; what the destination has besides is its users'. Options
+/// count where the job created the collection.
+fn refuse_structure(report: &Report, is_made: bool) -> Result<()> {
+    let options = report.options_differences.iter().filter(|_| is_made).map(|o| ("option", o));
+    let indexes = report.index_differences.iter().filter(|index| index.source.is_some());
+    let Some((what, differs)) = indexes.map(|i| ("index", i)).chain(options).next() else {
+        return Ok(());
+    };
+    let none = "none".to_owned();
+    Err(Error::precondition(
+        format!(
+            "{} may not be cut over: its {what} {} is {} at the source, and {} at the destination",
+            report.source,
+            differs.name,
+            differs.source.as_ref().unwrap_or(&none),
+            differs.destination.as_ref().unwrap_or(&none),
+        ),
+        "a running job follows such changes: `imago job resume` it and try again, or make them \
+         equal by hand",
+    ))
+}
+
+pub(super) async fn last_look(
+    run: &Run,
+    copying: &Copying<'_>,
+    last_changes: usize,
+) -> Result<u64> {
+    let mut ids: Vec<HashSet<Id>> = vec![HashSet::new(); copying.pairs.len()];
+    for (ns, id) in copying.lead.recent().rev().take(last_changes) {
+        ids[*ns].insert(id.clone());
+    }
+    let mut compared = 0;
+    for (pair, ids) in copying.pairs.iter().zip(ids) {
+        if ids.is_empty() {
+            continue;
+        }
+        let spec = Spec {
+            mode: Mode::Ids(ids.into_iter().collect()),
+            filter: pair.filter.clone(),
+            retries: Retries { rounds: 2, first_ms: 20, pause_ms_max: 50 },
+            structure: false,
+            ..Spec::default()
+        };
+        let mut watch = Unwatched;
+        let looked = verify(&pair.source, &pair.destination, &spec, run.control(), &mut watch);
+        let report = Box::pin(looked).await?;
+        refuse(&report)?;
+        compared += report.compared;
+    }
+    Ok(compared)
+}

@@ -1,0 +1,65 @@
+//! The way back: a job that makes the old cluster follow the new one.
+
+use imago_job::id::JobId;
+use imago_job::journal::Journal;
+use imago_job::record::Record;
+use imago_job::state::State as JobState;
+
+use super::{Block, How};
+use crate::copy::{Clusters, KIND, State, plan_of, state_of};
+use crate::error::{Error, Result};
+use crate::journal::MongoJournal;
+use crate::leases::{Leases, Slice};
+use crate::preflight::Plan;
+
+/// A job whose bulk is copied already: the old cluster equals the new one as of now.
+pub(super) async fn prepare(clusters: &Clusters, plan: &Plan, how: &How) -> Result<JobId> {
+    let back = reversed(clusters);
+    let now = back.source.fence().await?;
+    let plan = plan.reversed(&back);
+    let journal = MongoJournal::new(back.destination.clone());
+    let encoded = |e: serde_json::Error| Error::malformed("the reverse job", e);
+    let spec = serde_json::to_value(&plan).map_err(encoded)?;
+    let mut record = Record::new(KIND, spec, journal.now_ms().await?);
+    let state = State {
+        t0: Some((now.time, now.increment)),
+        is_indexed: true,
+        is_destination_blocked: how.block == Block::UserWrites,
+        ..State::default()
+    };
+    record.checkpoint = serde_json::to_value(state).map_err(encoded)?;
+    record.state = JobState::Planned;
+    let leases = Leases::new(back.destination.clone(), record.id.clone(), "cutover".into());
+    let slices = (0..plan.collections.len()).map(|ns| Slice { ns, n: 0, min: None, max: None });
+    leases.create(&slices.collect::<Vec<_>>()).await?;
+    leases.set_horizon(now).await?;
+    while let Some(lease) = leases.lease().await? {
+        leases.copied(&lease, 0, 0, &[]).await?;
+    }
+    journal.create(&record).await?;
+    Ok(record.id)
+}
+
+/// The clusters of the job that leads back, from those of a job that was cut over.
+#[must_use]
+pub fn reversed(clusters: &Clusters) -> Clusters {
+    Clusters {
+        source: clusters.destination.clone().in_role("source"),
+        destination: clusters.source.clone().in_role("destination"),
+    }
+}
+
+/// The job that leads back, of a job that was cut over with `--reverse`.
+///
+/// # Errors
+/// A precondition when it was not.
+pub async fn reverse_of(clusters: &Clusters, id: &JobId) -> Result<JobId> {
+    let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
+    let plan = plan_of(&record)?;
+    state_of(&record)?.reverse_job.ok_or_else(|| {
+        Error::precondition(
+            format!("job {id} to {} was not cut over with --reverse", plan.destination),
+            "without it the old cluster did not follow the new one, and nothing leads back",
+        )
+    })
+}

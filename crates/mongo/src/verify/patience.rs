@@ -1,0 +1,103 @@
+//! How long a verification waits for a server that is away, and how often it asks again.
+//!
+//! Everything that a verification asks is a read, so all of it may be asked twice. Two things are
+//! bounded: how long a server may be silent ([`crate::endpoint::answer`]), for a majority that is
+//! out of reach answers nothing at all; and how long and how often one question is repeated.
+
+use std::time::{Duration, Instant};
+
+use imago_job::control::Control;
+use imago_job::retry::{Budget, retry};
+use imago_plan::backoff::Backoff;
+
+use crate::error::{Error, Result};
+
+/// Enough for an election, and for a server that starts again.
+const BUDGET: Budget = Budget {
+    attempts_max: 60,
+    elapsed_max: Duration::from_secs(120),
+    backoff: Backoff { first_ms: 50, max_ms: 2_000 },
+};
+
+/// How long a server may search before it has anything to say: for the few documents that match a
+/// filter, or for a sample that makes it read them all.
+pub(super) const SEARCH_MAX: Duration = Duration::from_secs(1_800);
+
+/// Asks again while the error is one that passes. `what` completes "cannot …".
+pub(super) async fn patiently<T, F: Future<Output = Result<T>>>(
+    what: &str,
+    control: &Control,
+    mut ask: impl FnMut() -> F,
+) -> Result<T> {
+    Ok(retry(what, &BUDGET, control, Error::is_transient, |_| Box::pin(ask())).await?)
+}
+
+/// The patience with a reading that goes on where it stopped: it begins anew with whatever was read.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    attempts: u32,
+    failing_since: Option<Instant>,
+}
+
+impl Patience {
+    /// Something was read.
+    pub(super) fn renew(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The pause before the next attempt, after this error.
+    ///
+    /// # Errors
+    /// The error itself, if another attempt does not help; [`Error::Exhausted`] when there were
+    /// enough of them.
+    pub(super) fn after(&mut self, what: &str, error: Error) -> Result<Duration> {
+        if !error.is_transient() {
+            return Err(error);
+        }
+        self.attempts += 1;
+        let elapsed = self.failing_since.get_or_insert_with(Instant::now).elapsed();
+        if self.attempts >= BUDGET.attempts_max || elapsed > BUDGET.elapsed_max {
+            let tried = format!(
+                "cannot {what}: gave up after {} attempts in a row in {} ms: {error}",
+                self.attempts,
+                elapsed.as_millis()
+            );
+            return Err(Error::Exhausted { tried, cause: Box::new(error) });
+        }
+        tracing::debug!(what, %error, attempts = self.attempts, "trying again");
+        let pause_ms = BUDGET.backoff.pause_ms(self.attempts, rand::random());
+        Ok(Duration::from_millis(pause_ms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passing() -> Error {
+        Error::Passing { doing: "find".into(), cause: "an election".into() }
+    }
+
+    #[test]
+    fn patience_ends_after_so_many_failures_in_a_row_and_begins_anew_when_something_is_read() {
+        let mut patience = Patience::default();
+        for _ in 0..2 {
+            for _ in 1..BUDGET.attempts_max {
+                assert!(patience.after("read", passing()).is_ok());
+            }
+            patience.renew();
+        }
+        for _ in 1..BUDGET.attempts_max {
+            assert!(patience.after("read", passing()).is_ok());
+        }
+        let tired = patience.after("read", passing());
+        assert!(matches!(tired, Err(Error::Exhausted { .. })), "{tired:?}");
+    }
+
+    #[test]
+    fn what_does_not_pass_is_not_asked_again() {
+        let error = Error::malformed("find", "no cursor");
+        let refused = Patience::default().after("read", error);
+        assert!(matches!(refused, Err(Error::Malformed { .. })), "{refused:?}");
+    }
+}
