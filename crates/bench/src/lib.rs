@@ -5,13 +5,14 @@
 //! clusters, measures what the servers alone need for the work (the floor) and what Imago needs for
 //! it, one right after the other, and tells the ratio; of several such pairs, the median. Imago is
 //! measured as users have it: as a process of its own, from its start to its end. Decisions, which
-//! need no server, are measured where they are made: [`placement`].
+//! need no server, are measured where they are made: [`placement`] and [`flows`].
 //!
 //! What this crate must not know: flags and terminals.
 
 pub mod copy;
 pub mod error;
 mod fill;
+pub mod flows;
 mod ground;
 mod lag;
 mod operations;
