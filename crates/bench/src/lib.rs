@@ -76,8 +76,10 @@ impl Machine {
 }
 
 /// The benchmarks: name, and what is measured.
-pub const BENCHMARKS: [(&str, &str); 3] = [
+pub const BENCHMARKS: [(&str, &str); 5] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
+    ("placement", "deciding where chunks go, exactly, against the textbook's Hungarian algorithm"),
+    ("flows", "five strategies of sockets in a simulated network, against a socket for each flow"),
 ];
