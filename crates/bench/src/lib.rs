@@ -4,17 +4,20 @@
 //! The idea: seconds say more about a machine than about a program. So each benchmark starts real
 //! clusters, measures what the servers alone need for the work (the floor) and what Imago needs for
 //! it, one right after the other, and tells the ratio; of several such pairs, the median. Imago is
-//! measured as users have it: as a process of its own, from its start to its end.
+//! measured as users have it: as a process of its own, from its start to its end. Decisions, which
+//! need no server, are measured where they are made: [`placement`] and [`flows`].
 //!
 //! What this crate must not know: flags and terminals.
 
 pub mod copy;
 pub mod error;
 mod fill;
+pub mod flows;
 mod ground;
 mod lag;
 mod operations;
 mod peer;
+pub mod placement;
 mod process;
 pub mod replay;
 mod scan;
@@ -41,28 +44,42 @@ pub struct Setting {
     /// How large the benchmark was.
     #[serde(flatten)]
     pub size: Size,
-    /// Processor cores that this process may use, shared with the servers.
-    pub cores: usize,
+    /// Where it ran.
+    #[serde(flatten)]
+    pub machine: Machine,
     /// The servers' cache, each.
     pub cache_mb: u32,
-    /// Whether this is an optimised build. Figures of another build say nothing of the product.
-    pub is_optimised: bool,
 }
 
 impl Setting {
     fn of(size: Size) -> Self {
+        Self { size, machine: Machine::here(), cache_mb: ground::CACHE_MB }
+    }
+}
+
+/// Where figures come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Machine {
+    /// Processor cores that this process may use, shared with the servers if there are any.
+    pub cores: usize,
+    /// Whether this is an optimised build. Figures of another build say nothing of the product.
+    pub is_optimised: bool,
+}
+
+impl Machine {
+    fn here() -> Self {
         Self {
-            size,
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            cache_mb: ground::CACHE_MB,
             is_optimised: !cfg!(debug_assertions),
         }
     }
 }
 
 /// The benchmarks: name, and what is measured.
-pub const BENCHMARKS: [(&str, &str); 3] = [
+pub const BENCHMARKS: [(&str, &str); 5] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
+    ("placement", "deciding where chunks go, exactly, against the textbook's Hungarian algorithm"),
+    ("flows", "five strategies of sockets in a simulated network, against a socket for each flow"),
 ];

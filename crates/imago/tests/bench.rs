@@ -1,4 +1,4 @@
-//! `imago bench` on real clusters, at a size at which its figures mean nothing but must be there.
+//! `imago bench` at a size at which its figures mean nothing but must be there.
 
 #![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 
@@ -28,7 +28,7 @@ fn assert_figures(report: &Value, names: &[&str]) {
 fn every_benchmark_is_listed() {
     let listed = bench(&["list"]);
     let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
-    assert_eq!(names, ["copy", "replay", "verify"]);
+    assert_eq!(names, ["copy", "replay", "verify", "placement", "flows"]);
 }
 
 #[test]
@@ -58,4 +58,50 @@ fn a_replay_is_measured_against_bulk_writes_and_its_lag_by_markers() {
 fn a_verification_is_measured_against_reading() {
     let report = bench(&["run", "verify", "--quick"]);
     assert_figures(&report, &["ratio_to_read_floor", "seconds", "floor_seconds"]);
+}
+
+#[test]
+fn placements_are_decided_exactly_and_compared_with_the_hungarian_algorithm() {
+    let report = bench(&["run", "placement", "--quick"]);
+    assert_figures(&report, &["seconds", "moved", "moved_least", "ratio_to_hungarian"]);
+    assert_eq!((&report["chunks"], &report["servers"]), (&2_000.into(), &20.into()));
+    assert_eq!((&report["is_least"], &report["costs_equal"]), (&true.into(), &true.into()));
+    let patterns: Vec<_> =
+        report["patterns"].as_array().unwrap().iter().map(|one| &one["pattern"]).collect();
+    assert_eq!(patterns, ["uncorrelated", "correlated", "skewed"]);
+    assert!(patterns.contains(&&report["pattern"]), "{report}");
+    for one in report["patterns"].as_array().unwrap() {
+        assert_figures(one, &["seconds", "moved", "moved_greedy", "moved_random"]);
+        assert!(one["moved_greedy"].as_u64() <= one["moved"].as_u64(), "{one}");
+    }
+}
+
+#[test]
+fn every_strategy_of_figure_9_is_simulated_in_every_network() {
+    let report = bench(&["run", "flows", "--quick", "--window-kib", "16,32"]);
+    let ratios = ["ratio_to_fixed", "ratio_to_chunk_based", "ratio_to_orchestra"];
+    assert_figures(&report, &ratios);
+    let strategies = report["strategies"].as_array().unwrap();
+    assert_eq!(strategies.len(), 2 * 2 * 5);
+    for one in strategies {
+        let figures = ["makespan_s", "ratio_to_fixed", "ratio_to_floor", "last_to_median"];
+        assert_figures(one, &figures);
+        assert_eq!(one["chunk_tenths_s"].as_array().unwrap().len(), 11, "{one}");
+    }
+}
+
+#[test]
+fn an_option_of_another_benchmark_is_a_usage_error() {
+    for arguments in [
+        ["placement", "--documents", "100"],
+        ["flows", "--size-bytes", "100"],
+        ["copy", "--chunks", "100"],
+        ["placement", "--hungarian-chunks", "5001"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_imago"));
+        let output = command.args(["bench", "run"]).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(arguments[2]) || said.contains(arguments[1]), "{said}");
+    }
 }

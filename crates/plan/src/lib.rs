@@ -4,7 +4,13 @@
 //! handed, and any database. Time, samples and keys come in as parameters, so that every decision
 //! can be replayed, and each algorithm is tested beside a brute-force oracle.
 
+pub mod apportion;
 pub mod backoff;
 pub mod bucket;
 pub mod cuts;
+pub mod flow;
+pub mod geo;
+pub mod hungarian;
 pub mod ledger;
+pub mod netsim;
+pub mod placement;

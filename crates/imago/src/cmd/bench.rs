@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use imago_bench::replay::Steady;
 use imago_bench::subject::{Commands, Ends, Subject};
-use imago_bench::{BENCHMARKS, Size, copy, replay, verify};
+use imago_bench::{BENCHMARKS, Size, copy, flows, placement, replay, verify};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -26,20 +26,38 @@ pub struct Args {
 enum Action {
     /// Say which benchmarks there are.
     List,
-    /// Start two clusters, measure, and end them.
-    #[command(
-        after_help = "Figures of a debug build, or with --quick, say only that the benchmark \
-                            works. A busy machine disturbs floors and figures alike, but not \
-                            equally: look at `spread`."
-    )]
-    Run(Run),
+    /// Measure; what clusters that takes are started and ended.
+    Run {
+        #[command(subcommand)]
+        benchmark: Benchmark,
+    },
+}
+
+const QUICK: &str = "Figures of a debug build, or with --quick, say only that the benchmark works. \
+                     A busy machine disturbs floors and figures alike, but not equally: look at \
+                     `spread`.";
+
+#[derive(Debug, clap::Subcommand)]
+enum Benchmark {
+    /// A copy until it has caught up.
+    #[command(after_help = QUICK)]
+    Copy(Documents),
+    /// Catching up with changes, and the lag while following.
+    #[command(after_help = QUICK)]
+    Replay(Documents),
+    /// A full verification.
+    #[command(after_help = QUICK)]
+    Verify(Documents),
+    /// Deciding where new chunks go; starts no cluster.
+    #[command(after_help = QUICK)]
+    Placement(Chunks),
+    /// Strategies of sockets in simulated networks; starts no cluster.
+    #[command(after_help = QUICK)]
+    Flows(Networks),
 }
 
 #[derive(Debug, clap::Args)]
-struct Run {
-    /// Which benchmark.
-    #[arg(value_enum)]
-    benchmark: Benchmark,
+struct Documents {
     /// Documents; a replay takes three tenths of them, and makes as many changes.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(10..))]
     documents: u64,
@@ -54,23 +72,57 @@ struct Run {
     quick: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Benchmark {
-    /// A copy until it has caught up.
-    Copy,
-    /// Catching up with changes, and the lag while following.
-    Replay,
-    /// A full verification.
-    Verify,
+impl Documents {
+    fn size(&self) -> Size {
+        let documents = if self.quick { 20_000 } else { self.documents };
+        let runs = if self.quick { 1 } else { self.runs };
+        Size { documents, size_bytes: self.size_bytes, runs }
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct Chunks {
+    /// New chunks to be placed.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+    chunks: u32,
+    /// Servers on which they lie and are placed.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    servers: u32,
+    /// Chunks with which the textbook's Hungarian algorithm is compared; its time grows as their
+    /// third power.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [500, 1_000, 2_000])]
+    hungarian_chunks: Vec<u32>,
+    /// How often everything is measured; figures are medians.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// Only show that the benchmark works: 2,000 chunks, 20 servers, a comparison with 200, one run.
+    #[arg(long, conflicts_with_all = ["chunks", "servers", "hungarian_chunks", "runs"])]
+    quick: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Networks {
+    /// How often members and data are drawn; figures are medians.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    runs: u32,
+    /// Leave out the networks with more servers; there are two with 9, one with 30, one with 300.
+    #[arg(long, value_name = "N", default_value_t = flows::SERVERS_MAX, value_parser = clap::value_parser!(u32).range(9..))]
+    servers_max: u32,
+    /// The largest windows of a simulated connection.
+    #[arg(long, value_name = "KIB", value_delimiter = ',', default_values_t = [16, 64])]
+    window_kib: Vec<u32>,
+    /// Only show that the benchmark works: the networks with 9 servers, two runs.
+    #[arg(long, conflicts_with_all = ["runs", "servers_max"])]
+    quick: bool,
 }
 
 /// Runs a benchmark, or lists them.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::List => list(context),
-        Action::Run(run) => {
+        Action::Run { benchmark } => {
             let measuring = async {
-                let report = Box::pin(measure(&run)).await?;
+                let report = Box::pin(measure(&benchmark)).await?;
                 context.output.result(&report, text)
             };
             tokio::select! {
@@ -91,26 +143,47 @@ fn list(context: &Context) -> Result<(), Failure> {
     let listed = BENCHMARKS.map(|(name, measures)| Listed { name, measures });
     context.output.result(&listed, |listed| {
         listed.iter().fold(String::new(), |mut text, one| {
-            let _ = writeln!(text, "{:8}{}", one.name, one.measures);
+            let _ = writeln!(text, "{:11}{}", one.name, one.measures);
             text
         })
     })
 }
 
-async fn measure(run: &Run) -> Result<Value, Failure> {
+async fn measure(benchmark: &Benchmark) -> Result<Value, Failure> {
     let commands = commands()?;
-    let documents = if run.quick { 20_000 } else { run.documents };
-    let runs = if run.quick { 1 } else { run.runs };
-    let size = Size { documents, size_bytes: run.size_bytes, runs };
-    let report = match run.benchmark {
-        Benchmark::Copy => json!(Box::pin(copy::run(size, &commands)).await?),
-        Benchmark::Replay => {
-            let size = Size { documents: documents * 3 / 10, ..size };
-            let seconds = if run.quick { 3 } else { 20 };
+    let report = match benchmark {
+        Benchmark::Copy(documents) => {
+            json!(Box::pin(copy::run(documents.size(), &commands)).await?)
+        }
+        Benchmark::Replay(documents) => {
+            let size = documents.size();
+            let size = Size { documents: size.documents * 3 / 10, ..size };
+            let seconds = if documents.quick { 3 } else { 20 };
             let steady = Steady { rate_per_s: 2_000, duration: Duration::from_secs(seconds) };
             json!(Box::pin(replay::run(size, steady, &commands)).await?)
         }
-        Benchmark::Verify => json!(Box::pin(verify::run(size, &commands)).await?),
+        Benchmark::Verify(documents) => {
+            json!(Box::pin(verify::run(documents.size(), &commands)).await?)
+        }
+        Benchmark::Placement(chunks) => json!(Box::pin(placement(chunks)).await?),
+        Benchmark::Flows(networks) => {
+            let &Networks { runs, servers_max, ref window_kib, quick } = networks;
+            let size = flows::Size { runs, servers_max };
+            let size = if quick { flows::Size { runs: 2, servers_max: 9 } } else { size };
+            json!(Box::pin(flows::run(size, window_kib)).await?)
+        }
+    };
+    Ok(report)
+}
+
+async fn placement(chosen: &Chunks) -> Result<placement::Report, Failure> {
+    let &Chunks { chunks, servers, ref hungarian_chunks, runs, quick } = chosen;
+    let report = if quick {
+        let size = placement::Size { chunks: 2_000, servers: 20, runs: 1 };
+        Box::pin(placement::run(size, &[200])).await?
+    } else {
+        let size = placement::Size { chunks, servers, runs };
+        Box::pin(placement::run(size, hungarian_chunks)).await?
     };
     Ok(report)
 }
@@ -139,19 +212,13 @@ fn interrupted() -> Failure {
     Failure::new(Exit::Failed, "interrupted", "interrupted; nothing of the benchmark remains")
 }
 
-/// The report's figures, one a line; what is nested in it is for programs.
+/// The report's figures, one a line, then its tables; what else is nested in it is for programs.
 fn text(report: &Value) -> String {
     let mut text = String::new();
     for (name, value) in report.as_object().into_iter().flatten() {
-        let shown = match value {
-            Value::Number(number) if number.is_f64() => {
-                format!("{:.3}", number.as_f64().unwrap_or(f64::NAN))
-            }
-            Value::Number(_) | Value::Bool(_) => value.to_string(),
-            Value::String(word) => word.clone(),
-            _ => continue,
-        };
-        let _ = writeln!(text, "{name:22} {shown}");
+        if let Some(shown) = scalar(value) {
+            let _ = writeln!(text, "{name:22} {shown}");
+        }
     }
     for peer in report["peers"].as_array().into_iter().flatten() {
         let shown = match (&peer["seconds"], &peer["note"]) {
@@ -160,7 +227,76 @@ fn text(report: &Value) -> String {
         };
         let _ = writeln!(text, "{:22} {shown}", peer["name"].as_str().unwrap_or_default());
     }
+    for (name, columns) in TABLES {
+        if let Some(rows) = report[name].as_array() {
+            text.push('\n');
+            text.push_str(&table(rows, columns));
+        }
+    }
     text
+}
+
+/// The lists of a report that are shown, with what is shown of each of their items.
+const TABLES: [(&str, &[&str]); 3] = [
+    (
+        "patterns",
+        &["pattern", "chunks", "servers", "seconds", "moved", "moved_greedy", "moved_random"],
+    ),
+    (
+        "hungarian",
+        &["pattern", "chunks", "seconds", "hungarian_seconds", "ratio_to_hungarian", "costs_equal"],
+    ),
+    (
+        "strategies",
+        &[
+            "topology",
+            "window_kib",
+            "strategy",
+            "sockets",
+            "makespan_s",
+            "ratio_to_fixed",
+            "ratio_to_floor",
+            "chunk_median_s",
+            "last_to_median",
+        ],
+    ),
+];
+
+/// Words to the left, everything else to the right.
+fn table(rows: &[Value], columns: &[&str]) -> String {
+    let mut lines = vec![String::new(); rows.len() + 1];
+    for column in columns {
+        let cells = rows.iter().map(|row| scalar(&row[column]).unwrap_or_default());
+        let cells: Vec<String> = std::iter::once((*column).to_owned()).chain(cells).collect();
+        let width = cells.iter().map(String::len).max().unwrap_or(0);
+        let is_word = rows.iter().all(|row| row[column].is_string());
+        for (line, cell) in lines.iter_mut().zip(cells) {
+            let gap = if line.is_empty() { "" } else { "  " };
+            let _ = if is_word {
+                write!(line, "{gap}{cell:width$}")
+            } else {
+                write!(line, "{gap}{cell:>width$}")
+            };
+        }
+    }
+    lines.iter().fold(String::new(), |text, line| text + line.trim_end() + "\n")
+}
+
+/// A value that is no list of others, in few characters.
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::Number(number) if number.is_f64() => number.as_f64().map(short),
+        Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
+        Value::String(word) => Some(word.clone()),
+        _ => None,
+    }
+}
+
+/// Three decimals, or as many as three digits need.
+fn short(number: f64) -> String {
+    let zeros = if number == 0.0 { 0.0 } else { -number.abs().log10().floor() - 1.0 };
+    let decimals = 3 + zeros.clamp(0.0, 9.0) as usize;
+    format!("{number:.decimals$}")
 }
 
 #[cfg(test)]
@@ -182,5 +318,20 @@ mod tests {
             let words = std::iter::once(command.get_program()).chain(command.get_args());
             crate::cli::Cli::try_parse_from(words).unwrap();
         }
+    }
+
+    #[test]
+    fn a_small_figure_keeps_its_digits() {
+        let shown = [12.345_678, 0.123_45, 0.001_234_5, 0.0].map(short);
+        assert_eq!(shown, ["12.346", "0.123", "0.00123", "0.000"]);
+    }
+
+    #[test]
+    fn a_table_has_its_columns_below_their_names() {
+        let rows = [json!({"a": "long word", "n": 5}), json!({"a": "b", "n": 1_000, "x": 0})];
+        assert_eq!(
+            table(&rows, &["a", "n"]),
+            "a             n\nlong word     5\nb          1000\n"
+        );
     }
 }

@@ -1,0 +1,161 @@
+//! A network simulator at the level of flows: how long transfers take if TCP shares links fairly.
+//!
+//! Packets are not simulated. At any moment each connection has a rate, the weighted max-min fair
+//! one ([`fair_rates`]); rates change only when a connection ends. What the simulator knows of TCP
+//! are the two effects on which Morphus' weighted fair sharing rests (§4.1):
+//!
+//! - a connection sends at most a window each round trip;
+//! - at a link that is full, a connection's share is the smaller the longer its round trip is
+//!   ([`Tcp::rtt_bias`]).
+//!
+//! It knows no loss, no queues, no slow start, and no cost of a further connection. So what it says
+//! of many connections is too good: that too large a K causes congestion (§5.6) cannot come out.
+//!
+//! Invariants: no link carries more than its capacity; each byte is carried once, over every link
+//! of its path; the same input gives the same run.
+
+mod fairness;
+mod topology;
+
+pub use fairness::{User, fair_rates};
+pub use topology::Topology;
+
+/// What a TCP connection does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tcp {
+    /// The largest window, in bytes.
+    pub window_bytes: f64,
+    /// How a connection's share at a full link depends on its round trip: as 1 / rtt to this power.
+    /// 0 is plain max-min fairness; 1 is what is measured with loss-based congestion control.
+    pub rtt_bias: f64,
+}
+
+impl Default for Tcp {
+    /// A window of 64 KiB, which is all that fits without window scaling, and the full bias.
+    fn default() -> Self {
+        Self { window_bytes: 65_536.0, rtt_bias: 1.0 }
+    }
+}
+
+/// What goes from one host to another over one socket, one part after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Connection {
+    /// The host that sends.
+    pub from: usize,
+    /// The host that gets it.
+    pub to: usize,
+    /// The parts' sizes, in bytes.
+    pub parts_bytes: Vec<u64>,
+}
+
+/// When everything arrived.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// For each connection, when each of its parts had arrived, in seconds since all began.
+    pub arrived_s: Vec<Vec<f64>>,
+    /// When the last one had arrived.
+    pub makespan_s: f64,
+    /// What went over each link, in bytes, by the topology's numbers of links.
+    pub carried_bytes: Vec<f64>,
+}
+
+/// Runs all connections from the same moment until all are done.
+///
+/// `resolution_s` bounds the work: connections that end so soon after another count as ending
+/// together where others' rates are concerned, so that those get their shares that much later. Zero
+/// is exact.
+///
+/// # Panics
+/// If a connection goes from a host to itself.
+#[must_use]
+pub fn run(topology: &Topology, tcp: Tcp, connections: &[Connection], resolution_s: f64) -> Run {
+    let users: Vec<User> =
+        connections.iter().map(|connection| user(topology, tcp, connection)).collect();
+    let mut transfers: Vec<Transfer> = connections.iter().map(Transfer::new).collect();
+    let mut carried_bytes = vec![0.0; topology.capacities().len()];
+    for (user, transfer) in users.iter().zip(&transfers) {
+        user.links.iter().for_each(|link| carried_bytes[*link] += transfer.left_bytes);
+    }
+    let mut now_s = 0.0;
+    let mut active: Vec<usize> =
+        (0..transfers.len()).filter(|at| transfers[*at].left_bytes > 0.0).collect();
+    while !active.is_empty() {
+        let sending: Vec<&User> = active.iter().map(|at| &users[*at]).collect();
+        let rates = fair_rates(topology.capacities(), &sending);
+        let needs = |(at, rate): (&usize, &f64)| transfers[*at].left_bytes / rate;
+        let next_s = active.iter().zip(&rates).map(needs).fold(f64::INFINITY, f64::min);
+        // A millionth of a millionth more, lest rounding makes two of what ends together.
+        let until_s = (next_s + resolution_s) * (1.0 + 1e-12);
+        let last_s = active.iter().zip(&rates).map(needs).filter(|needed| *needed <= until_s);
+        let step_s = last_s.fold(next_s, f64::max);
+        for (at, rate) in active.iter().zip(&rates) {
+            transfers[*at].advance(now_s, step_s, *rate);
+        }
+        now_s += step_s;
+        active.retain(|at| transfers[*at].left_bytes > 0.0);
+    }
+    let arrived_s = transfers.into_iter().map(|transfer| transfer.arrived_s).collect();
+    Run { arrived_s, makespan_s: now_s, carried_bytes }
+}
+
+fn user(topology: &Topology, tcp: Tcp, connection: &Connection) -> User {
+    let (from, to) = (connection.from, connection.to);
+    assert!(from != to, "a connection of host {from} to itself");
+    let rtt_s = 2.0 * f64::from(topology.latency_us(from, to)) / 1e6;
+    // A host pair without a latency has the bias of a microsecond and no bound by a window.
+    let cap = if rtt_s > 0.0 { tcp.window_bytes / rtt_s } else { f64::INFINITY };
+    let weight = rtt_s.max(1e-6).powf(-tcp.rtt_bias);
+    User { links: topology.path(from, to), weight, cap }
+}
+
+struct Transfer<'a> {
+    parts_bytes: &'a [u64],
+    arrived_s: Vec<f64>,
+    left_bytes: f64,
+    /// What is left of the part that is under way.
+    part_left_bytes: f64,
+}
+
+impl<'a> Transfer<'a> {
+    fn new(connection: &'a Connection) -> Self {
+        let parts_bytes = &connection.parts_bytes;
+        let left_bytes = parts_bytes.iter().map(|bytes| *bytes as f64).sum();
+        let mut transfer = Self {
+            parts_bytes,
+            arrived_s: Vec::with_capacity(parts_bytes.len()),
+            left_bytes,
+            part_left_bytes: parts_bytes.first().map_or(0.0, |bytes| *bytes as f64),
+        };
+        transfer.arrive(0.0, 0.0, 1.0);
+        transfer
+    }
+
+    fn advance(&mut self, now_s: f64, step_s: f64, rate: f64) {
+        let needed_s = self.left_bytes / rate;
+        if needed_s <= step_s {
+            self.arrive(now_s, f64::INFINITY, rate);
+            self.left_bytes = 0.0;
+        } else {
+            self.arrive(now_s, step_s * rate, rate);
+            self.left_bytes -= step_s * rate;
+        }
+    }
+
+    /// Notes the parts that arrive with the next `bytes`, which begin at `now_s`.
+    fn arrive(&mut self, now_s: f64, bytes: f64, rate: f64) {
+        let mut passed_bytes = 0.0;
+        while self.arrived_s.len() < self.parts_bytes.len() {
+            if passed_bytes + self.part_left_bytes > bytes {
+                self.part_left_bytes -= bytes - passed_bytes;
+                return;
+            }
+            passed_bytes += self.part_left_bytes;
+            self.arrived_s.push(now_s + passed_bytes / rate);
+            let next = self.parts_bytes.get(self.arrived_s.len());
+            self.part_left_bytes = next.map_or(0.0, |bytes| *bytes as f64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

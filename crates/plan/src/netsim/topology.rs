@@ -1,0 +1,97 @@
+//! A two-level tree: hosts in racks, racks at one core switch, every link the same both ways.
+//!
+//! Each host has a link to its rack's switch and each rack one to the core, with its capacity in
+//! either direction: two links here. Switches themselves are never the bottleneck.
+
+use crate::flow::Latencies;
+
+/// Hosts, numbered rack by rack, and the links between them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Topology {
+    rack_of: Vec<usize>,
+    /// By link: up and down of each host, then up and down of each rack; in bytes a second.
+    capacities: Vec<f64>,
+    within_us: u32,
+    between_us: u32,
+}
+
+impl Topology {
+    /// Racks of so many hosts, links of `link_bytes_s` bytes a second, and the latencies (one way,
+    /// in microseconds) within a rack and between racks.
+    ///
+    /// # Panics
+    /// If the links carry nothing.
+    #[must_use]
+    pub fn tree(racks: &[usize], link_bytes_s: f64, within_us: u32, between_us: u32) -> Self {
+        assert!(link_bytes_s > 0.0, "links of {link_bytes_s} bytes a second");
+        let hosts = |(rack, hosts): (usize, &usize)| std::iter::repeat_n(rack, *hosts);
+        let rack_of: Vec<usize> = racks.iter().enumerate().flat_map(hosts).collect();
+        let capacities = vec![link_bytes_s; 2 * (rack_of.len() + racks.len())];
+        Self { rack_of, capacities, within_us, between_us }
+    }
+
+    /// The paper's network (§5.6): links of 100 Mb/s, 1 ms within a rack and 2 ms between racks.
+    #[must_use]
+    pub fn papers(racks: &[usize]) -> Self {
+        Self::tree(racks, 100e6 / 8.0, 1_000, 2_000)
+    }
+
+    /// How many hosts there are.
+    #[must_use]
+    pub fn hosts(&self) -> usize {
+        self.rack_of.len()
+    }
+
+    /// The capacity of each link, in bytes a second.
+    #[must_use]
+    pub fn capacities(&self) -> &[f64] {
+        &self.capacities
+    }
+
+    /// One way, in microseconds.
+    ///
+    /// # Panics
+    /// If there is no such host.
+    #[must_use]
+    pub fn latency_us(&self, from: usize, to: usize) -> u32 {
+        if self.rack_of[from] == self.rack_of[to] { self.within_us } else { self.between_us }
+    }
+
+    /// The latencies between those of its hosts that play the servers of a plan.
+    ///
+    /// # Panics
+    /// If there is no such host.
+    #[must_use]
+    pub fn latencies(&self, hosts: &[usize]) -> Latencies {
+        Latencies::new(hosts.len(), |from, to| self.latency_us(hosts[from], hosts[to]))
+    }
+
+    /// The links from one host to another.
+    ///
+    /// # Panics
+    /// If there is no such host.
+    #[must_use]
+    pub fn path(&self, from: usize, to: usize) -> Vec<usize> {
+        let (rack_from, rack_to) = (self.rack_of[from], self.rack_of[to]);
+        let rack = |rack: usize| 2 * (self.hosts() + rack);
+        match (from == to, rack_from == rack_to) {
+            (true, _) => vec![],
+            (_, true) => vec![2 * from, 2 * to + 1],
+            (_, false) => vec![2 * from, rack(rack_from), rack(rack_to) + 1, 2 * to + 1],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_between_racks_goes_over_the_core() {
+        let topology = Topology::papers(&[6, 2, 1]);
+        assert_eq!((topology.hosts(), topology.capacities().len()), (9, 24));
+        assert_eq!(topology.path(0, 5), [0, 11]);
+        assert_eq!(topology.path(0, 8), [0, 18, 23, 17]);
+        assert_eq!((topology.latency_us(0, 5), topology.latency_us(5, 6)), (1_000, 2_000));
+    }
+}

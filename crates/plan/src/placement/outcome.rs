@@ -1,0 +1,94 @@
+//! What a placement does: what moves between which servers, and how full they are before and after.
+
+use super::Shares;
+use super::weights::Weights;
+
+/// Where each chunk goes, and what that means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The server of each chunk.
+    pub server_of: Vec<usize>,
+    /// The weight that changes its server.
+    pub moved: u64,
+    /// No placement within the same caps moves less than this. It is what is moved, except for a
+    /// random placement (which has no caps) and for [`super::fitted`].
+    pub moved_least: u64,
+    /// What moves, by pairs of servers.
+    pub flows: Flows,
+    /// What each server holds before.
+    pub before: Vec<u64>,
+    /// What each server holds afterwards.
+    pub after: Vec<u64>,
+    /// How many chunks each server holds afterwards.
+    pub chunks: Vec<u64>,
+}
+
+impl Placement {
+    pub(super) fn new(weights: &Weights, server_of: Vec<usize>, moved_least: u64) -> Self {
+        let servers = weights.servers();
+        let mut flows = Flows { servers, amounts: vec![0; servers * servers] };
+        let (mut before, mut after) = (vec![0; servers], vec![0; servers]);
+        let mut chunks = vec![0; servers];
+        for (chunk, to) in server_of.iter().enumerate() {
+            chunks[*to] += 1;
+            for (from, weight) in weights.row(chunk) {
+                before[from] += weight;
+                after[*to] += weight;
+                if from != *to {
+                    flows.amounts[from * servers + to] += weight;
+                }
+            }
+        }
+        let moved = flows.total();
+        assert!(moved_least <= moved, "a bound of {moved_least} above the {moved} moved");
+        Self { server_of, moved, moved_least, flows, before, after, chunks }
+    }
+
+    /// How much more the fullest server holds, before and afterwards, than its share of the weight:
+    /// 1 is perfect balance; infinite if a server without a share holds anything; 1 if there is no
+    /// weight.
+    ///
+    /// # Panics
+    /// If the shares are about other servers.
+    #[must_use]
+    pub fn imbalance(&self, shares: &Shares) -> (f64, f64) {
+        (shares.imbalance(&self.before), shares.imbalance(&self.after))
+    }
+}
+
+/// An amount for each ordered pair of servers; nothing flows from a server to itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flows {
+    servers: usize,
+    amounts: Vec<u64>,
+}
+
+impl Flows {
+    /// How many servers there are.
+    #[must_use]
+    pub fn servers(&self) -> usize {
+        self.servers
+    }
+
+    /// What goes from one server to another.
+    ///
+    /// # Panics
+    /// If there is no such server.
+    #[must_use]
+    pub fn get(&self, from: usize, to: usize) -> u64 {
+        assert!(from < self.servers && to < self.servers, "no servers {from}, {to}");
+        self.amounts[from * self.servers + to]
+    }
+
+    /// The pairs between which anything flows, as (from, to, amount), by source and destination.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, usize, u64)> + '_ {
+        let pairs = self.amounts.iter().enumerate().filter(|(_, amount)| **amount > 0);
+        pairs.map(|(pair, amount)| (pair / self.servers, pair % self.servers, *amount))
+    }
+
+    /// What flows in all.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.amounts.iter().sum()
+    }
+}

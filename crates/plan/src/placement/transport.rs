@@ -1,0 +1,355 @@
+//! The transportation problem behind balanced placement, solved exactly.
+//!
+//! Chunks are the supplies and servers the demands; what is kept in place is to be most. There are
+//! thousands of chunks for each server, so the search runs over servers only. Each server has a
+//! *price*, and each chunk lies where its weight less the price is largest. Where that puts more on
+//! a server than its cap, the excess is pushed to a server with room along a shortest path of moves
+//! (one chunk from each server on the path to the next), found by Dijkstra's algorithm over losses
+//! reduced by the prices. This is the method of successive shortest paths (Ahuja, Magnanti and
+//! Orlin, *Network Flows*, §9.7), on a graph that the chunks have been folded out of. A cap that is
+//! not used up is filled by *spare* weightless load that moves for nothing, so that every server
+//! is exactly full.
+//!
+//! Most of the excess never comes about, because the prices are nearly right beforehand: the same
+//! problem is first solved for half of the chunks, taken by a hash of their number, with half of
+//! the caps, and that one for half of the half.
+//!
+//! Invariant: each part of a chunk lies where weight less price is largest, and spare load where
+//! the price is least. With no excess left that proves the placement optimal: the prices are a
+//! solution of the dual problem with the same value.
+
+use std::collections::BTreeMap;
+
+use super::offers::{NO_OFFER, Offers};
+use super::weights::Weights;
+
+/// The server of a chunk that has none yet.
+const NOWHERE: u32 = u32::MAX;
+/// The server of a chunk that is split over several.
+const SPLIT: u32 = u32::MAX - 1;
+
+/// How much of its server's cap each chunk takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Sizes<'a> {
+    /// One each: caps count chunks, and no chunk is ever split.
+    One,
+    /// So many units each, and a unit has the weight that [`Weights`] say. A chunk may be split.
+    Units(&'a [u64]),
+}
+
+impl Sizes<'_> {
+    pub(super) fn of(self, chunk: usize) -> u64 {
+        match self {
+            Self::One => 1,
+            Self::Units(sizes) => sizes[chunk],
+        }
+    }
+}
+
+/// An optimal placement, with the prices that prove it.
+#[derive(Debug)]
+pub(super) struct Solution {
+    /// The server of each chunk; of a split one, a server that holds a part.
+    pub server_of: Vec<u32>,
+    /// The parts of those chunks that are split: servers and units, both positive.
+    pub split: BTreeMap<u32, Vec<(u32, u64)>>,
+    /// A price for each server, the least of them zero. Caps that are not used up have price zero.
+    pub prices: Vec<i64>,
+}
+
+/// Places chunks so that most weight stays, and no server holds more than its cap.
+///
+/// # Panics
+/// If the caps have no room for all sizes, or a cap is zero: leave such servers out.
+pub(super) fn solve(weights: &Weights, sizes: Sizes<'_>, caps: &[u64]) -> Solution {
+    let chunks = weights.chunks();
+    assert!(caps.len() == weights.servers() && caps.iter().all(|cap| *cap > 0), "caps: {caps:?}");
+    let mut order: Vec<u32> = (0..chunks as u32).collect();
+    order.sort_unstable_by_key(|chunk| scatter(u64::from(*chunk)));
+    let load = |chunks: &[u32]| -> u128 {
+        chunks.iter().map(|chunk| u128::from(sizes.of(*chunk as usize))).sum()
+    };
+    let total = load(&order);
+    assert!(caps.iter().map(|cap| u128::from(*cap)).sum::<u128>() >= total, "no room for all");
+
+    let mut levels = vec![chunks];
+    while levels[levels.len() - 1] > 4 * caps.len() {
+        levels.push(levels[levels.len() - 1].div_ceil(2));
+    }
+    let mut prices = vec![0; caps.len()];
+    let mut placing = None;
+    for taken in levels.into_iter().rev().map(|level| &order[..level]) {
+        let part = load(taken);
+        let cap = |cap: &u64| i128::from(*cap).min(total as i128);
+        let caps = caps.iter().map(cap).map(|cap| match total {
+            0 => cap,
+            _ => (cap as u128 * part).div_ceil(total) as i128,
+        });
+        let mut level = Placing::new(weights, sizes, prices, caps.collect());
+        level.place(taken);
+        level.settle();
+        prices = level.prices.clone();
+        placing = Some(level);
+    }
+    placing.expect("there is always one level").into_solution()
+}
+
+/// A permutation of 64-bit numbers without a pattern (the last step of splitmix64).
+fn scatter(number: u64) -> u64 {
+    let mixed = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[derive(Debug)]
+struct Placing<'a> {
+    weights: &'a Weights,
+    sizes: Sizes<'a>,
+    prices: Vec<i64>,
+    caps: Vec<i128>,
+    /// What a server holds beyond its cap, spare load included; negative where there is room.
+    excess: Vec<i128>,
+    spare: Vec<i128>,
+    home: Vec<u32>,
+    split: BTreeMap<u32, Vec<(u32, u64)>>,
+    /// The chunks at each server; perhaps some that have left, or twice one that came back.
+    members: Vec<Vec<u32>>,
+    offers: Offers,
+    row: Vec<i64>,
+}
+
+/// What moves along one step of a path.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    from: usize,
+    to: usize,
+    /// The chunk, or spare load.
+    chunk: Option<u32>,
+}
+
+impl<'a> Placing<'a> {
+    fn new(weights: &'a Weights, sizes: Sizes<'a>, prices: Vec<i64>, caps: Vec<i128>) -> Self {
+        let servers = caps.len();
+        Self {
+            weights,
+            sizes,
+            prices,
+            excess: caps.iter().map(|cap| -cap).collect(),
+            caps,
+            spare: vec![0; servers],
+            home: vec![NOWHERE; weights.chunks()],
+            split: BTreeMap::new(),
+            members: vec![Vec::new(); servers],
+            offers: Offers::new(servers),
+            row: vec![0; servers],
+        }
+    }
+
+    /// Puts each chunk where weight less price is largest, and spare load where the price is least.
+    fn place(&mut self, chunks: &[u32]) {
+        let least = self.prices.iter().copied().min().unwrap_or(0);
+        let cheapest: Vec<usize> =
+            (0..self.caps.len()).filter(|server| self.prices[*server] == least).collect();
+        for chunk in chunks {
+            let server = self.dearest(*chunk, &cheapest);
+            self.home[*chunk as usize] = server as u32;
+            let size = self.sizes.of(*chunk as usize);
+            self.excess[server] += i128::from(size);
+            if size > 0 {
+                self.arrive(*chunk, server);
+            }
+        }
+        let mut spare = -self.excess.iter().sum::<i128>();
+        for server in &cheapest {
+            let fits = (-self.excess[*server]).clamp(0, spare);
+            self.add_spare(*server, fits);
+            spare -= fits;
+        }
+        self.add_spare(cheapest[0], spare);
+    }
+
+    /// Where weight less price is largest; among equals, where there is most room.
+    fn dearest(&self, chunk: u32, cheapest: &[usize]) -> usize {
+        let value = |server: usize, weight: u64| {
+            (weight as i64 - self.prices[server], -self.excess[server], std::cmp::Reverse(server))
+        };
+        // Of the servers that hold nothing of it, only the cheapest can be best.
+        let empty = cheapest.iter().map(|server| (value(*server, 0), *server));
+        let holding = self.weights.row(chunk as usize);
+        let holding = holding.map(|(server, weight)| (value(server, weight), server));
+        empty.chain(holding).max().map_or(0, |(_, server)| server)
+    }
+
+    fn add_spare(&mut self, server: usize, amount: i128) {
+        self.spare[server] += amount;
+        self.excess[server] += amount;
+    }
+
+    /// Pushes all excess to where there is room.
+    fn settle(&mut self) {
+        for server in 0..self.caps.len() {
+            while self.excess[server] > 0 {
+                let path = self.shortest_path(server);
+                self.push(&path);
+            }
+        }
+    }
+
+    /// The steps from a server with excess to the nearest one with room, the last step first; and
+    /// raises the prices of what is nearer, so that reduced losses stay non-negative and those of
+    /// the path become zero.
+    fn shortest_path(&mut self, from: usize) -> Vec<Step> {
+        let servers = self.caps.len();
+        let mut distance = vec![i64::MAX; servers];
+        let mut before = vec![from; servers];
+        let mut open: Vec<usize> = (0..servers).collect();
+        let mut done = Vec::new();
+        distance[from] = 0;
+        let to = loop {
+            let rank = |at: &usize| (distance[open[*at]], self.excess[open[*at]] >= 0);
+            let at = (0..open.len()).min_by_key(rank).expect("caps have room for all");
+            let server = open.swap_remove(at);
+            if self.excess[server] < 0 {
+                break server;
+            }
+            done.push(server);
+            let free = if self.spare[server] > 0 { 0 } else { NO_OFFER };
+            let base = distance[server] - self.prices[server];
+            let losses = self.offers.losses(server);
+            for next in &open {
+                let loss = losses[*next].min(free);
+                if loss < NO_OFFER && base + loss + self.prices[*next] < distance[*next] {
+                    distance[*next] = base + loss + self.prices[*next];
+                    before[*next] = server;
+                }
+            }
+        };
+        for server in done {
+            self.prices[server] += distance[to] - distance[server];
+        }
+        let mut path = Vec::new();
+        let mut to = to;
+        while to != from {
+            let from = before[to];
+            let by_chunk = self.spare[from] == 0 || self.offers.losses(from)[to] < 0;
+            let chunk = by_chunk.then(|| self.offers.best(from, to));
+            path.push(Step { from, to, chunk });
+            to = from;
+        }
+        path
+    }
+
+    /// Moves as much along the path as fits, is there, and is too much.
+    fn push(&mut self, path: &[Step]) {
+        let (first, last) = (path[path.len() - 1].from, path[0].to);
+        let there = |step: &Step| match step.chunk {
+            None => self.spare[step.from],
+            Some(chunk) => i128::from(self.units_at(chunk, step.from)),
+        };
+        let most = self.excess[first].min(-self.excess[last]);
+        let amount = path.iter().map(there).fold(most, i128::min);
+        assert!(amount > 0, "a path that moves nothing: {path:?}");
+        for step in path.iter().rev() {
+            match step.chunk {
+                None => {
+                    self.spare[step.from] -= amount;
+                    self.spare[step.to] += amount;
+                }
+                // It is at most the units of a chunk.
+                Some(chunk) => self.move_units(chunk, step.from, step.to, amount as u64),
+            }
+        }
+        self.excess[first] -= amount;
+        self.excess[last] += amount;
+    }
+
+    fn units_at(&self, chunk: u32, server: usize) -> u64 {
+        match self.home[chunk as usize] {
+            SPLIT => {
+                let mut parts = self.split[&chunk].iter();
+                parts.find(|(at, _)| *at as usize == server).map_or(0, |(_, units)| *units)
+            }
+            home if home as usize == server => self.sizes.of(chunk as usize),
+            _ => 0,
+        }
+    }
+
+    fn move_units(&mut self, chunk: u32, from: usize, to: usize, units: u64) {
+        let left = self.units_at(chunk, from) - units;
+        let had = self.units_at(chunk, to);
+        if self.home[chunk as usize] != SPLIT {
+            self.split.insert(chunk, Vec::new());
+            self.home[chunk as usize] = SPLIT;
+        }
+        let parts = self.split.get_mut(&chunk).expect("it was split before, or just now");
+        parts.retain(|(at, _)| *at as usize != from && *at as usize != to);
+        if left > 0 {
+            parts.push((from as u32, left));
+        }
+        parts.push((to as u32, had + units));
+        if parts.len() == 1 {
+            self.split.remove(&chunk);
+            self.home[chunk as usize] = to as u32;
+        }
+        if left == 0 {
+            self.leave(chunk, from);
+        }
+        if had == 0 {
+            self.arrive(chunk, to);
+        }
+    }
+
+    fn arrive(&mut self, chunk: u32, server: usize) {
+        self.members[server].push(chunk);
+        spread(self.weights, chunk, &mut self.row);
+        self.offers.arrive(chunk, server, &self.row);
+    }
+
+    fn leave(&mut self, chunk: u32, server: usize) {
+        let mut offers = std::mem::replace(&mut self.offers, Offers::new(0));
+        let unknown = offers.leave(chunk, server, |other| self.units_at(other, server) > 0);
+        if !unknown.is_empty() {
+            let mut members = std::mem::take(&mut self.members[server]);
+            members.sort_unstable();
+            members.dedup();
+            members.retain(|other| self.units_at(*other, server) > 0);
+            let (weights, row) = (self.weights, &mut self.row);
+            offers.fill(server, &unknown, &members, |chunk, losses| {
+                // A whole row is far more to read than the few weights that are asked for mostly.
+                if unknown.len() * 8 < row.len() {
+                    let weight = |server| weights.get(chunk as usize, server) as i64;
+                    let here = weight(server);
+                    let losses = losses.iter_mut().zip(&unknown);
+                    losses.for_each(|(loss, to)| *loss = here - weight(*to));
+                    return;
+                }
+                spread(weights, chunk, row);
+                for (loss, to) in losses.iter_mut().zip(&unknown) {
+                    *loss = row[server] - row[*to];
+                }
+            });
+            self.members[server] = members;
+        }
+        self.offers = offers;
+    }
+
+    fn into_solution(mut self) -> Solution {
+        let least = self.prices.iter().copied().min().unwrap_or(0);
+        self.prices.iter_mut().for_each(|price| *price -= least);
+        for (chunk, parts) in &self.split {
+            self.home[*chunk as usize] = parts[0].0;
+        }
+        Solution { server_of: self.home, split: self.split, prices: self.prices }
+    }
+}
+
+/// Writes a chunk's weights on all servers into `row`.
+fn spread(weights: &Weights, chunk: u32, row: &mut [i64]) {
+    let held = weights.row(chunk as usize);
+    if held.len() < row.len() {
+        row.fill(0);
+    }
+    for (server, weight) in held {
+        row[server] = weight as i64;
+    }
+}
