@@ -30,7 +30,7 @@ async fn clients_move_while_another_process_follows_and_nothing_is_lost() {
     scene.load_goes_on(50);
     scene.nothing_lost(load, &scene.new);
     let (exit, again) = scene.run(scene.cutover(&job, &[]));
-    assert_eq!((exit, again["error"]["code"].as_str()), (4, Some("job_final")));
+    assert_eq!((exit, again["error"]["code"].as_str()), (4, Some("job_final")), "{again}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

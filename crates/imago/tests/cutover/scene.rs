@@ -194,11 +194,19 @@ impl Process {
             std::thread::sleep(Duration::from_millis(30));
         };
         let exit = status.code().unwrap_or(-1);
-        let text = if exit == 0 { self.printed() } else { self.errors() };
-        // What the result goes on with (a job that follows) is printed after it.
-        let mut values = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
-        let value = values.next().and_then(Result::ok);
-        (exit, value.unwrap_or_else(|| Value::String(format!("{} {text}", self.printed()))))
+        let value = if exit == 0 {
+            // What the result goes on with (a job that follows) is printed after it.
+            let printed = self.printed();
+            let mut values = serde_json::Deserializer::from_str(&printed).into_iter::<Value>();
+            values.next().and_then(Result::ok)
+        } else {
+            // A library's warning may stand before the failure.
+            let errors = self.errors();
+            let mut failures = errors.lines().filter_map(|line| serde_json::from_str(line).ok());
+            failures.rfind(|line: &Value| line["error"].is_object())
+        };
+        let all = || Value::String(format!("{} {}", self.printed(), self.errors()));
+        (exit, value.unwrap_or_else(all))
     }
 
     /// What it has printed so far.
