@@ -115,8 +115,9 @@ impl Scene {
         assert_eq!(self.run(self.imago(&["load", "stop", "--control", "s"])).0, 0);
         assert_eq!(load.ended().0, 0);
         let check = self.imago(&["load", "check", "--uri", &at.uri(), "--history", "h"]);
-        let (exit, verdict) = self.run(check);
-        assert_eq!(exit, 0, "{verdict}");
+        let mut check = self.spawn(check, "check");
+        let (exit, verdict) = check.ended();
+        assert_eq!(exit, 0, "{verdict} {}", check.printed());
         assert!(verdict["writes_acknowledged"].as_u64() > Some(50), "{verdict}");
         assert_eq!(verdict["lost"], 0, "{verdict}");
     }
