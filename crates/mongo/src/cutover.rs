@@ -181,7 +181,6 @@ async fn steps(
         // A block that stands already is another's, and stays whatever comes of this.
         copying.state.is_blocked = block::is_set(&clusters.source).await? != Some(true);
         copying.save().await?;
-        copy::save(run, &copying.state).await?;
     }
     let blocked = Instant::now();
     // Never dropped half-way: a block that comes after it was lifted would stay.

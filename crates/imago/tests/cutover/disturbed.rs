@@ -2,7 +2,7 @@
 
 use imago_testbed::ClusterSpec;
 
-use crate::scene::{Scene, application_writes, wait_until};
+use crate::scene::{Process, Scene, application_writes, wait_until};
 
 /// Either it was cut over, or it said why not, the block is gone, and a second try succeeds.
 async fn cut_over_in_the_end(scene: &Scene, job: &str, first: (i32, serde_json::Value)) {
@@ -18,9 +18,12 @@ async fn cut_over_in_the_end(scene: &Scene, job: &str, first: (i32, serde_json::
     assert_eq!(application_writes(&scene.new).await, Ok(()));
 }
 
-/// A hook that says when it runs, waits a moment, then moves the clients.
-fn slow_switch(scene: &Scene) -> String {
-    format!("touch '{}'; sleep 1; {}", scene.path("begun"), scene.switch_to(&scene.new))
+/// A cut-over whose hook, which waits a moment and then moves the clients, has begun.
+fn in_its_hook(scene: &Scene, job: &str) -> Process {
+    let hook = format!("touch '{}'; sleep 1; {}", scene.path("begun"), scene.switch_to(&scene.new));
+    let mut cutover = scene.spawn(scene.cutover(job, &["--on-cutover", &hook]), "cutover");
+    wait_until("the hook runs", || scene.folder().join("begun").exists() || !cutover.is_running());
+    cutover
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -30,12 +33,9 @@ async fn the_sources_primary_may_step_down_during_the_cut_over() {
     let scene = Scene::of(old, new).await;
     let load = scene.load();
     let job = scene.copied();
-    let hook = slow_switch(&scene);
     // Operations that were under way to the old cluster when the hook switched come to its new
     // primary later: the block, which stays, refuses them.
-    let cutover = scene.cutover(&job, &["--on-cutover", &hook]);
-    let mut cutover = scene.spawn(cutover, "cutover");
-    wait_until("the hook runs", || scene.folder().join("begun").exists() || !cutover.is_running());
+    let mut cutover = in_its_hook(&scene, &job);
     scene.old.step_down("down-old").await.unwrap();
     cut_over_in_the_end(&scene, &job, cutover.ended()).await;
     scene.load_goes_on(20);
@@ -49,10 +49,7 @@ async fn the_destinations_primary_may_die_during_the_cut_over() {
     let scene = Scene::of(old, new).await;
     let load = scene.load();
     let job = scene.copied();
-    let hook = slow_switch(&scene);
-    let cutover = scene.cutover(&job, &["--on-cutover", &hook]);
-    let mut cutover = scene.spawn(cutover, "cutover");
-    wait_until("the hook runs", || scene.folder().join("begun").exists() || !cutover.is_running());
+    let mut cutover = in_its_hook(&scene, &job);
     let primary = scene.new.primary("killed-new").await.unwrap();
     scene.new.kill(&primary).unwrap();
     cut_over_in_the_end(&scene, &job, cutover.ended()).await;

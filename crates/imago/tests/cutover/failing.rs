@@ -3,7 +3,7 @@
 use crate::scene::{Scene, application_writes};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_hook_that_fails_the_job_still_follows_and_can_be_cut_over() {
+async fn after_a_hook_that_fails_the_job_can_go_on_and_be_cut_over() {
     let scene = Scene::start("hook").await;
     let load = scene.load();
     let job = scene.copied();
