@@ -79,6 +79,8 @@ pub enum Verb {
     Verify(cmd::verify::Args),
     /// Copy again the documents that `verify` found different.
     Repair(cmd::repair::Args),
+    /// Change a live collection's shard key, its chunks or its set of shards, moving the least data.
+    Reshard(cmd::reshard::Args),
     /// Watch a busy collection move between two real clusters on this machine.
     Demo(cmd::demo::Args),
     /// Measure what Imago costs, beside what the servers alone need.
@@ -100,6 +102,7 @@ impl Verb {
             Verb::Demo(args) => Box::pin(cmd::demo::run(args, context)).await,
             Verb::Verify(args) => Box::pin(cmd::verify::run(args, context)).await,
             Verb::Repair(args) => Box::pin(cmd::repair::run(args, context)).await,
+            Verb::Reshard(args) => Box::pin(cmd::reshard::run(args, context)).await,
             Verb::Bench(args) => Box::pin(cmd::bench::run(args, context)).await,
             Verb::Completions(args) => Box::pin(cmd::completions::run(args, context)).await,
             Verb::Load(args) => Box::pin(cmd::load::run(args, context)).await,

@@ -12,6 +12,7 @@ mod context;
 mod exit;
 mod layers;
 mod logging;
+mod memory;
 mod output;
 mod render;
 mod signals;
@@ -19,6 +20,7 @@ mod signals;
 use exit::{Exit, Failure};
 
 fn main() -> std::process::ExitCode {
+    memory::keep_freed();
     let typed: Vec<std::ffi::OsString> = std::env::args_os().collect();
     let (cli, rendering) = match cli::parse(&typed) {
         Ok(parsed) => parsed,

@@ -23,21 +23,45 @@ pub async fn check(source: &Endpoint) -> Result<()> {
             "stop the writers yourself, then use --block none",
         ));
     }
-    let ask = doc! {"connectionStatus": 1, "showPrivileges": true};
-    let status = source.run("admin", ask).await?;
-    let info = status.get_document("authInfo").cloned().unwrap_or_default();
+    let info = about_user(source).await?;
     if info.get_array("authenticatedUsers").map_or(true, Vec::is_empty) {
         return Err(Error::precondition(
             "the source runs without authorisation, where a write block stops nobody",
             "stop the writers yourself, then use --block none",
         ));
     }
-    let Ok(privileges) = info.get_array("authenticatedUserPrivileges") else { return Ok(()) };
-    let may = privileges.iter().filter_map(Bson::as_document).any(|privilege| {
+    if may(&info, "setUserWriteBlockMode") { Ok(()) } else { Err(forbidden()) }
+}
+
+/// Whether this user's own writes pass the block: who changes a cluster that it blocks must be able
+/// to write there, its own record included, or the block could not even be lifted in order.
+///
+/// # Errors
+/// A precondition that says what the user lacks.
+pub async fn check_bypass(cluster: &Endpoint) -> Result<()> {
+    if may(&about_user(cluster).await?, "bypassWriteBlockingMode") {
+        return Ok(());
+    }
+    Err(Error::precondition(
+        "the write block would stop this user's own writes too",
+        "connect with a user that has the action bypassWriteBlockingMode on the cluster (the role \
+         restore), or stop the writers yourself and use --block none",
+    ))
+}
+
+async fn about_user(source: &Endpoint) -> Result<Document> {
+    let ask = doc! {"connectionStatus": 1, "showPrivileges": true};
+    let status = source.run("admin", ask).await?;
+    Ok(status.get_document("authInfo").cloned().unwrap_or_default())
+}
+
+/// Where a server does not tell, the attempt will.
+fn may(info: &Document, action: &str) -> bool {
+    let Ok(privileges) = info.get_array("authenticatedUserPrivileges") else { return true };
+    privileges.iter().filter_map(Bson::as_document).any(|privilege| {
         let actions = privilege.get_array("actions").into_iter().flatten();
-        actions.filter_map(Bson::as_str).any(|a| matches!(a, "setUserWriteBlockMode" | "anyAction"))
-    });
-    if may { Ok(()) } else { Err(forbidden()) }
+        actions.filter_map(Bson::as_str).any(|known| known == action || known == "anyAction")
+    })
 }
 
 /// Whether users' writes are blocked now; nothing where this user may not know it (the role

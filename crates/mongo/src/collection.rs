@@ -54,7 +54,7 @@ pub struct Definition {
 }
 
 /// How much a collection holds.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
     /// Documents, as the server counts them.
     pub documents: u64,

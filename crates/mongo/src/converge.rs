@@ -17,10 +17,12 @@
 //!   reported in `stale` beforehand: the caller must touch it again, whatever else happens.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::LazyLock;
 
 use bson::raw::{CStr, RawArrayBuf, RawBsonRef, cstr};
 use bson::{Document, RawDocument, RawDocumentBuf, Timestamp, doc, rawdoc};
 use futures_util::StreamExt;
+use memchr::memmem::Finder;
 use mongodb::raw_batch_cursor::RawBatchCursor;
 
 use crate::collection::Handle;
@@ -425,6 +427,13 @@ pub(crate) fn form(raw: &RawDocument) -> Form {
     form
 }
 
+/// [`Form::inserts`], without a look at every field where no zero timestamp can be: in the bulk, the
+/// look would cost more than all else that is done with a document.
+pub(crate) fn inserts(raw: &RawDocument) -> bool {
+    static ZERO: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(&[0; 8]));
+    ZERO.find(raw.as_bytes()).is_none() || form(raw).inserts
+}
+
 /// Whether only inserting a document keeps it as it is, so that none may be there before.
 fn needs_room(raw: &RawDocument) -> bool {
     let form = form(raw);
@@ -520,7 +529,8 @@ async fn placed(pair: &Pair, found: &[Found<'_>]) -> Result<Option<HashMap<Id, P
     Ok(Some(places))
 }
 
-fn key_of(raw: &RawDocument, fields: &[String]) -> RawDocumentBuf {
+/// What a document has of a key's fields; null for what it has not.
+pub(crate) fn key_of(raw: &RawDocument, fields: &[String]) -> RawDocumentBuf {
     let mut key = RawDocumentBuf::new();
     for field in fields {
         let name: &CStr = field.as_str().try_into().expect("a field's name has no NUL");

@@ -41,6 +41,7 @@ use crate::monitor::{self, Applied};
 use crate::preflight::{self, Plan};
 pub use crate::prepare::SLICE_BYTES;
 use crate::prepare::prepare;
+use crate::route::Route;
 use crate::snapshot::{Counters, PATIENCE, Worker, count_filtered};
 
 mod claim;
@@ -146,6 +147,8 @@ pub struct Options {
     pub await_max: Duration,
     /// About how large a slice of a collection that is yet to be cut is, in bytes of documents.
     pub slice_bytes: u64,
+    /// The way past the router, of a job that changes one collection's shape.
+    pub route: Option<Arc<Route>>,
 }
 
 /// A destination that is this close is caught up.
@@ -204,7 +207,7 @@ pub async fn run(clusters: &Clusters, run: Run, options: &Options) -> Result<()>
 async fn work(clusters: &Clusters, run: &Run, options: &Options) -> Result<()> {
     let mut copy = Copying::begin(clusters, run, options).await?;
     match Box::pin(phases(&mut copy, run, options)).await {
-        Ok(()) => copy.end().await,
+        Ok(()) => copy.end().await.map(|_| ()),
         Err(error) => {
             copy.quiesce().await;
             Err(error)
@@ -259,8 +262,21 @@ impl<'a> Copying<'a> {
     /// # Errors
     /// When a cluster does not answer or refuses.
     pub async fn begin(clusters: &'a Clusters, run: &'a Run, options: &Options) -> Result<Self> {
+        let state = state_of(run.record())?;
+        Box::pin(Self::begin_at(clusters, run, options, state)).await
+    }
+
+    /// As [`Copying::begin`], at a state that this run came to itself.
+    ///
+    /// # Errors
+    /// When a cluster does not answer or refuses.
+    pub async fn begin_at(
+        clusters: &'a Clusters,
+        run: &'a Run,
+        options: &Options,
+        mut state: State,
+    ) -> Result<Self> {
         let plan = plan_of(run.record())?;
-        let mut state = state_of(run.record())?;
         state.refuse_undecided(&run.record().id)?;
         let job = run.record().id.clone();
         let owner = format!("{job}/{}/{}", run.epoch(), options.process);
@@ -359,6 +375,7 @@ impl<'a> Copying<'a> {
             leases: self.leases.clone(),
             control: self.run.control().clone(),
             counters: Arc::clone(&self.counters),
+            route: options.route.clone(),
         };
         for _ in 0..options.workers {
             let worker = worker.clone();
@@ -488,18 +505,18 @@ impl<'a> Copying<'a> {
         }
     }
 
-    /// Ends the lead and keeps its last checkpoint.
+    /// Ends the lead and keeps its last checkpoint; where the job is then.
     ///
     /// # Errors
     /// When a round in progress failed, or the job was taken over.
-    pub async fn end(mut self) -> Result<()> {
+    pub async fn end(mut self) -> Result<State> {
         self.report();
         self.end_save().await?;
         if let Some(checkpoint) = self.lead.end().await? {
             note(&mut self.state, &checkpoint);
             save(self.run, &self.state).await?;
         }
-        Ok(())
+        Ok(self.state)
     }
 
     fn report(&mut self) {

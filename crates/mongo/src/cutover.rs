@@ -31,8 +31,9 @@ use crate::block;
 use crate::copy::{self, Clusters, Copying, Options, SLICE_BYTES, State, Until};
 use crate::error::{Error, Result};
 use crate::journal::MongoJournal;
+use crate::verify::Mode;
 
-mod check;
+pub(crate) mod check;
 mod decide;
 mod reverse;
 
@@ -127,6 +128,7 @@ pub async fn cutover(
         process: process.to_owned(),
         await_max: AWAIT_MAX,
         slice_bytes: SLICE_BYTES,
+        route: None,
     };
     let ended = Box::pin(stages(clusters, &run, &options, how, hook)).await;
     if ended.is_err() {
@@ -173,7 +175,7 @@ async fn steps(
     run.enter("catch-up").await?;
     Box::pin(catch_up(copying)).await?;
     run.enter("check").await?;
-    let sampled = Box::pin(check::check(copying, how.sample)).await?;
+    let sampled = Box::pin(check::check(copying, &Mode::Sample(how.sample))).await?;
     Box::pin(catch_up(copying)).await?;
     run.enter("cut-over").await?;
     let began = Instant::now();
@@ -313,7 +315,7 @@ async fn keep_settled(run: &Run, state: &mut State, at: Timestamp) -> Result<()>
     copy::save(run, state).await
 }
 
-async fn catch_up(copying: &mut Copying<'_>) -> Result<()> {
+pub(crate) async fn catch_up(copying: &mut Copying<'_>) -> Result<()> {
     let since = copying.source_time().await?;
     let deadline = Instant::now() + CATCH_UP_WITHIN;
     while copying.lead.applied_to() < since || copying.lead.standing().behind_ms > LAG_MS_MAX {

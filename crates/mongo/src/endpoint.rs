@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, Timestamp, doc};
-use mongodb::Client;
 use mongodb::error::ErrorKind;
 use mongodb::options::{
     ClientOptions, ReadPreference, ReadPreferenceOptions, SelectionCriteria, ServerAddress,
 };
+use mongodb::{Client, ClusterTime};
 
 use crate::error::{Error, Result, code};
 
@@ -31,6 +31,8 @@ pub enum Shape {
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     client: Client,
+    /// How it was connected to; holds the credentials, which its own `Debug` does not show.
+    options: Box<ClientOptions>,
     shape: Shape,
     /// Server version, e.g. `[6, 0, 5]`.
     version: [i32; 3],
@@ -60,8 +62,8 @@ impl Endpoint {
         options.server_selection_timeout.get_or_insert(SELECTION_TIMEOUT);
         options.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
         let redacted = redacted(&options);
-        let client =
-            Client::with_options(options).map_err(|error| unanswered(role, &redacted, &error))?;
+        let client = Client::with_options(options.clone())
+            .map_err(|error| unanswered(role, &redacted, &error))?;
         let admin = client.database("admin");
         let ask = |command: Document| admin.run_command(command);
         let hello = ask(doc! {"hello": 1}).await.map_err(|e| unanswered(role, &redacted, &e))?;
@@ -75,13 +77,58 @@ impl Endpoint {
             ask(doc! {"buildInfo": 1}).await.map_err(|e| unanswered(role, &redacted, &e))?;
         let version = version_of(&build);
         let identity = identity_of(&client, &shape, &hello).await;
-        Ok(Self { client, shape, version, role, redacted, identity })
+        let options = Box::new(options);
+        Ok(Self { client, options, shape, version, role, redacted, identity })
     }
 
     /// The driver's client.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// A client of other servers that know the same user, such as a shard's, which need not exist:
+    /// a server that does not answer within `max` is given up.
+    pub(crate) fn sibling(
+        &self,
+        hosts: Vec<ServerAddress>,
+        set: &str,
+        max: Duration,
+    ) -> mongodb::error::Result<Client> {
+        let mut options = (*self.options).clone();
+        options.hosts = hosts;
+        options.repl_set_name = (!set.is_empty()).then(|| set.to_owned());
+        options.load_balanced = None;
+        options.direct_connection = None;
+        options.srv_max_hosts = None;
+        options.server_selection_timeout = Some(max);
+        options.connect_timeout = Some(max);
+        Client::with_options(options)
+    }
+
+    /// A shard of this cluster, past the router, as the same user; `host` is as `config.shards` has
+    /// it. In the role of a destination: it is written to.
+    ///
+    /// # Errors
+    /// When it does not answer within `max`, or does not know the user.
+    pub async fn shard(&self, host: &str, max: Duration) -> Result<Self> {
+        let (set, members) = host.split_once('/').unwrap_or(("", host));
+        let failed =
+            |error: mongodb::error::Error| Error::server(format!("reaching {host}"), error);
+        let hosts = members.split(',').map(ServerAddress::parse);
+        let hosts = hosts.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let client = self.sibling(hosts, set, max).map_err(failed)?;
+        let shard = Self {
+            client,
+            options: self.options.clone(),
+            shape: Shape::ReplicaSet(set.to_owned()),
+            version: self.version,
+            role: "destination",
+            redacted: host.to_owned(),
+            identity: host.to_owned(),
+        };
+        shard.run("admin", doc! {"ping": 1}).await?;
+        Ok(shard)
     }
 
     /// The same cluster in the other role.
@@ -220,6 +267,25 @@ impl Endpoint {
             Err(Error::Server { cause, .. }) if matches!(code(&cause), Some(13 | 59)) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Tells this server the time of its cluster, as another one gave it in `reply`: a server refuses
+    /// to read after a time that it has not heard of.
+    ///
+    /// # Errors
+    /// When it does not answer, or `reply` has no time.
+    pub async fn hear(&self, reply: &Document) -> Result<()> {
+        let doing = "telling a shard the time";
+        let time = reply.get_document("$clusterTime").map_err(|e| Error::malformed(doing, e))?;
+        let time = bson::deserialize_from_document::<ClusterTime>(time.clone())
+            .map_err(|e| Error::malformed(doing, e))?;
+        let tell = async {
+            let mut session = self.client.start_session().await?;
+            session.advance_cluster_time(&time);
+            let admin = self.client.database("admin");
+            admin.run_command(doc! {"ping": 1}).session(&mut session).await
+        };
+        answer(doing, tell).await?.map(|_| ()).map_err(|error| Error::server(doing, error))
     }
 
     /// How far this machine's clock is ahead of the cluster's, in ms, give or take a round trip;

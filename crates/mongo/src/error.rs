@@ -117,6 +117,14 @@ pub enum Error {
         /// Dropped, renamed to …, resharded.
         what: String,
     },
+    /// A server may or may not have done what it was asked for, and whoever goes on finds out.
+    #[error("it is not known yet {what}: {cause}")]
+    Undecided {
+        /// What is not known.
+        what: String,
+        /// The last that was heard.
+        cause: String,
+    },
     /// Another process took the job or the slice over.
     #[error("{what} was taken over by another process")]
     Superseded {
@@ -170,6 +178,7 @@ impl Error {
                 Class::Precondition
             }
             Self::Superseded { .. }
+            | Self::Undecided { .. }
             | Self::Stopped(_)
             | Self::Passing { .. }
             | Self::Exhausted { .. } => Class::Interrupted,
@@ -208,6 +217,11 @@ impl Error {
             Self::Disrupted { .. } => {
                 "the destination is as of the last change before; start a new copy for the new \
                  collection, or drop the destination's"
+                    .into()
+            }
+            Self::Undecided { .. } => {
+                "once the cluster is well again `imago reshard resume` finds out; until then writes \
+                 stay blocked"
                     .into()
             }
             Self::Superseded { .. } => "nothing is lost: follow the job where it runs now".into(),

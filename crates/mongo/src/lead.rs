@@ -102,6 +102,9 @@ pub struct Lead {
     batches: mpsc::Receiver<Result<Batch>>,
     _reader: AbortOnDropHandle<()>,
     rounds: JoinSet<RoundDone>,
+    /// Whose turn it is: lanes take turns, so that none starves where changes come faster than
+    /// they are applied.
+    turn: usize,
     leases: Leases,
     control: Control,
     counters: Arc<Counters>,
@@ -188,6 +191,7 @@ impl Lead {
             batches,
             _reader: AbortOnDropHandle::new(reader),
             rounds: JoinSet::new(),
+            turn: 0,
             leases: parts.leases,
             control: parts.control,
             counters: parts.counters,
@@ -452,20 +456,23 @@ impl Lead {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let touches_max =
             if exactly.is_some() { ROUND_TOUCHES_MAX } else { ROUND_TOUCHES_MAX.min(limit) };
-        for ns in 0..self.ledgers.len() {
-            for lane in 0..LANES {
-                if self.rounds.len() >= ROUNDS_MAX {
-                    return;
-                }
-                let Some(round) = self.ledgers[ns].round(lane, touches_max) else { continue };
-                let at = exactly
-                    .map_or_else(|| ReadAt::After(self.time_of(round.last())), ReadAt::Exactly);
-                let (pair, control) = (self.pairs[ns].clone(), self.control.clone());
-                self.rounds.spawn(async move {
-                    let outcome = apply(&pair, &wants_of(&round), at, &control).await;
-                    RoundDone { ns, round, outcome }
-                });
+        let lanes = self.ledgers.len() * LANES;
+        let first = self.turn;
+        for step in 0..lanes {
+            if self.rounds.len() >= ROUNDS_MAX {
+                return;
             }
+            let turn = (first + step) % lanes;
+            let (ns, lane) = (turn / LANES, turn % LANES);
+            let Some(round) = self.ledgers[ns].round(lane, touches_max) else { continue };
+            self.turn = turn + 1;
+            let at =
+                exactly.map_or_else(|| ReadAt::After(self.time_of(round.last())), ReadAt::Exactly);
+            let (pair, control) = (self.pairs[ns].clone(), self.control.clone());
+            self.rounds.spawn(async move {
+                let outcome = apply(&pair, &wants_of(&round), at, &control).await;
+                RoundDone { ns, round, outcome }
+            });
         }
     }
 

@@ -24,6 +24,7 @@ use std::time::Duration;
 use bson::{Bson, DateTime, Document, Timestamp, doc};
 use futures_util::TryStreamExt;
 use imago_job::id::JobId;
+use imago_plan::spread;
 
 use crate::STATE_DB;
 use crate::collection::{Handle, number};
@@ -121,11 +122,13 @@ impl Leases {
         answer("indexing the slices", slices.create_indexes(&[index])).await?
     }
 
-    /// Leases the next slice that nobody holds; nothing when there is none at the moment.
+    /// Leases a slice that nobody holds, best for who copied `last` before
+    /// ([`imago_plan::spread`]); nothing when there is none at the moment.
     ///
     /// # Errors
     /// When the destination does not answer.
-    pub async fn lease(&self) -> Result<Option<Lease>> {
+    pub async fn lease(&self, last: Option<&Slice>) -> Result<Option<Lease>> {
+        let last = last.map(|slice| (slice.ns, slice.n));
         // Each loss of a race means that somebody else won; more losses than workers are no race.
         for _ in 0..64 {
             let free = doc! {
@@ -135,13 +138,24 @@ impl Leases {
                     {"state": "leased", "$expr": {"$lt": ["$lease_until", "$$NOW"]}},
                 ],
             };
-            let Some(found) = self.find(free, 1, None).await?.pop() else { return Ok(None) };
+            let number_of = |found: &Document, field| {
+                usize::try_from(number(found, field)).unwrap_or(usize::MAX)
+            };
+            let found = self.find_in(SLICES, free, doc! {"ns": 1, "n": 1}, 0, None).await?;
+            let free: Vec<(usize, usize)> =
+                found.iter().map(|f| (number_of(f, "ns"), number_of(f, "n"))).collect();
+            let Some((ns, n)) = spread::next(&free, last) else { return Ok(None) };
+            let chosen = doc! {"_id": self.id(ns, n)};
+            let Some(found) = self.find(chosen, 1, None).await?.pop() else { continue };
             let attempt = i32::try_from(number(&found, "attempt")).unwrap_or(i32::MAX - 1);
+            let still_free = doc! {"$or": [
+                {"$ne": ["$state", "leased"]}, {"$lt": ["$lease_until", "$$NOW"]},
+            ]};
             let won = self
                 .update(
                     doc! {
-                        "_id": found.get("_id").cloned(), "attempt": attempt,
-                        "state": {"$ne": "copied"},
+                        "_id": self.id(ns, n), "attempt": attempt, "state": {"$ne": "copied"},
+                        "$expr": still_free,
                     },
                     doc! {
                         "state": "leased", "attempt": attempt + 1,

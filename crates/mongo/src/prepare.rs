@@ -1,20 +1,17 @@
 //! Preparing a copy: T0, the collections, the slices, the horizon.
 
-use imago_plan::cuts::cuts;
-
 use crate::collection::{Definition, Handle};
 use crate::converge::Pair;
 use crate::copy::Clusters;
+use crate::cutting::cut;
 use crate::error::{Error, Result};
 use crate::leases::{Leases, Slice};
 use crate::preflight::{self, Plan};
 use crate::shard;
-use crate::snapshot::sample_ids;
 
 /// How large a slice is unless told otherwise: a few seconds' work, of which little is lost.
-pub const SLICE_BYTES: u64 = 32 * 1024 * 1024;
+pub const SLICE_BYTES: u64 = 64 * 1024 * 1024;
 const SLICES_MAX: u64 = 4_096;
-const SAMPLE_PER_SLICE: u64 = 20;
 
 /// Creates collections, slices and the horizon. Each part may find itself done.
 pub(crate) async fn prepare(
@@ -46,21 +43,26 @@ pub(crate) async fn prepare(
     leases.remove().await?;
     let pairs = preflight::pairs(plan, &clusters.source, &clusters.destination).await?;
     for (ns, (pair, definition)) in pairs.iter().enumerate() {
-        let count = plan.collections[ns].size.bytes / slice_bytes.max(1);
-        leases.create(&slices(ns, pair, definition, count).await?).await?;
+        let size = plan.collections[ns].size;
+        let count = size.bytes / slice_bytes.max(1);
+        leases.create(&slices(ns, pair, definition, size.documents, count).await?).await?;
     }
     leases.set_horizon(t0).await?;
     Ok((t0.time, t0.increment))
 }
 
-async fn slices(ns: usize, pair: &Pair, definition: &Definition, count: u64) -> Result<Vec<Slice>> {
+async fn slices(
+    ns: usize,
+    pair: &Pair,
+    definition: &Definition,
+    documents: u64,
+    count: u64,
+) -> Result<Vec<Slice>> {
     // Where the order of `_id`s is not the order of their bytes, or there is no order at all, the
     // collection is one slice.
     let is_whole = pair.is_collated || definition.is_capped();
     let wanted = if is_whole { 1 } else { count.clamp(1, SLICES_MAX) };
-    let sample =
-        if wanted > 1 { sample_ids(pair, wanted * SAMPLE_PER_SLICE).await? } else { Vec::new() };
-    let cuts = cuts(sample, usize::try_from(wanted).expect("at most SLICES_MAX"));
+    let cuts = cut(&pair.source, documents, wanted).await?;
     let bound = |n: usize| cuts.get(n).cloned();
     let slice = |n: usize| Slice { ns, n, min: n.checked_sub(1).and_then(bound), max: bound(n) };
     Ok((0..=cuts.len()).map(slice).collect())

@@ -8,14 +8,15 @@ use futures_util::TryStreamExt;
 use imago_plan::cuts::cuts;
 
 use crate::collection::Handle;
-use crate::endpoint::{Endpoint, prefer_secondary};
+use crate::cutting::uniform;
+use crate::endpoint::{Endpoint, answer, prefer_secondary};
 use crate::error::{Error, Result, code};
 use crate::order::Id;
 use crate::verify::is_same_index;
 
 /// Chunks for each shard of a hashed key.
 const HASHED_CHUNKS_PER_SHARD: i32 = 2;
-const SAMPLE_PER_SHARD: i64 = 200;
+const SAMPLE_PER_SHARD: u64 = 200;
 /// `ConflictingOperationInProgress`: a shard of the move takes part in another one.
 const BUSY: i32 = 117;
 const BUSY_MAX: Duration = Duration::from_secs(120);
@@ -81,6 +82,30 @@ pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
     Ok(())
 }
 
+/// Shards an empty collection by one field of text, so that each shard gets an equal share of
+/// documents whose keys are distributed as `sample` is.
+///
+/// # Errors
+/// When the router refuses.
+pub async fn spread(to: &Handle, field: &str, mut sample: Vec<String>) -> Result<()> {
+    let router = &to.endpoint;
+    let ns = to.ns.to_string();
+    router.run("admin", doc! {"enableSharding": &to.ns.db}).await?;
+    router.run_at_length("admin", doc! {"shardCollection": &ns, "key": {field: 1}}).await?;
+    let shards = shards(to).await?;
+    sample.sort_unstable();
+    let points = cuts(sample, shards.len());
+    for at in &points {
+        router.run("admin", doc! {"split": &ns, "middle": {field: at}}).await?;
+    }
+    // The first chunk stays where the collection was created.
+    for (at, shard) in points.iter().zip(&shards[1..]) {
+        let find = doc! {field: at};
+        move_chunk(router, &doc! {"moveChunk": &ns, "find": find, "to": shard}).await?;
+    }
+    Ok(())
+}
+
 /// Whether an index can be the one that a sharded collection needs for its key.
 pub(crate) fn serves(index: &Document, key: &Document) -> bool {
     let is_whole = ["partialFilterExpression", "sparse", "collation", "hidden"];
@@ -91,27 +116,34 @@ pub(crate) fn serves(index: &Document, key: &Document) -> bool {
 
 /// Where the collection's chunks begin, but for the first one; in order.
 async fn lower_bounds(to: &Handle) -> Result<Vec<Id>> {
-    let config = to.endpoint.client().database("config");
-    let failed = |error| Error::server("reading config.chunks", error);
-    let ns = to.ns.to_string();
-    let collections = config.collection::<Document>("collections");
-    let of = collections.find_one(doc! {"_id": &ns}).await.map_err(failed)?;
-    // Since 5.0 chunks name their collection by its UUID.
-    let uuid = of.and_then(|of| of.get("uuid").cloned()).unwrap_or(Bson::Null);
-    let chunks: Vec<RawDocumentBuf> = config
-        .collection::<RawDocumentBuf>("chunks")
-        .find(doc! {"$or": [{"uuid": uuid}, {"ns": &ns}]})
-        .sort(doc! {"min": 1})
-        .await
-        .map_err(failed)?
-        .try_collect()
-        .await
-        .map_err(failed)?;
-    let bound = |chunk: &RawDocumentBuf| {
-        let min = chunk.get_document("min").map_err(|e| Error::malformed("a chunk", e))?;
-        Ok(Id::from_raw(RawBsonRef::Document(min)))
+    let bound = |(min, _): (Document, String)| {
+        let min = RawDocumentBuf::try_from(&min).map_err(|e| Error::malformed("a chunk", e))?;
+        Ok(Id::from_raw(RawBsonRef::Document(&min)))
     };
-    chunks.iter().skip(1).map(bound).collect()
+    chunks(to).await?.into_iter().skip(1).map(bound).collect()
+}
+
+/// The collection's chunks in order: where each begins, and the shard that it is on.
+pub(crate) async fn chunks(of: &Handle) -> Result<Vec<(Document, String)>> {
+    let config = of.endpoint.client().database("config");
+    let doing = "reading config.chunks";
+    let failed = |error| Error::server(doing, error);
+    let ns = of.ns.to_string();
+    let collections = config.collection::<Document>("collections");
+    let found = collections.find_one(doc! {"_id": &ns});
+    let found = answer(doing, found.into_future()).await?.map_err(failed)?;
+    // Since 5.0 chunks name their collection by its UUID.
+    let uuid = found.and_then(|of| of.get("uuid").cloned()).unwrap_or(Bson::Null);
+    let chunks = config.collection::<Document>("chunks");
+    let filter = doc! {"$or": [{"uuid": uuid}, {"ns": &ns}]};
+    let read = async { chunks.find(filter).sort(doc! {"min": 1}).await?.try_collect().await };
+    let read: mongodb::error::Result<Vec<Document>> = answer(doing, read).await?;
+    let parse = |chunk: &Document| {
+        let (min, shard) = (chunk.get_document("min").ok()?, chunk.get_str("shard").ok()?);
+        Some((min.clone(), shard.to_owned()))
+    };
+    let parse = |chunk: Document| parse(&chunk).ok_or_else(|| Error::malformed("a chunk", chunk));
+    read.map_err(failed)?.into_iter().map(parse).collect()
 }
 
 /// Moves a chunk as soon as its shards are free: each takes part in one move at a time, the
@@ -156,14 +188,15 @@ async fn split_points(from: &Handle, key: &Document, shares: usize) -> Result<Ve
     for field in key.keys() {
         projection.insert(field.replace('.', "_"), format!("${field}"));
     }
-    let size = SAMPLE_PER_SHARD * i64::try_from(shares).unwrap_or(1);
+    let size = SAMPLE_PER_SHARD * shares as u64;
+    let documents = from.size().await?.documents;
     let failed = |error| Error::server(format!("sampling {}", from.ns), error);
     let sample: Vec<Document> = from
         .endpoint
         .client()
         .database(&from.ns.db)
         .collection::<Document>(&from.ns.coll)
-        .aggregate([doc! {"$sample": {"size": size}}, doc! {"$project": projection}])
+        .aggregate([uniform(documents, size), doc! {"$project": projection}])
         .selection_criteria(prefer_secondary())
         .await
         .map_err(failed)?

@@ -21,20 +21,25 @@ use std::time::{Duration, Instant};
 use bson::raw::{RawBsonRef, cstr};
 use bson::{RawArray, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
 use futures_util::StreamExt;
+use futures_util::future::try_join_all;
 use imago_job::control::Control;
 use imago_job::retry::{Budget, retry};
 use imago_plan::backoff::Backoff;
 use mongodb::raw_batch_cursor::RawBatchCursor;
 use tokio::sync::Notify;
-use tokio_util::task::AbortOnDropHandle;
 
 use crate::collection::{Definition, number};
-use crate::converge::{Found, Pair, ReadAt, form, found_in, make_room, read_concern};
-use crate::endpoint::{answer, prefer_secondary};
+use crate::converge::{Found, Pair, ReadAt, found_in, inserts, make_room, read_concern};
+use crate::endpoint::{Endpoint, answer, prefer_secondary};
 use crate::error::{Error, Result};
 use crate::leases::{self, Lease, Leases, Slice};
 use crate::order::Id;
+use crate::route::{Route, Seen};
 use crate::write::{self, WriteError};
+
+mod hold;
+
+use hold::Hold;
 
 /// What all who work at one job in this process share.
 #[derive(Debug, Default)]
@@ -60,6 +65,8 @@ pub struct Worker {
     pub control: Control,
     /// What was done.
     pub counters: Arc<Counters>,
+    /// The way past the router, of a job that changes one collection's shape.
+    pub route: Option<Arc<Route>>,
 }
 
 /// How long a server may be away before a worker gives up.
@@ -82,14 +89,18 @@ impl Worker {
     /// When a cluster stays away for longer than [`PATIENCE`], a document cannot be written, or the
     /// job is stopped.
     pub async fn run(&self) -> Result<()> {
+        let mut last = None;
         loop {
             self.control.checkpoint().await?;
             let leased =
                 retry("lease a slice", &PATIENCE, &self.control, Error::is_transient, |_| {
-                    self.leases.lease()
+                    self.leases.lease(last.as_ref())
                 });
             match leased.await? {
-                Some(lease) => self.copy(lease).await?,
+                Some(lease) => {
+                    last = Some(lease.slice.clone());
+                    self.copy(lease).await?;
+                }
                 None if self.all_copied().await? => return Ok(()),
                 None => self.control.sleep(LOOK_AGAIN).await?,
             }
@@ -119,6 +130,8 @@ impl Worker {
             hold: &hold,
             horizon: horizon.await?,
             behind: None,
+            behind_on: Vec::new(),
+            seen: None,
             documents: 0,
             bytes: 0,
             leftovers: Vec::new(),
@@ -136,58 +149,6 @@ impl Worker {
     }
 }
 
-/// A lease that is renewed while it is held.
-struct Hold {
-    began: Instant,
-    /// When the lease was last renewed, in ms after `began`; `u64::MAX` once it is lost.
-    renewed_ms: Arc<AtomicU64>,
-    _renewal: AbortOnDropHandle<()>,
-}
-
-const LOST: u64 = u64::MAX;
-
-impl Hold {
-    fn new(leases: Leases, lease: Lease) -> Self {
-        let began = Instant::now();
-        let renewed_ms = Arc::new(AtomicU64::new(0));
-        let renewed = Arc::clone(&renewed_ms);
-        let renewal = tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(leases::RENEW_EVERY).await;
-                let asked_ms = elapsed_ms(began);
-                match leases.renew(&lease).await {
-                    Ok(true) => renewed.store(asked_ms, Ordering::Release),
-                    Ok(false) => return renewed.store(LOST, Ordering::Release),
-                    Err(error) => tracing::debug!(%error, "a lease was not renewed"),
-                }
-            }
-        });
-        Self { began, renewed_ms, _renewal: AbortOnDropHandle::new(renewal) }
-    }
-
-    fn is_lost(&self) -> bool {
-        self.renewed_ms.load(Ordering::Acquire) == LOST
-    }
-
-    /// Whether a write may be sent now.
-    fn check(&self) -> Result<()> {
-        let renewed_ms = self.renewed_ms.load(Ordering::Acquire);
-        if renewed_ms == LOST {
-            return Err(Error::Superseded { what: "the slice".into() });
-        }
-        let age_ms = elapsed_ms(self.began) - renewed_ms.min(elapsed_ms(self.began));
-        if u128::from(age_ms) > leases::WRITE_WITHIN.as_millis() {
-            let cause = format!("its lease was last renewed {age_ms} ms ago");
-            return Err(Error::Passing { doing: "copying a slice".into(), cause });
-        }
-        Ok(())
-    }
-}
-
-fn elapsed_ms(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
-}
-
 struct SliceCopy<'a> {
     worker: &'a Worker,
     pair: &'a Pair,
@@ -197,6 +158,10 @@ struct SliceCopy<'a> {
     horizon: Timestamp,
     /// The last `_id` that is written: reading goes on behind it after a server was lost.
     behind: Option<Id>,
+    /// The same for each shard that is read past the router; whether it is read to its end.
+    behind_on: Vec<(Option<Id>, bool)>,
+    /// The map by which they were read.
+    seen: Option<Seen>,
     documents: u64,
     bytes: u64,
     leftovers: Vec<Id>,
@@ -209,7 +174,11 @@ impl SliceCopy<'_> {
         let began = Instant::now();
         loop {
             let before = self.documents;
-            let Err(error) = self.pass().await else {
+            let passed = match self.worker.route.clone() {
+                Some(route) => Box::pin(self.pass_shards(&route)).await,
+                None => self.pass().await,
+            };
+            let Err(error) = passed else {
                 // A server ends an open range before `MaxKey`, which may be an `_id` too.
                 if self.slice.max.is_none() {
                     self.leftovers.push(Id::from_raw(RawBsonRef::MaxKey));
@@ -228,10 +197,111 @@ impl SliceCopy<'_> {
         }
     }
 
+    /// As [`SliceCopy::pass`], from each shard to each shard.
+    async fn pass_shards(&mut self, route: &Route) -> Result<()> {
+        let reading = |error| Error::server(format!("find on {}", self.pair.source.ns), error);
+        let seen = route.look().await?;
+        // What an earlier pass read by another map may lie on a shard that it had done with.
+        if self.seen.as_ref().is_some_and(|before| !before.is_same(&seen)) {
+            self.behind_on.clear();
+        }
+        self.seen = Some(seen.clone());
+        self.behind_on.resize(route.shards.len(), (None, false));
+        for from in 0..route.shards.len() {
+            if self.behind_on[from].1 {
+                continue;
+            }
+            let behind = self.behind_on[from].0.clone();
+            let after = self.horizon.max(seen.at);
+            let mut cursor = self.open(&route.shards[from], behind.as_ref(), after).await?;
+            while let Some(batch) = answer("reading a slice", cursor.next()).await? {
+                let batch = batch.map_err(reading)?;
+                let found = batch.doc_slices().map_err(reading)?;
+                if !found.is_empty() {
+                    self.write_shards(route, &seen, from, found).await?;
+                }
+            }
+            self.behind_on[from].1 = true;
+        }
+        if route.is_still(&seen).await? {
+            return Ok(());
+        }
+        // What is written already stays: it is found there, and left as it is.
+        self.behind_on.clear();
+        let cause = "chunks of the collection were moved meanwhile".into();
+        Err(Error::Passing { doing: format!("reading {}", self.pair.source.ns), cause })
+    }
+
+    async fn write_shards(
+        &mut self,
+        route: &Route,
+        seen: &Seen,
+        from: usize,
+        batch: &RawArray,
+    ) -> Result<()> {
+        let found = found_in(batch, &self.pair.source)?;
+        let parts = route.parts(seen, from, found.iter().map(|found| found.raw));
+        let documents: usize = parts.iter().map(Vec::len).sum();
+        let bytes =
+            |part: &[&RawDocument]| part.iter().map(|raw| raw.as_bytes().len() as u64).sum();
+        let total: u64 = parts.iter().map(|part| bytes(part)).sum();
+        self.worker.control.take(documents as u64, total).await?;
+        // After the wait: the lease may have been lost meanwhile.
+        self.hold.check()?;
+        let to_router = &self.pair.destination;
+        let sends = parts.iter().enumerate().filter(|(_, part)| !part.is_empty());
+        let sends = sends.map(|(to, part)| async move {
+            let _socket = route.send(from, to, bytes(part)).await;
+            let (plain, odd): (Vec<&RawDocument>, Vec<&RawDocument>) =
+                part.iter().partition(|raw| inserts(raw));
+            let mut handle = to_router.clone();
+            handle.endpoint = route.shards[to].clone();
+            let refused = write::insert(&handle, &plain).await?.errors;
+            Ok::<_, Error>((plain, refused, odd))
+        });
+        for (plain, refused, odd) in try_join_all(sends.collect::<Vec<_>>()).await? {
+            for error in refused {
+                self.settle_one(plain[error.index], &error)?;
+            }
+            for raw in odd {
+                let statement = [self.pair.replacement(&self.found(raw)?)];
+                for error in write::update(&self.pair.destination, &statement).await?.errors {
+                    self.settle_one(raw, &error)?;
+                }
+            }
+        }
+        self.documents += documents as u64;
+        self.bytes += total;
+        self.worker.counters.documents.fetch_add(documents as u64, Ordering::Relaxed);
+        self.worker.counters.bytes.fetch_add(total, Ordering::Relaxed);
+        if !self.pair.is_collated && !self.definition.is_capped() {
+            self.behind_on[from].0 = found.into_iter().next_back().map(|found| found.id);
+        }
+        Ok(())
+    }
+
+    fn found<'b>(&self, raw: &'b RawDocument) -> Result<Found<'b>> {
+        let id = Id::of_document(raw)
+            .map_err(|e| Error::malformed(format!("find on {}", self.pair.source.ns), e))?;
+        Ok(Found { id, raw })
+    }
+
+    /// What the shadow did not take: a document that is there already is left, one that a unique
+    /// index refuses is left to the applier.
+    fn settle_one(&mut self, raw: &RawDocument, error: &WriteError) -> Result<()> {
+        let found = self.found(raw)?;
+        match error.code {
+            write::DUPLICATE_KEY if error.is_duplicate_id() => Ok(()),
+            write::DUPLICATE_KEY => self.leave(&found),
+            _ => Err(self.pair.refusal(&found, error)),
+        }
+    }
+
     /// Reads from where the last pass stopped to the end of the slice.
     async fn pass(&mut self) -> Result<()> {
         let reading = |error| Error::server(format!("find on {}", self.pair.source.ns), error);
-        let mut cursor = self.open().await?;
+        let from = &self.pair.source.endpoint;
+        let mut cursor = self.open(from, self.behind.as_ref(), self.horizon).await?;
         while let Some(batch) = answer("reading a slice", cursor.next()).await? {
             let batch = batch.map_err(reading)?;
             let documents = batch.doc_slices().map_err(reading)?;
@@ -243,7 +313,12 @@ impl SliceCopy<'_> {
         Ok(())
     }
 
-    async fn open(&self) -> Result<RawBatchCursor> {
+    async fn open(
+        &self,
+        from: &Endpoint,
+        behind: Option<&Id>,
+        after: Timestamp,
+    ) -> Result<RawBatchCursor> {
         let source = &self.pair.source;
         let mut command = rawdoc! {"find": source.ns.coll.as_str()};
         if let Some(filter) = &self.pair.filter {
@@ -255,7 +330,7 @@ impl SliceCopy<'_> {
             command.append(cstr!("hint"), rawdoc! {"$natural": 1});
         } else {
             command.append(cstr!("hint"), rawdoc! {"_id": 1});
-            if let Some(min) = self.behind.as_ref().or(self.slice.min.as_ref()) {
+            if let Some(min) = behind.or(self.slice.min.as_ref()) {
                 command.append(cstr!("min"), rawdoc! {"_id": min.as_raw()});
             }
             if let Some(max) = &self.slice.max {
@@ -263,8 +338,8 @@ impl SliceCopy<'_> {
             }
         }
         command.append(cstr!("batchSize"), self.batch_size());
-        command.append(cstr!("readConcern"), read_concern(ReadAt::After(self.horizon)));
-        let db = source.endpoint.client().database(&source.ns.db);
+        command.append(cstr!("readConcern"), read_concern(ReadAt::After(after)));
+        let db = from.client().database(&source.ns.db);
         let cursor = db
             .run_raw_cursor_command(command)
             .selection_criteria(prefer_secondary())
@@ -320,7 +395,7 @@ impl SliceCopy<'_> {
         let found = found_in(batch, &self.pair.source)?;
         let (mut plain, mut odd) = (Vec::new(), Vec::new());
         for (index, found) in found.iter().enumerate() {
-            let list = if form(found.raw).inserts { &mut plain } else { &mut odd };
+            let list = if inserts(found.raw) { &mut plain } else { &mut odd };
             list.push((index, found));
         }
         let raws: Vec<&RawDocument> = plain.iter().map(|(_, found)| found.raw).collect();
@@ -395,7 +470,7 @@ impl Shape {
             let RawBsonRef::Document(raw) = document else {
                 return Err(malformed("not a document".into()));
             };
-            shape.is_plain &= form(raw).inserts;
+            shape.is_plain &= inserts(raw);
             if shape.documents == 0 {
                 shape.first = raw.get("_id").ok().flatten().map(Id::from_raw);
             }
@@ -405,36 +480,6 @@ impl Shape {
         shape.last = last.and_then(|raw| raw.get("_id").ok().flatten()).map(Id::from_raw);
         Ok(shape)
     }
-}
-
-/// Where to cut a collection: keys of a random sample, as the server draws it.
-///
-/// # Errors
-/// When the source does not answer.
-pub async fn sample_ids(pair: &Pair, size: u64) -> Result<Vec<Id>> {
-    let source = &pair.source;
-    let command = bson::doc! {
-        "aggregate": &source.ns.coll,
-        "pipeline": [
-            {"$sample": {"size": i64::try_from(size).unwrap_or(i64::MAX)}},
-            {"$project": {"_id": 1}},
-        ],
-        "cursor": {"batchSize": 20_000},
-    };
-    let failed = |error| Error::server(format!("sampling {}", source.ns), error);
-    let db = source.endpoint.client().database(&source.ns.db);
-    let cursor = db.run_cursor_command(command).selection_criteria(prefer_secondary()).batch();
-    let mut cursor = cursor.await.map_err(failed)?;
-    let mut ids = Vec::new();
-    while let Some(batch) = cursor.next().await {
-        let batch = batch.map_err(failed)?;
-        ids.extend(
-            found_in(batch.doc_slices().map_err(failed)?, source)?.into_iter().map(|f| f.id),
-        );
-    }
-    // Nothing lies beyond them: servers refuse them as bounds.
-    ids.retain(|id| !matches!(id.as_raw(), RawBsonRef::MinKey | RawBsonRef::MaxKey));
-    Ok(ids)
 }
 
 /// The collection's number of documents that match its filter, by counting.

@@ -32,7 +32,7 @@ mod full;
 mod last_ops;
 mod lookup;
 mod merge;
-mod patience;
+pub(crate) mod patience;
 mod sample;
 mod schedule;
 mod settle;

@@ -69,7 +69,7 @@ pub async fn insert(to: &Handle, documents: &[&RawDocument]) -> Result<Written> 
 /// # Errors
 /// When the command as a whole fails, so that some documents may be inserted and others not.
 pub async fn insert_batch(to: &Handle, documents: &RawArray) -> Result<Written> {
-    let mut command = header(to, "insert");
+    let mut command = roomy(header(to, "insert"), documents.as_bytes().len());
     command.append(cstr!("documents"), RawBsonRef::Array(documents));
     send(to, "insert", command).await
 }
@@ -139,6 +139,14 @@ fn header(to: &Handle, verb: &'static str) -> RawDocumentBuf {
         command.append(cstr!("bypassDocumentValidation"), true);
     }
     command
+}
+
+/// The same command with room for a field of `len` bytes, and for what the driver adds: megabytes
+/// are then moved into it once.
+fn roomy(command: RawDocumentBuf, len: usize) -> RawDocumentBuf {
+    let mut bytes = Vec::with_capacity(command.as_bytes().len() + len + 1_024);
+    bytes.extend_from_slice(command.as_bytes());
+    RawDocumentBuf::from_bytes(bytes).expect("a document is one")
 }
 
 async fn send(to: &Handle, verb: &'static str, command: RawDocumentBuf) -> Result<Written> {

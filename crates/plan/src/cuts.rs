@@ -25,6 +25,41 @@ pub fn cuts<K: Ord>(mut sample: Vec<K>, slices: usize) -> Vec<K> {
     cuts
 }
 
+/// As [`cuts`], for keys that weigh differently, such as the bytes of their documents: parts of
+/// about equal weight, each cut where the weight before it is nearest to its share.
+///
+/// Equal keys stay together. With a heaviest key of weight `h`, no part weighs more than its share
+/// and `h`.
+#[must_use]
+pub fn weighted_cuts<K: Ord>(mut sample: Vec<(K, u64)>, slices: usize) -> Vec<K> {
+    sample.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    let total: u128 = sample.iter().map(|(_, weight)| u128::from(*weight)).sum();
+    // A key with the weight of all that are equal to it.
+    let mut keys: Vec<(K, u64)> = Vec::new();
+    for (key, weight) in sample {
+        match keys.last_mut() {
+            Some((last, sum)) if *last == key => *sum = sum.saturating_add(weight),
+            _ => keys.push((key, weight)),
+        }
+    }
+    let mut cuts: Vec<K> = Vec::with_capacity(slices.saturating_sub(1).min(keys.len()));
+    let (mut before, mut wanted) = (0_u128, 1);
+    let parts = slices as u128;
+    for (key, weight) in keys {
+        // Cut k lies before this key if that is nearer to k/slices of the weight than behind it.
+        let is_due =
+            |wanted: u128| 2 * before * parts + u128::from(weight) * parts >= 2 * wanted * total;
+        if before > 0 && wanted < parts && is_due(wanted) {
+            while wanted < parts && is_due(wanted) {
+                wanted += 1;
+            }
+            cuts.push(key);
+        }
+        before += u128::from(weight);
+    }
+    cuts
+}
+
 /// The slice that holds `key`: the number of cuts at or before it.
 #[must_use]
 pub fn slice_of<K: Ord>(cuts: &[K], key: &K) -> usize {
@@ -62,6 +97,28 @@ mod tests {
             for count in counts {
                 prop_assert!(count <= share + 2, "{count} of a share of {share}");
             }
+        }
+
+        #[test]
+        fn no_part_weighs_more_than_its_share_and_the_heaviest_key(
+            sample in prop::collection::vec((0_u32..200, 1_u64..50), 0..300),
+            slices in 1_usize..20,
+        ) {
+            let cuts = weighted_cuts(sample.clone(), slices);
+            prop_assert!(cuts.len() < slices);
+            prop_assert!(cuts.windows(2).all(|pair| pair[0] < pair[1]));
+            let mut parts = vec![0_u64; cuts.len() + 1];
+            let mut keys = std::collections::BTreeMap::new();
+            for (key, weight) in &sample {
+                parts[slice_of(&cuts, key)] += weight;
+                *keys.entry(key).or_insert(0_u64) += weight;
+            }
+            let share = parts.iter().sum::<u64>().div_ceil(slices as u64);
+            let heaviest = keys.values().max().copied().unwrap_or(0);
+            for part in &parts {
+                prop_assert!(*part <= share + heaviest, "{parts:?} of {share} with {heaviest}");
+            }
+            prop_assert!(sample.is_empty() || parts.iter().all(|part| *part > 0));
         }
 
         #[test]

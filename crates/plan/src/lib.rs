@@ -14,3 +14,4 @@ pub mod hungarian;
 pub mod ledger;
 pub mod netsim;
 pub mod placement;
+pub mod spread;

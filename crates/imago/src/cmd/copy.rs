@@ -68,13 +68,13 @@ pub struct How {
     #[arg(long, value_enum, default_value = "handed-over", value_name = "WHEN")]
     pub until: When,
     /// About how many MiB a slice of a collection is.
-    #[arg(long, value_name = "N", default_value_t = 32, hide = true, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, value_name = "N", default_value_t = 64, hide = true, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub slice_mb: u32,
 }
 
 impl Default for How {
     fn default() -> Self {
-        Self { workers: 4, until: When::HandedOver, slice_mb: 32 }
+        Self { workers: 4, until: When::HandedOver, slice_mb: 64 }
     }
 }
 
@@ -87,8 +87,9 @@ pub enum When {
     HandedOver,
 }
 
+/// How fast a job may go.
 #[derive(Debug, clap::Args)]
-struct Pace {
+pub struct Pace {
     /// Documents per second.
     #[arg(long, value_name = "N")]
     documents_s: Option<u64>,
@@ -98,6 +99,20 @@ struct Pace {
     /// Wait while a secondary of the destination is further behind than so many seconds.
     #[arg(long, value_name = "N")]
     secondary_lag_s: Option<u64>,
+}
+
+impl Pace {
+    /// The limits, if they can be kept.
+    pub fn parsed(&self) -> Result<Limits, Failure> {
+        let limits = Limits {
+            documents_s: self.documents_s,
+            bytes_s: self.mb_s.map(|mb| mb * 1_000_000),
+            secondary_lag_ms: self.secondary_lag_s.map(|s| s * 1_000),
+        };
+        let refused = |error| Failure::from_error(crate::exit::Exit::Usage, "limit", &error);
+        limits.check().map_err(refused)?;
+        Ok(limits)
+    }
 }
 
 /// Connects to both clusters.
@@ -119,6 +134,7 @@ pub fn options(how: &How) -> Options {
         process: process(),
         await_max: imago_mongo::changes::AWAIT_MAX,
         slice_bytes: u64::from(how.slice_mb) * 1024 * 1024,
+        route: None,
     }
 }
 
@@ -130,14 +146,7 @@ struct Ended {
 
 /// Plans, then copies.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    let limits = Limits {
-        documents_s: args.limits.documents_s,
-        bytes_s: args.limits.mb_s.map(|mb| mb * 1_000_000),
-        secondary_lag_ms: args.limits.secondary_lag_s.map(|s| s * 1_000),
-    };
-    limits
-        .check()
-        .map_err(|error| Failure::from_error(crate::exit::Exit::Usage, "limit", &error))?;
+    let limits = args.limits.parsed()?;
     let clusters = connect(&args.ends).await?;
     let request = Request {
         selectors: args.ns,

@@ -31,9 +31,28 @@ use crate::cmd::job::process;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
+mod reshard;
+
 /// What may be typed.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    scene: Option<Scene>,
+    #[command(flatten)]
+    migration: Migration,
+}
+
+/// What is shown other than a migration.
+#[derive(Debug, clap::Subcommand)]
+enum Scene {
+    /// Watch the shard key of a busy collection change under its clients.
+    Reshard(reshard::Args),
+}
+
+/// A migration to another cluster.
+#[derive(Debug, clap::Args)]
+struct Migration {
     /// Documents in the collection.
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     documents: u64,
@@ -82,7 +101,12 @@ const NAMESPACE: &str = "shop.reviews";
 
 /// Shows it.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    let work = Box::pin(show(&args, context));
+    let work = async {
+        match &args.scene {
+            Some(Scene::Reshard(args)) => Box::pin(reshard::run(args, context)).await,
+            None => Box::pin(show(&args.migration, context)).await,
+        }
+    };
     tokio::select! {
         done = work => done,
         () = context.cancel.cancelled() => Err(Failure::new(
@@ -93,7 +117,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     }
 }
 
-async fn show(args: &Args, context: &Context) -> Result<(), Failure> {
+async fn show(args: &Migration, context: &Context) -> Result<(), Failure> {
     let began = Instant::now();
     let say = |what: &str| eprintln!("{:6.1} s  {what}", began.elapsed().as_secs_f64());
     say(&format!(
@@ -114,7 +138,7 @@ async fn show(args: &Args, context: &Context) -> Result<(), Failure> {
     say(&format!("application traffic begins: {} operations/s", args.rate));
     let folder = tempfile::tempdir().map_err(|e| Failure::from_error(Exit::Failed, "demo", &e))?;
     let history = folder.path().join("history");
-    let load = begin_load(args, source, schema, &ns, &history)?;
+    let load = begin_load(args.documents, args.rate, source, schema, &ns, &history)?;
     tokio::time::sleep(Duration::from_secs(args.idle_s)).await;
     let copy_began_ns = load_ns(&load);
 
@@ -227,7 +251,8 @@ async fn show(args: &Args, context: &Context) -> Result<(), Failure> {
 }
 
 fn begin_load(
-    args: &Args,
+    documents: u64,
+    rate: u32,
     source: MongoTarget,
     schema: Schema,
     ns: &Namespace,
@@ -235,7 +260,7 @@ fn begin_load(
 ) -> Result<Running<MongoTarget>, Failure> {
     let header = Header {
         imago_history: Header::VERSION,
-        preloaded: args.documents,
+        preloaded: documents,
         reviews: schema.reviews,
         id_form: schema.id_form,
         namespace: ns.to_string(),
@@ -250,9 +275,9 @@ fn begin_load(
     let recorder = Recorder::file(history, &header).map_err(|error| failed(&error))?;
     let options = Options {
         mix: "read=40,update=40,insert=15,delete=5".parse().expect("a mix"),
-        rate_per_s: f64::from(args.rate),
+        rate_per_s: f64::from(rate),
         duration: None,
-        preloaded: args.documents,
+        preloaded: documents,
         reviews: schema.reviews,
         ..Options::default()
     };

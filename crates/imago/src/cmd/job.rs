@@ -17,8 +17,10 @@ use imago_job::state::State;
 use imago_mongo::copy;
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::journal::MongoJournal;
+use imago_mongo::reshard;
 use serde::Serialize;
 
+use crate::cmd;
 use crate::cmd::copy::{Ends, How, connect, options, work};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -173,6 +175,7 @@ async fn go_on(resume: &Resume, context: &Context) -> Result<(), Failure> {
     let clusters = connect(&resume.ends).await?;
     let journal = MongoJournal::new(clusters.destination.clone());
     let record = journal.load(&resume.id).await?;
+    let kind = record.kind.clone();
     if record.control == Requested::Pause {
         journal.request(&resume.id, &Request::Control(Requested::Run)).await?;
         if View::new(record, journal.now_ms().await?, stale_after_ms()).living_owner().is_some() {
@@ -180,6 +183,11 @@ async fn go_on(resume: &Resume, context: &Context) -> Result<(), Failure> {
             let message = format!("job {} runs again, where it was paused", resume.id);
             return print(view, "resume", message, context);
         }
+    }
+    if kind == reshard::KIND {
+        let how = cmd::reshard::run::How::usual();
+        let cluster = &clusters.destination;
+        return Box::pin(cmd::reshard::run::work(cluster, &resume.id, &how, context)).await;
     }
     Box::pin(work(&clusters, &resume.id, &options(&resume.how), context)).await
 }
@@ -274,7 +282,8 @@ async fn cancel(one: &One, context: &Context) -> Result<(), Failure> {
     // Asked first: who takes the job over in between finds that it is to be cancelled.
     journal.request(id, &Request::Control(Requested::Cancel)).await?;
     let before = look(&journal, id).await?;
-    let at_once = before.living_owner().is_none() && Box::pin(end_unowned(&journal, id)).await?;
+    let at_once =
+        before.living_owner().is_none() && Box::pin(end_unowned(&one.kept, &journal, id)).await?;
     let view = look(&journal, id).await?;
     let message = match view.living_owner() {
         _ if at_once => format!("job {id} is cancelled; the source was left untouched"),
@@ -286,12 +295,23 @@ async fn cancel(one: &One, context: &Context) -> Result<(), Failure> {
 
 /// Marks a job that nobody works at as cancelled; whether it is. Somebody who takes it over first
 /// learns of the request, and ends the job himself.
-async fn end_unowned(journal: &MongoJournal, id: &JobId) -> Result<bool, Failure> {
+async fn end_unowned(kept: &Kept, journal: &MongoJournal, id: &JobId) -> Result<bool, Failure> {
     let claimed = match journal.claim(id, &process(), stale_after_ms()).await {
         Ok(claimed) => claimed,
         Err(JournalError::Owned { .. } | JournalError::Final { .. }) => return Ok(false),
         Err(error) => return Err(error.into()),
     };
+    if claimed.record.kind == reshard::KIND {
+        let cleaned = async {
+            let cluster = cmd::reshard::run::connect(&kept.to).await?;
+            Ok::<(), Failure>(reshard::clean_up(&cluster, &claimed.record).await?)
+        };
+        if let Err(failure) = Box::pin(cleaned).await {
+            // Whoever ends the job otherwise must not have to wait for this process.
+            journal.release(id, claimed.epoch).await?;
+            return Err(failure);
+        }
+    }
     journal.save(id, claimed.epoch, &Update::of(State::Cancelled)).await?;
     journal.release(id, claimed.epoch).await?;
     Ok(true)

@@ -8,5 +8,6 @@ pub mod demo;
 pub mod job;
 pub mod load;
 pub mod repair;
+pub mod reshard;
 pub mod testbed;
 pub mod verify;

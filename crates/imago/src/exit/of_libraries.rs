@@ -57,6 +57,7 @@ fn of_cluster(error: &Error) -> (Exit, &'static str) {
         Error::OplogRolledOver { .. } => "oplog_rolled_over",
         Error::Disrupted { .. } => "disrupted",
         Error::Superseded { .. } => "superseded",
+        Error::Undecided { .. } => "undecided",
         Error::Stopped(_) => "stopped",
         Error::Malformed { .. } => "malformed",
     };

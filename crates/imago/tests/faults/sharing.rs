@@ -23,7 +23,7 @@ async fn leased_by(subject: &Subject, job: &str, prefix: &str) {
 
 /// A copy of four slices at a pace at which they last, with a helper, each with one slice in hand.
 async fn shared(subject: &Subject) -> (String, Program, Program) {
-    let mut lead = subject.copy(&["--workers", "1", "--documents-s", "400"]);
+    let mut lead = subject.copy(&["--workers", "1", "--documents-s", "400", "--slice-mb", "28"]);
     let job = lead.phase("copy").await;
     let helper = subject.work(&job);
     leased_by(subject, &job, &format!("{job}/")).await;

@@ -7,7 +7,7 @@ use imago_job::run::Run;
 
 use super::{Block, How};
 use crate::block;
-use crate::copy::{Clusters, Copying, plan_of, state_of};
+use crate::copy::{Clusters, Copying, KIND, plan_of, state_of};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::order::Id;
@@ -17,6 +17,12 @@ use crate::verify::{Mode, Report, Retries, Spec, Unwatched, verify};
 /// What can be known without disturbing whoever leads the job.
 pub(super) async fn before(clusters: &Clusters, record: &Record, how: &How) -> Result<()> {
     let (state, plan, id) = (state_of(record)?, plan_of(record)?, &record.id);
+    if record.kind != KIND {
+        return Err(Error::precondition(
+            format!("job {id} is a {}, which cuts over by itself", record.kind),
+            "`imago reshard resume` goes on with it",
+        ));
+    }
     state.refuse_undecided(id)?;
     if !state.is_indexed {
         return Err(Error::precondition(
@@ -55,8 +61,9 @@ pub(super) async fn nothing_new(plan: &Plan, source: &Endpoint) -> Result<()> {
     ))
 }
 
-/// Options, indexes, and a random sample of documents, while changes go on being applied.
-pub(super) async fn check(copying: &mut Copying<'_>, sample: u64) -> Result<u64> {
+/// Options, indexes, and documents, while changes go on being applied.
+pub(crate) async fn check(copying: &mut Copying<'_>, mode: &Mode) -> Result<u64> {
+    let mode = mode.clone();
     let pairs = copying.pairs.clone();
     let made: Vec<bool> = copying.plan.collections.iter().map(|planned| planned.creates).collect();
     let is_reverse = copying.plan.is_reverse;
@@ -65,8 +72,7 @@ pub(super) async fn check(copying: &mut Copying<'_>, sample: u64) -> Result<u64>
     checks.spawn(async move {
         let mut compared = 0;
         for (pair, is_made) in pairs.iter().zip(made) {
-            let spec =
-                Spec { mode: Mode::Sample(sample), filter: pair.filter.clone(), ..Spec::default() };
+            let spec = Spec { mode: mode.clone(), filter: pair.filter.clone(), ..Spec::default() };
             let mut watch = Unwatched;
             let looked = verify(&pair.source, &pair.destination, &spec, &control, &mut watch);
             let report = Box::pin(looked).await?;
@@ -127,7 +133,7 @@ fn refuse_structure(report: &Report, is_made: bool) -> Result<()> {
     ))
 }
 
-pub(super) async fn last_look(
+pub(crate) async fn last_look(
     run: &Run,
     copying: &Copying<'_>,
     last_changes: usize,

@@ -7,9 +7,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bson::{Bson, Document, RawBsonRef, RawDocumentBuf, doc};
+use bson::RawBsonRef;
+use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use futures_util::{StreamExt, TryStreamExt};
 
 use super::feed::{Feed, Scan, batch_documents, id_of};
 use super::lookup::{Members, documents};
@@ -17,15 +17,13 @@ use super::merge::{Block, Merge, Misaligned, Need};
 use super::patience::patiently;
 use super::{Progress, Report, Search, Suspects, Watch};
 use crate::collection::Size;
-use crate::endpoint::{answer, prefer_secondary};
-use crate::error::{Error, Result};
+use crate::cutting::cut;
+use crate::error::Result;
 use crate::order::Id;
 
 /// A range aims at this many documents.
 const RANGE_DOCUMENTS: u64 = 50_000;
 const RANGES_MAX: u64 = 64;
-/// Draws for each range: with twenty, a range seldom exceeds twice its share.
-const DRAWS_PER_RANGE: u64 = 20;
 /// Documents that look different are looked at again at once, so many at a time: most of them were
 /// caught in mid-change, and need not be remembered.
 const RECHECK_LEN: usize = 500;
@@ -101,55 +99,14 @@ async fn compare_max_key(search: &Search<'_>, counters: &Counters) -> Result<Vec
 
 type Range = (Option<Id>, Option<Id>);
 
-/// The whole space of `_id`s, cut where random documents of the source lie.
+/// The whole space of `_id`s, cut into about equal parts of the source.
 async fn ranges(search: &Search<'_>, size: Size) -> Result<Vec<Range>> {
     let count = (size.documents / RANGE_DOCUMENTS).clamp(1, RANGES_MAX);
-    let mut cuts = Vec::new();
-    if count > 1 {
-        let draw = || draw(search, count * DRAWS_PER_RANGE);
-        let drawn = patiently("draw ranges", search.control, draw).await?;
-        let every = usize::try_from(DRAWS_PER_RANGE).expect("a small number");
-        cuts = drawn.into_iter().skip(every).step_by(every).filter(is_inside).collect();
-        cuts.sort_unstable();
-        cuts.dedup();
-    }
+    let cut = || cut(&search.lookup.source, size.documents, count);
+    let cuts = patiently("look where to cut", search.control, cut).await?;
     let starts = std::iter::once(None).chain(cuts.iter().cloned().map(Some));
     let ends = cuts.iter().cloned().map(Some).chain(std::iter::once(None));
     Ok(starts.zip(ends).collect())
-}
-
-/// Whether a range may begin or end here: the server refuses bounds that leave nothing between them
-/// and the ends of the index.
-fn is_inside(id: &Id) -> bool {
-    !matches!(id.as_raw(), RawBsonRef::MinKey | RawBsonRef::MaxKey)
-}
-
-/// `_id`s of so many random documents of the source, in order.
-async fn draw(search: &Search<'_>, size: u64) -> Result<Vec<Id>> {
-    let source = &search.lookup.source;
-    let doing = || format!("aggregate with $sample on {}", source.ns);
-    let command = doc! {
-        "aggregate": &source.ns.coll,
-        "pipeline": [
-            {"$sample": {"size": Bson::Int64(i64::try_from(size).unwrap_or(i64::MAX))}},
-            {"$project": {"_id": 1}},
-        ],
-        "cursor": {},
-        "readConcern": {"level": "majority"},
-    };
-    let command = RawDocumentBuf::try_from(&command).map_err(|e| Error::malformed(doing(), e))?;
-    let db = source.endpoint.client().database(&source.ns.db);
-    let opened = db.run_raw_cursor_command(command).selection_criteria(prefer_secondary());
-    let drawn = async { opened.await?.try_collect().await };
-    let drawn: mongodb::error::Result<Vec<Document>> = answer(&doing(), drawn).await?;
-    let drawn = drawn.map_err(|error| Error::server(doing(), error))?;
-    let mut ids = Vec::with_capacity(drawn.len());
-    for document in &drawn {
-        let raw = RawDocumentBuf::try_from(document).map_err(|e| Error::malformed(doing(), e))?;
-        ids.push(id_of(raw.as_bytes())?);
-    }
-    ids.sort_unstable();
-    Ok(ids)
 }
 
 async fn compare_range(

@@ -21,7 +21,7 @@ const BUDGET: Budget = Budget {
 
 /// How long a server may search before it has anything to say: for the few documents that match a
 /// filter, or for a sample that makes it read them all.
-pub(super) const SEARCH_MAX: Duration = Duration::from_secs(1_800);
+pub(crate) const SEARCH_MAX: Duration = Duration::from_secs(1_800);
 
 /// Asks again while the error is one that passes. `what` completes "cannot …".
 pub(super) async fn patiently<T, F: Future<Output = Result<T>>>(

@@ -206,6 +206,7 @@ impl Job {
             process: "test/1".into(),
             await_max: Duration::from_millis(200),
             slice_bytes: 128 * 1024,
+            route: None,
         };
         let ends = clusters.clone();
         let work = async move { Box::pin(copy::run(&ends, run, &options)).await };

@@ -1,0 +1,244 @@
+//! `imago demo reshard`: the shard key of a busy collection changes under its clients, verified, and
+//! every acknowledged operation checked.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use imago_job::record::Limits;
+use imago_mongo::collection::Handle;
+use imago_mongo::copy;
+use imago_mongo::endpoint::Endpoint;
+use imago_mongo::load::{MongoTarget, Schema, preload};
+use imago_mongo::namespace::Namespace;
+use imago_mongo::reshard::plan::{Flowing, Placing, Plan, Request};
+use imago_mongo::reshard::{self, Block, How, Outcome};
+use imago_mongo::shard::spread;
+use imago_mongo::verify::Mode;
+use imago_testbed::{Cluster, ClusterSpec};
+use imago_workload::history::IdForm;
+use imago_workload::review::Reviews;
+use imago_workload::timeline::Tally;
+use serde::Serialize;
+
+use super::{Latencies, NAMESPACE, begin_load, check, load_ns, testbed};
+use crate::cmd::job::process;
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+
+/// What may be typed.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Documents in the collection.
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    documents: u64,
+    /// Operations per second: 40 % reads, 40 % updates, 15 % inserts, 5 % deletes.
+    #[arg(long, value_name = "N", default_value_t = 300)]
+    rate: u32,
+    /// Shards of the cluster.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=8))]
+    shards: u32,
+    /// Members of each shard.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=5))]
+    members: u32,
+    /// How long the load runs before and after, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 8)]
+    idle_s: u64,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+struct Summary {
+    documents: u64,
+    operations: u64,
+    acknowledged: u64,
+    refused: u64,
+    unknown_outcome: u64,
+    lost: u64,
+    resurrected: u64,
+    duplicated: u64,
+    stale: u64,
+    /// Documents in which the shadow differed from the collection before it took its name. A job
+    /// that finds one does not go on, so a demo that ends well found none.
+    different: u64,
+    compared: u64,
+    chunks: usize,
+    predicted_moved_bytes: u64,
+    predicted_s: f64,
+    reshard_s: f64,
+    write_block_ms: Option<u64>,
+    drain_ms: Option<u64>,
+    rename_ms: Option<u64>,
+    write_gap_ms_max: f64,
+    read_gap_ms_max: f64,
+    read_p99_ms_before: f64,
+    read_p99_ms_during: f64,
+    write_p99_ms_before: f64,
+    write_p99_ms_during: f64,
+    reads_succeeded_percent: f64,
+    writes_succeeded_percent: f64,
+    total_s: f64,
+}
+
+const OLD_KEY: &str = "productID";
+const NEW_KEY: &str = r#"{"userID": 1}"#;
+
+/// Shows it.
+pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
+    let began = Instant::now();
+    let say = |what: &str| eprintln!("{:6.1} s  {what}", began.elapsed().as_secs_f64());
+    say(&format!("starting a real cluster: {} shards of {} members", args.shards, args.members));
+    let spec = ClusterSpec { members: args.members, ..ClusterSpec::sharded("demo", args.shards) };
+    let started = Box::pin(Cluster::start(spec.with_auth())).await;
+    let servers = started.map_err(|error| testbed(&error))?;
+    let cluster = Box::pin(Endpoint::connect(&servers.admin_uri(), "cluster")).await?;
+
+    let ns: Namespace = NAMESPACE.parse()?;
+    let schema = Schema { id_form: IdForm::Text, reviews: Reviews::default() };
+    Box::pin(shard(&cluster, &ns, &schema.reviews, args.documents)).await?;
+    let target = MongoTarget::connect(&servers.uri(), &ns, schema).await?;
+    say(&format!("filling {ns}, sharded by {OLD_KEY}, with {} reviews", args.documents));
+    Box::pin(preload(&target, args.documents, |_| ())).await?;
+
+    say(&format!("application traffic begins: {} operations/s", args.rate));
+    let folder = tempfile::tempdir().map_err(|e| Failure::from_error(Exit::Failed, "demo", &e))?;
+    let history = folder.path().join("history");
+    let load = begin_load(args.documents, args.rate, target, schema, &ns, &history)?;
+    tokio::time::sleep(Duration::from_secs(args.idle_s)).await;
+    let began_ns = load_ns(&load);
+
+    let resharding = Instant::now();
+    let plan = Box::pin(reshard::plan(&cluster, &request(&ns))).await?;
+    let megabytes = |bytes: u64| bytes / 1_000_000;
+    say(&format!(
+        "planned: {} chunks by userID, {} of {} MB move between shards",
+        plan.chunks.len(),
+        megabytes(plan.moved.bytes),
+        megabytes(plan.size.bytes)
+    ));
+    let done = Box::pin(change(&cluster, &plan, context)).await?;
+    let reshard_s = resharding.elapsed().as_secs_f64();
+    let ended_ns = load_ns(&load);
+    say(&format!(
+        "{ns} is sharded by userID; writes were refused for {} ms",
+        done.write_block_ms.unwrap_or(0)
+    ));
+    tokio::time::sleep(Duration::from_secs(args.idle_s)).await;
+    load.control().stop();
+    let (report, _) =
+        load.finish().await.map_err(|error| Failure::from_error(Exit::Failed, "load", &error))?;
+    say("traffic ended; checking every acknowledged operation");
+    let target = MongoTarget::connect(&servers.uri(), &ns, schema).await?;
+    let (verdict, latencies) = Box::pin(check(&history, &target, began_ns, ended_ns)).await?;
+    let Latencies { read_before, read_during, write_before, write_during } = latencies;
+    let summary = Summary {
+        documents: verdict.documents,
+        operations: report.started,
+        acknowledged: verdict.writes_acknowledged,
+        refused: verdict.writes_refused,
+        unknown_outcome: verdict.writes_unknown,
+        lost: verdict.counts.lost,
+        resurrected: verdict.counts.resurrected,
+        duplicated: verdict.counts.duplicated,
+        stale: verdict.counts.stale,
+        different: 0,
+        compared: done.verified,
+        chunks: plan.chunks.len(),
+        predicted_moved_bytes: plan.moved.bytes,
+        predicted_s: plan.predicted_s,
+        reshard_s,
+        write_block_ms: done.write_block_ms,
+        drain_ms: done.drain_ms,
+        rename_ms: done.rename_ms,
+        write_gap_ms_max: report.writes.longest_silence.lasted_us as f64 / 1000.0,
+        read_gap_ms_max: report.reads.longest_silence.lasted_us as f64 / 1000.0,
+        read_p99_ms_before: read_before,
+        read_p99_ms_during: read_during,
+        write_p99_ms_before: write_before,
+        write_p99_ms_during: write_during,
+        reads_succeeded_percent: percent(&report.reads.tally),
+        writes_succeeded_percent: percent(&report.writes.tally),
+        total_s: began.elapsed().as_secs_f64(),
+    };
+    context.output.result(&summary, in_words)?;
+    if verdict.holds() {
+        return Ok(());
+    }
+    Err(Failure::new(Exit::Differences, "differences", "it is not what was acknowledged"))
+}
+
+/// Shards the empty collection by the old key, an equal share on each shard.
+async fn shard(
+    cluster: &Endpoint,
+    ns: &Namespace,
+    reviews: &Reviews,
+    documents: u64,
+) -> Result<(), Failure> {
+    let keys = (0..documents.min(10_000)).map(|key| reviews.shard_keys(key).0).collect();
+    Ok(spread(&Handle::new(cluster.clone(), ns.clone()), OLD_KEY, keys).await?)
+}
+
+fn request(ns: &Namespace) -> Request {
+    Request {
+        ns: ns.clone(),
+        key: Some(NEW_KEY.into()),
+        chunks: Some(12),
+        chunk_bytes: None,
+        add_shards: Vec::new(),
+        drain_shards: Vec::new(),
+        placing: Placing::Balanced,
+        flowing: Flowing::Wfs,
+        sockets: 0,
+        sample: 100_000,
+    }
+}
+
+async fn change(cluster: &Endpoint, plan: &Plan, context: &Context) -> Result<Outcome, Failure> {
+    let how = How {
+        workers: 4,
+        process: process(),
+        verify: Some(Mode::Full),
+        block: Block::UserWrites,
+        block_max: Duration::from_secs(5),
+    };
+    let id = Box::pin(reshard::create(cluster, plan, Limits::default())).await?;
+    let clusters = reshard::both(cluster);
+    let claim = copy::claim(&clusters, &id, &how.process, context.events(), &context.cancel);
+    let run = Box::pin(claim).await?;
+    Ok(Box::pin(reshard::run(cluster, run, &how)).await?)
+}
+
+/// The share that the database answered, with a document or that there is none.
+fn percent(tally: &Tally) -> f64 {
+    let answered = tally.ok + tally.not_found;
+    (100_000.0 * answered as f64 / tally.total().max(1) as f64).round() / 1_000.0
+}
+
+fn in_words(summary: &Summary) -> String {
+    let mut text = String::new();
+    let mut line = |what: &str, value: String| {
+        // Writing into a string cannot fail.
+        let _ = writeln!(text, "  {what:<38} {value}");
+    };
+    line("documents", summary.documents.to_string());
+    line("new shape after", format!("{:.1} s", summary.reshard_s));
+    line("compared before it took the name", summary.compared.to_string());
+    line("writes refused for", format!("{} ms", summary.write_block_ms.unwrap_or(0)));
+    line("longest time without a write", format!("{:.0} ms", summary.write_gap_ms_max));
+    line("longest time without a read", format!("{:.0} ms", summary.read_gap_ms_max));
+    line(
+        "reads and writes that succeeded",
+        format!(
+            "{:.3} %, {:.3} %",
+            summary.reads_succeeded_percent, summary.writes_succeeded_percent
+        ),
+    );
+    line(
+        "p99 of reads, before and during",
+        format!("{:.1} ms, {:.1} ms", summary.read_p99_ms_before, summary.read_p99_ms_during),
+    );
+    line("acknowledged writes", summary.acknowledged.to_string());
+    line("lost", summary.lost.to_string());
+    line("resurrected", summary.resurrected.to_string());
+    line("duplicated", summary.duplicated.to_string());
+    text
+}

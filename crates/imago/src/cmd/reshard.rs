@@ -1,0 +1,33 @@
+//! `imago reshard …`: changing the shape of a live collection.
+
+use crate::context::Context;
+use crate::exit::Failure;
+
+pub mod plan;
+pub mod run;
+
+/// What may be typed.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Say what a change would move, how long it would take and what is in the way; writes nothing.
+    Plan(plan::Args),
+    /// Give a collection its new shape while it serves.
+    Run(run::Args),
+    /// Go on with a change of shape that nobody works at: it died, was interrupted, or failed.
+    Resume(run::Resume),
+}
+
+/// Does what was asked.
+pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    match args.action {
+        Action::Plan(args) => Box::pin(plan::run(args, context)).await,
+        Action::Run(args) => Box::pin(run::run(args, context)).await,
+        Action::Resume(args) => Box::pin(run::resume(args, context)).await,
+    }
+}

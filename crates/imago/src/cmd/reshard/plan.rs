@@ -1,0 +1,129 @@
+//! `imago reshard plan`: what a change would do, before anything is done.
+
+mod view;
+
+use imago_mongo::endpoint::Endpoint;
+use imago_mongo::namespace::Namespace;
+use imago_mongo::reshard::plan::{Flowing, Placing, Plan, Request};
+
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+
+/// What may be typed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Exit code 4 when something is in the way; the plan is printed all the \
+                        same. Reads a sample of the collection, and each shard's own words about \
+                        its disk and oplog.")]
+pub struct Args {
+    /// The cluster's router: mongodb://[user:password@]host:port[,…]/[?options].
+    #[arg(long, value_name = "URI", hide_env_values = true)]
+    uri: String,
+    /// The collection, as db.coll.
+    #[arg(long, value_name = "NS")]
+    ns: Namespace,
+    /// What is to become of it.
+    #[command(flatten)]
+    shape: Shape,
+}
+
+/// What is to become of a collection.
+#[derive(Debug, clap::Args)]
+pub struct Shape {
+    /// The new shard key, such as '{"userID": 1}'; extended JSON. Without it the key stays.
+    #[arg(long, value_name = "JSON")]
+    key: Option<String>,
+    /// How many chunks there shall be; without it, by their size, and two for each shard at least.
+    #[arg(long, value_name = "N", conflicts_with = "chunk_size_mb", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    chunks: Option<u32>,
+    /// How large chunks shall be, in MiB; without it, the cluster's setting.
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    chunk_size_mb: Option<u32>,
+    /// By what chunks are placed.
+    #[arg(long, value_enum, default_value = "balanced", value_name = "HOW")]
+    placement: Placement,
+    /// By what connections are given to pairs of shards.
+    #[arg(long, value_enum, default_value = "wfs", value_name = "HOW")]
+    flows: Flows,
+    /// How many connections there are in all; without it, two for each pair of shards on average.
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    sockets: Option<u32>,
+    /// How many documents are looked at to weigh the chunks.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    sample: u64,
+    /// A shard that must be there and get its part, such as a new one. Repeatable.
+    #[arg(long, value_name = "NAME")]
+    add_shard: Vec<String>,
+    /// A shard that shall hold nothing of the collection. Repeatable.
+    #[arg(long, value_name = "NAME")]
+    drain_shard: Vec<String>,
+}
+
+/// By what chunks are placed.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Placement {
+    /// The least movement with equal numbers of chunks on the shards.
+    Balanced,
+    /// The least movement of all, however full a shard becomes.
+    Greedy,
+    /// By chance, for comparison.
+    Random,
+}
+
+/// By what connections are given to pairs of shards.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Flows {
+    /// By amount and latency.
+    Wfs,
+    /// By amount.
+    Orchestra,
+    /// One for each new chunk and shard that has something of it.
+    ChunkBased,
+    /// One for each pair of shards.
+    Fixed,
+}
+
+impl Shape {
+    /// What is asked of the library.
+    pub fn request(self, ns: Namespace) -> Request {
+        Request {
+            ns,
+            key: self.key,
+            chunks: self.chunks.map(|chunks| chunks as usize),
+            chunk_bytes: self.chunk_size_mb.map(|mb| u64::from(mb) * 1024 * 1024),
+            add_shards: self.add_shard,
+            drain_shards: self.drain_shard,
+            placing: match self.placement {
+                Placement::Balanced => Placing::Balanced,
+                Placement::Greedy => Placing::Greedy,
+                Placement::Random => Placing::Random,
+            },
+            flowing: match self.flows {
+                Flows::Wfs => Flowing::Wfs,
+                Flows::Orchestra => Flowing::Orchestra,
+                Flows::ChunkBased => Flowing::ChunkBased,
+                Flows::Fixed => Flowing::Fixed,
+            },
+            sockets: self.sockets.unwrap_or(0),
+            sample: self.sample,
+        }
+    }
+}
+
+/// Plans, prints the plan, fails with exit code 4 if something is in the way.
+pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let cluster = Box::pin(Endpoint::connect(&args.uri, "cluster")).await?;
+    let plan = Box::pin(imago_mongo::reshard::plan(&cluster, &args.shape.request(args.ns))).await?;
+    context.output.result(&plan, view::text)?;
+    unobstructed(&plan)
+}
+
+/// Fails if something is in the way of a plan.
+pub fn unobstructed(plan: &Plan) -> Result<(), Failure> {
+    let obstacles: Vec<&str> = plan.obstacles().map(|obstacle| obstacle.code.as_str()).collect();
+    if obstacles.is_empty() {
+        return Ok(());
+    }
+    let message = format!("{} cannot be resharded so: {}", plan.ns, obstacles.join(", "));
+    Err(Failure::new(Exit::Precondition, "obstacles", message)
+        .help("each obstacle in the plan says what to do about it"))
+}

@@ -1,0 +1,168 @@
+//! A plan for a person.
+
+use std::fmt::Write as _;
+
+use imago_mongo::collection::Size;
+use imago_mongo::reshard::plan::{Finding, Placing, Plan, Weight};
+
+/// The plan as tables.
+pub fn text(plan: &Plan) -> String {
+    let mut text = format!(
+        "{}  {} → {}\n{} documents, {}; {} looked at\n",
+        plan.ns,
+        plan.old_key,
+        plan.key,
+        plan.size.documents,
+        bytes(plan.size.bytes),
+        plan.sampled
+    );
+    text += &section("shards", &shards(plan));
+    text += &section("moves", &flows(plan));
+    text += &section("compared", &compared(plan));
+    text += &format!(
+        "\nplaced {}: {:.1} % of the bytes move; the fullest shard holds {} its share, {} \
+         afterwards\ntakes about {:.0} s, by a simple model of copying everything once\n",
+        placing(plan.placing),
+        percent(plan.moved.bytes, plan.size.bytes),
+        times(plan.imbalance.0),
+        times(plan.imbalance.1),
+        plan.predicted_s
+    );
+    for finding in &plan.findings {
+        text += &told(finding);
+    }
+    text + "nothing was written\n"
+}
+
+fn told(finding: &Finding) -> String {
+    let Finding { code, what, help, .. } = finding;
+    let weight = match finding.weight {
+        Weight::Obstacle => "obstacle",
+        Weight::Warning => "warning",
+    };
+    format!("\n{weight} ({code}): {what}\n  to do: {help}\n")
+}
+
+fn shards(plan: &Plan) -> Vec<Vec<String>> {
+    let mut rows =
+        vec![row(["shard", "holds", "new chunks", "will hold", "needs room for", "read from"])];
+    for (shard, name) in plan.shards.iter().enumerate() {
+        let own = plan.chunks.iter().filter(|chunk| chunk.shard == shard);
+        let held = plan.chunks.iter().map(|chunk| chunk.bytes_on.get(shard).unwrap_or(&0)).sum();
+        rows.push(vec![
+            name.clone(),
+            bytes(held),
+            own.clone().count().to_string(),
+            bytes(own.map(|chunk| chunk.size.bytes).sum()),
+            bytes(plan.space_bytes.get(shard).copied().unwrap_or(0)),
+            plan.members.get(shard).cloned().flatten().unwrap_or_else(|| "?".into()),
+        ]);
+    }
+    rows
+}
+
+fn flows(plan: &Plan) -> Vec<Vec<String>> {
+    let name = |shard: usize| plan.shards.get(shard).map_or("?", String::as_str).to_owned();
+    let mut rows = vec![row(["from", "to", "documents", "bytes", "connections"])];
+    for flow in &plan.flows {
+        rows.push(vec![
+            name(flow.from),
+            name(flow.to),
+            flow.size.documents.to_string(),
+            bytes(flow.size.bytes),
+            flow.sockets.to_string(),
+        ]);
+    }
+    rows
+}
+
+fn compared(plan: &Plan) -> Vec<Vec<String>> {
+    let mut rows = vec![row(["placement", "documents move", "bytes move", "share", "fullest"])];
+    for other in &plan.compared {
+        let Size { documents, bytes: moved } = other.moved;
+        rows.push(vec![
+            other.placing.clone(),
+            documents.to_string(),
+            bytes(moved),
+            format!("{:.1} %", percent(moved, plan.size.bytes)),
+            times(other.imbalance),
+        ]);
+    }
+    rows
+}
+
+fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(str::to_owned).to_vec()
+}
+
+/// A table with its first column to the left and numbers to the right.
+fn section(name: &str, rows: &[Vec<String>]) -> String {
+    if rows.len() < 2 {
+        return format!("\n{name}: nothing\n");
+    }
+    let columns = rows[0].len();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    // A column of names has no digit in its first value.
+    let is_text = |column: usize| !rows[1][column].starts_with(|c: char| c.is_ascii_digit());
+    let mut text = String::from("\n");
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let width = widths[column];
+            // Writing to a String cannot fail.
+            let _ = if is_text(column) {
+                write!(line, "  {cell:<width$}")
+            } else {
+                write!(line, "  {cell:>width$}")
+            };
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+fn placing(placing: Placing) -> &'static str {
+    match placing {
+        Placing::Balanced => "balanced",
+        Placing::Greedy => "greedy",
+        Placing::Random => "at random",
+    }
+}
+
+fn times(ratio: f64) -> String {
+    format!("{ratio:.2} ×")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "to be read by people")]
+fn percent(part: u64, whole: u64) -> f64 {
+    100.0 * part as f64 / whole.max(1) as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "to be read by people")]
+fn bytes(bytes: u64) -> String {
+    let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
+    let unit = units.iter().find(|(_, unit)| bytes as f64 >= *unit);
+    unit.map_or_else(
+        || format!("{bytes} B"),
+        |(name, unit)| format!("{:.1} {name}", bytes as f64 / unit),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_told_in_the_unit_that_reads_best() {
+        assert_eq!([bytes(999), bytes(1_500), bytes(2_340_000)], ["999 B", "1.5 kB", "2.3 MB"]);
+    }
+
+    #[test]
+    fn names_stand_left_and_numbers_right() {
+        let rows = [row(["shard", "holds"]), row(["a", "5 B"]), row(["bcdefgh", "1.2 kB"])];
+        let expected = "\n  shard     holds\n  a           5 B\n  bcdefgh  1.2 kB\n";
+        assert_eq!(section("shards", &rows), expected);
+    }
+}

@@ -1,0 +1,203 @@
+//! `imago reshard run` and `resume`: doing what a plan says.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use imago_job::id::JobId;
+use imago_job::record::Limits;
+use imago_mongo::copy;
+use imago_mongo::endpoint::Endpoint;
+use imago_mongo::namespace::Namespace;
+use imago_mongo::reshard::{self, Block, Outcome, plan::Plan};
+use imago_mongo::verify::Mode;
+
+use super::plan::{Shape, unobstructed};
+use crate::cmd::copy::Pace;
+use crate::cmd::job::process;
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+
+/// What may be typed after `run`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The documents are copied into a shadow, a collection of the same database \
+                        with the new shape, which takes the collection's name at last. Until then \
+                        the collection is as it was: `imago job cancel` drops the shadow. The job's \
+                        state is in the cluster (database `imago`), so that any machine can go on \
+                        with it."
+)]
+pub struct Args {
+    /// The cluster's router: mongodb://[user:password@]host:port[,…]/[?options].
+    #[arg(long, value_name = "URI", hide_env_values = true)]
+    uri: String,
+    /// The collection, as db.coll; the plan is made first.
+    #[arg(long, value_name = "NS", required_unless_present = "plan")]
+    ns: Option<Namespace>,
+    /// Do what `imago reshard plan --json` printed into this file, instead of making a plan.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = [
+            "ns", "key", "chunks", "chunk_size_mb", "placement", "flows", "sockets", "sample",
+            "add_shard", "drain_shard",
+        ]
+    )]
+    plan: Option<PathBuf>,
+    /// What is to become of the collection.
+    #[command(flatten)]
+    shape: Shape,
+    #[command(flatten)]
+    how: How,
+    /// How fast it may go; `imago job set` changes it while it runs.
+    #[command(flatten)]
+    limits: Pace,
+}
+
+/// What may be typed after `resume`.
+#[derive(Debug, clap::Args)]
+pub struct Resume {
+    /// The job's id; `imago job list` shows them.
+    #[arg(value_name = "JOB")]
+    id: JobId,
+    /// The cluster's router: the job's record holds no passwords.
+    #[arg(long, value_name = "URI", hide_env_values = true)]
+    uri: String,
+    #[command(flatten)]
+    how: How,
+}
+
+/// How a process works at a change of shape.
+#[derive(Debug, clap::Args)]
+pub struct How {
+    /// Slices that this process copies at the same time.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    workers: u8,
+    /// Which documents are compared before the shadow takes the collection's name.
+    #[arg(long, value_enum, default_value = "full", value_name = "WHICH")]
+    verify: Verify,
+    /// How writes are kept from the collection while the last changes are applied.
+    #[arg(long, value_enum, default_value = "user-writes", value_name = "HOW")]
+    block: BlockBy,
+    /// Lift the block, and try again later, when the last changes take longer.
+    #[arg(long, value_name = "MS", default_value_t = 5_000)]
+    max_block_ms: u64,
+}
+
+/// Which documents are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Verify {
+    /// All of them.
+    Full,
+    /// 10,000, drawn at random.
+    Sample,
+    /// None but those of the last changes.
+    None,
+}
+
+/// How writes are kept from the collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum BlockBy {
+    /// The server refuses those of all users without bypassWriteBlockingMode, in the whole cluster.
+    UserWrites,
+    /// You have stopped the writers.
+    None,
+}
+
+impl How {
+    /// How a job that `imago job resume` goes on with is worked at.
+    pub fn usual() -> Self {
+        let (verify, block) = (Verify::Full, BlockBy::UserWrites);
+        Self { workers: 4, verify, block, max_block_ms: 5_000 }
+    }
+
+    fn parsed(&self) -> reshard::How {
+        reshard::How {
+            workers: usize::from(self.workers),
+            process: process(),
+            verify: match self.verify {
+                Verify::Full => Some(Mode::Full),
+                Verify::Sample => Some(Mode::Sample(10_000)),
+                Verify::None => None,
+            },
+            block: match self.block {
+                BlockBy::UserWrites => Block::UserWrites,
+                BlockBy::None => Block::None,
+            },
+            block_max: Duration::from_millis(self.max_block_ms),
+        }
+    }
+}
+
+/// Connects to the cluster.
+pub async fn connect(uri: &str) -> Result<Endpoint, Failure> {
+    Ok(Box::pin(Endpoint::connect(uri, "cluster")).await?)
+}
+
+fn read(path: &Path) -> Result<Plan, Failure> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|cause| {
+        Failure::new(Exit::Usage, "plan", format!("the plan {shown} cannot be read"))
+            .because(&cause)
+            .help("write it with `imago reshard plan --json`")
+    })?;
+    serde_json::from_str(&text).map_err(|cause| {
+        Failure::new(Exit::Usage, "plan", format!("{shown} is not a plan"))
+            .because(&cause)
+            .help("write it with `imago reshard plan --json`")
+    })
+}
+
+/// Creates a job, and works at it.
+pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let limits: Limits = args.limits.parsed()?;
+    let read = args.plan.as_deref().map(read).transpose()?;
+    let cluster = connect(&args.uri).await?;
+    reshard::check(&cluster, &args.how.parsed()).await?;
+    let plan = match (read, args.ns) {
+        (Some(plan), _) => plan,
+        (None, Some(ns)) => Box::pin(reshard::plan(&cluster, &args.shape.request(ns))).await?,
+        (None, None) => unreachable!("clap wants one of them"),
+    };
+    unobstructed(&plan)?;
+    let id = Box::pin(reshard::create(&cluster, &plan, limits)).await?;
+    work(&cluster, &id, &args.how, context).await
+}
+
+/// Goes on with a job.
+pub async fn resume(args: Resume, context: &Context) -> Result<(), Failure> {
+    let cluster = connect(&args.uri).await?;
+    reshard::check(&cluster, &args.how.parsed()).await?;
+    work(&cluster, &args.id, &args.how, context).await
+}
+
+/// Works at a job until it ends, here.
+pub async fn work(
+    cluster: &Endpoint,
+    id: &JobId,
+    how: &How,
+    context: &Context,
+) -> Result<(), Failure> {
+    let how = how.parsed();
+    let clusters = reshard::both(cluster);
+    let claimed = copy::claim(&clusters, id, &how.process, context.events(), &context.cancel);
+    let run = Box::pin(claimed).await?;
+    let done = Box::pin(reshard::run(cluster, run, &how)).await?;
+    context.output.result(&done, describe)
+}
+
+fn describe(done: &Outcome) -> String {
+    let mut text = format!("{} is done: the collection has its new shape\n", done.job);
+    if let (Some(block), Some(drain), Some(rename)) =
+        (done.write_block_ms, done.drain_ms, done.rename_ms)
+    {
+        text += &format!(
+            "  writes were blocked for {block} ms, of which the drain took {drain} ms and the \
+             rename {rename} ms\n"
+        );
+    }
+    text + &format!(
+        "  {} documents compared before, {} of the last changes under the block\n",
+        done.verified,
+        done.last_verified.unwrap_or(0)
+    )
+}

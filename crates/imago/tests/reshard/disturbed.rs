@@ -1,0 +1,62 @@
+//! Servers step down and die.
+
+use imago_testbed::ClusterSpec;
+
+use crate::process::Process;
+use crate::scene::Scene;
+
+async fn of_three(name: &str) -> Scene {
+    let spec =
+        ClusterSpec { members: 3, election_timeout_ms: 2_000, ..ClusterSpec::sharded(name, 2) };
+    Scene::of(spec.with_auth()).await
+}
+
+/// One shard's primary steps down, another one's and the config server's die and come back.
+async fn unseat(scene: &Scene, name: &str) {
+    let (first, second) = (format!("{name}-s1"), format!("{name}-s2"));
+    scene.cluster.step_down(&first).await.unwrap();
+    let primary = scene.cluster.primary(&second).await.unwrap();
+    scene.cluster.kill(&primary).unwrap();
+    let config = scene.cluster.primary(&format!("{name}-cfg")).await.unwrap();
+    scene.cluster.kill(&config).unwrap();
+    scene.cluster.restart(&config).await.unwrap();
+    scene.cluster.primary_other_than(&second, &primary).await.unwrap();
+    scene.cluster.restart(&primary).await.unwrap();
+}
+
+/// Either it was done, or it said why not, and a second try succeeds.
+async fn done_in_the_end(scene: &Scene, job: &str, mut first: Process) {
+    let (exit, ended) = first.ended();
+    if exit == 0 {
+        return;
+    }
+    assert!(matches!(exit, 1 | 4 | 5), "{exit} {ended}");
+    assert!(ended["error"]["message"].is_string(), "{ended}");
+    let (exit, done) = scene.resume(job, &[]).ended();
+    assert_eq!(exit, 0, "first {ended}, then {done}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn primaries_may_go_while_the_bulk_is_copied() {
+    let scene = of_three("bulk").await;
+    let load = scene.load().await;
+    let plan = scene.usual_plan().await;
+    let mut at_work = scene.reshard(&plan, &["--documents-s", "600"]);
+    let job = at_work.phase("execute");
+    unseat(&scene, "bulk").await;
+    done_in_the_end(&scene, &job, at_work).await;
+    scene.is_reshaped(load, &plan).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn primaries_may_go_during_the_commit() {
+    let scene = of_three("last").await;
+    let load = scene.load().await;
+    let plan = scene.usual_plan().await;
+    let mut at_work = scene.reshard(&plan, &["--max-block-ms", "30000"]);
+    let job = at_work.phase("verify");
+    scene.is_noted(&job, "is_blocked").await;
+    unseat(&scene, "last").await;
+    done_in_the_end(&scene, &job, at_work).await;
+    scene.is_reshaped(load, &plan).await;
+}

@@ -1,0 +1,18 @@
+//! `imago reshard` on real sharded clusters with authorisation, under a load whose every acknowledged
+//! operation is checked afterwards.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod cancelled;
+mod clients;
+mod commit;
+mod death;
+mod disturbed;
+mod drain;
+mod plain;
+mod process;
+mod proof;
+mod refused;
+mod scene;
+mod unusual;
+mod writer;

@@ -1,0 +1,19 @@
+//! Nothing goes wrong.
+
+use crate::scene::Scene;
+use crate::writer::Writer;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collection_gets_a_new_key_under_load_and_nothing_is_lost() {
+    let scene = Scene::start("plain", 3).await;
+    let load = scene.load().await;
+    let writer = Writer::start(&scene.cluster.uri()).await;
+    let plan = scene.usual_plan().await;
+    let (exit, done) = scene.reshard(&plan, &["--documents-s", "2500"]).ended();
+    assert_eq!(exit, 0, "{done}");
+    assert!(done["write_block_ms"].as_u64() >= done["drain_ms"].as_u64(), "{done}");
+    assert!(done["verified"].as_u64() > Some(4_000), "{done}");
+    scene.load_goes_on(50).await;
+    assert!(writer.nothing_lost().await > 50);
+    scene.is_reshaped(load, &plan).await;
+}

@@ -1,0 +1,127 @@
+//! The program as a user runs it, with what it says kept in files.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use imago_testbed::process::{ProcessId, Signal};
+use serde_json::Value;
+
+/// Nothing here takes this long unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+/// A process that does not outlive a failing test.
+pub struct Process {
+    child: Child,
+    printed: PathBuf,
+    errors: PathBuf,
+}
+
+impl Process {
+    /// Starts it; what it prints goes into files of this name.
+    pub fn start(mut command: Command, printed: PathBuf) -> Self {
+        let errors = printed.with_extension("err");
+        command
+            .stdin(Stdio::null())
+            .stdout(File::create(&printed).unwrap())
+            .stderr(File::create(&errors).unwrap());
+        Self { child: command.spawn().unwrap(), printed, errors }
+    }
+
+    /// Waits until it enters a phase, and returns its job.
+    pub fn phase(&mut self, phase: &str) -> String {
+        let mut job = String::new();
+        let is_it = |said: &Value| said["event"] == "phase" && said["to"] == phase;
+        self.until(phase, |said| {
+            job = said["job"].as_str().unwrap_or_default().to_owned();
+            is_it(said)
+        });
+        job
+    }
+
+    /// Waits until it has said something.
+    pub fn until(&mut self, what: &str, mut is_it: impl FnMut(&Value) -> bool) {
+        let began = Instant::now();
+        let (mut file, mut text) = (File::open(&self.errors).unwrap(), String::new());
+        let mut is_last = false;
+        loop {
+            file.read_to_string(&mut text).unwrap();
+            let whole = text.rfind('\n').map_or(0, |end| end + 1);
+            let lines: String = text.drain(..whole).collect();
+            if lines.lines().filter_map(|line| serde_json::from_str(line).ok()).any(|l| is_it(&l)) {
+                return;
+            }
+            assert!(!is_last, "it ended before {what}: {}", self.errors());
+            assert!(began.elapsed() < PATIENCE, "waited in vain for {what}: {}", self.errors());
+            is_last = !self.is_running();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits for its end: exit code, and the JSON of the result or, when it failed, of the failure.
+    pub fn ended(&mut self) -> (i32, Value) {
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(began.elapsed() < PATIENCE, "still running: {}", self.errors());
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        let exit = status.code().unwrap_or(-1);
+        let value = if exit == 0 {
+            serde_json::from_str(&std::fs::read_to_string(&self.printed).unwrap()).ok()
+        } else {
+            self.said().into_iter().rfind(|said| said["error"].is_object())
+        };
+        (exit, value.unwrap_or_else(|| Value::String(self.errors())))
+    }
+
+    /// The lines of JSON that it has said so far: events, and a failure at last.
+    pub fn said(&self) -> Vec<Value> {
+        self.errors().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// All that it has said so far.
+    pub fn errors(&self) -> String {
+        std::fs::read_to_string(&self.errors).unwrap()
+    }
+
+    /// Whether it runs.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Kills it at once (kill -9).
+    pub fn kill(&mut self) {
+        assert!(self.is_running(), "it ended before it was killed: {}", self.errors());
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Process {
+    /// Stops it where it is (SIGSTOP).
+    pub fn freeze(&self) {
+        let process = ProcessId::of(self.child.id()).unwrap();
+        assert!(process.signal(Signal::STOP).unwrap(), "it has ended already");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Waits for something that happens unless there is a fault.
+pub async fn wait_until<F: Future<Output = bool>>(what: &str, mut happened: impl FnMut() -> F) {
+    let began = Instant::now();
+    while !happened().await {
+        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

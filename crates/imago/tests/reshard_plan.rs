@@ -1,0 +1,77 @@
+//! `imago reshard plan` as a user meets it: what is printed where, and the exit codes.
+
+#![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
+
+use std::process::{Command, Output};
+
+use bson::doc;
+use imago_mongo::endpoint::Endpoint;
+use imago_testbed::{Cluster, ClusterSpec};
+use serde_json::Value;
+
+fn plan(uri: &str, more: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_imago"));
+    command.current_dir(folder.path()).env_clear();
+    command.args(["reshard", "plan", "--uri", uri, "--ns", "shop.reviews", "--progress", "none"]);
+    command.args(more).output().unwrap()
+}
+
+fn json(bytes: &[u8]) -> Value {
+    let text = String::from_utf8_lossy(bytes);
+    serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"))
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+async fn sharded(cluster: &Cluster) {
+    let router = Box::pin(Endpoint::connect(&cluster.admin_uri(), "cluster")).await.unwrap();
+    let command = doc! {"shardCollection": "shop.reviews", "key": {"product": 1}};
+    router.run("admin", command).await.unwrap();
+    let reviews = router.client().database("shop").collection("reviews");
+    let review = |n: i32| doc! {"_id": n, "product": n, "user": n * 7 % 100};
+    reviews.insert_many((0..300).map(review)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plan_is_printed_and_what_is_in_the_way_is_the_exit_code() {
+    let (shards, set) = tokio::join!(
+        Box::pin(Cluster::start(ClusterSpec::sharded("plan-told", 2).with_auth())),
+        Box::pin(Cluster::start(ClusterSpec::replica_set("plan-set", 1))),
+    );
+    let (shards, set) = (shards.unwrap(), set.unwrap());
+    sharded(&shards).await;
+    let key = r#"{"user": 1}"#;
+
+    let free = plan(&shards.admin_uri(), &["--key", key]);
+    assert_eq!(code(&free), 0, "{free:?}");
+    let text = String::from_utf8(free.stdout).unwrap();
+    for part in [r#"{"product": 1} → {"user": 1}"#, "plan-told-s2", "server", "nothing was written"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+
+    assert!(!text.contains("warning"), "{text}");
+
+    // The application's user may neither move chunks nor block writes.
+    let bound = plan(&shards.uri(), &["--key", key, "--json"]);
+    assert_eq!(code(&bound), 4, "{bound:?}");
+    let printed = json(&bound.stdout);
+    assert_eq!(printed["findings"][0]["code"], "privileges");
+    assert_eq!(printed["size"]["documents"], 300);
+    assert_eq!(json(&bound.stderr)["error"]["code"], "obstacles");
+
+    for (uri, more, expected, what) in [
+        (shards.admin_uri(), vec!["--key", "{user: 1}"], 2, "cannot be read"),
+        (shards.admin_uri(), vec![], 2, "sharded by"),
+        (shards.admin_uri(), vec!["--add-shard", "none"], 4, "no shard none"),
+        (set.uri(), vec!["--key", key], 4, "is a replica set"),
+    ] {
+        let refused = plan(&uri, &[&more[..], &["--json"]].concat());
+        assert_eq!((code(&refused), refused.stdout.is_empty()), (expected, true), "{refused:?}");
+        let message = json(&refused.stderr)["error"]["message"].as_str().unwrap().to_owned();
+        assert!(message.contains(what), "{message}");
+    }
+}

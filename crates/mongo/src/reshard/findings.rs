@@ -1,0 +1,54 @@
+//! What is in the way, or should be known first, each with what to do about it.
+//!
+//! A check never writes, and never reads a large collection in another way than asked for: what
+//! would cost too much is said to be unchecked. A check that cannot be made is a warning, so that a
+//! missing privilege does not look like a clean bill of health.
+
+mod cluster;
+mod definition;
+mod documents;
+mod privileges;
+mod shards;
+
+pub(super) use cluster::of_cluster;
+pub(super) use definition::of_definition;
+pub(super) use documents::{Wanted, of_documents};
+pub(super) use privileges::of_privileges;
+pub(super) use shards::{across, of_shards};
+
+use super::plan::{Finding, Flow, Flowing, Request, Weight};
+
+fn obstacle(code: &str, what: impl Into<String>, help: impl Into<String>) -> Finding {
+    finding(Weight::Obstacle, code, what.into(), help.into())
+}
+
+fn warning(code: &str, what: impl Into<String>, help: impl Into<String>) -> Finding {
+    finding(Weight::Warning, code, what.into(), help.into())
+}
+
+fn finding(weight: Weight, code: &str, what: String, help: String) -> Finding {
+    Finding { weight, code: code.to_owned(), what, help }
+}
+
+/// Whether there are fewer connections than pairs of shards with something to move.
+pub(super) fn of_sockets(request: &Request, flows: &[Flow]) -> Option<Finding> {
+    let is_bound = matches!(request.flowing, Flowing::Wfs | Flowing::Orchestra);
+    (is_bound && request.sockets > 0 && flows.len() > request.sockets as usize).then(|| {
+        warning(
+            "few_sockets",
+            format!(
+                "{} connections were asked for, but {} pairs of shards have something to move, and \
+                 each gets one",
+                request.sockets,
+                flows.len()
+            ),
+            "ask for more with --sockets, or accept it",
+        )
+    })
+}
+
+/// Obstacles first, otherwise as they were found.
+pub(super) fn sorted(mut findings: Vec<Finding>) -> Vec<Finding> {
+    findings.sort_by_key(|finding| finding.weight == Weight::Warning);
+    findings
+}

@@ -1,0 +1,139 @@
+//! What the collection's definition and its servers' version allow.
+
+use bson::Document;
+
+use crate::endpoint::Endpoint;
+use crate::namespace::Namespace;
+
+use super::{Finding, obstacle, warning};
+use crate::reshard::key::Key;
+use crate::reshard::survey::Survey;
+
+/// Below it change streams do not tell of documents as they were, nor can writes be blocked.
+const VERSION_MIN: [i32; 3] = [6, 0, 0];
+
+/// Looks at what was surveyed.
+pub(in crate::reshard) fn of_definition(
+    router: &Endpoint,
+    ns: &Namespace,
+    survey: &Survey,
+    key: &Key,
+) -> Vec<Finding> {
+    let mut found = Vec::new();
+    found.extend(version(router.version()));
+    found.extend(sharded(survey, ns, key));
+    let indexes = survey.definition.indexes.iter();
+    found.extend(indexes.filter_map(|index| unique(index, key)));
+    found.extend(collation(survey, key));
+    found
+}
+
+fn version(version: [i32; 3]) -> Option<Finding> {
+    let [major, minor, patch] = version;
+    (version < VERSION_MIN).then(|| {
+        obstacle(
+            "version",
+            format!("the cluster is MongoDB {major}.{minor}.{patch}"),
+            "upgrade it to 6.0 or newer: older servers cannot block writes for the cut-over",
+        )
+    })
+}
+
+fn sharded(survey: &Survey, ns: &Namespace, key: &Key) -> Option<Finding> {
+    let Some(entry) = &survey.entry else {
+        return Some(obstacle(
+            "not_sharded",
+            format!("{ns} is not sharded"),
+            format!(
+                "shard it: sh.shardCollection(\"{ns}\", {}), after creating an index that begins \
+                 with that key",
+                key.text()
+            ),
+        ));
+    };
+    entry.contains_key("reshardingFields").then(|| {
+        obstacle(
+            "resharding",
+            format!("the server is resharding {ns} now"),
+            "wait for its end, or end it with sh.abortReshardCollection()",
+        )
+    })
+}
+
+/// A unique index holds on each shard only. It holds everywhere if equal documents are on one
+/// shard, which they are if it begins with the shard key; and an index of `_id` is no worse off
+/// than the one that every collection has.
+fn unique(index: &Document, key: &Key) -> Option<Finding> {
+    let name = index.get_str("name").unwrap_or("an index");
+    if name == "_id_" || !index.get_bool("unique").unwrap_or(false) {
+        return None;
+    }
+    let fields = index.get_document("key").cloned().unwrap_or_default();
+    let fields: Vec<&str> = fields.keys().map(String::as_str).collect();
+    let wanted: Vec<&str> = key.fields().collect();
+    if fields.first() == Some(&"_id") || fields.starts_with(&wanted) {
+        return None;
+    }
+    Some(obstacle(
+        "unique_index",
+        format!(
+            "the unique index {name} on ({}) does not begin with the new key {}: equal values \
+             could be on different shards, and no server would notice",
+            fields.join(", "),
+            key.text()
+        ),
+        format!(
+            "drop the index, make it an ordinary one, or choose a key that it begins with, such \
+             as {{\"{}\": 1}}",
+            fields.first().unwrap_or(&"_id")
+        ),
+    ))
+}
+
+fn collation(survey: &Survey, key: &Key) -> Option<Finding> {
+    let collation = survey.definition.options.get_document("collation").ok()?;
+    if !survey.definition.is_collated() {
+        return None;
+    }
+    let locale = collation.get_str("locale").unwrap_or("?");
+    Some(warning(
+        "collation",
+        format!(
+            "strings of the collection compare by the collation {locale}, but chunks are always \
+             cut by simple comparison"
+        ),
+        format!(
+            "nothing, as the shadow gets an index of {} with the simple collation; queries by the \
+             new key reach one shard only if they ask for {{locale: \"simple\"}}",
+            key.text()
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::doc;
+
+    fn is_kept(index: &Document, key: &str) -> bool {
+        unique(index, &Key::parse(key).unwrap()).is_none()
+    }
+
+    #[test]
+    fn a_unique_index_is_kept_if_it_begins_with_the_key() {
+        let index = doc! {"name": "i", "unique": true, "key": {"a": -1, "b": 1}};
+        assert!(is_kept(&index, r#"{"a": 1}"#));
+        assert!(is_kept(&index, r#"{"a": 1, "b": 1}"#));
+        assert!(is_kept(&index, r#"{"a": "hashed"}"#));
+        assert!(!is_kept(&index, r#"{"b": 1}"#));
+        assert!(!is_kept(&index, r#"{"a": 1, "c": 1}"#));
+        assert!(is_kept(&doc! {"name": "i", "key": {"z": 1}}, r#"{"b": 1}"#));
+        assert!(is_kept(&doc! {"name": "_id_", "key": {"_id": 1}}, r#"{"b": 1}"#));
+    }
+
+    #[test]
+    fn servers_older_than_6_are_in_the_way() {
+        assert!(version([5, 0, 30]).is_some());
+        assert!(version([6, 0, 0]).is_none());
+    }
+}

@@ -1,0 +1,102 @@
+//! What the documents that were looked at say about the new key.
+
+use super::{Finding, obstacle, warning};
+use crate::error::Result;
+use crate::reshard::key::{Key, text_of};
+use crate::reshard::sample::Sample;
+use crate::reshard::weigh::Weighed;
+
+/// So many documents must share a value before a sample is believed about its weight.
+const ALIKE_MIN: u64 = 5;
+
+/// What placement is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::reshard) struct Wanted {
+    /// How many chunks.
+    pub(in crate::reshard) chunks: usize,
+    /// How many shards may hold any.
+    pub(in crate::reshard) open: usize,
+    /// How large a chunk may become, in bytes.
+    pub(in crate::reshard) chunk_bytes: u64,
+}
+
+/// Looks at what was drawn and weighed.
+pub(in crate::reshard) fn of_documents(
+    sample: &Sample,
+    weighed: &Weighed,
+    key: &Key,
+    wanted: Wanted,
+) -> Result<Vec<Finding>> {
+    let mut found = Vec::new();
+    found.extend(arrays(sample, key));
+    found.extend(missing(sample, key));
+    found.extend(jumbo(sample, weighed, wanted.chunk_bytes)?);
+    found.extend(coarse(weighed, key, wanted));
+    Ok(found)
+}
+
+fn arrays(sample: &Sample, key: &Key) -> Option<Finding> {
+    (sample.arrays > 0).then(|| {
+        obstacle(
+            "array",
+            format!(
+                "{} of {} documents looked at hold an array in a field of {}, which no shard key \
+                 may",
+                sample.arrays,
+                sample.documents.len(),
+                key.text()
+            ),
+            "choose a field that never holds an array, or change those documents: find them with \
+             {field: {$type: \"array\"}}",
+        )
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share to read")]
+fn missing(sample: &Sample, key: &Key) -> Option<Finding> {
+    (sample.missing > 0).then(|| {
+        let share = 100.0 * sample.missing as f64 / sample.documents.len().max(1) as f64;
+        warning(
+            "missing_fields",
+            format!(
+                "{share:.2} % of the documents lack a field of {}; there they count as null and \
+                 lie together",
+                key.text()
+            ),
+            "nothing, if they are few; otherwise give them a value first, or choose another key",
+        )
+    })
+}
+
+fn jumbo(sample: &Sample, weighed: &Weighed, chunk_bytes: u64) -> Result<Option<Finding>> {
+    let Some((value, bytes, alike)) = &weighed.heaviest else { return Ok(None) };
+    if *bytes <= chunk_bytes || (!sample.is_whole && *alike < ALIKE_MIN) {
+        return Ok(None);
+    }
+    let about = if sample.is_whole { "" } else { "about " };
+    Ok(Some(warning(
+        "jumbo",
+        format!(
+            "{about}{bytes} bytes share the key value {}, more than the {chunk_bytes} of a chunk: \
+             it can never be split",
+            text_of(value)?
+        ),
+        "add a field to the key that tells them apart, such as _id as the last one",
+    )))
+}
+
+fn coarse(weighed: &Weighed, key: &Key, wanted: Wanted) -> Option<Finding> {
+    let chunks = weighed.rows.len();
+    let is_coarse = chunks < wanted.chunks.min(wanted.open) && weighed.total().documents > 0;
+    is_coarse.then(|| {
+        warning(
+            "few_values",
+            format!(
+                "{} has too few values for a chunk on each of {} shards: number of chunks {chunks}",
+                key.text(),
+                wanted.open
+            ),
+            "add a field to the key that has more values, such as _id as the last one",
+        )
+    })
+}

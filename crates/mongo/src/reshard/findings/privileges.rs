@@ -1,0 +1,128 @@
+//! What the user may do, against what the change will need.
+
+use bson::{Bson, Document, doc};
+
+use super::{Finding, obstacle, warning};
+use crate::endpoint::Endpoint;
+use crate::error::Result;
+use crate::namespace::Namespace;
+
+/// On the collection and on its shadow.
+const NEEDED: [&str; 11] = [
+    "changeStream",
+    "collMod",
+    "createCollection",
+    "createIndex",
+    "dropCollection",
+    "enableSharding",
+    "find",
+    "insert",
+    "moveChunk",
+    "remove",
+    "update",
+];
+/// On the cluster, to block writes for the cut-over and to write past the block.
+const BLOCKING: [&str; 2] = ["bypassWriteBlockingMode", "setUserWriteBlockMode"];
+
+/// Asks what the user may do. Without authorisation everybody may do everything.
+pub(in crate::reshard) async fn of_privileges(
+    router: &Endpoint,
+    ns: &Namespace,
+) -> Result<Vec<Finding>> {
+    let status = router.run("admin", doc! {"connectionStatus": 1, "showPrivileges": true}).await?;
+    Ok(missing(&status, ns))
+}
+
+fn missing(status: &Document, ns: &Namespace) -> Vec<Finding> {
+    let empty = Document::new();
+    let info = status.get_document("authInfo").unwrap_or(&empty);
+    let list = |field| info.get_array(field).map(Vec::as_slice).unwrap_or_default();
+    if list("authenticatedUsers").is_empty() {
+        return Vec::new();
+    }
+    let held: Vec<&Document> =
+        list("authenticatedUserPrivileges").iter().filter_map(Bson::as_document).collect();
+    let on_database = |resource: &Document| {
+        let is = |field, wanted: &str| resource.get_str(field).is_ok_and(|found| found == wanted);
+        is_any(resource) || (is("collection", "") && (is("db", "") || is("db", &ns.db)))
+    };
+    let on_cluster =
+        |resource: &Document| is_any(resource) || resource.get_bool("cluster").unwrap_or(false);
+    let mut found = Vec::new();
+    let needed = lacking(&held, &NEEDED, on_database);
+    if !needed.is_empty() {
+        found.push(obstacle(
+            "privileges",
+            format!("the user may not {} on the database {}", needed.join(", "), ns.db),
+            format!(
+                "grant the roles readWrite and dbAdmin on {} and clusterManager on admin, or name \
+                 another user",
+                ns.db
+            ),
+        ));
+    }
+    let blocking = lacking(&held, &BLOCKING, on_cluster);
+    if !blocking.is_empty() {
+        found.push(warning(
+            "privileges_block",
+            format!("the user may not {} on the cluster", blocking.join(", ")),
+            "grant these actions (the role restore or root has them) if writes are to be blocked \
+             by setUserWriteBlockMode",
+        ));
+    }
+    found
+}
+
+/// The actions that no privilege on what `covers` says grants.
+fn lacking<'a>(
+    held: &[&Document],
+    actions: &[&'a str],
+    covers: impl Fn(&Document) -> bool,
+) -> Vec<&'a str> {
+    let granted: Vec<&str> = { held.iter() }
+        .filter(|privilege| privilege.get_document("resource").is_ok_and(&covers))
+        .filter_map(|privilege| privilege.get_array("actions").ok())
+        .flat_map(|actions| actions.iter().filter_map(Bson::as_str))
+        .collect();
+    let lacks = |action: &&str| !granted.contains(action) && !granted.contains(&"anyAction");
+    actions.iter().copied().filter(lacks).collect()
+}
+
+fn is_any(resource: &Document) -> bool {
+    resource.get_bool("anyResource").unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn codes(privileges: &[Document]) -> Vec<String> {
+        let status = doc! {"authInfo": {
+            "authenticatedUsers": [{"user": "u", "db": "admin"}],
+            "authenticatedUserPrivileges": privileges,
+        }};
+        missing(&status, &Namespace::new("shop", "c")).into_iter().map(|f| f.code).collect()
+    }
+
+    #[test]
+    fn each_action_counts_on_what_it_is_granted() {
+        let all = |db: &str, coll: &str| {
+            doc! {"resource": {"db": db, "collection": coll}, "actions": NEEDED.to_vec()}
+        };
+        let block = doc! {"resource": {"cluster": true}, "actions": BLOCKING.to_vec()};
+        assert_eq!(codes(&[all("shop", ""), block.clone()]), [""; 0]);
+        assert_eq!(codes(&[all("", ""), block.clone()]), [""; 0]);
+        assert_eq!(codes(&[all("other", ""), block.clone()]), ["privileges"]);
+        // The shadow is another collection.
+        assert_eq!(codes(&[all("shop", "c"), block]), ["privileges"]);
+        assert_eq!(codes(&[all("shop", "")]), ["privileges_block"]);
+        let any = doc! {"resource": {"anyResource": true}, "actions": ["anyAction"]};
+        assert_eq!(codes(&[any]), [""; 0]);
+    }
+
+    #[test]
+    fn without_authorisation_everybody_may_do_everything() {
+        let status = doc! {"authInfo": {"authenticatedUsers": []}};
+        assert!(missing(&status, &Namespace::new("shop", "c")).is_empty());
+    }
+}

@@ -1,0 +1,190 @@
+//! What the shards say of themselves: room, oplogs, index builds, chunks on their way.
+
+use super::{Finding, obstacle, warning};
+use crate::namespace::Namespace;
+use crate::reshard::members::Readers;
+use crate::reshard::reach::Reached;
+use crate::reshard::survey::Shard;
+
+/// An oplog should reach so many times as far back as the change takes.
+const OPLOG_TIMES: f64 = 3.0;
+
+/// Looks at what each shard said, and how long the change takes and what room it needs there.
+pub(in crate::reshard) fn of_shards(
+    ns: &Namespace,
+    shards: &[Shard],
+    reached: &[Result<Reached, String>],
+    predicted_s: f64,
+    space_bytes: &[u64],
+) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for ((shard, reached), needed) in shards.iter().zip(reached).zip(space_bytes) {
+        match reached {
+            Err(cause) => found.push(unreached(shard, cause)),
+            Ok(reached) => {
+                found.extend(oplog(shard, reached, predicted_s));
+                found.extend(disk(shard, reached, *needed));
+                found.extend(building(ns, shard, reached));
+                found.extend(migration(ns, shard, reached));
+            }
+        }
+    }
+    found
+}
+
+/// What crosses between data centres whoever is read from.
+pub(in crate::reshard) fn across(shards: &[Shard], readers: &Readers) -> Option<Finding> {
+    let name = |shard: usize| shards.get(shard).map_or("?", |shard| shard.name.as_str());
+    let flow = |(from, to, bytes): &(usize, usize, u64)| {
+        format!("{bytes} from {} to {}", name(*from), name(*to))
+    };
+    let flows: Vec<String> = readers.crossing.iter().map(flow).collect();
+    (!flows.is_empty()).then(|| {
+        let bytes: u64 = readers.crossing.iter().map(|(_, _, bytes)| bytes).sum();
+        warning(
+            "data_centres",
+            format!("{bytes} bytes cross between data centres: {}", flows.join(", ")),
+            "add a secondary of the sending shard in the receiving one's data centre, or accept it",
+        )
+    })
+}
+
+fn unreached(shard: &Shard, cause: &str) -> Finding {
+    let Shard { name, host, .. } = shard;
+    warning(
+        "unreached",
+        format!(
+            "shard {name} ({host}) cannot be asked directly, so its latency, oplog and disk are \
+             not known: {cause}"
+        ),
+        "check the network, or that the shard knows the user; or look at its oplog's window and \
+         its disk yourself",
+    )
+}
+
+#[expect(clippy::cast_precision_loss, reason = "seconds")]
+fn oplog(shard: &Shard, reached: &Reached, predicted_s: f64) -> Option<Finding> {
+    let name = &shard.name;
+    let Some(window_s) = reached.oplog_s else {
+        return Some(warning(
+            "oplog_unknown",
+            format!("how far back the oplog of shard {name} reaches cannot be read"),
+            "give the user read on the database local, or look yourself \
+             (rs.printReplicationInfo())",
+        ));
+    };
+    let what = format!(
+        "the oplog of shard {name} reaches back {window_s} s, and the change takes about \
+         {predicted_s:.0} s"
+    );
+    let help = "make the oplog larger on every member (replSetResizeOplog), or wait for a quieter \
+                time";
+    if (window_s as f64) < predicted_s {
+        return Some(obstacle("oplog", what, help));
+    }
+    ((window_s as f64) < predicted_s * OPLOG_TIMES).then(|| warning("oplog", what, help))
+}
+
+fn disk(shard: &Shard, reached: &Reached, needed: u64) -> Option<Finding> {
+    let Some(free) = reached.free_bytes else {
+        return Some(warning(
+            "disk_unknown",
+            format!("how much room shard {} has cannot be asked", shard.name),
+            format!("see to it that {needed} bytes are free there"),
+        ));
+    };
+    (u128::from(free) * 10 < u128::from(needed) * 12).then(|| {
+        warning(
+            "disk",
+            format!(
+                "shard {} has {free} bytes free, and the new collection takes up to {needed} there \
+                 before the old one is dropped",
+                shard.name
+            ),
+            "make room first, or give the shard less (--drain-shard gives it nothing)",
+        )
+    })
+}
+
+fn building(ns: &Namespace, shard: &Shard, reached: &Reached) -> Option<Finding> {
+    (!reached.building.is_empty()).then(|| {
+        obstacle(
+            "index_build",
+            format!(
+                "shard {} is building {} on {ns}, and a collection that is being indexed cannot \
+                 be replaced",
+                shard.name,
+                reached.building.join(", ")
+            ),
+            "wait for its end, or end it with dropIndexes",
+        )
+    })
+}
+
+fn migration(ns: &Namespace, shard: &Shard, reached: &Reached) -> Option<Finding> {
+    (!reached.giving_to.is_empty()).then(|| {
+        warning(
+            "migration",
+            format!(
+                "shard {} is giving a chunk of {ns} to {}: what lies where is changing",
+                shard.name,
+                reached.giving_to.join(", ")
+            ),
+            format!("wait for its end, or say sh.disableBalancing(\"{ns}\"), and plan again"),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collection::Size;
+    use crate::reshard::plan::Weight;
+
+    fn found(reached: Result<Reached, String>, predicted_s: f64) -> Vec<(Weight, String)> {
+        let shard = Shard {
+            name: "s".into(),
+            host: "s/h:1".into(),
+            is_draining: false,
+            stored: Size::default(),
+            orphans: 0,
+            index_bytes: 0,
+        };
+        let ns = Namespace::new("a", "b");
+        let found = of_shards(&ns, &[shard], &[reached], predicted_s, &[1_000]);
+        found.into_iter().map(|finding| (finding.weight, finding.code)).collect()
+    }
+
+    fn shard() -> Reached {
+        Reached {
+            latency_us: 100,
+            oplog_s: Some(3_600),
+            free_bytes: Some(1_200),
+            building: Vec::new(),
+            giving_to: Vec::new(),
+            members: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_suffices_is_no_finding() {
+        assert_eq!(found(Ok(shard()), 1_200.0), []);
+    }
+
+    #[test]
+    fn an_oplog_that_is_too_short_is_in_the_way() {
+        assert_eq!(found(Ok(shard()), 3_601.0), [(Weight::Obstacle, "oplog".into())]);
+        assert_eq!(found(Ok(shard()), 1_201.0), [(Weight::Warning, "oplog".into())]);
+    }
+
+    #[test]
+    fn a_disk_with_too_little_room_is_told() {
+        let full = Reached { free_bytes: Some(1_199), ..shard() };
+        assert_eq!(found(Ok(full), 1.0), [(Weight::Warning, "disk".into())]);
+    }
+
+    #[test]
+    fn a_shard_that_does_not_answer_is_told() {
+        assert_eq!(found(Err("no".into()), 1.0), [(Weight::Warning, "unreached".into())]);
+    }
+}

@@ -1,0 +1,168 @@
+//! What a change of a collection's shape will do, computed before it does anything.
+
+use serde::{Deserialize, Serialize};
+
+use crate::collection::Size;
+use crate::namespace::Namespace;
+
+/// By what new chunks are given to shards (Morphus, §3; [`imago_plan::placement`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placing {
+    /// The least movement with equal numbers of chunks on the shards.
+    Balanced,
+    /// The least movement of all, however full a shard becomes.
+    Greedy,
+    /// By chance, for comparison.
+    Random,
+}
+
+/// By what sockets are given to flows (Morphus, §4.1; [`imago_plan::flow`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Flowing {
+    /// By amount and latency.
+    Wfs,
+    /// By amount.
+    Orchestra,
+    /// One for each new chunk and shard that has something of it.
+    ChunkBased,
+    /// One for each pair of shards.
+    Fixed,
+}
+
+/// What is wanted.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The collection.
+    pub ns: Namespace,
+    /// The new shard key, as extended JSON; the same as before when absent.
+    pub key: Option<String>,
+    /// How many chunks there shall be; by their size when absent.
+    pub chunks: Option<usize>,
+    /// How large chunks shall be, in bytes; the cluster's setting when absent.
+    pub chunk_bytes: Option<u64>,
+    /// Shards that get a share though nothing of the collection is on them. Every shard of the
+    /// cluster gets one unless it is drained; naming one here is a check that it exists.
+    pub add_shards: Vec<String>,
+    /// Shards that get nothing.
+    pub drain_shards: Vec<String>,
+    /// By what chunks are placed.
+    pub placing: Placing,
+    /// By what flows get sockets.
+    pub flowing: Flowing,
+    /// How many sockets there are in all; 0 for two for each pair of shards with something to move.
+    pub sockets: u32,
+    /// How many documents are looked at to weigh the chunks; all when there are fewer.
+    pub sample: u64,
+}
+
+/// One new chunk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chunk {
+    /// Its least key, as extended JSON; nothing for the first chunk, which is open.
+    pub min: Option<String>,
+    /// What it will hold, as far as the sample tells.
+    pub size: Size,
+    /// How many bytes of it are on each shard now, in the order of [`Plan::shards`].
+    pub bytes_on: Vec<u64>,
+    /// The index of the shard that it goes to.
+    pub shard: usize,
+}
+
+/// What moves from one shard to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flow {
+    /// The index of the shard that has it.
+    pub from: usize,
+    /// The index of the shard that gets it.
+    pub to: usize,
+    /// How much it is, as far as the sample tells.
+    pub size: Size,
+    /// The connections that carry it.
+    pub sockets: usize,
+}
+
+/// What one way of placing the chunks would do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Compared {
+    /// Which one: `balanced`, `greedy`, `random`, or `server` for what the server's own
+    /// `reshardCollection` does.
+    pub placing: String,
+    /// What moves between shards.
+    pub moved: Size,
+    /// How much more the fullest shard holds afterwards than its share; 1 is even.
+    pub imbalance: f64,
+}
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Weight {
+    /// It cannot be done.
+    Obstacle,
+    /// It can be done, and somebody should know first.
+    Warning,
+}
+
+/// Something that was found before anything is done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// How much it matters.
+    pub weight: Weight,
+    /// A word for programs, such as `unique_index`.
+    pub code: String,
+    /// What was found.
+    pub what: String,
+    /// What to do about it.
+    pub help: String,
+}
+
+/// What a change of a collection's shape will do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The collection.
+    pub ns: Namespace,
+    /// Its shard key now, as extended JSON.
+    pub old_key: String,
+    /// Its shard key afterwards, as extended JSON.
+    pub key: String,
+    /// The shards, by name.
+    pub shards: Vec<String>,
+    /// What the collection holds.
+    pub size: Size,
+    /// The new chunks in the order of their keys.
+    pub chunks: Vec<Chunk>,
+    /// By what they were placed.
+    pub placing: Placing,
+    /// By what sockets were given to flows.
+    pub flowing: Flowing,
+    /// What moves between which shards.
+    pub flows: Vec<Flow>,
+    /// What moves in all.
+    pub moved: Size,
+    /// How much more the fullest shard holds than its share: now, of all shards, and afterwards, of
+    /// those that are not drained; 1 is even.
+    pub imbalance: (f64, f64),
+    /// This placement and others.
+    pub compared: Vec<Compared>,
+    /// How many documents the weights rest on.
+    pub sampled: u64,
+    /// How long copying will take, in seconds, if the shards take what such servers usually do.
+    pub predicted_s: f64,
+    /// What the shadow needs on each shard until the old collection is dropped, in bytes.
+    pub space_bytes: Vec<u64>,
+    /// The member of each shard that the bulk is best read from, as `host:port`; nothing where its
+    /// members are not known.
+    #[serde(default)]
+    pub members: Vec<Option<String>>,
+    /// Everything that was found, obstacles first.
+    pub findings: Vec<Finding>,
+}
+
+impl Plan {
+    /// What makes it impossible.
+    pub fn obstacles(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| finding.weight == Weight::Obstacle)
+    }
+}

@@ -1,0 +1,190 @@
+//! Making a plan: look, draw, weigh, place, give connections, look for what is in the way.
+//!
+//! Invariant: nothing is written, at no server and in no state.
+
+use imago_plan::flow::Latencies;
+
+use crate::collection::Handle;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
+
+use super::choose::Choice;
+use super::findings::{self, Wanted};
+use super::key::{Key, text_of};
+use super::members;
+use super::plan::{Chunk, Placing, Plan, Request};
+use super::predict::{seconds, space_bytes};
+use super::reach::{Reached, reach};
+use super::sample::draw;
+use super::survey::{Shard, Survey, survey};
+use super::weigh::{Weighed, holdings, sum, weigh};
+
+/// More chunks than this are not made unless they are asked for by number.
+const CHUNKS_MAX: u64 = 10_000;
+/// So many are the least for each shard, so that the balancer has something to move.
+const CHUNKS_PER_SHARD: u64 = 2;
+
+/// Computes what a change of a collection's shape will do.
+///
+/// # Errors
+/// Usage, for a request that makes no sense; precondition, for a collection or shard that is not
+/// there, or cannot be planned for; a server's error. Whatever else is in the way is one of the
+/// plan's findings.
+pub async fn plan(cluster: &Endpoint, request: &Request) -> Result<Plan> {
+    let typed = request.key.as_deref().map(Key::parse).transpose()?;
+    let of = Handle::new(cluster.clone(), request.ns.clone());
+    let survey = Box::pin(survey(&of)).await?;
+    let (old, new) = keys(&survey, typed, request)?;
+    let open = open(&survey.shards, request)?;
+    let sample = Box::pin(draw(&of, &survey, &old, &new, request.sample)).await?;
+    let held = holdings(&sample, &survey.shards);
+    let size = sum(held.iter().copied());
+    let wanted = wanted(request, &survey, &open, size.bytes);
+    let weighed = weigh(&sample, &held, wanted.chunks);
+    let choice = Choice::new(&weighed.rows, &open)?;
+    let chosen = choice.place(request.placing)?;
+    let reached = reach(cluster, &survey.shards, &request.ns).await;
+    let flows =
+        choice.flows(&chosen.server_of, request.flowing, request.sockets, &latencies(&reached));
+    let readers = members::choose(&reached, &chosen.bytes);
+    let mut compared = Vec::new();
+    for placing in [Placing::Balanced, Placing::Greedy, Placing::Random] {
+        compared.push(Choice::compare(placing, &choice.place(placing)?));
+    }
+    // The server reshards by another key only.
+    if old != new {
+        compared.push(choice.server());
+    }
+    let predicted_s = seconds(size, weighed.rows.len());
+    let index_bytes = survey.shards.iter().map(|shard| shard.index_bytes).sum();
+    let space_bytes = space_bytes(&chosen.after, size, index_bytes);
+    let mut found = findings::of_definition(cluster, &request.ns, &survey, &new);
+    found.extend(findings::of_documents(&sample, &weighed, &new, wanted)?);
+    found.extend(findings::of_privileges(cluster, &request.ns).await?);
+    found.extend(findings::of_cluster(&of, &survey, &old).await?);
+    found.extend(findings::of_shards(
+        &request.ns,
+        &survey.shards,
+        &reached,
+        predicted_s,
+        &space_bytes,
+    ));
+    found.extend(findings::across(&survey.shards, &readers));
+    found.extend(findings::of_sockets(request, &flows));
+    Ok(Plan {
+        ns: request.ns.clone(),
+        old_key: old.text(),
+        key: new.text(),
+        shards: survey.shards.into_iter().map(|shard| shard.name).collect(),
+        size: weighed.total(),
+        chunks: chunks(&weighed, &chosen.server_of)?,
+        placing: request.placing,
+        flowing: request.flowing,
+        flows,
+        moved: chosen.moved,
+        imbalance: chosen.imbalance,
+        compared,
+        sampled: sample.documents.len() as u64,
+        predicted_s,
+        space_bytes,
+        members: readers.hosts,
+        findings: findings::sorted(found),
+    })
+}
+
+/// The key now and afterwards. A collection that is not sharded is one chunk of all keys: any key
+/// will do as its old one.
+fn keys(survey: &Survey, typed: Option<Key>, request: &Request) -> Result<(Key, Key)> {
+    let pattern = survey.entry.as_ref().and_then(|entry| entry.get_document("key").ok());
+    let old = Key { pattern: pattern.cloned().unwrap_or_default() };
+    let changes_shape = request.chunks.is_some()
+        || request.chunk_bytes.is_some()
+        || !request.add_shards.is_empty()
+        || !request.drain_shards.is_empty();
+    let is_same = typed.as_ref().is_none_or(|new| new.is_same(&old.pattern));
+    if is_same && !changes_shape && pattern.is_some() {
+        return Err(Error::usage(
+            format!("{} is sharded by {} already", request.ns, old.text()),
+            "name another key with --key, or another shape with --chunks, --chunk-size-mb, \
+             --add-shard or --drain-shard",
+        ));
+    }
+    match typed.filter(|_| !is_same).or_else(|| pattern.map(|_| old.clone())) {
+        Some(new) => Ok((old, new)),
+        None => Err(Error::precondition(
+            format!("{} is not sharded, so it has no key to keep", request.ns),
+            "shard it with sh.shardCollection(), or name a key with --key to see what it would do",
+        )),
+    }
+}
+
+/// Which shards may hold chunks.
+fn open(shards: &[Shard], request: &Request) -> Result<Vec<bool>> {
+    let known = |name: &String| shards.iter().any(|shard| shard.name == *name);
+    let named = request.add_shards.iter().chain(&request.drain_shards);
+    if let Some(unknown) = { named }.find(|name| !known(name)) {
+        let names: Vec<&str> = shards.iter().map(|shard| shard.name.as_str()).collect();
+        return Err(Error::precondition(
+            format!("the cluster has no shard {unknown}"),
+            format!("it has {}; a new one is first added with sh.addShard()", names.join(", ")),
+        ));
+    }
+    if let Some(both) = request.add_shards.iter().find(|name| request.drain_shards.contains(name)) {
+        return Err(Error::usage(
+            format!("shard {both} cannot be added and drained at once"),
+            "name it once, with --add-shard or with --drain-shard",
+        ));
+    }
+    let leaving = |shard: &&Shard| shard.is_draining && request.add_shards.contains(&shard.name);
+    if let Some(shard) = shards.iter().find(leaving) {
+        return Err(Error::precondition(
+            format!("the cluster is emptying shard {}", shard.name),
+            "leave it out of --add-shard, or take removeShard back by adding the shard again",
+        ));
+    }
+    let is_open = |shard: &Shard| !shard.is_draining && !request.drain_shards.contains(&shard.name);
+    let open: Vec<bool> = shards.iter().map(is_open).collect();
+    if !open.contains(&true) {
+        return Err(Error::usage(
+            "every shard is to be drained, and nothing is left to hold the collection",
+            "leave a shard out of --drain-shard",
+        ));
+    }
+    Ok(open)
+}
+
+fn wanted(request: &Request, survey: &Survey, open: &[bool], bytes: u64) -> Wanted {
+    let open = open.iter().filter(|open| **open).count();
+    let chunk_bytes = request.chunk_bytes.unwrap_or(survey.chunk_bytes).max(1);
+    let least = CHUNKS_PER_SHARD * open as u64;
+    let by_size = bytes.div_ceil(chunk_bytes).max(least).min(CHUNKS_MAX.max(least));
+    let chunks = request.chunks.unwrap_or(usize::try_from(by_size).unwrap_or(usize::MAX)).max(1);
+    Wanted { chunks, open, chunk_bytes }
+}
+
+/// Round trips below this differ by chance and by what else the machines do, in microseconds.
+const LATENCY_MIN_US: u32 = 500;
+
+/// Between two shards everything goes through Imago, so that its way is as long as both ways to
+/// Imago. Where one is not known, all are taken to be equal.
+fn latencies(reached: &[std::result::Result<Reached, String>]) -> Latencies {
+    let known = reached.iter().all(Result::is_ok);
+    let of = |shard: usize| match &reached[shard] {
+        Ok(reached) if known => reached.latency_us.max(LATENCY_MIN_US),
+        _ => LATENCY_MIN_US,
+    };
+    Latencies::new(reached.len(), |from, to| of(from).saturating_add(of(to)))
+}
+
+fn chunks(weighed: &Weighed, server_of: &[usize]) -> Result<Vec<Chunk>> {
+    let chunk = |(index, row): (usize, &Vec<crate::collection::Size>)| {
+        let min = index.checked_sub(1).map(|before| text_of(&weighed.cuts[before])).transpose()?;
+        Ok(Chunk {
+            min,
+            size: sum(row.iter().copied()),
+            bytes_on: row.iter().map(|size| size.bytes).collect(),
+            shard: server_of[index],
+        })
+    };
+    weighed.rows.iter().enumerate().map(chunk).collect()
+}

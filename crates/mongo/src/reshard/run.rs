@@ -1,0 +1,477 @@
+//! A change of a collection's shape as a job: prepare, execute, index, recover, verify, commit.
+//!
+//! All but the first and the last is a copy within one cluster ([`crate::copy`]), with its slices,
+//! checkpoints and helpers. The record's spec is that of the copy with the plan beside it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bson::{Bson, Document, doc};
+use imago_job::control::{Control, Stop};
+use imago_job::event::Body;
+use imago_job::id::JobId;
+use imago_job::journal::Journal;
+use imago_job::record::{Limits, Record};
+use imago_job::run::{Ending, Run, RunError};
+use serde::{Deserialize, Serialize};
+
+use super::commit::{self, Block, Committed, Fate, commit, ms};
+use super::plan::Plan;
+use super::{balance, fits, shadow};
+use crate::block;
+use crate::changes::AWAIT_MAX;
+use crate::collection::Handle;
+use crate::copy::{self, Clusters, Copying, Options, SLICE_BYTES, State, Until, patiently};
+use crate::cutover::{catch_up, check};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
+use crate::journal::MongoJournal;
+use crate::leases::WRITE_TIME_MAX;
+use crate::namespace::{Namespace, Selector};
+use crate::preflight;
+use crate::route::{Map, Route};
+use crate::verify::Mode;
+
+/// The kind of such a job's record.
+pub const KIND: &str = "reshard";
+
+/// What a job is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Spec {
+    /// The copy into the shadow.
+    #[serde(flatten)]
+    pub copy: preflight::Plan,
+    /// The change of shape.
+    pub reshard: Plan,
+    /// What the collection was like when the job was created.
+    pub known: Known,
+}
+
+/// What tells a collection from another one of its name, and what is to be restored.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Known {
+    /// Its UUID.
+    pub uuid: String,
+    /// Whether the balancer left it alone already.
+    pub was_off: bool,
+}
+
+impl Spec {
+    /// The spec in a job's record.
+    ///
+    /// # Errors
+    /// When the record is not one of a change of shape.
+    pub fn of(record: &Record) -> Result<Self> {
+        if record.kind != KIND {
+            return Err(Error::precondition(
+                format!("job {} is a {}, not a {KIND}", record.id, record.kind),
+                "`imago job list` shows what each job is",
+            ));
+        }
+        serde_json::from_value(record.spec.clone()).map_err(|e| Error::malformed("the plan", e))
+    }
+
+    /// The collection that the documents are copied to.
+    #[must_use]
+    pub fn shadow(&self) -> &Namespace {
+        &self.copy.collections[0].to
+    }
+}
+
+/// How a process works at a change of shape.
+#[derive(Clone, Debug)]
+pub struct How {
+    /// Slices that this process copies at the same time.
+    pub workers: usize,
+    /// The name of this process, for the job's record.
+    pub process: String,
+    /// Which documents are compared before the commit; none when absent.
+    pub verify: Option<Mode>,
+    /// How writes are kept from the collection at the commit.
+    pub block: Block,
+    /// The drain may take this long; then the block is lifted, and it is tried again.
+    pub block_max: Duration,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The job.
+    pub job: JobId,
+    /// From the block until it was lifted, in ms; absent when another process did it.
+    pub write_block_ms: Option<u64>,
+    /// The drain alone, in ms.
+    pub drain_ms: Option<u64>,
+    /// The rename alone, in ms.
+    pub rename_ms: Option<u64>,
+    /// Documents that were compared before the commit.
+    pub verified: u64,
+    /// Documents of the last changes that were compared under the block.
+    pub last_verified: Option<u64>,
+    /// From the start of this process's work to its end, in s.
+    pub seconds: f64,
+}
+
+/// The drain must not wait for a change that the block keeps from coming.
+const COMMIT_AWAIT_MAX: Duration = Duration::from_millis(20);
+/// How often a commit is tried whose drain misses its deadline.
+const COMMITS_MAX: usize = 5;
+
+/// Looks whether the cluster is one that a change of shape can be done on in this way.
+///
+/// # Errors
+/// A precondition that says why not.
+pub async fn check(cluster: &Endpoint, how: &How) -> Result<()> {
+    if !cluster.is_sharded() {
+        return Err(Error::precondition(
+            format!("{} is a replica set: it has no shards", cluster.redacted()),
+            "name a sharded cluster's router",
+        ));
+    }
+    match how.block {
+        Block::UserWrites => {
+            block::check(cluster).await?;
+            block::check_bypass(cluster).await
+        }
+        Block::None => Ok(()),
+    }
+}
+
+/// Keeps a planned job; nothing else is written.
+///
+/// # Errors
+/// The first of the plan's obstacles; when the cluster refuses.
+pub async fn create(cluster: &Endpoint, plan: &Plan, limits: Limits) -> Result<JobId> {
+    if let Some(obstacle) = plan.obstacles().next() {
+        return Err(Error::precondition(obstacle.what.clone(), obstacle.help.clone()));
+    }
+    fits::check(cluster, plan).await?;
+    let journal = MongoJournal::new(cluster.clone());
+    refuse_second(&journal, &plan.ns).await?;
+    let mut record = Record::new(KIND, serde_json::Value::Null, journal.now_ms().await?);
+    let to = shadow::name(&plan.ns, &record.id);
+    let Clusters { source, destination } = both(cluster);
+    let request = preflight::Request {
+        selectors: vec![Selector::One { from: plan.ns.clone(), to }],
+        filter: None,
+        into_existing: false,
+        shard_key: None,
+    };
+    let copy = Box::pin(preflight::plan(&source, &destination, &request)).await?;
+    let of = Handle::new(cluster.clone(), plan.ns.clone());
+    let uuid = commit::uuid_of(cluster, &of).await?.ok_or_else(|| fits::unsharded(&plan.ns))?;
+    let known = Known { uuid, was_off: balance::is_off(cluster, &plan.ns).await? };
+    let spec = Spec { copy, reshard: plan.clone(), known };
+    record.spec = serde_json::to_value(spec).map_err(|e| Error::malformed("the plan", e))?;
+    record.limits = limits;
+    let state = serde_json::to_value(copy::State::default());
+    record.checkpoint = state.map_err(|e| Error::malformed("the job's state", e))?;
+    journal.create(&record).await?;
+    Ok(record.id)
+}
+
+/// Two changes of one collection would take each other's flags and blocks for their own.
+async fn refuse_second(journal: &MongoJournal, ns: &Namespace) -> Result<()> {
+    for record in journal.list().await? {
+        if record.kind == KIND && !record.state.is_final() && Spec::of(&record)?.reshard.ns == *ns {
+            return Err(Error::precondition(
+                format!("job {} is changing the shape of {ns} already", record.id),
+                "`imago reshard resume` or `imago job cancel` it first",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// One cluster in both roles.
+#[must_use]
+pub fn both(cluster: &Endpoint) -> Clusters {
+    Clusters {
+        source: cluster.clone().in_role("source"),
+        destination: cluster.clone().in_role("destination"),
+    }
+}
+
+/// Works at a claimed job until the collection has its new shape, and says so in its record.
+///
+/// # Errors
+/// What ended it; the record says it too. A cancelled job leaves the collection as it was.
+pub async fn run(cluster: &Endpoint, run: Run, how: &How) -> Result<Outcome> {
+    let mut ended = Box::pin(work(cluster, &run, how)).await;
+    if let Err(Error::Stopped(Stop::Cancelled)) = &ended {
+        // The record as it is now: the one that was claimed knows nothing of what was done since.
+        let cleaned = async {
+            let journal = MongoJournal::new(cluster.clone());
+            clean_up(cluster, &journal.load(&run.record().id).await?).await
+        };
+        if let Err(error) = Box::pin(cleaned).await {
+            ended = Err(error);
+        }
+    }
+    let ending = match &ended {
+        Ok(_) => Ending::Done,
+        Err(Error::Stopped(stop)) => Ending::Stopped(stop.clone()),
+        Err(Error::Undecided { .. }) => Ending::Stopped(Stop::Interrupted),
+        Err(error) => Ending::Failed(error.to_string()),
+    };
+    run.end(ending).await?;
+    ended
+}
+
+/// Leaves the collection as it was before the job: no block, no shadow, the balancer as before.
+///
+/// # Errors
+/// When the rename has happened already; when the cluster refuses.
+pub async fn clean_up(cluster: &Endpoint, record: &Record) -> Result<()> {
+    let (spec, state) = (Spec::of(record)?, copy::state_of(record)?);
+    if state.hook_begun {
+        commit::quiet(cluster, &spec).await?;
+        match commit::fate(cluster, &spec).await {
+            Ok(Fate::Renamed) => {
+                return Err(Error::precondition(
+                    format!("{} has its new shape already", spec.reshard.ns),
+                    "`imago reshard resume` ends the job; `imago reshard run` with the old key goes \
+                     back",
+                ));
+            }
+            // Somebody else took the collection or the shadow away: there is less to clean up.
+            Ok(Fate::NotYet) | Err(Error::Precondition { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if state.is_blocked {
+        block::lift(cluster).await?;
+    }
+    shadow::remove(cluster, &spec.reshard, spec.shadow(), &record.id).await?;
+    balance::set_off(cluster, &spec.reshard.ns, spec.known.was_off).await
+}
+
+async fn work(cluster: &Endpoint, run: &Run, how: &How) -> Result<Outcome> {
+    let began = Instant::now();
+    let spec = Spec::of(run.record())?;
+    let control = run.control();
+    let mut state = copy::state_of(run.record())?;
+    if state.hook_begun {
+        let look = || async {
+            commit::quiet(cluster, &spec).await?;
+            commit::fate(cluster, &spec).await
+        };
+        // Whatever is asked of the job now: when the rename has happened, it is done.
+        match run.enter("commit").await {
+            Ok(()) | Err(RunError::Stopped(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let always = Control::default();
+        if patiently("look what became of the rename", &always, look).await? == Fate::Renamed {
+            if state.is_blocked {
+                block::lift(cluster).await?;
+                state.is_blocked = false;
+                copy::save_at_last(run, &state).await?;
+            }
+            return finish(cluster, run, &spec, began, 0, None).await;
+        }
+        state.hook_begun = false;
+        copy::save(run, &state).await?;
+    }
+    run.enter("prepare").await?;
+    let ns = &spec.reshard.ns;
+    let leave = || balance::set_off(cluster, ns, true);
+    patiently("keep the balancer from the collection", control, leave).await?;
+    let create = || shadow::create(cluster, &spec.reshard, spec.shadow(), &run.record().id);
+    patiently("create the shadow", control, create).await?;
+    let leave = || balance::set_off(cluster, spec.shadow(), true);
+    patiently("keep the balancer from the shadow", control, leave).await?;
+    let clusters = both(cluster);
+    let (verified, mut state) = Box::pin(fill(&clusters, run, how, state)).await?;
+    for attempt in 1..=COMMITS_MAX {
+        run.enter("commit").await?;
+        let mut copying = begin(&clusters, run, how, COMMIT_AWAIT_MAX, state).await?;
+        let done = async {
+            Box::pin(catch_up(&mut copying)).await?;
+            commit(run, &spec, &mut copying, cluster, how.block, how.block_max).await
+        };
+        match Box::pin(done).await {
+            Ok(Some(done)) => {
+                return finish(cluster, run, &spec, began, verified, Some(done)).await;
+            }
+            Ok(None) => {
+                run.reporter().warning(
+                    "drain_too_long",
+                    format!(
+                        "the last changes were not applied within {} ms: attempt {attempt} of \
+                         {COMMITS_MAX}",
+                        how.block_max.as_millis()
+                    ),
+                    "the block is lifted, and set again in a moment",
+                );
+                copying.lead.quiesce().await;
+                state = copying.state;
+                // A write that the deadline cut short may still be under way at the server.
+                control.sleep(WRITE_TIME_MAX).await?;
+            }
+            Err(error) => {
+                if !matches!(error, Error::Undecided { .. }) {
+                    copying.quiesce().await;
+                }
+                return Err(error);
+            }
+        }
+    }
+    Err(Error::precondition(
+        format!("{ns} could not be drained within {} ms", how.block_max.as_millis()),
+        "try at a quieter time, or with a larger --max-block-ms: `imago reshard resume`",
+    ))
+}
+
+async fn begin<'a>(
+    clusters: &'a Clusters,
+    run: &'a Run,
+    how: &How,
+    await_max: Duration,
+    state: State,
+) -> Result<Copying<'a>> {
+    let options = options(how, await_max, None);
+    Box::pin(Copying::begin_at(clusters, run, &options, state)).await
+}
+
+fn options(how: &How, await_max: Duration, route: Option<Arc<Route>>) -> Options {
+    Options {
+        route,
+        workers: how.workers,
+        until: Until::CaughtUp,
+        process: how.process.clone(),
+        await_max,
+        slice_bytes: SLICE_BYTES,
+    }
+}
+
+/// The way past the router, where there is one: nothing for jobs of another kind, for a hashed key,
+/// whose values only the servers compute, and where a shard cannot be reached as this user.
+///
+/// # Errors
+/// When the router does not answer.
+pub(crate) async fn route_of(record: &Record, cluster: &Endpoint) -> Result<Option<Arc<Route>>> {
+    if record.kind != KIND {
+        return Ok(None);
+    }
+    let spec = Spec::of(record)?;
+    let plan = &spec.reshard;
+    let of = Handle::new(cluster.clone(), plan.ns.clone());
+    let key = preflight::parse_document(&plan.key, "the shard key")?;
+    let old = of.shard_key().await?.unwrap_or_default();
+    let is_hashed = |key: &Document| key.values().any(|way| way.as_str() == Some("hashed"));
+    if is_hashed(&key) || is_hashed(&old) {
+        return Ok(None);
+    }
+    let listed = cluster.run("admin", doc! {"listShards": 1}).await?;
+    let listed: Vec<&Document> =
+        listed.get_array("shards").into_iter().flatten().filter_map(Bson::as_document).collect();
+    let mut shards = Vec::new();
+    for name in &plan.shards {
+        let entry = listed.iter().find(|entry| entry.get_str("_id").is_ok_and(|id| id == name));
+        let Some(host) = entry.and_then(|entry| entry.get_str("host").ok()) else {
+            return Ok(None);
+        };
+        match cluster.shard(host, REACH_MAX).await {
+            Ok(shard) => shards.push((name.clone(), shard)),
+            Err(error) => {
+                tracing::info!(%error, "the bulk goes through the router");
+                return Ok(None);
+            }
+        }
+    }
+    let mut chunks = Vec::new();
+    for chunk in &plan.chunks {
+        chunks.push((shadow::min_of(chunk.min.as_deref(), &key)?, chunk.shard));
+    }
+    let sockets = |from, to| {
+        let flow = plan.flows.iter().find(|flow| (flow.from, flow.to) == (from, to));
+        flow.map_or(LOCAL_SOCKETS, |flow| flow.sockets)
+    };
+    Ok(Some(Route::new(of, shards, Map::new(&key, &chunks)?, sockets)))
+}
+
+/// A shard that does not answer so soon is not asked past the router.
+const REACH_MAX: Duration = Duration::from_secs(5);
+/// What stays on its shard is in nobody's way.
+const LOCAL_SOCKETS: usize = 4;
+
+/// Says what went from which shard to which.
+fn measure(run: &Run, route: Option<&Route>) {
+    let Some(route) = route else { return };
+    let mut moved = 0;
+    for (from, to, bytes) in route.sent().filter(|(from, to, bytes)| from != to && *bytes > 0) {
+        moved += bytes;
+        let name = format!("moved_bytes {} to {}", route.names[from], route.names[to]);
+        run.reporter().measurement(name, bytes_f64(bytes), "bytes");
+    }
+    run.reporter().measurement("moved_bytes", bytes_f64(moved), "bytes");
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a figure to look at")]
+fn bytes_f64(bytes: u64) -> f64 {
+    bytes as f64
+}
+
+/// Fills the shadow until it follows the collection, and compares both.
+async fn fill(clusters: &Clusters, run: &Run, how: &How, state: State) -> Result<(u64, State)> {
+    let mut copying = begin(clusters, run, how, AWAIT_MAX, state).await?;
+    let filled = async {
+        if !copying.lead.is_copied() {
+            run.enter("execute").await?;
+            let route = route_of(run.record(), &clusters.destination).await?;
+            if route.is_none() {
+                run.reporter().decision(
+                    "the bulk goes through the router",
+                    "its shards cannot be reached as this user, or a key is hashed",
+                );
+            }
+            copying.copy_bulk(&options(how, AWAIT_MAX, route.clone())).await?;
+            measure(run, route.as_deref());
+        }
+        if !copying.state.is_indexed {
+            run.enter("index").await?;
+            copying.build_indexes().await?;
+        }
+        run.enter("recover").await?;
+        copying.follow(Until::CaughtUp).await?;
+        let Some(mode) = &how.verify else { return Ok(0) };
+        run.enter("verify").await?;
+        check::check(&mut copying, mode).await
+    };
+    match Box::pin(filled).await {
+        Ok(verified) => Ok((verified, copying.end().await?)),
+        Err(error) => {
+            copying.quiesce().await;
+            Err(error)
+        }
+    }
+}
+
+async fn finish(
+    cluster: &Endpoint,
+    run: &Run,
+    spec: &Spec,
+    began: Instant,
+    verified: u64,
+    done: Option<Committed>,
+) -> Result<Outcome> {
+    let ns = &spec.reshard.ns;
+    let restore = || balance::set_off(cluster, ns, spec.known.was_off);
+    patiently("give the collection back to the balancer", &Control::default(), restore).await?;
+    if let Some(done) = done {
+        for (name, value) in [("write_block_ms", done.block_ms), ("rename_ms", done.rename_ms)] {
+            let value = f64::from(u32::try_from(value).unwrap_or(u32::MAX));
+            run.reporter().emit(Body::Measurement { name: name.into(), value, unit: "ms".into() });
+        }
+    }
+    Ok(Outcome {
+        job: run.record().id.clone(),
+        write_block_ms: done.map(|done| done.block_ms),
+        drain_ms: done.map(|done| done.drain_ms),
+        rename_ms: done.map(|done| done.rename_ms),
+        verified,
+        last_verified: done.map(|done| done.last_verified),
+        seconds: f64::from(u32::try_from(ms(began)).unwrap_or(u32::MAX)) / 1_000.0,
+    })
+}

@@ -1,0 +1,108 @@
+//! Documents drawn from the whole collection: where each would be by the new key, which shard has
+//! it now, how large it is.
+//!
+//! Read through the router, so that a shard's documents that it does not own are no part of it.
+//! Only keys and sizes travel. A collection that has no more documents than are asked for is looked
+//! at as a whole; then nothing is estimated.
+
+use bson::raw::{RawBsonRef, RawDocument};
+use bson::{Document, RawDocumentBuf, doc};
+use futures_util::TryStreamExt;
+
+use crate::collection::Handle;
+use crate::cutting::uniform;
+use crate::endpoint::{answer_within, prefer_secondary};
+use crate::error::{Error, Result};
+use crate::order::Id;
+use crate::verify::patience::SEARCH_MAX;
+
+use super::key::Key;
+use super::survey::{Owners, Survey};
+
+/// A document, as far as a plan needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Drawn {
+    /// The new key's value.
+    pub(super) at: Id,
+    /// The shard that has it.
+    pub(super) shard: usize,
+    /// Its BSON, in bytes.
+    pub(super) bytes: u64,
+}
+
+/// What was drawn.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sample {
+    pub(super) documents: Vec<Drawn>,
+    /// Whether these are all documents.
+    pub(super) is_whole: bool,
+    /// How likely a document was to be drawn, where that is known.
+    pub(super) rate: Option<f64>,
+    /// How many lack a field of the new key.
+    pub(super) missing: u64,
+    /// How many hold an array in a field of the new key.
+    pub(super) arrays: u64,
+}
+
+/// Draws about `wanted` documents of a collection.
+///
+/// # Errors
+/// When the cluster does not answer, or its chunks do not cover the key space.
+pub(super) async fn draw(
+    of: &Handle,
+    survey: &Survey,
+    old: &Key,
+    new: &Key,
+    wanted: u64,
+) -> Result<Sample> {
+    let stored = survey.stored.documents;
+    let is_whole = stored <= wanted;
+    let stage = uniform(stored, wanted);
+    let mut sample = Sample { is_whole, rate: rate(&stage), ..Sample::default() };
+    let mut pipeline = if is_whole { Vec::new() } else { vec![stage] };
+    pipeline.push(doc! {"$replaceWith": {
+        "n": new.expression(), "o": old.expression(), "s": {"$bsonSize": "$$ROOT"},
+    }});
+    let doing = format!("sampling {}", of.ns);
+    let failed = |error| Error::server(doing.clone(), error);
+    let documents = of.endpoint.client().database(&of.ns.db);
+    let documents = documents.collection::<RawDocumentBuf>(&of.ns.coll);
+    let read = async {
+        let cursor = documents.aggregate(pipeline).selection_criteria(prefer_secondary());
+        let cursor = cursor.batch_size(10_000).with_type::<RawDocumentBuf>();
+        let mut cursor = cursor.await.map_err(failed)?;
+        while let Some(document) = cursor.try_next().await.map_err(failed)? {
+            add(&mut sample, &document, &survey.owners, old, new)?;
+        }
+        Ok(sample)
+    };
+    answer_within(SEARCH_MAX, &doing, read).await?
+}
+
+/// The rate by which the servers draw each document, if they do.
+fn rate(stage: &Document) -> Option<f64> {
+    stage.get_document("$match").and_then(|found| found.get_f64("$sampleRate")).ok()
+}
+
+fn add(
+    sample: &mut Sample,
+    document: &RawDocument,
+    owners: &Owners,
+    old: &Key,
+    new: &Key,
+) -> Result<()> {
+    let malformed = |cause: String| Error::malformed("a sampled document", cause);
+    let part = |name| document.get_document(name).map_err(|cause| malformed(cause.to_string()));
+    let at = new.value(part("n")?)?;
+    let was = old.value(part("o")?)?.at;
+    let shard = owners.of(&was).ok_or_else(|| malformed(format!("no chunk holds {was}")))?;
+    let bytes = match document.get("s").map_err(|cause| malformed(cause.to_string()))? {
+        Some(RawBsonRef::Int32(bytes)) => u64::try_from(bytes).unwrap_or(0),
+        Some(RawBsonRef::Int64(bytes)) => u64::try_from(bytes).unwrap_or(0),
+        _ => return Err(malformed("it has no size".into())),
+    };
+    sample.missing += u64::from(at.is_missing);
+    sample.arrays += u64::from(at.is_array);
+    sample.documents.push(Drawn { at: at.at, shard, bytes });
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! The shadow: created empty, with its chunks where the plan wants them.
+//!
+//! Zones do the placing. A collection that is sharded while it is empty gets one chunk for each
+//! range of a zone, on a shard of that zone; so each shard gets a zone of its own for a moment, and
+//! no chunk has to be moved. Zones and ranges are removed before anything is copied.
+//!
+//! Every step may find itself done: whoever goes on after a death does them all again.
+
+use bson::{Bson, Document, doc};
+use futures_util::TryStreamExt;
+use imago_job::id::JobId;
+
+use super::plan::Plan;
+use crate::collection::Handle;
+use crate::endpoint::{Endpoint, answer};
+use crate::error::{Error, Result};
+use crate::namespace::Namespace;
+use crate::preflight::parse_document;
+use crate::shard::serves;
+
+/// What a job's shadow is called.
+#[must_use]
+pub fn name(ns: &Namespace, id: &JobId) -> Namespace {
+    Namespace::new(&ns.db, format!("{PREFIX}{id}"))
+}
+
+/// What the names of all shadows begin with.
+pub const PREFIX: &str = "imago.shadow.";
+
+/// Creates the job's shadow, as the plan wants it.
+///
+/// # Errors
+/// When the cluster refuses, or the collection is gone.
+pub async fn create(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &JobId) -> Result<()> {
+    let from = Handle::new(cluster.clone(), plan.ns.clone());
+    let to = Handle::new(cluster.clone(), shadow.clone());
+    let key = parse_document(&plan.key, "the shard key")?;
+    let gone = || Error::Disrupted { ns: plan.ns.to_string(), what: "dropped".into() };
+    let definition = from.definition().await?.ok_or_else(gone)?;
+    if to.definition().await?.is_none() {
+        to.create(&definition.options).await?;
+    }
+    if to.shard_key().await?.is_none() {
+        // An index of the collection that can serve becomes the key's, under its own name.
+        let serving = definition.indexes.iter().find(|index| serves(index, &key));
+        to.create_indexes(serving.cloned().as_slice()).await?;
+        let zones = Zones { cluster, shadow, id };
+        zones.set(plan, &key).await?;
+        let mut command = doc! {"shardCollection": shadow.to_string(), "key": key.clone()};
+        if definition.is_collated() {
+            command.insert("collation", doc! {"locale": "simple"});
+        }
+        cluster.run_at_length("admin", command).await?;
+    }
+    Zones { cluster, shadow, id }.clear(plan).await?;
+    check(&to, plan, &key).await
+}
+
+/// Removes the shadow, if there is one, and what placed its chunks.
+///
+/// # Errors
+/// When the cluster refuses.
+pub async fn remove(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &JobId) -> Result<()> {
+    Zones { cluster, shadow, id }.clear(plan).await?;
+    cluster.run_at_length(&shadow.db, drop_command(shadow)).await.map(|_| ()).or_else(is_gone)
+}
+
+fn drop_command(ns: &Namespace) -> Document {
+    doc! {"drop": &ns.coll, "writeConcern": {"w": "majority"}}
+}
+
+fn is_gone(error: Error) -> Result<()> {
+    match &error {
+        Error::Server { cause, .. } if crate::error::code(cause) == Some(26) => Ok(()),
+        _ => Err(error),
+    }
+}
+
+/// The chunks lie where the plan says: a server that did otherwise must be known at once.
+async fn check(to: &Handle, plan: &Plan, key: &Document) -> Result<()> {
+    let lie = crate::shard::chunks(to).await?;
+    let mut wanted = Vec::new();
+    for chunk in &plan.chunks {
+        let min = min_of(chunk.min.as_deref(), key)?;
+        wanted.push((min, plan.shards[chunk.shard].clone()));
+    }
+    if lie == wanted {
+        return Ok(());
+    }
+    Err(Error::precondition(
+        format!("the server did not place the chunks of {} as planned", to.ns),
+        "something moved or split them meanwhile: `imago reshard` again, with the balancer off",
+    ))
+}
+
+/// The least key of a chunk.
+pub(crate) fn min_of(min: Option<&str>, key: &Document) -> Result<Document> {
+    match min {
+        Some(text) => parse_document(text, "a chunk's least key"),
+        None => Ok(key.keys().map(|field| (field.clone(), Bson::MinKey)).collect()),
+    }
+}
+
+struct Zones<'a> {
+    cluster: &'a Endpoint,
+    shadow: &'a Namespace,
+    id: &'a JobId,
+}
+
+impl Zones<'_> {
+    fn name(&self, shard: &str) -> String {
+        format!("imago/{}/{shard}", self.id)
+    }
+
+    async fn set(&self, plan: &Plan, key: &Document) -> Result<()> {
+        for shard in used(plan) {
+            let zone = self.name(shard);
+            self.cluster.run("admin", doc! {"addShardToZone": shard, "zone": zone}).await?;
+        }
+        let end: Document = key.keys().map(|field| (field.clone(), Bson::MaxKey)).collect();
+        for (at, chunk) in plan.chunks.iter().enumerate() {
+            let max = match plan.chunks.get(at + 1) {
+                Some(next) => min_of(next.min.as_deref(), key)?,
+                None => end.clone(),
+            };
+            let command = doc! {
+                "updateZoneKeyRange": self.shadow.to_string(),
+                "min": min_of(chunk.min.as_deref(), key)?, "max": max,
+                "zone": self.name(&plan.shards[chunk.shard]),
+            };
+            self.cluster.run("admin", command).await?;
+        }
+        Ok(())
+    }
+
+    async fn clear(&self, plan: &Plan) -> Result<()> {
+        for range in self.ranges().await? {
+            let (Ok(min), Ok(max)) = (range.get_document("min"), range.get_document("max")) else {
+                return Err(Error::malformed("a zone's range", range));
+            };
+            let command = doc! {
+                "updateZoneKeyRange": self.shadow.to_string(), "min": min.clone(),
+                "max": max.clone(), "zone": Bson::Null,
+            };
+            self.cluster.run("admin", command).await?;
+        }
+        let tagged = self.tagged().await?;
+        for shard in used(plan) {
+            let zone = self.name(shard);
+            if tagged.contains(&zone) {
+                let command = doc! {"removeShardFromZone": shard, "zone": zone};
+                self.cluster.run("admin", command).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn ranges(&self) -> Result<Vec<Document>> {
+        let tags = self.cluster.client().database("config").collection::<Document>("tags");
+        let doing = "reading config.tags";
+        let read =
+            async { tags.find(doc! {"ns": self.shadow.to_string()}).await?.try_collect().await };
+        answer(doing, read).await?.map_err(|error| Error::server(doing, error))
+    }
+
+    async fn tagged(&self) -> Result<Vec<String>> {
+        let shards = self.cluster.client().database("config").collection::<Document>("shards");
+        let doing = "reading config.shards";
+        let read = async { shards.find(doc! {}).await?.try_collect::<Vec<Document>>().await };
+        let found = answer(doing, read).await?.map_err(|error| Error::server(doing, error))?;
+        let tags = found.iter().flat_map(|shard| shard.get_array("tags").into_iter().flatten());
+        Ok(tags.filter_map(Bson::as_str).map(str::to_owned).collect())
+    }
+}
+
+/// The shards that get anything.
+fn used(plan: &Plan) -> Vec<&str> {
+    let mut used: Vec<&str> =
+        plan.chunks.iter().map(|chunk| plan.shards[chunk.shard].as_str()).collect();
+    used.sort_unstable();
+    used.dedup();
+    used
+}

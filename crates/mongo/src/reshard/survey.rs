@@ -1,0 +1,201 @@
+//! What there is: the shards, the chunks of the collection, and what each shard holds of it.
+
+use bson::raw::RawBsonRef;
+use bson::{Bson, Document, RawDocumentBuf, doc};
+use futures_util::TryStreamExt;
+
+use crate::collection::{Definition, Handle, Kind, Size, number};
+use crate::endpoint::{Endpoint, answer};
+use crate::error::{Error, Result};
+use crate::order::Id;
+
+/// The size of chunks where the cluster has no setting of its own, in bytes.
+const CHUNK_BYTES: u64 = 128 * 1024 * 1024;
+
+/// A shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shard {
+    /// Its name.
+    pub(super) name: String,
+    /// Its replica set and members, as `set/host:port,…`.
+    pub(super) host: String,
+    /// Whether the cluster is emptying it.
+    pub(super) is_draining: bool,
+    /// What it holds of the collection by its own count: documents that it holds without owning
+    /// them included.
+    pub(super) stored: Size,
+    /// How many documents it says that it holds without owning them.
+    pub(super) orphans: u64,
+    /// What the collection's indexes take there, in bytes.
+    pub(super) index_bytes: u64,
+}
+
+/// Which shard owns which part of the old key's space.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Owners {
+    /// Where chunks begin, in order, each with the index of its shard.
+    chunks: Vec<(Id, usize)>,
+}
+
+impl Owners {
+    /// From where chunks begin, in any order.
+    pub(super) fn new(mut chunks: Vec<(Id, usize)>) -> Self {
+        chunks.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        Self { chunks }
+    }
+
+    /// The shard that owns a value of the old key.
+    pub(super) fn of(&self, key: &Id) -> Option<usize> {
+        let before = self.chunks.partition_point(|(min, _)| min <= key);
+        Some(self.chunks.get(before.checked_sub(1)?)?.1)
+    }
+}
+
+/// A collection and its place in the cluster.
+#[derive(Clone, Debug)]
+pub(super) struct Survey {
+    pub(super) definition: Definition,
+    /// In the order of their names.
+    pub(super) shards: Vec<Shard>,
+    /// The entry in `config.collections`; nothing for a collection that is not sharded.
+    pub(super) entry: Option<Document>,
+    /// Of a collection that is not sharded: one chunk, on the database's primary shard.
+    pub(super) owners: Owners,
+    /// What all shards hold.
+    pub(super) stored: Size,
+    /// The cluster's setting.
+    pub(super) chunk_bytes: u64,
+}
+
+/// Looks at a collection.
+///
+/// # Errors
+/// Precondition, when it is no collection of a sharded cluster.
+pub(super) async fn survey(of: &Handle) -> Result<Survey> {
+    let router = &of.endpoint;
+    if !router.is_sharded() {
+        return Err(Error::precondition(
+            format!("{} is a replica set: nothing in it is sharded", router.redacted()),
+            "name a router (mongos) of a sharded cluster with --uri",
+        ));
+    }
+    let Some(definition) = of.definition().await? else {
+        return Err(Error::precondition(
+            format!("there is no collection {}", of.ns),
+            "check --ns: it is database.collection, with capital letters as they are",
+        ));
+    };
+    let kind = match definition.kind {
+        Kind::Collection => None,
+        Kind::View => Some("view: it has no documents of its own"),
+        Kind::TimeSeries => Some("time series collection, whose documents are the server's own"),
+    };
+    if let Some(kind) = kind {
+        return Err(Error::precondition(
+            format!("{} is a {kind}, which cannot be resharded", of.ns),
+            "name an ordinary collection, such as the one that a view reads",
+        ));
+    }
+    let names = read(router, "shards", doc! {}).await?;
+    let stats = router.run(&of.ns.db, doc! {"collStats": &of.ns.coll}).await?;
+    let shards: Vec<Shard> = names.iter().map(|shard| shard_of(shard, &stats)).collect();
+    let filter = doc! {"_id": of.ns.to_string(), "dropped": {"$ne": true}};
+    let entry = read(router, "collections", filter).await?.pop();
+    let owners = match &entry {
+        Some(entry) => chunks(of, entry, &shards).await?,
+        None => whole(of, &shards).await?,
+    };
+    let stored = Size { documents: number(&stats, "count"), bytes: number(&stats, "size") };
+    let chunk_bytes = chunk_bytes(router).await?;
+    Ok(Survey { definition, shards, entry, owners, stored, chunk_bytes })
+}
+
+/// The documents of a collection of the cluster's configuration, in the order of their `_id`s.
+pub(super) async fn read(router: &Endpoint, coll: &str, filter: Document) -> Result<Vec<Document>> {
+    let doing = format!("reading config.{coll}");
+    let failed = |error| Error::server(doing.clone(), error);
+    let found = router.client().database("config").collection::<Document>(coll);
+    let found = async { found.find(filter).sort(doc! {"_id": 1}).await?.try_collect().await };
+    answer(&doing, found).await?.map_err(failed)
+}
+
+fn shard_of(entry: &Document, stats: &Document) -> Shard {
+    let text = |field| entry.get_str(field).unwrap_or_default().to_owned();
+    let name = text("_id");
+    let own = stats.get_document("shards").and_then(|shards| shards.get_document(&name));
+    let own = own.cloned().unwrap_or_default();
+    Shard {
+        host: text("host"),
+        is_draining: entry.get_bool("draining").unwrap_or(false),
+        stored: Size { documents: number(&own, "count"), bytes: number(&own, "size") },
+        orphans: number(&own, "numOrphanDocs"),
+        index_bytes: number(&own, "totalIndexSize"),
+        name,
+    }
+}
+
+fn index_of(name: &str, shards: &[Shard]) -> Result<usize> {
+    shards.iter().position(|shard| shard.name == name).ok_or_else(|| {
+        Error::malformed("reading config.chunks", format!("a chunk is on {name}, no shard"))
+    })
+}
+
+async fn chunks(of: &Handle, entry: &Document, shards: &[Shard]) -> Result<Owners> {
+    let doing = "reading config.chunks";
+    let failed = |error| Error::server(doing, error);
+    // Since 5.0 chunks name their collection by its UUID.
+    let uuid = entry.get("uuid").cloned().unwrap_or(Bson::Null);
+    let filter = doc! {"$or": [{"uuid": uuid}, {"ns": of.ns.to_string()}]};
+    let chunks = of.endpoint.client().database("config").collection::<RawDocumentBuf>("chunks");
+    let found = async {
+        let projection = doc! {"min": 1, "shard": 1};
+        chunks.find(filter).projection(projection).await?.try_collect().await
+    };
+    let found: Vec<RawDocumentBuf> = answer(doing, found).await?.map_err(failed)?;
+    let chunk = |chunk: &RawDocumentBuf| {
+        let failed = |error| Error::malformed("a chunk", error);
+        let min = chunk.get_document("min").map_err(failed)?;
+        let shard = chunk.get_str("shard").map_err(failed)?;
+        Ok((Id::from_raw(RawBsonRef::Document(min)), index_of(shard, shards)?))
+    };
+    Ok(Owners::new(found.iter().map(chunk).collect::<Result<Vec<_>>>()?))
+}
+
+/// Everything is on the database's primary shard.
+async fn whole(of: &Handle, shards: &[Shard]) -> Result<Owners> {
+    let database = read(&of.endpoint, "databases", doc! {"_id": &of.ns.db}).await?.pop();
+    let primary = database.as_ref().and_then(|database| database.get_str("primary").ok());
+    let index = index_of(primary.unwrap_or_default(), shards)?;
+    Ok(Owners::new(vec![(Id::from_raw(RawBsonRef::MinKey), index)]))
+}
+
+async fn chunk_bytes(router: &Endpoint) -> Result<u64> {
+    let set = read(router, "settings", doc! {"_id": "chunksize"}).await?.pop();
+    let mb = set.map_or(0, |set| number(&set, "value"));
+    Ok(if mb == 0 { CHUNK_BYTES } else { mb * 1024 * 1024 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::{RawBson, rawdoc};
+
+    fn at(value: impl Into<RawBson>) -> Id {
+        Id::from_raw(RawBsonRef::Document(&rawdoc! {"k": value}))
+    }
+
+    #[test]
+    fn a_chunk_holds_its_least_key_and_not_the_next_ones() {
+        let owners = Owners::new(vec![(at(50), 1), (at(RawBson::MinKey), 0), (at("x"), 2)]);
+        let of = |value: RawBson| owners.of(&at(value));
+        assert_eq!(of(RawBson::Null), Some(0));
+        assert_eq!(of(RawBson::Double(49.5)), Some(0));
+        assert_eq!(of(RawBson::Int64(50)), Some(1));
+        assert_eq!(of(RawBson::String("y".into())), Some(2));
+    }
+
+    #[test]
+    fn without_chunks_nobody_owns_anything() {
+        assert_eq!(Owners::default().of(&at(1)), None);
+    }
+}

@@ -1,0 +1,82 @@
+//! Which slice a worker copies next, so that workers stay out of each other's way.
+//!
+//! Slices that lie side by side end up in the same pages of the destination's `_id` index while it
+//! is young, where writers may wait for each other (what that costs was not told from noise when it was
+//! measured). So a worker goes on behind the
+//! slice that it copied last, where its own pages are, and a worker that has none goes as far away
+//! as it can: to the middle of the longest run of free slices. A run that begins the collection is
+//! begun at its start.
+
+/// The next slice to copy, of those that are free; nothing when none is. Slices are numbered in
+/// their order within a collection.
+///
+/// `free` is strictly increasing, as (collection, slice); `last` is the slice that the asking
+/// worker copied before.
+#[must_use]
+pub fn next(free: &[(usize, usize)], last: Option<(usize, usize)>) -> Option<(usize, usize)> {
+    let behind = last.map(|(collection, slice)| (collection, slice + 1));
+    if let Some(behind) = behind
+        && free.binary_search(&behind).is_ok()
+    {
+        return Some(behind);
+    }
+    let runs = free.chunk_by(|one, other| one.0 == other.0 && one.1 + 1 == other.1);
+    // Collections in their order: the first one with a free slice.
+    let first = free.first()?.0;
+    let runs = runs.take_while(|run| run[0].0 == first);
+    let longest = runs.reduce(|best, run| if run.len() > best.len() { run } else { best })?;
+    let is_start = longest[0].1 == 0;
+    Some(longest[if is_start { 0 } else { longest.len() / 2 }])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Workers that take turns; returns who copied what, in the order in which it was begun.
+    fn all(slices: usize, workers: usize) -> Vec<(usize, usize)> {
+        let mut free: Vec<(usize, usize)> = (0..slices).map(|slice| (0, slice)).collect();
+        let mut last = vec![None; workers];
+        let mut taken = Vec::new();
+        for worker in (0..workers).cycle() {
+            let Some(slice) = next(&free, last[worker]) else { return taken };
+            free.retain(|one| *one != slice);
+            last[worker] = Some(slice);
+            taken.push((worker, slice.1));
+        }
+        unreachable!("a cycle does not end")
+    }
+
+    #[test]
+    fn the_first_ones_lie_far_apart_and_each_goes_on_behind_its_own() {
+        let taken = all(32, 4);
+        let slices: Vec<usize> = taken[..4].iter().map(|(_, slice)| *slice).collect();
+        assert_eq!(slices, [0, 16, 8, 24]);
+        assert_eq!(taken[4..8], [(0, 1), (1, 17), (2, 9), (3, 25)]);
+    }
+
+    #[test]
+    fn one_worker_goes_from_start_to_end() {
+        let slices: Vec<usize> = all(9, 1).into_iter().map(|(_, slice)| slice).collect();
+        assert_eq!(slices, (0..9).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn collections_are_taken_one_after_the_other() {
+        let free = [(0, 5), (1, 0), (1, 1), (1, 2)];
+        assert_eq!(next(&free, None), Some((0, 5)));
+        assert_eq!(next(&free, Some((1, 0))), Some((1, 1)), "but nobody is called back");
+        assert_eq!(next(&[], Some((0, 0))), None);
+    }
+
+    proptest! {
+        #[test]
+        fn every_slice_is_taken_once(slices in 1_usize..80, workers in 1_usize..9) {
+            let mut taken: Vec<usize> =
+                all(slices, workers).into_iter().map(|(_, slice)| slice).collect();
+            taken.sort_unstable();
+            prop_assert_eq!(taken, (0..slices).collect::<Vec<_>>());
+        }
+    }
+}
