@@ -18,7 +18,7 @@
 //! What a running verification cannot know: a document written behind both readers after they
 //! passed. [`Mode::LastOps`] after writes have stopped closes that gap.
 
-use bson::Document;
+use bson::{Document, Timestamp};
 use imago_job::control::Control;
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +47,7 @@ pub use straggler::{Difference, Straggler, StragglerFileError, read_stragglers};
 pub use structure::StructureDifference;
 pub(crate) use structure::{is_same_index, options as options_differences};
 
-use lookup::Lookup;
+use lookup::{Lookup, Members};
 use patience::patiently;
 use settle::Settled;
 use suspects::Suspects;
@@ -174,6 +174,26 @@ impl Report {
     #[must_use]
     pub fn document_differences(&self) -> u64 {
         self.missing + self.extra + self.different + self.duplicate
+    }
+
+    fn count(&mut self, kind: Difference) {
+        *match kind {
+            Difference::Missing => &mut self.missing,
+            Difference::Extra => &mut self.extra,
+            Difference::Different => &mut self.different,
+            Difference::Duplicate => &mut self.duplicate,
+        } += 1;
+    }
+
+    /// Puts what a better look found in the place of the differences so far.
+    pub(crate) fn keep(&mut self, differences: Vec<Straggler>) {
+        self.resolved += self.document_differences() - differences.len() as u64;
+        (self.missing, self.extra, self.different, self.duplicate, self.unsettled) =
+            Default::default();
+        for straggler in &differences {
+            self.count(straggler.kind);
+        }
+        self.differences = differences;
     }
 
     /// Whether everything that was asked for was looked at and found equal.
@@ -342,6 +362,27 @@ async fn documents(
     record(source, destination, spec, settled, watch, report)
 }
 
+/// Compares the documents that `ids` names, the source as it was at exactly `at`: for whoever knows
+/// that the destination is just that, and does not change.
+///
+/// # Errors
+/// A server's error that retries did not mend, also when the source no longer keeps that state;
+/// [`Error::Stopped`] when `control` says so.
+pub(crate) async fn verify_as_of(
+    at: Timestamp,
+    source: &Handle,
+    destination: &Handle,
+    filter: Option<&Document>,
+    ids: &[Id],
+    control: &Control,
+) -> Result<Vec<Straggler>> {
+    let begin = || Lookup::as_of(at, source, destination, filter);
+    let lookup = patiently("ask for the time", control, begin).await?;
+    let examined = Box::pin(lookup.examine(ids, Members::Primary, control)).await?;
+    let differing = examined.differing.into_iter();
+    Ok(differing.map(|d| Straggler::new(&source.ns, &destination.ns, d.id, d.kind)).collect())
+}
+
 fn record(
     source: &Handle,
     destination: &Handle,
@@ -351,12 +392,7 @@ fn record(
     report: &mut Report,
 ) -> Result<()> {
     for Settled { id, kind, is_changing } in settled {
-        *match kind {
-            Difference::Missing => &mut report.missing,
-            Difference::Extra => &mut report.extra,
-            Difference::Different => &mut report.different,
-            Difference::Duplicate => &mut report.duplicate,
-        } += 1;
+        report.count(kind);
         report.unsettled += u64::from(is_changing);
         let straggler = Straggler::new(&source.ns, &destination.ns, id, kind);
         watch.straggler(&straggler).map_err(|cause| {

@@ -16,7 +16,7 @@ async fn renaming(scene: &Scene, plan: &Plan) -> (Process, String) {
     let mut at_work = scene.reshard(plan, &[]);
     let job = at_work.phase("verify");
     scene.fail_point(BEFORE_RENAME, true).await;
-    scene.is_noted(&job, "hook_begun").await;
+    scene.is_noted(&job, "hook_begun", &mut at_work).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(scene.application_writes().await, Err(BLOCKED));
     (at_work, job)
@@ -74,7 +74,7 @@ async fn a_block_that_comes_after_the_death_of_who_asked_for_it_is_lifted_by_can
     let mut at_work = scene.reshard(&plan, &[]);
     let job = at_work.phase("verify");
     scene.fail_point(BEFORE_BLOCK, true).await;
-    scene.is_noted(&job, "is_blocked").await;
+    scene.is_noted(&job, "is_blocked", &mut at_work).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     at_work.kill();
     scene.bury(&job).await;
@@ -94,7 +94,7 @@ async fn a_process_killed_as_soon_as_it_blocks_leaves_a_job_that_goes_on() {
     let plan = scene.usual_plan().await;
     let mut at_work = scene.reshard(&plan, &[]);
     let job = at_work.phase("verify");
-    scene.is_noted(&job, "is_blocked").await;
+    scene.is_noted(&job, "is_blocked", &mut at_work).await;
     at_work.kill();
     // Not buried: its successor waits until it must be dead.
     let (exit, done) = scene.resume(&job, &[]).ended();

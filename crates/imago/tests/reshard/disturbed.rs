@@ -55,7 +55,7 @@ async fn primaries_may_go_during_the_commit() {
     let plan = scene.usual_plan().await;
     let mut at_work = scene.reshard(&plan, &["--max-block-ms", "30000"]);
     let job = at_work.phase("verify");
-    scene.is_noted(&job, "is_blocked").await;
+    scene.is_noted(&job, "is_blocked", &mut at_work).await;
     unseat(&scene, "last").await;
     done_in_the_end(&scene, &job, at_work).await;
     scene.is_reshaped(load, &plan).await;

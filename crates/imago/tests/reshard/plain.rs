@@ -1,5 +1,7 @@
 //! Nothing goes wrong.
 
+use std::time::Duration;
+
 use crate::scene::Scene;
 use crate::writer::Writer;
 
@@ -15,5 +17,22 @@ async fn a_collection_gets_a_new_key_under_load_and_nothing_is_lost() {
     assert!(done["verified"].as_u64() > Some(4_000), "{done}");
     scene.load_goes_on(50).await;
     assert!(writer.nothing_lost().await > 50);
+    scene.is_reshaped(load, &plan).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shadow_that_is_only_behind_is_not_taken_for_a_wrong_one() {
+    let scene = Scene::stoppable("behind").await;
+    let load = scene.load().await;
+    let plan = scene.usual_plan().await;
+    let mut at_work = scene.reshard(&plan, &["--max-block-ms", "20000"]);
+    let job = at_work.phase("verify");
+    // What is written often is never seen equal then, at two looks one after the other.
+    let shadow = format!("shop.imago.shadow.{job}");
+    scene.slow_writes_to(&shadow, Duration::from_millis(700)).await;
+    at_work.phase("commit");
+    scene.slow_writes_to(&shadow, Duration::ZERO).await;
+    let (exit, done) = at_work.ended();
+    assert_eq!(exit, 0, "{done}");
     scene.is_reshaped(load, &plan).await;
 }

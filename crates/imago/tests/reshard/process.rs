@@ -118,7 +118,7 @@ impl Drop for Process {
 }
 
 /// Waits for something that happens unless there is a fault.
-pub async fn wait_until<F: Future<Output = bool>>(what: &str, mut happened: impl FnMut() -> F) {
+pub async fn wait_until(what: &str, mut happened: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
     while !happened().await {
         assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");

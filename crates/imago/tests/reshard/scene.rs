@@ -264,6 +264,19 @@ impl Scene {
         Box::pin(Endpoint::connect(&uri, "shard")).await.unwrap()
     }
 
+    /// Has every shard wait so long before it writes into a collection.
+    pub async fn slow_writes_to(&self, ns: &str, by: Duration) {
+        let data = doc! {
+            "failCommands": ["insert", "update", "delete"], "namespace": ns,
+            "blockConnection": true, "blockTimeMS": i64::try_from(by.as_millis()).unwrap(),
+        };
+        for shard in self.members().await {
+            let command =
+                doc! {"configureFailPoint": "failCommand", "mode": "alwaysOn", "data": &data};
+            shard.run("admin", command).await.unwrap();
+        }
+    }
+
     /// Has every shard stop at a place in its code, or go on from there.
     pub async fn fail_point(&self, place: &str, is_on: bool) {
         let mode = if is_on { "alwaysOn" } else { "off" };
@@ -273,12 +286,16 @@ impl Scene {
         }
     }
 
-    /// Waits until a job has written down that it blocks writes (`is_blocked`), or that it asks for
-    /// the rename (`hook_begun`).
-    pub async fn is_noted(&self, job: &str, what: &str) {
+    /// Waits until a process has written down that it blocks writes (`is_blocked`), or that it asks
+    /// for the rename (`hook_begun`).
+    pub async fn is_noted(&self, job: &str, what: &str, at_work: &mut Process) {
         let noted = doc! {"_id": job, "record": {"$regex": format!(r#""{what}":true"#)}};
-        wait_until(what, async || !self.find("imago", "jobs", noted.clone()).await.is_empty())
-            .await;
+        wait_until(what, async || {
+            let is_noted = !self.find("imago", "jobs", noted.clone()).await.is_empty();
+            assert!(is_noted || at_work.is_running(), "it has ended: {}", at_work.errors());
+            is_noted
+        })
+        .await;
     }
 
     /// One write of the application to another collection; the server's refusal.

@@ -12,7 +12,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::order::Id;
 use crate::preflight::{Plan, new_since};
-use crate::verify::{Mode, Report, Retries, Spec, Unwatched, verify};
+use crate::verify::{Mode, Report, Retries, Spec, Unwatched, verify, verify_as_of};
 
 /// What can be known without disturbing whoever leads the job.
 pub(super) async fn before(clusters: &Clusters, record: &Record, how: &How) -> Result<()> {
@@ -61,7 +61,17 @@ pub(super) async fn nothing_new(plan: &Plan, source: &Endpoint) -> Result<()> {
     ))
 }
 
+/// Documents that look different are remembered for the exact look, so many at most.
+const SUSPECTS_MAX: usize = 100_000;
+/// Most of what looks different was caught in mid-change; whatever is changed all the time, or
+/// while the copy is behind, is looked at exactly.
+const FIRST_LOOKS: Retries = Retries { rounds: 2, first_ms: 100, pause_ms_max: 500 };
+
 /// Options, indexes, and documents, while changes go on being applied.
+///
+/// A document that still differs after a moment may be wrong, or only be ahead of its copy. No
+/// number of retries tells the one from the other, so the lead is settled: then the destination has
+/// to be the source as of one time, byte for byte.
 pub(crate) async fn check(copying: &mut Copying<'_>, mode: &Mode) -> Result<u64> {
     let mode = mode.clone();
     let pairs = copying.pairs.clone();
@@ -70,27 +80,54 @@ pub(crate) async fn check(copying: &mut Copying<'_>, mode: &Mode) -> Result<u64>
     let control = copying.control();
     let mut checks = tokio::task::JoinSet::new();
     checks.spawn(async move {
-        let mut compared = 0;
+        let mut reports = Vec::new();
         for (pair, is_made) in pairs.iter().zip(made) {
-            let spec = Spec { mode: mode.clone(), filter: pair.filter.clone(), ..Spec::default() };
+            let spec = Spec {
+                mode: mode.clone(),
+                filter: pair.filter.clone(),
+                retries: FIRST_LOOKS,
+                suspects_max: SUSPECTS_MAX,
+                listed_max: SUSPECTS_MAX,
+                ..Spec::default()
+            };
             let mut watch = Unwatched;
             let looked = verify(&pair.source, &pair.destination, &spec, &control, &mut watch);
             let report = Box::pin(looked).await?;
-            refuse(&report)?;
             // On the way back the new cluster's shape is its own.
             if !is_reverse {
                 refuse_structure(&report, is_made)?;
             }
-            compared += report.compared;
+            reports.push(report);
         }
-        Ok::<u64, Error>(compared)
+        Ok::<_, Error>(reports)
     });
-    loop {
+    let mut reports = loop {
         copying.step().await?;
         if let Some(checked) = checks.try_join_next() {
-            return checked.expect("a check neither panics nor is aborted");
+            break checked.expect("a check neither panics nor is aborted")?;
         }
+    };
+    if reports.iter().any(|report| !report.differences.is_empty()) {
+        look_exactly(copying, &mut reports).await?;
     }
+    for report in &reports {
+        refuse(report)?;
+    }
+    Ok(reports.iter().map(|report| report.compared).sum())
+}
+
+/// Keeps, of the differences in `reports`, those that the source has to the settled destination.
+async fn look_exactly(copying: &mut Copying<'_>, reports: &mut [Report]) -> Result<()> {
+    let at = copying.lead.settle().await?;
+    let control = copying.control();
+    for (pair, report) in copying.pairs.iter().zip(reports) {
+        let ids: Vec<Id> = report.differences.drain(..).map(|straggler| straggler.id).collect();
+        assert!(ids.len() as u64 == report.document_differences(), "all are listed");
+        let (source, destination) = (&pair.source, &pair.destination);
+        let looked = verify_as_of(at, source, destination, pair.filter.as_ref(), &ids, &control);
+        report.keep(Box::pin(looked).await?);
+    }
+    copying.lead.go_on()
 }
 
 fn refuse(report: &Report) -> Result<()> {
@@ -99,13 +136,15 @@ fn refuse(report: &Report) -> Result<()> {
     }
     let first = report.differences.first();
     let first = first.map(|d| format!(", the first is {}: {}", d.kind.word(), d.id));
+    let incomplete = report.incomplete.as_ref().map(|why| format!("; {why}"));
     Err(Error::precondition(
         format!(
-            "{} may not be cut over: {} of {} documents differ{}",
+            "{} may not be cut over: {} of {} documents differ{}{}",
             report.source,
             report.document_differences(),
             report.compared,
-            first.unwrap_or_default()
+            first.unwrap_or_default(),
+            incomplete.unwrap_or_default()
         ),
         "`imago verify --stragglers FILE` names them all, `imago repair` mends them",
     ))

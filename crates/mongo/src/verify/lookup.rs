@@ -74,11 +74,13 @@ pub(super) struct Lookup {
     pub filter: Option<Document>,
     pub source_since: Timestamp,
     pub destination_since: Timestamp,
+    /// Whether the source is read as it was at `source_since`, rather than not before it.
+    pub is_exact: bool,
 }
 
 struct Query<'a> {
     handle: &'a Handle,
-    since: Timestamp,
+    at: ReadAt,
     filter: Option<&'a Document>,
     ids_only: bool,
     members: Members,
@@ -103,7 +105,34 @@ impl Lookup {
             filter: filter.cloned(),
             source_since: since(source).await?,
             destination_since: since(destination).await?,
+            is_exact: false,
         })
+    }
+
+    /// Looks at the source as it was at exactly `at`.
+    pub(super) async fn as_of(
+        at: Timestamp,
+        source: &Handle,
+        destination: &Handle,
+        filter: Option<&Document>,
+    ) -> Result<Self> {
+        Ok(Self {
+            source: source.clone(),
+            destination: destination.clone(),
+            filter: filter.cloned(),
+            source_since: at,
+            destination_since: since(destination).await?,
+            is_exact: true,
+        })
+    }
+
+    fn source_at(&self) -> ReadAt {
+        let at = self.source_since;
+        if self.is_exact { ReadAt::Exactly(at) } else { ReadAt::After(at) }
+    }
+
+    fn destination_at(&self) -> ReadAt {
+        ReadAt::After(self.destination_since)
     }
 
     pub(super) fn source_scan(&self, min: Option<Id>, max: Option<Id>, batch: u32) -> Scan {
@@ -150,7 +179,7 @@ impl Lookup {
         let mut source_bytes = 0;
         let query = Query {
             handle: &self.source,
-            since: self.source_since,
+            at: self.source_at(),
             filter: self.filter.as_ref(),
             ids_only: false,
             members,
@@ -183,7 +212,7 @@ impl Lookup {
     ) -> Result<impl Iterator<Item = (Id, Verdict)>> {
         let query = Query {
             handle: &self.destination,
-            since: self.destination_since,
+            at: self.destination_at(),
             filter: self.filter.as_ref(),
             ids_only: true,
             members,
@@ -203,7 +232,7 @@ impl Lookup {
     ) -> Result<Vec<Verdict>> {
         let query = Query {
             handle: &self.destination,
-            since: self.destination_since,
+            at: self.destination_at(),
             filter: None,
             ids_only: false,
             members,
@@ -241,7 +270,7 @@ impl Lookup {
     ) -> Result<HashMap<Id, u64>> {
         let query = Query {
             handle: &self.source,
-            since: self.source_since,
+            at: self.source_at(),
             filter: self.filter.as_ref(),
             ids_only: false,
             members: Members::Primary,
@@ -257,7 +286,7 @@ impl Lookup {
     ) -> Result<HashMap<Id, u64>> {
         let query = Query {
             handle: &self.destination,
-            since: self.destination_since,
+            at: self.destination_at(),
             filter: None,
             ids_only: false,
             members: Members::Primary,
@@ -269,7 +298,7 @@ impl Lookup {
     pub(super) async fn absent_at_source(&self, ids: &[Id], members: Members) -> Result<Vec<Id>> {
         let query = Query {
             handle: &self.source,
-            since: self.source_since,
+            at: self.source_at(),
             filter: self.filter.as_ref(),
             ids_only: true,
             members,
@@ -377,7 +406,7 @@ async fn find(query: &Query<'_>, ids: impl Iterator<Item = &Id>) -> Result<RawBa
         "find": query.handle.ns.coll.as_str(),
         "filter": filter,
         "batchSize": i32::try_from(GROUP_IDS_MAX).expect("a small number"),
-        "readConcern": read_concern(ReadAt::After(query.since)),
+        "readConcern": read_concern(query.at),
     };
     if query.ids_only {
         command.append(cstr!("projection"), rawdoc! {"_id": 1});
