@@ -429,9 +429,18 @@ pub(crate) fn form(raw: &RawDocument) -> Form {
 
 /// [`Form::inserts`], without a look at every field where no zero timestamp can be: in the bulk, the
 /// look would cost more than all else that is done with a document.
+///
+/// Such a field is its type, its name, a NUL and eight zeros: behind nine zeros, only the bytes back
+/// to the NUL before them can be its type and name.
 pub(crate) fn inserts(raw: &RawDocument) -> bool {
-    static ZERO: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(&[0; 8]));
-    ZERO.find(raw.as_bytes()).is_none() || form(raw).inserts
+    static ZEROS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(&[0; 9]));
+    const TIMESTAMP: u8 = bson::spec::ElementType::Timestamp as u8;
+    let bytes = raw.as_bytes();
+    let is_suspect = |at: usize| {
+        let before = bytes[..at].iter().rev().take_while(|byte| **byte != 0);
+        before.copied().any(|byte| byte == TIMESTAMP)
+    };
+    !ZEROS.find_iter(bytes).any(is_suspect) || form(raw).inserts
 }
 
 /// Whether only inserting a document keeps it as it is, so that none may be there before.
@@ -556,6 +565,8 @@ fn value_at<'a>(raw: &'a RawDocument, path: &str) -> RawBsonRef<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     #[test]
     fn a_zero_timestamp_at_the_top_needs_a_pipeline() {
@@ -564,6 +575,27 @@ mod tests {
         assert_eq!(form(&rawdoc! {"_id": 1, "t": Timestamp { time: 1, increment: 0 }}), plain);
         assert_eq!(form(&rawdoc! {"_id": zero, "deep": {"t": zero}}), plain);
         assert_eq!(form(&rawdoc! {"_id": 1, "t": zero}), Form { inserts: false, replaces: false });
+    }
+
+    proptest! {
+        #[test]
+        fn the_quick_look_misses_no_zero_timestamp(
+            fields in vec((prop::sample::select(vec!["", "a", "\u{11}", "long name"]), 0..6_usize), 0..6),
+        ) {
+            let mut raw = RawDocumentBuf::new();
+            for (name, kind) in fields {
+                let name: &bson::raw::CStr = name.try_into().unwrap();
+                match kind {
+                    0 => raw.append(name, Timestamp { time: 0, increment: 0 }),
+                    1 => raw.append(name, 0_i64),
+                    2 => raw.append(name, 0.0),
+                    3 => raw.append(name, rawdoc! {}),
+                    4 => raw.append(name, Timestamp { time: 0, increment: 1 << 24 }),
+                    _ => raw.append(name, 17),
+                }
+            }
+            prop_assert_eq!(inserts(&raw), form(&raw).inserts);
+        }
     }
 
     #[test]
