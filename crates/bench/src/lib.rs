@@ -20,9 +20,11 @@ mod peer;
 pub mod placement;
 mod process;
 pub mod replay;
+pub mod reshard;
 mod scan;
 pub mod statistics;
 pub mod subject;
+mod traffic;
 pub mod verify;
 
 use serde::Serialize;
@@ -76,10 +78,14 @@ impl Machine {
 }
 
 /// The benchmarks: name, and what is measured.
-pub const BENCHMARKS: [(&str, &str); 5] = [
+pub const BENCHMARKS: [(&str, &str); 6] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
+    (
+        "reshard",
+        "a change of the shard key, against the server's own; what moves, what clients see",
+    ),
     ("placement", "deciding where chunks go, exactly, against the textbook's Hungarian algorithm"),
     ("flows", "five strategies of sockets in a simulated network, against a socket for each flow"),
 ];

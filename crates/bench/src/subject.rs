@@ -1,5 +1,6 @@
 //! What is measured: Imago's own commands, as processes.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -20,6 +21,21 @@ pub enum Subject {
     },
     /// Compares everything.
     Verify,
+    /// Plans a change of the shard key of the collection at `to`.
+    PlanReshard {
+        /// The new key's field.
+        key: String,
+    },
+    /// Does what a plan says.
+    Reshard {
+        /// The file that the plan is in.
+        plan: PathBuf,
+    },
+    /// Plans and does it.
+    ReshardBy {
+        /// The new key's field.
+        key: String,
+    },
 }
 
 /// The two ends of what is measured.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use imago_bench::replay::Steady;
 use imago_bench::subject::{Commands, Ends, Subject};
-use imago_bench::{BENCHMARKS, Size, copy, flows, placement, replay, verify};
+use imago_bench::{BENCHMARKS, Size, copy, flows, placement, replay, reshard, verify};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -48,6 +48,9 @@ enum Benchmark {
     /// A full verification.
     #[command(after_help = QUICK)]
     Verify(Documents),
+    /// A change of the shard key, beside the server's own; and what clients notice of it.
+    #[command(after_help = QUICK)]
+    Reshard(Resharding),
     /// Deciding where new chunks go; starts no cluster.
     #[command(after_help = QUICK)]
     Placement(Chunks),
@@ -77,6 +80,52 @@ impl Documents {
         let documents = if self.quick { 20_000 } else { self.documents };
         let runs = if self.quick { 1 } else { self.runs };
         Size { documents, size_bytes: self.size_bytes, runs }
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct Resharding {
+    /// Documents; the clients' loads take a twentieth and a fifth of them.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
+    documents: u64,
+    /// The size of a document as stored.
+    #[arg(long, value_name = "BYTES", default_value_t = 1_000)]
+    size_bytes: u32,
+    /// Shards, of one member each.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=8))]
+    shards: u32,
+    /// The share of documents whose new key follows from the old one, in reverse order.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    correlation: f64,
+    /// How often both are measured; figures are medians.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// Changes of the key, there and back, under a load of 500 writes/s.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    cutovers: u32,
+    /// Leave out the server's own as it is shipped, which takes five minutes at least.
+    #[arg(long)]
+    no_shipped: bool,
+    /// Only show that the benchmark works: 20,000 documents, one run, two cut-overs, not as shipped.
+    #[arg(long, conflicts_with_all = ["documents", "runs", "cutovers"])]
+    quick: bool,
+}
+
+impl Resharding {
+    fn size(&self) -> reshard::Size {
+        let asked = reshard::Size {
+            documents: self.documents,
+            size_bytes: self.size_bytes,
+            shards: self.shards,
+            correlation: self.correlation,
+            runs: self.runs,
+            cutovers: self.cutovers,
+            as_shipped: !self.no_shipped,
+        };
+        if !self.quick {
+            return asked;
+        }
+        reshard::Size { documents: 20_000, runs: 1, cutovers: 2, as_shipped: false, ..asked }
     }
 }
 
@@ -165,6 +214,9 @@ async fn measure(benchmark: &Benchmark) -> Result<Value, Failure> {
         Benchmark::Verify(documents) => {
             json!(Box::pin(verify::run(documents.size(), &commands)).await?)
         }
+        Benchmark::Reshard(resharding) => {
+            json!(Box::pin(reshard::run(resharding.size(), &commands)).await?)
+        }
         Benchmark::Placement(chunks) => json!(Box::pin(placement(chunks)).await?),
         Benchmark::Flows(networks) => {
             let &Networks { runs, servers_max, ref window_kib, quick } = networks;
@@ -203,9 +255,26 @@ fn command(program: &PathBuf, subject: &Subject, ends: &Ends) -> Command {
         Subject::CatchUp { job } => command.args(["job", "resume", job, "--until", "caught-up"]),
         Subject::Follow { job } => command.args(["job", "resume", job, "--until", "handed-over"]),
         Subject::Verify => command.args(["verify", "--ns", &ends.ns]),
+        Subject::PlanReshard { key } => reshape(&mut command, "plan", ends, key),
+        Subject::ReshardBy { key } => reshape(&mut command, "run", ends, key),
+        Subject::Reshard { plan } => {
+            command.args(["reshard", "run", "--uri", &ends.to, "--plan"]).arg(plan)
+        }
     };
-    command.args(["--from", &ends.from, "--to", &ends.to, "--json", "--progress", "json"]);
+    let is_within_one = matches!(
+        subject,
+        Subject::PlanReshard { .. } | Subject::ReshardBy { .. } | Subject::Reshard { .. }
+    );
+    if !is_within_one {
+        command.args(["--from", &ends.from, "--to", &ends.to]);
+    }
+    command.args(["--json", "--progress", "json"]);
     command
+}
+
+fn reshape<'a>(command: &'a mut Command, verb: &str, ends: &Ends, field: &str) -> &'a mut Command {
+    let key = json!({ field: 1 }).to_string();
+    command.args(["reshard", verb, "--uri", &ends.to, "--ns", &ends.ns, "--key", &key])
 }
 
 fn interrupted() -> Failure {
@@ -313,6 +382,9 @@ mod tests {
             Subject::CatchUp { job: job.clone() },
             Subject::Follow { job },
             Subject::Verify,
+            Subject::PlanReshard { key: "k".into() },
+            Subject::Reshard { plan: "p".into() },
+            Subject::ReshardBy { key: "k".into() },
         ] {
             let command = command(&PathBuf::from("imago"), &subject, &ends);
             let words = std::iter::once(command.get_program()).chain(command.get_args());

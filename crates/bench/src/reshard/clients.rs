@@ -1,0 +1,132 @@
+//! What clients notice of a change of the shard key.
+
+use imago_workload::check::Verdict;
+use serde::Serialize;
+
+use super::{Bed, KEYS, Size};
+use crate::error::Result;
+use crate::process::Measured;
+use crate::statistics::Figure;
+use crate::subject::{Commands, Subject};
+use crate::traffic::{Seen, Traffic, Window};
+
+/// Half of these are writes.
+const BUSY_PER_S: u32 = 1_000;
+const BUSY_MIX: &str = "read=50,update=35,insert=10,delete=5";
+/// The rate at which latencies are compared, and its mix.
+const CALM_PER_S: u32 = 300;
+const CALM_MIX: &str = "read=40,update=40,insert=15,delete=5";
+/// The load's collections are this part of the benchmark's: a cut-over does not ask for its size.
+const BUSY_PART: u64 = 20;
+const CALM_PART: u64 = 5;
+const IDLE_S: u64 = 15;
+
+/// What clients noticed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Clients {
+    /// The longest time without a successful write in any cut-over, at 500 writes/s.
+    pub write_gap_ms_max: f64,
+    /// The same of reads, at 500 reads/s.
+    pub read_gap_ms_max: f64,
+    /// The median over the cut-overs.
+    pub write_gap_ms_median: f64,
+    /// The same of reads.
+    pub read_gap_ms_median: f64,
+    /// Acknowledged writes that are not there, by both loads.
+    pub lost: u64,
+    /// Deleted documents that are there again.
+    pub resurrected: u64,
+    /// Documents that are there twice.
+    pub duplicated: u64,
+    /// Documents that are older than what was acknowledged.
+    pub stale: u64,
+    /// Writes that were acknowledged, by both loads.
+    pub acknowledged: u64,
+    /// Reads during the change, at 300 operations/s.
+    pub reads: Noticed,
+    /// The same of writes.
+    pub writes: Noticed,
+}
+
+/// One side of the calm load.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Noticed {
+    /// The 99th percentile of latencies before the change, in ms.
+    pub p99_ms_idle: f64,
+    /// The same during it.
+    pub p99_ms_during: f64,
+    /// The one of the other.
+    pub p99_ratio: f64,
+    /// The share of operations that succeeded during the change, in percent.
+    pub succeeded_percent: f64,
+}
+
+pub(super) async fn measure(bed: &Bed, size: Size, commands: &Commands) -> Result<Clients> {
+    let (busy, cutovers) = Box::pin(there_and_back(bed, size, commands)).await?;
+    let (calm, before, during) = Box::pin(beside(bed, size, commands)).await?;
+    let gap = |reads| Figure::of(cutovers.iter().map(|window| busy.gap_ms(reads, *window)));
+    let (writes, reads) = (gap(false), gap(true));
+    let noticed = |reads| {
+        let p99 = |window| calm.p99_ms(reads, window).unwrap_or(f64::NAN);
+        let (p99_ms_idle, p99_ms_during) = (p99(before), p99(during));
+        let succeeded_percent = calm.succeeded_percent(reads, during).unwrap_or(f64::NAN);
+        let p99_ratio = p99_ms_during / p99_ms_idle;
+        Noticed { p99_ms_idle, p99_ms_during, p99_ratio, succeeded_percent }
+    };
+    let sum = |of: fn(&Verdict) -> u64| of(&busy.verdict) + of(&calm.verdict);
+    Ok(Clients {
+        write_gap_ms_max: writes.max,
+        read_gap_ms_max: reads.max,
+        write_gap_ms_median: writes.median,
+        read_gap_ms_median: reads.median,
+        lost: sum(|verdict| verdict.counts.lost),
+        resurrected: sum(|verdict| verdict.counts.resurrected),
+        duplicated: sum(|verdict| verdict.counts.duplicated),
+        stale: sum(|verdict| verdict.counts.stale),
+        acknowledged: sum(|verdict| verdict.writes_acknowledged),
+        reads: noticed(true),
+        writes: noticed(false),
+    })
+}
+
+/// Several changes of the key under one load.
+async fn there_and_back(bed: &Bed, size: Size, commands: &Commands) -> Result<(Seen, Vec<Window>)> {
+    let documents = (size.documents / BUSY_PART).max(1_000);
+    let traffic = Box::pin(start(bed, documents, BUSY_MIX, BUSY_PER_S)).await?;
+    traffic.pass(3).await;
+    let mut cutovers = Vec::new();
+    for n in 0..size.cutovers.max(1) {
+        let key = KEYS[(n as usize + 1) % KEYS.len()];
+        cutovers.push(Box::pin(change(bed, key, commands, &traffic)).await?);
+        traffic.pass(1).await;
+    }
+    Ok((Box::pin(traffic.end()).await?, cutovers))
+}
+
+/// One change beside a load that leaves the servers room; the time before it, and its own.
+async fn beside(bed: &Bed, size: Size, commands: &Commands) -> Result<(Seen, Window, Window)> {
+    let documents = (size.documents / CALM_PART).max(1_000);
+    let traffic = Box::pin(start(bed, documents, CALM_MIX, CALM_PER_S)).await?;
+    // Connections are opened, and caches filled.
+    traffic.pass(3).await;
+    let before = traffic.pass(IDLE_S).await;
+    let during = Box::pin(change(bed, KEYS[1], commands, &traffic)).await?;
+    Ok((Box::pin(traffic.end()).await?, before, during))
+}
+
+async fn start(bed: &Bed, documents: u64, mix: &str, rate_per_s: u32) -> Result<Traffic> {
+    Box::pin(bed.fill(documents)).await?;
+    let (uri, folder) = (bed.cluster.uri(), bed.cluster.folder());
+    Traffic::start(&uri, &bed.ns, bed.schema, documents, mix, rate_per_s, folder).await
+}
+
+async fn change(bed: &Bed, key: &str, commands: &Commands, traffic: &Traffic) -> Result<Window> {
+    let from_ns = traffic.now_ns();
+    let subject = Subject::ReshardBy { key: key.to_owned() };
+    let command = commands(&subject, &bed.ends());
+    let changed = Box::pin(Measured::start("a change of the key under load", command)?.end(0));
+    let changed = changed.await?;
+    let said = String::from_utf8_lossy(&changed.output);
+    tracing::info!(%said, "one change under load");
+    Ok(Window { from_ns, to_ns: traffic.now_ns() })
+}

@@ -1,0 +1,150 @@
+//! Clients at work while something is measured: what they saw, and whether what they were told is
+//! true.
+//!
+//! Every operation is recorded with the time at which it was due, so that waiting behind a slow one
+//! counts; at the end the collection is compared with all that was acknowledged.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use imago_mongo::load::{MongoTarget, Schema, show_content};
+use imago_mongo::namespace::Namespace;
+use imago_workload::check::{Checker, Verdict};
+use imago_workload::driver::{self, Options, Running};
+use imago_workload::history::{Fate, Header, History, Op, Recorder};
+use imago_workload::mix::Kind;
+
+use crate::error::{Error, Result};
+
+/// A load that runs.
+pub(crate) struct Traffic {
+    load: Running<MongoTarget>,
+    uri: String,
+    ns: Namespace,
+    schema: Schema,
+    history: PathBuf,
+}
+
+/// A part of a load, in nanoseconds since its start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub from_ns: u64,
+    pub to_ns: u64,
+}
+
+/// What the clients saw.
+pub(crate) struct Seen {
+    pub verdict: Verdict,
+    ops: Vec<Op>,
+}
+
+fn wrong(what: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Error {
+    move |cause| Error::Wrong(format!("{what}: {cause}"))
+}
+
+impl Traffic {
+    /// Begins operations on a collection that holds the keys `0..documents`.
+    pub(crate) async fn start(
+        uri: &str,
+        ns: &Namespace,
+        schema: Schema,
+        documents: u64,
+        mix: &str,
+        rate_per_s: u32,
+        folder: &Path,
+    ) -> Result<Self> {
+        let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let header = Header {
+            imago_history: Header::VERSION,
+            preloaded: documents,
+            reviews: schema.reviews,
+            id_form: schema.id_form,
+            namespace: ns.to_string(),
+            started_unix_ms: u64::try_from(unix_ms).unwrap_or(0),
+        };
+        let failed = wrong("the load cannot start");
+        let history = folder.join(format!("history-{unix_ms}"));
+        let recorder = Recorder::file(&history, &header).map_err(|error| failed(&error))?;
+        let options = Options {
+            mix: mix.parse().expect("a mix"),
+            rate_per_s: f64::from(rate_per_s),
+            duration: None,
+            preloaded: documents,
+            reviews: schema.reviews,
+            ..Options::default()
+        };
+        let target = MongoTarget::connect(uri, ns, schema).await?;
+        let load = driver::start(options, Arc::new(target), recorder);
+        let load = load.map_err(|error| failed(&error))?;
+        Ok(Self { load, uri: uri.to_owned(), ns: ns.clone(), schema, history })
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.load.control().snapshot().elapsed_ms * 1_000_000
+    }
+
+    /// Lets it run for a while.
+    pub(crate) async fn pass(&self, seconds: u64) -> Window {
+        let from_ns = self.now_ns();
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        Window { from_ns, to_ns: self.now_ns() }
+    }
+
+    /// Ends it, and checks the content against all that was acknowledged.
+    pub(crate) async fn end(self) -> Result<Seen> {
+        self.load.control().stop();
+        self.load.finish().await.map_err(|error| wrong("the load failed")(&error))?;
+        let unreadable = wrong("the load's history cannot be read");
+        let mut ops = Vec::new();
+        History::scan(&self.history, |op| ops.push(op)).map_err(|error| unreadable(&error))?;
+        let history = History::read(&self.history).map_err(|error| unreadable(&error))?;
+        let mut checker = Checker::new(history);
+        let target = MongoTarget::connect(&self.uri, &self.ns, self.schema).await?;
+        Box::pin(show_content(&target, &mut checker)).await?;
+        Ok(Seen { verdict: checker.finish(), ops })
+    }
+}
+
+fn is_answered(op: &Op) -> bool {
+    matches!(op.fate, Fate::Acked | Fate::NotFound)
+}
+
+impl Seen {
+    fn ops(&self, reads: bool) -> impl Iterator<Item = &Op> {
+        self.ops.iter().filter(move |op| (op.kind == Kind::Read) == reads)
+    }
+
+    fn due(&self, reads: bool, within: Window) -> impl Iterator<Item = &Op> {
+        let is_within = move |op: &&Op| (within.from_ns..within.to_ns).contains(&op.intended_ns);
+        self.ops(reads).filter(is_within)
+    }
+
+    /// The longest time within the window in which no operation succeeded, in ms.
+    pub(crate) fn gap_ms(&self, reads: bool, within: Window) -> f64 {
+        let ended = self.ops(reads).filter(|op| is_answered(op)).map(|op| op.end_ns);
+        let mut ended: Vec<u64> = ended
+            .filter(|at| (within.from_ns..within.to_ns).contains(at))
+            .chain([within.from_ns, within.to_ns])
+            .collect();
+        ended.sort_unstable();
+        let gap_ns = ended.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
+        gap_ns as f64 / 1e6
+    }
+
+    /// The 99th percentile of latencies from the intended start, in ms; nothing without operations.
+    pub(crate) fn p99_ms(&self, reads: bool, within: Window) -> Option<f64> {
+        let latency = |op: &Op| op.end_ns.saturating_sub(op.intended_ns);
+        let mut latencies: Vec<u64> = self.due(reads, within).map(latency).collect();
+        latencies.sort_unstable();
+        let at = (latencies.len() * 99).div_ceil(100).checked_sub(1)?;
+        Some(latencies[at] as f64 / 1e6)
+    }
+
+    /// The share of operations that succeeded, in percent; nothing without operations.
+    pub(crate) fn succeeded_percent(&self, reads: bool, within: Window) -> Option<f64> {
+        let all = self.due(reads, within).count();
+        let answered = self.due(reads, within).filter(|op| is_answered(op)).count();
+        (all > 0).then(|| 100.0 * answered as f64 / all as f64)
+    }
+}
