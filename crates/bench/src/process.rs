@@ -50,7 +50,21 @@ fn parse_peak_mb(status: &str) -> Option<f64> {
 #[derive(Default)]
 struct Heard {
     progress: Vec<Progress>,
+    /// The phases in their order, and when each began.
+    phases: Vec<(String, u64)>,
+    /// When the last event was.
+    at_ms: u64,
     last: Vec<String>,
+}
+
+impl Heard {
+    fn phases(&self) -> Vec<(String, f64)> {
+        let ends = self.phases.iter().skip(1).map(|(_, began)| *began).chain([self.at_ms]);
+        let lasted = |((name, began), end): (&(String, u64), u64)| {
+            (name.clone(), end.saturating_sub(*began) as f64 / 1_000.0)
+        };
+        self.phases.iter().zip(ends).map(lasted).collect()
+    }
 }
 
 /// A process that is being measured. Dropping it kills it.
@@ -70,6 +84,8 @@ pub(crate) struct Ended {
     pub peak_mb: f64,
     /// What it printed on stdout.
     pub output: Vec<u8>,
+    /// The seconds that it spent in each of its phases, in their order.
+    pub phases: Vec<(String, f64)>,
 }
 
 impl Measured {
@@ -136,7 +152,7 @@ impl Measured {
                 said: heard.last.join("\n"),
             });
         }
-        Ok(Ended { wall_s, cpu_s, peak_mb: self.peak_mb, output })
+        Ok(Ended { wall_s, cpu_s, peak_mb: self.peak_mb, output, phases: heard.phases() })
     }
 
     /// The final CPU time, once the process has ended.
@@ -167,9 +183,16 @@ fn listen(stderr: impl Read, to: &Mutex<Heard>) {
     for line in BufReader::new(stderr).lines() {
         let Ok(line) = line else { return };
         let mut heard = lock(to);
-        if let Ok(Event { body: Body::Progress(progress), .. }) = serde_json::from_str(&line) {
-            heard.progress.push(*progress);
-            continue;
+        if let Ok(Event { body, at_ms, .. }) = serde_json::from_str(&line) {
+            heard.at_ms = at_ms;
+            match body {
+                Body::Progress(progress) => {
+                    heard.progress.push(*progress);
+                    continue;
+                }
+                Body::Phase { to, .. } => heard.phases.push((to, at_ms)),
+                _ => {}
+            }
         }
         if heard.last.len() == SAID_MAX {
             heard.last.remove(0);

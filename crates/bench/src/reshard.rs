@@ -9,6 +9,7 @@
 //! a success is the cut-over's and not the load's, through several changes of the key there and
 //! back; and one at a rate that leaves the servers room, for latencies before and during.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
@@ -27,7 +28,7 @@ use serde::Serialize;
 use crate::Machine;
 use crate::error::{Error, Result, process};
 use crate::ground::{CACHE_MB, COLL, DB};
-use crate::process::Measured;
+use crate::process::{Ended, Measured};
 use crate::statistics::Figure;
 use crate::subject::{Commands, Ends, Subject};
 
@@ -93,6 +94,8 @@ pub struct Report {
     pub predicted_s: f64,
     /// How long what was predicted took: all but planning.
     pub run_s: f64,
+    /// The seconds of each phase of it.
+    pub phases: BTreeMap<String, f64>,
     /// What the clients noticed.
     #[serde(flatten)]
     pub clients: Clients,
@@ -125,6 +128,7 @@ struct OneRun {
     plan: Plan,
     plan_s: f64,
     run_s: f64,
+    phases: Vec<(String, f64)>,
     moved: u64,
     optimum: u64,
     native_s: f64,
@@ -175,6 +179,7 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
         predicted_bytes: whole(figure(|run| run.plan.moved.bytes as f64)),
         predicted_s: figure(|run| run.plan.predicted_s).median,
         run_s: figure(|run| run.run_s).median,
+        phases: phases(&runs),
         clients,
         spread,
     })
@@ -184,7 +189,8 @@ async fn one(bed: &Bed, size: Size, commands: &Commands) -> Result<OneRun> {
     Box::pin(bed.fill(size.documents)).await?;
     let before = Box::pin(Places::look(bed)).await?;
     let (plan, plan_s) = Box::pin(bed.plan(commands)).await?;
-    let run_s = Box::pin(bed.change(&plan, commands)).await?;
+    let changed = Box::pin(bed.change(&plan, commands)).await?;
+    let (run_s, phases) = (changed.wall_s, changed.phases);
     let after = Box::pin(Places::look(bed)).await?;
     let (moved, optimum) = (before.moved(&after)?, before.optimum(&plan)?);
 
@@ -194,7 +200,16 @@ async fn one(bed: &Bed, size: Size, commands: &Commands) -> Result<OneRun> {
     let after = Box::pin(Places::look(bed)).await?;
     let native_moved = before.moved(&after)?;
     tracing::info!(plan_s, run_s, moved, optimum, native_s, native_moved, "one change of the key");
-    Ok(OneRun { plan, plan_s, run_s, moved, optimum, native_s, native_moved })
+    Ok(OneRun { plan, plan_s, run_s, phases, moved, optimum, native_s, native_moved })
+}
+
+/// The median of each phase.
+fn phases(runs: &[OneRun]) -> BTreeMap<String, f64> {
+    let mut all: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for (name, seconds) in runs.iter().flat_map(|run| &run.phases) {
+        all.entry(name.clone()).or_default().push(*seconds);
+    }
+    all.into_iter().map(|(name, seconds)| (name, Figure::of(seconds).median)).collect()
 }
 
 impl Bed {
@@ -278,12 +293,12 @@ impl Bed {
         Ok((plan, planned.wall_s))
     }
 
-    async fn change(&self, plan: &Plan, commands: &Commands) -> Result<f64> {
+    async fn change(&self, plan: &Plan, commands: &Commands) -> Result<Ended> {
         let file = self.cluster.folder().join("plan.json");
         let text = serde_json::to_vec(plan).expect("a plan is plain data");
         write(&file, &text)?;
         let command = commands(&Subject::Reshard { plan: file }, &self.ends());
-        Ok(Box::pin(Measured::start("a change of the key", command)?.end(0)).await?.wall_s)
+        Box::pin(Measured::start("a change of the key", command)?.end(0)).await
     }
 
     async fn as_shipped(&self, size: Size) -> Result<f64> {

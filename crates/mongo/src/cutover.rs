@@ -175,7 +175,7 @@ async fn steps(
     run.enter("catch-up").await?;
     Box::pin(catch_up(copying)).await?;
     run.enter("check").await?;
-    let sampled = Box::pin(check::check(copying, &Mode::Sample(how.sample))).await?;
+    let sampled = Box::pin(check::check(copying, &Mode::Sample(how.sample), None)).await?;
     Box::pin(catch_up(copying)).await?;
     run.enter("cut-over").await?;
     let began = Instant::now();

@@ -68,6 +68,12 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// Whether a document belongs to this shard.
+    #[must_use]
+    pub fn is_owned(&self, shard: usize, raw: &RawDocument) -> bool {
+        self.map.shard_of(raw) == shard
+    }
+
     /// Whether nothing was moved or split between the two.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
@@ -186,7 +192,7 @@ impl Route {
         documents: impl Iterator<Item = &'a RawDocument>,
     ) -> Vec<Vec<&'a RawDocument>> {
         let mut parts = vec![Vec::new(); self.shards.len()];
-        for raw in documents.filter(|raw| seen.map.shard_of(raw) == from) {
+        for raw in documents.filter(|raw| seen.is_owned(from, raw)) {
             parts[self.new.shard_of(raw)].push(raw);
         }
         parts

@@ -18,6 +18,8 @@
 //! What a running verification cannot know: a document written behind both readers after they
 //! passed. [`Mode::LastOps`] after writes have stopped closes that gap.
 
+use std::sync::Arc;
+
 use bson::{Document, Timestamp};
 use imago_job::control::Control;
 use serde::{Deserialize, Serialize};
@@ -25,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::collection::{Definition, Handle, Kind as CollectionKind};
 use crate::error::{Error, Result};
 use crate::order::Id;
+use crate::route::Route;
 
 mod feed;
 mod filter;
@@ -36,6 +39,7 @@ pub(crate) mod patience;
 mod sample;
 mod schedule;
 mod settle;
+mod shards;
 mod straggler;
 mod structure;
 mod suspects;
@@ -84,6 +88,9 @@ pub struct Spec {
     pub listed_max: usize,
     /// Whether options and indexes are compared.
     pub structure: bool,
+    /// Past the router to the shards, where both sides are in one cluster and a full comparison
+    /// wants it.
+    pub route: Option<Arc<Route>>,
 }
 
 impl Default for Spec {
@@ -96,6 +103,7 @@ impl Default for Spec {
             suspects_max: 1_000_000,
             listed_max: 100,
             structure: true,
+            route: None,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Whether a job may be cut over.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use imago_job::record::Record;
 use imago_job::run::Run;
@@ -12,6 +13,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::order::Id;
 use crate::preflight::{Plan, new_since};
+use crate::route::Route;
 use crate::verify::{Mode, Report, Retries, Spec, Unwatched, verify, verify_as_of};
 
 /// What can be known without disturbing whoever leads the job.
@@ -72,7 +74,11 @@ const FIRST_LOOKS: Retries = Retries { rounds: 2, first_ms: 100, pause_ms_max: 5
 /// A document that still differs after a moment may be wrong, or only be ahead of its copy. No
 /// number of retries tells the one from the other, so the lead is settled: then the destination has
 /// to be the source as of one time, byte for byte.
-pub(crate) async fn check(copying: &mut Copying<'_>, mode: &Mode) -> Result<u64> {
+pub(crate) async fn check(
+    copying: &mut Copying<'_>,
+    mode: &Mode,
+    route: Option<Arc<Route>>,
+) -> Result<u64> {
     let mode = mode.clone();
     let pairs = copying.pairs.clone();
     let made: Vec<bool> = copying.plan.collections.iter().map(|planned| planned.creates).collect();
@@ -88,6 +94,7 @@ pub(crate) async fn check(copying: &mut Copying<'_>, mode: &Mode) -> Result<u64>
                 retries: FIRST_LOOKS,
                 suspects_max: SUSPECTS_MAX,
                 listed_max: SUSPECTS_MAX,
+                route: route.clone(),
                 ..Spec::default()
             };
             let mut watch = Unwatched;

@@ -437,7 +437,8 @@ async fn fill(clusters: &Clusters, run: &Run, how: &How, state: State) -> Result
         copying.follow(Until::CaughtUp).await?;
         let Some(mode) = &how.verify else { return Ok(0) };
         run.enter("verify").await?;
-        check::check(&mut copying, mode).await
+        let route = route_of(run.record(), &clusters.destination).await?;
+        check::check(&mut copying, mode, route).await
     };
     match Box::pin(filled).await {
         Ok(verified) => Ok((verified, copying.end().await?)),

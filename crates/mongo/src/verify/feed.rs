@@ -30,7 +30,7 @@ use crate::order::{Id, id_element};
 const AHEAD: usize = 1;
 /// A batch aims at this many bytes: large enough to make round trips rare, small enough that two
 /// workers reading both sides ahead stay far below 300 MB.
-const BATCH_BYTES: u64 = 4 << 20;
+pub(super) const BATCH_BYTES: u64 = 4 << 20;
 const BATCH_DOCUMENTS_MAX: u64 = 20_000;
 
 /// A part of one collection.
@@ -108,14 +108,39 @@ pub(super) fn encoded(filter: &Document) -> Result<RawDocumentBuf> {
         .map_err(|e| Error::usage(format!("the filter cannot be encoded: {e}"), "simplify it"))
 }
 
-/// One batch, with the places of its documents.
+/// Documents in order, with their places in what holds them.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    batch: RawBatch,
+    held: Held,
     documents: Vec<Range<usize>>,
 }
 
+#[derive(Debug)]
+enum Held {
+    /// A batch as a server sent it.
+    Batch(RawBatch),
+    /// Documents of several batches.
+    Joined(Vec<u8>),
+}
+
 impl Chunk {
+    /// An empty one, for so many bytes.
+    pub(super) fn roomy(bytes: usize) -> Self {
+        Self { held: Held::Joined(Vec::with_capacity(bytes)), documents: Vec::new() }
+    }
+
+    /// Appends a document to a chunk that was empty at first.
+    pub(super) fn push(&mut self, document: &[u8]) {
+        let Held::Joined(bytes) = &mut self.held else { panic!("a server's batch is as it is") };
+        let start = bytes.len();
+        bytes.extend_from_slice(document);
+        self.documents.push(start..bytes.len());
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.documents.last().map_or(0, |last| last.end)
+    }
+
     pub(super) fn new(batch: RawBatch, ns: &Namespace) -> Result<Self> {
         let doing = || format!("find on {ns}");
         let malformed = |cause: String| Error::malformed(doing(), cause);
@@ -128,7 +153,7 @@ impl Chunk {
             let start = document.as_ptr().addr() - whole;
             documents.push(start..start + document.len());
         }
-        Ok(Self { batch, documents })
+        Ok(Self { held: Held::Batch(batch), documents })
     }
 
     pub(super) fn documents(&self) -> impl Iterator<Item = &[u8]> {
@@ -156,7 +181,11 @@ impl super::merge::Block for Chunk {
     }
 
     fn document(&self, index: usize) -> &[u8] {
-        &self.batch.as_raw_document().as_bytes()[self.documents[index].clone()]
+        let bytes = match &self.held {
+            Held::Batch(batch) => batch.as_raw_document().as_bytes(),
+            Held::Joined(bytes) => bytes,
+        };
+        &bytes[self.documents[index].clone()]
     }
 }
 

@@ -13,8 +13,9 @@ use futures_util::stream::FuturesUnordered;
 
 use super::feed::{Feed, Scan, batch_documents, id_of};
 use super::lookup::{Members, documents};
-use super::merge::{Block, Merge, Misaligned, Need};
+use super::merge::{Block, Merge, Misaligned, Need, Seen};
 use super::patience::patiently;
+use super::shards::{Reader, Shards};
 use super::{Progress, Report, Search, Suspects, Watch};
 use crate::collection::Size;
 use crate::cutting::cut;
@@ -118,54 +119,86 @@ async fn compare_range(
     let lookup = search.lookup;
     let source = lookup.source_scan(min.clone(), max.clone(), batch);
     let destination = lookup.destination_scan(min, max, batch);
-    if !search.collated {
-        match Box::pin(merge_range(search, &source, &destination, counters)).await? {
-            Ok(outcome) => return Ok(outcome),
-            Err(Misaligned) => tracing::warn!(
-                ns = %lookup.source.ns,
-                "a range is not in _id order: its documents are looked up one by one"
-            ),
-        }
+    if search.collated {
+        return Box::pin(look_up_range(search, source, destination, counters)).await;
     }
+    if let Some(route) = &search.spec.route {
+        let look = || Shards::look(route);
+        let shards = patiently("look at the chunks", search.control, look).await?;
+        let mut sides = (shards.source(&source), shards.destination(&destination));
+        let mut tally = Tally::new(counters);
+        let merged = Box::pin(merge_range(search, &mut sides, &mut tally)).await?;
+        let still = || shards.is_still();
+        match merged {
+            Ok(outcome) if patiently("look at the chunks", search.control, still).await? => {
+                return Ok(outcome);
+            }
+            _ => tracing::info!("chunks were moved: a range is compared again, by the router"),
+        }
+        tally.take_back();
+    }
+    let mut sides =
+        (Reader::One(Feed::start(source.clone())), Reader::One(Feed::start(destination.clone())));
+    let mut tally = Tally::new(counters);
+    match Box::pin(merge_range(search, &mut sides, &mut tally)).await? {
+        Ok(outcome) => return Ok(outcome),
+        Err(Misaligned) => tracing::warn!(
+            ns = %lookup.source.ns,
+            "a range is not in _id order: its documents are looked up one by one"
+        ),
+    }
+    tally.take_back();
     Box::pin(look_up_range(search, source, destination, counters)).await
+}
+
+/// What one reading of a range added to the counters.
+struct Tally<'a> {
+    counters: &'a Counters,
+    seen: Seen,
+}
+
+impl<'a> Tally<'a> {
+    fn new(counters: &'a Counters) -> Self {
+        Self { counters, seen: Seen::default() }
+    }
+
+    fn set(&mut self, seen: Seen) {
+        let (compared, bytes) = (&self.counters.compared, &self.counters.source_bytes);
+        compared.fetch_add(seen.compared - self.seen.compared, Ordering::Relaxed);
+        bytes.fetch_add(seen.source_bytes - self.seen.source_bytes, Ordering::Relaxed);
+        self.seen = seen;
+    }
+
+    /// The range is read again, and will be counted then.
+    fn take_back(self) {
+        self.counters.compared.fetch_sub(self.seen.compared, Ordering::Relaxed);
+        self.counters.source_bytes.fetch_sub(self.seen.source_bytes, Ordering::Relaxed);
+    }
 }
 
 async fn merge_range(
     search: &Search<'_>,
-    source: &Scan,
-    destination: &Scan,
-    counters: &Counters,
+    (left, right): &mut (Reader, Reader),
+    tally: &mut Tally<'_>,
 ) -> Result<Result<Outcome, Misaligned>> {
-    let mut left = Feed::start(source.clone());
-    let mut right = Feed::start(destination.clone());
     let mut merge = Merge::new();
     let mut outcome = Outcome::default();
-    let mut counted = merge.seen();
     loop {
         let mut looked = Vec::new();
-        let run = merge.run(RECHECK_LEN, |document| looked.push(id_of(document)));
-        let need = match run {
+        let need = match merge.run(RECHECK_LEN, |document| looked.push(id_of(document))) {
             Ok(need) => need,
-            Err(Misaligned) => {
-                // These will be counted by the look-up.
-                counters.compared.fetch_sub(counted.compared, Ordering::Relaxed);
-                counters.source_bytes.fetch_sub(counted.source_bytes, Ordering::Relaxed);
-                return Ok(Err(Misaligned));
-            }
+            Err(Misaligned) => return Ok(Err(Misaligned)),
         };
-        let seen = merge.seen();
-        counters.compared.fetch_add(seen.compared - counted.compared, Ordering::Relaxed);
-        counters
-            .source_bytes
-            .fetch_add(seen.source_bytes - counted.source_bytes, Ordering::Relaxed);
-        counted = seen;
+        tally.set(merge.seen());
         recheck(search, looked.into_iter().collect::<Result<_>>()?, &mut outcome).await?;
         let is_too_many = outcome.suspects.len() > search.spec.suspects_max;
         match need {
             _ if is_too_many => return Ok(Ok(outcome)),
             None => {}
-            Some(Need::Source) => merge.feed_source(next(search, &mut left).await?),
-            Some(Need::Destination) => merge.feed_destination(next(search, &mut right).await?),
+            Some(Need::Source) => merge.feed_source(search.control.or_stop(left.next()).await??),
+            Some(Need::Destination) => {
+                merge.feed_destination(search.control.or_stop(right.next()).await??);
+            }
             Some(Need::Nothing) => return Ok(Ok(outcome)),
         }
     }

@@ -1,0 +1,150 @@
+//! Both sides of a range read on their shards, past the router, and joined here.
+//!
+//! A router would parse and merge what the comparison merges anyway. Each shard is read by a feed
+//! of its own, and the feeds are joined in `_id` order.
+//!
+//! Invariants:
+//! - What a shard holds without owning it (an orphan) is left out.
+//! - What was read counts only if the map of the source's chunks was the same before the first read
+//!   and after the last ([`Shards::is_still`]); the other side's chunks are moved by nobody.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use bson::RawDocument;
+
+use super::feed::{BATCH_BYTES, Chunk, Feed, Scan};
+use super::merge::Block;
+use crate::error::{Error, Result};
+use crate::order::id_element;
+use crate::route::{Route, Seen};
+
+/// One side of a range, in `_id` order.
+pub(super) enum Reader {
+    /// As one server sends it.
+    One(Feed),
+    /// From several shards.
+    Joined(Joined),
+}
+
+impl Reader {
+    /// The next chunk, not empty; nothing at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<Chunk>> {
+        match self {
+            Reader::One(feed) => feed.next().await,
+            Reader::Joined(joined) => joined.next().await,
+        }
+    }
+}
+
+/// The shards, and the source's map of a moment.
+pub(super) struct Shards {
+    route: Arc<Route>,
+    seen: Seen,
+}
+
+impl Shards {
+    pub(super) async fn look(route: &Arc<Route>) -> Result<Self> {
+        Ok(Self { route: Arc::clone(route), seen: route.look().await? })
+    }
+
+    /// Whether the source's chunks are still where they were.
+    pub(super) async fn is_still(&self) -> Result<bool> {
+        self.route.is_still(&self.seen).await
+    }
+
+    pub(super) fn source(&self, scan: &Scan) -> Reader {
+        Reader::Joined(self.joined(scan, Some(self.seen.clone())))
+    }
+
+    pub(super) fn destination(&self, scan: &Scan) -> Reader {
+        Reader::Joined(self.joined(scan, None))
+    }
+
+    fn joined(&self, scan: &Scan, owners: Option<Seen>) -> Joined {
+        let shards = &self.route.shards;
+        let count = u32::try_from(shards.len()).unwrap_or(u32::MAX);
+        let sides = shards.iter().map(|shard| {
+            let mut scan = Scan {
+                since: scan.since.max(self.seen.at),
+                batch_documents: (scan.batch_documents / count).max(1),
+                ..scan.clone()
+            };
+            scan.handle.endpoint = shard.clone();
+            Side { feed: Feed::start(scan), chunk: None, at: 0, has_ended: false }
+        });
+        Joined { sides: sides.collect(), owners }
+    }
+}
+
+/// The feeds of all shards in one order.
+pub(super) struct Joined {
+    sides: Vec<Side>,
+    /// Who owns what, where orphans are possible.
+    owners: Option<Seen>,
+}
+
+struct Side {
+    feed: Feed,
+    chunk: Option<Chunk>,
+    at: usize,
+    has_ended: bool,
+}
+
+impl Side {
+    fn head(&self) -> Option<&[u8]> {
+        let chunk = self.chunk.as_ref()?;
+        (self.at < chunk.len()).then(|| chunk.document(self.at))
+    }
+
+    async fn fill(&mut self) -> Result<()> {
+        while self.head().is_none() && !self.has_ended {
+            self.chunk = self.feed.next().await?;
+            self.at = 0;
+            self.has_ended = self.chunk.is_none();
+        }
+        Ok(())
+    }
+}
+
+impl Joined {
+    async fn next(&mut self) -> Result<Option<Chunk>> {
+        let room = usize::try_from(BATCH_BYTES).expect("a few megabytes");
+        let mut joined = Chunk::roomy(room);
+        while joined.bytes() < room {
+            for side in &mut self.sides {
+                side.fill().await?;
+            }
+            let Some(first) = self.first()? else { break };
+            let side = &mut self.sides[first];
+            let document = side.head().expect("the first one has a head");
+            if is_owned(self.owners.as_ref(), first, document)? {
+                joined.push(document);
+            }
+            side.at += 1;
+        }
+        Ok((joined.len() > 0).then_some(joined))
+    }
+
+    /// The side whose head comes first.
+    fn first(&self) -> Result<Option<usize>> {
+        let malformed = || Error::malformed("reading a shard", "a document without _id");
+        let mut first = None;
+        for (index, side) in self.sides.iter().enumerate() {
+            let Some(head) = side.head() else { continue };
+            let id = id_element(head).ok_or_else(malformed)?;
+            let is_before = |(_, least): &(usize, _)| id.cmp_value(least) == Ordering::Less;
+            if first.as_ref().is_none_or(is_before) {
+                first = Some((index, id));
+            }
+        }
+        Ok(first.map(|(index, _)| index))
+    }
+}
+
+fn is_owned(owners: Option<&Seen>, shard: usize, document: &[u8]) -> Result<bool> {
+    let Some(owners) = owners else { return Ok(true) };
+    let raw = RawDocument::from_bytes(document)
+        .map_err(|error| Error::malformed("reading a shard", error))?;
+    Ok(owners.is_owned(shard, raw))
+}
