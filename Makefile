@@ -37,9 +37,10 @@ test: lint ## everything that must pass: check, then all tests against real serv
 demo: setup ## move a live, busy collection between two real clusters, and prove it
 	$(IMAGO) demo $(ARGS)
 
-bench: setup ## measure copy, replay and verify against their floors, and what decides
+bench: setup ## measure copy, replay, verify and reshard beside floors and peers, and what decides
 	$(IMAGO) bench run copy $(ARGS)
 	$(IMAGO) bench run replay $(ARGS)
 	$(IMAGO) bench run verify $(ARGS)
+	$(IMAGO) bench run reshard $(ARGS)
 	$(IMAGO) bench run placement $(ARGS)
 	$(IMAGO) bench run flows $(ARGS)

@@ -28,7 +28,7 @@ fn assert_figures(report: &Value, names: &[&str]) {
 fn every_benchmark_is_listed() {
     let listed = bench(&["list"]);
     let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
-    assert_eq!(names, ["copy", "replay", "verify", "placement", "flows"]);
+    assert_eq!(names, ["copy", "replay", "verify", "reshard", "placement", "flows"]);
 }
 
 #[test]
@@ -58,6 +58,28 @@ fn a_replay_is_measured_against_bulk_writes_and_its_lag_by_markers() {
 fn a_verification_is_measured_against_reading() {
     let report = bench(&["run", "verify", "--quick"]);
     assert_figures(&report, &["ratio_to_read_floor", "seconds", "floor_seconds"]);
+}
+
+#[test]
+fn a_change_of_the_key_is_measured_against_the_servers_own_and_by_its_clients() {
+    let report = bench(&["run", "reshard", "--quick"]);
+    let figures = ["imago_s", "native_no_floor_s", "moved_bytes_native", "predicted_s"];
+    assert_figures(&report, &figures);
+    assert_figures(&report, &["write_gap_ms_max", "read_gap_ms_max", "acknowledged"]);
+    assert!(report["native_s"].is_null(), "{report}");
+    for anomalies in ["lost", "resurrected", "duplicated", "stale"] {
+        assert_eq!(report[anomalies], 0, "{report}");
+    }
+    // 20,000 documents are all in the plan's sample, so that nothing is guessed.
+    let moved = &report["moved_bytes"];
+    assert!(moved.as_u64() > Some(0), "{report}");
+    assert_eq!((moved, moved), (&report["moved_bytes_optimum"], &report["predicted_bytes"]));
+    for phase in ["execute", "verify", "commit"] {
+        assert!(report["phases"][phase].as_f64() > Some(0.0), "{report}");
+    }
+    for side in ["reads", "writes"] {
+        assert_figures(&report[side], &["p99_ms_idle", "p99_ms_during", "p99_ratio"]);
+    }
 }
 
 #[test]

@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 use bson::{RawDocumentBuf, Timestamp, doc};
 use imago_job::control::{Control, Stop};
 use imago_job::eta::Meter;
-use imago_job::event::Progress;
 use imago_job::id::JobId;
 use imago_job::journal::Journal;
 use imago_job::record::{Limits, Record};
@@ -46,6 +45,7 @@ use crate::snapshot::{Counters, PATIENCE, Worker, count_filtered};
 
 mod claim;
 mod help;
+mod report;
 mod structure;
 
 pub use claim::{WRITE_WITHIN, claim, pace, take_over};
@@ -244,6 +244,8 @@ pub struct Copying<'a> {
     workers: JoinSet<Result<()>>,
     /// The lead.
     pub lead: Lead,
+    /// What the bulk goes by, while it is copied past a router.
+    route: Option<Arc<Route>>,
     total: (u64, u64),
     copied_before: (u64, u64),
     meter: Meter,
@@ -354,6 +356,7 @@ impl<'a> Copying<'a> {
             counters,
             workers: JoinSet::new(),
             lead,
+            route: None,
             total,
             copied_before,
             meter: Meter::new(5_000),
@@ -369,6 +372,7 @@ impl<'a> Copying<'a> {
     /// # Errors
     /// What ends the job.
     pub async fn copy_bulk(&mut self, options: &Options) -> Result<()> {
+        self.route.clone_from(&options.route);
         let worker = Worker {
             pairs: Arc::clone(&self.pairs),
             definitions: Arc::clone(&self.definitions),
@@ -518,47 +522,6 @@ impl<'a> Copying<'a> {
         }
         Ok(self.state)
     }
-
-    fn report(&mut self) {
-        self.reported = Instant::now();
-        let standing = self.lead.standing();
-        let (documents, bytes) = crate::lead::copied(&self.counters);
-        let done = (documents + self.copied_before.0, bytes + self.copied_before.1);
-        let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.meter.observe(now_ms, done.1);
-        let is_copied = self.lead.is_copied();
-        let mut obstacles = Vec::new();
-        if !is_copied {
-            obstacles.push("the bulk is not copied yet".to_owned());
-        } else if !self.state.is_indexed {
-            obstacles.push("the indexes are not built yet".to_owned());
-        } else if standing.behind_ms > CAUGHT_UP_MS {
-            obstacles.push(format!("the destination is {} ms behind", standing.behind_ms));
-        }
-        let job = &self.run.record().id;
-        let rate = self.meter.rate_s().filter(|_| !is_copied);
-        self.run.reporter().progress(Progress {
-            documents_done: done.0,
-            documents_total: Some(self.total.0.max(done.0)),
-            bytes_done: done.1,
-            bytes_total: Some(self.total.1.max(done.1)),
-            changes_applied: standing.changes_applied,
-            lag_ms: Some(standing.lag_ms),
-            eta_ms: if is_copied { None } else { self.meter.eta_ms(Some(self.total.1)) },
-            rate_bytes_s: rate,
-            rate_documents_s: rate.map(|rate| rate * ratio(done.0, done.1)),
-            blocked_by: self.run.control().blocked_by(),
-            cutover_ready: Some(obstacles.is_empty()),
-            next: if obstacles.is_empty() {
-                format!("imago verify, then imago cutover {job}")
-            } else {
-                format!("wait, or imago job pause {job}")
-            },
-            cutover_obstacles: obstacles,
-            doing: format!("{} changes held, {} read", standing.held, standing.changes_read),
-            ..Progress::default()
-        });
-    }
 }
 
 /// About how many documents and bytes there are to copy.
@@ -573,11 +536,6 @@ async fn expected(plan: &Plan, pairs: &[Pair]) -> Result<(u64, u64)> {
         total.1 += planned.size.bytes * documents / planned.size.documents.max(1);
     }
     Ok(total)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a rate to look at")]
-fn ratio(part: u64, whole: u64) -> f64 {
-    part as f64 / whole.max(1) as f64
 }
 
 pub(crate) async fn save(run: &Run, state: &State) -> Result<()> {
