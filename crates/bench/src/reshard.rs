@@ -57,6 +57,8 @@ pub struct Size {
     pub runs: u32,
     /// Changes of the key under the clients' load.
     pub cutovers: u32,
+    /// How long clients are watched before a change, in s.
+    pub idle_s: u64,
     /// Whether the server is also measured as it is shipped, once: five minutes and more.
     pub as_shipped: bool,
 }

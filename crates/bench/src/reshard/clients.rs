@@ -19,7 +19,6 @@ const CALM_MIX: &str = "read=40,update=40,insert=15,delete=5";
 /// The load's collections are this part of the benchmark's: a cut-over does not ask for its size.
 const BUSY_PART: u64 = 20;
 const CALM_PART: u64 = 5;
-const IDLE_S: u64 = 15;
 
 /// What clients noticed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -109,7 +108,7 @@ async fn beside(bed: &Bed, size: Size, commands: &Commands) -> Result<(Seen, Win
     let traffic = Box::pin(start(bed, documents, CALM_MIX, CALM_PER_S)).await?;
     // Connections are opened, and caches filled.
     traffic.pass(3).await;
-    let before = traffic.pass(IDLE_S).await;
+    let before = traffic.pass(size.idle_s).await;
     let during = Box::pin(change(bed, KEYS[1], commands, &traffic)).await?;
     Ok((Box::pin(traffic.end()).await?, before, during))
 }

@@ -120,12 +120,20 @@ impl Resharding {
             correlation: self.correlation,
             runs: self.runs,
             cutovers: self.cutovers,
+            idle_s: 15,
             as_shipped: !self.no_shipped,
         };
         if !self.quick {
             return asked;
         }
-        reshard::Size { documents: 20_000, runs: 1, cutovers: 2, as_shipped: false, ..asked }
+        reshard::Size {
+            documents: 20_000,
+            runs: 1,
+            cutovers: 2,
+            idle_s: 3,
+            as_shipped: false,
+            ..asked
+        }
     }
 }
 

@@ -16,3 +16,4 @@ mod refused;
 mod scene;
 mod unusual;
 mod writer;
+mod wrong;
