@@ -35,6 +35,7 @@ pub mod plan;
 mod planning;
 mod predict;
 mod reach;
+mod revert;
 pub mod run;
 mod sample;
 pub mod shadow;
@@ -43,4 +44,5 @@ mod weigh;
 
 pub use commit::Block;
 pub use planning::plan;
+pub use revert::{Way, revert};
 pub use run::{How, KIND, Outcome, Spec, both, check, clean_up, create, run};

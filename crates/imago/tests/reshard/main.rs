@@ -13,6 +13,7 @@ mod plain;
 mod process;
 mod proof;
 mod refused;
+mod revert;
 mod scene;
 mod unusual;
 mod writer;

@@ -57,6 +57,28 @@ pub struct Request {
     pub sample: u64,
 }
 
+/// So many documents are looked at unless another number is asked for.
+pub const SAMPLE: u64 = 100_000;
+
+impl Request {
+    /// Another key, as extended JSON, and all else as usual.
+    #[must_use]
+    pub fn of_key(ns: Namespace, key: String) -> Self {
+        Self {
+            ns,
+            key: Some(key),
+            chunks: None,
+            chunk_bytes: None,
+            add_shards: Vec::new(),
+            drain_shards: Vec::new(),
+            placing: Placing::Balanced,
+            flowing: Flowing::Wfs,
+            sockets: 0,
+            sample: SAMPLE,
+        }
+    }
+}
+
 /// One new chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunk {

@@ -230,8 +230,7 @@ pub async fn clean_up(cluster: &Endpoint, record: &Record) -> Result<()> {
             Ok(Fate::Renamed) => {
                 return Err(Error::precondition(
                     format!("{} has its new shape already", spec.reshard.ns),
-                    "`imago reshard resume` ends the job; `imago reshard run` with the old key goes \
-                     back",
+                    "`imago reshard resume` ends the job; then `imago reshard revert` goes back",
                 ));
             }
             // Somebody else took the collection or the shadow away: there is less to clean up.

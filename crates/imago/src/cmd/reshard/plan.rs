@@ -4,7 +4,7 @@ mod view;
 
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::namespace::Namespace;
-use imago_mongo::reshard::plan::{Flowing, Placing, Plan, Request};
+use imago_mongo::reshard::plan::{Flowing, Placing, Plan, Request, SAMPLE};
 
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -48,7 +48,7 @@ pub struct Shape {
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     sockets: Option<u32>,
     /// How many documents are looked at to weigh the chunks.
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(long, value_name = "N", default_value_t = SAMPLE, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     sample: u64,
     /// A shard that must be there and get its part, such as a new one. Repeatable.
     #[arg(long, value_name = "NAME")]

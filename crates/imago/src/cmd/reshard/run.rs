@@ -8,7 +8,8 @@ use imago_job::record::Limits;
 use imago_mongo::copy;
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::namespace::Namespace;
-use imago_mongo::reshard::{self, Block, Outcome, plan::Plan};
+use imago_mongo::reshard::plan::{Finding, Plan};
+use imago_mongo::reshard::{self, Block, Outcome};
 use imago_mongo::verify::Mode;
 
 use super::plan::{Shape, unobstructed};
@@ -110,7 +111,8 @@ impl How {
         Self { workers: 4, verify, block, max_block_ms: 5_000 }
     }
 
-    fn parsed(&self) -> reshard::How {
+    /// What the library is asked for.
+    pub fn parsed(&self) -> reshard::How {
         reshard::How {
             workers: usize::from(self.workers),
             process: process(),
@@ -158,9 +160,20 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         (None, Some(ns)) => Box::pin(reshard::plan(&cluster, &args.shape.request(ns))).await?,
         (None, None) => unreachable!("clap wants one of them"),
     };
-    unobstructed(&plan)?;
-    let id = Box::pin(reshard::create(&cluster, &plan, limits)).await?;
-    work(&cluster, &id, &args.how, context).await
+    begin(&cluster, &plan, limits, &args.how, context).await
+}
+
+/// Makes a job of a plan, unless something is in its way, and works at it.
+pub async fn begin(
+    cluster: &Endpoint,
+    plan: &Plan,
+    limits: Limits,
+    how: &How,
+    context: &Context,
+) -> Result<(), Failure> {
+    unobstructed(plan)?;
+    let id = Box::pin(reshard::create(cluster, plan, limits)).await?;
+    work_at(cluster, &id, how, context, &plan.findings).await
 }
 
 /// Goes on with a job.
@@ -177,10 +190,24 @@ pub async fn work(
     how: &How,
     context: &Context,
 ) -> Result<(), Failure> {
+    work_at(cluster, id, how, context, &[]).await
+}
+
+/// The same, saying first what the plan found.
+async fn work_at(
+    cluster: &Endpoint,
+    id: &JobId,
+    how: &How,
+    context: &Context,
+    found: &[Finding],
+) -> Result<(), Failure> {
     let how = how.parsed();
     let clusters = reshard::both(cluster);
     let claimed = copy::claim(&clusters, id, &how.process, context.events(), &context.cancel);
     let run = Box::pin(claimed).await?;
+    for Finding { code, what, help, .. } in found {
+        run.reporter().warning(code.as_str(), what.as_str(), help.as_str());
+    }
     let done = Box::pin(reshard::run(cluster, run, &how)).await?;
     context.output.result(&done, describe)
 }
