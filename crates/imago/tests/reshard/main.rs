@@ -9,6 +9,7 @@ mod commit;
 mod death;
 mod disturbed;
 mod drain;
+mod native;
 mod plain;
 mod process;
 mod proof;

@@ -31,6 +31,17 @@ pub enum Flowing {
     Fixed,
 }
 
+/// By what a shape is changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// A copy into a shadow, which takes the collection's name.
+    #[default]
+    Shadow,
+    /// The server's own `reshardCollection`, with the plan's placement.
+    Native,
+}
+
 /// What is wanted.
 #[derive(Clone, Debug)]
 pub struct Request {

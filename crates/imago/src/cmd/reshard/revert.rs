@@ -3,7 +3,7 @@
 use imago_job::id::JobId;
 use imago_job::record::Limits;
 use imago_mongo::reshard;
-use imago_mongo::reshard::plan::{Finding, Weight};
+use imago_mongo::reshard::plan::{Engine, Finding, Weight};
 
 use super::run::{How, begin, connect};
 use crate::cmd::copy::Pace;
@@ -36,13 +36,13 @@ pub struct Args {
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let limits: Limits = args.limits.parsed()?;
     let cluster = connect(&args.uri).await?;
-    reshard::check(&cluster, &args.how.parsed()).await?;
+    reshard::check(&cluster, &args.how.parsed(), Engine::Shadow).await?;
     let way = Box::pin(reshard::revert(&cluster, &args.id)).await?;
     let mut plan = Box::pin(reshard::plan(&cluster, &way.request)).await?;
     if !way.is_known {
         plan.findings.push(known_by_key(&args.id));
     }
-    begin(&cluster, &plan, limits, &args.how, context).await
+    begin(&cluster, &plan, Engine::Shadow, limits, &args.how, context).await
 }
 
 /// A job of before the UUID was recorded.
