@@ -88,6 +88,9 @@ pub struct State {
     /// In a job that leads back: the job that it leads back from.
     #[serde(default)]
     pub leads_back_from: Option<JobId>,
+    /// In a change of shape: the UUID of what takes the collection's name, once that was asked for.
+    #[serde(default)]
+    pub becomes: Option<String>,
 }
 
 impl State {

@@ -15,7 +15,9 @@
 //! - *Commit*: writes are blocked for a moment, the last changes applied and compared, and the
 //!   shadow renamed.
 //!
-//! Invariants:
+//! The other engine ([`plan::Engine::Native`]) has the server do all of that by itself, with the same plan.
+//!
+//! Invariants of the shadow:
 //! - Until the rename nothing of the collection is changed but the balancer's flag, so that
 //!   cancelling is dropping the shadow.
 //! - The rename is asked for only while writes are blocked and everything written before the block
@@ -31,16 +33,23 @@ mod findings;
 mod fits;
 mod key;
 mod members;
+mod native;
 pub mod plan;
 mod planning;
 mod predict;
 mod reach;
+mod revert;
 pub mod run;
 mod sample;
 pub mod shadow;
 mod survey;
+mod watch;
 mod weigh;
+mod zones;
 
 pub use commit::Block;
+pub(crate) use native::refuse_help;
+pub use native::{engine_of, minimum};
 pub use planning::plan;
+pub use revert::{Way, revert};
 pub use run::{How, KIND, Outcome, Spec, both, check, clean_up, create, run};

@@ -225,6 +225,8 @@ fn arguments(
         // Otherwise even an empty collection takes five minutes to reshard.
         parameters.push(("reshardingMinimumOperationDurationMillis", "0"));
     }
+    // A server refuses a parameter that is there twice.
+    parameters.retain(|(name, _)| !spec.parameters.iter().any(|(other, _)| other == name));
     parameters.extend(spec.parameters.iter().map(|(name, value)| (&**name, &**value)));
     for (name, value) in parameters {
         arguments.extend(["--setParameter".into(), format!("{name}={value}").into()]);

@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::exit::Failure;
 
 pub mod plan;
+mod revert;
 pub mod run;
 
 /// What may be typed.
@@ -21,6 +22,8 @@ enum Action {
     Run(run::Args),
     /// Go on with a change of shape that nobody works at: it died, was interrupted, or failed.
     Resume(run::Resume),
+    /// Give a collection its old shard key back, after a job that gave it another one.
+    Revert(revert::Args),
 }
 
 /// Does what was asked.
@@ -29,5 +32,6 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::Plan(args) => Box::pin(plan::run(args, context)).await,
         Action::Run(args) => Box::pin(run::run(args, context)).await,
         Action::Resume(args) => Box::pin(run::resume(args, context)).await,
+        Action::Revert(args) => Box::pin(revert::run(args, context)).await,
     }
 }

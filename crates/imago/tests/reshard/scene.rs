@@ -173,6 +173,12 @@ impl Scene {
         self.imago(&[&["reshard", "resume", job, "--uri", &uri], words].concat())
     }
 
+    /// `imago reshard revert`.
+    pub fn revert(&self, job: &str, words: &[&str]) -> Process {
+        let uri = self.cluster.admin_uri();
+        self.imago(&[&["reshard", "revert", job, "--uri", &uri], words].concat())
+    }
+
     /// `imago job VERB`, which must succeed; its result.
     pub fn job(&self, verb: &str, job: &str, words: &[&str]) -> Value {
         let uri = self.cluster.admin_uri();
@@ -234,13 +240,28 @@ impl Scene {
             quiet = if is_quiet { quiet + 1 } else { 0 };
             tokio::time::sleep(Duration::from_millis(60)).await;
         }
-        let kept = self.find("imago", "jobs", doc! {"_id": job}).await;
-        let mut record: Value = serde_json::from_str(kept[0].get_str("record").unwrap()).unwrap();
+        let mut record = self.record(job).await;
         if record["owner"].is_object() {
             record["owner"]["heartbeat_at_ms"] = 0.into();
         }
+        self.set_record(job, &record).await;
+    }
+
+    /// What is kept of a job.
+    pub async fn record(&self, job: &str) -> Value {
+        let kept = self.find("imago", "jobs", doc! {"_id": job}).await;
+        serde_json::from_str(kept[0].get_str("record").unwrap()).unwrap()
+    }
+
+    /// Keeps something else of a job.
+    pub async fn set_record(&self, job: &str, record: &Value) {
         let change = doc! {"q": {"_id": job}, "u": {"$set": {"record": record.to_string()}}};
         self.run("imago", doc! {"update": "jobs", "updates": [change]}).await;
+    }
+
+    /// The plan of a job that made it itself.
+    pub async fn plan_of(&self, job: &str) -> Plan {
+        serde_json::from_value(self.record(job).await["spec"]["reshard"].clone()).unwrap()
     }
 
     /// Every server that holds data, directly, as the administrator.

@@ -31,6 +31,7 @@ pub async fn help(
     process: &str,
 ) -> Result<(u64, u64)> {
     let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
+    crate::reshard::refuse_help(&record)?;
     let plan = plan_of(&record)?;
     if state_of(&record)?.t0.is_none() {
         return Err(Error::precondition(

@@ -71,6 +71,8 @@ pub(super) async fn commit(
     block: Block,
     block_max: Duration,
 ) -> Result<Option<Committed>> {
+    // A sharded collection keeps its UUID when it is renamed: `imago reshard revert` knows it by that.
+    let shadow = uuid_of(cluster, &Handle::new(cluster.clone(), spec.shadow().clone())).await?;
     if block == Block::UserWrites {
         refuse_anothers_block(cluster).await?;
         copying.state.is_blocked = true;
@@ -97,6 +99,7 @@ pub(super) async fn commit(
             return Ok(None);
         }
     };
+    copying.state.becomes = shadow;
     // Also when the job was asked to end in this moment: it is past the point where that is heard,
     // and whoever left here without lifting the block would leave it behind.
     copying.state.hook_begun = true;

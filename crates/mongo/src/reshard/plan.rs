@@ -31,6 +31,17 @@ pub enum Flowing {
     Fixed,
 }
 
+/// By what a shape is changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// A copy into a shadow, which takes the collection's name.
+    #[default]
+    Shadow,
+    /// The server's own `reshardCollection`, with the plan's placement.
+    Native,
+}
+
 /// What is wanted.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -55,6 +66,28 @@ pub struct Request {
     pub sockets: u32,
     /// How many documents are looked at to weigh the chunks; all when there are fewer.
     pub sample: u64,
+}
+
+/// So many documents are looked at unless another number is asked for.
+pub const SAMPLE: u64 = 100_000;
+
+impl Request {
+    /// Another key, as extended JSON, and all else as usual.
+    #[must_use]
+    pub fn of_key(ns: Namespace, key: String) -> Self {
+        Self {
+            ns,
+            key: Some(key),
+            chunks: None,
+            chunk_bytes: None,
+            add_shards: Vec::new(),
+            drain_shards: Vec::new(),
+            placing: Placing::Balanced,
+            flowing: Flowing::Wfs,
+            sockets: 0,
+            sample: SAMPLE,
+        }
+    }
 }
 
 /// One new chunk.

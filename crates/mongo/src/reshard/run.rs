@@ -16,8 +16,8 @@ use imago_job::run::{Ending, Run, RunError};
 use serde::{Deserialize, Serialize};
 
 use super::commit::{self, Block, Committed, Fate, commit, ms};
-use super::plan::Plan;
-use super::{balance, fits, shadow};
+use super::plan::{Engine, Plan};
+use super::{balance, fits, native, shadow};
 use crate::block;
 use crate::changes::AWAIT_MAX;
 use crate::collection::Handle;
@@ -43,6 +43,9 @@ pub struct Spec {
     pub copy: preflight::Plan,
     /// The change of shape.
     pub reshard: Plan,
+    /// By what it is done.
+    #[serde(default)]
+    pub engine: Engine,
     /// What the collection was like when the job was created.
     pub known: Known,
 }
@@ -98,6 +101,8 @@ pub struct How {
 pub struct Outcome {
     /// The job.
     pub job: JobId,
+    /// By what it was done.
+    pub engine: Engine,
     /// From the block until it was lifted, in ms; absent when another process did it.
     pub write_block_ms: Option<u64>,
     /// The drain alone, in ms.
@@ -121,7 +126,7 @@ const COMMITS_MAX: usize = 5;
 ///
 /// # Errors
 /// A precondition that says why not.
-pub async fn check(cluster: &Endpoint, how: &How) -> Result<()> {
+pub async fn check(cluster: &Endpoint, how: &How, engine: Engine) -> Result<()> {
     if !cluster.is_sharded() {
         return Err(Error::precondition(
             format!("{} is a replica set: it has no shards", cluster.redacted()),
@@ -129,6 +134,7 @@ pub async fn check(cluster: &Endpoint, how: &How) -> Result<()> {
         ));
     }
     match how.block {
+        _ if engine == Engine::Native => Ok(()),
         Block::UserWrites => {
             block::check(cluster).await?;
             block::check_bypass(cluster).await
@@ -141,11 +147,19 @@ pub async fn check(cluster: &Endpoint, how: &How) -> Result<()> {
 ///
 /// # Errors
 /// The first of the plan's obstacles; when the cluster refuses.
-pub async fn create(cluster: &Endpoint, plan: &Plan, limits: Limits) -> Result<JobId> {
+pub async fn create(
+    cluster: &Endpoint,
+    plan: &Plan,
+    engine: Engine,
+    limits: Limits,
+) -> Result<JobId> {
     if let Some(obstacle) = plan.obstacles().next() {
         return Err(Error::precondition(obstacle.what.clone(), obstacle.help.clone()));
     }
     fits::check(cluster, plan).await?;
+    if engine == Engine::Native {
+        native::check(cluster, plan).await?;
+    }
     let journal = MongoJournal::new(cluster.clone());
     refuse_second(&journal, &plan.ns).await?;
     let mut record = Record::new(KIND, serde_json::Value::Null, journal.now_ms().await?);
@@ -161,7 +175,7 @@ pub async fn create(cluster: &Endpoint, plan: &Plan, limits: Limits) -> Result<J
     let of = Handle::new(cluster.clone(), plan.ns.clone());
     let uuid = commit::uuid_of(cluster, &of).await?.ok_or_else(|| fits::unsharded(&plan.ns))?;
     let known = Known { uuid, was_off: balance::is_off(cluster, &plan.ns).await? };
-    let spec = Spec { copy, reshard: plan.clone(), known };
+    let spec = Spec { copy, reshard: plan.clone(), engine, known };
     record.spec = serde_json::to_value(spec).map_err(|e| Error::malformed("the plan", e))?;
     record.limits = limits;
     let state = serde_json::to_value(copy::State::default());
@@ -224,14 +238,16 @@ pub async fn run(cluster: &Endpoint, run: Run, how: &How) -> Result<Outcome> {
 /// When the rename has happened already; when the cluster refuses.
 pub async fn clean_up(cluster: &Endpoint, record: &Record) -> Result<()> {
     let (spec, state) = (Spec::of(record)?, copy::state_of(record)?);
+    if spec.engine == Engine::Native {
+        return native::clean_up(cluster, record, &spec).await;
+    }
     if state.hook_begun {
         commit::quiet(cluster, &spec).await?;
         match commit::fate(cluster, &spec).await {
             Ok(Fate::Renamed) => {
                 return Err(Error::precondition(
                     format!("{} has its new shape already", spec.reshard.ns),
-                    "`imago reshard resume` ends the job; `imago reshard run` with the old key goes \
-                     back",
+                    "`imago reshard resume` ends the job; then `imago reshard revert` goes back",
                 ));
             }
             // Somebody else took the collection or the shadow away: there is less to clean up.
@@ -249,6 +265,9 @@ pub async fn clean_up(cluster: &Endpoint, record: &Record) -> Result<()> {
 async fn work(cluster: &Endpoint, run: &Run, how: &How) -> Result<Outcome> {
     let began = Instant::now();
     let spec = Spec::of(run.record())?;
+    if spec.engine == Engine::Native {
+        return native::work(cluster, run, &spec).await;
+    }
     let control = run.control();
     let mut state = copy::state_of(run.record())?;
     if state.hook_begun {
@@ -468,6 +487,7 @@ async fn finish(
     }
     Ok(Outcome {
         job: run.record().id.clone(),
+        engine: Engine::Shadow,
         write_block_ms: done.map(|done| done.block_ms),
         drain_ms: done.map(|done| done.drain_ms),
         rename_ms: done.map(|done| done.rename_ms),

@@ -7,12 +7,12 @@
 //! Every step may find itself done: whoever goes on after a death does them all again.
 
 use bson::{Bson, Document, doc};
-use futures_util::TryStreamExt;
 use imago_job::id::JobId;
 
 use super::plan::Plan;
+use super::zones::Zones;
 use crate::collection::Handle;
-use crate::endpoint::{Endpoint, answer};
+use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::preflight::parse_document;
@@ -44,7 +44,7 @@ pub async fn create(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &Jo
         // An index of the collection that can serve becomes the key's, under its own name.
         let serving = definition.indexes.iter().find(|index| serves(index, &key));
         to.create_indexes(serving.cloned().as_slice()).await?;
-        let zones = Zones { cluster, shadow, id };
+        let zones = Zones { cluster, ns: shadow, id };
         zones.set(plan, &key).await?;
         let mut command = doc! {"shardCollection": shadow.to_string(), "key": key.clone()};
         if definition.is_collated() {
@@ -52,7 +52,7 @@ pub async fn create(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &Jo
         }
         cluster.run_at_length("admin", command).await?;
     }
-    Zones { cluster, shadow, id }.clear(plan).await?;
+    Zones { cluster, ns: shadow, id }.clear(plan).await?;
     check(&to, plan, &key).await
 }
 
@@ -61,7 +61,7 @@ pub async fn create(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &Jo
 /// # Errors
 /// When the cluster refuses.
 pub async fn remove(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &JobId) -> Result<()> {
-    Zones { cluster, shadow, id }.clear(plan).await?;
+    Zones { cluster, ns: shadow, id }.clear(plan).await?;
     cluster.run_at_length(&shadow.db, drop_command(shadow)).await.map(|_| ()).or_else(is_gone)
 }
 
@@ -99,85 +99,4 @@ pub(crate) fn min_of(min: Option<&str>, key: &Document) -> Result<Document> {
         Some(text) => parse_document(text, "a chunk's least key"),
         None => Ok(key.keys().map(|field| (field.clone(), Bson::MinKey)).collect()),
     }
-}
-
-struct Zones<'a> {
-    cluster: &'a Endpoint,
-    shadow: &'a Namespace,
-    id: &'a JobId,
-}
-
-impl Zones<'_> {
-    fn name(&self, shard: &str) -> String {
-        format!("imago/{}/{shard}", self.id)
-    }
-
-    async fn set(&self, plan: &Plan, key: &Document) -> Result<()> {
-        for shard in used(plan) {
-            let zone = self.name(shard);
-            self.cluster.run("admin", doc! {"addShardToZone": shard, "zone": zone}).await?;
-        }
-        let end: Document = key.keys().map(|field| (field.clone(), Bson::MaxKey)).collect();
-        for (at, chunk) in plan.chunks.iter().enumerate() {
-            let max = match plan.chunks.get(at + 1) {
-                Some(next) => min_of(next.min.as_deref(), key)?,
-                None => end.clone(),
-            };
-            let command = doc! {
-                "updateZoneKeyRange": self.shadow.to_string(),
-                "min": min_of(chunk.min.as_deref(), key)?, "max": max,
-                "zone": self.name(&plan.shards[chunk.shard]),
-            };
-            self.cluster.run("admin", command).await?;
-        }
-        Ok(())
-    }
-
-    async fn clear(&self, plan: &Plan) -> Result<()> {
-        for range in self.ranges().await? {
-            let (Ok(min), Ok(max)) = (range.get_document("min"), range.get_document("max")) else {
-                return Err(Error::malformed("a zone's range", range));
-            };
-            let command = doc! {
-                "updateZoneKeyRange": self.shadow.to_string(), "min": min.clone(),
-                "max": max.clone(), "zone": Bson::Null,
-            };
-            self.cluster.run("admin", command).await?;
-        }
-        let tagged = self.tagged().await?;
-        for shard in used(plan) {
-            let zone = self.name(shard);
-            if tagged.contains(&zone) {
-                let command = doc! {"removeShardFromZone": shard, "zone": zone};
-                self.cluster.run("admin", command).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn ranges(&self) -> Result<Vec<Document>> {
-        let tags = self.cluster.client().database("config").collection::<Document>("tags");
-        let doing = "reading config.tags";
-        let read =
-            async { tags.find(doc! {"ns": self.shadow.to_string()}).await?.try_collect().await };
-        answer(doing, read).await?.map_err(|error| Error::server(doing, error))
-    }
-
-    async fn tagged(&self) -> Result<Vec<String>> {
-        let shards = self.cluster.client().database("config").collection::<Document>("shards");
-        let doing = "reading config.shards";
-        let read = async { shards.find(doc! {}).await?.try_collect::<Vec<Document>>().await };
-        let found = answer(doing, read).await?.map_err(|error| Error::server(doing, error))?;
-        let tags = found.iter().flat_map(|shard| shard.get_array("tags").into_iter().flatten());
-        Ok(tags.filter_map(Bson::as_str).map(str::to_owned).collect())
-    }
-}
-
-/// The shards that get anything.
-fn used(plan: &Plan) -> Vec<&str> {
-    let mut used: Vec<&str> =
-        plan.chunks.iter().map(|chunk| plan.shards[chunk.shard].as_str()).collect();
-    used.sort_unstable();
-    used.dedup();
-    used
 }

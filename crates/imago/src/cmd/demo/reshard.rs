@@ -10,7 +10,7 @@ use imago_mongo::copy;
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::load::{MongoTarget, Schema, preload};
 use imago_mongo::namespace::Namespace;
-use imago_mongo::reshard::plan::{Flowing, Placing, Plan, Request};
+use imago_mongo::reshard::plan::{Engine, Plan, Request};
 use imago_mongo::reshard::{self, Block, How, Outcome};
 use imago_mongo::shard::spread;
 use imago_mongo::verify::Mode;
@@ -178,18 +178,7 @@ async fn shard(
 }
 
 fn request(ns: &Namespace) -> Request {
-    Request {
-        ns: ns.clone(),
-        key: Some(NEW_KEY.into()),
-        chunks: Some(12),
-        chunk_bytes: None,
-        add_shards: Vec::new(),
-        drain_shards: Vec::new(),
-        placing: Placing::Balanced,
-        flowing: Flowing::Wfs,
-        sockets: 0,
-        sample: 100_000,
-    }
+    Request { chunks: Some(12), ..Request::of_key(ns.clone(), NEW_KEY.into()) }
 }
 
 async fn change(cluster: &Endpoint, plan: &Plan, context: &Context) -> Result<Outcome, Failure> {
@@ -200,7 +189,7 @@ async fn change(cluster: &Endpoint, plan: &Plan, context: &Context) -> Result<Ou
         block: Block::UserWrites,
         block_max: Duration::from_secs(5),
     };
-    let id = Box::pin(reshard::create(cluster, plan, Limits::default())).await?;
+    let id = Box::pin(reshard::create(cluster, plan, Engine::Shadow, Limits::default())).await?;
     let clusters = reshard::both(cluster);
     let claim = copy::claim(&clusters, &id, &how.process, context.events(), &context.cancel);
     let run = Box::pin(claim).await?;

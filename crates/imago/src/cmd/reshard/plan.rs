@@ -4,7 +4,8 @@ mod view;
 
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::namespace::Namespace;
-use imago_mongo::reshard::plan::{Flowing, Placing, Plan, Request};
+use imago_mongo::reshard;
+use imago_mongo::reshard::plan::{Engine, Flowing, Placing, Plan, Request, SAMPLE};
 
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -24,6 +25,35 @@ pub struct Args {
     /// What is to become of it.
     #[command(flatten)]
     shape: Shape,
+    /// By what it would be done; this changes what is warned of only.
+    #[arg(long, value_enum, default_value = "shadow", value_name = "HOW")]
+    engine: By,
+}
+
+/// By what a shape is changed.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum By {
+    /// Imago copies into a shadow, compares it, and has it take the collection's name.
+    Shadow,
+    /// The server's own reshardCollection, with Imago's placement.
+    Native,
+}
+
+impl By {
+    /// What is asked of the library.
+    pub fn parsed(self) -> Engine {
+        match self {
+            Self::Shadow => Engine::Shadow,
+            Self::Native => Engine::Native,
+        }
+    }
+
+    /// Adds to a plan what should be known of the engine first.
+    pub fn warn_in(self, plan: &mut Plan) {
+        if self.parsed() == Engine::Native {
+            plan.findings.push(reshard::minimum());
+        }
+    }
 }
 
 /// What is to become of a collection.
@@ -48,7 +78,7 @@ pub struct Shape {
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     sockets: Option<u32>,
     /// How many documents are looked at to weigh the chunks.
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(long, value_name = "N", default_value_t = SAMPLE, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     sample: u64,
     /// A shard that must be there and get its part, such as a new one. Repeatable.
     #[arg(long, value_name = "NAME")]
@@ -112,7 +142,8 @@ impl Shape {
 /// Plans, prints the plan, fails with exit code 4 if something is in the way.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let cluster = Box::pin(Endpoint::connect(&args.uri, "cluster")).await?;
-    let plan = Box::pin(imago_mongo::reshard::plan(&cluster, &args.shape.request(args.ns))).await?;
+    let mut plan = Box::pin(reshard::plan(&cluster, &args.shape.request(args.ns))).await?;
+    args.engine.warn_in(&mut plan);
     context.output.result(&plan, view::text)?;
     unobstructed(&plan)
 }

@@ -8,10 +8,11 @@ use imago_job::record::Limits;
 use imago_mongo::copy;
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::namespace::Namespace;
-use imago_mongo::reshard::{self, Block, Outcome, plan::Plan};
+use imago_mongo::reshard::plan::{Engine, Finding, Plan};
+use imago_mongo::reshard::{self, Block, Outcome};
 use imago_mongo::verify::Mode;
 
-use super::plan::{Shape, unobstructed};
+use super::plan::{By, Shape, unobstructed};
 use crate::cmd::copy::Pace;
 use crate::cmd::job::process;
 use crate::context::Context;
@@ -24,7 +25,10 @@ use crate::exit::{Exit, Failure};
                         with the new shape, which takes the collection's name at last. Until then \
                         the collection is as it was: `imago job cancel` drops the shadow. The job's \
                         state is in the cluster (database `imago`), so that any machine can go on \
-                        with it."
+                        with it.\n\nWith --engine native the server copies, follows and commits by \
+                        itself, and goes on when Imago dies: workers, verification, block and \
+                        limits are not Imago's to set then, and it cannot be paused. It takes five \
+                        minutes at least unless the config server is set otherwise."
 )]
 pub struct Args {
     /// The cluster's router: mongodb://[user:password@]host:port[,…]/[?options].
@@ -46,6 +50,9 @@ pub struct Args {
     /// What is to become of the collection.
     #[command(flatten)]
     shape: Shape,
+    /// By what it is done.
+    #[arg(long, value_enum, default_value = "shadow", value_name = "HOW")]
+    engine: By,
     #[command(flatten)]
     how: How,
     /// How fast it may go; `imago job set` changes it while it runs.
@@ -110,7 +117,8 @@ impl How {
         Self { workers: 4, verify, block, max_block_ms: 5_000 }
     }
 
-    fn parsed(&self) -> reshard::How {
+    /// What the library is asked for.
+    pub fn parsed(&self) -> reshard::How {
         reshard::How {
             workers: usize::from(self.workers),
             process: process(),
@@ -151,22 +159,36 @@ fn read(path: &Path) -> Result<Plan, Failure> {
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let limits: Limits = args.limits.parsed()?;
     let read = args.plan.as_deref().map(read).transpose()?;
-    let cluster = connect(&args.uri).await?;
-    reshard::check(&cluster, &args.how.parsed()).await?;
-    let plan = match (read, args.ns) {
+    let (cluster, engine) = (connect(&args.uri).await?, args.engine.parsed());
+    reshard::check(&cluster, &args.how.parsed(), engine).await?;
+    let mut plan = match (read, args.ns) {
         (Some(plan), _) => plan,
         (None, Some(ns)) => Box::pin(reshard::plan(&cluster, &args.shape.request(ns))).await?,
         (None, None) => unreachable!("clap wants one of them"),
     };
-    unobstructed(&plan)?;
-    let id = Box::pin(reshard::create(&cluster, &plan, limits)).await?;
-    work(&cluster, &id, &args.how, context).await
+    args.engine.warn_in(&mut plan);
+    begin(&cluster, &plan, engine, limits, &args.how, context).await
+}
+
+/// Makes a job of a plan, unless something is in its way, and works at it.
+pub async fn begin(
+    cluster: &Endpoint,
+    plan: &Plan,
+    engine: Engine,
+    limits: Limits,
+    how: &How,
+    context: &Context,
+) -> Result<(), Failure> {
+    unobstructed(plan)?;
+    let id = Box::pin(reshard::create(cluster, plan, engine, limits)).await?;
+    work_at(cluster, &id, how, context, &plan.findings).await
 }
 
 /// Goes on with a job.
 pub async fn resume(args: Resume, context: &Context) -> Result<(), Failure> {
     let cluster = connect(&args.uri).await?;
-    reshard::check(&cluster, &args.how.parsed()).await?;
+    let engine = reshard::engine_of(&cluster, &args.id).await?;
+    reshard::check(&cluster, &args.how.parsed(), engine).await?;
     work(&cluster, &args.id, &args.how, context).await
 }
 
@@ -177,16 +199,33 @@ pub async fn work(
     how: &How,
     context: &Context,
 ) -> Result<(), Failure> {
+    work_at(cluster, id, how, context, &[]).await
+}
+
+/// The same, saying first what the plan found.
+async fn work_at(
+    cluster: &Endpoint,
+    id: &JobId,
+    how: &How,
+    context: &Context,
+    found: &[Finding],
+) -> Result<(), Failure> {
     let how = how.parsed();
     let clusters = reshard::both(cluster);
     let claimed = copy::claim(&clusters, id, &how.process, context.events(), &context.cancel);
     let run = Box::pin(claimed).await?;
+    for Finding { code, what, help, .. } in found {
+        run.reporter().warning(code.as_str(), what.as_str(), help.as_str());
+    }
     let done = Box::pin(reshard::run(cluster, run, &how)).await?;
     context.output.result(&done, describe)
 }
 
 fn describe(done: &Outcome) -> String {
     let mut text = format!("{} is done: the collection has its new shape\n", done.job);
+    if done.engine == Engine::Native {
+        return text + "  the server did it by itself, and nothing was compared\n";
+    }
     if let (Some(block), Some(drain), Some(rename)) =
         (done.write_block_ms, done.drain_ms, done.rename_ms)
     {

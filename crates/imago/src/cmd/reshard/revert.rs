@@ -1,0 +1,60 @@
+//! `imago reshard revert`: the way back from a change of shape, which is another one.
+
+use imago_job::id::JobId;
+use imago_job::record::Limits;
+use imago_mongo::reshard;
+use imago_mongo::reshard::plan::{Engine, Finding, Weight};
+
+use super::run::{How, begin, connect};
+use crate::cmd::copy::Pace;
+use crate::context::Context;
+use crate::exit::Failure;
+
+/// What may be typed.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "A job of its own, as `imago reshard run` with the old key: planned for the \
+                        documents as they are now, so that what was written since is kept. Exit \
+                        code 4 when the job did not end with another key, or the collection was \
+                        changed since."
+)]
+pub struct Args {
+    /// The job that changed the key, and is done; `imago job list` shows them.
+    #[arg(value_name = "JOB")]
+    id: JobId,
+    /// The cluster's router: the job's record holds no passwords.
+    #[arg(long, value_name = "URI", hide_env_values = true)]
+    uri: String,
+    #[command(flatten)]
+    how: How,
+    /// How fast it may go; `imago job set` changes it while it runs.
+    #[command(flatten)]
+    limits: Pace,
+}
+
+/// Plans the way back, makes a job of it, and works at it.
+pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let limits: Limits = args.limits.parsed()?;
+    let cluster = connect(&args.uri).await?;
+    reshard::check(&cluster, &args.how.parsed(), Engine::Shadow).await?;
+    let way = Box::pin(reshard::revert(&cluster, &args.id)).await?;
+    let mut plan = Box::pin(reshard::plan(&cluster, &way.request)).await?;
+    if !way.is_known {
+        plan.findings.push(known_by_key(&args.id));
+    }
+    begin(&cluster, &plan, Engine::Shadow, limits, &args.how, context).await
+}
+
+/// A job of before the UUID was recorded.
+fn known_by_key(id: &JobId) -> Finding {
+    Finding {
+        weight: Weight::Warning,
+        code: "known_by_key".into(),
+        what: format!(
+            "job {id} did not record which collection it made: that this is it is taken from its \
+             name and its shard key"
+        ),
+        help: "`imago job cancel` the new job if the collection was dropped and made anew since"
+            .into(),
+    }
+}

@@ -1,0 +1,302 @@
+//! The other engine: the server's own `reshardCollection`, with Imago's placement.
+//!
+//! The server copies, follows and commits by itself. Imago hands it the plan's chunks as ranges of
+//! zones, one zone for each shard, watches, and takes the zones away afterwards. Nothing here depends
+//! on the answer to the command: the operation goes on when whoever asked for it dies.
+//!
+//! Invariants:
+//! - What became of the operation is read from the cluster, never remembered: its entry in
+//!   `config.reshardingOperations` while it is under way, the collection's UUID before and after.
+//! - The zones stay while the operation is under way, and none is left after it.
+
+use std::time::{Duration, Instant};
+
+use bson::{Bson, Document, doc};
+use imago_job::control::{Control, Stop};
+use imago_job::id::JobId;
+use imago_job::journal::Journal as _;
+use imago_job::record::Record;
+use imago_job::run::{Run, RunError};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::balance;
+use super::commit::{ms, uuid_of};
+use super::key::Key;
+use super::plan::{Engine, Finding, Plan, Weight};
+use super::run::{KIND, Outcome, Spec};
+use super::watch::Watch;
+use super::zones::Zones;
+use crate::collection::Handle;
+use crate::copy::{self, patiently};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result, code};
+use crate::journal::MongoJournal;
+use crate::preflight::parse_document;
+
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// A request that the server has not begun with after so long is no reason to wait any more.
+const BEGINS_WITHIN: Duration = Duration::from_secs(30);
+/// How often the server is asked to begin.
+const ASKED_MAX: usize = 20;
+/// An abort takes as long as the shards take to hear of it.
+const ABORTED_WITHIN: Duration = Duration::from_secs(600);
+/// The server's word for what this user may not do.
+const UNAUTHORIZED: i32 = 13;
+
+/// What should be known before the server is asked.
+#[must_use]
+pub fn minimum() -> Finding {
+    Finding {
+        weight: Weight::Warning,
+        code: "server_minimum".into(),
+        what: "the server's own resharding takes five minutes at least, however small the \
+               collection, and compares nothing; the predicted time is that of the shadow"
+            .into(),
+        help: "wait, or choose --engine shadow; reshardingMinimumOperationDurationMillis of the \
+               config server changes the minimum"
+            .into(),
+    }
+}
+
+/// By what a job changes a shape.
+///
+/// # Errors
+/// When there is no such job, or it is none of these.
+pub async fn engine_of(cluster: &Endpoint, id: &JobId) -> Result<Engine> {
+    Ok(Spec::of(&MongoJournal::new(cluster.clone()).load(id).await?)?.engine)
+}
+
+/// Refuses another process's help where there is nothing to share.
+///
+/// # Errors
+/// A precondition, for a job that the server does by itself.
+pub(crate) fn refuse_help(record: &Record) -> Result<()> {
+    if record.kind != KIND || Spec::of(record)?.engine != Engine::Native {
+        return Ok(());
+    }
+    Err(Error::precondition(
+        format!("job {} is done by the server itself: there is nothing to share", record.id),
+        "wait for it; `imago job status` shows how far it is",
+    ))
+}
+
+/// Refuses what the server's own operation cannot do.
+pub(super) async fn check(cluster: &Endpoint, plan: &Plan) -> Result<()> {
+    let old = Key::parse(&plan.old_key)?;
+    if old.is_same(&Key::parse(&plan.key)?.pattern) {
+        return Err(Error::precondition(
+            format!("the server does not reshard {} by the key that it has", plan.ns),
+            "name another key, or use --engine shadow, which can change chunks and shards alone",
+        ));
+    }
+    let tags = doc! {"ns": plan.ns.to_string()};
+    if find(cluster, "tags", tags).await?.is_none() {
+        return Ok(());
+    }
+    Err(Error::precondition(
+        format!("{} has zone ranges of its own, which are of the old key", plan.ns),
+        "write them down and take them away first: sh.removeRangeFromZone",
+    ))
+}
+
+/// What became of the server's operation.
+enum Found {
+    /// The collection has its new shape; its UUID.
+    Done(String),
+    /// It is under way; its entry.
+    UnderWay(Document),
+    /// There is none.
+    Nothing,
+}
+
+async fn look(cluster: &Endpoint, spec: &Spec) -> Result<Found> {
+    let ns = &spec.reshard.ns;
+    let key = Key::parse(&spec.reshard.key)?;
+    // The operation first: one that ends between the two looks is found by what it made.
+    let entry = find(cluster, "reshardingOperations", doc! {"ns": ns.to_string()}).await?;
+    if let Some(entry) = entry {
+        let its = entry.get_document("reshardingKey").cloned().unwrap_or_default();
+        if key.is_same(&its) {
+            return Ok(Found::UnderWay(entry));
+        }
+        return Err(Error::precondition(
+            format!("the server is resharding {ns} by {its}, which is not this job's"),
+            "wait for its end, or end it with sh.abortReshardCollection()",
+        ));
+    }
+    let of = Handle::new(cluster.clone(), ns.clone());
+    match uuid_of(cluster, &of).await? {
+        Some(uuid) if uuid == spec.known.uuid => Ok(Found::Nothing),
+        Some(uuid) if of.shard_key().await?.is_some_and(|now| key.is_same(&now)) => {
+            Ok(Found::Done(uuid))
+        }
+        _ => Err(Error::precondition(
+            format!("{ns} was dropped, renamed or resharded by somebody else"),
+            "look at it; `imago job cancel` gives the job up",
+        )),
+    }
+}
+
+/// The first document of a collection of the cluster's configuration, as a majority has it.
+async fn find(cluster: &Endpoint, coll: &str, filter: Document) -> Result<Option<Document>> {
+    let find = doc! {
+        "find": coll, "filter": filter, "limit": 1, "singleBatch": true,
+        "readConcern": {"level": "majority"},
+    };
+    let reply = cluster.run("config", find).await?;
+    let batch = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
+    let batch = batch.map_err(|error| Error::malformed(format!("reading config.{coll}"), error))?;
+    Ok(batch.first().and_then(Bson::as_document).cloned())
+}
+
+/// Has the server do it, and sees to it until it is done.
+pub(super) async fn work(cluster: &Endpoint, run: &Run, spec: &Spec) -> Result<Outcome> {
+    let began = Instant::now();
+    let ns = &spec.reshard.ns;
+    let zones = Zones { cluster, ns, id: &run.record().id };
+    let always = Control::default();
+    // Whatever is asked of the job now: when the server has done it, it is done.
+    let found = patiently("look at the resharding", &always, || look(cluster, spec)).await?;
+    let uuid = match found {
+        Found::Done(uuid) => uuid,
+        Found::UnderWay(_) | Found::Nothing => {
+            prepare(cluster, run, spec, &zones).await?;
+            drive(cluster, run, spec, &zones).await?
+        }
+    };
+    patiently("take the zones away", &always, || zones.clear(&spec.reshard)).await?;
+    let restore = || balance::set_off(cluster, ns, spec.known.was_off);
+    patiently("give the collection back to the balancer", &always, restore).await?;
+    match run.enter("commit").await {
+        Ok(()) | Err(RunError::Stopped(Stop::Cancelled | Stop::Interrupted)) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let mut state = copy::state_of(run.record())?;
+    state.becomes = Some(uuid);
+    copy::save_at_last(run, &state).await?;
+    Ok(Outcome {
+        job: run.record().id.clone(),
+        engine: Engine::Native,
+        write_block_ms: None,
+        drain_ms: None,
+        rename_ms: None,
+        verified: 0,
+        last_verified: None,
+        seconds: Duration::from_millis(ms(began)).as_secs_f64(),
+    })
+}
+
+async fn prepare(cluster: &Endpoint, run: &Run, spec: &Spec, zones: &Zones<'_>) -> Result<()> {
+    let (ns, control) = (&spec.reshard.ns, run.control());
+    run.enter("prepare").await?;
+    run.reporter().decision(
+        "the server's own reshardCollection changes the shape",
+        "--engine native: each shard has a zone for the time, so that chunks come to lie as planned",
+    );
+    let leave = || balance::set_off(cluster, ns, true);
+    patiently("keep the balancer from the collection", control, leave).await?;
+    patiently("give the shards their zones", control, || zones.tag(&spec.reshard)).await
+}
+
+/// Asks for the operation unless it is under way, and watches it to its end.
+async fn drive(cluster: &Endpoint, run: &Run, spec: &Spec, zones: &Zones<'_>) -> Result<String> {
+    let control = run.control();
+    let always = Control::default();
+    let mut watch = Watch::new(cluster, &spec.reshard).await;
+    let mut asking: Option<(Instant, AbortOnDropHandle<Result<Document>>)> = None;
+    let (mut refused, mut asked) = (None, 0);
+    loop {
+        let done = asking.take_if(|(_, asking)| asking.is_finished());
+        if let Some((_, done)) = done {
+            refused = done.await.expect("the request neither panics nor is aborted").err();
+        }
+        let looked = patiently("look at the resharding", &always, || look(cluster, spec)).await?;
+        // One that was asked for and has not begun may still begin: whoever left now would leave it.
+        let begins = |(since, _): &(Instant, _)| since.elapsed() < BEGINS_WITHIN;
+        let may_leave = !matches!(looked, Found::Nothing) || !asking.as_ref().is_some_and(begins);
+        if may_leave && let Some(stop) = control.stopped() {
+            return match looked {
+                Found::Done(uuid) => Ok(uuid),
+                _ => Err(Error::Stopped(stop)),
+            };
+        }
+        match looked {
+            Found::Done(uuid) => return Ok(uuid),
+            Found::UnderWay(entry) => watch.tell(run, &entry).await?,
+            Found::Nothing if asking.is_some() => {}
+            Found::Nothing => {
+                match refused.take() {
+                    Some(error) if !error.is_transient() || asked >= ASKED_MAX => {
+                        return Err(error);
+                    }
+                    _ => asked += 1,
+                }
+                let (command, cluster) = (command(cluster, spec, zones).await?, cluster.clone());
+                let asks = async move { cluster.run_at_length("admin", command).await };
+                asking = Some((Instant::now(), AbortOnDropHandle::new(tokio::spawn(asks))));
+            }
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn command(cluster: &Endpoint, spec: &Spec, zones: &Zones<'_>) -> Result<Document> {
+    let plan = &spec.reshard;
+    let key = parse_document(&plan.key, "the shard key")?;
+    // With as many chunks as there are ranges the server cuts none of them further.
+    let chunks = i32::try_from(plan.chunks.len()).unwrap_or(i32::MAX);
+    let mut command = doc! {
+        "reshardCollection": plan.ns.to_string(), "key": key.clone(), "numInitialChunks": chunks,
+        "zones": zones.of_chunks(plan, &key)?,
+    };
+    let of = Handle::new(cluster.clone(), plan.ns.clone());
+    let gone = || Error::Disrupted { ns: plan.ns.to_string(), what: "dropped".into() };
+    if of.definition().await?.ok_or_else(gone)?.is_collated() {
+        command.insert("collation", doc! {"locale": "simple"});
+    }
+    Ok(command)
+}
+
+/// Ends the server's operation, and leaves the collection as it was before the job.
+pub(super) async fn clean_up(cluster: &Endpoint, record: &Record, spec: &Spec) -> Result<()> {
+    let ns = &spec.reshard.ns;
+    let deadline = Instant::now() + ABORTED_WITHIN;
+    loop {
+        match look(cluster, spec).await {
+            Ok(Found::Done(_)) => {
+                return Err(Error::precondition(
+                    format!("{ns} has its new shape already: the server had committed it"),
+                    "`imago reshard resume` ends the job; then `imago reshard revert` goes back",
+                ));
+            }
+            // Somebody else took the collection away: there is less to clean up.
+            Ok(Found::Nothing) | Err(Error::Precondition { .. }) => break,
+            Ok(Found::UnderWay(_)) => abort(cluster, spec).await?,
+            Err(error) => return Err(error),
+        }
+        if Instant::now() > deadline {
+            return Err(Error::precondition(
+                format!("the server's resharding of {ns} has not ended after it was aborted"),
+                "`imago job cancel` again once all shards answer",
+            ));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    Zones { cluster, ns, id: &record.id }.clear(&spec.reshard).await?;
+    balance::set_off(cluster, ns, spec.known.was_off).await
+}
+
+/// Asks the server to give it up. One that has been committed, or is gone, is for the next look.
+async fn abort(cluster: &Endpoint, spec: &Spec) -> Result<()> {
+    let command = doc! {"abortReshardCollection": spec.reshard.ns.to_string()};
+    match cluster.run_at_length("admin", command).await {
+        Err(Error::Server { doing, cause }) if code(&cause) == Some(UNAUTHORIZED) => {
+            Err(Error::Server { doing, cause })
+        }
+        Err(error) => {
+            tracing::info!(%error, "the resharding is looked at again");
+            Ok(())
+        }
+        Ok(_) => Ok(()),
+    }
+}

@@ -1,0 +1,111 @@
+//! Going back: a collection gets the shard key again that it had before a job.
+//!
+//! The old collection is gone with the rename, and its chunks would not fit what was written since. So
+//! going back is one more change of shape, planned for the documents as they are now; nothing that
+//! was written after the first change is lost.
+//!
+//! Invariant: only the collection that the job made is changed, not another one of its name. It is
+//! known by its UUID, which a rename keeps. Jobs of before that was recorded leave the key alone to
+//! go by, and that is said ([`Way::is_known`]).
+
+use imago_job::id::JobId;
+use imago_job::journal::Journal as _;
+use imago_job::record::Record;
+use imago_job::state::State;
+
+use super::commit::uuid_of;
+use super::fits::unsharded;
+use super::key::Key;
+use super::plan::{Plan, Request};
+use super::run::Spec;
+use crate::collection::Handle;
+use crate::copy;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
+use crate::journal::MongoJournal;
+use crate::preflight::parse_document;
+
+/// The way back from a job.
+#[derive(Clone, Debug)]
+pub struct Way {
+    /// What is to be planned.
+    pub request: Request,
+    /// Whether the collection is certainly the one that the job made; otherwise it has its name and
+    /// its key.
+    pub is_known: bool,
+}
+
+/// Finds the way back from a job that gave a collection another shard key; writes nothing.
+///
+/// # Errors
+/// A precondition, when the job did no such thing, or the collection is not what it made of it any
+/// more; when the cluster does not answer.
+pub async fn revert(cluster: &Endpoint, id: &JobId) -> Result<Way> {
+    let record = MongoJournal::new(cluster.clone()).load(id).await?;
+    let plan = &Spec::of(&record)?.reshard;
+    refuse_unfinished(&record, plan)?;
+    let (old, new) = keys(id, plan)?;
+    let of = Handle::new(cluster.clone(), plan.ns.clone());
+    if of.definition().await?.is_none() {
+        return Err(changed(id, plan, "there is no such collection"));
+    }
+    let key = of.shard_key().await?.ok_or_else(|| unsharded(&plan.ns))?;
+    if !new.is_same(&key) {
+        let now = Key { pattern: key }.text();
+        return Err(changed(id, plan, &format!("it is sharded by {now}, not by {}", new.text())));
+    }
+    let made = copy::state_of(&record)?.becomes;
+    if made.is_some() && made != uuid_of(cluster, &of).await? {
+        return Err(changed(id, plan, "it is another collection by its UUID"));
+    }
+    let request = Request::of_key(plan.ns.clone(), old.text());
+    Ok(Way { request, is_known: made.is_some() })
+}
+
+fn refuse_unfinished(record: &Record, plan: &Plan) -> Result<()> {
+    let (id, ns) = (&record.id, &plan.ns);
+    let what = format!("job {id} is {}: it did not give {ns} another shape", record.state);
+    match record.state {
+        State::Done => Ok(()),
+        State::Cancelled => Err(Error::precondition(
+            what,
+            "there is nothing to go back from; `imago job list` shows what each job is",
+        )),
+        _ => Err(Error::precondition(
+            what,
+            format!(
+                "`imago job cancel {id}` leaves the collection as it was, and `imago reshard resume \
+                 {id}` goes on"
+            ),
+        )),
+    }
+}
+
+/// The job's two keys, which differ.
+fn keys(id: &JobId, plan: &Plan) -> Result<(Key, Key)> {
+    let new = Key::parse(&plan.key)?;
+    // A plan for a collection without a key has an empty one.
+    if parse_document(&plan.old_key, "the old shard key")?.is_empty() {
+        return Err(Error::precondition(
+            format!("{} was not sharded before job {id}, so it has no old key", plan.ns),
+            "`imago copy` takes it to another cluster without a key, and `imago reshard run --key` \
+             gives it any other key",
+        ));
+    }
+    let old = Key::parse(&plan.old_key)?;
+    if old.is_same(&new.pattern) {
+        return Err(Error::precondition(
+            format!("job {id} left {} its key, {}: only its chunks changed", plan.ns, old.text()),
+            "`imago reshard run` with --chunks, --chunk-size-mb, --add-shard or --drain-shard gives \
+             it other chunks",
+        ));
+    }
+    Ok((old, new))
+}
+
+fn changed(id: &JobId, plan: &Plan, how: &str) -> Error {
+    Error::precondition(
+        format!("{} is not what job {id} made of it any more: {how}", plan.ns),
+        "it was changed since: `imago reshard run --key` gives what is there now another key",
+    )
+}

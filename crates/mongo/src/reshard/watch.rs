@@ -1,0 +1,139 @@
+//! Telling how far the server's own resharding is.
+//!
+//! Its phase is the coordinator's state in `config.reshardingOperations`; how much is copied, and how
+//! long it will take, each receiving shard says in its `$currentOp`. A shard that does not answer this
+//! user is left out: then less is told, and nothing is waited for.
+
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+use imago_job::event::Progress;
+use imago_job::run::Run;
+
+use super::plan::Plan;
+use crate::collection::number;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
+
+/// A shard that does not answer so soon is not asked.
+const REACH_MAX: Duration = Duration::from_secs(5);
+
+/// Who is asked, and what was told last.
+pub(super) struct Watch {
+    ns: String,
+    shards: Vec<Endpoint>,
+    phase: &'static str,
+    is_pause_told: bool,
+}
+
+impl Watch {
+    /// Reaches the plan's shards.
+    pub(super) async fn new(cluster: &Endpoint, plan: &Plan) -> Self {
+        let listed = cluster.run("admin", doc! {"listShards": 1}).await.unwrap_or_default();
+        let mut shards = Vec::new();
+        for entry in listed.get_array("shards").into_iter().flatten() {
+            let Some(host) = entry.as_document().and_then(|entry| entry.get_str("host").ok())
+            else {
+                continue;
+            };
+            match cluster.shard(host, REACH_MAX).await {
+                Ok(shard) => shards.push(shard),
+                Err(error) => tracing::info!(%error, "its part of the progress is not known"),
+            }
+        }
+        Self { ns: plan.ns.to_string(), shards, phase: "", is_pause_told: false }
+    }
+
+    /// Tells what the operation's entry and its shards say.
+    ///
+    /// # Errors
+    /// When the job was taken over, or is to end.
+    pub(super) async fn tell(&mut self, run: &Run, entry: &Document) -> Result<()> {
+        let state = entry.get_str("state").unwrap_or_default();
+        if run.control().is_paused() {
+            if !self.is_pause_told {
+                self.is_pause_told = true;
+                run.reporter().warning(
+                    "not_paused",
+                    "the server's own resharding cannot be paused, and goes on",
+                    "`imago job resume` ends the job once it is done; `imago job cancel` aborts it",
+                );
+            }
+        } else if phase(state) != self.phase {
+            run.enter(phase(state)).await?;
+            self.phase = phase(state);
+        }
+        let mut progress = Progress {
+            doing: format!("the server reshards: {state}"),
+            next: "wait; `imago job cancel` aborts it until the server commits".into(),
+            ..Progress::default()
+        };
+        for shard in &self.shards {
+            for told in self.ask(shard).await {
+                add(&mut progress, &told);
+            }
+        }
+        run.reporter().progress(progress);
+        Ok(())
+    }
+
+    /// What a shard says of its part as a receiver.
+    async fn ask(&self, shard: &Endpoint) -> Vec<Document> {
+        let mine = doc! {"ns": &self.ns, "desc": {"$regex": "^ReshardingRecipientService"}};
+        let pipeline =
+            vec![doc! {"$currentOp": {"allUsers": true, "localOps": true}}, doc! {"$match": mine}];
+        let command = doc! {"aggregate": 1, "pipeline": pipeline, "cursor": {}};
+        let told = shard.run("admin", command).await.and_then(|reply| {
+            let cursor = reply.get_document("cursor");
+            let batch = cursor.and_then(|cursor| cursor.get_array("firstBatch")).cloned();
+            batch.map_err(|error| Error::malformed("$currentOp", error))
+        });
+        told.unwrap_or_default().iter().filter_map(Bson::as_document).cloned().collect()
+    }
+}
+
+fn phase(state: &str) -> &'static str {
+    match state {
+        "cloning" => "execute",
+        "applying" => "recover",
+        "blocking-writes" | "committing" | "aborting" | "quiesced" | "done" => "commit",
+        _ => "prepare",
+    }
+}
+
+fn add(progress: &mut Progress, told: &Document) {
+    progress.documents_done += number(told, "documentsCopied");
+    progress.bytes_done += number(told, "bytesCopied");
+    progress.changes_applied += number(told, "oplogEntriesApplied");
+    let documents = number(told, "approxDocumentsToCopy");
+    progress.documents_total = Some(progress.documents_total.unwrap_or(0) + documents);
+    let bytes = number(told, "approxBytesToCopy");
+    progress.bytes_total = Some(progress.bytes_total.unwrap_or(0) + bytes);
+    // Less than nothing while a shard does not know; nothing while it waits for the others, or for
+    // the server's minimum, which says nothing of the end.
+    let s = number(told, "remainingOperationTimeEstimatedSecs");
+    if s > 0 {
+        progress.eta_ms = progress.eta_ms.max(Some(s.saturating_mul(1_000)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_added_up_and_the_slowest_tells_the_end() {
+        let mut progress = Progress::default();
+        for (copied, left) in [(10_i64, 7_i64), (20, 3)] {
+            let told = doc! {
+                "documentsCopied": copied, "approxDocumentsToCopy": 50_i64,
+                "bytesCopied": copied * 100, "approxBytesToCopy": 5_000_i64,
+                "remainingOperationTimeEstimatedSecs": left,
+            };
+            add(&mut progress, &told);
+        }
+        assert_eq!((progress.documents_done, progress.documents_total), (30, Some(100)));
+        assert_eq!((progress.bytes_done, progress.bytes_total), (3_000, Some(10_000)));
+        assert_eq!(progress.eta_ms, Some(7_000));
+    }
+}

@@ -1,0 +1,124 @@
+//! Zones that say for a moment on which shard each chunk of a plan shall be.
+//!
+//! Each shard that gets anything is given a zone of its own, and each chunk is a range of its shard's
+//! zone. The servers take that as where to create chunks, so that none has to be moved.
+//!
+//! Invariant: only the zones of one job are touched; its id is in their names. Every step may find
+//! itself done: whoever goes on after a death does them all again.
+
+use bson::{Bson, Document, doc};
+use futures_util::TryStreamExt;
+use imago_job::id::JobId;
+
+use super::plan::Plan;
+use super::shadow::min_of;
+use crate::endpoint::{Endpoint, answer};
+use crate::error::{Error, Result};
+use crate::namespace::Namespace;
+
+/// The zones of one job.
+pub(super) struct Zones<'a> {
+    pub(super) cluster: &'a Endpoint,
+    /// The collection whose chunks they place.
+    pub(super) ns: &'a Namespace,
+    pub(super) id: &'a JobId,
+}
+
+impl Zones<'_> {
+    fn prefix(&self) -> String {
+        format!("imago/{}/", self.id)
+    }
+
+    fn name(&self, shard: &str) -> String {
+        format!("{}{shard}", self.prefix())
+    }
+
+    /// Gives the shards their zones.
+    pub(super) async fn tag(&self, plan: &Plan) -> Result<()> {
+        for shard in used(plan) {
+            let zone = self.name(shard);
+            self.cluster.run("admin", doc! {"addShardToZone": shard, "zone": zone}).await?;
+        }
+        Ok(())
+    }
+
+    /// The chunks as ranges: `min`, `max`, `zone`.
+    pub(super) fn of_chunks(&self, plan: &Plan, key: &Document) -> Result<Vec<Document>> {
+        let end: Document = key.keys().map(|field| (field.clone(), Bson::MaxKey)).collect();
+        let mut ranges = Vec::with_capacity(plan.chunks.len());
+        for (at, chunk) in plan.chunks.iter().enumerate() {
+            let max = match plan.chunks.get(at + 1) {
+                Some(next) => min_of(next.min.as_deref(), key)?,
+                None => end.clone(),
+            };
+            let min = min_of(chunk.min.as_deref(), key)?;
+            let zone = self.name(&plan.shards[chunk.shard]);
+            ranges.push(doc! {"min": min, "max": max, "zone": zone});
+        }
+        Ok(ranges)
+    }
+
+    /// Gives the shards their zones, and the collection their ranges.
+    pub(super) async fn set(&self, plan: &Plan, key: &Document) -> Result<()> {
+        self.tag(plan).await?;
+        for range in self.of_chunks(plan, key)? {
+            let mut command = doc! {"updateZoneKeyRange": self.ns.to_string()};
+            command.extend(range);
+            self.cluster.run("admin", command).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes all of that away.
+    pub(super) async fn clear(&self, plan: &Plan) -> Result<()> {
+        let prefix = self.prefix();
+        for range in self.ranges().await? {
+            let (Ok(min), Ok(max)) = (range.get_document("min"), range.get_document("max")) else {
+                return Err(Error::malformed("a zone's range", range));
+            };
+            if !range.get_str("tag").is_ok_and(|tag| tag.starts_with(&prefix)) {
+                continue;
+            }
+            let command = doc! {
+                "updateZoneKeyRange": self.ns.to_string(), "min": min.clone(),
+                "max": max.clone(), "zone": Bson::Null,
+            };
+            self.cluster.run("admin", command).await?;
+        }
+        let tagged = self.tagged().await?;
+        for shard in used(plan) {
+            let zone = self.name(shard);
+            if tagged.contains(&zone) {
+                let command = doc! {"removeShardFromZone": shard, "zone": zone};
+                self.cluster.run("admin", command).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All zone ranges of the collection, as `config.tags` has them.
+    pub(super) async fn ranges(&self) -> Result<Vec<Document>> {
+        let tags = self.cluster.client().database("config").collection::<Document>("tags");
+        let doing = "reading config.tags";
+        let read = async { tags.find(doc! {"ns": self.ns.to_string()}).await?.try_collect().await };
+        answer(doing, read).await?.map_err(|error| Error::server(doing, error))
+    }
+
+    async fn tagged(&self) -> Result<Vec<String>> {
+        let shards = self.cluster.client().database("config").collection::<Document>("shards");
+        let doing = "reading config.shards";
+        let read = async { shards.find(doc! {}).await?.try_collect::<Vec<Document>>().await };
+        let found = answer(doing, read).await?.map_err(|error| Error::server(doing, error))?;
+        let tags = found.iter().flat_map(|shard| shard.get_array("tags").into_iter().flatten());
+        Ok(tags.filter_map(Bson::as_str).map(str::to_owned).collect())
+    }
+}
+
+/// The shards that get anything.
+fn used(plan: &Plan) -> Vec<&str> {
+    let mut used: Vec<&str> =
+        plan.chunks.iter().map(|chunk| plan.shards[chunk.shard].as_str()).collect();
+    used.sort_unstable();
+    used.dedup();
+    used
+}
