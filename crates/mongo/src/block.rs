@@ -12,6 +12,10 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result, code};
 use crate::snapshot::PATIENCE;
 
+mod stall;
+
+use stall::Shards;
+
 /// Whether `source` can block the writes of its users.
 ///
 /// # Errors
@@ -115,11 +119,31 @@ pub async fn lift(source: &Endpoint) -> Result<()> {
     .map_err(Error::from)
 }
 
+/// How often a block is asked for whose wait at a shard had to be ended.
+const KILLED_MAX: usize = 20;
+/// The server's code for an operation that was killed.
+const INTERRUPTED: i32 = 11601;
+
 async fn command(source: &Endpoint, is_blocked: bool) -> Result<()> {
     let command: Document = doc! {"setUserWriteBlockMode": 1, "global": is_blocked};
-    match source.run("admin", command).await {
-        Ok(_) => Ok(()),
-        Err(Error::Server { cause, .. }) if code(&cause) == Some(13) => Err(forbidden()),
-        Err(error) => Err(error),
+    let shards = Shards::reach(source).await;
+    for _ in 0..KILLED_MAX {
+        let done = tokio::select! {
+            done = source.run("admin", command.clone()) => done,
+            never = shards.watch() => match never {},
+        };
+        match done {
+            Ok(_) => return Ok(()),
+            Err(Error::Server { cause, .. }) if code(&cause) == Some(13) => {
+                return Err(forbidden());
+            }
+            Err(Error::Server { cause, .. }) if code(&cause) == Some(INTERRUPTED) => {}
+            Err(error) => return Err(error),
+        }
     }
+    Err(Error::precondition(
+        format!("a shard's write block waited for a transaction {KILLED_MAX} times, and was ended"),
+        "clients change values of the shard key, or write to several shards in one transaction, all \
+         the time: stop these for the moment of the change",
+    ))
 }

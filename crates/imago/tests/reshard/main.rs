@@ -16,6 +16,7 @@ mod proof;
 mod refused;
 mod revert;
 mod scene;
+mod stall;
 mod unusual;
 mod writer;
 mod wrong;

@@ -1,0 +1,51 @@
+//! A write block and a transaction over shards wait for each other.
+
+use std::time::Duration;
+
+use bson::{Document, doc};
+use imago_mongo::block;
+use imago_mongo::endpoint::Endpoint;
+
+use crate::scene::{BLOCKED, Scene};
+
+const PREPARED: &str = "hangBeforeWritingDecision";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_block_that_waits_for_a_prepared_transaction_gets_through() {
+    let scene = Scene::stoppable("stall").await;
+    let shards = scene.members().await;
+    let set = |is_on: bool| {
+        let mode = if is_on { "alwaysOn" } else { "off" };
+        doc! {"configureFailPoint": PREPARED, "mode": mode}
+    };
+    let app = Box::pin(Endpoint::connect(&scene.cluster.uri(), "cluster")).await.unwrap();
+    let coll = app.client().database("shop").collection::<Document>("reviews");
+    let id = doc! {"_id": "moves", "productID": "B000000001"};
+    coll.insert_one(id.clone()).await.unwrap();
+    for shard in &shards {
+        shard.run("admin", set(true)).await.unwrap();
+    }
+    // From one shard to the other, which is a transaction over both.
+    let moves = doc! {"$set": {"productID": "B000049999"}};
+    let changing = tokio::spawn({
+        let coll = coll.clone();
+        async move { coll.update_one(id, moves).await }
+    });
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert!(!changing.is_finished(), "the transaction is prepared, and not decided");
+    let admin = scene.admin.clone();
+    let mut blocking = tokio::spawn(async move { block::set(&admin).await });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!blocking.is_finished(), "the block waits for the transaction");
+    for shard in &shards {
+        shard.run("admin", set(false)).await.unwrap();
+    }
+    let blocked = tokio::time::timeout(Duration::from_secs(40), &mut blocking).await;
+    blocked.expect("nobody waits for ever").unwrap().unwrap();
+    assert_eq!(scene.application_writes().await, Err(BLOCKED));
+    block::lift(&scene.admin).await.unwrap();
+    assert_eq!(scene.application_writes().await, Ok(()));
+    changing.await.unwrap().unwrap();
+    let found = coll.find_one(doc! {"_id": "moves"}).await.unwrap().unwrap();
+    assert_eq!(found.get_str("productID").unwrap(), "B000049999");
+}

@@ -1,0 +1,92 @@
+//! Getting a sharded cluster out of a block that waits for ever.
+//!
+//! Before a shard begins to refuse writes it takes a lock over everything, and waits for it without
+//! an end. A transaction over shards that is prepared holds its own lock until its decision is
+//! written; where that is to be written on the same shard, it waits behind the block, and the block
+//! for it. From then on nothing goes on at that shard, reads included, until somebody ends one of
+//! the two. So whoever blocks or unblocks watches: the shard's part of the block is killed when it
+//! has waited for too long, the transaction ends, and the block is asked for again. (Tried on
+//! 6.0.5: `crates/imago/tests/reshard/stall.rs`.)
+
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+use futures_util::future::join_all;
+
+use crate::endpoint::{Endpoint, answer_within};
+use crate::error::{Error, Result};
+
+/// A shard's part of a block may wait this long. In a cluster without such transactions it waits
+/// for the longest operation under way only.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// A shard that does not answer so soon is not watched.
+const REACH_MAX: Duration = Duration::from_secs(5);
+
+/// The shards of a cluster, reached before anything of theirs can wait.
+pub(super) struct Shards(Vec<Endpoint>);
+
+impl Shards {
+    /// Those that can be reached as this user; none of a replica set, where nothing is decided by
+    /// another server.
+    pub(super) async fn reach(cluster: &Endpoint) -> Self {
+        if !cluster.is_sharded() {
+            return Self(Vec::new());
+        }
+        let listed = match cluster.run("admin", doc! {"listShards": 1}).await {
+            Ok(listed) => listed,
+            Err(error) => {
+                tracing::warn!(%error, "a write block that waits for ever will not be noticed");
+                return Self(Vec::new());
+            }
+        };
+        let entries = listed.get_array("shards").into_iter().flatten();
+        let hosts = entries.filter_map(|entry| entry.as_document()?.get_str("host").ok());
+        let reached = join_all(hosts.map(|host| cluster.shard(host, REACH_MAX))).await;
+        let mut shards = Vec::new();
+        for shard in reached {
+            match shard {
+                Ok(shard) => shards.push(shard),
+                Err(error) => tracing::warn!(%error, "a write block may wait there for ever"),
+            }
+        }
+        Self(shards)
+    }
+
+    /// Kills what has waited for too long, for as long as it is polled.
+    pub(super) async fn watch(&self) -> std::convert::Infallible {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            for shard in &self.0 {
+                if let Err(error) = kill_waiting(shard).await {
+                    tracing::warn!(%error, "a write block that waits there is not ended");
+                }
+            }
+        }
+    }
+}
+
+async fn kill_waiting(shard: &Endpoint) -> Result<()> {
+    let doing = "looking for a write block that waits";
+    let pipeline = [
+        doc! {"$currentOp": {"allUsers": true, "localOps": true}},
+        doc! {"$match": {
+            "command._shardsvrSetUserWriteBlockMode": {"$exists": true},
+            "waitingForLock": true,
+            "microsecs_running": {"$gt": i64::try_from(WAIT_MAX.as_micros()).expect("a second")},
+        }},
+        doc! {"$project": {"opid": 1}},
+    ];
+    let ask = doc! {"aggregate": 1, "pipeline": &pipeline[..], "cursor": {}};
+    let reply = answer_within(REACH_MAX, doing, shard.run("admin", ask)).await??;
+    let cursor = reply.get_document("cursor");
+    let found = cursor.and_then(|cursor| cursor.get_array("firstBatch"));
+    let found = found.map_err(|error| Error::malformed(doing, error))?;
+    for waiting in found.iter().filter_map(Bson::as_document) {
+        let Some(id) = waiting.get("opid") else { continue };
+        tracing::warn!(shard = %shard.redacted(), %id, "a write block that waits is ended");
+        let kill: Document = doc! {"killOp": 1, "op": id.clone()};
+        answer_within(REACH_MAX, doing, shard.run("admin", kill)).await??;
+    }
+    Ok(())
+}
