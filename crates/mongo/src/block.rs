@@ -4,6 +4,8 @@
 //! of every user who lacks `bypassWriteBlockingMode`, deletes included, in all databases but the
 //! server's own. Where authorisation is off it stops nobody, which is why that is an error here.
 
+use std::time::Duration;
+
 use bson::{Bson, Document, doc};
 use imago_job::control::Control;
 use imago_job::retry::retry;
@@ -14,7 +16,7 @@ use crate::snapshot::PATIENCE;
 
 mod stall;
 
-use stall::Shards;
+use stall::Sets;
 
 /// Whether `source` can block the writes of its users.
 ///
@@ -121,29 +123,33 @@ pub async fn lift(source: &Endpoint) -> Result<()> {
 
 /// How often a block is asked for whose wait at a shard had to be ended.
 const KILLED_MAX: usize = 20;
+/// What waited behind the block goes on meanwhile.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// The server's code for an operation that was killed.
 const INTERRUPTED: i32 = 11601;
 
 async fn command(source: &Endpoint, is_blocked: bool) -> Result<()> {
     let command: Document = doc! {"setUserWriteBlockMode": 1, "global": is_blocked};
-    let shards = Shards::reach(source).await;
+    let sets = Sets::reach(source).await;
     for _ in 0..KILLED_MAX {
         let done = tokio::select! {
             done = source.run("admin", command.clone()) => done,
-            never = shards.watch() => match never {},
+            never = sets.watch() => match never {},
         };
         match done {
             Ok(_) => return Ok(()),
             Err(Error::Server { cause, .. }) if code(&cause) == Some(13) => {
                 return Err(forbidden());
             }
-            Err(Error::Server { cause, .. }) if code(&cause) == Some(INTERRUPTED) => {}
+            Err(Error::Server { cause, .. }) if code(&cause) == Some(INTERRUPTED) => {
+                tokio::time::sleep(AGAIN_AFTER).await;
+            }
             Err(error) => return Err(error),
         }
     }
     Err(Error::precondition(
-        format!("a shard's write block waited for a transaction {KILLED_MAX} times, and was ended"),
-        "clients change values of the shard key, or write to several shards in one transaction, all \
-         the time: stop these for the moment of the change",
+        format!("the write block waited for a transaction {KILLED_MAX} times, and was ended"),
+        "a transaction is open for long, or clients begin one over several shards all the time: end \
+         these for the moment of the block",
     ))
 }

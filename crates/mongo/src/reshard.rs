@@ -43,6 +43,7 @@ pub mod run;
 mod sample;
 pub mod shadow;
 mod survey;
+mod turn;
 mod watch;
 mod weigh;
 mod zones;

@@ -34,3 +34,19 @@ async fn a_job_that_is_cancelled_leaves_the_collection_as_it_was() {
     scene.run("config", doc! {"update": "collections", "updates": [on]}).await;
     scene.is_as_before(load).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_that_begin_at_once_one_is_refused() {
+    let scene = Scene::start("two", 2).await;
+    let load = scene.load().await;
+    let plan = scene.usual_plan().await;
+    let uri = scene.cluster.admin_uri();
+    let mut first = scene.reshard(&plan, &[]);
+    let mut second = scene.imago(&["reshard", "run", "--uri", &uri, "--plan", "plan"]);
+    let mut ended = [first.ended(), second.ended()];
+    ended.sort_by_key(|(exit, _)| *exit);
+    let [(done, outcome), (refused, why)] = ended;
+    assert_eq!((done, refused), (0, 4), "{outcome} {why}");
+    assert!(why.to_string().contains("is changing the shape of a collection"), "{why}");
+    scene.is_reshaped(load, &plan).await;
+}

@@ -1,10 +1,11 @@
-//! A write block and a transaction over shards wait for each other.
+//! A write block has to wait for transactions.
 
 use std::time::Duration;
 
 use bson::{Document, doc};
 use imago_mongo::block;
 use imago_mongo::endpoint::Endpoint;
+use imago_testbed::ClusterSpec;
 
 use crate::scene::{BLOCKED, Scene};
 
@@ -48,4 +49,30 @@ async fn a_block_that_waits_for_a_prepared_transaction_gets_through() {
     changing.await.unwrap().unwrap();
     let found = coll.find_one(doc! {"_id": "moves"}).await.unwrap().unwrap();
     assert_eq!(found.get_str("productID").unwrap(), "B000049999");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_block_that_waits_for_an_open_transaction_lets_the_others_work() {
+    let scene = Scene::of(ClusterSpec::replica_set("open", 1).with_auth()).await;
+    let app = Box::pin(Endpoint::connect(&scene.cluster.uri(), "cluster")).await.unwrap();
+    let coll = app.client().database("shop").collection::<Document>("reviews");
+    coll.insert_one(doc! {"_id": "before"}).await.unwrap();
+    let mut session = app.client().start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    coll.insert_one(doc! {"_id": "open"}).session(&mut session).await.unwrap();
+    let admin = scene.admin.clone();
+    let blocking = tokio::spawn(async move { block::set(&admin).await });
+    // Behind the block's lock nobody would read anything until the transaction ends.
+    for _ in 0..8 {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        let reading = coll.find_one(doc! {"_id": "before"}).into_future();
+        let read = tokio::time::timeout(Duration::from_secs(20), reading).await;
+        assert!(read.expect("the server reads").unwrap().is_some());
+    }
+    assert!(!blocking.is_finished(), "the transaction is open");
+    session.commit_transaction().await.unwrap();
+    tokio::time::timeout(Duration::from_secs(40), blocking).await.unwrap().unwrap().unwrap();
+    assert_eq!(scene.application_writes().await, Err(BLOCKED));
+    block::lift(&scene.admin).await.unwrap();
+    assert_eq!(coll.count_documents(doc! {}).await.unwrap(), 2);
 }

@@ -1,12 +1,11 @@
-//! Getting a sharded cluster out of a block that waits for ever.
+//! Getting a cluster out of a block that waits.
 //!
-//! Before a shard begins to refuse writes it takes a lock over everything, and waits for it without
-//! an end. A transaction over shards that is prepared holds its own lock until its decision is
-//! written; where that is to be written on the same shard, it waits behind the block, and the block
-//! for it. From then on nothing goes on at that shard, reads included, until somebody ends one of
-//! the two. So whoever blocks or unblocks watches: the shard's part of the block is killed when it
-//! has waited for too long, the transaction ends, and the block is asked for again. (Tried on
-//! 6.0.5: `crates/imago/tests/reshard/stall.rs`.)
+//! Before a server begins to refuse writes it takes a lock over everything, and waits for it without
+//! an end; whatever comes later, reads included, waits behind it. An open transaction lets it wait for
+//! as long as the client likes, up to a minute. And where a transaction over shards is prepared, and
+//! its decision is to be written on the same shard, both wait for each other for ever. So whoever
+//! blocks or unblocks watches: what has waited for too long is killed, the others go on, and the
+//! block is asked for again. (Tried on 6.0.5: `crates/imago/tests/reshard/stall.rs`.)
 
 use std::time::Duration;
 
@@ -16,22 +15,21 @@ use futures_util::future::join_all;
 use crate::endpoint::{Endpoint, answer_within};
 use crate::error::{Error, Result};
 
-/// A shard's part of a block may wait this long. In a cluster without such transactions it waits
-/// for the longest operation under way only.
+/// A block may wait this long at a server. Where no transaction is open it waits for the longest
+/// operation under way only, and those yield.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// A shard that does not answer so soon is not watched.
 const REACH_MAX: Duration = Duration::from_secs(5);
 
-/// The shards of a cluster, reached before anything of theirs can wait.
-pub(super) struct Shards(Vec<Endpoint>);
+/// The replica sets of a cluster, reached before anything of theirs can wait.
+pub(super) struct Sets(Vec<Endpoint>);
 
-impl Shards {
-    /// Those that can be reached as this user; none of a replica set, where nothing is decided by
-    /// another server.
+impl Sets {
+    /// Those that can be reached as this user.
     pub(super) async fn reach(cluster: &Endpoint) -> Self {
         if !cluster.is_sharded() {
-            return Self(Vec::new());
+            return Self(vec![cluster.clone()]);
         }
         let listed = match cluster.run("admin", doc! {"listShards": 1}).await {
             Ok(listed) => listed,
@@ -66,12 +64,15 @@ impl Shards {
     }
 }
 
+/// What waits, on a replica set and on a shard.
+const COMMANDS: [&str; 2] = ["setUserWriteBlockMode", "_shardsvrSetUserWriteBlockMode"];
+
 async fn kill_waiting(shard: &Endpoint) -> Result<()> {
     let doing = "looking for a write block that waits";
     let pipeline = [
         doc! {"$currentOp": {"allUsers": true, "localOps": true}},
         doc! {"$match": {
-            "command._shardsvrSetUserWriteBlockMode": {"$exists": true},
+            "$or": COMMANDS.map(|command| doc! {format!("command.{command}"): {"$exists": true}}),
             "waitingForLock": true,
             "microsecs_running": {"$gt": i64::try_from(WAIT_MAX.as_micros()).expect("a second")},
         }},
@@ -84,7 +85,7 @@ async fn kill_waiting(shard: &Endpoint) -> Result<()> {
     let found = found.map_err(|error| Error::malformed(doing, error))?;
     for waiting in found.iter().filter_map(Bson::as_document) {
         let Some(id) = waiting.get("opid") else { continue };
-        tracing::warn!(shard = %shard.redacted(), %id, "a write block that waits is ended");
+        tracing::warn!(at = %shard.redacted(), %id, "a write block that waits is ended");
         let kill: Document = doc! {"killOp": 1, "op": id.clone()};
         answer_within(REACH_MAX, doing, shard.run("admin", kill)).await??;
     }

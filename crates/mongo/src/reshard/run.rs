@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::commit::{self, Block, Committed, Fate, commit, ms};
 use super::plan::{Engine, Plan};
-use super::{balance, fits, native, shadow};
+use super::{balance, fits, native, shadow, turn};
 use crate::block;
 use crate::changes::AWAIT_MAX;
 use crate::collection::Handle;
@@ -161,7 +161,6 @@ pub async fn create(
         native::check(cluster, plan).await?;
     }
     let journal = MongoJournal::new(cluster.clone());
-    refuse_second(&journal, &plan.ns).await?;
     let mut record = Record::new(KIND, serde_json::Value::Null, journal.now_ms().await?);
     let to = shadow::name(&plan.ns, &record.id);
     let Clusters { source, destination } = both(cluster);
@@ -180,21 +179,9 @@ pub async fn create(
     record.limits = limits;
     let state = serde_json::to_value(copy::State::default());
     record.checkpoint = state.map_err(|e| Error::malformed("the job's state", e))?;
+    turn::take(cluster, &journal, &record.id).await?;
     journal.create(&record).await?;
     Ok(record.id)
-}
-
-/// Two changes of one collection would take each other's flags and blocks for their own.
-async fn refuse_second(journal: &MongoJournal, ns: &Namespace) -> Result<()> {
-    for record in journal.list().await? {
-        if record.kind == KIND && !record.state.is_final() && Spec::of(&record)?.reshard.ns == *ns {
-            return Err(Error::precondition(
-                format!("job {} is changing the shape of {ns} already", record.id),
-                "`imago reshard resume` or `imago job cancel` it first",
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// One cluster in both roles.
