@@ -130,11 +130,18 @@ const INTERRUPTED: i32 = 11601;
 
 async fn command(source: &Endpoint, is_blocked: bool) -> Result<()> {
     let command: Document = doc! {"setUserWriteBlockMode": 1, "global": is_blocked};
-    let sets = Sets::reach(source).await;
+    // Servers cannot be reached once everything waits there; but clients wait for a lift.
+    let reached = if is_blocked { Some(Sets::reach(source).await) } else { None };
+    let watch = || async {
+        match &reached {
+            Some(sets) => sets.watch().await,
+            None => Sets::reach(source).await.watch().await,
+        }
+    };
     for _ in 0..KILLED_MAX {
         let done = tokio::select! {
             done = source.run("admin", command.clone()) => done,
-            never = sets.watch() => match never {},
+            never = watch() => match never {},
         };
         match done {
             Ok(_) => return Ok(()),
