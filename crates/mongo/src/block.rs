@@ -4,6 +4,7 @@
 //! of every user who lacks `bypassWriteBlockingMode`, deletes included, in all databases but the
 //! server's own. Where authorisation is off it stops nobody, which is why that is an error here.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
@@ -100,12 +101,34 @@ fn forbidden() -> Error {
     )
 }
 
-/// Blocks the writes of the source's users. Blocking twice changes nothing.
+/// Who may block the writes of a cluster's users, and has reached what has to be watched meanwhile:
+/// nothing can be reached any more once everything waits for a block.
+pub struct Blocker<'a> {
+    source: &'a Endpoint,
+    sets: Sets,
+}
+
+impl<'a> Blocker<'a> {
+    /// Reaches the servers, and blocks nothing yet.
+    pub async fn reach(source: &'a Endpoint) -> Self {
+        Self { source, sets: Sets::reach(source).await }
+    }
+
+    /// Blocks the writes of the source's users. Blocking twice changes nothing.
+    ///
+    /// # Errors
+    /// When the source refuses, or transactions keep the block from coming.
+    pub async fn set(&self) -> Result<()> {
+        command(self.source, true, || self.sets.watch()).await
+    }
+}
+
+/// As [`Blocker::set`], at once.
 ///
 /// # Errors
-/// When the source refuses.
+/// When the source refuses, or transactions keep the block from coming.
 pub async fn set(source: &Endpoint) -> Result<()> {
-    command(source, true).await
+    Blocker::reach(source).await.set().await
 }
 
 /// Lifts the block, and insists on it. Lifting twice changes nothing.
@@ -114,30 +137,28 @@ pub async fn set(source: &Endpoint) -> Result<()> {
 /// When the source stays away for longer than three minutes.
 pub async fn lift(source: &Endpoint) -> Result<()> {
     let control = Control::default();
+    // Clients wait for it: the servers are reached meanwhile.
+    let watch = || async { Sets::reach(source).await.watch().await };
     retry("lift the write block", &PATIENCE, &control, Error::is_transient, |_| {
-        command(source, false)
+        command(source, false, watch)
     })
     .await
     .map_err(Error::from)
 }
 
 /// How often a block is asked for whose wait at a shard had to be ended.
-const KILLED_MAX: usize = 20;
+const KILLED_MAX: usize = 10;
 /// What waited behind the block goes on meanwhile.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// The server's code for an operation that was killed.
 const INTERRUPTED: i32 = 11601;
 
-async fn command(source: &Endpoint, is_blocked: bool) -> Result<()> {
+async fn command<W: Future<Output = Infallible>>(
+    source: &Endpoint,
+    is_blocked: bool,
+    watch: impl Fn() -> W,
+) -> Result<()> {
     let command: Document = doc! {"setUserWriteBlockMode": 1, "global": is_blocked};
-    // Servers cannot be reached once everything waits there; but clients wait for a lift.
-    let reached = if is_blocked { Some(Sets::reach(source).await) } else { None };
-    let watch = || async {
-        match &reached {
-            Some(sets) => sets.watch().await,
-            None => Sets::reach(source).await.watch().await,
-        }
-    };
     for _ in 0..KILLED_MAX {
         let done = tokio::select! {
             done = source.run("admin", command.clone()) => done,

@@ -27,7 +27,7 @@ use imago_job::run::{Ending, Run};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::block;
+use crate::block::{self, Blocker};
 use crate::copy::{self, Clusters, Copying, Options, SLICE_BYTES, State, Until};
 use crate::error::{Error, Result};
 use crate::journal::MongoJournal;
@@ -184,10 +184,11 @@ async fn steps(
         copying.state.is_blocked = block::is_set(&clusters.source).await? != Some(true);
         copying.save().await?;
     }
+    let blocker = Blocker::reach(&clusters.source).await;
     let blocked = Instant::now();
     // Never dropped half-way: a block that comes after it was lifted would stay.
     let set = match how.block {
-        Block::UserWrites => block::set(&clusters.source).await,
+        Block::UserWrites => blocker.set().await,
         Block::None => Ok(()),
     };
     let behind = async {

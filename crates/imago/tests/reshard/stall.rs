@@ -63,7 +63,7 @@ async fn a_block_that_waits_for_an_open_transaction_lets_the_others_work() {
     let admin = scene.admin.clone();
     let blocking = tokio::spawn(async move { block::set(&admin).await });
     // Behind the block's lock nobody would read anything until the transaction ends.
-    for _ in 0..8 {
+    for _ in 0..4 {
         tokio::time::sleep(Duration::from_millis(250)).await;
         let reading = coll.find_one(doc! {"_id": "before"}).into_future();
         let read = tokio::time::timeout(Duration::from_secs(20), reading).await;

@@ -7,6 +7,7 @@
 //! blocks or unblocks watches: what has waited for too long is killed, the others go on, and the
 //! block is asked for again. (Tried on 6.0.5: `crates/imago/tests/reshard/stall.rs`.)
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
@@ -52,7 +53,7 @@ impl Sets {
     }
 
     /// Kills what has waited for too long, for as long as it is polled.
-    pub(super) async fn watch(&self) -> std::convert::Infallible {
+    pub(super) async fn watch(&self) -> Infallible {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             for shard in &self.0 {

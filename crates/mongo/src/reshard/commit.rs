@@ -24,7 +24,7 @@ use bson::{Bson, Document, doc};
 use imago_job::run::Run;
 
 use super::run::Spec;
-use crate::block;
+use crate::block::{self, Blocker};
 use crate::collection::Handle;
 use crate::copy::{self, Copying};
 use crate::cutover::check;
@@ -78,9 +78,10 @@ pub(super) async fn commit(
         copying.state.is_blocked = true;
         copying.save().await?;
     }
+    let blocker = Blocker::reach(cluster).await;
     let blocked = Instant::now();
     let set = match block {
-        Block::UserWrites => block::set(cluster).await,
+        Block::UserWrites => blocker.set().await,
         Block::None => Ok(()),
     };
     let drained = async {
