@@ -137,8 +137,11 @@ pub async fn set(source: &Endpoint) -> Result<()> {
 /// When the source stays away for longer than three minutes.
 pub async fn lift(source: &Endpoint) -> Result<()> {
     let control = Control::default();
-    // Clients wait for it: the servers are reached meanwhile.
-    let watch = || async { Sets::reach(source).await.watch().await };
+    // Clients wait for it: the servers are reached only when it takes long.
+    let watch = || async {
+        tokio::time::sleep(LIFTED_WITHIN).await;
+        Sets::reach(source).await.watch().await
+    };
     retry("lift the write block", &PATIENCE, &control, Error::is_transient, |_| {
         command(source, false, watch)
     })
@@ -148,6 +151,8 @@ pub async fn lift(source: &Endpoint) -> Result<()> {
 
 /// How often a block is asked for whose wait at a shard had to be ended.
 const KILLED_MAX: usize = 10;
+/// A lift that takes longer may be waiting for something.
+const LIFTED_WITHIN: Duration = Duration::from_secs(1);
 /// What waited behind the block goes on meanwhile.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// The server's code for an operation that was killed.
