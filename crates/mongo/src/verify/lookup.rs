@@ -116,14 +116,8 @@ impl Lookup {
         destination: &Handle,
         filter: Option<&Document>,
     ) -> Result<Self> {
-        Ok(Self {
-            source: source.clone(),
-            destination: destination.clone(),
-            filter: filter.cloned(),
-            source_since: at,
-            destination_since: since(destination).await?,
-            is_exact: true,
-        })
+        let lookup = Self::new(source, destination, filter).await?;
+        Ok(Self { source_since: at, is_exact: true, ..lookup })
     }
 
     fn source_at(&self) -> ReadAt {
