@@ -100,6 +100,12 @@ impl Control {
         self.or_stop(self.shared.throttle.take(documents, bytes)).await
     }
 
+    /// As [`Control::take`], for what can wait: it keeps to the pace too.
+    pub async fn take_paced(&self, documents: u64, bytes: u64) -> Result<(), Stop> {
+        self.checkpoint().await?;
+        self.or_stop(self.shared.throttle.take_paced(documents, bytes)).await
+    }
+
     /// Sleeps, unless the operation must end.
     pub async fn sleep(&self, pause: Duration) -> Result<(), Stop> {
         self.or_stop(tokio::time::sleep(pause)).await

@@ -79,6 +79,9 @@ pub struct Limits {
     pub bytes_s: Option<u64>,
     /// Wait while a secondary is further behind than this, in milliseconds.
     pub secondary_lag_ms: Option<u64>,
+    /// Whether what can wait goes at the pace at which the servers' clients hardly notice it.
+    #[serde(default)]
+    pub is_paced: bool,
 }
 
 /// A limit that cannot be kept.

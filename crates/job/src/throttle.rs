@@ -1,7 +1,11 @@
 //! How fast a job may go: limits on documents and bytes per second, changeable while it runs.
 //!
-//! The decision is [`imago_plan::bucket`]; here is the waiting. Both limits hold together, and no
+//! The decision is [`imago_plan::bucket`]; here is the waiting. All limits hold together, and no
 //! waiter is forgotten when a limit changes: it is woken and asks again.
+//!
+//! Beside the operator's limits there is a *pace*, which a watch over the servers sets and changes.
+//! It holds only for what can wait as long as it must, such as the bulk of a copy: whoever follows
+//! changes has to keep up with them.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -29,6 +33,15 @@ struct Buckets {
     limits: Limits,
     documents: Option<Bucket>,
     bytes: Option<Bucket>,
+    pace: Option<Bucket>,
+}
+
+/// Where somebody stands in each line.
+#[derive(Clone, Copy)]
+struct Places {
+    documents: Option<Position>,
+    bytes: Option<Position>,
+    pace: Option<Position>,
 }
 
 impl Throttle {
@@ -40,6 +53,7 @@ impl Throttle {
             limits,
             documents: bucket(limits.documents_s),
             bytes: bucket(limits.bytes_s),
+            pace: None,
         };
         let (changed, _) = watch::channel(0);
         let shared = Shared { began: Instant::now(), buckets: Mutex::new(buckets), changed };
@@ -68,21 +82,51 @@ impl Throttle {
         Ok(())
     }
 
+    /// Sets the pace of what can wait, in bytes per second; `None` is any.
+    ///
+    /// # Panics
+    ///
+    /// If it is zero: nothing would ever pass.
+    pub fn set_pace(&self, bytes_s: Option<u64>) {
+        let now_ns = self.now_ns();
+        {
+            let mut buckets = self.lock();
+            if buckets.pace.as_ref().map(Bucket::rate_s) == bytes_s {
+                return;
+            }
+            change(&mut buckets.pace, bytes_s, now_ns);
+        }
+        self.shared.changed.send_modify(|changes| *changes += 1);
+    }
+
+    /// How large a batch of what can wait may be, of `most` bytes: what passes in a fiftieth of a
+    /// second, for a batch goes to the servers as a whole, and who comes behind it waits.
+    pub fn batch_bytes(&self, most: u64) -> u64 {
+        let buckets = self.lock();
+        let rates = [&buckets.bytes, &buckets.pace];
+        let least = rates.into_iter().flatten().map(Bucket::rate_s).min();
+        least.map_or(most, |rate_s| (rate_s / 50).max(BATCH_BYTES_MIN).min(most))
+    }
+
     /// Waits until so many documents and bytes may pass. Safe to cancel: what was asked for and not
     /// waited for only makes the next ones wait as if it had passed.
     pub async fn take(&self, documents: u64, bytes: u64) {
+        let now_ns = self.now_ns();
+        let places = self.lock().reserve(documents, bytes, now_ns);
+        self.wait(places).await;
+    }
+
+    /// As [`Throttle::take`], for what can wait: it keeps to the pace too.
+    pub async fn take_paced(&self, documents: u64, bytes: u64) {
+        let now_ns = self.now_ns();
+        let places = self.lock().reserve_paced(documents, bytes, now_ns);
+        self.wait(places).await;
+    }
+
+    async fn wait(&self, places: Places) {
         let mut changed = self.shared.changed.subscribe();
-        let (for_documents, for_bytes) = {
-            let now_ns = self.now_ns();
-            let mut buckets = self.lock();
-            let documents = buckets.documents.as_mut().map(|b| b.reserve(documents, now_ns));
-            (documents, buckets.bytes.as_mut().map(|b| b.reserve(bytes, now_ns)))
-        };
-        if for_documents.is_none() && for_bytes.is_none() {
-            return;
-        }
         loop {
-            let wait_ns = self.wait_ns(for_documents, for_bytes);
+            let wait_ns = self.wait_ns(places);
             if wait_ns == 0 {
                 return;
             }
@@ -94,17 +138,22 @@ impl Throttle {
         }
     }
 
-    fn wait_ns(&self, documents: Option<Position>, bytes: Option<Position>) -> u64 {
+    fn wait_ns(&self, places: Places) -> u64 {
         let now_ns = self.now_ns();
-        let mut buckets = self.lock();
-        let wait = |bucket: &mut Option<Bucket>, position: Option<Position>| {
+        let buckets = &mut *self.lock();
+        let wait = |(bucket, position): (&mut Option<Bucket>, Option<Position>)| {
             match (bucket, position) {
                 (Some(bucket), Some(position)) => bucket.wait_ns(position, now_ns),
                 // The limit was taken away meanwhile.
                 _ => 0,
             }
         };
-        wait(&mut buckets.documents, documents).max(wait(&mut buckets.bytes, bytes))
+        let lines = [
+            (&mut buckets.documents, places.documents),
+            (&mut buckets.bytes, places.bytes),
+            (&mut buckets.pace, places.pace),
+        ];
+        lines.into_iter().map(wait).max().unwrap_or(0)
     }
 
     fn now_ns(&self) -> u64 {
@@ -118,6 +167,22 @@ impl Throttle {
         }
     }
 }
+
+impl Buckets {
+    fn reserve(&mut self, documents: u64, bytes: u64, now_ns: u64) -> Places {
+        let documents = self.documents.as_mut().map(|bucket| bucket.reserve(documents, now_ns));
+        let bytes = self.bytes.as_mut().map(|bucket| bucket.reserve(bytes, now_ns));
+        Places { documents, bytes, pace: None }
+    }
+
+    fn reserve_paced(&mut self, documents: u64, bytes: u64, now_ns: u64) -> Places {
+        let pace = self.pace.as_mut().map(|bucket| bucket.reserve(bytes, now_ns));
+        Places { pace, ..self.reserve(documents, bytes, now_ns) }
+    }
+}
+
+/// Smaller batches would be mostly round trips.
+const BATCH_BYTES_MIN: u64 = 32 * 1024;
 
 /// A tenth of a second at the rate may pass at once: enough to keep batches moving, too little to be
 /// felt by the servers.
@@ -138,7 +203,7 @@ mod tests {
     use super::*;
 
     fn limits(documents_s: Option<u64>, bytes_s: Option<u64>) -> Limits {
-        Limits { documents_s, bytes_s, secondary_lag_ms: None }
+        Limits { documents_s, bytes_s, ..Limits::default() }
     }
 
     /// How long it took, with a bound that only a waiter who is forgotten reaches.
@@ -200,6 +265,33 @@ mod tests {
     #[tokio::test]
     async fn taking_a_limit_away_frees_those_who_wait() {
         frees_who_waits(limits(None, None)).await;
+    }
+
+    #[tokio::test]
+    async fn only_what_can_wait_keeps_to_the_pace() {
+        let throttle = Throttle::new(limits(None, None)).unwrap();
+        throttle.set_pace(Some(1));
+        taking(&throttle, 1, 1_000_000_000).await;
+        let waiter = throttle.clone();
+        let waiting = tokio::spawn(async move { waiter.take_paced(1, 1_000_000).await });
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        assert!(!waiting.is_finished());
+        throttle.set_pace(None);
+        tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_batch_is_what_passes_in_a_moment() {
+        let throttle = Throttle::new(limits(None, Some(10_000_000))).unwrap();
+        assert_eq!(throttle.batch_bytes(4_000_000), 200_000);
+        throttle.set_pace(Some(5_000_000));
+        assert_eq!(throttle.batch_bytes(4_000_000), 100_000);
+        throttle.set_pace(Some(1));
+        assert_eq!(throttle.batch_bytes(4_000_000), BATCH_BYTES_MIN);
+        assert_eq!(throttle.batch_bytes(1_000), 1_000);
+        throttle.set(limits(None, None)).unwrap();
+        throttle.set_pace(None);
+        assert_eq!(throttle.batch_bytes(4_000_000), 4_000_000);
     }
 
     #[test]

@@ -3,19 +3,23 @@
 //! `$sample` alone will not do. The server draws by walking down its tree at random, and the trees
 //! of collections that were loaded a short while ago are lopsided: of a million documents, half were
 //! drawn a thirtieth as often as the others, and the last slice was half the collection. So a
-//! replica set's `_id` index is walked, 0.5 µs a key; a sharded cluster, where no router can skip
-//! cheaply, reads all its documents and keeps a few at random, each shard for itself. Only what is
-//! too large for that is drawn: such a tree was mostly read back from disk, where it is even.
+//! replica set's `_id` index is walked, 0.5 µs a key, and each shard's past the router. Where a
+//! shard cannot be reached so, all documents are read, and a few kept at random, each shard for
+//! itself: no router can skip cheaply. Only what is too large for that is drawn: such a tree was
+//! mostly read back from disk, where it is even.
+
+use std::time::Duration;
 
 use bson::raw::{RawBsonRef, cstr};
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
 use futures_util::StreamExt;
+use futures_util::future::try_join_all;
 use imago_plan::cuts::cuts;
 use mongodb::raw_batch_cursor::RawBatchCursor;
 
 use crate::collection::Handle;
 use crate::converge::found_in;
-use crate::endpoint::{answer_within, prefer_secondary};
+use crate::endpoint::{Endpoint, answer_within, prefer_secondary};
 use crate::error::{Error, Result};
 use crate::order::Id;
 use crate::verify::patience::SEARCH_MAX;
@@ -25,6 +29,10 @@ const WALK_MAX: u64 = 50_000_000;
 /// So many documents are read in about a minute for each shard, where they must come from disk.
 const READ_MAX: u64 = 10_000_000;
 const SAMPLE_PER_PART: u64 = 20;
+/// With shards, a part is so many steps of all of them together.
+const MARKS_PER_PART: u64 = 8;
+/// A shard that does not answer so soon is not asked past the router.
+const REACH_MAX: Duration = Duration::from_secs(5);
 
 /// Strictly increasing `_id`s that cut a collection of about `documents` into at most `parts`.
 ///
@@ -34,11 +42,32 @@ pub async fn cut(source: &Handle, documents: u64, parts: u64) -> Result<Vec<Id>>
     if parts < 2 || documents == 0 {
         return Ok(Vec::new());
     }
-    if !source.endpoint.is_sharded() && documents <= WALK_MAX {
-        return walk(source, documents.div_ceil(parts), parts).await;
+    if documents <= WALK_MAX
+        && let Some(sets) = sets(source).await?
+    {
+        let step = documents.div_ceil(parts);
+        return match sets.as_slice() {
+            [set] => walk(set, step, parts).await,
+            sets => walk_all(sets, step.div_ceil(MARKS_PER_PART), parts).await,
+        };
     }
     let sample = draw(source, documents, parts * SAMPLE_PER_PART).await?;
     Ok(cuts(sample, usize::try_from(parts).expect("few parts")))
+}
+
+/// The collection on each replica set that has it, if all of them can be reached.
+async fn sets(source: &Handle) -> Result<Option<Vec<Handle>>> {
+    let reached = source.endpoint.shards(REACH_MAX).await?;
+    let of = |set: Endpoint| Handle::new(set, source.ns.clone());
+    Ok(reached.into_iter().map(|(_, set)| set.ok().map(of)).collect())
+}
+
+/// Marks every `step` keys on each shard; every mark stands for as many documents, whichever shard
+/// it is of.
+async fn walk_all(sets: &[Handle], step: u64, parts: u64) -> Result<Vec<Id>> {
+    let marks_max = parts * MARKS_PER_PART;
+    let marks = try_join_all(sets.iter().map(|set| Box::pin(walk(set, step, marks_max)))).await?;
+    Ok(cuts(marks.concat(), usize::try_from(parts).expect("few parts")))
 }
 
 async fn walk(source: &Handle, step: u64, parts: u64) -> Result<Vec<Id>> {

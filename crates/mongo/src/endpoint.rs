@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use bson::{Document, RawDocumentBuf, Timestamp, doc};
+use bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
+use futures_util::future::join_all;
 use mongodb::error::ErrorKind;
 use mongodb::options::{
     ClientOptions, ReadPreference, ReadPreferenceOptions, SelectionCriteria, ServerAddress,
@@ -129,6 +130,26 @@ impl Endpoint {
         };
         shard.run("admin", doc! {"ping": 1}).await?;
         Ok(shard)
+    }
+
+    /// The replica sets that hold this cluster's documents, by name, past the router; of one that
+    /// does not answer within `max`, why. A replica set is its own only one.
+    ///
+    /// # Errors
+    /// When the router does not say what they are.
+    pub async fn shards(&self, max: Duration) -> Result<Vec<(String, Result<Self>)>> {
+        if let Shape::ReplicaSet(name) = &self.shape {
+            return Ok(vec![(name.clone(), Ok(self.clone()))]);
+        }
+        let listed = self.run("admin", doc! {"listShards": 1}).await?;
+        let entries = listed.get_array("shards").into_iter().flatten();
+        let entries = entries
+            .filter_map(Bson::as_document)
+            .filter_map(|entry| Some((entry.get_str("_id").ok()?, entry.get_str("host").ok()?)));
+        let reached = entries.map(|(name, host)| async move {
+            (name.to_owned(), Box::pin(self.shard(host, max)).await)
+        });
+        Ok(join_all(reached).await)
     }
 
     /// The same cluster in the other role.

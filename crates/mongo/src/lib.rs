@@ -20,6 +20,7 @@ pub mod load;
 pub mod monitor;
 pub mod namespace;
 pub mod order;
+pub mod pace;
 pub mod preflight;
 mod prepare;
 pub mod repair;

@@ -54,3 +54,4 @@ pub use native::{engine_of, minimum};
 pub use planning::plan;
 pub use revert::{Way, revert};
 pub use run::{How, KIND, Outcome, Spec, both, check, clean_up, create, run};
+pub(crate) use shadow::PREFIX;

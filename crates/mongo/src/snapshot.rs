@@ -213,12 +213,18 @@ impl SliceCopy<'_> {
             }
             let behind = self.behind_on[from].0.clone();
             let after = self.horizon.max(seen.at);
-            let mut cursor = self.open(&route.shards[from], behind.as_ref(), after).await?;
+            let mut size = self.batch_size();
+            let mut cursor = self.open(&route.shards[from], behind.as_ref(), after, size).await?;
             while let Some(batch) = answer("reading a slice", cursor.next()).await? {
                 let batch = batch.map_err(reading)?;
                 let found = batch.doc_slices().map_err(reading)?;
                 if !found.is_empty() {
                     self.write_shards(route, &seen, from, found).await?;
+                }
+                let behind = self.behind_on[from].0.clone();
+                if behind.is_some() && is_another_size(size, self.batch_size()) {
+                    size = self.batch_size();
+                    cursor = self.open(&route.shards[from], behind.as_ref(), after, size).await?;
                 }
             }
             self.behind_on[from].1 = true;
@@ -245,7 +251,7 @@ impl SliceCopy<'_> {
         let bytes =
             |part: &[&RawDocument]| part.iter().map(|raw| raw.as_bytes().len() as u64).sum();
         let total: u64 = parts.iter().map(|part| bytes(part)).sum();
-        self.worker.control.take(documents as u64, total).await?;
+        self.worker.control.take_paced(documents as u64, total).await?;
         // After the wait: the lease may have been lost meanwhile.
         self.hold.check()?;
         let to_router = &self.pair.destination;
@@ -301,7 +307,8 @@ impl SliceCopy<'_> {
     async fn pass(&mut self) -> Result<()> {
         let reading = |error| Error::server(format!("find on {}", self.pair.source.ns), error);
         let from = &self.pair.source.endpoint;
-        let mut cursor = self.open(from, self.behind.as_ref(), self.horizon).await?;
+        let size = self.batch_size();
+        let mut cursor = self.open(from, self.behind.as_ref(), self.horizon, size).await?;
         while let Some(batch) = answer("reading a slice", cursor.next()).await? {
             let batch = batch.map_err(reading)?;
             let documents = batch.doc_slices().map_err(reading)?;
@@ -318,6 +325,7 @@ impl SliceCopy<'_> {
         from: &Endpoint,
         behind: Option<&Id>,
         after: Timestamp,
+        batch_size: i32,
     ) -> Result<RawBatchCursor> {
         let source = &self.pair.source;
         let mut command = rawdoc! {"find": source.ns.coll.as_str()};
@@ -337,13 +345,13 @@ impl SliceCopy<'_> {
                 command.append(cstr!("max"), rawdoc! {"_id": max.as_raw()});
             }
         }
-        command.append(cstr!("batchSize"), self.batch_size());
+        command.append(cstr!("batchSize"), batch_size);
         command.append(cstr!("readConcern"), read_concern(ReadAt::After(after)));
         let db = from.client().database(&source.ns.db);
         let cursor = db
             .run_raw_cursor_command(command)
             .selection_criteria(prefer_secondary())
-            .batch_size(u32::try_from(self.batch_size()).expect("positive"))
+            .batch_size(u32::try_from(batch_size).expect("positive"))
             .batch();
         let opened = answer("opening a slice", cursor).await?;
         opened.map_err(|error| Error::server(format!("find on {}", source.ns), error))
@@ -352,9 +360,10 @@ impl SliceCopy<'_> {
     fn batch_size(&self) -> i32 {
         let average = self.bytes.checked_div(self.documents).unwrap_or(1_024).max(1);
         // A batch passes the throttle as a whole: one of several seconds would be a burst.
-        let limit = self.worker.control.throttle().limits().documents_s.unwrap_or(u64::MAX);
-        let wanted = (BATCH_BYTES / average).min(limit).clamp(1, 20_000);
-        i32::try_from(wanted).expect("at most 20,000")
+        let throttle = self.worker.control.throttle();
+        let limit = throttle.limits().documents_s.unwrap_or(u64::MAX);
+        let wanted = throttle.batch_bytes(BATCH_BYTES) / average;
+        i32::try_from(wanted.min(limit).clamp(1, 20_000)).expect("at most 20,000")
     }
 
     async fn write(&mut self, batch: &RawArray) -> Result<()> {
@@ -362,7 +371,7 @@ impl SliceCopy<'_> {
         let shape = Shape::of(batch)?;
         let bytes = batch.as_bytes().len() as u64;
         let control = self.worker.control.clone();
-        control.take(shape.documents, bytes).await?;
+        control.take_paced(shape.documents, bytes).await?;
         // After the wait: the lease may have been lost meanwhile.
         self.hold.check()?;
         let mut skip = None;
@@ -450,6 +459,12 @@ impl SliceCopy<'_> {
         self.leftovers.push(found.id.clone());
         Ok(())
     }
+}
+
+/// Whether a cursor that was opened for batches of one size should be opened again for another: the
+/// pace changed by more than it swings.
+fn is_another_size(opened: i32, wanted: i32) -> bool {
+    wanted / 2 > opened || wanted < opened / 2
 }
 
 /// What one pass over a batch tells.

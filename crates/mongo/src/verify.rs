@@ -44,12 +44,14 @@ mod straggler;
 mod structure;
 mod suspects;
 mod trail;
+mod twice;
 
 pub use filter::check as check_filter;
 pub use schedule::Retries;
 pub use straggler::{Difference, Straggler, StragglerFileError, read_stragglers};
 pub use structure::StructureDifference;
 pub(crate) use structure::{is_same_index, options as options_differences};
+pub(crate) use twice::{counted_twice, held_twice};
 
 use lookup::{Lookup, Members};
 use patience::patiently;

@@ -13,5 +13,6 @@ pub mod geo;
 pub mod hungarian;
 pub mod ledger;
 pub mod netsim;
+pub mod pace;
 pub mod placement;
 pub mod spread;

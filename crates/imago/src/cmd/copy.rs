@@ -108,6 +108,7 @@ impl Pace {
             documents_s: self.documents_s,
             bytes_s: self.mb_s.map(|mb| mb * 1_000_000),
             secondary_lag_ms: self.secondary_lag_s.map(|s| s * 1_000),
+            is_paced: false,
         };
         let refused = |error| Failure::from_error(crate::exit::Exit::Usage, "limit", &error);
         limits.check().map_err(refused)?;

@@ -25,6 +25,8 @@ use crate::cmd::copy::{Ends, How, connect, options, work};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use limit::Limit;
+
+use crate::cmd::reshard::speed::Pacing;
 use view::View;
 
 /// What may be typed.
@@ -121,6 +123,9 @@ struct Changes {
     /// Wait while a secondary of the destination is further behind than so many seconds, or none.
     #[arg(long, value_name = "N|none", value_parser = limit::thousands)]
     secondary_lag_s: Option<Limit>,
+    /// How a change of shape goes beside the cluster's clients.
+    #[arg(long, value_enum, value_name = "HOW")]
+    pace: Option<Pacing>,
 }
 
 impl Changes {
@@ -130,6 +135,7 @@ impl Changes {
             documents_s: self.documents_s.map_or(limits.documents_s, |limit| limit.0),
             bytes_s: bytes_s.map_or(limits.bytes_s, |limit| limit.0),
             secondary_lag_ms: self.secondary_lag_s.map_or(limits.secondary_lag_ms, |limit| limit.0),
+            is_paced: self.pace.map_or(limits.is_paced, Pacing::is_gentle),
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::exit::Failure;
 pub mod plan;
 mod revert;
 pub mod run;
+pub mod speed;
 
 /// What may be typed.
 #[derive(Debug, clap::Args)]

@@ -10,6 +10,7 @@ mod death;
 mod disturbed;
 mod drain;
 mod native;
+mod pace;
 mod plain;
 mod process;
 mod proof;

@@ -11,7 +11,6 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
-use futures_util::future::join_all;
 
 use crate::endpoint::{Endpoint, answer_within};
 use crate::error::{Error, Result};
@@ -29,27 +28,21 @@ pub(super) struct Sets(Vec<Endpoint>);
 impl Sets {
     /// Those that can be reached as this user.
     pub(super) async fn reach(cluster: &Endpoint) -> Self {
-        if !cluster.is_sharded() {
-            return Self(vec![cluster.clone()]);
-        }
-        let listed = match cluster.run("admin", doc! {"listShards": 1}).await {
-            Ok(listed) => listed,
+        let reached = match cluster.shards(REACH_MAX).await {
+            Ok(reached) => reached,
             Err(error) => {
                 tracing::warn!(%error, "a write block that waits for ever will not be noticed");
-                return Self(Vec::new());
+                Vec::new()
             }
         };
-        let entries = listed.get_array("shards").into_iter().flatten();
-        let hosts = entries.filter_map(|entry| entry.as_document()?.get_str("host").ok());
-        let reached = join_all(hosts.map(|host| cluster.shard(host, REACH_MAX))).await;
-        let mut shards = Vec::new();
-        for shard in reached {
-            match shard {
-                Ok(shard) => shards.push(shard),
+        let mut sets = Vec::new();
+        for (_, set) in reached {
+            match set {
+                Ok(set) => sets.push(set),
                 Err(error) => tracing::warn!(%error, "a write block may wait there for ever"),
             }
         }
-        Self(shards)
+        Self(sets)
     }
 
     /// Kills what has waited for too long, for as long as it is polled.

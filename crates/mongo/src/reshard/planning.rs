@@ -2,6 +2,7 @@
 //!
 //! Invariant: nothing is written, at no server and in no state.
 
+use imago_job::control::Control;
 use imago_plan::flow::Latencies;
 
 use crate::collection::Handle;
@@ -24,19 +25,20 @@ const CHUNKS_MAX: u64 = 10_000;
 /// So many are the least for each shard, so that the balancer has something to move.
 const CHUNKS_PER_SHARD: u64 = 2;
 
-/// Computes what a change of a collection's shape will do.
+/// Computes what a change of a collection's shape will do. Documents are looked at as fast as
+/// `control` lets them pass.
 ///
 /// # Errors
 /// Usage, for a request that makes no sense; precondition, for a collection or shard that is not
 /// there, or cannot be planned for; a server's error. Whatever else is in the way is one of the
 /// plan's findings.
-pub async fn plan(cluster: &Endpoint, request: &Request) -> Result<Plan> {
+pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> Result<Plan> {
     let typed = request.key.as_deref().map(Key::parse).transpose()?;
     let of = Handle::new(cluster.clone(), request.ns.clone());
     let survey = Box::pin(survey(&of)).await?;
     let (old, new) = keys(&survey, typed, request)?;
     let open = open(&survey.shards, request)?;
-    let sample = Box::pin(draw(&of, &survey, &old, &new, request.sample)).await?;
+    let sample = Box::pin(draw(&of, &survey, (&old, &new), request.sample, control)).await?;
     let held = holdings(&sample, &survey.shards);
     let size = sum(held.iter().copied());
     let wanted = wanted(request, &survey, &open, size.bytes);
@@ -61,7 +63,7 @@ pub async fn plan(cluster: &Endpoint, request: &Request) -> Result<Plan> {
     let mut found = findings::of_definition(cluster, &request.ns, &survey, &new);
     found.extend(findings::of_documents(&sample, &weighed, &new, wanted)?);
     found.extend(findings::of_privileges(cluster, &request.ns).await?);
-    found.extend(findings::of_cluster(&of, &survey, &old).await?);
+    found.extend(findings::of_cluster(&of, &survey, &old, control).await?);
     found.extend(findings::of_shards(
         &request.ns,
         &survey.shards,

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bson::{Bson, Document, doc};
+use bson::{Document, doc};
 use imago_job::control::{Control, Stop};
 use imago_job::event::Body;
 use imago_job::id::JobId;
@@ -28,6 +28,7 @@ use crate::error::{Error, Result};
 use crate::journal::MongoJournal;
 use crate::leases::WRITE_TIME_MAX;
 use crate::namespace::{Namespace, Selector};
+use crate::pace;
 use crate::preflight;
 use crate::route::{Map, Route};
 use crate::verify::Mode;
@@ -369,16 +370,13 @@ pub(crate) async fn route_of(record: &Record, cluster: &Endpoint) -> Result<Opti
     if is_hashed(&key) || is_hashed(&old) {
         return Ok(None);
     }
-    let listed = cluster.run("admin", doc! {"listShards": 1}).await?;
-    let listed: Vec<&Document> =
-        listed.get_array("shards").into_iter().flatten().filter_map(Bson::as_document).collect();
+    let mut reached = cluster.shards(REACH_MAX).await?;
     let mut shards = Vec::new();
     for name in &plan.shards {
-        let entry = listed.iter().find(|entry| entry.get_str("_id").is_ok_and(|id| id == name));
-        let Some(host) = entry.and_then(|entry| entry.get_str("host").ok()) else {
+        let Some(at) = reached.iter().position(|(known, _)| known == name) else {
             return Ok(None);
         };
-        match cluster.shard(host, REACH_MAX).await {
+        match reached.swap_remove(at).1 {
             Ok(shard) => shards.push((name.clone(), shard)),
             Err(error) => {
                 tracing::info!(%error, "the bulk goes through the router");
@@ -421,6 +419,9 @@ fn bytes_f64(bytes: u64) -> f64 {
 
 /// Fills the shadow until it follows the collection, and compares both.
 async fn fill(clusters: &Clusters, run: &Run, how: &How, state: State) -> Result<(u64, State)> {
+    let (cluster, ns) = (clusters.source.clone(), Spec::of(run.record())?.reshard.ns);
+    let reporter = Some(run.reporter().clone());
+    let _pace = pace::watch(cluster, ns, run.control().clone(), reporter);
     let mut copying = begin(clusters, run, how, AWAIT_MAX, state).await?;
     let filled = async {
         if !copying.lead.is_copied() {

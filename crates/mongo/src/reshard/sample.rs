@@ -8,6 +8,7 @@
 use bson::raw::{RawBsonRef, RawDocument};
 use bson::{Document, RawDocumentBuf, doc};
 use futures_util::TryStreamExt;
+use imago_job::control::Control;
 
 use crate::collection::Handle;
 use crate::cutting::uniform;
@@ -51,9 +52,9 @@ pub(super) struct Sample {
 pub(super) async fn draw(
     of: &Handle,
     survey: &Survey,
-    old: &Key,
-    new: &Key,
+    (old, new): (&Key, &Key),
     wanted: u64,
+    control: &Control,
 ) -> Result<Sample> {
     let stored = survey.stored.documents;
     let is_whole = stored <= wanted;
@@ -67,17 +68,30 @@ pub(super) async fn draw(
     let failed = |error| Error::server(doing.clone(), error);
     let documents = of.endpoint.client().database(&of.ns.db);
     let documents = documents.collection::<RawDocumentBuf>(&of.ns.coll);
-    let read = async {
+    // Of a document that is drawn, those that are passed over on the way to it are the cost.
+    let mean = survey.stored.bytes / stored.max(1);
+    let passed = sample.rate.map_or(1, |rate| (1.0 / rate).ceil() as u64) * mean / PASSED_FASTER;
+    let batch = control.throttle().batch_bytes(u64::MAX) / passed.max(1);
+    let batch = u32::try_from(batch.clamp(1, 10_000)).expect("small");
+    let open = async {
         let cursor = documents.aggregate(pipeline).selection_criteria(prefer_secondary());
-        let cursor = cursor.batch_size(10_000).with_type::<RawDocumentBuf>();
-        let mut cursor = cursor.await.map_err(failed)?;
-        while let Some(document) = cursor.try_next().await.map_err(failed)? {
-            add(&mut sample, &document, &survey.owners, old, new)?;
-        }
-        Ok(sample)
+        cursor.batch_size(batch).with_type::<RawDocumentBuf>().await.map_err(failed)
     };
-    answer_within(SEARCH_MAX, &doing, read).await?
+    let mut cursor = answer_within(SEARCH_MAX, &doing, open).await??;
+    loop {
+        let next = async { cursor.try_next().await.map_err(failed) };
+        let Some(document) = answer_within(SEARCH_MAX, &doing, next).await?? else { break };
+        add(&mut sample, &document, &survey.owners, old, new)?;
+        if sample.documents.len().is_multiple_of(batch as usize) {
+            control.take_paced(0, u64::from(batch) * passed).await?;
+        }
+    }
+    Ok(sample)
 }
+
+/// A document that is looked at, or passed over, costs the servers so many times less than one that
+/// is copied.
+const PASSED_FASTER: u64 = 8;
 
 /// The rate by which the servers draw each document, if they do.
 fn rate(stage: &Document) -> Option<f64> {

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::patience::{Patience, SEARCH_MAX};
-use crate::collection::Handle;
+use crate::collection::{Handle, Size};
 use crate::converge::{ReadAt, read_concern};
 use crate::endpoint::{ANSWER_MAX, answer_within, prefer_secondary};
 use crate::error::{Error, Result};
@@ -50,10 +50,10 @@ pub(super) struct Scan {
     pub batch_documents: u32,
 }
 
-/// How many documents make a batch of the usual size.
-pub(super) fn batch_documents(documents: u64, bytes: u64) -> u32 {
-    let mean = (bytes / documents.max(1)).max(1);
-    let fitting = (BATCH_BYTES / mean).clamp(16, BATCH_DOCUMENTS_MAX);
+/// How many documents of a collection make a batch of so many bytes.
+pub(super) fn batch_documents(of: Size, batch_bytes: u64) -> u32 {
+    let mean = (of.bytes / of.documents.max(1)).max(1);
+    let fitting = (batch_bytes / mean).clamp(16, BATCH_DOCUMENTS_MAX);
     u32::try_from(fitting).expect("clamped")
 }
 

@@ -11,7 +11,7 @@ use bson::RawBsonRef;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::feed::{Feed, Scan, batch_documents, id_of};
+use super::feed::{BATCH_BYTES, Chunk, Feed, Scan, batch_documents, id_of};
 use super::lookup::{Members, documents};
 use super::merge::{Block, Merge, Misaligned, Need, Seen};
 use super::patience::patiently;
@@ -52,7 +52,6 @@ pub(super) async fn compare(
 ) -> Result<()> {
     // For sizes of batches and ranges only: a server that does not say does no harm.
     let size = search.lookup.source.size().await.unwrap_or_default();
-    let batch = batch_documents(size.documents, size.bytes);
     let expected = (size.documents > 0 && search.spec.filter.is_none()).then_some(size.documents);
     let counters = Counters::default();
     let ranges = if search.collated { vec![(None, None)] } else { ranges(search, size).await? };
@@ -64,7 +63,7 @@ pub(super) async fn compare(
     loop {
         while running.len() < at_once && !suspects.is_full() {
             let Some(range) = waiting.next() else { break };
-            running.push(Box::pin(compare_range(search, range, batch, &counters)));
+            running.push(Box::pin(compare_range(search, range, size, &counters)));
         }
         tokio::select! {
             done = running.next() => {
@@ -113,10 +112,12 @@ async fn ranges(search: &Search<'_>, size: Size) -> Result<Vec<Range>> {
 async fn compare_range(
     search: &Search<'_>,
     (min, max): Range,
-    batch: u32,
+    size: Size,
     counters: &Counters,
 ) -> Result<Outcome> {
     let lookup = search.lookup;
+    let batch_bytes = search.control.throttle().batch_bytes(BATCH_BYTES);
+    let batch = batch_documents(size, batch_bytes);
     let source = lookup.source_scan(min.clone(), max.clone(), batch);
     let destination = lookup.destination_scan(min, max, batch);
     if search.collated {
@@ -125,7 +126,8 @@ async fn compare_range(
     if let Some(route) = &search.spec.route {
         let look = || Shards::look(route);
         let shards = patiently("look at the chunks", search.control, look).await?;
-        let mut sides = (shards.source(&source), shards.destination(&destination));
+        let mut sides =
+            (shards.source(&source, batch_bytes), shards.destination(&destination, batch_bytes));
         let mut tally = Tally::new(counters);
         let merged = Box::pin(merge_range(search, &mut sides, &mut tally)).await?;
         let still = || shards.is_still();
@@ -195,16 +197,22 @@ async fn merge_range(
         match need {
             _ if is_too_many => return Ok(Ok(outcome)),
             None => {}
-            Some(Need::Source) => merge.feed_source(search.control.or_stop(left.next()).await??),
-            Some(Need::Destination) => {
-                merge.feed_destination(search.control.or_stop(right.next()).await??);
-            }
+            Some(Need::Source) => merge.feed_source(paced(search, left).await?),
+            Some(Need::Destination) => merge.feed_destination(paced(search, right).await?),
             Some(Need::Nothing) => return Ok(Ok(outcome)),
         }
     }
 }
 
-async fn next(search: &Search<'_>, feed: &mut Feed) -> Result<Option<super::feed::Chunk>> {
+/// The next chunk of one side, no sooner than the pace allows it.
+async fn paced(search: &Search<'_>, reader: &mut Reader) -> Result<Option<Chunk>> {
+    let chunk = search.control.or_stop(reader.next()).await??;
+    let bytes = chunk.as_ref().map_or(0, Chunk::bytes);
+    search.control.take_paced(0, bytes as u64).await?;
+    Ok(chunk)
+}
+
+async fn next(search: &Search<'_>, feed: &mut Feed) -> Result<Option<Chunk>> {
     search.control.or_stop(feed.next()).await?
 }
 

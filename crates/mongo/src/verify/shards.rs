@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 use bson::RawDocument;
 
-use super::feed::{BATCH_BYTES, Chunk, Feed, Scan};
+use super::feed::{Chunk, Feed, Scan};
 use super::merge::Block;
+use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::order::id_element;
 use crate::route::{Route, Seen};
@@ -53,35 +54,27 @@ impl Shards {
         self.route.is_still(&self.seen).await
     }
 
-    pub(super) fn source(&self, scan: &Scan) -> Reader {
-        Reader::Joined(self.joined(scan, Some(self.seen.clone())))
+    pub(super) fn source(&self, scan: &Scan, chunk_bytes: u64) -> Reader {
+        let since = scan.since.max(self.seen.at);
+        let scan = Scan { since, ..scan.clone() };
+        let owners = Some(self.seen.clone());
+        Reader::Joined(Joined::start(&self.route.shards, &scan, owners, chunk_bytes))
     }
 
-    pub(super) fn destination(&self, scan: &Scan) -> Reader {
-        Reader::Joined(self.joined(scan, None))
-    }
-
-    fn joined(&self, scan: &Scan, owners: Option<Seen>) -> Joined {
-        let shards = &self.route.shards;
-        let count = u32::try_from(shards.len()).unwrap_or(u32::MAX);
-        let sides = shards.iter().map(|shard| {
-            let mut scan = Scan {
-                since: scan.since.max(self.seen.at),
-                batch_documents: (scan.batch_documents / count).max(1),
-                ..scan.clone()
-            };
-            scan.handle.endpoint = shard.clone();
-            Side { feed: Feed::start(scan), chunk: None, at: 0, has_ended: false }
-        });
-        Joined { sides: sides.collect(), owners }
+    pub(super) fn destination(&self, scan: &Scan, chunk_bytes: u64) -> Reader {
+        let since = scan.since.max(self.seen.at);
+        let scan = Scan { since, ..scan.clone() };
+        Reader::Joined(Joined::start(&self.route.shards, &scan, None, chunk_bytes))
     }
 }
 
 /// The feeds of all shards in one order.
 pub(super) struct Joined {
     sides: Vec<Side>,
-    /// Who owns what, where orphans are possible.
+    /// Who owns what, where orphans are to be left out.
     owners: Option<Seen>,
+    /// About how large a chunk becomes, in bytes.
+    chunk_bytes: usize,
 }
 
 struct Side {
@@ -108,8 +101,26 @@ impl Side {
 }
 
 impl Joined {
-    async fn next(&mut self) -> Result<Option<Chunk>> {
-        let room = usize::try_from(BATCH_BYTES).expect("a few megabytes");
+    /// Begins to read the scan's range on each of the shards.
+    pub(super) fn start(
+        shards: &[Endpoint],
+        scan: &Scan,
+        owners: Option<Seen>,
+        chunk_bytes: u64,
+    ) -> Self {
+        let count = u32::try_from(shards.len()).unwrap_or(u32::MAX);
+        let sides = shards.iter().map(|shard| {
+            let batch_documents = (scan.batch_documents / count).max(1);
+            let mut scan = Scan { batch_documents, ..scan.clone() };
+            scan.handle.endpoint = shard.clone();
+            Side { feed: Feed::start(scan), chunk: None, at: 0, has_ended: false }
+        });
+        let chunk_bytes = usize::try_from(chunk_bytes).expect("a few megabytes");
+        Self { sides: sides.collect(), owners, chunk_bytes }
+    }
+
+    pub(super) async fn next(&mut self) -> Result<Option<Chunk>> {
+        let room = self.chunk_bytes;
         let mut joined = Chunk::roomy(room);
         while joined.bytes() < room {
             for side in &mut self.sides {

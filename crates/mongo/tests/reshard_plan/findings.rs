@@ -50,6 +50,11 @@ fn documents_without_the_key_are_told_and_arrays_are_in_the_way() {
 fn one_id_on_two_shards_is_in_the_way() {
     run("twice", |place| async move {
         place.filled("twice").await;
+        // The second shard does not own this one, which the first one has.
+        let orphan = doc! {"_id": 7, "k": 7, "u": 1};
+        place.on_shard(1, "twice").await.insert_one(orphan).await.unwrap();
+        let plan = place.plan(&place.request("twice", Some(r#"{"u": 1}"#))).await.unwrap();
+        assert_eq!(codes(&plan), []);
         let twin = doc! {"_id": 5, "k": 2_500, "r": 1, "u": 1};
         place.documents("twice").insert_one(twin).await.unwrap();
         let plan = place.plan(&place.request("twice", Some(r#"{"u": 1}"#))).await.unwrap();

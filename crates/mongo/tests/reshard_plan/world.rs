@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bson::{Document, doc};
+use imago_job::control::Control;
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::error::{Error, Result, code};
 use imago_mongo::namespace::Namespace;
@@ -151,7 +152,7 @@ impl Place {
     }
 
     pub async fn plan(&self, request: &Request) -> Result<Plan> {
-        Box::pin(plan(&self.router, request)).await
+        Box::pin(plan(&self.router, request, &Control::default())).await
     }
 
     pub async fn find(&self, coll: &str, key: &str) -> Vec<(Weight, String)> {

@@ -22,6 +22,7 @@ use serde::Serialize;
 
 use super::{Latencies, NAMESPACE, begin_load, check, load_ns, testbed};
 use crate::cmd::job::process;
+use crate::cmd::reshard::speed;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -107,7 +108,8 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let began_ns = load_ns(&load);
 
     let resharding = Instant::now();
-    let plan = Box::pin(reshard::plan(&cluster, &request(&ns))).await?;
+    let limits = Limits { is_paced: true, ..Limits::default() };
+    let plan = Box::pin(speed::plan(&cluster, &request(&ns), limits, context)).await?;
     let megabytes = |bytes: u64| bytes / 1_000_000;
     say(&format!(
         "planned: {} chunks by userID, {} of {} MB move between shards",
@@ -115,7 +117,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         megabytes(plan.moved.bytes),
         megabytes(plan.size.bytes)
     ));
-    let done = Box::pin(change(&cluster, &plan, context)).await?;
+    let done = Box::pin(change(&cluster, &plan, limits, context)).await?;
     let reshard_s = resharding.elapsed().as_secs_f64();
     let ended_ns = load_ns(&load);
     say(&format!(
@@ -181,7 +183,12 @@ fn request(ns: &Namespace) -> Request {
     Request { chunks: Some(12), ..Request::of_key(ns.clone(), NEW_KEY.into()) }
 }
 
-async fn change(cluster: &Endpoint, plan: &Plan, context: &Context) -> Result<Outcome, Failure> {
+async fn change(
+    cluster: &Endpoint,
+    plan: &Plan,
+    limits: Limits,
+    context: &Context,
+) -> Result<Outcome, Failure> {
     let how = How {
         workers: 4,
         process: process(),
@@ -189,7 +196,7 @@ async fn change(cluster: &Endpoint, plan: &Plan, context: &Context) -> Result<Ou
         block: Block::UserWrites,
         block_max: Duration::from_secs(5),
     };
-    let id = Box::pin(reshard::create(cluster, plan, Engine::Shadow, Limits::default())).await?;
+    let id = Box::pin(reshard::create(cluster, plan, Engine::Shadow, limits)).await?;
     let clusters = reshard::both(cluster);
     let claim = copy::claim(&clusters, &id, &how.process, context.events(), &context.cancel);
     let run = Box::pin(claim).await?;

@@ -158,6 +158,7 @@ pub fn limits(limits: &Limits) -> String {
         limits.documents_s.map(|rate| format!("{} documents/s", grouped(rate))),
         limits.bytes_s.map(|rate| format!("{}/s", bytes(rate as f64))),
         limits.secondary_lag_ms.map(|ms| format!("a secondary's lag up to {}", duration(ms))),
+        limits.is_paced.then(|| "as fast as clients hardly feel it".to_owned()),
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     if parts.is_empty() { "any speed".to_owned() } else { parts.join(", ") }
@@ -318,7 +319,10 @@ mod tests {
             documents_s: Some(5_000),
             bytes_s: Some(2_500_000),
             secondary_lag_ms: Some(10_000),
+            is_paced: true,
         };
-        assert_eq!(limits(&all), "5,000 documents/s, 2.5 MB/s, a secondary's lag up to 10 s");
+        let told = "5,000 documents/s, 2.5 MB/s, a secondary's lag up to 10 s, as fast as clients \
+                    hardly feel it";
+        assert_eq!(limits(&all), told);
     }
 }

@@ -7,6 +7,7 @@ use imago_mongo::namespace::Namespace;
 use imago_mongo::reshard;
 use imago_mongo::reshard::plan::{Engine, Flowing, Placing, Plan, Request, SAMPLE};
 
+use super::speed::{self, Speed};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -28,6 +29,8 @@ pub struct Args {
     /// By what it would be done; this changes what is warned of only.
     #[arg(long, value_enum, default_value = "shadow", value_name = "HOW")]
     engine: By,
+    #[command(flatten)]
+    speed: Speed,
 }
 
 /// By what a shape is changed.
@@ -142,7 +145,8 @@ impl Shape {
 /// Plans, prints the plan, fails with exit code 4 if something is in the way.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let cluster = Box::pin(Endpoint::connect(&args.uri, "cluster")).await?;
-    let mut plan = Box::pin(reshard::plan(&cluster, &args.shape.request(args.ns))).await?;
+    let (limits, request) = (args.speed.parsed()?, args.shape.request(args.ns));
+    let mut plan = Box::pin(speed::plan(&cluster, &request, limits, context)).await?;
     args.engine.warn_in(&mut plan);
     context.output.result(&plan, view::text)?;
     unobstructed(&plan)

@@ -6,7 +6,7 @@ use imago_mongo::reshard;
 use imago_mongo::reshard::plan::{Engine, Finding, Weight};
 
 use super::run::{How, begin, connect};
-use crate::cmd::copy::Pace;
+use super::speed::{self, Speed};
 use crate::context::Context;
 use crate::exit::Failure;
 
@@ -27,18 +27,17 @@ pub struct Args {
     uri: String,
     #[command(flatten)]
     how: How,
-    /// How fast it may go; `imago job set` changes it while it runs.
     #[command(flatten)]
-    limits: Pace,
+    speed: Speed,
 }
 
 /// Plans the way back, makes a job of it, and works at it.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    let limits: Limits = args.limits.parsed()?;
+    let limits: Limits = args.speed.parsed()?;
     let cluster = connect(&args.uri).await?;
     reshard::check(&cluster, &args.how.parsed(), Engine::Shadow).await?;
     let way = Box::pin(reshard::revert(&cluster, &args.id)).await?;
-    let mut plan = Box::pin(reshard::plan(&cluster, &way.request)).await?;
+    let mut plan = Box::pin(speed::plan(&cluster, &way.request, limits, context)).await?;
     if !way.is_known {
         plan.findings.push(known_by_key(&args.id));
     }

@@ -13,7 +13,7 @@ use imago_mongo::reshard::{self, Block, Outcome};
 use imago_mongo::verify::Mode;
 
 use super::plan::{By, Shape, unobstructed};
-use crate::cmd::copy::Pace;
+use super::speed::{self, Speed};
 use crate::cmd::job::process;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -55,9 +55,8 @@ pub struct Args {
     engine: By,
     #[command(flatten)]
     how: How,
-    /// How fast it may go; `imago job set` changes it while it runs.
     #[command(flatten)]
-    limits: Pace,
+    speed: Speed,
 }
 
 /// What may be typed after `resume`.
@@ -157,13 +156,15 @@ fn read(path: &Path) -> Result<Plan, Failure> {
 
 /// Creates a job, and works at it.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    let limits: Limits = args.limits.parsed()?;
+    let limits: Limits = args.speed.parsed()?;
     let read = args.plan.as_deref().map(read).transpose()?;
     let (cluster, engine) = (connect(&args.uri).await?, args.engine.parsed());
     reshard::check(&cluster, &args.how.parsed(), engine).await?;
     let mut plan = match (read, args.ns) {
         (Some(plan), _) => plan,
-        (None, Some(ns)) => Box::pin(reshard::plan(&cluster, &args.shape.request(ns))).await?,
+        (None, Some(ns)) => {
+            Box::pin(speed::plan(&cluster, &args.shape.request(ns), limits, context)).await?
+        }
         (None, None) => unreachable!("clap wants one of them"),
     };
     args.engine.warn_in(&mut plan);

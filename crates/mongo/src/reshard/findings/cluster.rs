@@ -1,29 +1,34 @@
 //! What the cluster as a whole knows of the collection: zones, and `_id`s that it holds twice.
 
-use bson::{Document, RawDocumentBuf, doc};
-use futures_util::TryStreamExt;
+use std::time::Duration;
+
+use bson::doc;
+use imago_job::control::Control;
 
 use super::{Finding, obstacle, warning};
 use crate::collection::Handle;
-use crate::endpoint::answer_within;
-use crate::error::{Error, Result};
-use crate::order::Id;
+use crate::endpoint::Endpoint;
+use crate::error::Result;
 use crate::reshard::key::Key;
 use crate::reshard::survey::{Survey, read};
-use crate::verify::patience::SEARCH_MAX;
+use crate::verify::{counted_twice, held_twice};
 
-/// Of so many documents all `_id`s are compared: some twenty seconds.
+/// Of so many documents all `_id`s are compared: some twenty seconds where only the router can be
+/// asked, and a fifth of it where the shards can.
 const COMPARED_MAX: u64 = 5_000_000;
+/// A shard that does not answer so soon is not asked past the router.
+const REACH_MAX: Duration = Duration::from_secs(5);
 
 /// Asks the router.
 pub(in crate::reshard) async fn of_cluster(
     of: &Handle,
     survey: &Survey,
     old: &Key,
+    control: &Control,
 ) -> Result<Vec<Finding>> {
     let mut found = Vec::new();
     found.extend(zones(of).await?);
-    found.extend(Box::pin(duplicates(of, survey, old)).await?);
+    found.extend(Box::pin(duplicates(of, survey, old, control)).await?);
     Ok(found)
 }
 
@@ -53,7 +58,12 @@ async fn zones(of: &Handle) -> Result<Option<Finding>> {
 
 /// Shards know only their own `_id`s: unless they are the shard key, two documents may have the
 /// same.
-async fn duplicates(of: &Handle, survey: &Survey, old: &Key) -> Result<Option<Finding>> {
+async fn duplicates(
+    of: &Handle,
+    survey: &Survey,
+    old: &Key,
+    control: &Control,
+) -> Result<Option<Finding>> {
     if old.fields().eq(["_id"]) || survey.entry.is_none() {
         return Ok(None);
     }
@@ -67,26 +77,22 @@ async fn duplicates(of: &Handle, survey: &Survey, old: &Key) -> Result<Option<Fi
             "if the application does not make sure of it, check by $group on _id at a quiet time",
         )));
     }
-    let doing = format!("looking for equal _ids in {}", of.ns);
-    let pipeline = [
-        doc! {"$group": {"_id": "$_id", "n": {"$sum": 1}}},
-        doc! {"$match": {"n": {"$gt": 1}}},
-        doc! {"$limit": 1},
-    ];
-    let documents = of.endpoint.client().database(&of.ns.db).collection::<Document>(&of.ns.coll);
-    let found = async {
-        let found = documents.aggregate(pipeline).allow_disk_use(true);
-        found.with_type::<RawDocumentBuf>().await?.try_collect::<Vec<_>>().await
+    let reached = if survey.definition.is_collated() { None } else { reached(of).await? };
+    let found = match reached {
+        Some(shards) => held_twice(of, &shards, control).await?,
+        None => counted_twice(of, Vec::new()).await?,
     };
-    let found = answer_within(SEARCH_MAX, &doing, found).await?;
-    let Some(found) = found.map_err(|error| Error::server(doing.clone(), error))?.pop() else {
-        return Ok(None);
-    };
-    let id = Id::of_document(&found).map_err(|error| Error::malformed(doing, error))?;
+    let Some(id) = found else { return Ok(None) };
     Ok(Some(obstacle(
         "duplicate_ids",
         format!("more than one document of {} has the _id {id}", of.ns),
         "by another key they may come to one shard, which cannot hold both: give one of them \
          another _id",
     )))
+}
+
+/// The shards, if all of them can be asked past the router.
+async fn reached(of: &Handle) -> Result<Option<Vec<Endpoint>>> {
+    let reached = of.endpoint.shards(REACH_MAX).await?;
+    Ok(reached.into_iter().map(|(_, shard)| shard.ok()).collect())
 }

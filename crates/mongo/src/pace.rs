@@ -1,0 +1,291 @@
+//! Keeping what can wait at a pace that the clients of a cluster hardly notice.
+//!
+//! The idea: a client knows best how a cluster feels, so the watch is one. It asks each server a
+//! small question again and again, finds a document by an `_id` that is not there, and compares how
+//! long answers take with how long they took while the bulk stood still for half a second. What to
+//! make of it is decided by [`imago_plan::pace`]; batches grow and shrink with the pace
+//! ([`imago_job::throttle::Throttle::batch_bytes`]), for a large one is felt however rarely it comes.
+//!
+//! Where no client is at work there is nobody to spare, and the bulk goes at any speed. Servers count
+//! their operations by namespace (`top`): what is counted in those of the application, and is not
+//! Imago's own, is a client's. Where that may not be asked, clients are taken to be there.
+//!
+//! It sees primaries only, and nothing that is slow for clients without being slow for a reader of
+//! one document: a disk whose syncs take long, a secondary.
+
+use std::time::Duration;
+
+use bson::{Document, doc};
+use futures_util::future::join_all;
+use imago_job::control::Control;
+use imago_job::reporter::Reporter;
+use imago_plan::pace::{Bounds, Pace, Window, percentile};
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::collection::number;
+use crate::endpoint::{Endpoint, answer_within};
+use crate::error::Result;
+use crate::namespace::Namespace;
+use crate::reshard::PREFIX;
+
+/// While it is learnt how fast answers come without the bulk.
+const STILL_S: u64 = 1;
+/// The pace at which it begins.
+const FIRST_S: u64 = 4_000_000;
+const BOUNDS: Bounds = Bounds { least_s: 1_000_000, most_s: 1_000_000_000 };
+/// How long one look takes, and how often a question is asked meanwhile.
+const LOOK: Duration = Duration::from_millis(500);
+const ASK_EVERY: Duration = Duration::from_millis(25);
+/// What was under way when the bulk was stopped has ended by then.
+const SETTLES: Duration = Duration::from_millis(100);
+/// A server that takes longer is too slow by any measure.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// How often the bulk stands still: answers without it come at another speed an hour later.
+const LEARN_EVERY: Duration = Duration::from_secs(20);
+/// A shard that does not answer so soon is not watched.
+const REACH_MAX: Duration = Duration::from_secs(5);
+/// Of all answers, those are compared that so many percent do not exceed.
+const PERCENT: usize = 95;
+/// So many looks without clients, and nobody is there.
+const QUIET_LOOKS: u32 = 2;
+/// Reads of the collection itself that may all be Imago's own, a second.
+const OWN_READS_S: u64 = 50;
+
+/// Watches the servers of a cluster and sets the pace, as long as it is not dropped, whenever
+/// the job's limits ask for it. Nothing that can wait passes until the first look is over.
+pub fn watch(
+    cluster: Endpoint,
+    ns: Namespace,
+    control: Control,
+    reporter: Option<Reporter>,
+) -> AbortOnDropHandle<()> {
+    if control.throttle().limits().is_paced {
+        control.throttle().set_pace(Some(STILL_S));
+    }
+    let watch = async move {
+        let watched = Servers::reach(&cluster, &ns).await;
+        Watch { servers: watched, control, reporter, is_paced: None }.run().await;
+    };
+    AbortOnDropHandle::new(tokio::spawn(watch))
+}
+
+struct Watch {
+    servers: Servers,
+    control: Control,
+    reporter: Option<Reporter>,
+    /// What was told last.
+    is_paced: Option<bool>,
+}
+
+impl Watch {
+    async fn run(mut self) {
+        let mut quiet = QUIET_LOOKS;
+        let mut pace = None;
+        let mut without_us = None;
+        let mut learnt = Instant::now();
+        loop {
+            if !self.control.throttle().limits().is_paced || self.servers.0.is_empty() {
+                (pace, without_us) = (None, None);
+                self.control.throttle().set_pace(None);
+                tokio::time::sleep(LOOK).await;
+                continue;
+            }
+            let is_still = pace.is_some() && without_us.is_none();
+            let seen = self.servers.look(is_still).await;
+            quiet = if seen.has_clients { 0 } else { quiet.saturating_add(1) };
+            self.tell(quiet < QUIET_LOOKS);
+            if quiet >= QUIET_LOOKS {
+                (pace, without_us) = (None, None);
+                self.control.throttle().set_pace(None);
+                continue;
+            }
+            let mut now = pace.unwrap_or_else(|| Pace::new(FIRST_S, BOUNDS));
+            match without_us {
+                None if is_still => (without_us, learnt) = (seen.answer_us, Instant::now()),
+                Some(without) => {
+                    let with_us = seen.answer_us.unwrap_or(u64::MAX);
+                    now = now.after(Window { with_us, without_us: without });
+                    tracing::debug!(with_us, without, rate_s = now.rate_s(), "pace");
+                    if learnt.elapsed() > LEARN_EVERY {
+                        without_us = None;
+                    }
+                }
+                None => {}
+            }
+            pace = Some(now);
+            let rate_s = if without_us.is_some() { now.rate_s() } else { STILL_S };
+            self.control.throttle().set_pace(Some(rate_s));
+        }
+    }
+
+    fn tell(&mut self, is_paced: bool) {
+        if self.is_paced.replace(is_paced) == Some(is_paced) {
+            return;
+        }
+        let Some(reporter) = &self.reporter else { return };
+        if is_paced {
+            reporter.decision(
+                "the bulk goes as fast as clients hardly feel it",
+                "the cluster's clients are at work; `--pace full` would not care",
+            );
+        } else {
+            reporter.decision("the bulk goes at any speed", "no client of the cluster is at work");
+        }
+    }
+}
+
+/// What one look saw.
+struct Seen {
+    has_clients: bool,
+    /// How long the slowest answers took but for a few; nothing when there was none.
+    answer_us: Option<u64>,
+}
+
+/// The servers that are watched.
+struct Servers(Vec<Server>);
+
+struct Server {
+    endpoint: Endpoint,
+    ns: Namespace,
+    /// What it had counted at the last look.
+    counted: Option<Counted>,
+    asked: u64,
+}
+
+/// Operations since the server began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counted {
+    /// Reads of the collection.
+    reads: u64,
+    /// Everything else that clients do.
+    others: u64,
+}
+
+impl Servers {
+    async fn reach(cluster: &Endpoint, ns: &Namespace) -> Self {
+        let reached = match cluster.shards(REACH_MAX).await {
+            Ok(reached) => reached,
+            Err(error) => {
+                tracing::warn!(%error, "clients are not watched: the bulk goes at any speed");
+                Vec::new()
+            }
+        };
+        let mut servers = Vec::new();
+        for (name, shard) in reached {
+            match shard {
+                Ok(endpoint) => {
+                    servers.push(Server { endpoint, ns: ns.clone(), counted: None, asked: 0 });
+                }
+                Err(error) => tracing::warn!(name, %error, "its clients are not watched"),
+            }
+        }
+        Self(servers)
+    }
+
+    async fn look(&mut self, is_still: bool) -> Seen {
+        if is_still {
+            tokio::time::sleep(SETTLES).await;
+        }
+        let looks = join_all(self.0.iter_mut().map(Server::look)).await;
+        let has_clients = looks.iter().any(|(has_clients, _)| *has_clients);
+        let mut answers_us: Vec<u64> = looks.into_iter().flat_map(|(_, answers)| answers).collect();
+        Seen { has_clients, answer_us: percentile(&mut answers_us, PERCENT) }
+    }
+}
+
+impl Server {
+    /// Asks for a while; whether clients were at work, and how long answers took.
+    async fn look(&mut self) -> (bool, Vec<u64>) {
+        let before = match self.counted {
+            Some(counted) => Ok(counted),
+            None => self.count().await,
+        };
+        let asked_before = self.asked;
+        let began = Instant::now();
+        let mut answers_us = Vec::new();
+        while began.elapsed() < LOOK {
+            let next = Instant::now() + ASK_EVERY;
+            answers_us.push(self.ask().await);
+            tokio::time::sleep_until(next).await;
+        }
+        let after = self.count().await;
+        self.counted = after.as_ref().ok().copied();
+        let seconds = began.elapsed().as_secs_f64();
+        let has_clients = match (before, after) {
+            (Ok(before), Ok(after)) => {
+                after.others > before.others
+                    || after.reads.saturating_sub(before.reads + self.asked - asked_before)
+                        > (seconds * OWN_READS_S as f64) as u64
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                tracing::debug!(%error, "a server does not say what clients do");
+                true
+            }
+        };
+        (has_clients, answers_us)
+    }
+
+    /// A question, and how long its answer took, in microseconds.
+    async fn ask(&mut self) -> u64 {
+        let nobody = doc! {"_id": {"imago": "nobody"}};
+        let find = doc! {
+            "find": &self.ns.coll, "filter": nobody, "limit": 1, "singleBatch": true,
+        };
+        let began = Instant::now();
+        self.asked += 1;
+        let answer = answer_within(ANSWER_MAX, "asking", self.endpoint.run(&self.ns.db, find));
+        // No answer is a slow one.
+        let is_answered = matches!(answer.await, Ok(Ok(_)));
+        let took = if is_answered { began.elapsed() } else { ANSWER_MAX };
+        u64::try_from(took.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    async fn count(&self) -> Result<Counted> {
+        let top = self.endpoint.run("admin", doc! {"top": 1});
+        let top = answer_within(ANSWER_MAX, "asking for operations", top).await??;
+        Ok(counted(&top, &self.ns))
+    }
+}
+
+/// Databases in which servers and Imago keep what is theirs.
+const NOT_CLIENTS: [&str; 4] = ["admin", "config", "local", "imago"];
+
+fn counted(top: &Document, ns: &Namespace) -> Counted {
+    let mut counted = Counted::default();
+    let totals = top.get_document("totals").ok();
+    for (name, entry) in totals.into_iter().flatten() {
+        let (Some((db, coll)), Some(entry)) = (name.split_once('.'), entry.as_document()) else {
+            continue;
+        };
+        if NOT_CLIENTS.contains(&db) || coll.starts_with(PREFIX) {
+            continue;
+        }
+        let of = |kind| entry.get_document(kind).map_or(0, |kind| number(kind, "count"));
+        let writes = of("insert") + of("update") + of("remove");
+        if *name == ns.to_string() {
+            counted.reads += of("queries");
+            counted.others += writes;
+        } else {
+            counted.others += writes + of("queries");
+        }
+    }
+    counted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_clients_do_counts() {
+        let entry = |n: i32| doc! {"queries": {"count": n}, "insert": {"count": 10 * n}};
+        let top = doc! {"totals": {
+            "note": "all times in microseconds",
+            "shop.reviews": entry(1), "shop.imago.shadow.1": entry(2), "shop.carts": entry(3),
+            "local.oplog.rs": entry(4), "config.chunks": entry(5), "imago.jobs": entry(6),
+        }};
+        let ns: Namespace = "shop.reviews".parse().unwrap();
+        assert_eq!(counted(&top, &ns), Counted { reads: 1, others: 10 + 33 });
+    }
+}
