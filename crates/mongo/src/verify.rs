@@ -49,7 +49,9 @@ pub use filter::check as check_filter;
 pub use schedule::Retries;
 pub use straggler::{Difference, Straggler, StragglerFileError, read_stragglers};
 pub use structure::StructureDifference;
-pub(crate) use structure::{is_same_index, options as options_differences};
+pub(crate) use structure::{
+    indexes as index_differences, is_same_index, options as options_differences,
+};
 
 use lookup::{Lookup, Members};
 use patience::patiently;

@@ -18,5 +18,6 @@ mod revert;
 mod scene;
 mod stall;
 mod unusual;
+mod validator;
 mod writer;
 mod wrong;

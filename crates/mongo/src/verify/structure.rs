@@ -42,7 +42,7 @@ pub(crate) fn options(source: &Definition, destination: &Definition) -> Vec<Stru
 
 /// Indexes that differ. The index that a sharded destination needs for its own shard key is no
 /// difference.
-pub(super) fn indexes(source: &Definition, destination: &Definition) -> Vec<StructureDifference> {
+pub(crate) fn indexes(source: &Definition, destination: &Definition) -> Vec<StructureDifference> {
     let by_name = |definition: &Definition| -> BTreeMap<String, Bson> {
         let named = |index: &Document| {
             let name = index.get_str("name").unwrap_or_default().to_owned();
