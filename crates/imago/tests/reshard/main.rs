@@ -13,6 +13,7 @@ mod native;
 mod plain;
 mod process;
 mod proof;
+mod random;
 mod refused;
 mod revert;
 mod scene;

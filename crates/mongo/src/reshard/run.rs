@@ -139,8 +139,8 @@ pub async fn check(cluster: &Endpoint, how: &How, engine: Engine) -> Result<()> 
     match how.block {
         _ if engine == Engine::Native => Ok(()),
         Block::UserWrites => {
-            block::check(cluster).await?;
-            block::check_bypass(cluster).await
+            block::check(cluster).await.map_err(validation::or_validator)?;
+            block::check_bypass(cluster).await.map_err(validation::or_validator)
         }
         Block::Validator => validation::check(cluster).await,
         Block::None => Ok(()),

@@ -203,3 +203,14 @@ pub(super) async fn check(cluster: &Endpoint) -> Result<()> {
         "grant the role dbAdmin on the collection's database, or name another user",
     ))
 }
+
+/// What to do about a cluster whose users' writes cannot be blocked.
+pub(super) fn or_validator(error: Error) -> Error {
+    match error {
+        Error::Precondition { what, help } => Error::Precondition {
+            what,
+            help: format!("{help}; or use --block validator, which stops no deletes"),
+        },
+        other => other,
+    }
+}
