@@ -10,10 +10,10 @@ ARGS ?=
 IMAGO = $(CARGO) run --locked --release --quiet --package imago --
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint tidy check test demo bench
+.PHONY: help setup build lint tidy check test test-long demo bench
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: ## install what is missing (MongoDB for tests, Debian packages when root); quick when nothing is
 	@scripts/setup.sh
@@ -33,6 +33,10 @@ check: lint tidy ## formatting, clippy without a warning, layout rules
 
 test: lint ## everything that must pass: check, then all tests against real servers
 	$(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
+
+# As a job of its own: half an hour of one cluster on two cores.
+test-long: setup ## fifty deaths at random moments in one change of shape after the other
+	IMAGO_LONG=1 $(CARGO) test --locked --workspace --test reshard -- --nocapture random:: $(ARGS)
 
 demo: setup ## move a live, busy collection between two real clusters, and prove it
 	$(IMAGO) demo $(ARGS)

@@ -31,7 +31,7 @@ pub async fn check(source: &Endpoint) -> Result<()> {
         ));
     }
     let info = about_user(source).await?;
-    if info.get_array("authenticatedUsers").map_or(true, Vec::is_empty) {
+    if !has_users(&info) {
         return Err(Error::precondition(
             "the source runs without authorisation, where a write block stops nobody",
             "stop the writers yourself, then use --block none",
@@ -56,10 +56,28 @@ pub async fn check_bypass(cluster: &Endpoint) -> Result<()> {
     ))
 }
 
-async fn about_user(source: &Endpoint) -> Result<Document> {
+/// Who is connected, with which privileges.
+pub(crate) async fn about_user(source: &Endpoint) -> Result<Document> {
     let ask = doc! {"connectionStatus": 1, "showPrivileges": true};
     let status = source.run("admin", ask).await?;
     Ok(status.get_document("authInfo").cloned().unwrap_or_default())
+}
+
+/// Which of these actions this user certainly lacks; none without authorisation.
+///
+/// # Errors
+/// When the source does not answer.
+pub(crate) async fn lacking<'a>(source: &Endpoint, actions: &[&'a str]) -> Result<Vec<&'a str>> {
+    let info = about_user(source).await?;
+    if !has_users(&info) {
+        return Ok(Vec::new());
+    }
+    Ok(actions.iter().copied().filter(|action| !may(&info, action)).collect())
+}
+
+/// Whether whoever connects is somebody: without authorisation nobody is.
+pub(crate) fn has_users(info: &Document) -> bool {
+    info.get_array("authenticatedUsers").is_ok_and(|users| !users.is_empty())
 }
 
 /// Where a server does not tell, the attempt will.

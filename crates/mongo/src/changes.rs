@@ -44,6 +44,8 @@ pub enum Event {
         fresh: bool,
         /// When.
         time: Timestamp,
+        /// What else [`ChangeReader::detailed`] wants to know.
+        detail: Option<Box<Detail>>,
     },
     /// Indexes or options of a collection changed.
     Structure {
@@ -59,6 +61,28 @@ pub enum Event {
         /// What happened, as a past participle.
         what: String,
     },
+}
+
+/// A write as the stream describes it, for whoever cannot read its document again.
+#[derive(Clone, Debug)]
+pub struct Detail {
+    /// What kind of write.
+    pub write: Write,
+    /// The UUID of the collection that was written to, as text: a name may have changed hands.
+    pub of: Option<String>,
+    /// The whole document, of an insert or a replacement.
+    pub document: Option<RawDocumentBuf>,
+}
+
+/// Kinds of writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// The document is what [`Detail::document`] says.
+    Put,
+    /// Only some of its fields were changed.
+    Update,
+    /// It is gone.
+    Delete,
 }
 
 /// What one answer of the server carried.
@@ -86,6 +110,7 @@ struct Wanted {
     namespaces: Vec<Namespace>,
     at: Start,
     await_max: Duration,
+    is_detailed: bool,
 }
 
 /// Changes in one answer. Without a limit an answer holds 16 MB of them, tens of thousands: while
@@ -106,7 +131,15 @@ impl ChangeReader {
         start: Start,
         await_max: Duration,
     ) -> Self {
-        Self { wanted: Wanted { source, namespaces, at: start, await_max }, cursor: None }
+        let wanted = Wanted { source, namespaces, at: start, await_max, is_detailed: false };
+        Self { wanted, cursor: None }
+    }
+
+    /// The same with the [`Detail`] of each write.
+    #[must_use]
+    pub fn detailed(mut self) -> Self {
+        self.wanted.is_detailed = true;
+        self
     }
 
     /// Opens the stream now, so that an unusable start shows before anything depends on it.
@@ -158,7 +191,7 @@ impl ChangeReader {
                 return Err(Error::malformed("reading the change stream", "the stream ended"));
             }
         };
-        let batch = parse(&reply, &self.wanted.namespaces)?;
+        let batch = parse(&reply, &self.wanted.namespaces, self.wanted.is_detailed)?;
         self.wanted.at = Start::After(batch.token.clone());
         Ok(batch)
     }
@@ -182,15 +215,19 @@ impl Wanted {
                 stage.insert("resumeAfter", token)
             }
         };
+        let mut fields = doc! {
+            "operationType": 1, "clusterTime": 1, "wallTime": 1, "ns": 1, "to": 1,
+            "documentKey": 1,
+        };
+        if self.is_detailed {
+            fields.extend(doc! {"collectionUUID": 1, "fullDocument": 1});
+        }
         let command = doc! {
             "aggregate": 1,
             "pipeline": [
                 {"$changeStream": stage},
                 {"$match": {"$or": self.matching(scope)}},
-                {"$project": {
-                    "operationType": 1, "clusterTime": 1, "wallTime": 1, "ns": 1, "to": 1,
-                    "documentKey": 1,
-                }},
+                {"$project": fields},
             ],
             "cursor": {},
             "readConcern": {"level": "majority"},
@@ -280,7 +317,7 @@ fn is_lost_cursor(error: &Error) -> bool {
     matches!(error, Error::Malformed { cause, .. } if cause == "the stream ended")
 }
 
-fn parse(reply: &RawBatch, namespaces: &[Namespace]) -> Result<Batch> {
+fn parse(reply: &RawBatch, namespaces: &[Namespace], is_detailed: bool) -> Result<Batch> {
     const DOING: &str = "reading the change stream";
     let malformed = |cause: String| Error::malformed(DOING, cause);
     let cursor =
@@ -296,7 +333,10 @@ fn parse(reply: &RawBatch, namespaces: &[Namespace]) -> Result<Batch> {
         let event = event.map_err(|e| malformed(e.to_string()))?;
         let event =
             event.as_document().ok_or_else(|| malformed("an event is not a document".into()))?;
-        let parsed = parse_event(event, namespaces).map_err(|e| malformed(e.to_string()))?;
+        let mut parsed = parse_event(event, namespaces).map_err(|e| malformed(e.to_string()))?;
+        if is_detailed && let Some(Event::Touch { detail, .. }) = parsed.events.first_mut() {
+            *detail = Some(Box::new(detail_of(event).map_err(|e| malformed(e.to_string()))?));
+        }
         batch.time = batch.time.max(parsed.time);
         batch.first_wall_ms = batch.first_wall_ms.or(parsed.wall_ms);
         last_token = parsed.token.or(last_token);
@@ -356,7 +396,8 @@ fn parse_event<'a>(
         "insert" | "update" | "replace" | "delete" => {
             if let (Some(ns), Some(id)) = (at(db, coll), key) {
                 let id = Id::from_raw(id);
-                parsed.events.push(Event::Touch { ns, id, fresh: kind == "insert", time });
+                let fresh = kind == "insert";
+                parsed.events.push(Event::Touch { ns, id, fresh, time, detail: None });
             }
         }
         "drop" | "reshardCollection" => {
@@ -390,6 +431,20 @@ fn parse_event<'a>(
         }
     }
     Ok(parsed)
+}
+
+fn detail_of(event: &RawDocument) -> bson::error::Result<Detail> {
+    let document = match event.get("fullDocument")? {
+        Some(RawBsonRef::Document(document)) => Some(document.to_owned()),
+        _ => None,
+    };
+    let write = match event.get("operationType")? {
+        Some(RawBsonRef::String("delete")) => Write::Delete,
+        _ if document.is_some() => Write::Put,
+        _ => Write::Update,
+    };
+    let of = event.get("collectionUUID")?.map(Bson::try_from).transpose()?;
+    Ok(Detail { write, of: of.as_ref().map(Bson::to_string), document })
 }
 
 /// The cluster time inside a resume token: its `_data` is a hexadecimal key string whose first

@@ -200,7 +200,7 @@ async fn find(pair: &Pair, ids: impl Iterator<Item = &Id>, at: ReadAt) -> Result
 }
 
 /// Writes documents, whatever the destination holds of them.
-async fn put(
+pub(crate) async fn put(
     pair: &Pair,
     found: &[Found<'_>],
     is_fresh: impl Fn(&Id) -> bool,
@@ -374,7 +374,7 @@ pub(crate) async fn make_room(to: &Handle, found: &[&Found<'_>]) -> Result<()> {
 }
 
 /// Deletes documents by `_id`, wherever they lie; with `only`, those of them that match it.
-async fn remove(
+pub(crate) async fn remove(
     to: &Handle,
     ids: impl Iterator<Item = &Id>,
     only: Option<&Document>,

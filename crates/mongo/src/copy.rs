@@ -40,6 +40,7 @@ use crate::monitor::{self, Applied};
 use crate::preflight::{self, Plan};
 pub use crate::prepare::SLICE_BYTES;
 use crate::prepare::prepare;
+use crate::reshard::Block;
 use crate::route::Route;
 use crate::snapshot::{Counters, PATIENCE, Worker, count_filtered};
 
@@ -91,6 +92,17 @@ pub struct State {
     /// In a change of shape: the UUID of what takes the collection's name, once that was asked for.
     #[serde(default)]
     pub becomes: Option<String>,
+    /// In a change of shape: how it was begun to keep writes from the collection at the commit.
+    #[serde(default)]
+    pub block: Option<Block>,
+    /// In a change of shape: the collection's own validator, level and action, in extended JSON,
+    /// while one that refuses everything may stand in their place.
+    #[serde(default)]
+    pub validation: Option<String>,
+    /// In a change of shape: the source's time up to which the shadow is the collection, once the
+    /// rename was asked for while deletes could still come, and until these are brought over.
+    #[serde(default)]
+    pub drained_to: Option<(u32, u32)>,
 }
 
 impl State {

@@ -410,7 +410,7 @@ impl Lead {
         self.heard = Instant::now();
         for event in &batch.events {
             match event {
-                Event::Touch { ns, id, fresh, time } if wanted(*time) => {
+                Event::Touch { ns, id, fresh, time, .. } if wanted(*time) => {
                     self.changes_read += 1;
                     if self.recent.len() == RECENT_MAX {
                         self.recent.pop_front();

@@ -21,12 +21,13 @@
 //! - Until the rename nothing of the collection is changed but the balancer's flag, so that
 //!   cancelling is dropping the shadow.
 //! - The rename is asked for only while writes are blocked and everything written before the block
-//!   is in the shadow; and once it was asked for, nobody lifts the block before it is known how it
+//!   is in the shadow (what a validator does not block is brought over behind it); and once it was asked for, nobody lifts the block before it is known how it
 //!   ended.
 //! - Whoever goes on with a job whose process died finds out by what is there: the collection's
 //!   UUID, and whether the shadow exists.
 
 pub mod balance;
+mod bypass;
 mod choose;
 pub mod commit;
 mod findings;
@@ -42,16 +43,19 @@ mod revert;
 pub mod run;
 mod sample;
 pub mod shadow;
+mod slipped;
 mod survey;
 mod turn;
+mod validation;
 mod watch;
 mod weigh;
 mod zones;
 
 pub use commit::Block;
 pub(crate) use native::refuse_help;
-pub use native::{engine_of, minimum};
+pub use native::{begun, minimum};
 pub use planning::plan;
 pub use revert::{Way, revert};
 pub use run::{How, KIND, Outcome, Spec, both, check, clean_up, create, run};
 pub(crate) use shadow::PREFIX;
+pub use slipped::Slipped;

@@ -50,7 +50,9 @@ pub use filter::check as check_filter;
 pub use schedule::Retries;
 pub use straggler::{Difference, Straggler, StragglerFileError, read_stragglers};
 pub use structure::StructureDifference;
-pub(crate) use structure::{is_same_index, options as options_differences};
+pub(crate) use structure::{
+    indexes as index_differences, is_same_index, options as options_differences,
+};
 pub(crate) use twice::{counted_twice, held_twice};
 
 use lookup::{Lookup, Members};

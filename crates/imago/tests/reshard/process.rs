@@ -84,6 +84,11 @@ impl Process {
         self.errors().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
+    /// The result, also of a command that failed with one.
+    pub fn printed(&self) -> String {
+        std::fs::read_to_string(&self.printed).unwrap()
+    }
+
     /// All that it has said so far.
     pub fn errors(&self) -> String {
         std::fs::read_to_string(&self.errors).unwrap()

@@ -86,7 +86,7 @@ impl Scene {
         let uri = self.cluster.uri();
         let mut check = self.imago(&["load", "check", "--uri", &uri, "--history", "h"]);
         let (exit, verdict) = check.ended();
-        assert_eq!(exit, 0, "{verdict} {}", check.errors());
+        assert_eq!(exit, 0, "{verdict} {}", check.printed());
         assert!(verdict["writes_acknowledged"].as_u64() > Some(50), "{verdict}");
         assert_eq!(verdict["lost"], 0, "{verdict}");
     }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use bson::Timestamp;
 use imago_job::record::Record;
 use imago_job::run::Run;
 
@@ -179,17 +180,22 @@ fn refuse_structure(report: &Report, is_made: bool) -> Result<()> {
     ))
 }
 
+/// The documents of the last changes, of each collection.
+fn last_of(copying: &Copying<'_>, last_changes: usize) -> Vec<HashSet<Id>> {
+    let mut ids: Vec<HashSet<Id>> = vec![HashSet::new(); copying.pairs.len()];
+    for (ns, id) in copying.lead.recent().rev().take(last_changes) {
+        ids[*ns].insert(id.clone());
+    }
+    ids
+}
+
 pub(crate) async fn last_look(
     run: &Run,
     copying: &Copying<'_>,
     last_changes: usize,
 ) -> Result<u64> {
-    let mut ids: Vec<HashSet<Id>> = vec![HashSet::new(); copying.pairs.len()];
-    for (ns, id) in copying.lead.recent().rev().take(last_changes) {
-        ids[*ns].insert(id.clone());
-    }
     let mut compared = 0;
-    for (pair, ids) in copying.pairs.iter().zip(ids) {
+    for (pair, ids) in copying.pairs.iter().zip(last_of(copying, last_changes)) {
         if ids.is_empty() {
             continue;
         }
@@ -203,6 +209,34 @@ pub(crate) async fn last_look(
         let mut watch = Unwatched;
         let looked = verify(&pair.source, &pair.destination, &spec, run.control(), &mut watch);
         let report = Box::pin(looked).await?;
+        refuse(&report)?;
+        compared += report.compared;
+    }
+    Ok(compared)
+}
+
+/// As [`last_look`], with the source as it was when the lead was settled: for a source whose
+/// documents may still be deleted.
+pub(crate) async fn last_look_as_of(
+    at: Timestamp,
+    run: &Run,
+    copying: &Copying<'_>,
+    last_changes: usize,
+) -> Result<u64> {
+    let mut compared = 0;
+    for (pair, ids) in copying.pairs.iter().zip(last_of(copying, last_changes)) {
+        let ids: Vec<Id> = ids.into_iter().collect();
+        let (source, destination) = (&pair.source, &pair.destination);
+        let filter = pair.filter.as_ref();
+        let looked = verify_as_of(at, source, destination, filter, &ids, run.control());
+        let differing = Box::pin(looked).await?;
+        let mut report = Report {
+            source: source.ns.to_string(),
+            compared: ids.len() as u64,
+            different: differing.len() as u64,
+            ..Report::default()
+        };
+        report.keep(differing);
         refuse(&report)?;
         compared += report.compared;
     }

@@ -1,7 +1,9 @@
 //! Commit: the shadow takes the collection's name, with nothing lost.
 //!
 //! Writes are blocked, the shadow is made the collection as of one time behind the block, the last
-//! changes are compared, and the server renames, in one step, the shadow over the collection.
+//! changes are compared, and the server renames, in one step, the shadow over the collection. A block
+//! that does not stop deletes stays on what takes the name until those are brought over
+//! ([`super::validation`], [`super::slipped`]).
 //!
 //! The drain has a deadline: if it is missed the block is lifted, and all of it is tried again
 //! later. The rename has none. Once it was asked for, the server may do it at any time, also when
@@ -15,27 +17,38 @@
 //!   recognised by the shard that did it the first time, and only by that one. A document that went
 //!   to another shard gets the write once more: harmless for what may be done twice, wrong for an
 //!   `$inc`. Servers keep those records by session and shard, where nobody else can write them.
-//!   During the block none is lost in this way: writes are refused with an error (371) that drivers
-//!   do not send again by themselves.
+//!   During the block none is lost in this way: writes are refused with an error (371, or 121 by a
+//!   validator) that drivers do not send again by themselves.
+//! - With the validator, a document that was deleted between the drain and the rename can be read once
+//!   more, from the rename until its delete is brought over.
 
 use std::time::{Duration, Instant};
 
-use bson::{Bson, Document, doc};
+use bson::{Bson, Document, Timestamp, doc};
+use imago_job::id::JobId;
 use imago_job::run::Run;
+use serde::{Deserialize, Serialize};
 
 use super::run::Spec;
+use super::slipped::{self, Slipped};
+use super::validation;
 use crate::block::{self, Blocker};
 use crate::collection::Handle;
-use crate::copy::{self, Copying};
+use crate::copy::{self, Copying, State};
 use crate::cutover::check;
 use crate::endpoint::{Endpoint, answer};
 use crate::error::{Error, Result};
+use crate::namespace::Namespace;
 
 /// How writes are kept from the collection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Block {
     /// By the server, for every user without `bypassWriteBlockingMode`, in the whole cluster.
+    #[default]
     UserWrites,
+    /// By a validator of the collection that no document satisfies. Deletes go on.
+    Validator,
     /// Not at all: the operator has stopped the writers.
     None,
 }
@@ -45,7 +58,7 @@ const DECIDED_WITHIN: Duration = Duration::from_secs(600);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// How a commit went, where it went at all.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Committed {
     /// From the block until it was lifted, in ms.
     pub block_ms: u64,
@@ -55,6 +68,8 @@ pub struct Committed {
     pub rename_ms: u64,
     /// Documents of the last changes that were compared under the block.
     pub last_verified: u64,
+    /// What came between the drain and the rename.
+    pub slipped: Slipped,
 }
 
 /// One attempt. Nothing when the drain took longer than `block_max`: the block is lifted then, and
@@ -73,59 +88,115 @@ pub(super) async fn commit(
 ) -> Result<Option<Committed>> {
     // A sharded collection keeps its UUID when it is renamed: `imago reshard revert` knows it by that.
     let shadow = uuid_of(cluster, &Handle::new(cluster.clone(), spec.shadow().clone())).await?;
-    if block == Block::UserWrites {
-        refuse_anothers_block(cluster).await?;
-        copying.state.is_blocked = true;
-        copying.save().await?;
+    match block {
+        Block::UserWrites => {
+            refuse_anothers_block(cluster).await?;
+            copying.state.is_blocked = true;
+            copying.save().await?;
+        }
+        Block::Validator => {
+            if let Err(error) = Box::pin(validation::prepare(run, copying)).await {
+                unblock(run, spec, copying, cluster).await?;
+                return Err(error);
+            }
+        }
+        Block::None => {}
     }
     let blocker = Blocker::reach(cluster).await;
     let blocked = Instant::now();
     let set = match block {
         Block::UserWrites => blocker.set().await,
+        // Not dropped at the deadline either: a block that is still under way cannot be lifted.
+        Block::Validator => validation::set(run, copying).await,
         Block::None => Ok(()),
     };
     let drained = async {
         set?;
-        Box::pin(drain(run, copying)).await
+        Box::pin(drain(run, copying, block)).await
     };
     let left = block_max.saturating_sub(blocked.elapsed());
     let drained = match tokio::time::timeout(left, drained).await {
         Ok(Ok(drained)) => drained,
         Ok(Err(error)) => {
-            unblock(run, copying, cluster).await?;
+            unblock(run, spec, copying, cluster).await?;
             return Err(error);
         }
         Err(_) => {
-            unblock(run, copying, cluster).await?;
+            unblock(run, spec, copying, cluster).await?;
             return Ok(None);
         }
     };
     copying.state.becomes = shadow;
+    if block == Block::Validator {
+        copying.state.drained_to = Some((drained.at.time, drained.at.increment));
+    }
     // Also when the job was asked to end in this moment: it is past the point where that is heard,
     // and whoever left here without lifting the block would leave it behind.
     copying.state.hook_begun = true;
     if let Err(error) = copy::save_at_last(run, &copying.state).await {
-        unblock(run, copying, cluster).await?;
+        unblock(run, spec, copying, cluster).await?;
         return Err(error);
     }
     let renaming = Instant::now();
     if let Err(error) = rename(cluster, spec).await {
         if !matches!(error, Error::Undecided { .. }) {
-            unblock(run, copying, cluster).await?;
+            unblock(run, spec, copying, cluster).await?;
         }
         return Err(error);
     }
     let rename_ms = ms(renaming);
-    if copying.state.is_blocked {
+    let slipped = conclude(run, cluster, spec, &mut copying.state).await?;
+    let block_ms = ms(blocked);
+    // Of a block that is lifted nobody has to know at once; clients do not wait for it.
+    copy::save_at_last(run, &copying.state).await?;
+    let Drained { drain_ms, last_verified, .. } = drained;
+    Ok(Some(Committed { block_ms, drain_ms, rename_ms, last_verified, slipped }))
+}
+
+/// Does what is left to do once the rename has happened: brings over what slipped past the block, and
+/// lifts it. Whoever goes on after a death may do it again.
+///
+/// That the rename was asked for stays in the record: a successor that did not know of it would begin
+/// anew, with a shadow that nothing is copied to any more.
+///
+/// # Errors
+/// When the cluster stays away, or the job is no longer this process's.
+pub(super) async fn conclude(
+    run: &Run,
+    cluster: &Endpoint,
+    spec: &Spec,
+    state: &mut State,
+) -> Result<Slipped> {
+    let mut slipped = Slipped::default();
+    if let Some((time, increment)) = state.drained_to {
+        let from = Timestamp { time, increment };
+        let new = state.becomes.clone();
+        let bring = slipped::bring_over(run, cluster, spec, new.as_deref(), from);
+        slipped = Box::pin(bring).await?;
+        // Once inserts are accepted again nobody may bring over a delete any more.
+        state.drained_to = None;
+        copy::save_at_last(run, state).await?;
+    }
+    lift(cluster, spec, &run.record().id, state).await?;
+    Ok(slipped)
+}
+
+/// Lifts whatever block the record says that there may be.
+///
+/// # Errors
+/// When the cluster stays away.
+pub(super) async fn lift(
+    cluster: &Endpoint,
+    spec: &Spec,
+    job: &JobId,
+    state: &mut State,
+) -> Result<()> {
+    if state.is_blocked {
         block::lift(cluster).await?;
     }
-    let block_ms = ms(blocked);
-    // That the rename was asked for stays in the record: a successor that did not know of it would
-    // begin anew, with a shadow that nothing is copied to any more.
-    copying.state.is_blocked = false;
-    copy::save_at_last(run, &copying.state).await?;
-    let (drain_ms, last_verified) = drained;
-    Ok(Some(Committed { block_ms, drain_ms, rename_ms, last_verified }))
+    Box::pin(validation::lift(cluster, spec, job, state)).await?;
+    (state.is_blocked, state.validation) = (false, None);
+    Ok(())
 }
 
 /// Whoever set a block that stands already may lift it at any time, in the middle of a commit too.
@@ -144,27 +215,47 @@ async fn refuse_anothers_block(cluster: &Endpoint) -> Result<()> {
 /// How many of the last changes are compared under the block.
 const LAST_CHANGES: usize = 1_000;
 
-async fn drain(run: &Run, copying: &mut Copying<'_>) -> Result<(u64, u64)> {
+struct Drained {
+    /// The shadow is the collection as of this time.
+    at: Timestamp,
+    drain_ms: u64,
+    last_verified: u64,
+}
+
+async fn drain(run: &Run, copying: &mut Copying<'_>, block: Block) -> Result<Drained> {
     let began = Instant::now();
-    copying.lead.settle().await?;
+    let at = copying.lead.settle().await?;
     let drain_ms = ms(began);
-    let last_verified = Box::pin(check::last_look(run, copying, LAST_CHANGES)).await?;
+    let last_verified = match block {
+        Block::Validator => {
+            let looked = check::last_look_as_of(at, run, copying, LAST_CHANGES);
+            let looked = Box::pin(looked).await?;
+            validation::check_unchanged(run, copying).await?;
+            looked
+        }
+        Block::UserWrites | Block::None => {
+            Box::pin(check::last_look(run, copying, LAST_CHANGES)).await?
+        }
+    };
     if copying.lead.has_structure() {
         return Err(Error::precondition(
             "indexes or options of the collection changed while writes were being blocked",
             "`imago reshard resume`: the job follows them first",
         ));
     }
-    Ok((drain_ms, last_verified))
+    Ok(Drained { at, drain_ms, last_verified })
 }
 
 /// Lifts the block that this job set, unless the job is another's by now: then he sees to it.
-async fn unblock(run: &Run, copying: &mut Copying<'_>, cluster: &Endpoint) -> Result<()> {
+async fn unblock(
+    run: &Run,
+    spec: &Spec,
+    copying: &mut Copying<'_>,
+    cluster: &Endpoint,
+) -> Result<()> {
     copy::save_at_last(run, &copying.state).await?;
-    if copying.state.is_blocked {
-        block::lift(cluster).await?;
-    }
-    (copying.state.is_blocked, copying.state.hook_begun) = (false, false);
+    lift(cluster, spec, &run.record().id, &mut copying.state).await?;
+    (copying.state.hook_begun, copying.state.drained_to) = (false, None);
     copy::save_at_last(run, &copying.state).await
 }
 
@@ -199,8 +290,7 @@ pub(super) async fn fate(cluster: &Endpoint, spec: &Spec) -> Result<Fate> {
 
 /// Waits until no rename of the collection is under way, whoever asked for it: servers do one
 /// change of a collection's definition after the other.
-pub(super) async fn quiet(cluster: &Endpoint, spec: &Spec) -> Result<()> {
-    let ns = &spec.reshard.ns;
+pub(super) async fn quiet(cluster: &Endpoint, ns: &Namespace) -> Result<()> {
     let nothing = doc! {"collMod": &ns.coll, "writeConcern": {"w": "majority"}};
     cluster.run_at_length(&ns.db, nothing).await.map(|_| ())
 }
@@ -217,7 +307,7 @@ async fn rename(cluster: &Endpoint, spec: &Spec) -> Result<()> {
         };
         tracing::warn!(%error, "the rename is looked at, and asked for again");
         let found = async {
-            quiet(cluster, spec).await?;
+            quiet(cluster, ns).await?;
             fate(cluster, spec).await
         };
         match Box::pin(found).await {

@@ -20,10 +20,11 @@ use imago_job::run::{Run, RunError};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::balance;
-use super::commit::{ms, uuid_of};
+use super::commit::{Block, ms, uuid_of};
 use super::key::Key;
 use super::plan::{Engine, Finding, Plan, Weight};
 use super::run::{KIND, Outcome, Spec};
+use super::slipped::Slipped;
 use super::watch::Watch;
 use super::zones::Zones;
 use crate::collection::Handle;
@@ -58,12 +59,14 @@ pub fn minimum() -> Finding {
     }
 }
 
-/// By what a job changes a shape.
+/// By what a job changes a shape, and how it was begun to keep writes away at the commit.
 ///
 /// # Errors
 /// When there is no such job, or it is none of these.
-pub async fn engine_of(cluster: &Endpoint, id: &JobId) -> Result<Engine> {
-    Ok(Spec::of(&MongoJournal::new(cluster.clone()).load(id).await?)?.engine)
+pub async fn begun(cluster: &Endpoint, id: &JobId) -> Result<(Engine, Block)> {
+    let record = MongoJournal::new(cluster.clone()).load(id).await?;
+    let block = copy::state_of(&record)?.block.unwrap_or_default();
+    Ok((Spec::of(&record)?.engine, block))
 }
 
 /// Refuses another process's help where there is nothing to share.
@@ -182,6 +185,7 @@ pub(super) async fn work(cluster: &Endpoint, run: &Run, spec: &Spec) -> Result<O
         rename_ms: None,
         verified: 0,
         last_verified: None,
+        slipped: Slipped::default(),
         seconds: Duration::from_millis(ms(began)).as_secs_f64(),
     })
 }

@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use super::commit::{self, Block, Committed, Fate, commit, ms};
 use super::plan::{Engine, Plan};
-use super::{balance, fits, native, shadow, turn};
+use super::slipped::Slipped;
+use super::{balance, bypass, fits, native, shadow, turn, validation};
 use crate::block;
 use crate::changes::AWAIT_MAX;
 use crate::collection::Handle;
@@ -114,6 +115,8 @@ pub struct Outcome {
     pub verified: u64,
     /// Documents of the last changes that were compared under the block.
     pub last_verified: Option<u64>,
+    /// What came between the drain and the rename.
+    pub slipped: Slipped,
     /// From the start of this process's work to its end, in s.
     pub seconds: f64,
 }
@@ -137,9 +140,10 @@ pub async fn check(cluster: &Endpoint, how: &How, engine: Engine) -> Result<()> 
     match how.block {
         _ if engine == Engine::Native => Ok(()),
         Block::UserWrites => {
-            block::check(cluster).await?;
-            block::check_bypass(cluster).await
+            block::check(cluster).await.map_err(validation::or_validator)?;
+            block::check_bypass(cluster).await.map_err(validation::or_validator)
         }
+        Block::Validator => validation::check(cluster).await,
         Block::None => Ok(()),
     }
 }
@@ -225,12 +229,12 @@ pub async fn run(cluster: &Endpoint, run: Run, how: &How) -> Result<Outcome> {
 /// # Errors
 /// When the rename has happened already; when the cluster refuses.
 pub async fn clean_up(cluster: &Endpoint, record: &Record) -> Result<()> {
-    let (spec, state) = (Spec::of(record)?, copy::state_of(record)?);
+    let (spec, mut state) = (Spec::of(record)?, copy::state_of(record)?);
     if spec.engine == Engine::Native {
         return native::clean_up(cluster, record, &spec).await;
     }
     if state.hook_begun {
-        commit::quiet(cluster, &spec).await?;
+        commit::quiet(cluster, &spec.reshard.ns).await?;
         match commit::fate(cluster, &spec).await {
             Ok(Fate::Renamed) => {
                 return Err(Error::precondition(
@@ -243,9 +247,7 @@ pub async fn clean_up(cluster: &Endpoint, record: &Record) -> Result<()> {
             Err(error) => return Err(error),
         }
     }
-    if state.is_blocked {
-        block::lift(cluster).await?;
-    }
+    commit::lift(cluster, &spec, &record.id, &mut state).await?;
     shadow::remove(cluster, &spec.reshard, spec.shadow(), &record.id).await?;
     balance::set_off(cluster, &spec.reshard.ns, spec.known.was_off).await
 }
@@ -260,7 +262,7 @@ async fn work(cluster: &Endpoint, run: &Run, how: &How) -> Result<Outcome> {
     let mut state = copy::state_of(run.record())?;
     if state.hook_begun {
         let look = || async {
-            commit::quiet(cluster, &spec).await?;
+            commit::quiet(cluster, &spec.reshard.ns).await?;
             commit::fate(cluster, &spec).await
         };
         // Whatever is asked of the job now: when the rename has happened, it is done.
@@ -270,18 +272,19 @@ async fn work(cluster: &Endpoint, run: &Run, how: &How) -> Result<Outcome> {
         }
         let always = Control::default();
         if patiently("look what became of the rename", &always, look).await? == Fate::Renamed {
-            if state.is_blocked {
-                block::lift(cluster).await?;
-                state.is_blocked = false;
-                copy::save_at_last(run, &state).await?;
-            }
-            return finish(cluster, run, &spec, began, 0, None).await;
+            let slipped = commit::conclude(run, cluster, &spec, &mut state).await?;
+            copy::save_at_last(run, &state).await?;
+            return finish(cluster, run, &spec, began, 0, Err(slipped)).await;
         }
-        state.hook_begun = false;
-        copy::save(run, &state).await?;
     }
+    commit::lift(cluster, &spec, &run.record().id, &mut state).await?;
+    (state.hook_begun, state.drained_to, state.block) = (false, None, Some(how.block));
+    copy::save(run, &state).await?;
     run.enter("prepare").await?;
     let ns = &spec.reshard.ns;
+    if how.block == Block::Validator {
+        bypass::warn(run, cluster, ns).await;
+    }
     let leave = || balance::set_off(cluster, ns, true);
     patiently("keep the balancer from the collection", control, leave).await?;
     let create = || shadow::create(cluster, &spec.reshard, spec.shadow(), &run.record().id);
@@ -299,7 +302,7 @@ async fn work(cluster: &Endpoint, run: &Run, how: &How) -> Result<Outcome> {
         };
         match Box::pin(done).await {
             Ok(Some(done)) => {
-                return finish(cluster, run, &spec, began, verified, Some(done)).await;
+                return finish(cluster, run, &spec, began, verified, Ok(done)).await;
             }
             Ok(None) => {
                 run.reporter().warning(
@@ -462,25 +465,27 @@ async fn finish(
     spec: &Spec,
     began: Instant,
     verified: u64,
-    done: Option<Committed>,
+    done: std::result::Result<Committed, Slipped>,
 ) -> Result<Outcome> {
     let ns = &spec.reshard.ns;
     let restore = || balance::set_off(cluster, ns, spec.known.was_off);
     patiently("give the collection back to the balancer", &Control::default(), restore).await?;
-    if let Some(done) = done {
+    if let Ok(done) = &done {
         for (name, value) in [("write_block_ms", done.block_ms), ("rename_ms", done.rename_ms)] {
             let value = f64::from(u32::try_from(value).unwrap_or(u32::MAX));
             run.reporter().emit(Body::Measurement { name: name.into(), value, unit: "ms".into() });
         }
     }
+    let of = |figure: fn(&Committed) -> u64| done.as_ref().ok().map(figure);
     Ok(Outcome {
         job: run.record().id.clone(),
         engine: Engine::Shadow,
-        write_block_ms: done.map(|done| done.block_ms),
-        drain_ms: done.map(|done| done.drain_ms),
-        rename_ms: done.map(|done| done.rename_ms),
+        write_block_ms: of(|done| done.block_ms),
+        drain_ms: of(|done| done.drain_ms),
+        rename_ms: of(|done| done.rename_ms),
         verified,
-        last_verified: done.map(|done| done.last_verified),
+        last_verified: of(|done| done.last_verified),
+        slipped: done.map_or_else(|slipped| slipped, |done| done.slipped),
         seconds: f64::from(u32::try_from(ms(began)).unwrap_or(u32::MAX)) / 1_000.0,
     })
 }

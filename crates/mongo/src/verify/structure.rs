@@ -29,7 +29,7 @@ pub(crate) fn options(source: &Definition, destination: &Definition) -> Vec<Stru
         let mut fields: BTreeMap<String, Bson> = definition
             .options
             .iter()
-            .filter(|(name, _)| name.as_str() != "uuid")
+            .filter(|(name, value)| name.as_str() != "uuid" && !is_default(name, value))
             .map(|(name, value)| (name.clone(), plain_option(name, value)))
             .collect();
         if definition.kind != Kind::Collection {
@@ -42,7 +42,7 @@ pub(crate) fn options(source: &Definition, destination: &Definition) -> Vec<Stru
 
 /// Indexes that differ. The index that a sharded destination needs for its own shard key is no
 /// difference.
-pub(super) fn indexes(source: &Definition, destination: &Definition) -> Vec<StructureDifference> {
+pub(crate) fn indexes(source: &Definition, destination: &Definition) -> Vec<StructureDifference> {
     let by_name = |definition: &Definition| -> BTreeMap<String, Bson> {
         let named = |index: &Document| {
             let name = index.get_str("name").unwrap_or_default().to_owned();
@@ -73,6 +73,17 @@ fn serves(definition: &Definition, name: &str, shard_key: &Document) -> bool {
     let only_names = index.keys().all(|field| matches!(field.as_str(), "key" | "name"));
     let key = index.get_document("key").ok();
     only_names && key.is_some_and(|key| is_same(&key.clone().into(), &shard_key.clone().into()))
+}
+
+/// What servers list of a collection that had a validator once, and means nothing without one, or no
+/// other than what holds where nothing is said.
+fn is_default(name: &str, value: &Bson) -> bool {
+    match (name, value) {
+        ("validator", Bson::Document(validator)) => validator.is_empty(),
+        ("validationLevel", Bson::String(level)) => level == "strict",
+        ("validationAction", Bson::String(action)) => action == "error",
+        _ => false,
+    }
 }
 
 fn plain_option(name: &str, value: &Bson) -> Bson {
@@ -147,6 +158,16 @@ mod tests {
 
     fn definition(options: Document, indexes: Vec<Document>) -> Definition {
         Definition { kind: Kind::Collection, options, indexes, shard_key: None }
+    }
+
+    #[test]
+    fn what_a_validator_leaves_behind_is_no_difference() {
+        let before = definition(doc! {}, vec![]);
+        let level = |level: &str| {
+            doc! {"validator": {}, "validationLevel": level, "validationAction": "error"}
+        };
+        assert_eq!(options(&before, &definition(level("strict"), vec![])), []);
+        assert_eq!(options(&before, &definition(level("moderate"), vec![])).len(), 1);
     }
 
     #[test]

@@ -81,9 +81,10 @@ pub struct How {
     /// Which documents are compared before the shadow takes the collection's name.
     #[arg(long, value_enum, default_value = "full", value_name = "WHICH")]
     verify: Verify,
-    /// How writes are kept from the collection while the last changes are applied.
-    #[arg(long, value_enum, default_value = "user-writes", value_name = "HOW")]
-    block: BlockBy,
+    /// How writes are kept from the collection while the last changes are applied; unless given,
+    /// user-writes, or as the job was begun.
+    #[arg(long, value_enum, value_name = "HOW")]
+    block: Option<BlockBy>,
     /// Lift the block, and try again later, when the last changes take longer.
     #[arg(long, value_name = "MS", default_value_t = 5_000)]
     max_block_ms: u64,
@@ -103,8 +104,14 @@ enum Verify {
 /// How writes are kept from the collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum BlockBy {
-    /// The server refuses those of all users without bypassWriteBlockingMode, in the whole cluster.
+    /// The server refuses those of all users without bypassWriteBlockingMode, deletes too, in the
+    /// whole cluster: error 371. Needs authorisation.
     UserWrites,
+    /// A validator refuses inserts and updates of this collection only, with or without
+    /// authorisation: error 121. Deletes go on, and are brought over right after the rename: until
+    /// then their documents can be read once more. Writes with bypassDocumentValidation are not
+    /// refused: an update between the last look and the rename is lost, and named.
+    Validator,
     /// You have stopped the writers.
     None,
 }
@@ -112,12 +119,16 @@ enum BlockBy {
 impl How {
     /// How a job that `imago job resume` goes on with is worked at.
     pub fn usual() -> Self {
-        let (verify, block) = (Verify::Full, BlockBy::UserWrites);
-        Self { workers: 4, verify, block, max_block_ms: 5_000 }
+        Self { workers: 4, verify: Verify::Full, block: None, max_block_ms: 5_000 }
     }
 
-    /// What the library is asked for.
+    /// What the library is asked for, of a new job.
     pub fn parsed(&self) -> reshard::How {
+        self.parsed_after(Block::default())
+    }
+
+    /// The same of a job that was begun with this block.
+    fn parsed_after(&self, begun: Block) -> reshard::How {
         reshard::How {
             workers: usize::from(self.workers),
             process: process(),
@@ -127,8 +138,10 @@ impl How {
                 Verify::None => None,
             },
             block: match self.block {
-                BlockBy::UserWrites => Block::UserWrites,
-                BlockBy::None => Block::None,
+                Some(BlockBy::UserWrites) => Block::UserWrites,
+                Some(BlockBy::Validator) => Block::Validator,
+                Some(BlockBy::None) => Block::None,
+                None => begun,
             },
             block_max: Duration::from_millis(self.max_block_ms),
         }
@@ -182,43 +195,43 @@ pub async fn begin(
 ) -> Result<(), Failure> {
     unobstructed(plan)?;
     let id = Box::pin(reshard::create(cluster, plan, engine, limits)).await?;
-    work_at(cluster, &id, how, context, &plan.findings).await
+    work_at(cluster, &id, &how.parsed(), context, &plan.findings).await
 }
 
 /// Goes on with a job.
 pub async fn resume(args: Resume, context: &Context) -> Result<(), Failure> {
     let cluster = connect(&args.uri).await?;
-    let engine = reshard::engine_of(&cluster, &args.id).await?;
-    reshard::check(&cluster, &args.how.parsed(), engine).await?;
     work(&cluster, &args.id, &args.how, context).await
 }
 
-/// Works at a job until it ends, here.
+/// Works at a job that was begun, until it ends, here.
 pub async fn work(
     cluster: &Endpoint,
     id: &JobId,
     how: &How,
     context: &Context,
 ) -> Result<(), Failure> {
-    work_at(cluster, id, how, context, &[]).await
+    let (engine, block) = reshard::begun(cluster, id).await?;
+    let how = how.parsed_after(block);
+    reshard::check(cluster, &how, engine).await?;
+    work_at(cluster, id, &how, context, &[]).await
 }
 
 /// The same, saying first what the plan found.
 async fn work_at(
     cluster: &Endpoint,
     id: &JobId,
-    how: &How,
+    how: &reshard::How,
     context: &Context,
     found: &[Finding],
 ) -> Result<(), Failure> {
-    let how = how.parsed();
     let clusters = reshard::both(cluster);
     let claimed = copy::claim(&clusters, id, &how.process, context.events(), &context.cancel);
     let run = Box::pin(claimed).await?;
     for Finding { code, what, help, .. } in found {
         run.reporter().warning(code.as_str(), what.as_str(), help.as_str());
     }
-    let done = Box::pin(reshard::run(cluster, run, &how)).await?;
+    let done = Box::pin(reshard::run(cluster, run, how)).await?;
     context.output.result(&done, describe)
 }
 
@@ -235,9 +248,20 @@ fn describe(done: &Outcome) -> String {
              rename {rename} ms\n"
         );
     }
-    text + &format!(
+    text += &format!(
         "  {} documents compared before, {} of the last changes under the block\n",
         done.verified,
         done.last_verified.unwrap_or(0)
-    )
+    );
+    let slipped = &done.slipped;
+    if slipped.deleted + slipped.written > 0 {
+        text += &format!(
+            "  {} deleted and {} written just before the rename, and brought over\n",
+            slipped.deleted, slipped.written
+        );
+    }
+    if !slipped.lost.is_empty() {
+        text += &format!("  LOST: updates past the validator, of {}\n", slipped.lost.join(", "));
+    }
+    text
 }

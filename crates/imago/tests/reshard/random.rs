@@ -1,0 +1,161 @@
+//! Deaths at random moments: of Imago, and of servers beside it.
+//!
+//! One cluster and one load for all of it. Shape after shape is given to the collection, each job killed at
+//! moments drawn from a seed and resumed until it is done; in between, a server dies and comes back. The
+//! seed is printed; `IMAGO_SEED` gives it again. `IMAGO_LONG` asks for many deaths instead of a handful.
+//! Nobody is buried: each successor waits until the one before must be dead, as a user's does.
+//! The same seed draws the same moments, blocks and servers; what a process is doing then is up to the
+//! machine.
+
+#![allow(clippy::print_stdout, reason = "a run that fails shows what it drew")]
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::time::{Duration, Instant};
+
+use bson::{Document, doc};
+use imago_mongo::reshard::plan::Plan;
+use imago_testbed::{ClusterSpec, Role};
+
+use crate::process::Process;
+use crate::scene::Scene;
+
+const HANDFUL: u32 = 4;
+const MANY: u32 = 50;
+/// A job that is not done after so many processes never will be.
+const PROCESSES_MAX: u32 = 12;
+/// Nobody waits longer than that for a handful, and in proportion for more.
+const HANDFUL_WITHIN: Duration = Duration::from_secs(400);
+
+/// SplitMix64: the next number of a seed's sequence.
+struct Dice(u64);
+
+impl Dice {
+    fn throw(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % sides
+    }
+}
+
+fn chance() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Waits until then; false when the process ended before.
+async fn lives_for(at_work: &mut Process, time: Duration) -> bool {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        if !at_work.is_running() {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    at_work.is_running()
+}
+
+/// Kills a server, and starts it again after a moment.
+async fn hurt(scene: &Scene, dice: &mut Dice) {
+    let sets = ["random-s1", "random-s2", "random-cfg"];
+    let set = sets[dice.throw(3) as usize];
+    let primary = scene.cluster.primary(set).await.unwrap();
+    let mut nodes = scene.cluster.nodes();
+    nodes.retain(|node| node.set == set && node.name != primary);
+    // Of the config server the primary: another one is missed by nobody.
+    let is_secondary = dice.throw(2) == 0 && nodes.iter().any(|node| node.role == Role::Member);
+    let down = Duration::from_millis(dice.throw(1_500));
+    let node = if is_secondary { nodes[0].name.clone() } else { primary };
+    println!("{node} is down for {} ms", down.as_millis());
+    scene.cluster.kill(&node).unwrap();
+    tokio::time::sleep(down).await;
+    scene.cluster.restart(&node).await.unwrap();
+}
+
+/// The next shape: the other key, with its chunks dealt out anew.
+async fn next_plan(scene: &Scene, now: &Document, dice: &mut Dice) -> Plan {
+    let of = |field: &str| doc! {field: 1};
+    let key = if now.contains_key("userID") { of("productID") } else { of("userID") };
+    let mut plan = scene.plan(key, 4).await;
+    plan.old_key = crate::scene::text_of(&now.keys().map(|f| (f.clone(), 1.into())).collect());
+    let first = dice.throw(2) as usize;
+    for (n, chunk) in plan.chunks.iter_mut().enumerate() {
+        chunk.shard = (n + first) % plan.shards.len();
+    }
+    plan
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_dies_at_whatever_moment_nothing_is_lost() {
+    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let seed = set("IMAGO_SEED").map_or_else(chance, |seed| seed.parse().unwrap());
+    let deaths_wanted = if set("IMAGO_LONG").is_some() { MANY } else { HANDFUL };
+    println!("the same again: IMAGO_SEED={seed}");
+    let mut dice = Dice(seed);
+    let spec =
+        ClusterSpec { members: 3, election_timeout_ms: 2_000, ..ClusterSpec::sharded("random", 2) };
+    let scene = Scene::of(spec.with_auth()).await;
+    let load = scene.load().await;
+    let (began, within) = (Instant::now(), HANDFUL_WITHIN * deaths_wanted / HANDFUL);
+    // How long a process lives whom nobody kills: deaths are drawn from that time.
+    let mut life_ms = 4_000;
+    let mut deaths = 0;
+    while deaths < deaths_wanted {
+        let now = scene.collection().await;
+        let plan = next_plan(&scene, now.get_document("key").unwrap(), &mut dice).await;
+        let block = ["user-writes", "validator"][dice.throw(2) as usize];
+        println!("{} by {block}, after {} s", plan.key, began.elapsed().as_secs());
+        let words = ["--block", block, "--max-block-ms", "20000"];
+        let mut at_work = scene.reshard(&plan, &words);
+        let job = at_work.phase("prepare");
+        let mut killed = 0;
+        for process in 1.. {
+            assert!(process <= PROCESSES_MAX, "not done by {process} processes");
+            assert!(began.elapsed() < within, "not done within {} s", within.as_secs());
+            // The last one is left to finish, so that its life is known; of a job at most three die.
+            let dies = killed < 3 && deaths < deaths_wanted && dice.throw(4) > 0;
+            let lives = Duration::from_millis(dice.throw(life_ms));
+            let hurts = dice.throw(3) == 0;
+            let started = Instant::now();
+            if hurts {
+                let before = Duration::from_millis(dice.throw(life_ms));
+                lives_for(&mut at_work, before).await;
+                hurt(&scene, &mut dice).await;
+            }
+            if dies && lives_for(&mut at_work, lives).await {
+                at_work.kill();
+                (killed, deaths) = (killed + 1, deaths + 1);
+                println!("death {deaths} after {} ms", started.elapsed().as_millis());
+            } else {
+                let (exit, ended) = at_work.ended();
+                if exit == 0 {
+                    if !hurts && process == 1 {
+                        life_ms = u64::try_from(started.elapsed().as_millis()).unwrap().max(1_000);
+                    }
+                    break;
+                }
+                // Servers that are away may end it; then it says so.
+                assert!(matches!(exit, 1 | 4 | 5), "{exit} {ended} {}", at_work.errors());
+                assert!(ended["error"]["message"].is_string(), "{ended}");
+                println!("ended: {}", ended["error"]["message"]);
+            }
+            at_work = scene.resume(&job, &["--max-block-ms", "20000"]);
+        }
+        scene.has_shape_of(&plan).await;
+        scene.is_tidy().await;
+        scene.is_unblocked(&job).await;
+        scene.load_goes_on(20).await;
+    }
+    scene.nothing_lost(load);
+}
+
+impl Scene {
+    /// Neither a validator nor the record speaks of a block any more.
+    async fn is_unblocked(&self, job: &str) {
+        let validation = self.validation().await;
+        assert!(!validation.to_string().contains("imago"), "{validation}");
+        let state = &self.record(job).await["checkpoint"];
+        assert_eq!(state["is_blocked"], false, "{state}");
+        assert!(state["validation"].is_null() && state["drained_to"].is_null(), "{state}");
+    }
+}

@@ -1,0 +1,131 @@
+//! Who could write past a validator.
+//!
+//! Whether a writer does is his own affair: the flag is on each write, and no server tells of it
+//! beforehand. What servers tell is who may.
+
+use bson::{Bson, Document, doc};
+use imago_job::run::Run;
+
+use crate::block::{about_user, has_users};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result, code};
+use crate::namespace::Namespace;
+
+const ACTION: &str = "bypassDocumentValidation";
+/// So many users are named.
+const NAMED_MAX: usize = 10;
+/// Of so many users the server is asked what they may.
+const USERS_MAX: usize = 1_000;
+
+/// Who may.
+#[derive(Debug, PartialEq)]
+enum Bypassing {
+    /// Whoever connects: there is no authorisation.
+    Everybody,
+    /// These users, and the one that asks.
+    These(Vec<String>),
+    /// This user may not know it.
+    Unknown,
+}
+
+/// Says who could write past the validator that blocks the collection; what keeps it from being known is
+/// said, and ends nothing.
+pub(super) async fn warn(run: &Run, cluster: &Endpoint, ns: &Namespace) {
+    let who = match bypassing(cluster, ns).await {
+        Ok(Bypassing::These(users)) if users.is_empty() => return,
+        Ok(Bypassing::These(users)) => {
+            let named: Vec<&str> = users.iter().take(NAMED_MAX).map(String::as_str).collect();
+            let more = users.len().saturating_sub(NAMED_MAX);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            format!("{}{more} may write past a validator", named.join(", "))
+        }
+        Ok(Bypassing::Everybody) => {
+            "without authorisation everybody may write past a validator".into()
+        }
+        Ok(Bypassing::Unknown) => "who may write past a validator is not known".into(),
+        Err(error) => format!("who may write past a validator is not known: {error}"),
+    };
+    run.reporter().warning(
+        "validator_bypassed",
+        format!("{who}: --block validator does not stop writes with {ACTION}"),
+        "make sure that no client writes with it at the commit (mongorestore does, if it is told to): an \
+         update between the last look and the rename would be lost, and named; or use --block \
+         user-writes",
+    );
+}
+
+async fn bypassing(cluster: &Endpoint, ns: &Namespace) -> Result<Bypassing> {
+    let me = about_user(cluster).await?;
+    if !has_users(&me) {
+        return Ok(Bypassing::Everybody);
+    }
+    let ask = |command: Document| async move {
+        match cluster.run("admin", command).await {
+            Ok(reply) => Ok(Some(reply)),
+            Err(Error::Server { cause, .. }) if code(&cause) == Some(13) => Ok(None),
+            Err(error) => Err(error),
+        }
+    };
+    let Some(all) = ask(doc! {"usersInfo": {"forAllDBs": true}}).await? else {
+        return Ok(Bypassing::Unknown);
+    };
+    let named = users_of(&all).map(|user| {
+        let name = |field: &str| user.get(field).cloned().unwrap_or(Bson::Null);
+        Bson::Document(doc! {"user": name("user"), "db": name("db")})
+    });
+    let named: Vec<Bson> = named.take(USERS_MAX).collect();
+    let Some(known) = ask(doc! {"usersInfo": named, "showPrivileges": true}).await? else {
+        return Ok(Bypassing::Unknown);
+    };
+    let my_own = me.get_array("authenticatedUsers").cloned().unwrap_or_default();
+    let is_me = |user: &Document| {
+        let is =
+            |me: &Document| me.get("user") == user.get("user") && me.get("db") == user.get("db");
+        my_own.iter().filter_map(Bson::as_document).any(is)
+    };
+    let may = users_of(&known).filter(|user| !is_me(user) && may_bypass(user, ns));
+    let name = |user: &Document| user.get_str("user").unwrap_or("?").to_owned();
+    Ok(Bypassing::These(may.map(name).collect()))
+}
+
+fn users_of(reply: &Document) -> impl Iterator<Item = &Document> {
+    reply.get_array("users").into_iter().flatten().filter_map(Bson::as_document)
+}
+
+/// Whether a privilege of the user's own or his roles' covers it on this collection.
+fn may_bypass(user: &Document, ns: &Namespace) -> bool {
+    let privileges = user.get_array("inheritedPrivileges").into_iter().flatten();
+    privileges.filter_map(Bson::as_document).any(|privilege| {
+        let covers = privilege.get_document("resource").is_ok_and(|resource| {
+            let is = |field, own: &str| {
+                resource.get_str(field).is_ok_and(|named| named.is_empty() || named == own)
+            };
+            resource.get_bool("anyResource").unwrap_or(false)
+                || (is("db", &ns.db) && is("collection", &ns.coll))
+        });
+        let actions = privilege.get_array("actions").into_iter().flatten();
+        let grants = actions.filter_map(Bson::as_str).any(|a| a == ACTION || a == "anyAction");
+        covers && grants
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_privilege_counts_where_it_covers_the_collection() {
+        let may = |resource: Document, action: &str| {
+            let privilege = doc! {"resource": resource, "actions": [action]};
+            let user = doc! {"user": "u", "inheritedPrivileges": [privilege]};
+            may_bypass(&user, &Namespace::new("shop", "reviews"))
+        };
+        assert!(may(doc! {"db": "shop", "collection": "reviews"}, ACTION));
+        assert!(may(doc! {"db": "", "collection": ""}, ACTION));
+        assert!(may(doc! {"anyResource": true}, "anyAction"));
+        assert!(!may(doc! {"db": "shop", "collection": "others"}, ACTION));
+        assert!(!may(doc! {"db": "other", "collection": ""}, ACTION));
+        assert!(!may(doc! {"cluster": true}, ACTION));
+        assert!(!may(doc! {"db": "shop", "collection": ""}, "insert"));
+    }
+}

@@ -1,0 +1,216 @@
+//! The block that hits one collection: a validator that no document satisfies.
+//!
+//! It refuses inserts and updates, with an error (121) that drivers do not send again by themselves, in
+//! this collection only, with or without authorisation. It does not refuse deletes, nor writes that
+//! ask to bypass validation (who has the action `bypassDocumentValidation` may): what those do between
+//! the drain and the rename is brought over afterwards ([`super::slipped`]).
+//!
+//! Invariants:
+//! - The collection's own validator is in the job's record before the refusing one is set, and stays
+//!   there until it is back.
+//! - The shadow gets the refusing one first, so that what takes the collection's name refuses, too,
+//!   until the deletes are brought over: no `_id` is inserted anew whose delete is still to come.
+//! - A validator is put back only in the place of this job's refusing one, which its name tells: one
+//!   that somebody else has set meanwhile stays.
+
+use bson::raw::RawBsonRef;
+use bson::{Bson, Document, RawDocumentBuf, doc};
+use imago_job::control::Control;
+use imago_job::id::JobId;
+use imago_job::run::Run;
+
+use super::commit::quiet;
+use super::run::Spec;
+use crate::block;
+use crate::collection::{Definition, Handle};
+use crate::copy::{Copying, State, patiently};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
+use crate::ext_json::{ExtJson, parse_document};
+use crate::verify::{index_differences, options_differences};
+
+/// What a collection's validation consists of.
+const FIELDS: [&str; 3] = ["validator", "validationLevel", "validationAction"];
+
+/// The options that each shard which owns a part of the collection has. The database's primary, which
+/// answers `listCollections`, is told of no `collMod` unless it is one of them (6.0).
+async fn on_owners(of: &Handle) -> Result<Vec<Document>> {
+    let pipeline = [doc! {"$listCatalog": {}}];
+    let ask = doc! {"aggregate": &of.ns.coll, "pipeline": &pipeline[..], "cursor": {}};
+    let reply = of.endpoint.run(&of.ns.db, ask).await?;
+    let doing = "reading a collection's options on its shards";
+    let cursor = reply.get_document("cursor").map_err(|e| Error::malformed(doing, e))?;
+    let batch = cursor.get_array("firstBatch").map_err(|e| Error::malformed(doing, e))?;
+    let options = |entry: &Bson| {
+        let found = entry.as_document()?.get_document("md").ok()?.get_document("options").ok()?;
+        Some(found.clone())
+    };
+    let all: Option<Vec<Document>> = batch.iter().map(options).collect();
+    all.filter(|all| !all.is_empty()).ok_or_else(|| Error::malformed(doing, &reply))
+}
+
+/// The validator that no document satisfies; clients find it in the error's details.
+fn refusing(job: &JobId) -> Document {
+    let why =
+        format!("imago job {job} changes the shape of this collection: try again in a moment");
+    doc! {"$expr": {"$eq": ["writes are refused", why]}}
+}
+
+fn is_refusing(options: &Document, job: &JobId) -> bool {
+    options.get_document("validator").is_ok_and(|found| *found == refusing(job))
+}
+
+/// The collection's own validation, as the job's record keeps it.
+fn text_of(options: &Document) -> Result<String> {
+    let option = |name: &str| Some((name.to_owned(), options.get(name)?.clone()));
+    let own: Document = FIELDS.into_iter().filter_map(option).collect();
+    let failed = |cause: String| Error::malformed("a validator", cause);
+    let raw = RawDocumentBuf::try_from(&own).map_err(|e| failed(e.to_string()))?;
+    serde_json::to_string(&ExtJson(RawBsonRef::Document(&raw))).map_err(|e| failed(e.to_string()))
+}
+
+/// The command that gives a collection this validation.
+fn command(of: &Handle, validation: &Document) -> Document {
+    let or = |name: &str, none: Bson| validation.get(name).cloned().unwrap_or(none);
+    doc! {
+        "collMod": &of.ns.coll,
+        "validator": or("validator", doc! {}.into()),
+        "validationLevel": or("validationLevel", "strict".into()),
+        "validationAction": or("validationAction", "error".into()),
+        "writeConcern": {"w": "majority"},
+    }
+}
+
+async fn refuse(of: &Handle, job: &JobId) -> Result<()> {
+    of.check_owner("collMod")?;
+    let command = command(of, &doc! {"validator": refusing(job)});
+    of.endpoint.run_at_length(&of.ns.db, command).await.map(|_| ())
+}
+
+/// Writes down what the collection's validation is, and has the shadow refuse everybody's writes but
+/// this job's. Clients notice nothing yet.
+///
+/// # Errors
+/// When the cluster refuses, or the job is no longer this process's.
+pub(super) async fn prepare(run: &Run, copying: &mut Copying<'_>) -> Result<()> {
+    let (job, pair) = (&run.record().id, copying.pairs[0].clone());
+    let look = || on_owners(&pair.source);
+    let found = patiently("look at the collection", run.control(), look).await?;
+    let own = &found[0];
+    assert!(!is_refusing(own, job), "whoever goes on with a job lifts its block first");
+    copying.state.validation = Some(text_of(own)?);
+    copying.save().await?;
+    copying.pairs = copying.lead.bypass_validation(0).await?;
+    patiently("have the shadow refuse writes", run.control(), || refuse(&pair.destination, job))
+        .await
+}
+
+/// Blocks. Once it returns, no insert or update that was acknowledged is later, but of who bypasses
+/// validation.
+///
+/// # Errors
+/// When the cluster refuses.
+pub(super) async fn set(run: &Run, copying: &Copying<'_>) -> Result<()> {
+    let mut of = copying.pairs[0].source.clone();
+    of.owner = Some(run.ownership());
+    let job = &run.record().id;
+    patiently("refuse writes to the collection", run.control(), || refuse(&of, job)).await
+}
+
+/// Refuses to go on if anything of the collection but its validator was changed while it was being
+/// blocked, or if the validator is not this job's: then somebody else has lifted the block.
+///
+/// # Errors
+/// A precondition; when the cluster does not answer.
+pub(super) async fn check_unchanged(run: &Run, copying: &mut Copying<'_>) -> Result<()> {
+    let pair = &copying.pairs[0];
+    let mut is_blocked = true;
+    for side in [&pair.source, &pair.destination] {
+        let owners = on_owners(side).await?;
+        is_blocked &= owners.iter().all(|options| is_refusing(options, &run.record().id));
+    }
+    let what = match (pair.source.definition().await?, pair.destination.definition().await?) {
+        _ if !is_blocked => Some("its validator".to_owned()),
+        (Some(from), Some(to)) => other_difference(&from, &to),
+        _ => Some("whether it exists".to_owned()),
+    };
+    if let Some(what) = what {
+        return Err(Error::precondition(
+            format!("the collection changed while writes were being blocked: {what}"),
+            "`imago reshard resume`: the job follows it first",
+        ));
+    }
+    // What the stream told of is the block itself.
+    copying.lead.take_structure();
+    Ok(())
+}
+
+/// What differs between the collection and its shadow besides validation.
+fn other_difference(from: &Definition, to: &Definition) -> Option<String> {
+    let options = options_differences(from, to).into_iter().map(|found| ("option", found));
+    let options = options.filter(|(_, found)| !FIELDS.contains(&found.name.as_str()));
+    let indexes = index_differences(from, to).into_iter().map(|found| ("index", found));
+    let mut all = options.chain(indexes.filter(|(_, found)| found.source.is_some()));
+    all.next().map(|(what, found)| format!("its {what} {}", found.name))
+}
+
+/// Lifts the block, if the record says that there may be one: the collection, and the shadow if it is
+/// there still, get their own validation back. Doing it twice changes nothing.
+///
+/// # Errors
+/// When the cluster stays away.
+pub(super) async fn lift(
+    cluster: &Endpoint,
+    spec: &Spec,
+    job: &JobId,
+    state: &State,
+) -> Result<()> {
+    let Some(own) = &state.validation else { return Ok(()) };
+    let own = parse_document(own).map_err(|e| Error::malformed("the recorded validator", e))?;
+    let own = Document::try_from(own).map_err(|e| Error::malformed("the recorded validator", e))?;
+    // The collection first: clients wait for it.
+    for ns in [&spec.reshard.ns, spec.shadow()] {
+        let of = Handle::new(cluster.clone(), ns.clone());
+        let restore = || restore(&of, &own, job);
+        patiently("lift the write block", &Control::default(), restore).await?;
+    }
+    Ok(())
+}
+
+async fn restore(of: &Handle, own: &Document, job: &JobId) -> Result<()> {
+    if of.definition().await?.is_none() {
+        return Ok(());
+    }
+    // A block that was asked for may be under way still: it comes before this does.
+    quiet(&of.endpoint, &of.ns).await?;
+    if !on_owners(of).await?.iter().any(|options| is_refusing(options, job)) {
+        return Ok(());
+    }
+    of.endpoint.run_at_length(&of.ns.db, command(of, own)).await.map(|_| ())
+}
+
+/// Whether this user may do what the block needs.
+///
+/// # Errors
+/// A precondition that says what the user lacks.
+pub(super) async fn check(cluster: &Endpoint) -> Result<()> {
+    let lacking = block::lacking(cluster, &["collMod", "bypassDocumentValidation"]).await?;
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    Err(Error::precondition(
+        format!("the user may not {}, which --block validator needs", lacking.join(" and ")),
+        "grant the role dbAdmin on the collection's database, or name another user",
+    ))
+}
+
+/// What to do about a cluster whose users' writes cannot be blocked.
+pub(super) fn or_validator(error: Error) -> Error {
+    match error {
+        Error::Precondition { what, help } => Error::Precondition {
+            what,
+            help: format!("{help}; or use --block validator, which stops no deletes"),
+        },
+        other => other,
+    }
+}
