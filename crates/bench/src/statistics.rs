@@ -33,6 +33,14 @@ impl Figure {
     }
 }
 
+/// The least value that `percent` of them do not exceed; nothing of none.
+pub(crate) fn percentile(values: impl IntoIterator<Item = f64>, percent: usize) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let at = (values.len() * percent).div_ceil(100).checked_sub(1)?;
+    values.get(at).copied()
+}
+
 /// CPU time, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CpuSeconds {
@@ -62,7 +70,7 @@ impl CpuSeconds {
 
 #[cfg(test)]
 mod tests {
-    use super::Figure;
+    use super::{Figure, percentile};
 
     #[test]
     fn the_median_is_in_the_middle() {
@@ -72,5 +80,13 @@ mod tests {
     #[test]
     fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
         assert_eq!(Figure::of([8.0, 1.0, 2.0, 4.0]).median.to_bits(), 3.0_f64.to_bits());
+    }
+
+    #[test]
+    fn a_percentile_is_a_value_that_so_many_do_not_exceed() {
+        let hundred = || (1..=100).rev().map(f64::from);
+        assert_eq!(percentile(hundred(), 99), Some(99.0));
+        assert_eq!(percentile([7.0], 50), Some(7.0));
+        assert_eq!(percentile([], 50), None);
     }
 }

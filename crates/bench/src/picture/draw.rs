@@ -1,0 +1,186 @@
+//! Charts as SVG.
+//!
+//! The logarithm of an axis is taken here, and its labels are the powers again: one kind of
+//! coordinates serves every chart.
+
+use std::ops::Range;
+
+use plotters::chart::SeriesLabelPosition;
+use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+
+use super::{Axis, Chart, Form, Picture, Point, Series};
+
+type Failed = Box<dyn std::error::Error>;
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Plane<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// The size of one chart, in pixels.
+const CHART: (u32, u32) = (620, 380);
+/// Colours that also differ for who sees no red or no green (Okabe and Ito).
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(230, 159, 0),
+    RGBColor(90, 90, 90),
+];
+const FONT: &str = "sans-serif";
+
+/// A picture as the text of an SVG file.
+pub(super) fn svg(picture: &Picture) -> Result<String, Failed> {
+    let columns = picture.columns.clamp(1, picture.charts.len().max(1));
+    let rows = picture.charts.len().div_ceil(columns).max(1);
+    let size = (CHART.0 * u32::try_from(columns)?, CHART.1 * u32::try_from(rows)?);
+    let mut text = String::new();
+    {
+        let whole = SVGBackend::with_string(&mut text, size).into_drawing_area();
+        whole.fill(&WHITE)?;
+        for (area, chart) in whole.split_evenly((rows, columns)).iter().zip(&picture.charts) {
+            draw(area, chart)?;
+        }
+        whole.present()?;
+    }
+    Ok(text)
+}
+
+fn draw(area: &Area, chart: &Chart) -> Result<(), Failed> {
+    let mut plane = ChartBuilder::on(area)
+        .caption(&chart.title, (FONT, 17))
+        .margin(12)
+        .x_label_area_size(44)
+        .y_label_area_size(62)
+        .build_cartesian_2d(x_range(chart), y_range(chart))?;
+    mesh(&mut plane, chart)?;
+    for (series, colour) in chart.series.iter().zip(COLOURS.into_iter().cycle()) {
+        points(&mut plane, chart, series, colour)?;
+    }
+    let (bottom, top) = (y_range(chart).start, y_range(chart).end);
+    for (at, word) in &chart.marks {
+        let at = place(&chart.x, *at);
+        let line = [(at, bottom), (at, top)];
+        plane.draw_series(std::iter::once(PathElement::new(line, BLACK.mix(0.5))))?;
+        let word = Text::new(*word, (at, top), (FONT, 12));
+        plane.draw_series(std::iter::once(word))?;
+    }
+    if chart.series.len() > 1 {
+        plane
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .background_style(WHITE.mix(0.8))
+            .border_style(BLACK.mix(0.3))
+            .label_font((FONT, 12))
+            .draw()?;
+    }
+    Ok(())
+}
+
+fn mesh(plane: &mut Plane, chart: &Chart) -> Result<(), Failed> {
+    let label = |x: &f64| match &chart.x {
+        Axis::Linear(_) => number(*x),
+        Axis::Log(_) => number(10_f64.powf(*x)),
+        Axis::Words(words) => word(words, *x),
+    };
+    let named = match &chart.x {
+        Axis::Linear(what) | Axis::Log(what) => *what,
+        Axis::Words(_) => "",
+    };
+    let mut mesh = plane.configure_mesh();
+    mesh.x_desc(named)
+        .y_desc(chart.y)
+        .label_style((FONT, 12))
+        .axis_desc_style((FONT, 13))
+        .light_line_style(TRANSPARENT)
+        .x_label_formatter(&label);
+    if matches!(chart.x, Axis::Words(_)) {
+        mesh.disable_x_mesh();
+    }
+    mesh.draw()?;
+    Ok(())
+}
+
+fn points(plane: &mut Plane, chart: &Chart, of: &Series, colour: RGBColor) -> Result<(), Failed> {
+    let is_shown = |point: &&Point| !matches!(chart.x, Axis::Log(_)) || point.x > 0.0;
+    let shown: Vec<(f64, Point)> =
+        of.points.iter().filter(is_shown).map(|p| (place(&chart.x, p.x), *p)).collect();
+    let extremes = |(x, point): &(f64, Point)| {
+        ErrorBar::new_vertical(*x, point.y_min, point.y, point.y_max, colour, 8)
+    };
+    let path = shown.iter().map(|(x, point)| (*x, point.y));
+    let black = |(x, point): &(f64, Point)| {
+        ErrorBar::new_vertical(*x, point.y_min, point.y, point.y_max, BLACK, 8)
+    };
+    let drawn = match of.form {
+        Form::Dots => {
+            plane.draw_series(path.map(|at| Circle::new(at, 1, colour.mix(0.7).filled())))?
+        }
+        Form::Line => plane.draw_series(LineSeries::new(path, colour.stroke_width(2)))?,
+        Form::LineWithExtremes => {
+            plane.draw_series(shown.iter().map(extremes))?;
+            plane.draw_series(LineSeries::new(path, colour.stroke_width(2)))?
+        }
+        Form::Bars(width) => {
+            let half = width / 2.0;
+            let bar = |(x, y)| Rectangle::new([(x - half, 0.0), (x + half, y)], colour.filled());
+            plane.draw_series(path.map(bar))?
+        }
+    };
+    drawn
+        .label(&of.name)
+        .legend(move |(x, y)| Rectangle::new([(x, y - 4), (x + 14, y + 4)], colour.filled()));
+    if matches!(of.form, Form::Bars(_)) {
+        plane.draw_series(shown.iter().map(black))?;
+    }
+    Ok(())
+}
+
+/// Where on its axis a value lies.
+fn place(axis: &Axis, x: f64) -> f64 {
+    if matches!(axis, Axis::Log(_)) { x.log10() } else { x }
+}
+
+fn word(words: &[&str], x: f64) -> String {
+    let nearest = x.round();
+    let is_one = (x - nearest).abs() < 1e-6 && nearest >= 0.0;
+    let word = is_one.then(|| words.get(nearest as usize)).flatten();
+    word.map_or_else(String::new, |word| (*word).to_owned())
+}
+
+/// Three digits, without zeros that say nothing.
+fn number(value: f64) -> String {
+    if value.abs() >= 100.0 {
+        return format!("{value:.0}");
+    }
+    let text = if value.abs() >= 10.0 { format!("{value:.1}") } else { format!("{value:.2}") };
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn x_range(chart: &Chart) -> Range<f64> {
+    if let Axis::Words(words) = &chart.x {
+        return -0.5..words.len() as f64 - 0.5;
+    }
+    let values = chart.series.iter().flat_map(|series| &series.points).map(|point| point.x);
+    let shown = values.filter(|x| !matches!(chart.x, Axis::Log(_)) || *x > 0.0);
+    let (low, high) = extremes(shown.map(|x| place(&chart.x, x))).unwrap_or((0.0, 1.0));
+    let margin = ((high - low) * 0.03).max(1e-3);
+    low - margin..high + margin
+}
+
+fn y_range(chart: &Chart) -> Range<f64> {
+    let points = chart.series.iter().flat_map(|series| &series.points);
+    let values = points.flat_map(|point| [point.y_min, point.y_max]).chain([0.0]);
+    let (low, high) = extremes(values).unwrap_or((0.0, 1.0));
+    let margin = ((high - low) * 0.08).max(1e-3);
+    let bottom = if low < 0.0 { low - margin } else { 0.0 };
+    bottom..high + margin
+}
+
+fn extremes(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    values.fold(None, |known, value| {
+        let (low, high) = known.unwrap_or((value, value));
+        Some((low.min(value), high.max(value)))
+    })
+}
