@@ -41,6 +41,14 @@ pub(crate) struct Shape {
     pub cache_mb: u32,
 }
 
+/// How a collection is to be cut into chunks, and by what these are given to shards.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    pub placing: Placing,
+    /// How large chunks are to be, in MiB; the cluster's setting when absent.
+    pub chunk_mb: Option<u32>,
+}
+
 /// A sharded cluster, and what is in it.
 pub(crate) struct Bed {
     pub cluster: Cluster,
@@ -118,8 +126,9 @@ impl Bed {
     }
 
     /// Plans the new key, and tells the seconds that it took.
-    pub(crate) async fn plan(&self, placing: Placing, commands: &Commands) -> Result<(Plan, f64)> {
-        let subject = Subject::PlanReshard { key: KEYS[1].to_owned(), placing };
+    pub(crate) async fn plan(&self, cut: Cut, commands: &Commands) -> Result<(Plan, f64)> {
+        let Cut { placing, chunk_mb } = cut;
+        let subject = Subject::PlanReshard { key: KEYS[1].to_owned(), placing, chunk_mb };
         let command = commands(&subject, &self.ends());
         let planned = Box::pin(Measured::start("a plan", command)?.end(0)).await?;
         let plan = serde_json::from_slice(&planned.output)

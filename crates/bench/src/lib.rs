@@ -81,7 +81,7 @@ impl Machine {
 }
 
 /// The benchmarks: name, and what is measured.
-pub const BENCHMARKS: [(&str, &str); 7] = [
+pub const BENCHMARKS: [(&str, &str); 9] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
@@ -94,5 +94,10 @@ pub const BENCHMARKS: [(&str, &str); 7] = [
     (
         "morphus-table1",
         "Table 1, Figs. 4 to 6 of Morphus: what succeeds while the shard key changes, and how fast",
+    ),
+    ("morphus-fig7", "Fig. 7 of Morphus: a change's time, and what it moves, by placement"),
+    (
+        "morphus-fig8",
+        "Fig. 8 of Morphus: a change's time against data, load, replica sets and members",
     ),
 ];

@@ -17,10 +17,10 @@ use serde::Serialize;
 
 use crate::Machine;
 use crate::bed::places::Places;
-use crate::bed::{Bed, KEYS, Shape};
+use crate::bed::{Bed, Cut, KEYS, Shape};
 use crate::error::{Error, Result};
 use crate::ground::CACHE_MB;
-use crate::statistics::Figure;
+use crate::statistics::{Figure, medians};
 use crate::subject::Commands;
 
 mod clients;
@@ -165,7 +165,7 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
         predicted_bytes: whole(figure(|run| run.plan.moved.bytes as f64)),
         predicted_s: figure(|run| run.plan.predicted_s).median,
         run_s: figure(|run| run.run_s).median,
-        phases: phases(&runs),
+        phases: medians(runs.iter().flat_map(|run| &run.phases)),
         clients,
         spread,
     })
@@ -174,7 +174,8 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
 async fn one(bed: &Bed, size: Size, commands: &Commands) -> Result<OneRun> {
     Box::pin(bed.fill(size.documents)).await?;
     let before = Box::pin(Places::look(bed)).await?;
-    let (plan, plan_s) = Box::pin(bed.plan(Placing::Balanced, commands)).await?;
+    let cut = Cut { placing: Placing::Balanced, chunk_mb: None };
+    let (plan, plan_s) = Box::pin(bed.plan(cut, commands)).await?;
     let changed = Box::pin(bed.change(&plan, commands)).await?;
     let (run_s, phases) = (changed.wall_s, changed.phases);
     let after = Box::pin(Places::look(bed)).await?;
@@ -187,13 +188,4 @@ async fn one(bed: &Bed, size: Size, commands: &Commands) -> Result<OneRun> {
     let native_moved = before.moved(&after)?;
     tracing::info!(plan_s, run_s, moved, optimum, native_s, native_moved, "one change of the key");
     Ok(OneRun { plan, plan_s, run_s, phases, moved, optimum, native_s, native_moved })
-}
-
-/// The median of each phase.
-fn phases(runs: &[OneRun]) -> BTreeMap<String, f64> {
-    let mut all: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for (name, seconds) in runs.iter().flat_map(|run| &run.phases) {
-        all.entry(name.clone()).or_default().push(*seconds);
-    }
-    all.into_iter().map(|(name, seconds)| (name, Figure::of(seconds).median)).collect()
 }

@@ -1,5 +1,7 @@
 //! Medians, and how far single runs lie from them.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 /// A figure over several runs.
@@ -39,6 +41,17 @@ pub(crate) fn percentile(values: impl IntoIterator<Item = f64>, percent: usize) 
     values.sort_by(f64::total_cmp);
     let at = (values.len() * percent).div_ceil(100).checked_sub(1)?;
     values.get(at).copied()
+}
+
+/// The median of each name's values.
+pub(crate) fn medians<'a>(
+    values: impl IntoIterator<Item = &'a (String, f64)>,
+) -> BTreeMap<String, f64> {
+    let mut all: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for (name, value) in values {
+        all.entry(name.clone()).or_default().push(*value);
+    }
+    all.into_iter().map(|(name, values)| (name, Figure::of(values).median)).collect()
 }
 
 /// CPU time, in seconds.

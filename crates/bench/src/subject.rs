@@ -29,6 +29,8 @@ pub enum Subject {
         key: String,
         /// By what chunks are placed.
         placing: Placing,
+        /// How large chunks are to be, in MiB; the cluster's setting when absent.
+        chunk_mb: Option<u32>,
     },
     /// Does what a plan says.
     Reshard {

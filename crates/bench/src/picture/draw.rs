@@ -5,7 +5,6 @@
 
 use std::ops::Range;
 
-use plotters::chart::SeriesLabelPosition;
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
@@ -28,6 +27,11 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(90, 90, 90),
 ];
+/// The room for the name of a series, in pixels.
+const NAME: (u32, u32) = (135, 18);
+const NAMES_IN_ROW: usize = 4;
+/// Few enough that an axis of small whole numbers has no halves between them.
+const X_LABELS_MAX: usize = 6;
 const FONT: &str = "sans-serif";
 
 /// A picture as the text of an SVG file.
@@ -48,14 +52,16 @@ pub(super) fn svg(picture: &Picture) -> Result<String, Failed> {
 }
 
 fn draw(area: &Area, chart: &Chart) -> Result<(), Failed> {
-    let mut plane = ChartBuilder::on(area)
+    let rows = chart.series.len().div_ceil(NAMES_IN_ROW).max(1);
+    let (above, below) = area.split_vertically(CHART.1 - NAME.1 * u32::try_from(rows)? - 4);
+    let mut plane = ChartBuilder::on(&above)
         .caption(&chart.title, (FONT, 17))
         .margin(12)
         .x_label_area_size(44)
         .y_label_area_size(62)
         .build_cartesian_2d(x_range(chart), y_range(chart))?;
     mesh(&mut plane, chart)?;
-    for (series, colour) in chart.series.iter().zip(COLOURS.into_iter().cycle()) {
+    for (series, colour) in coloured(&chart.series) {
         points(&mut plane, chart, series, colour)?;
     }
     let (bottom, top) = (y_range(chart).start, y_range(chart).end);
@@ -66,16 +72,23 @@ fn draw(area: &Area, chart: &Chart) -> Result<(), Failed> {
         let word = Text::new(*word, (at, top), (FONT, 12));
         plane.draw_series(std::iter::once(word))?;
     }
-    if chart.series.len() > 1 {
-        plane
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.8))
-            .border_style(BLACK.mix(0.3))
-            .label_font((FONT, 12))
-            .draw()?;
+    legend(&below, &chart.series)
+}
+
+/// The names of the series, in rows below the chart; one alone needs none.
+fn legend(area: &Area, series: &[Series]) -> Result<(), Failed> {
+    for (index, (series, colour)) in coloured(series).enumerate().filter(|_| series.len() > 1) {
+        let at = |index: usize, step: u32| i32::try_from(index).map(|n| n * step as i32);
+        let x = 70 + at(index % NAMES_IN_ROW, NAME.0)?;
+        let y = at(index / NAMES_IN_ROW, NAME.1)?;
+        area.draw(&Rectangle::new([(x, y + 2), (x + 14, y + 10)], colour.filled()))?;
+        area.draw(&Text::new(series.name.as_str(), (x + 20, y), (FONT, 12)))?;
     }
     Ok(())
+}
+
+fn coloured(series: &[Series]) -> impl Iterator<Item = (&Series, RGBColor)> {
+    series.iter().zip(COLOURS.into_iter().cycle())
 }
 
 fn mesh(plane: &mut Plane, chart: &Chart) -> Result<(), Failed> {
@@ -94,9 +107,10 @@ fn mesh(plane: &mut Plane, chart: &Chart) -> Result<(), Failed> {
         .label_style((FONT, 12))
         .axis_desc_style((FONT, 13))
         .light_line_style(TRANSPARENT)
+        .x_labels(X_LABELS_MAX)
         .x_label_formatter(&label);
     if matches!(chart.x, Axis::Words(_)) {
-        mesh.disable_x_mesh();
+        mesh.disable_x_mesh().x_labels(2 * X_LABELS_MAX);
     }
     mesh.draw()?;
     Ok(())
@@ -106,33 +120,29 @@ fn points(plane: &mut Plane, chart: &Chart, of: &Series, colour: RGBColor) -> Re
     let is_shown = |point: &&Point| !matches!(chart.x, Axis::Log(_)) || point.x > 0.0;
     let shown: Vec<(f64, Point)> =
         of.points.iter().filter(is_shown).map(|p| (place(&chart.x, p.x), *p)).collect();
-    let extremes = |(x, point): &(f64, Point)| {
-        ErrorBar::new_vertical(*x, point.y_min, point.y, point.y_max, colour, 8)
+    let extremes = |colour| {
+        shown.iter().map(move |(x, point)| {
+            ErrorBar::new_vertical(*x, point.y_min, point.y, point.y_max, colour, 8)
+        })
     };
     let path = shown.iter().map(|(x, point)| (*x, point.y));
-    let black = |(x, point): &(f64, Point)| {
-        ErrorBar::new_vertical(*x, point.y_min, point.y, point.y_max, BLACK, 8)
-    };
-    let drawn = match of.form {
+    match of.form {
         Form::Dots => {
-            plane.draw_series(path.map(|at| Circle::new(at, 1, colour.mix(0.7).filled())))?
+            plane.draw_series(path.map(|at| Circle::new(at, 1, colour.mix(0.7).filled())))?;
         }
-        Form::Line => plane.draw_series(LineSeries::new(path, colour.stroke_width(2)))?,
+        Form::Line => {
+            plane.draw_series(LineSeries::new(path, colour.stroke_width(2)))?;
+        }
         Form::LineWithExtremes => {
-            plane.draw_series(shown.iter().map(extremes))?;
-            plane.draw_series(LineSeries::new(path, colour.stroke_width(2)))?
+            plane.draw_series(extremes(colour))?;
+            plane.draw_series(LineSeries::new(path, colour.stroke_width(2)))?;
         }
         Form::Bars(width) => {
             let half = width / 2.0;
             let bar = |(x, y)| Rectangle::new([(x - half, 0.0), (x + half, y)], colour.filled());
-            plane.draw_series(path.map(bar))?
+            plane.draw_series(path.map(bar))?;
+            plane.draw_series(extremes(BLACK))?;
         }
-    };
-    drawn
-        .label(&of.name)
-        .legend(move |(x, y)| Rectangle::new([(x, y - 4), (x + 14, y + 4)], colour.filled()));
-    if matches!(of.form, Form::Bars(_)) {
-        plane.draw_series(shown.iter().map(black))?;
     }
     Ok(())
 }
@@ -173,9 +183,11 @@ fn y_range(chart: &Chart) -> Range<f64> {
     let points = chart.series.iter().flat_map(|series| &series.points);
     let values = points.flat_map(|point| [point.y_min, point.y_max]).chain([0.0]);
     let (low, high) = extremes(values).unwrap_or((0.0, 1.0));
-    let margin = ((high - low) * 0.08).max(1e-3);
-    let bottom = if low < 0.0 { low - margin } else { 0.0 };
-    bottom..high + margin
+    // Room above for the marks' words.
+    let room = if chart.marks.is_empty() { 0.0 } else { 0.1 };
+    let height = (high - low).max(1e-3);
+    let bottom = if low < 0.0 { low - 0.05 * height } else { 0.0 };
+    bottom..high + (0.05 + room) * height
 }
 
 fn extremes(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {

@@ -7,7 +7,7 @@ mod text;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use imago_bench::morphus::availability;
+use imago_bench::morphus::{availability, placing, scaling};
 use imago_bench::replay::Steady;
 use imago_bench::{BENCHMARKS, Size, copy, flows, placement, replay, reshard, verify};
 use serde::Serialize;
@@ -97,6 +97,14 @@ async fn measure(benchmark: &Benchmark) -> Result<Value, Failure> {
         Benchmark::MorphusTable1(asked) => {
             let folder = asked.drawn.pictures.as_deref();
             json!(Box::pin(availability::run(asked.size(), folder, &commands)).await?)
+        }
+        Benchmark::MorphusFig7(asked) => {
+            let folder = asked.drawn.pictures.as_deref();
+            json!(Box::pin(placing::run(asked.size(), folder, &commands)).await?)
+        }
+        Benchmark::MorphusFig8(asked) => {
+            let folder = asked.drawn.pictures.as_deref();
+            json!(Box::pin(scaling::run(&asked.size(), folder, &commands)).await?)
         }
     };
     Ok(report)

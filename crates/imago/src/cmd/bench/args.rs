@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use imago_bench::morphus::availability;
+use imago_bench::morphus::{availability, placing, scaling};
 use imago_bench::{Size, flows, reshard};
 
 const QUICK: &str = "Figures of a debug build, or with --quick, say only that the benchmark works. \
@@ -34,6 +34,12 @@ pub enum Benchmark {
     #[command(name = "morphus-table1", visible_aliases = ["morphus-fig4", "morphus-fig5", "morphus-fig6"])]
     #[command(after_help = QUICK)]
     MorphusTable1(Availability),
+    /// Fig. 7 of Morphus: a change's time, and what it moves, by how chunks are placed.
+    #[command(name = "morphus-fig7", after_help = QUICK)]
+    MorphusFig7(Placings),
+    /// Figs. 8a to 8d of Morphus: a change's time against data, load, replica sets and members.
+    #[command(name = "morphus-fig8", after_help = QUICK)]
+    MorphusFig8(Scales),
 }
 
 /// How large a benchmark of copies is.
@@ -159,41 +165,150 @@ pub struct Networks {
 pub struct Availability {
     /// Documents.
     #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1_000..))]
-    pub documents: u64,
-    /// The size of a document as stored.
-    #[arg(long, value_name = "BYTES", default_value_t = 1_000)]
-    pub size_bytes: u32,
-    /// Shards; the paper has 3.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=8))]
-    pub shards: u32,
-    /// Members of each shard; the paper has 3.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=5))]
-    pub members: u32,
+    documents: u64,
+    #[command(flatten)]
+    servers: Servers,
     /// Operations per second; the paper has 100.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub rate: u32,
-    /// How long clients are watched before the change, and after it.
+    rate: u32,
+    /// How long clients are watched before the change, and after it, in s.
     #[arg(long, value_name = "S", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=3_600))]
-    pub around_s: u64,
+    around_s: u64,
     #[command(flatten)]
     pub drawn: Drawn,
     /// Only show that the benchmark works: 2,000 documents, 2 s before and after the change.
     #[arg(long, conflicts_with_all = ["documents", "around_s"])]
-    pub quick: bool,
+    quick: bool,
 }
 
 impl Availability {
     pub fn size(&self) -> availability::Size {
-        let &Self { documents, size_bytes, shards, members, rate, around_s, quick, .. } = self;
-        let asked = availability::Size {
-            documents,
-            size_bytes,
-            shards,
-            members,
-            rate_per_s: rate,
-            around_s,
+        let Servers { size_bytes, shards, members } = self.servers;
+        let (documents, around_s) = match self.quick {
+            true => (2_000, 2),
+            false => (self.documents, self.around_s),
         };
-        if quick { availability::Size { documents: 2_000, around_s: 2, ..asked } } else { asked }
+        let rate_per_s = self.rate;
+        availability::Size { documents, size_bytes, shards, members, rate_per_s, around_s }
+    }
+}
+
+/// Fig. 7.
+#[derive(Debug, clap::Args)]
+pub struct Placings {
+    /// Documents.
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1_000..))]
+    documents: u64,
+    #[command(flatten)]
+    servers: Servers,
+    #[command(flatten)]
+    chunked: Chunked,
+    /// How often everything is measured; figures are medians.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    #[command(flatten)]
+    pub drawn: Drawn,
+    /// Only show that the benchmark works: 2,000 documents, one run.
+    #[arg(long, conflicts_with_all = ["documents", "runs"])]
+    quick: bool,
+}
+
+impl Placings {
+    pub fn size(&self) -> placing::Size {
+        let Servers { size_bytes, shards, members } = self.servers;
+        let (documents, runs) = if self.quick { (2_000, 1) } else { (self.documents, self.runs) };
+        let chunk_mb = self.chunked.chunk_size_mb;
+        placing::Size { documents, size_bytes, shards, members, chunk_mb, runs }
+    }
+}
+
+/// How large new chunks are.
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Chunked {
+    /// How large new chunks are, in MiB; MongoDB's usual 128 would be few of them for so little data.
+    #[arg(long, value_name = "MB", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    chunk_size_mb: u32,
+}
+
+/// What documents and servers are.
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Servers {
+    /// The size of a document as stored.
+    #[arg(long, value_name = "BYTES", default_value_t = 1_000)]
+    size_bytes: u32,
+    /// Shards; the paper has 3.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=8))]
+    shards: u32,
+    /// Members of each shard; the paper has 3.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=5))]
+    members: u32,
+}
+
+/// Fig. 8.
+#[derive(Debug, clap::Args)]
+pub struct Scales {
+    /// Which of Figs. 8a to 8d.
+    #[arg(long, value_enum, value_name = "PART", value_delimiter = ',', default_value = "a,b,c,d")]
+    parts: Vec<Part>,
+    /// Fig. 8a: documents.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [50_000, 100_000, 200_000, 400_000], value_parser = clap::value_parser!(u32).range(1_000..))]
+    sizes: Vec<u32>,
+    /// Fig. 8b: operations per second beside the change.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [0, 150, 300, 600], value_parser = clap::value_parser!(u32).range(..=10_000))]
+    rates: Vec<u32>,
+    /// Fig. 8c: shards, of one member each; 3 everywhere else.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [2, 3, 4, 5], value_parser = clap::value_parser!(u32).range(2..=8))]
+    shards: Vec<u32>,
+    /// Fig. 8d: members of each shard; 1 everywhere else.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 3, 5], value_parser = clap::value_parser!(u32).range(1..=5))]
+    members: Vec<u32>,
+    /// Documents in Figs. 8b to 8d.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1_000..))]
+    documents: u64,
+    /// The size of a document as stored.
+    #[arg(long, value_name = "BYTES", default_value_t = 1_000)]
+    size_bytes: u32,
+    #[command(flatten)]
+    chunked: Chunked,
+    /// How often everything is measured; figures are medians.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    #[command(flatten)]
+    pub drawn: Drawn,
+    /// Only show that the benchmark works: two small values of each part, one run.
+    #[arg(long, conflicts_with_all = ["sizes", "rates", "shards", "members", "documents", "runs"])]
+    quick: bool,
+}
+
+/// One of Figs. 8a to 8d.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Part {
+    /// Against the data.
+    A,
+    /// Against the rate of operations beside it.
+    B,
+    /// Against the number of replica sets.
+    C,
+    /// Against the members of each replica set.
+    D,
+}
+
+impl Scales {
+    pub fn size(&self) -> scaling::Size {
+        let part = |part: &Part| {
+            let (part, asked, quick) = match part {
+                Part::A => (scaling::Part::A, &self.sizes, [1_000, 2_000]),
+                Part::B => (scaling::Part::B, &self.rates, [0, 100]),
+                Part::C => (scaling::Part::C, &self.shards, [2, 3]),
+                Part::D => (scaling::Part::D, &self.members, [1, 3]),
+            };
+            (part, if self.quick { quick.to_vec() } else { asked.clone() })
+        };
+        let (documents, runs) = if self.quick { (2_000, 1) } else { (self.documents, self.runs) };
+        let base = scaling::Setup { members: 1, shards: 3, documents, rate_per_s: 0 };
+        let parts = self.parts.iter().map(part).collect();
+        let (size_bytes, chunk_mb) = (self.size_bytes, self.chunked.chunk_size_mb);
+        scaling::Size { base, parts, size_bytes, chunk_mb, runs }
     }
 }
 

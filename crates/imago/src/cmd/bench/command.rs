@@ -24,10 +24,12 @@ fn command(program: &PathBuf, subject: &Subject, ends: &Ends) -> Command {
         Subject::CatchUp { job } => command.args(["job", "resume", job, "--until", "caught-up"]),
         Subject::Follow { job } => command.args(["job", "resume", job, "--until", "handed-over"]),
         Subject::Verify => command.args(["verify", "--ns", &ends.ns]),
-        Subject::PlanReshard { key, placing } => {
+        Subject::PlanReshard { key, placing, chunk_mb } => {
             let placing = json!(placing);
             let placing = placing.as_str().expect("a placement is written as its name");
-            reshape(&mut command, "plan", ends, key).args(["--placement", placing])
+            reshape(&mut command, "plan", ends, key).args(["--placement", placing]);
+            let size = chunk_mb.map(|mb| ["--chunk-size-mb".to_owned(), mb.to_string()]);
+            command.args(size.into_iter().flatten())
         }
         Subject::ReshardBy { key } => reshape(&mut command, "run", ends, key),
         Subject::Reshard { plan } => {
@@ -66,9 +68,9 @@ mod tests {
             Subject::CatchUp { job: job.clone() },
             Subject::Follow { job },
             Subject::Verify,
-            Subject::PlanReshard { key: "k".into(), placing: Placing::Balanced },
-            Subject::PlanReshard { key: "k".into(), placing: Placing::Greedy },
-            Subject::PlanReshard { key: "k".into(), placing: Placing::Random },
+            Subject::PlanReshard { key: "k".into(), placing: Placing::Balanced, chunk_mb: None },
+            Subject::PlanReshard { key: "k".into(), placing: Placing::Greedy, chunk_mb: Some(8) },
+            Subject::PlanReshard { key: "k".into(), placing: Placing::Random, chunk_mb: Some(1) },
             Subject::Reshard { plan: "p".into() },
             Subject::ReshardBy { key: "k".into() },
         ] {

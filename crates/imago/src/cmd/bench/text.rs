@@ -32,7 +32,7 @@ pub fn text(report: &Value) -> String {
 }
 
 /// The lists of a report that are shown, with what is shown of each of their items.
-const TABLES: [(&str, &[&str]); 4] = [
+const TABLES: [(&str, &[&str]); 6] = [
     (
         "patterns",
         &["pattern", "chunks", "servers", "seconds", "moved", "moved_greedy", "moved_random"],
@@ -69,6 +69,37 @@ const TABLES: [(&str, &[&str]); 4] = [
             "writes.paper_percent",
             "writes.p50_ms",
             "writes.p96_ms",
+        ],
+    ),
+    (
+        "bars",
+        &[
+            "keys",
+            "placement",
+            "seconds.median",
+            "seconds.min",
+            "seconds.max",
+            "ratio_to_balanced",
+            "moved_bytes.median",
+            "imbalance",
+        ],
+    ),
+    (
+        "points",
+        &[
+            "part",
+            "documents",
+            "rate_per_s",
+            "shards",
+            "members",
+            "placement",
+            "chunks",
+            "seconds.median",
+            "phases.plan",
+            "phases.prepare",
+            "phases.execute",
+            "phases.verify",
+            "phases.commit",
         ],
     ),
 ];
