@@ -107,7 +107,11 @@ mod tests {
 
     fn chart(x: Axis, form: Form) -> Chart {
         let points = vec![Point::new(1.0, -2.0), Point::new(10.0, 3.0)];
-        let series = vec![Series { name: "latency".into(), form, points }];
+        let series = ["greedy", "balanced"].map(|name| {
+            let points = points.clone();
+            Series { name: name.into(), form, points }
+        });
+        let series = series.into();
         Chart { title: "(a) Uniform".into(), x, y: "ms", series, marks: vec![(5.0, "commit")] }
     }
 
@@ -124,7 +128,7 @@ mod tests {
         assert_eq!(files, [folder.path().join("new/fig.svg")]);
         let svg = std::fs::read_to_string(&files[0]).unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
-        for word in ["(a) Uniform", "commit", "size", "right", "latency"] {
+        for word in ["(a) Uniform", "commit", "size", "right", "balanced"] {
             assert!(svg.contains(word), "{word}: {svg}");
         }
     }
