@@ -189,7 +189,7 @@ fn fig_8_of_morphus_has_a_chart_for_each_part_that_was_asked_for() {
     for point in points {
         assert_figures(point, &["chunks"]);
         assert_figures(&point["seconds"], &["median"]);
-        assert_figures(&point["phases"], &["plan", "execute", "verify", "commit"]);
+        assert_figures(&point["phases"], &["plan", "execute", "recover", "verify", "commit"]);
     }
 }
 

@@ -18,14 +18,16 @@ type Plane<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 /// The size of one chart, in pixels.
 const CHART: (u32, u32) = (620, 380);
 /// Colours that also differ for who sees no red or no green (Okabe and Ito).
-const COLOURS: [RGBColor; 7] = [
+const COLOURS: [RGBColor; 9] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(86, 180, 233),
     RGBColor(230, 159, 0),
-    RGBColor(90, 90, 90),
+    RGBColor(120, 120, 120),
+    RGBColor(240, 228, 66),
+    RGBColor(0, 0, 0),
 ];
 /// The room for the name of a series, in pixels.
 const NAME: (u32, u32) = (135, 18);

@@ -9,7 +9,7 @@ use crate::picture::{Axis, Chart, Form, Picture, Point, Series};
 use crate::statistics::Figure;
 
 /// The phases in the order in which a change goes through them.
-const PHASES: [&str; 5] = ["plan", "prepare", "execute", "verify", "commit"];
+const PHASES: [&str; 7] = ["plan", "prepare", "execute", "index", "recover", "verify", "commit"];
 
 impl Part {
     const ALL: [Self; 4] = [Self::A, Self::B, Self::C, Self::D];

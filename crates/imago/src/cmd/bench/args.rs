@@ -302,7 +302,10 @@ impl Scales {
                 Part::C => (scaling::Part::C, &self.shards, [2, 3]),
                 Part::D => (scaling::Part::D, &self.members, [1, 3]),
             };
-            (part, if self.quick { quick.to_vec() } else { asked.clone() })
+            let mut values = if self.quick { quick.to_vec() } else { asked.clone() };
+            values.sort_unstable();
+            values.dedup();
+            (part, values)
         };
         let (documents, runs) = if self.quick { (2_000, 1) } else { (self.documents, self.runs) };
         let base = scaling::Setup { members: 1, shards: 3, documents, rate_per_s: 0 };

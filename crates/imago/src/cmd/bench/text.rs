@@ -98,6 +98,8 @@ const TABLES: [(&str, &[&str]); 6] = [
             "phases.plan",
             "phases.prepare",
             "phases.execute",
+            "phases.index",
+            "phases.recover",
             "phases.verify",
             "phases.commit",
         ],
