@@ -67,11 +67,13 @@ fn draw(area: &Area, chart: &Chart) -> Result<(), Failed> {
         points(&mut plane, chart, series, colour)?;
     }
     let (bottom, top) = (y_range(chart).start, y_range(chart).end);
-    for (at, word) in &chart.marks {
+    for (index, (at, word)) in chart.marks.iter().enumerate() {
         let at = place(&chart.x, *at);
         let line = [(at, bottom), (at, top)];
         plane.draw_series(std::iter::once(PathElement::new(line, BLACK.mix(0.5))))?;
-        let word = Text::new(*word, (at, top), (FONT, 12));
+        // One below the other, because marks may lie close to each other.
+        let height = top - 0.045 * index as f64 * (top - bottom);
+        let word = Text::new(*word, (at, height), (FONT, 12));
         plane.draw_series(std::iter::once(word))?;
     }
     legend(&below, &chart.series)
