@@ -45,6 +45,14 @@ pub enum Error {
         /// The bound.
         bound_s: u64,
     },
+    /// Figures could not be drawn.
+    #[error("the picture {name} cannot be drawn: {cause}")]
+    Picture {
+        /// The picture.
+        name: &'static str,
+        /// What the drawing library said.
+        cause: String,
+    },
     /// The work that was measured was not done right, so that its time means nothing.
     #[error("the measured work is wrong: {0}")]
     Wrong(String),

@@ -9,14 +9,17 @@
 //!
 //! What this crate must not know: flags and terminals.
 
+mod bed;
 pub mod copy;
 pub mod error;
 mod fill;
 pub mod flows;
 mod ground;
 mod lag;
+pub mod morphus;
 mod operations;
 mod peer;
+mod picture;
 pub mod placement;
 mod process;
 pub mod replay;
@@ -78,7 +81,7 @@ impl Machine {
 }
 
 /// The benchmarks: name, and what is measured.
-pub const BENCHMARKS: [(&str, &str); 6] = [
+pub const BENCHMARKS: [(&str, &str); 9] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
@@ -88,4 +91,13 @@ pub const BENCHMARKS: [(&str, &str); 6] = [
     ),
     ("placement", "deciding where chunks go, exactly, against the textbook's Hungarian algorithm"),
     ("flows", "five strategies of sockets in a simulated network, against a socket for each flow"),
+    (
+        "morphus-table1",
+        "Table 1, Figs. 4 to 6 of Morphus: what succeeds while the shard key changes, and how fast",
+    ),
+    ("morphus-fig7", "Fig. 7 of Morphus: a change's time, and what it moves, by placement"),
+    (
+        "morphus-fig8",
+        "Fig. 8 of Morphus: a change's time against data, load, replica sets and members",
+    ),
 ];

@@ -10,37 +10,23 @@
 //! back; and one at a rate that leaves the servers room, for latencies before and during.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::time::Instant;
 
-use bson::doc;
-use imago_mongo::collection::Handle;
-use imago_mongo::endpoint::Endpoint;
-use imago_mongo::load::{MongoTarget, Schema, preload};
-use imago_mongo::namespace::Namespace;
-use imago_mongo::reshard::plan::Plan;
-use imago_mongo::shard::spread;
-use imago_testbed::{Cluster, ClusterSpec};
-use imago_workload::history::IdForm;
+use imago_mongo::reshard::plan::{Placing, Plan};
 use imago_workload::review::Reviews;
 use serde::Serialize;
 
 use crate::Machine;
-use crate::error::{Error, Result, process};
-use crate::ground::{CACHE_MB, COLL, DB};
-use crate::process::{Ended, Measured};
-use crate::statistics::Figure;
-use crate::subject::{Commands, Ends, Subject};
+use crate::bed::places::Places;
+use crate::bed::{Bed, Cut, KEYS, Shape};
+use crate::error::{Error, Result};
+use crate::ground::CACHE_MB;
+use crate::statistics::{Figure, medians};
+use crate::subject::Commands;
 
 mod clients;
 mod native;
-mod places;
 
 pub use clients::{Clients, Noticed};
-use places::Places;
-
-/// The fields that take turns as shard key.
-pub(crate) const KEYS: [&str; 2] = ["productID", "userID"];
 
 /// How large it is.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -118,14 +104,6 @@ pub struct Spread {
     pub moved_bytes_native: Figure,
 }
 
-/// A sharded cluster, and what is in it.
-pub(crate) struct Bed {
-    pub cluster: Cluster,
-    pub router: Endpoint,
-    pub ns: Namespace,
-    pub schema: Schema,
-}
-
 struct OneRun {
     plan: Plan,
     plan_s: f64,
@@ -147,13 +125,19 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
             "a change of the shard key needs at least 1,000 documents, 2 shards and 1 run".into(),
         ));
     }
-    let bed = Box::pin(Bed::start(size)).await?;
+    let reviews = Reviews {
+        size_bytes: size.size_bytes,
+        correlation: size.correlation,
+        ..Reviews::default()
+    };
+    let shape = Shape { shards: size.shards, members: 1, cache_mb: CACHE_MB };
+    let bed = Box::pin(Bed::start(shape, reviews)).await?;
     let mut runs = Vec::new();
     for _ in 0..size.runs {
         runs.push(Box::pin(one(&bed, size, commands)).await?);
     }
     let native_s = match size.as_shipped {
-        true => Some(Box::pin(bed.as_shipped(size)).await?),
+        true => Some(Box::pin(native::as_shipped(&bed, size.documents)).await?),
         false => None,
     };
     let clients = Box::pin(clients::measure(&bed, size, commands)).await?;
@@ -181,7 +165,7 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
         predicted_bytes: whole(figure(|run| run.plan.moved.bytes as f64)),
         predicted_s: figure(|run| run.plan.predicted_s).median,
         run_s: figure(|run| run.run_s).median,
-        phases: phases(&runs),
+        phases: medians(runs.iter().flat_map(|run| &run.phases)),
         clients,
         spread,
     })
@@ -190,7 +174,8 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
 async fn one(bed: &Bed, size: Size, commands: &Commands) -> Result<OneRun> {
     Box::pin(bed.fill(size.documents)).await?;
     let before = Box::pin(Places::look(bed)).await?;
-    let (plan, plan_s) = Box::pin(bed.plan(commands)).await?;
+    let cut = Cut { placing: Placing::Balanced, chunk_mb: None };
+    let (plan, plan_s) = Box::pin(bed.plan(cut, commands)).await?;
     let changed = Box::pin(bed.change(&plan, commands)).await?;
     let (run_s, phases) = (changed.wall_s, changed.phases);
     let after = Box::pin(Places::look(bed)).await?;
@@ -203,119 +188,4 @@ async fn one(bed: &Bed, size: Size, commands: &Commands) -> Result<OneRun> {
     let native_moved = before.moved(&after)?;
     tracing::info!(plan_s, run_s, moved, optimum, native_s, native_moved, "one change of the key");
     Ok(OneRun { plan, plan_s, run_s, phases, moved, optimum, native_s, native_moved })
-}
-
-/// The median of each phase.
-fn phases(runs: &[OneRun]) -> BTreeMap<String, f64> {
-    let mut all: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for (name, seconds) in runs.iter().flat_map(|run| &run.phases) {
-        all.entry(name.clone()).or_default().push(*seconds);
-    }
-    all.into_iter().map(|(name, seconds)| (name, Figure::of(seconds).median)).collect()
-}
-
-impl Bed {
-    async fn start(size: Size) -> Result<Self> {
-        let spec = ClusterSpec { cache_mb: CACHE_MB, ..ClusterSpec::sharded("bench", size.shards) };
-        let spec = spec.with_parameter(native::FLOOR, "0");
-        // A block of writes stops only users, and there are none without authorisation.
-        let cluster = Box::pin(Cluster::start(spec.with_auth())).await?;
-        let router = Box::pin(Endpoint::connect(&cluster.admin_uri(), "cluster")).await?;
-        // What it moves of its own accord would be counted as theirs.
-        router.run("admin", doc! {"balancerStop": 1}).await?;
-        let reviews = Reviews {
-            size_bytes: size.size_bytes,
-            correlation: size.correlation,
-            ..Reviews::default()
-        };
-        reviews.validate().map_err(|error| Error::Size(error.to_string()))?;
-        let schema = Schema { id_form: IdForm::Integer, reviews };
-        let ns = Namespace::new(DB, COLL);
-        Ok(Self { cluster, router, ns, schema })
-    }
-
-    /// Makes the collection anew: the keys `0..documents`, evenly over the shards by the old key.
-    async fn fill(&self, documents: u64) -> Result<()> {
-        let drop = doc! {"dropDatabase": 1, "writeConcern": {"w": "majority"}};
-        self.router.run_at_length(DB, drop).await?;
-        let reviews = &self.schema.reviews;
-        let sample = (0..documents.min(20_000)).map(|key| reviews.shard_keys(key).0).collect();
-        let handle = Handle::new(self.router.clone(), self.ns.clone());
-        Box::pin(spread(&handle, KEYS[0], sample)).await?;
-        let target = MongoTarget::connect(&self.cluster.uri(), &self.ns, self.schema).await?;
-        Box::pin(preload(&target, documents, |_| ())).await?;
-        self.rest().await
-    }
-
-    /// Lets all shards write out what they owe.
-    async fn rest(&self) -> Result<()> {
-        for shard in self.shards().await? {
-            shard.run("admin", doc! {"fsync": 1}).await?;
-        }
-        Ok(())
-    }
-
-    /// The shards, past the router, in the order of their names.
-    async fn shards(&self) -> Result<Vec<Endpoint>> {
-        let mut shards = Vec::new();
-        for name in self.shard_names() {
-            shards.push(Box::pin(self.set(&name)).await?);
-        }
-        Ok(shards)
-    }
-
-    /// One of the replica sets, past the router.
-    async fn set(&self, name: &str) -> Result<Endpoint> {
-        let missing = || Error::Wrong(format!("there is no {name}, or no administrator of it"));
-        let seed = self.cluster.seed(name).ok_or_else(missing)?;
-        let hosts = seed.split_once('/').map_or(seed.as_str(), |(_, hosts)| hosts);
-        let admin = &self.cluster.credentials().ok_or_else(missing)?.admin;
-        let login = format!("{}:{}", admin.name, admin.password);
-        let uri = format!("mongodb://{login}@{hosts}/?replicaSet={name}&authSource=admin");
-        Ok(Box::pin(Endpoint::connect(&uri, "shard")).await?)
-    }
-
-    fn shard_names(&self) -> Vec<String> {
-        let mut sets: Vec<String> = self.cluster.set_names().map(str::to_owned).collect();
-        // The last one is the config server's.
-        sets.pop();
-        sets
-    }
-
-    fn ends(&self) -> Ends {
-        Ends { from: String::new(), to: self.cluster.admin_uri(), ns: self.ns.to_string() }
-    }
-
-    async fn plan(&self, commands: &Commands) -> Result<(Plan, f64)> {
-        let subject = Subject::PlanReshard { key: KEYS[1].to_owned() };
-        let command = commands(&subject, &self.ends());
-        let planned = Box::pin(Measured::start("a plan", command)?.end(0)).await?;
-        let plan = serde_json::from_slice(&planned.output)
-            .map_err(|error| Error::Wrong(format!("the plan cannot be read: {error}")))?;
-        Ok((plan, planned.wall_s))
-    }
-
-    async fn change(&self, plan: &Plan, commands: &Commands) -> Result<Ended> {
-        let file = self.cluster.folder().join("plan.json");
-        let text = serde_json::to_vec(plan).expect("a plan is plain data");
-        write(&file, &text)?;
-        let command = commands(&Subject::Reshard { plan: file }, &self.ends());
-        Box::pin(Measured::start("a change of the key", command)?.end(0)).await
-    }
-
-    async fn as_shipped(&self, size: Size) -> Result<f64> {
-        Box::pin(self.fill(size.documents)).await?;
-        native::set_floor(self, native::SHIPPED_MS).await?;
-        let took = Box::pin(native::change(self, KEYS[1])).await;
-        native::set_floor(self, 0).await?;
-        took
-    }
-}
-
-fn write(file: &Path, text: &[u8]) -> Result<()> {
-    std::fs::write(file, text).map_err(process(format!("write {}", file.display())))
-}
-
-fn seconds(since: Instant) -> f64 {
-    since.elapsed().as_secs_f64()
 }

@@ -1,5 +1,7 @@
 //! Medians, and how far single runs lie from them.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 /// A figure over several runs.
@@ -33,6 +35,25 @@ impl Figure {
     }
 }
 
+/// The least value that `percent` of them do not exceed; nothing of none.
+pub(crate) fn percentile(values: impl IntoIterator<Item = f64>, percent: usize) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let at = (values.len() * percent).div_ceil(100).checked_sub(1)?;
+    values.get(at).copied()
+}
+
+/// The median of each name's values.
+pub(crate) fn medians<'a>(
+    values: impl IntoIterator<Item = &'a (String, f64)>,
+) -> BTreeMap<String, f64> {
+    let mut all: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for (name, value) in values {
+        all.entry(name.clone()).or_default().push(*value);
+    }
+    all.into_iter().map(|(name, values)| (name, Figure::of(values).median)).collect()
+}
+
 /// CPU time, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CpuSeconds {
@@ -62,7 +83,7 @@ impl CpuSeconds {
 
 #[cfg(test)]
 mod tests {
-    use super::Figure;
+    use super::{Figure, percentile};
 
     #[test]
     fn the_median_is_in_the_middle() {
@@ -72,5 +93,13 @@ mod tests {
     #[test]
     fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
         assert_eq!(Figure::of([8.0, 1.0, 2.0, 4.0]).median.to_bits(), 3.0_f64.to_bits());
+    }
+
+    #[test]
+    fn a_percentile_is_a_value_that_so_many_do_not_exceed() {
+        let hundred = || (1..=100).rev().map(f64::from);
+        assert_eq!(percentile(hundred(), 99), Some(99.0));
+        assert_eq!(percentile([7.0], 50), Some(7.0));
+        assert_eq!(percentile([], 50), None);
     }
 }

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
+use imago_mongo::reshard::plan::Placing;
+
 /// A command of Imago. All report their events on stderr as JSON, and their result on stdout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
@@ -25,6 +27,10 @@ pub enum Subject {
     PlanReshard {
         /// The new key's field.
         key: String,
+        /// By what chunks are placed.
+        placing: Placing,
+        /// How large chunks are to be, in MiB; the cluster's setting when absent.
+        chunk_mb: Option<u32>,
     },
     /// Does what a plan says.
     Reshard {

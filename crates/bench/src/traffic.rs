@@ -13,9 +13,19 @@ use imago_mongo::namespace::Namespace;
 use imago_workload::check::{Checker, Verdict};
 use imago_workload::driver::{self, Options, Running};
 use imago_workload::history::{Fate, Header, History, Op, Recorder};
-use imago_workload::mix::Kind;
+use imago_workload::keys::Distribution;
+use imago_workload::mix::{Kind, Mix};
 
 use crate::error::{Error, Result};
+use crate::statistics::percentile;
+
+/// What clients do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    pub mix: Mix,
+    pub keys: Distribution,
+    pub rate_per_s: u32,
+}
 
 /// A load that runs.
 pub(crate) struct Traffic {
@@ -31,6 +41,23 @@ pub(crate) struct Traffic {
 pub(crate) struct Window {
     pub from_ns: u64,
     pub to_ns: u64,
+}
+
+/// One operation as its client saw it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Sample {
+    /// When it was due, since the load's start.
+    pub due_s: f64,
+    /// From when it was due until it was answered or given up.
+    pub latency_ms: f64,
+    /// Whether it did what was asked: an answer that there is no such document does not count.
+    pub is_acknowledged: bool,
+}
+
+impl Window {
+    pub(crate) fn seconds(self) -> f64 {
+        (self.to_ns - self.from_ns) as f64 / 1e9
+    }
 }
 
 /// What the clients saw.
@@ -50,8 +77,7 @@ impl Traffic {
         ns: &Namespace,
         schema: Schema,
         documents: u64,
-        mix: &str,
-        rate_per_s: u32,
+        load: Load,
         folder: &Path,
     ) -> Result<Self> {
         let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
@@ -67,8 +93,9 @@ impl Traffic {
         let history = folder.join(format!("history-{unix_ms}"));
         let recorder = Recorder::file(&history, &header).map_err(|error| failed(&error))?;
         let options = Options {
-            mix: mix.parse().expect("a mix"),
-            rate_per_s: f64::from(rate_per_s),
+            mix: load.mix,
+            keys: load.keys,
+            rate_per_s: f64::from(load.rate_per_s),
             duration: None,
             preloaded: documents,
             reviews: schema.reviews,
@@ -91,6 +118,16 @@ impl Traffic {
         Window { from_ns, to_ns: self.now_ns() }
     }
 
+    /// The part of it that some work takes, and what comes of the work.
+    pub(crate) async fn during<T>(
+        &self,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<(Window, T)> {
+        let from_ns = self.now_ns();
+        let done = work.await?;
+        Ok((Window { from_ns, to_ns: self.now_ns() }, done))
+    }
+
     /// Ends it, and checks the content against all that was acknowledged.
     pub(crate) async fn end(self) -> Result<Seen> {
         self.load.control().stop();
@@ -104,6 +141,10 @@ impl Traffic {
         Box::pin(show_content(&target, &mut checker)).await?;
         Ok(Seen { verdict: checker.finish(), ops })
     }
+}
+
+fn latency_ms(op: &Op) -> f64 {
+    op.end_ns.saturating_sub(op.intended_ns) as f64 / 1e6
 }
 
 fn is_answered(op: &Op) -> bool {
@@ -134,11 +175,19 @@ impl Seen {
 
     /// The 99th percentile of latencies from the intended start, in ms; nothing without operations.
     pub(crate) fn p99_ms(&self, reads: bool, within: Window) -> Option<f64> {
-        let latency = |op: &Op| op.end_ns.saturating_sub(op.intended_ns);
-        let mut latencies: Vec<u64> = self.due(reads, within).map(latency).collect();
-        latencies.sort_unstable();
-        let at = (latencies.len() * 99).div_ceil(100).checked_sub(1)?;
-        Some(latencies[at] as f64 / 1e6)
+        percentile(self.due(reads, within).map(latency_ms), 99)
+    }
+
+    /// Every operation that was due within the window, in the order in which they were due.
+    pub(crate) fn samples(&self, reads: bool, within: Window) -> Vec<Sample> {
+        let sample = |op: &Op| Sample {
+            due_s: op.intended_ns as f64 / 1e9,
+            latency_ms: latency_ms(op),
+            is_acknowledged: op.fate == Fate::Acked,
+        };
+        let mut samples: Vec<Sample> = self.due(reads, within).map(sample).collect();
+        samples.sort_by(|one, other| one.due_s.total_cmp(&other.due_s));
+        samples
     }
 
     /// The share of operations that succeeded, in percent; nothing without operations.

@@ -28,7 +28,9 @@ fn assert_figures(report: &Value, names: &[&str]) {
 fn every_benchmark_is_listed() {
     let listed = bench(&["list"]);
     let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
-    assert_eq!(names, ["copy", "replay", "verify", "reshard", "placement", "flows"]);
+    let of_imago = ["copy", "replay", "verify", "reshard", "placement", "flows"];
+    let of_morphus = ["morphus-table1", "morphus-fig7", "morphus-fig8"];
+    assert_eq!(names, [&of_imago[..], &of_morphus[..]].concat());
 }
 
 #[test]
@@ -112,6 +114,85 @@ fn every_strategy_of_figure_9_is_simulated_in_every_network() {
     }
 }
 
+/// Runs a benchmark that draws, and returns its report; the files that it names must be SVG.
+fn drawn(arguments: &[&str], files: &[&str]) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let pictures = folder.path().join("pictures");
+    let report =
+        bench(&[arguments, &["--quick", "--pictures", pictures.to_str().unwrap()]].concat());
+    let expected: Vec<Value> =
+        files.iter().map(|file| pictures.join(file).to_str().unwrap().into()).collect();
+    assert_eq!(report["pictures"].as_array(), Some(&expected), "{report}");
+    for file in files {
+        let svg = std::fs::read_to_string(pictures.join(file)).unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{file}: {svg}");
+    }
+    report
+}
+
+#[test]
+fn table_1_of_morphus_has_the_share_of_each_load_that_succeeds() {
+    let files = ["morphus-fig4.svg", "morphus-fig5.svg", "morphus-fig6.svg"];
+    let report = drawn(&["run", "morphus-fig5"], &files);
+    assert_eq!(report["benchmark"], "morphus-table1", "its figures are of the same runs");
+    for anomalies in ["lost", "resurrected", "duplicated", "stale"] {
+        assert_eq!(report[anomalies], 0, "{report}");
+    }
+    let loads = report["loads"].as_array().unwrap();
+    let names: Vec<_> = loads.iter().map(|row| &row["load"]).collect();
+    assert_eq!(names, ["none", "read-only", "uniform", "latest", "zipf"]);
+    for row in loads {
+        let has_writes = row["load"] != "read-only";
+        assert_eq!(row["writes"].is_object(), has_writes, "{row}");
+        for side in ["reads", "writes"].into_iter().take(1 + usize::from(has_writes)) {
+            assert_figures(&row[side], &["operations", "percent", "p50_ms", "p96_ms", "p99_ms"]);
+            assert!(row[side]["percent"].as_f64() <= Some(100.0), "{row}");
+            assert_eq!(row[side]["paper_percent"].is_null(), row["load"] == "none", "{row}");
+        }
+    }
+}
+
+#[test]
+fn fig_7_of_morphus_has_three_placements_of_two_data_sets() {
+    let report = drawn(&["run", "morphus-fig7"], &["morphus-fig7.svg"]);
+    let bars = report["bars"].as_array().unwrap();
+    assert_eq!(bars.len(), 6, "{report}");
+    let moved = |keys: &str, placement: &str| {
+        let bar = bars.iter().find(|bar| bar["keys"] == keys && bar["placement"] == placement);
+        let bar = bar.unwrap_or_else(|| panic!("{keys} {placement}: {report}"));
+        assert_figures(bar, &["ratio_to_balanced", "imbalance"]);
+        assert_figures(&bar["seconds"], &["median", "min", "max"]);
+        bar["moved_bytes"]["median"].as_f64().unwrap()
+    };
+    for keys in ["uncorrelated", "correlated"] {
+        // 2,000 documents are all in the plan's sample, so that nothing is guessed.
+        assert!(moved(keys, "greedy") <= moved(keys, "balanced"), "{report}");
+        assert!(moved(keys, "greedy") <= moved(keys, "random"), "{report}");
+    }
+    assert!(moved("correlated", "greedy") < moved("uncorrelated", "greedy") / 2.0, "{report}");
+}
+
+#[test]
+fn fig_8_of_morphus_has_a_chart_for_each_part_that_was_asked_for() {
+    let files = ["morphus-fig8a.svg", "morphus-fig8b.svg", "morphus-fig8d.svg"];
+    let report = drawn(&["run", "morphus-fig8", "--parts", "a,b,d"], &files);
+    let points = report["points"].as_array().unwrap();
+    let of = |part: &str, varied: &str| -> Vec<u64> {
+        let own = points.iter().filter(|point| point["part"] == part);
+        let own = own.filter(|point| point["placement"] == "balanced");
+        own.map(|point| point[varied].as_u64().unwrap()).collect()
+    };
+    assert_eq!(points.len(), 3 * 2 * 2, "{report}");
+    assert_eq!(of("a", "documents"), [1_000, 2_000]);
+    assert_eq!(of("b", "rate_per_s"), [0, 100]);
+    assert_eq!(of("d", "members"), [1, 3]);
+    for point in points {
+        assert_figures(point, &["chunks"]);
+        assert_figures(&point["seconds"], &["median"]);
+        assert_figures(&point["phases"], &["plan", "execute", "recover", "verify", "commit"]);
+    }
+}
+
 #[test]
 fn an_option_of_another_benchmark_is_a_usage_error() {
     for arguments in [
@@ -119,6 +200,8 @@ fn an_option_of_another_benchmark_is_a_usage_error() {
         ["flows", "--size-bytes", "100"],
         ["copy", "--chunks", "100"],
         ["placement", "--hungarian-chunks", "5001"],
+        ["copy", "--pictures", "here"],
+        ["morphus-fig7", "--rate", "100"],
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_imago"));
         let output = command.args(["bench", "run"]).args(arguments).output().unwrap();

@@ -1,14 +1,15 @@
 //! What clients notice of a change of the shard key.
 
 use imago_workload::check::Verdict;
+use imago_workload::keys::Distribution;
 use serde::Serialize;
 
-use super::{Bed, KEYS, Size};
+use super::Size;
+use crate::bed::{Bed, KEYS};
 use crate::error::Result;
-use crate::process::Measured;
 use crate::statistics::Figure;
-use crate::subject::{Commands, Subject};
-use crate::traffic::{Seen, Traffic, Window};
+use crate::subject::Commands;
+use crate::traffic::{Load, Seen, Traffic, Window};
 
 /// Half of these are writes.
 const BUSY_PER_S: u32 = 1_000;
@@ -114,18 +115,12 @@ async fn beside(bed: &Bed, size: Size, commands: &Commands) -> Result<(Seen, Win
 }
 
 async fn start(bed: &Bed, documents: u64, mix: &str, rate_per_s: u32) -> Result<Traffic> {
-    Box::pin(bed.fill(documents)).await?;
-    let (uri, folder) = (bed.cluster.uri(), bed.cluster.folder());
-    Traffic::start(&uri, &bed.ns, bed.schema, documents, mix, rate_per_s, folder).await
+    let mix = mix.parse().expect("a mix");
+    let load = Load { mix, keys: Distribution::Uniform, rate_per_s };
+    Box::pin(bed.traffic(documents, load)).await
 }
 
 async fn change(bed: &Bed, key: &str, commands: &Commands, traffic: &Traffic) -> Result<Window> {
-    let from_ns = traffic.now_ns();
-    let subject = Subject::ReshardBy { key: key.to_owned() };
-    let command = commands(&subject, &bed.ends());
-    let changed = Box::pin(Measured::start("a change of the key under load", command)?.end(0));
-    let changed = changed.await?;
-    let said = String::from_utf8_lossy(&changed.output);
-    tracing::info!(%said, "one change under load");
-    Ok(Window { from_ns, to_ns: traffic.now_ns() })
+    let (window, _) = traffic.during(Box::pin(bed.reshard(key, commands))).await?;
+    Ok(window)
 }

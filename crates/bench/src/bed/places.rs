@@ -11,14 +11,14 @@ use crate::error::{Error, Result};
 use crate::ground::{COLL, DB};
 
 /// What each document is, by its `_id`, which are `0..len`: its shard and its size.
-pub(super) struct Places {
+pub(crate) struct Places {
     of: Vec<(usize, u64)>,
     shards: Vec<String>,
     reviews: Reviews,
 }
 
 impl Places {
-    pub(super) async fn look(bed: &Bed) -> Result<Self> {
+    pub(crate) async fn look(bed: &Bed) -> Result<Self> {
         let mut of = Vec::new();
         let size = doc! {"$bsonSize": "$$ROOT"};
         let pipeline = [doc! {"$project": {"bytes": size}}];
@@ -47,7 +47,7 @@ impl Places {
     }
 
     /// The bytes of documents that are on another shard afterwards.
-    pub(super) fn moved(&self, after: &Self) -> Result<u64> {
+    pub(crate) fn moved(&self, after: &Self) -> Result<u64> {
         if self.of.len() != after.of.len() {
             let (before, after) = (self.of.len(), after.of.len());
             return Err(Error::Wrong(format!("there were {before} documents, now {after}")));
@@ -57,7 +57,7 @@ impl Places {
     }
 
     /// The least that has to move for the plan's chunks to be spread evenly.
-    pub(super) fn optimum(&self, plan: &Plan) -> Result<u64> {
+    pub(crate) fn optimum(&self, plan: &Plan) -> Result<u64> {
         let wrong = |what: String| Error::Wrong(format!("the plan's chunks: {what}"));
         let mut mins = Vec::new();
         for chunk in &plan.chunks[1..] {

@@ -1,0 +1,47 @@
+//! The evaluation of Morphus (Ghosh et al., "Morphus: Supporting Online Reconfigurations in Sharded
+//! NoSQL Systems", §5) with Imago in Morphus' place: its tables and figures, drawn as the paper
+//! draws them.
+//!
+//! [`availability`] is Table 1 and Figs. 4 to 6, which are of the same runs; [`placing`] is Fig. 7;
+//! [`scaling`] is Fig. 8. Fig. 9 is [`crate::flows`], and the decisions of Fig. 7 alone are
+//! [`crate::placement`]. Data, keys, mix and rate are the paper's unless an option changes them;
+//! sizes are what one machine bears. The paper's own figures stand beside those that it prints.
+
+pub mod availability;
+pub mod placing;
+pub mod scaling;
+
+use imago_mongo::reshard::plan::Placing;
+
+use crate::bed::{Bed, Cut};
+use crate::error::Result;
+use crate::subject::Commands;
+
+/// What the paper calls Morphus with a placement.
+fn name(placing: Placing) -> &'static str {
+    match placing {
+        Placing::Random => "random (R)",
+        Placing::Greedy => "greedy (G)",
+        Placing::Balanced => "balanced (H)",
+    }
+}
+
+/// A change of the shard key that was planned and done.
+struct Change {
+    /// Both.
+    seconds: f64,
+    /// The seconds of each phase: `plan`, then those of the job.
+    phases: Vec<(String, f64)>,
+    /// New chunks.
+    chunks: usize,
+    /// How much more the fullest shard holds afterwards than its share.
+    imbalance: f64,
+}
+
+async fn change(bed: &Bed, cut: Cut, commands: &Commands) -> Result<Change> {
+    let (plan, plan_s) = Box::pin(bed.plan(cut, commands)).await?;
+    let changed = Box::pin(bed.change(&plan, commands)).await?;
+    let phases = std::iter::once(("plan".to_owned(), plan_s)).chain(changed.phases).collect();
+    let (chunks, imbalance) = (plan.chunks.len(), plan.imbalance.1);
+    Ok(Change { seconds: plan_s + changed.wall_s, phases, chunks, imbalance })
+}

@@ -1,0 +1,293 @@
+//! Table 1 and Figs. 4 to 6: which operations succeed while the shard key changes, and how long
+//! they take.
+//!
+//! Four loads, each on a collection of its own: reads only, and the paper's mix on uniform, latest
+//! and Zipf keys. Each is watched before the change, during it and afterwards; "no reconfiguration"
+//! is the uniform load before its change, as in the paper. An operation succeeds when it does what
+//! was asked: a read of a document whose insert failed does not, which is why the paper's latest
+//! load does worst. Nothing is tried again, and latencies begin when an operation was due.
+
+mod drawing;
+
+use std::path::{Path, PathBuf};
+
+use imago_workload::check::Verdict;
+use imago_workload::keys::{Distribution, PAPER_SHAPE};
+use imago_workload::mix::Mix;
+use imago_workload::review::Reviews;
+use serde::Serialize;
+
+use crate::Machine;
+use crate::bed::{Bed, KEYS, Shape};
+use crate::error::{Error, Result};
+use crate::ground::CACHE_MB;
+use crate::picture::save;
+use crate::statistics::percentile;
+use crate::subject::Commands;
+use crate::traffic::{Load, Sample, Seen, Window};
+
+/// For opening connections and filling caches, in s.
+const WARM_S: u64 = 3;
+
+/// How large it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Size {
+    /// Documents.
+    pub documents: u64,
+    /// The size of one as stored.
+    pub size_bytes: u32,
+    /// Shards.
+    pub shards: u32,
+    /// Members of each.
+    pub members: u32,
+    /// Operations per second.
+    pub rate_per_s: u32,
+    /// How long clients are watched before the change, and after it, in s.
+    pub around_s: u64,
+}
+
+/// The paper's loads, in the order of Table 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    ReadOnly,
+    Uniform,
+    Latest,
+    Zipf,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::ReadOnly, Self::Uniform, Self::Latest, Self::Zipf];
+
+    fn load(self, rate_per_s: u32) -> Load {
+        let shape = PAPER_SHAPE;
+        let (mix, keys) = match self {
+            Self::ReadOnly => {
+                let mix = Mix { read: 100.0, update: 0.0, insert: 0.0, delete: 0.0 };
+                (mix, Distribution::Uniform)
+            }
+            Self::Uniform => (Mix::default(), Distribution::Uniform),
+            Self::Latest => (Mix::default(), Distribution::Latest { shape }),
+            Self::Zipf => (Mix::default(), Distribution::Zipf { shape }),
+        };
+        Load { mix, keys, rate_per_s }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "read-only",
+            Self::Uniform => "uniform",
+            Self::Latest => "latest",
+            Self::Zipf => "zipf",
+        }
+    }
+
+    /// The percentages of Table 1: of reads, and of writes where there are any.
+    fn paper_percent(self) -> (f64, Option<f64>) {
+        match self {
+            Self::ReadOnly => (99.9, None),
+            Self::Uniform => (99.9, Some(98.5)),
+            Self::Latest => (97.2, Some(96.8)),
+            Self::Zipf => (99.9, Some(98.3)),
+        }
+    }
+}
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// `morphus-table1`.
+    pub benchmark: &'static str,
+    /// How large it was.
+    #[serde(flatten)]
+    pub size: Size,
+    /// Where it ran.
+    #[serde(flatten)]
+    pub machine: Machine,
+    /// The servers' cache, each.
+    pub cache_mb: u32,
+    /// Acknowledged writes that are not there, by all loads.
+    pub lost: u64,
+    /// Deleted documents that are there again.
+    pub resurrected: u64,
+    /// Documents that are there twice.
+    pub duplicated: u64,
+    /// Documents that are older than what was acknowledged.
+    pub stale: u64,
+    /// Writes that were acknowledged.
+    pub acknowledged: u64,
+    /// Whether every share of Table 1 is at least the paper's.
+    pub is_as_available: bool,
+    /// Table 1, with the latencies of Figs. 4 to 6.
+    pub loads: Vec<Row>,
+    /// The files with Figs. 4, 5 and 6.
+    pub pictures: Vec<PathBuf>,
+}
+
+/// One load.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// `none` for no reconfiguration, or the load during whose change the figures were measured.
+    pub load: &'static str,
+    /// How long the change took, planning included; nothing without a change.
+    pub change_s: Option<f64>,
+    /// How long its last phase took, which contains the block of writes.
+    pub commit_s: Option<f64>,
+    /// Reads.
+    pub reads: Side,
+    /// Writes; nothing for the load that only reads.
+    pub writes: Option<Side>,
+}
+
+/// The reads or the writes of a load while the key changed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Side {
+    /// How many were due.
+    pub operations: u64,
+    /// The share that succeeded, in percent.
+    pub percent: f64,
+    /// What it is in the paper's Table 1.
+    pub paper_percent: Option<f64>,
+    /// The median latency of those that succeeded, in ms.
+    pub p50_ms: f64,
+    /// The 96th percentile, which the paper compares, in ms.
+    pub p96_ms: f64,
+    /// The 99th percentile, in ms.
+    pub p99_ms: f64,
+}
+
+/// A load, what its clients saw, and when.
+struct Watched {
+    kind: Kind,
+    seen: Seen,
+    before: Window,
+    during: Window,
+    after: Window,
+    commit_s: f64,
+}
+
+/// Measures, and draws into a folder if one is given.
+///
+/// # Errors
+/// When the cluster cannot be started, the change fails, or the pictures cannot be written.
+pub async fn run(size: Size, folder: Option<&Path>, commands: &Commands) -> Result<Report> {
+    if size.documents < 1_000 || size.shards < 2 || size.around_s == 0 || size.rate_per_s == 0 {
+        let needs = "at least 1,000 documents, 2 shards, 1 operation/s, and 1 s around the change";
+        return Err(Error::Size(format!("Table 1 needs {needs}")));
+    }
+    let reviews = Reviews { size_bytes: size.size_bytes, ..Reviews::default() };
+    let shape = Shape { shards: size.shards, members: size.members, cache_mb: CACHE_MB };
+    let bed = Box::pin(Bed::start(shape, reviews)).await?;
+    let mut all = Vec::new();
+    for kind in Kind::ALL {
+        all.push(Box::pin(watch(&bed, kind, size, commands)).await?);
+    }
+    let pictures = save(&drawing::pictures(&all), folder)?;
+    let mut loads = vec![idle(&all)?];
+    for watched in &all {
+        loads.push(watched.row()?);
+    }
+    let sides = loads.iter().flat_map(|row| [Some(row.reads), row.writes]).flatten();
+    let is_as_available =
+        sides.into_iter().all(|side| side.paper_percent.is_none_or(|paper| side.percent >= paper));
+    let sum = |of: fn(&Verdict) -> u64| all.iter().map(|one| of(&one.seen.verdict)).sum();
+    Ok(Report {
+        benchmark: "morphus-table1",
+        size,
+        machine: Machine::here(),
+        cache_mb: CACHE_MB,
+        lost: sum(|verdict| verdict.counts.lost),
+        resurrected: sum(|verdict| verdict.counts.resurrected),
+        duplicated: sum(|verdict| verdict.counts.duplicated),
+        stale: sum(|verdict| verdict.counts.stale),
+        acknowledged: sum(|verdict| verdict.writes_acknowledged),
+        is_as_available,
+        loads,
+        pictures,
+    })
+}
+
+async fn watch(bed: &Bed, kind: Kind, size: Size, commands: &Commands) -> Result<Watched> {
+    let load = kind.load(size.rate_per_s);
+    let traffic = Box::pin(bed.traffic(size.documents, load)).await?;
+    traffic.pass(WARM_S).await;
+    let before = traffic.pass(size.around_s).await;
+    let change = Box::pin(bed.reshard(KEYS[1], commands));
+    let (during, changed) = traffic.during(change).await?;
+    let after = traffic.pass(size.around_s).await;
+    let seen = Box::pin(traffic.end()).await?;
+    let last = changed.phases.last().filter(|(name, _)| name == "commit");
+    let commit_s = last.map(|(_, seconds)| *seconds);
+    let commit_s = commit_s.ok_or_else(|| Error::Wrong("the change never committed".into()))?;
+    Ok(Watched { kind, seen, before, during, after, commit_s })
+}
+
+/// The uniform load before its change.
+fn idle(all: &[Watched]) -> Result<Row> {
+    let uniform = all.iter().find(|watched| watched.kind == Kind::Uniform);
+    let uniform = uniform.expect("it is one of the loads");
+    let side = |reads| Side::of(&uniform.seen.samples(reads, uniform.before), None);
+    let (reads, writes) = (side(true)?, Some(side(false)?));
+    Ok(Row { load: "none", change_s: None, commit_s: None, reads, writes })
+}
+
+impl Watched {
+    fn change_s(&self) -> f64 {
+        self.during.seconds()
+    }
+
+    fn row(&self) -> Result<Row> {
+        let (paper_reads, paper_writes) = self.kind.paper_percent();
+        let side = |reads, paper| Side::of(&self.seen.samples(reads, self.during), Some(paper));
+        Ok(Row {
+            load: self.kind.name(),
+            change_s: Some(self.change_s()),
+            commit_s: Some(self.commit_s),
+            reads: side(true, paper_reads)?,
+            writes: paper_writes.map(|paper| side(false, paper)).transpose()?,
+        })
+    }
+}
+
+impl Side {
+    fn of(samples: &[Sample], paper_percent: Option<f64>) -> Result<Self> {
+        let latencies: Vec<f64> = succeeded(samples).collect();
+        let at = |percent| percentile(latencies.iter().copied(), percent);
+        let (Some(p50_ms), Some(p96_ms), Some(p99_ms)) = (at(50), at(96), at(99)) else {
+            let due = samples.len();
+            return Err(Error::Wrong(format!("of {due} operations none succeeded: no latencies")));
+        };
+        Ok(Self {
+            operations: samples.len() as u64,
+            percent: 100.0 * latencies.len() as f64 / samples.len() as f64,
+            paper_percent,
+            p50_ms,
+            p96_ms,
+            p99_ms,
+        })
+    }
+}
+
+/// The latencies of those that succeeded.
+fn succeeded(samples: &[Sample]) -> impl Iterator<Item = f64> {
+    samples.iter().filter(|sample| sample.is_acknowledged).map(|sample| sample.latency_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_lowers_the_share_and_is_in_no_latency() {
+        let sample =
+            |latency_ms, is_acknowledged| Sample { due_s: 0.0, latency_ms, is_acknowledged };
+        let samples =
+            [sample(1.0, true), sample(900.0, false), sample(3.0, true), sample(2.0, true)];
+        let side = Side::of(&samples, Some(99.9)).unwrap();
+        assert_eq!((side.operations, side.percent.to_bits()), (4, 75.0_f64.to_bits()));
+        assert_eq!(
+            (side.p50_ms.to_bits(), side.p99_ms.to_bits()),
+            (2.0_f64.to_bits(), 3.0_f64.to_bits())
+        );
+        assert!(Side::of(&samples[1..2], None).is_err());
+    }
+}

@@ -1,0 +1,84 @@
+//! Figs. 4 to 6 as the paper draws them: each operation as a dot at the time when it was due, one
+//! that failed below zero; and the distributions of the latencies of those that succeeded.
+
+use super::{Kind, Watched, succeeded};
+use crate::picture::{Axis, Chart, Form, Picture, Point, Series, distribution};
+use crate::traffic::{Sample, Window};
+
+const LATENCY: &str = "latency (ms); failed: negative";
+const SHARE: &str = "operations (%)";
+
+/// The loads in the order of Fig. 4; Fig. 6 leaves out the one without writes.
+const IN_TIME: [(Kind, &str); 4] = [
+    (Kind::ReadOnly, "Read only"),
+    (Kind::Uniform, "Uniform"),
+    (Kind::Zipf, "Zipf"),
+    (Kind::Latest, "Latest"),
+];
+
+pub(super) fn pictures(all: &[Watched]) -> [Picture; 3] {
+    let reads = numbered(&IN_TIME, all, true);
+    let mut writes = numbered(&IN_TIME[1..], all, false);
+    writes.push(distributions("(d) Write latencies", &IN_TIME[1..], all, false));
+    let read_latencies = distributions("Read latencies", &IN_TIME, all, true);
+    [
+        Picture { name: "morphus-fig4", columns: 2, charts: reads },
+        Picture { name: "morphus-fig5", columns: 1, charts: vec![read_latencies] },
+        Picture { name: "morphus-fig6", columns: 2, charts: writes },
+    ]
+}
+
+fn numbered(kinds: &[(Kind, &str)], all: &[Watched], reads: bool) -> Vec<Chart> {
+    let side = if reads { "reads" } else { "writes" };
+    let chart = |(letter, (kind, name)): (char, &(Kind, &str))| {
+        let title = format!("({letter}) {name}: {side}");
+        of(all, *kind).timeline(title, reads)
+    };
+    ('a'..).zip(kinds).map(chart).collect()
+}
+
+fn of(all: &[Watched], kind: Kind) -> &Watched {
+    all.iter().find(|watched| watched.kind == kind).expect("every load is watched")
+}
+
+impl Watched {
+    fn timeline(&self, title: String, reads: bool) -> Chart {
+        let Self { before, during, after, .. } = *self;
+        let whole = Window { from_ns: before.from_ns, to_ns: after.to_ns };
+        let began_s = whole.from_ns as f64 / 1e9;
+        let samples = self.seen.samples(reads, whole);
+        let dots = |is_acknowledged: bool, name: &str| {
+            let shown = samples.iter().filter(|one| one.is_acknowledged == is_acknowledged);
+            let points = shown.map(|one| dot(one, began_s)).collect();
+            Series { name: name.to_owned(), form: Form::Dots, points }
+        };
+        let ended_s = during.to_ns as f64 / 1e9 - began_s;
+        let marks = vec![
+            (during.from_ns as f64 / 1e9 - began_s, "change"),
+            (ended_s - self.commit_s, "commit"),
+            (ended_s, "end"),
+        ];
+        let series = vec![dots(true, "succeeded"), dots(false, "failed")];
+        Chart { title, x: Axis::Linear("time (s)"), y: LATENCY, series, marks }
+    }
+}
+
+fn dot(sample: &Sample, began_s: f64) -> Point {
+    let sign = if sample.is_acknowledged { 1.0 } else { -1.0 };
+    Point::new(sample.due_s - began_s, sign * sample.latency_ms)
+}
+
+fn distributions(title: &str, kinds: &[(Kind, &str)], all: &[Watched], reads: bool) -> Chart {
+    let line = |name: &str, watched: &Watched, within| {
+        let points = distribution(succeeded(&watched.seen.samples(reads, within)));
+        Series { name: name.to_owned(), form: Form::Line, points }
+    };
+    let uniform = of(all, Kind::Uniform);
+    let mut series = vec![line("No reconfiguration", uniform, uniform.before)];
+    series.extend(kinds.iter().map(|(kind, name)| {
+        let watched = of(all, *kind);
+        line(name, watched, watched.during)
+    }));
+    let x = Axis::Log("latency (ms), logarithmic");
+    Chart { title: title.to_owned(), x, y: SHARE, series, marks: Vec::new() }
+}

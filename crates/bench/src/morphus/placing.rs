@@ -1,0 +1,167 @@
+//! Fig. 7: how long a change of the shard key takes, and what it moves, with chunks placed at
+//! random (Morphus-R), greedily (Morphus-G) and in balance (Morphus-H).
+//!
+//! Two data sets: new keys that have nothing to do with the old ones, and new keys that are the old
+//! ones in reverse order. What moved is told by asking every shard before and afterwards. The rounds
+//! go through all placements, so that a machine that becomes slower does so for each of them.
+
+use std::path::{Path, PathBuf};
+
+use imago_mongo::reshard::plan::Placing;
+use imago_workload::review::Reviews;
+use serde::Serialize;
+
+use super::{Change, change, name};
+use crate::Machine;
+use crate::bed::places::Places;
+use crate::bed::{Bed, Cut, Shape};
+use crate::error::{Error, Result};
+use crate::ground::CACHE_MB;
+use crate::picture::{Axis, Chart, Form, Picture, Point, Series, save};
+use crate::statistics::Figure;
+use crate::subject::Commands;
+
+/// The paper's data sets, and the share of documents whose new key is the old one in reverse.
+const DATA: [(&str, f64); 2] = [("uncorrelated", 0.0), ("correlated", 1.0)];
+const PLACINGS: [Placing; 3] = [Placing::Random, Placing::Greedy, Placing::Balanced];
+
+/// How large it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Size {
+    /// Documents.
+    pub documents: u64,
+    /// The size of one as stored.
+    pub size_bytes: u32,
+    /// Shards.
+    pub shards: u32,
+    /// Members of each.
+    pub members: u32,
+    /// How large new chunks are, in MiB.
+    pub chunk_mb: u32,
+    /// How often everything is measured; figures are medians.
+    pub runs: u32,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// `morphus-fig7`.
+    pub benchmark: &'static str,
+    /// How large it was.
+    #[serde(flatten)]
+    pub size: Size,
+    /// Where it ran.
+    #[serde(flatten)]
+    pub machine: Machine,
+    /// The servers' cache, each.
+    pub cache_mb: u32,
+    /// Each data set with each placement.
+    pub bars: Vec<Bar>,
+    /// The file with Fig. 7.
+    pub pictures: Vec<PathBuf>,
+}
+
+/// A data set with a placement.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Bar {
+    /// `uncorrelated` or `correlated`.
+    pub keys: &'static str,
+    /// By what new chunks were placed.
+    pub placement: Placing,
+    /// From the plan's beginning to the change's end.
+    pub seconds: Figure,
+    /// The time, of that of the balanced placement of the same data.
+    pub ratio_to_balanced: f64,
+    /// Bytes of documents that were moved to another shard.
+    pub moved_bytes: Figure,
+    /// How much more the fullest shard holds afterwards than its share, as planned; 1 is even.
+    pub imbalance: f64,
+}
+
+/// One change, and what it moved.
+struct Moved {
+    change: Change,
+    bytes: u64,
+}
+
+/// Measures, and draws into a folder if one is given.
+///
+/// # Errors
+/// When the cluster cannot be started, a change fails, or the picture cannot be written.
+pub async fn run(size: Size, folder: Option<&Path>, commands: &Commands) -> Result<Report> {
+    if size.documents < 1_000 || size.shards < 2 || size.runs == 0 {
+        return Err(Error::Size(
+            "Fig. 7 needs at least 1,000 documents, 2 shards and 1 run".into(),
+        ));
+    }
+    let reviews = Reviews { size_bytes: size.size_bytes, ..Reviews::default() };
+    let shape = Shape { shards: size.shards, members: size.members, cache_mb: CACHE_MB };
+    let mut bed = Box::pin(Bed::start(shape, reviews)).await?;
+    let mut bars = Vec::new();
+    for (keys, correlation) in DATA {
+        bed.schema.reviews.correlation = correlation;
+        let mut runs: [Vec<Moved>; PLACINGS.len()] = Default::default();
+        for _ in 0..size.runs {
+            for (placing, runs) in PLACINGS.into_iter().zip(&mut runs) {
+                runs.push(Box::pin(one(&bed, size, placing, commands)).await?);
+            }
+        }
+        bars.extend(of(keys, &runs));
+    }
+    let pictures = save(&[picture(&bars)], folder)?;
+    let (machine, cache_mb) = (Machine::here(), CACHE_MB);
+    Ok(Report { benchmark: "morphus-fig7", size, machine, cache_mb, bars, pictures })
+}
+
+async fn one(bed: &Bed, size: Size, placing: Placing, commands: &Commands) -> Result<Moved> {
+    Box::pin(bed.fill(size.documents)).await?;
+    let before = Box::pin(Places::look(bed)).await?;
+    let cut = Cut { placing, chunk_mb: Some(size.chunk_mb) };
+    let change = Box::pin(change(bed, cut, commands)).await?;
+    let after = Box::pin(Places::look(bed)).await?;
+    let bytes = before.moved(&after)?;
+    tracing::info!(?placing, seconds = change.seconds, bytes, "one placement");
+    Ok(Moved { change, bytes })
+}
+
+/// The bars of one data set.
+fn of(keys: &'static str, runs: &[Vec<Moved>; PLACINGS.len()]) -> Vec<Bar> {
+    let seconds = runs.each_ref().map(|runs| Figure::of(runs.iter().map(|run| run.change.seconds)));
+    let balanced = PLACINGS.iter().position(|placing| *placing == Placing::Balanced);
+    let balanced = seconds[balanced.expect("it is one of them")];
+    let bar = |((placement, seconds), runs): ((Placing, Figure), &Vec<Moved>)| Bar {
+        keys,
+        placement,
+        seconds,
+        ratio_to_balanced: seconds.median / balanced.median,
+        moved_bytes: Figure::of(runs.iter().map(|run| run.bytes as f64)),
+        imbalance: Figure::of(runs.iter().map(|run| run.change.imbalance)).median,
+    };
+    PLACINGS.into_iter().zip(seconds).zip(runs).map(bar).collect()
+}
+
+/// The paper's chart of seconds, and beside it what moved.
+fn picture(bars: &[Bar]) -> Picture {
+    let chart = |title: &str, y, value: fn(&Bar) -> Figure| {
+        let series = PLACINGS.into_iter().enumerate().map(|(index, placing)| {
+            let own = bars.iter().filter(|bar| bar.placement == placing);
+            let point = |bar: &Bar| {
+                let group = DATA.iter().position(|(keys, _)| *keys == bar.keys).unwrap_or(0);
+                let Figure { median, min, max } = value(bar);
+                let x = group as f64 + (index as f64 - 1.0) * 0.25;
+                Point { x, y: median, y_min: min, y_max: max }
+            };
+            let points = own.map(point).collect();
+            Series { name: name(placing).to_owned(), form: Form::Bars(0.22), points }
+        });
+        let x = Axis::Words(DATA.iter().map(|(keys, _)| *keys).collect());
+        Chart { title: title.to_owned(), x, y, series: series.collect(), marks: Vec::new() }
+    };
+    let megabytes = |bar: &Bar| {
+        let Figure { median, min, max } = bar.moved_bytes;
+        Figure { median: median / 1e6, min: min / 1e6, max: max / 1e6 }
+    };
+    let seconds = chart("Time of the change", "seconds", |bar| bar.seconds);
+    let moved = chart("Documents moved to another shard", "MB", megabytes);
+    Picture { name: "morphus-fig7", columns: 2, charts: vec![seconds, moved] }
+}

@@ -1,0 +1,261 @@
+//! Fig. 8: how the time of a change of the shard key grows with (a) the data, (b) the rate of
+//! operations beside it, (c) the number of replica sets, (d) the members of each.
+//!
+//! Each part varies one of the four and leaves the others as they are at the base, so that a setup
+//! may belong to several parts; it is measured once. Each is measured with greedy and with balanced
+//! placement, as in the paper. Setups are gone through by cluster, so that each cluster starts once.
+
+mod drawing;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use imago_mongo::reshard::plan::Placing;
+use imago_workload::keys::Distribution;
+use imago_workload::mix::Mix;
+use imago_workload::review::Reviews;
+use serde::Serialize;
+
+use super::{Change, change};
+use crate::Machine;
+use crate::bed::{Bed, Cut, Shape};
+use crate::error::{Error, Result};
+use crate::picture::save;
+use crate::statistics::{Figure, medians};
+use crate::subject::Commands;
+use crate::traffic::Load;
+
+/// The least that mongod takes: sixteen of them run at once.
+const CACHE_MB: u32 = 256;
+const PLACINGS: [Placing; 2] = [Placing::Greedy, Placing::Balanced];
+/// For opening connections, in s.
+const WARM_S: u64 = 2;
+
+/// What is varied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// Fig. 8a: documents.
+    A,
+    /// Fig. 8b: operations per second.
+    B,
+    /// Fig. 8c: replica sets.
+    C,
+    /// Fig. 8d: members of each.
+    D,
+}
+
+/// One cluster with its data and its load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Setup {
+    /// Members of each shard.
+    pub members: u32,
+    /// Shards.
+    pub shards: u32,
+    /// Documents.
+    pub documents: u64,
+    /// Operations per second beside the change.
+    pub rate_per_s: u32,
+}
+
+/// How large it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// What is left as it is.
+    pub base: Setup,
+    /// The parts that are measured, with the values that each goes through.
+    pub parts: Vec<(Part, Vec<u32>)>,
+    /// The size of a document as stored.
+    pub size_bytes: u32,
+    /// How large new chunks are, in MiB.
+    pub chunk_mb: u32,
+    /// How often everything is measured; figures are medians.
+    pub runs: u32,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// `morphus-fig8`.
+    pub benchmark: &'static str,
+    /// The size of a document as stored.
+    pub size_bytes: u32,
+    /// How large new chunks are, in MiB.
+    pub chunk_mb: u32,
+    /// How often everything was measured; figures are medians.
+    pub runs: u32,
+    /// Where it ran.
+    #[serde(flatten)]
+    pub machine: Machine,
+    /// The servers' cache, each.
+    pub cache_mb: u32,
+    /// Each value of each part with each placement.
+    pub points: Vec<Measured>,
+    /// The files with Figs. 8a to 8d.
+    pub pictures: Vec<PathBuf>,
+}
+
+/// One point of a chart.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    /// The chart.
+    pub part: Part,
+    /// What it was measured with.
+    #[serde(flatten)]
+    pub setup: Setup,
+    /// By what new chunks were placed.
+    pub placement: Placing,
+    /// New chunks.
+    pub chunks: usize,
+    /// From the plan's beginning to the change's end.
+    pub seconds: Figure,
+    /// The median seconds of each phase; `plan` first, then those of the job.
+    pub phases: BTreeMap<String, f64>,
+}
+
+impl Part {
+    /// The base with what is varied set to a value.
+    fn at(self, base: Setup, value: u32) -> Setup {
+        match self {
+            Self::A => Setup { documents: u64::from(value), ..base },
+            Self::B => Setup { rate_per_s: value, ..base },
+            Self::C => Setup { shards: value, ..base },
+            Self::D => Setup { members: value, ..base },
+        }
+    }
+}
+
+impl Size {
+    /// Every setup once, ordered by cluster.
+    fn setups(&self) -> BTreeSet<Setup> {
+        let values = |(part, values): &(Part, Vec<u32>)| -> Vec<Setup> {
+            values.iter().map(|value| part.at(self.base, *value)).collect()
+        };
+        self.parts.iter().flat_map(values).collect()
+    }
+
+    fn check(&self) -> Result<()> {
+        let setups = self.setups();
+        let is_too_small =
+            |setup: &Setup| setup.documents < 1_000 || setup.shards < 2 || setup.members == 0;
+        if self.runs == 0 || setups.is_empty() || setups.iter().any(is_too_small) {
+            let needs = "at least one part, 1,000 documents, 2 shards, 1 member and 1 run";
+            return Err(Error::Size(format!("Fig. 8 needs {needs}")));
+        }
+        Ok(())
+    }
+}
+
+/// Measures, and draws into a folder if one is given.
+///
+/// # Errors
+/// When a cluster cannot be started, a change fails or loses a document, or the pictures cannot be
+/// written.
+pub async fn run(size: &Size, folder: Option<&Path>, commands: &Commands) -> Result<Report> {
+    size.check()?;
+    let mut measured = BTreeMap::new();
+    let mut bed: Option<(Shape, Bed)> = None;
+    for setup in size.setups() {
+        let shape = Shape { shards: setup.shards, members: setup.members, cache_mb: CACHE_MB };
+        let known = bed.take().filter(|(known, _)| *known == shape);
+        let (_, bed) = match known {
+            Some(known) => bed.insert(known),
+            None => {
+                let reviews = Reviews { size_bytes: size.size_bytes, ..Reviews::default() };
+                bed.insert((shape, Box::pin(Bed::start(shape, reviews)).await?))
+            }
+        };
+        measured.insert(setup, Box::pin(both(bed, setup, size, commands)).await?);
+    }
+    let points = points(size, &measured);
+    let pictures = save(&drawing::pictures(&points), folder)?;
+    Ok(Report {
+        benchmark: "morphus-fig8",
+        size_bytes: size.size_bytes,
+        chunk_mb: size.chunk_mb,
+        runs: size.runs,
+        machine: Machine::here(),
+        cache_mb: CACHE_MB,
+        points,
+        pictures,
+    })
+}
+
+/// The changes of one setup, by placement.
+type Changes = [Vec<Change>; PLACINGS.len()];
+
+async fn both(bed: &Bed, setup: Setup, size: &Size, commands: &Commands) -> Result<Changes> {
+    let mut changes = Changes::default();
+    for _ in 0..size.runs {
+        for (placing, changes) in PLACINGS.into_iter().zip(&mut changes) {
+            let cut = Cut { placing, chunk_mb: Some(size.chunk_mb) };
+            let one = Box::pin(one(bed, setup, cut, commands)).await?;
+            tracing::info!(?setup, ?placing, seconds = one.seconds, "one change of the key");
+            changes.push(one);
+        }
+    }
+    Ok(changes)
+}
+
+async fn one(bed: &Bed, setup: Setup, cut: Cut, commands: &Commands) -> Result<Change> {
+    let Setup { documents, rate_per_s, .. } = setup;
+    if rate_per_s == 0 {
+        Box::pin(bed.fill(documents)).await?;
+        return Box::pin(change(bed, cut, commands)).await;
+    }
+    let load = Load { mix: Mix::default(), keys: Distribution::Uniform, rate_per_s };
+    let traffic = Box::pin(bed.traffic(documents, load)).await?;
+    traffic.pass(WARM_S).await;
+    let changed = Box::pin(change(bed, cut, commands)).await?;
+    let verdict = Box::pin(traffic.end()).await?.verdict;
+    if verdict.counts.anomalies() > 0 {
+        return Err(Error::Wrong(format!("the change harmed documents: {:?}", verdict.counts)));
+    }
+    Ok(changed)
+}
+
+fn points(size: &Size, measured: &BTreeMap<Setup, Changes>) -> Vec<Measured> {
+    let mut points = Vec::new();
+    for (part, values) in &size.parts {
+        for value in values {
+            let setup = part.at(size.base, *value);
+            for (placement, changes) in PLACINGS.into_iter().zip(&measured[&setup]) {
+                points.push(point(*part, setup, placement, changes));
+            }
+        }
+    }
+    points
+}
+
+fn point(part: Part, setup: Setup, placement: Placing, changes: &[Change]) -> Measured {
+    Measured {
+        part,
+        setup,
+        placement,
+        chunks: changes.last().map_or(0, |change| change.chunks),
+        seconds: Figure::of(changes.iter().map(|change| change.seconds)),
+        phases: medians(changes.iter().flat_map(|change| &change.phases)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setup_of_several_parts_is_measured_once_and_each_cluster_starts_once() {
+        let base = Setup { members: 1, shards: 3, documents: 2_000, rate_per_s: 0 };
+        let parts = vec![
+            (Part::A, vec![1_000, 2_000]),
+            (Part::B, vec![0, 100]),
+            (Part::C, vec![2, 3, 4]),
+            (Part::D, vec![1, 3]),
+        ];
+        let size = Size { base, parts, size_bytes: 1_000, chunk_mb: 1, runs: 1 };
+        let setups: Vec<Setup> = size.setups().into_iter().collect();
+        assert_eq!(setups.len(), 6, "the base belongs to all four parts: {setups:?}");
+        let shapes: Vec<_> = setups.iter().map(|setup| (setup.members, setup.shards)).collect();
+        let starts = 1 + shapes.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        assert_eq!(starts, 4, "{shapes:?}");
+    }
+}

@@ -1,0 +1,149 @@
+//! Pictures of figures: what is drawn, as plain data, and the files that it becomes.
+//!
+//! A picture is a file with one or more charts in a grid, as the papers print them: (a), (b), … .
+//! Charts are computed without drawing, so that a benchmark decides what is shown, and [`draw`]
+//! only how.
+
+mod draw;
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result, process};
+
+/// One file.
+pub(crate) struct Picture {
+    /// The file's name, without its ending.
+    pub name: &'static str,
+    /// Charts side by side.
+    pub columns: usize,
+    pub charts: Vec<Chart>,
+}
+
+/// One chart.
+pub(crate) struct Chart {
+    pub title: String,
+    pub x: Axis,
+    /// What the vertical axis shows; it is linear and contains 0.
+    pub y: &'static str,
+    pub series: Vec<Series>,
+    /// Vertical lines with a word each.
+    pub marks: Vec<(f64, &'static str)>,
+}
+
+/// The horizontal axis.
+pub(crate) enum Axis {
+    /// With equal distances, of what is named.
+    Linear(&'static str),
+    /// With equal ratios, of what is named; only values above 0 are shown.
+    Log(&'static str),
+    /// With these words at 0, 1, 2, ….
+    Words(Vec<&'static str>),
+}
+
+/// Points of one colour.
+pub(crate) struct Series {
+    pub name: String,
+    pub form: Form,
+    pub points: Vec<Point>,
+}
+
+/// What points look like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Form {
+    /// Each for itself.
+    Dots,
+    /// Connected.
+    Line,
+    /// Connected, each with its extremes.
+    LineWithExtremes,
+    /// A bar from 0 to each, of this width, with its extremes.
+    Bars(f64),
+}
+
+/// A value, and how far single runs lie from it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Point {
+    pub x: f64,
+    pub y: f64,
+    pub y_min: f64,
+    pub y_max: f64,
+}
+
+impl Point {
+    /// A value that was measured once.
+    pub(crate) fn new(x: f64, y: f64) -> Self {
+        Self { x, y, y_min: y, y_max: y }
+    }
+}
+
+/// Writes the pictures into a folder, which is made if there is none, and names the files.
+pub(crate) fn save(pictures: &[Picture], folder: Option<&Path>) -> Result<Vec<PathBuf>> {
+    let Some(folder) = folder else { return Ok(Vec::new()) };
+    std::fs::create_dir_all(folder)
+        .map_err(process(format!("make the folder {}", folder.display())))?;
+    let mut files = Vec::new();
+    for picture in pictures {
+        let file = folder.join(picture.name).with_extension("svg");
+        let svg = draw::svg(picture)
+            .map_err(|cause| Error::Picture { name: picture.name, cause: cause.to_string() })?;
+        std::fs::write(&file, svg).map_err(process(format!("write {}", file.display())))?;
+        files.push(file);
+    }
+    Ok(files)
+}
+
+/// The values as a cumulative distribution: how many percent of them are at most so much.
+pub(crate) fn distribution(values: impl IntoIterator<Item = f64>) -> Vec<Point> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let all = values.len() as f64;
+    let ranked = values.into_iter().enumerate();
+    ranked.map(|(rank, value)| Point::new(value, 100.0 * (rank + 1) as f64 / all)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(x: Axis, form: Form) -> Chart {
+        let points = vec![Point::new(1.0, -2.0), Point::new(10.0, 3.0)];
+        let series = ["greedy", "balanced"].map(|name| {
+            let points = points.clone();
+            Series { name: name.into(), form, points }
+        });
+        let series = series.into();
+        Chart { title: "(a) Uniform".into(), x, y: "ms", series, marks: vec![(5.0, "commit")] }
+    }
+
+    #[test]
+    fn a_picture_is_one_file_with_the_words_of_all_its_charts() {
+        let folder = tempfile::tempdir().unwrap();
+        let charts = vec![
+            chart(Axis::Linear("s"), Form::Dots),
+            chart(Axis::Log("size"), Form::LineWithExtremes),
+            chart(Axis::Words(vec!["left", "right"]), Form::Bars(0.2)),
+        ];
+        let picture = Picture { name: "fig", columns: 2, charts };
+        let files = save(&[picture], Some(&folder.path().join("new"))).unwrap();
+        assert_eq!(files, [folder.path().join("new/fig.svg")]);
+        let svg = std::fs::read_to_string(&files[0]).unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
+        for word in ["(a) Uniform", "commit", "size", "right", "balanced"] {
+            assert!(svg.contains(word), "{word}: {svg}");
+        }
+    }
+
+    #[test]
+    fn a_chart_without_points_is_drawn_empty() {
+        let empty = Chart { series: Vec::new(), ..chart(Axis::Log("s"), Form::Line) };
+        let svg = draw::svg(&Picture { name: "fig", columns: 1, charts: vec![empty] }).unwrap();
+        assert!(svg.contains("(a) Uniform"));
+    }
+
+    #[test]
+    fn a_distribution_rises_to_all_of_it() {
+        let points = distribution([3.0, 1.0, 2.0, 2.0]);
+        let points: Vec<_> = points.iter().map(|point| (point.x, point.y)).collect();
+        assert_eq!(points, [(1.0, 25.0), (2.0, 50.0), (2.0, 75.0), (3.0, 100.0)]);
+    }
+}

@@ -1,0 +1,324 @@
+//! What may be typed behind `imago bench run`: each benchmark takes the options that concern it.
+
+use std::path::PathBuf;
+
+use imago_bench::morphus::{availability, placing, scaling};
+use imago_bench::{Size, flows, reshard};
+
+const QUICK: &str = "Figures of a debug build, or with --quick, say only that the benchmark works. \
+                     A busy machine disturbs floors and figures alike, but not equally: look at \
+                     `spread`.";
+
+/// A benchmark with its options.
+#[derive(Debug, clap::Subcommand)]
+pub enum Benchmark {
+    /// A copy until it has caught up.
+    #[command(after_help = QUICK)]
+    Copy(Documents),
+    /// Catching up with changes, and the lag while following.
+    #[command(after_help = QUICK)]
+    Replay(Documents),
+    /// A full verification.
+    #[command(after_help = QUICK)]
+    Verify(Documents),
+    /// A change of the shard key, beside the server's own; and what clients notice of it.
+    #[command(after_help = QUICK)]
+    Reshard(Resharding),
+    /// Deciding where new chunks go; starts no cluster.
+    #[command(after_help = QUICK)]
+    Placement(Chunks),
+    /// Strategies of sockets in simulated networks; starts no cluster.
+    #[command(after_help = QUICK)]
+    Flows(Networks),
+    /// Table 1 and Figs. 4 to 6 of Morphus: what succeeds while the shard key changes, and how fast.
+    #[command(name = "morphus-table1", visible_aliases = ["morphus-fig4", "morphus-fig5", "morphus-fig6"])]
+    #[command(after_help = QUICK)]
+    MorphusTable1(Availability),
+    /// Fig. 7 of Morphus: a change's time, and what it moves, by how chunks are placed.
+    #[command(name = "morphus-fig7", after_help = QUICK)]
+    MorphusFig7(Placings),
+    /// Figs. 8a to 8d of Morphus: a change's time against data, load, replica sets and members.
+    #[command(name = "morphus-fig8", after_help = QUICK)]
+    MorphusFig8(Scales),
+}
+
+/// How large a benchmark of copies is.
+#[derive(Debug, clap::Args)]
+pub struct Documents {
+    /// Documents; a replay takes three tenths of them, and makes as many changes.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(10..))]
+    pub documents: u64,
+    /// The size of a document as stored.
+    #[arg(long, value_name = "BYTES", default_value_t = 1_000)]
+    pub size_bytes: u32,
+    /// How often everything is measured; figures are medians.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub runs: u32,
+    /// Only show that the benchmark works: 20,000 documents, one run.
+    #[arg(long, conflicts_with_all = ["documents", "runs"])]
+    pub quick: bool,
+}
+
+impl Documents {
+    pub fn size(&self) -> Size {
+        let documents = if self.quick { 20_000 } else { self.documents };
+        let runs = if self.quick { 1 } else { self.runs };
+        Size { documents, size_bytes: self.size_bytes, runs }
+    }
+}
+
+/// How large a change of the shard key is.
+#[derive(Debug, clap::Args)]
+pub struct Resharding {
+    /// Documents; the clients' loads take a twentieth and a fifth of them.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
+    pub documents: u64,
+    /// The size of a document as stored.
+    #[arg(long, value_name = "BYTES", default_value_t = 1_000)]
+    pub size_bytes: u32,
+    /// Shards, of one member each.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=8))]
+    pub shards: u32,
+    /// The share of documents whose new key follows from the old one, in reverse order.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub correlation: f64,
+    /// How often both are measured; figures are medians.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub runs: u32,
+    /// Changes of the key, there and back, under a load of 500 writes/s.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub cutovers: u32,
+    /// Leave out the server's own as it is shipped, which takes five minutes at least.
+    #[arg(long)]
+    pub no_shipped: bool,
+    /// Only show that the benchmark works: 20,000 documents, one run, two cut-overs, not as shipped.
+    #[arg(long, conflicts_with_all = ["documents", "runs", "cutovers"])]
+    pub quick: bool,
+}
+
+impl Resharding {
+    pub fn size(&self) -> reshard::Size {
+        let asked = reshard::Size {
+            documents: self.documents,
+            size_bytes: self.size_bytes,
+            shards: self.shards,
+            correlation: self.correlation,
+            runs: self.runs,
+            cutovers: self.cutovers,
+            idle_s: 15,
+            as_shipped: !self.no_shipped,
+        };
+        if !self.quick {
+            return asked;
+        }
+        reshard::Size {
+            documents: 20_000,
+            runs: 1,
+            cutovers: 2,
+            idle_s: 3,
+            as_shipped: false,
+            ..asked
+        }
+    }
+}
+
+/// How much is placed.
+#[derive(Debug, clap::Args)]
+pub struct Chunks {
+    /// New chunks to be placed.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunks: u32,
+    /// Servers on which they lie and are placed.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub servers: u32,
+    /// Chunks with which the textbook's Hungarian algorithm is compared; its time grows as their
+    /// third power.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [500, 1_000, 2_000])]
+    pub hungarian_chunks: Vec<u32>,
+    /// How often everything is measured; figures are medians.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub runs: u32,
+    /// Only show that the benchmark works: 2,000 chunks, 20 servers, a comparison with 200, one run.
+    #[arg(long, conflicts_with_all = ["chunks", "servers", "hungarian_chunks", "runs"])]
+    pub quick: bool,
+}
+
+/// What is simulated.
+#[derive(Debug, clap::Args)]
+pub struct Networks {
+    /// How often members and data are drawn; figures are medians.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub runs: u32,
+    /// Leave out the networks with more servers; there are two with 9, one with 30, one with 300.
+    #[arg(long, value_name = "N", default_value_t = flows::SERVERS_MAX, value_parser = clap::value_parser!(u32).range(9..))]
+    pub servers_max: u32,
+    /// The largest windows of a simulated connection.
+    #[arg(long, value_name = "KIB", value_delimiter = ',', default_values_t = [16, 64])]
+    pub window_kib: Vec<u32>,
+    /// Only show that the benchmark works: the networks with 9 servers, two runs.
+    #[arg(long, conflicts_with_all = ["runs", "servers_max"])]
+    pub quick: bool,
+}
+
+/// Table 1 and Figs. 4 to 6.
+#[derive(Debug, clap::Args)]
+pub struct Availability {
+    /// Documents.
+    #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1_000..))]
+    documents: u64,
+    #[command(flatten)]
+    servers: Servers,
+    /// Operations per second; the paper has 100.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rate: u32,
+    /// How long clients are watched before the change, and after it, in s.
+    #[arg(long, value_name = "S", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    around_s: u64,
+    #[command(flatten)]
+    pub drawn: Drawn,
+    /// Only show that the benchmark works: 2,000 documents, 2 s before and after the change.
+    #[arg(long, conflicts_with_all = ["documents", "around_s"])]
+    quick: bool,
+}
+
+impl Availability {
+    pub fn size(&self) -> availability::Size {
+        let Servers { size_bytes, shards, members } = self.servers;
+        let (documents, around_s) = match self.quick {
+            true => (2_000, 2),
+            false => (self.documents, self.around_s),
+        };
+        let rate_per_s = self.rate;
+        availability::Size { documents, size_bytes, shards, members, rate_per_s, around_s }
+    }
+}
+
+/// Fig. 7.
+#[derive(Debug, clap::Args)]
+pub struct Placings {
+    /// Documents.
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1_000..))]
+    documents: u64,
+    #[command(flatten)]
+    servers: Servers,
+    #[command(flatten)]
+    chunked: Chunked,
+    /// How often everything is measured; figures are medians.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    #[command(flatten)]
+    pub drawn: Drawn,
+    /// Only show that the benchmark works: 2,000 documents, one run.
+    #[arg(long, conflicts_with_all = ["documents", "runs"])]
+    quick: bool,
+}
+
+impl Placings {
+    pub fn size(&self) -> placing::Size {
+        let Servers { size_bytes, shards, members } = self.servers;
+        let (documents, runs) = if self.quick { (2_000, 1) } else { (self.documents, self.runs) };
+        let chunk_mb = self.chunked.chunk_size_mb;
+        placing::Size { documents, size_bytes, shards, members, chunk_mb, runs }
+    }
+}
+
+/// How large new chunks are.
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Chunked {
+    /// How large new chunks are, in MiB; MongoDB's usual 128 would be few of them for so little data.
+    #[arg(long, value_name = "MB", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    chunk_size_mb: u32,
+}
+
+/// What documents and servers are.
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Servers {
+    /// The size of a document as stored.
+    #[arg(long, value_name = "BYTES", default_value_t = 1_000)]
+    size_bytes: u32,
+    /// Shards; the paper has 3.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=8))]
+    shards: u32,
+    /// Members of each shard; the paper has 3.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=5))]
+    members: u32,
+}
+
+/// Fig. 8.
+#[derive(Debug, clap::Args)]
+pub struct Scales {
+    /// Which of Figs. 8a to 8d.
+    #[arg(long, value_enum, value_name = "PART", value_delimiter = ',', default_value = "a,b,c,d")]
+    parts: Vec<Part>,
+    /// Fig. 8a: documents.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [50_000, 100_000, 200_000, 400_000], value_parser = clap::value_parser!(u32).range(1_000..))]
+    sizes: Vec<u32>,
+    /// Fig. 8b: operations per second beside the change.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [0, 150, 300, 600], value_parser = clap::value_parser!(u32).range(..=10_000))]
+    rates: Vec<u32>,
+    /// Fig. 8c: shards, of one member each; 3 everywhere else.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [2, 3, 4, 5], value_parser = clap::value_parser!(u32).range(2..=8))]
+    shards: Vec<u32>,
+    /// Fig. 8d: members of each shard; 1 everywhere else.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 3, 5], value_parser = clap::value_parser!(u32).range(1..=5))]
+    members: Vec<u32>,
+    /// Documents in Figs. 8b to 8d.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1_000..))]
+    documents: u64,
+    /// The size of a document as stored.
+    #[arg(long, value_name = "BYTES", default_value_t = 1_000)]
+    size_bytes: u32,
+    #[command(flatten)]
+    chunked: Chunked,
+    /// How often everything is measured; figures are medians.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    #[command(flatten)]
+    pub drawn: Drawn,
+    /// Only show that the benchmark works: two small values of each part, one run.
+    #[arg(long, conflicts_with_all = ["sizes", "rates", "shards", "members", "documents", "runs"])]
+    quick: bool,
+}
+
+/// One of Figs. 8a to 8d.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Part {
+    /// Against the data.
+    A,
+    /// Against the rate of operations beside it.
+    B,
+    /// Against the number of replica sets.
+    C,
+    /// Against the members of each replica set.
+    D,
+}
+
+impl Scales {
+    pub fn size(&self) -> scaling::Size {
+        let part = |part: &Part| {
+            let (part, asked, quick) = match part {
+                Part::A => (scaling::Part::A, &self.sizes, [1_000, 2_000]),
+                Part::B => (scaling::Part::B, &self.rates, [0, 100]),
+                Part::C => (scaling::Part::C, &self.shards, [2, 3]),
+                Part::D => (scaling::Part::D, &self.members, [1, 3]),
+            };
+            let mut values = if self.quick { quick.to_vec() } else { asked.clone() };
+            values.sort_unstable();
+            values.dedup();
+            (part, values)
+        };
+        let (documents, runs) = if self.quick { (2_000, 1) } else { (self.documents, self.runs) };
+        let base = scaling::Setup { members: 1, shards: 3, documents, rate_per_s: 0 };
+        let parts = self.parts.iter().map(part).collect();
+        let (size_bytes, chunk_mb) = (self.size_bytes, self.chunked.chunk_size_mb);
+        scaling::Size { base, parts, size_bytes, chunk_mb, runs }
+    }
+}
+
+/// Where figures are drawn.
+#[derive(Debug, clap::Args)]
+pub struct Drawn {
+    /// Draw the figures into this folder, as SVG files named after them; the report names the files.
+    #[arg(long, value_name = "DIR")]
+    pub pictures: Option<PathBuf>,
+}

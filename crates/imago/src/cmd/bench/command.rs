@@ -1,0 +1,82 @@
+//! The command lines of what is measured.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use imago_bench::subject::{Commands, Ends, Subject};
+use serde_json::json;
+
+use crate::exit::{Exit, Failure};
+
+/// What is measured is this very program, in processes of their own.
+pub fn commands() -> Result<Commands, Failure> {
+    let program = std::env::current_exe().map_err(|cause| {
+        Failure::new(Exit::Failed, "program", "cannot tell where this program lies").because(&cause)
+    })?;
+    Ok(Arc::new(move |subject, ends| command(&program, subject, ends)))
+}
+
+fn command(program: &PathBuf, subject: &Subject, ends: &Ends) -> Command {
+    let mut command = Command::new(program);
+    match subject {
+        Subject::Copy => command.args(["copy", "--ns", &ends.ns, "--until", "caught-up"]),
+        Subject::CatchUp { job } => command.args(["job", "resume", job, "--until", "caught-up"]),
+        Subject::Follow { job } => command.args(["job", "resume", job, "--until", "handed-over"]),
+        Subject::Verify => command.args(["verify", "--ns", &ends.ns]),
+        Subject::PlanReshard { key, placing, chunk_mb } => {
+            let placing = json!(placing);
+            let placing = placing.as_str().expect("a placement is written as its name");
+            reshape(&mut command, "plan", ends, key).args(["--placement", placing]);
+            let size = chunk_mb.map(|mb| ["--chunk-size-mb".to_owned(), mb.to_string()]);
+            command.args(size.into_iter().flatten())
+        }
+        Subject::ReshardBy { key } => reshape(&mut command, "run", ends, key),
+        Subject::Reshard { plan } => {
+            command.args(["reshard", "run", "--uri", &ends.to, "--plan"]).arg(plan)
+        }
+    };
+    let is_within_one = matches!(
+        subject,
+        Subject::PlanReshard { .. } | Subject::ReshardBy { .. } | Subject::Reshard { .. }
+    );
+    if !is_within_one {
+        command.args(["--from", &ends.from, "--to", &ends.to]);
+    }
+    command.args(["--json", "--progress", "json"]);
+    command
+}
+
+fn reshape<'a>(command: &'a mut Command, verb: &str, ends: &Ends, field: &str) -> &'a mut Command {
+    let key = json!({ field: 1 }).to_string();
+    command.args(["reshard", verb, "--uri", &ends.to, "--ns", &ends.ns, "--key", &key])
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use imago_mongo::reshard::plan::Placing;
+
+    use super::*;
+
+    #[test]
+    fn what_is_measured_is_what_the_command_line_takes() {
+        let ends = Ends { from: "mongodb://a".into(), to: "mongodb://b".into(), ns: "c.d".into() };
+        let job = imago_job::id::JobId::from_parts(1, 1).to_string();
+        for subject in [
+            Subject::Copy,
+            Subject::CatchUp { job: job.clone() },
+            Subject::Follow { job },
+            Subject::Verify,
+            Subject::PlanReshard { key: "k".into(), placing: Placing::Balanced, chunk_mb: None },
+            Subject::PlanReshard { key: "k".into(), placing: Placing::Greedy, chunk_mb: Some(8) },
+            Subject::PlanReshard { key: "k".into(), placing: Placing::Random, chunk_mb: Some(1) },
+            Subject::Reshard { plan: "p".into() },
+            Subject::ReshardBy { key: "k".into() },
+        ] {
+            let command = command(&PathBuf::from("imago"), &subject, &ends);
+            let words = std::iter::once(command.get_program()).chain(command.get_args());
+            crate::cli::Cli::try_parse_from(words).unwrap();
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! A report as text: figures one a line, then tables.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+/// The report's figures, one a line, then its tables; what else is nested in it is for programs.
+pub fn text(report: &Value) -> String {
+    let mut text = String::new();
+    for (name, value) in report.as_object().into_iter().flatten() {
+        if let Some(shown) = scalar(value) {
+            let _ = writeln!(text, "{name:22} {shown}");
+        }
+    }
+    for peer in report["peers"].as_array().into_iter().flatten() {
+        let shown = match (&peer["seconds"], &peer["note"]) {
+            (Value::Number(seconds), _) => format!("{seconds} s"),
+            (_, note) => note.as_str().unwrap_or_default().to_owned(),
+        };
+        let _ = writeln!(text, "{:22} {shown}", peer["name"].as_str().unwrap_or_default());
+    }
+    for picture in report["pictures"].as_array().into_iter().flatten() {
+        let _ = writeln!(text, "{:22} {}", "picture", picture.as_str().unwrap_or_default());
+    }
+    for (name, columns) in TABLES {
+        if let Some(rows) = report[name].as_array() {
+            text.push('\n');
+            text.push_str(&table(rows, columns));
+        }
+    }
+    text
+}
+
+/// The lists of a report that are shown, with what is shown of each of their items.
+const TABLES: [(&str, &[&str]); 6] = [
+    (
+        "patterns",
+        &["pattern", "chunks", "servers", "seconds", "moved", "moved_greedy", "moved_random"],
+    ),
+    (
+        "hungarian",
+        &["pattern", "chunks", "seconds", "hungarian_seconds", "ratio_to_hungarian", "costs_equal"],
+    ),
+    (
+        "strategies",
+        &[
+            "topology",
+            "window_kib",
+            "strategy",
+            "sockets",
+            "makespan_s",
+            "ratio_to_fixed",
+            "ratio_to_floor",
+            "chunk_median_s",
+            "last_to_median",
+        ],
+    ),
+    (
+        "loads",
+        &[
+            "load",
+            "change_s",
+            "commit_s",
+            "reads.percent",
+            "reads.paper_percent",
+            "reads.p50_ms",
+            "reads.p96_ms",
+            "writes.percent",
+            "writes.paper_percent",
+            "writes.p50_ms",
+            "writes.p96_ms",
+        ],
+    ),
+    (
+        "bars",
+        &[
+            "keys",
+            "placement",
+            "seconds.median",
+            "seconds.min",
+            "seconds.max",
+            "ratio_to_balanced",
+            "moved_bytes.median",
+            "imbalance",
+        ],
+    ),
+    (
+        "points",
+        &[
+            "part",
+            "documents",
+            "rate_per_s",
+            "shards",
+            "members",
+            "placement",
+            "chunks",
+            "seconds.median",
+            "phases.plan",
+            "phases.prepare",
+            "phases.execute",
+            "phases.index",
+            "phases.recover",
+            "phases.verify",
+            "phases.commit",
+        ],
+    ),
+];
+
+/// Words to the left, everything else to the right.
+fn table(rows: &[Value], columns: &[&str]) -> String {
+    let mut lines = vec![String::new(); rows.len() + 1];
+    for column in columns {
+        let cells = rows.iter().map(|row| scalar(inside(row, column)).unwrap_or_default());
+        let cells: Vec<String> = std::iter::once((*column).to_owned()).chain(cells).collect();
+        let width = cells.iter().map(String::len).max().unwrap_or(0);
+        let is_word = rows.iter().all(|row| inside(row, column).is_string());
+        for (line, cell) in lines.iter_mut().zip(cells) {
+            let gap = if line.is_empty() { "" } else { "  " };
+            let _ = if is_word {
+                write!(line, "{gap}{cell:width$}")
+            } else {
+                write!(line, "{gap}{cell:>width$}")
+            };
+        }
+    }
+    lines.iter().fold(String::new(), |text, line| text + line.trim_end() + "\n")
+}
+
+/// What lies in a row under a name, or under names within names, with dots between them.
+fn inside<'a>(row: &'a Value, column: &str) -> &'a Value {
+    column.split('.').fold(row, |value, name| &value[name])
+}
+
+/// A value that is no list of others, in few characters.
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::Number(number) if number.is_f64() => number.as_f64().map(short),
+        Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
+        Value::String(word) => Some(word.clone()),
+        _ => None,
+    }
+}
+
+/// Three decimals, or as many as three digits need.
+fn short(number: f64) -> String {
+    let zeros = if number == 0.0 { 0.0 } else { -number.abs().log10().floor() - 1.0 };
+    let decimals = 3 + zeros.clamp(0.0, 9.0) as usize;
+    format!("{number:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_small_figure_keeps_its_digits() {
+        let shown = [12.345_678, 0.123_45, 0.001_234_5, 0.0].map(short);
+        assert_eq!(shown, ["12.346", "0.123", "0.00123", "0.000"]);
+    }
+
+    #[test]
+    fn a_table_has_its_columns_below_their_names() {
+        let rows = [json!({"a": "long word", "n": 5}), json!({"a": "b", "n": 1_000, "x": 0})];
+        assert_eq!(
+            table(&rows, &["a", "n"]),
+            "a             n\nlong word     5\nb          1000\n"
+        );
+    }
+
+    #[test]
+    fn a_column_may_lie_within_another_and_be_missing() {
+        let rows = [json!({"a": "x", "b": {"n": 1}}), json!({"a": "y", "b": null})];
+        assert_eq!(table(&rows, &["a", "b.n"]), "a  b.n\nx    1\ny\n");
+    }
+}
