@@ -1,5 +1,7 @@
 //! `imago bench`: what Imago costs, as ratios to floors that are measured beside it.
 
+mod flows_real;
+
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
@@ -31,6 +33,9 @@ enum Action {
         #[command(subcommand)]
         benchmark: Benchmark,
     },
+    /// Be a host of `flows-real`; its orders come on stdin.
+    #[command(hide = true)]
+    Host,
 }
 
 const QUICK: &str = "Figures of a debug build, or with --quick, say only that the benchmark works. \
@@ -57,6 +62,9 @@ enum Benchmark {
     /// Strategies of sockets in simulated networks; starts no cluster.
     #[command(after_help = QUICK)]
     Flows(Networks),
+    /// The same with real processes in network namespaces; needs root, and starts no cluster.
+    #[command(after_help = QUICK)]
+    FlowsReal(flows_real::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -177,6 +185,7 @@ struct Networks {
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::List => list(context),
+        Action::Host => flows_real::host().await,
         Action::Run { benchmark } => {
             let measuring = async {
                 let report = Box::pin(measure(&benchmark)).await?;
@@ -232,6 +241,7 @@ async fn measure(benchmark: &Benchmark) -> Result<Value, Failure> {
             let size = if quick { flows::Size { runs: 2, servers_max: 9 } } else { size };
             json!(Box::pin(flows::run(size, window_kib)).await?)
         }
+        Benchmark::FlowsReal(args) => json!(Box::pin(flows_real::measure(args)).await?),
     };
     Ok(report)
 }
@@ -250,10 +260,14 @@ async fn placement(chosen: &Chunks) -> Result<placement::Report, Failure> {
 
 /// What is measured is this very program, in processes of their own.
 fn commands() -> Result<Commands, Failure> {
-    let program = std::env::current_exe().map_err(|cause| {
-        Failure::new(Exit::Failed, "program", "cannot tell where this program lies").because(&cause)
-    })?;
+    let program = program()?;
     Ok(Arc::new(move |subject, ends| command(&program, subject, ends)))
+}
+
+fn program() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|cause| {
+        Failure::new(Exit::Failed, "program", "cannot tell where this program lies").because(&cause)
+    })
 }
 
 fn command(program: &PathBuf, subject: &Subject, ends: &Ends) -> Command {
@@ -335,14 +349,17 @@ const TABLES: [(&str, &[&str]); 3] = [
             "ratio_to_floor",
             "chunk_median_s",
             "last_to_median",
+            "simulated_s",
+            "ratio_to_simulated",
+            "lost_packets",
         ],
     ),
 ];
 
-/// Words to the left, everything else to the right.
+/// Words to the left, everything else to the right; without the columns that no row has.
 fn table(rows: &[Value], columns: &[&str]) -> String {
     let mut lines = vec![String::new(); rows.len() + 1];
-    for column in columns {
+    for column in columns.iter().filter(|column| rows.iter().any(|row| !row[**column].is_null())) {
         let cells = rows.iter().map(|row| scalar(&row[column]).unwrap_or_default());
         let cells: Vec<String> = std::iter::once((*column).to_owned()).chain(cells).collect();
         let width = cells.iter().map(String::len).max().unwrap_or(0);
@@ -410,7 +427,7 @@ mod tests {
     fn a_table_has_its_columns_below_their_names() {
         let rows = [json!({"a": "long word", "n": 5}), json!({"a": "b", "n": 1_000, "x": 0})];
         assert_eq!(
-            table(&rows, &["a", "n"]),
+            table(&rows, &["a", "n", "absent"]),
             "a             n\nlong word     5\nb          1000\n"
         );
     }
