@@ -3,24 +3,22 @@
 //!
 //! Each host is a process in a network namespace of its own ([`tree`]); links have the paper's rate
 //! by token buckets, queues are as short as a switch's, and packets that find them full are lost.
-//! Latency is made in user space ([`path`]), with a window for each connection. What weighted fair
-//! sharing knows of latency is measured between the hosts before it decides. Beside each bar stands
-//! the simulator's time for the very same sockets, so that one sees how far the simulation holds.
-//!
-//! What this cannot show: the kernel's TCP sees the short path only. It recovers from a loss sooner
-//! than over a long one, and has no slow start to speak of.
+//! Latency is made in user space ([`wire`]), packet by packet, so that the kernel's TCP has the long
+//! path's slow start, windows and recovery. What weighted fair sharing knows of latency is measured
+//! between the hosts before it decides. Beside each bar stands the simulator's time for the very
+//! same sockets, so that one sees how far the simulation holds.
 
 pub mod host;
 mod orders;
-mod path;
 mod tree;
+mod wire;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use imago_plan::flow::Latencies;
-use imago_plan::netsim::{self, Connection, Topology};
+use imago_plan::netsim::{Connection, Topology};
 use serde::Serialize;
 
 use crate::Machine;
@@ -43,8 +41,8 @@ const FLOORS_MAX: f64 = 50.0;
 const EXCHANGE_MIN: Duration = Duration::from_secs(30);
 /// From the word to the beginning, so that all hosts have heard it.
 const NOTICE: Duration = Duration::from_millis(50);
-/// Round trips of which a latency is the median.
-const ROUND_TRIPS: usize = 15;
+/// How long measuring the latencies from one host may take.
+const MEASURE_MAX: Duration = Duration::from_secs(60);
 
 /// How large the benchmark is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -135,6 +133,7 @@ pub async fn run(size: Size, windows_kib: &[u32], host: &[OsString]) -> Result<R
         let topology = Topology::papers(racks);
         let tree = Box::pin(Tree::build(&topology, racks, host)).await?;
         let mut ground = Ground { topology: &topology, tree };
+        ground.tree.set_window(u64::from(windows_kib[0]) * 1_024).await?;
         let measured_us = Box::pin(ground.measure_latencies()).await?;
         for (from, to, us) in measured_us.pairs() {
             let is_within = topology.latency_us(from, to) == topology.latency_us(0, 1);
@@ -229,6 +228,7 @@ impl Ground<'_> {
     ) -> Result<Came> {
         let bytes = u64::from(size.data_mb_per_server) * 1_000_000;
         let tcp = tcp(network.window_kib);
+        self.tree.set_window(u64::from(network.window_kib) * 1_024).await?;
         let ks = ks(network.flows());
         let mut came = Came::default();
         for run in 0..size.runs {
@@ -240,7 +240,7 @@ impl Ground<'_> {
                 let plan = exchange.plan(*strategy, ks[bar].unwrap_or(0), &latencies);
                 let connections = exchange.connections(&plan);
                 let lost_before = self.tree.lost_packets().await?;
-                let moved = self.exchange(&connections, tcp.window_bytes as u64, within);
+                let moved = self.exchange(&connections, within);
                 let arrived_s = Box::pin(moved).await?;
                 let lost = self.tree.lost_packets().await? - lost_before;
                 came.lost_packets[bar].push(lost as f64);
@@ -256,14 +256,12 @@ impl Ground<'_> {
     async fn exchange(
         &mut self,
         connections: &[Connection],
-        window_bytes: u64,
         within: Duration,
     ) -> Result<Vec<Vec<f64>>> {
         let transfer = |connection: &Connection| Transfer {
             from: connection.from,
             to: connection.to,
             parts_bytes: connection.parts_bytes.clone(),
-            latency_us: self.topology.latency_us(connection.from, connection.to),
         };
         let transfers: Vec<(u32, Transfer)> = (0..).zip(connections.iter().map(transfer)).collect();
         let ends = |transfer: &Transfer| [transfer.from, transfer.to];
@@ -272,7 +270,7 @@ impl Ground<'_> {
         for host in &hosts {
             let own = |(_, transfer): &&(u32, Transfer)| ends(transfer).contains(host);
             let transfers = transfers.iter().filter(own).cloned().collect();
-            let order = Order::Prepare { host: *host, window_bytes, transfers };
+            let order = Order::Prepare { host: *host, transfers };
             self.tree.hosts[*host].order(&order).await?;
         }
         for host in &hosts {
@@ -296,26 +294,19 @@ impl Ground<'_> {
         Ok(arrived_s)
     }
 
-    /// Sends one byte at a time between each two hosts, each when the one before it is
-    /// acknowledged: they arrive a round trip apart.
+    /// From each host to each other, one after the other.
     async fn measure_latencies(&mut self) -> Result<MeasuredLatencies> {
-        let hosts = self.topology.hosts();
-        let mut us = vec![0; hosts * hosts];
-        // All hosts at once, each with one other, so that none waits for another's.
-        for distance in 1..hosts {
-            let pair = |from| Connection {
-                from,
-                to: (from + distance) % hosts,
-                parts_bytes: vec![1; ROUND_TRIPS + 1],
-            };
-            let pairs: Vec<netsim::Connection> = (0..hosts).map(pair).collect();
-            let arrived_s = self.exchange(&pairs, 1, EXCHANGE_MIN).await?;
-            for (pair, at_s) in pairs.iter().zip(arrived_s) {
-                let round_trips_s = at_s.windows(2).map(|two| two[1] - two[0]);
-                let one_way_us = Figure::of(round_trips_s).median / 2.0 * 1e6;
-                us[pair.from * hosts + pair.to] = one_way_us as u32;
+        let count = self.topology.hosts();
+        let mut us = vec![0; count * count];
+        for from in 0..count {
+            let hosts: Vec<usize> = (0..count).filter(|to| *to != from).collect();
+            let host = &mut self.tree.hosts[from];
+            host.order(&Order::Measure { hosts: hosts.clone() }).await?;
+            let round_trips_us = host.measured(MEASURE_MAX).await?;
+            for (to, round_trip_us) in hosts.iter().zip(round_trips_us) {
+                us[from * count + to] = (round_trip_us / 2.0) as u32;
             }
         }
-        Ok(MeasuredLatencies { hosts, us })
+        Ok(MeasuredLatencies { hosts: count, us })
     }
 }

@@ -8,18 +8,28 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use serde::{Deserialize, Serialize};
 
-/// Where hosts listen, each in a namespace that nobody else uses.
+/// Where hosts get data, each in a namespace that nobody else uses.
 const PORT: u16 = 7_000;
+/// Where they take connections that only measure how long one takes.
+pub(super) const PROBES_PORT: u16 = 7_001;
 
 /// What a host is to do.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
+    /// Make the way to each host, by number, so much longer.
+    Lengthen {
+        /// One way, in microseconds.
+        latencies_us: Vec<u32>,
+    },
+    /// Measure the round trip to each of these hosts.
+    Measure {
+        /// By number.
+        hosts: Vec<usize>,
+    },
     /// Open your end of these connections.
     Prepare {
         /// Whose end that is.
         host: usize,
-        /// What each connection may have under way at most.
-        window_bytes: u64,
         /// Those of this host; each has its number.
         transfers: Vec<(u32, Transfer)>,
     },
@@ -35,6 +45,10 @@ pub(super) enum Order {
 pub(super) enum Answer {
     /// It is there, in a namespace of its own, and can be connected to.
     Listening,
+    /// The ways from it are as long as they should be, and their device is there.
+    Lengthened,
+    /// The round trips, in microseconds, in the order of the hosts asked for.
+    Measured(Vec<f64>),
     /// All connections stand.
     Prepared,
     /// Everything was sent and got: for each connection to this host, by number, when its parts
@@ -53,8 +67,6 @@ pub(super) struct Transfer {
     pub to: usize,
     /// The parts' sizes, one after the other.
     pub parts_bytes: Vec<u64>,
-    /// How much longer a byte is to take than it does, one way.
-    pub latency_us: u32,
 }
 
 /// The address of a host in its network.

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use crate::error::{Error, Result, process};
 
 use super::orders::{Answer, Order, address};
+use super::wire::DEVICE;
 
 /// How long a command about devices may take.
 const COMMAND_MAX: Duration = Duration::from_secs(30);
@@ -29,6 +30,11 @@ const START_MAX: Duration = Duration::from_secs(30);
 const BURST_BYTES: u32 = 8_000;
 /// What waits before a full link: fifty packets, the usual queue of a small switch. More are lost.
 const QUEUE_BYTES: u32 = 50 * 1_514;
+
+/// Where all hosts lie.
+const NETWORK: &str = "10.0.0.0/24";
+/// The routes of TCP in a host.
+const TABLE: u32 = 100;
 
 /// What builds the tree, with the option that shows that it is there, and its Debian package.
 const PROGRAMS: [(&str, &str, &str); 4] = [
@@ -67,14 +73,27 @@ impl Tree {
         let shape = Shape::of(racks, &pids, topology.capacities()[0]);
         switches.command("ip", &["-batch", "-"], &shape.devices).await?;
         switches.command("tc", &["-batch", "-"], &shape.limits).await?;
-        for (number, host) in hosts.iter().enumerate() {
-            let address = address(number);
-            let device = format!("address add {}/24 dev eth0\nlink set eth0 up\n", address.ip());
-            host.command("ip", &["-batch", "-"], &device).await?;
+        for number in 0..hosts.len() {
+            let us = |to| if to == number { 0 } else { topology.latency_us(number, to) };
+            let latencies_us = (0..hosts.len()).map(us).collect();
+            let host: &mut Host = &mut hosts[number];
+            host.order(&Order::Lengthen { latencies_us }).await?;
+            host.lengthened().await?;
+            let ip = address(number).ip().to_string();
+            host.command("ip", &["-batch", "-"], &routes(&ip)).await?;
             let limit = limit("eth0", topology.capacities()[0]);
             host.command("tc", &["-batch", "-"], &limit).await?;
         }
         Ok(Self { switches, hosts })
+    }
+
+    /// Has all connections from now on get a window of at most so many bytes.
+    pub(super) async fn set_window(&self, bytes: u64) -> Result<()> {
+        for (number, host) in self.hosts.iter().enumerate() {
+            let route = route(&address(number).ip().to_string(), bytes);
+            host.command("ip", &["-batch", "-"], &route).await?;
+        }
+        Ok(())
     }
 
     /// How many packets the switches' full queues have turned away so far.
@@ -118,6 +137,19 @@ impl Shape {
         let _ = writeln!(self.devices, "link set {device} master {bridge} up");
         self.limits.push_str(&limit(device, bytes_s));
     }
+}
+
+/// The host's link, and the device that its TCP packets go into first. What that device sends
+/// later is no TCP of the kernel's, so it takes the link.
+fn routes(ip: &str) -> String {
+    format!(
+        "address add {ip}/24 dev eth0\nlink set eth0 up\nlink set {DEVICE} up\n\
+         rule add ipproto tcp lookup {TABLE}\n"
+    )
+}
+
+fn route(ip: &str, window_bytes: u64) -> String {
+    format!("route replace {NETWORK} dev {DEVICE} src {ip} window {window_bytes} table {TABLE}\n")
 }
 
 /// A cable: packets as on an Ethernet, because a queue of a few super-packets loses many at once.
@@ -188,7 +220,7 @@ impl Host {
         match host.answer(START_MAX).await {
             Ok(Answer::Listening) => Ok(host),
             Ok(Answer::Failed(cause)) => {
-                Err(Error::Namespaces(format!("{} cannot listen: {cause}", host.name)))
+                Err(Error::Namespaces(format!("{} cannot start: {cause}", host.name)))
             }
             Ok(answer) => Err(host.unexpected(&answer)),
             // What it said stands on stderr: `unshare` says there why the kernel refused.
@@ -213,6 +245,25 @@ impl Host {
         let line = waited.map_err(process(format!("hear {}", self.name)))?;
         let line = line.ok_or_else(|| Error::Wrong(format!("{} ended", self.name)))?;
         serde_json::from_str(&line).map_err(|_| Error::Wrong(format!("{} says {line}", self.name)))
+    }
+
+    async fn lengthened(&mut self) -> Result<()> {
+        match self.answer(START_MAX).await? {
+            Answer::Lengthened => Ok(()),
+            Answer::Failed(cause) => {
+                let what = format!("{} cannot make a device: {cause}", self.name);
+                Err(Error::Namespaces(what))
+            }
+            answer => Err(self.unexpected(&answer)),
+        }
+    }
+
+    /// Waits for the round trips that were asked for, in microseconds.
+    pub(super) async fn measured(&mut self, within: Duration) -> Result<Vec<f64>> {
+        match self.answer(within).await? {
+            Answer::Measured(round_trips_us) => Ok(round_trips_us),
+            answer => Err(self.unexpected(&answer)),
+        }
     }
 
     /// Waits until everything is prepared.
