@@ -108,11 +108,11 @@ impl Drop for Endless {
 }
 
 #[test]
-fn every_strategy_moves_everything_no_faster_than_the_links_allow() {
+fn every_strategy_moves_everything_no_faster_than_links_and_windows_allow() {
     if !has_namespaces() {
         return;
     }
-    let output = bench(&["--quick", "--window-kib", "16"]).output().unwrap();
+    let output = bench(&["--quick", "--window-kib", "4"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -129,6 +129,9 @@ fn every_strategy_moves_everything_no_faster_than_the_links_allow() {
         assert!(of("ratio_to_floor") > 0.95, "{one}");
         assert!(of("ratio_to_simulated") > 0.0 && of("simulated_s") > 0.0, "{one}");
         assert!(of("lost_packets") >= 0.0, "{one}");
+        // So small a window is all that holds one socket back in the simulator, to which a window
+        // each round trip is the most.
+        assert!(one["strategy"] != "fixed" || of("ratio_to_simulated") > 0.95, "{one}");
         let tenths: Vec<f64> = one["chunk_tenths_s"]
             .as_array()
             .unwrap()

@@ -32,6 +32,8 @@ use super::{Bar, NETWORKS, Network, SEED, tcp};
 use orders::{Order, Transfer, now_ns};
 use tree::Tree;
 
+/// The largest window of TCP without scaling.
+pub const WINDOW_KIB_MAX: u32 = 64;
 /// The networks with nine hosts. Larger ones would measure this machine's processors.
 const SMALL_NETWORKS: usize = 2;
 /// How long connections may take to stand.
@@ -121,9 +123,11 @@ pub struct SpreadBeside {
 /// a host fails.
 pub async fn run(size: Size, windows_kib: &[u32], host: &[OsString]) -> Result<Report> {
     let is_sized = size.runs > 0 && size.data_mb_per_server > 0;
-    if !is_sized || windows_kib.is_empty() || windows_kib.contains(&0) {
-        let least = "flows need at least 1 run, 1 MB of data and 1 window of 1 KiB or more";
-        return Err(Error::Size(least.into()));
+    let is_window = |kib: &u32| (1..=WINDOW_KIB_MAX).contains(kib);
+    if !is_sized || windows_kib.is_empty() || !windows_kib.iter().all(is_window) {
+        return Err(Error::Size(format!(
+            "flows need at least 1 run, 1 MB of data and 1 window of 1 to {WINDOW_KIB_MAX} KiB"
+        )));
     }
     let began = Instant::now();
     let (mut within_ms, mut between_ms) = (Vec::new(), Vec::new());
@@ -133,7 +137,6 @@ pub async fn run(size: Size, windows_kib: &[u32], host: &[OsString]) -> Result<R
         let topology = Topology::papers(racks);
         let tree = Box::pin(Tree::build(&topology, racks, host)).await?;
         let mut ground = Ground { topology: &topology, tree };
-        ground.tree.set_window(u64::from(windows_kib[0]) * 1_024).await?;
         let measured_us = Box::pin(ground.measure_latencies()).await?;
         for (from, to, us) in measured_us.pairs() {
             let is_within = topology.latency_us(from, to) == topology.latency_us(0, 1);
@@ -228,7 +231,8 @@ impl Ground<'_> {
     ) -> Result<Came> {
         let bytes = u64::from(size.data_mb_per_server) * 1_000_000;
         let tcp = tcp(network.window_kib);
-        self.tree.set_window(u64::from(network.window_kib) * 1_024).await?;
+        // 64 KiB are one byte more than a packet can offer.
+        let window_bytes = u16::try_from(network.window_kib * 1_024).unwrap_or(u16::MAX);
         let ks = ks(network.flows());
         let mut came = Came::default();
         for run in 0..size.runs {
@@ -240,7 +244,7 @@ impl Ground<'_> {
                 let plan = exchange.plan(*strategy, ks[bar].unwrap_or(0), &latencies);
                 let connections = exchange.connections(&plan);
                 let lost_before = self.tree.lost_packets().await?;
-                let moved = self.exchange(&connections, within);
+                let moved = self.exchange(&connections, window_bytes, within);
                 let arrived_s = Box::pin(moved).await?;
                 let lost = self.tree.lost_packets().await? - lost_before;
                 came.lost_packets[bar].push(lost as f64);
@@ -256,6 +260,7 @@ impl Ground<'_> {
     async fn exchange(
         &mut self,
         connections: &[Connection],
+        window_bytes: u16,
         within: Duration,
     ) -> Result<Vec<Vec<f64>>> {
         let transfer = |connection: &Connection| Transfer {
@@ -270,7 +275,7 @@ impl Ground<'_> {
         for host in &hosts {
             let own = |(_, transfer): &&(u32, Transfer)| ends(transfer).contains(host);
             let transfers = transfers.iter().filter(own).cloned().collect();
-            let order = Order::Prepare { host: *host, transfers };
+            let order = Order::Prepare { host: *host, window_bytes, transfers };
             self.tree.hosts[*host].order(&order).await?;
         }
         for host in &hosts {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::statistics::Figure;
 
 use super::orders::{Answer, Order, PROBES_PORT, Transfer, address, now_ns};
-use super::wire;
+use super::wire::Wire;
 
 /// How long a connection may stand still.
 const STILL_MAX: Duration = Duration::from_secs(30);
@@ -26,10 +26,12 @@ const ROUND_TRIPS: usize = 15;
 const BUFFER_BYTES: usize = 64 * 1_024;
 static DATA: [u8; BUFFER_BYTES] = [0x5a; BUFFER_BYTES];
 
-/// What the kernel is told in a host's namespace. TCP is not to remember one exchange in the next;
-/// and packets may come from a link other than the one that answers take.
-const SETTINGS: [(&str, &str); 3] = [
+/// What the kernel is told in a host's namespace. TCP is not to remember one exchange in the next,
+/// and to offer windows as they are ([`super::wire`]); and packets may come from a link other than the one
+/// that answers take.
+const SETTINGS: [(&str, &str); 4] = [
     ("/proc/sys/net/ipv4/tcp_no_metrics_save", "1"),
+    ("/proc/sys/net/ipv4/tcp_window_scaling", "0"),
     ("/proc/sys/net/ipv4/conf/all/rp_filter", "0"),
     ("/proc/sys/net/ipv4/conf/default/rp_filter", "0"),
 ];
@@ -70,6 +72,7 @@ fn other(what: impl Into<String>) -> std::io::Error {
 
 struct Host {
     listener: TcpListener,
+    wire: Option<Wire>,
     prepared: Option<Prepared>,
 }
 
@@ -87,7 +90,7 @@ impl Host {
         thread::Builder::new()
             .name("probes".into())
             .spawn(move || probes.incoming().for_each(drop))?;
-        Ok(Self { listener, prepared: None })
+        Ok(Self { listener, wire: None, prepared: None })
     }
 
     fn obey(&mut self, order: Order) -> std::io::Result<Answer> {
@@ -95,14 +98,17 @@ impl Host {
             Order::Lengthen { latencies_us } => {
                 let latency = |us: &u32| Duration::from_micros((*us).into());
                 let latencies: Vec<_> = latencies_us.iter().map(latency).collect();
-                wire::lengthen(&latencies).map(|()| Answer::Lengthened)
+                self.wire = Some(Wire::lengthen(&latencies)?);
+                Ok(Answer::Lengthened)
             }
             Order::Measure { hosts } => {
                 let measured: std::io::Result<_> =
                     hosts.into_iter().map(|host| round_trip_us(address(host))).collect();
                 measured.map(Answer::Measured)
             }
-            Order::Prepare { host, transfers } => {
+            Order::Prepare { host, window_bytes, transfers } => {
+                let wire = self.wire.as_ref().ok_or_else(|| other("there is no wire"))?;
+                wire.set_window(window_bytes);
                 self.prepared = Some(Prepared::open(&self.listener, host, transfers)?);
                 Ok(Answer::Prepared)
             }

@@ -30,6 +30,8 @@ pub(super) enum Order {
     Prepare {
         /// Whose end that is.
         host: usize,
+        /// The largest window that this host is to offer.
+        window_bytes: u16,
         /// Those of this host; each has its number.
         transfers: Vec<(u32, Transfer)>,
     },

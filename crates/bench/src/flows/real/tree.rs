@@ -87,15 +87,6 @@ impl Tree {
         Ok(Self { switches, hosts })
     }
 
-    /// Has all connections from now on get a window of at most so many bytes.
-    pub(super) async fn set_window(&self, bytes: u64) -> Result<()> {
-        for (number, host) in self.hosts.iter().enumerate() {
-            let route = route(&address(number).ip().to_string(), bytes);
-            host.command("ip", &["-batch", "-"], &route).await?;
-        }
-        Ok(())
-    }
-
     /// How many packets the switches' full queues have turned away so far.
     pub(super) async fn lost_packets(&self) -> Result<u64> {
         let shown = self.switches.command("tc", &["-s", "-j", "qdisc", "show"], "").await?;
@@ -144,12 +135,9 @@ impl Shape {
 fn routes(ip: &str) -> String {
     format!(
         "address add {ip}/24 dev eth0\nlink set eth0 up\nlink set {DEVICE} up\n\
+         route add {NETWORK} dev {DEVICE} src {ip} table {TABLE}\n\
          rule add ipproto tcp lookup {TABLE}\n"
     )
-}
-
-fn route(ip: &str, window_bytes: u64) -> String {
-    format!("route replace {NETWORK} dev {DEVICE} src {ip} window {window_bytes} table {TABLE}\n")
 }
 
 /// A cable: packets as on an Ethernet, because a queue of a few super-packets loses many at once.

@@ -16,7 +16,7 @@ pub struct Args {
     #[arg(long, value_name = "MB", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     data_mb: u32,
     /// The largest windows of a connection.
-    #[arg(long, value_name = "KIB", value_delimiter = ',', default_values_t = [16, 64])]
+    #[arg(long, value_name = "KIB", value_delimiter = ',', default_values_t = [16, 64], value_parser = clap::value_parser!(u32).range(1..=i64::from(real::WINDOW_KIB_MAX)))]
     window_kib: Vec<u32>,
     /// Only show that the benchmark works: 3 MB a server, one run.
     #[arg(long, conflicts_with_all = ["runs", "data_mb"])]
