@@ -211,16 +211,21 @@ impl Host {
                 Err(Error::Namespaces(format!("{} cannot start: {cause}", host.name)))
             }
             Ok(answer) => Err(host.unexpected(&answer)),
-            // What it said stands on stderr: `unshare` says there why the kernel refused.
-            Err(error) => Err(Error::Namespaces(error.to_string())),
+            // What it had to say stands on stderr: `unshare` tells there why the kernel refused.
+            Err(_) => {
+                let what = format!("{} did not listen; its last words stand above", host.name);
+                Err(Error::Namespaces(what))
+            }
         }
     }
 
     /// Gives an order.
     pub(super) async fn order(&mut self, order: &Order) -> Result<()> {
         let line = serde_json::to_string(order).expect("an order is plain data") + "\n";
-        let doing = format!("tell {} what to do", self.name);
-        self.orders.write_all(line.as_bytes()).await.map_err(process(doing))
+        let doing = || format!("tell {} what to do", self.name);
+        let told = timeout(COMMAND_MAX, self.orders.write_all(line.as_bytes())).await;
+        let bound_s = COMMAND_MAX.as_secs();
+        told.map_err(|_| Error::TimedOut { what: doing(), bound_s })?.map_err(process(doing()))
     }
 
     /// Waits for the next answer; one that says that something failed is returned as any other.
