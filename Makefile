@@ -48,3 +48,4 @@ bench: setup ## measure copy, replay, verify and reshard beside floors and peers
 	$(IMAGO) bench run reshard $(ARGS)
 	$(IMAGO) bench run placement $(ARGS)
 	$(IMAGO) bench run flows $(ARGS)
+	$(IMAGO) bench run flows-real $(ARGS)

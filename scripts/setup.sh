@@ -119,5 +119,9 @@ ensure_mongod() {
 check_rust
 # The testbed starts servers through setpriv, so that they end with the process that started them.
 have setpriv || apt_install "setpriv was not found" util-linux
+# Only root may have network namespaces, in which one benchmark runs.
+if [ "$(id -u)" -eq 0 ]; then
+    { have ip && have tc; } || apt_install "ip or tc was not found" iproute2
+fi
 ensure_mongod
 fetch_crates

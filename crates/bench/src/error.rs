@@ -13,6 +13,9 @@ pub enum Error {
     /// The clusters could not be started.
     #[error("the benchmark's clusters cannot be started: {0}")]
     Testbed(#[from] imago_testbed::Error),
+    /// This machine, or this user, cannot have network namespaces.
+    #[error("no network of namespaces can be built here: {0}")]
+    Namespaces(String),
     /// A server refused what the benchmark itself asked of it.
     #[error("a server of the benchmark refused: {0}")]
     Server(#[from] imago_mongo::error::Error),

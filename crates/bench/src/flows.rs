@@ -10,6 +10,8 @@
 //! The window decides by how much one socket is too few, so figures are given for several.
 
 mod exchange;
+pub mod real;
+mod strategy;
 
 use std::time::Instant;
 
@@ -18,9 +20,10 @@ use serde::Serialize;
 
 use crate::Machine;
 use crate::error::{Error, Result};
-use crate::statistics::Figure;
 
-use exchange::{Exchange, Outcome};
+use exchange::Exchange;
+use strategy::{BARS, Outcomes, ks};
+pub use strategy::{Ratios, Spread, Strategy, Times};
 
 /// The most servers of all networks.
 pub const SERVERS_MAX: u32 = 300;
@@ -46,36 +49,6 @@ const FLOWS_MANY: usize = 1_000;
 const RUNS_OF_MANY: u32 = 3;
 /// Into how many steps those are cut, of the time that the busiest link needs.
 const STEPS_OF_MANY: f64 = 1_000.0;
-
-/// How sockets are given to flows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Strategy {
-    /// One for each flow.
-    Fixed,
-    /// One for each new chunk and source.
-    ChunkBased,
-    /// By amount.
-    Orchestra,
-    /// By amount × latency.
-    Wfs,
-}
-
-/// The bars of Fig. 9a: a strategy, and K for the six flows between three servers. With more flows,
-/// K grows as they do.
-const BARS: [(Strategy, Option<usize>); 5] = [
-    (Strategy::Fixed, None),
-    (Strategy::ChunkBased, None),
-    (Strategy::Orchestra, Some(21)),
-    (Strategy::Wfs, Some(21)),
-    (Strategy::Wfs, Some(28)),
-];
-const FIXED: usize = 0;
-const CHUNK_BASED: usize = 1;
-const ORCHESTRA_21: usize = 2;
-const WFS_21: usize = 3;
-const WFS_28: usize = 4;
-const PAPERS_FLOWS: usize = 6;
 
 /// How large the benchmark is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -108,21 +81,18 @@ pub struct Report {
     pub data_mb_per_server: f64,
     /// The window of the ratios at this level.
     pub window_kib: u32,
-    /// Weighted fair sharing with K = 28, of one socket for each flow.
-    pub ratio_to_fixed: f64,
-    /// Weighted fair sharing with K = 28, of the chunk-based strategy.
-    pub ratio_to_chunk_based: f64,
-    /// Weighted fair sharing with K = 21, of Orchestra with as many sockets.
-    pub ratio_to_orchestra: f64,
+    /// Those of the paper.
+    #[serde(flatten)]
+    pub ratios: Ratios,
     /// What the simulations took of real time.
     pub seconds: f64,
     /// Every network, window and strategy.
     pub strategies: Vec<Simulated>,
 }
 
-/// A strategy in a network.
+/// A bar of Fig. 9a: a strategy in a network.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Simulated {
+pub struct Bar {
     /// The network's name.
     pub topology: &'static str,
     /// Hosts by rack.
@@ -141,41 +111,22 @@ pub struct Simulated {
     pub k: Option<usize>,
     /// How many there are.
     pub sockets: usize,
-    /// How often it was simulated.
+    /// How often it was run.
     pub runs: u32,
+    /// How long it takes.
+    #[serde(flatten)]
+    pub times: Times,
+}
+
+/// A simulated bar; its seconds are simulated ones.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Simulated {
+    /// What became of it.
+    #[serde(flatten)]
+    pub bar: Bar,
     /// Connections that end within so long a time of each other may count as ending together; 0 is
     /// exact.
     pub resolution_s: f64,
-    /// Until everything has arrived, in simulated seconds.
-    pub makespan_s: f64,
-    /// That, of what one socket for each flow needs.
-    pub ratio_to_fixed: f64,
-    /// That, of what the busiest link needs for what goes over it.
-    pub ratio_to_floor: f64,
-    /// Until half of the new chunks are complete, in simulated seconds.
-    pub chunk_median_s: f64,
-    /// The makespan, of that: 1 if all chunks end together, more the longer the tail is.
-    pub last_to_median: f64,
-    /// Until the first chunk is complete, then a tenth of them, two tenths, until all: Fig. 3 and
-    /// Fig. 9b, in simulated seconds.
-    pub chunk_tenths_s: Vec<f64>,
-    /// How far the runs lie apart.
-    pub spread: Spread,
-}
-
-/// The figures with their extremes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Spread {
-    /// See [`Simulated::makespan_s`].
-    pub makespan_s: Figure,
-    /// See [`Simulated::ratio_to_fixed`].
-    pub ratio_to_fixed: Figure,
-    /// See [`Simulated::ratio_to_floor`].
-    pub ratio_to_floor: Figure,
-    /// See [`Simulated::chunk_median_s`].
-    pub chunk_median_s: Figure,
-    /// See [`Simulated::last_to_median`].
-    pub last_to_median: Figure,
 }
 
 /// Simulates every strategy in every network of at most `size.servers_max` servers, with each of
@@ -195,7 +146,7 @@ pub async fn run(size: Size, windows_kib: &[u32]) -> Result<Report> {
     }
     let began = Instant::now();
     let mut strategies = Vec::new();
-    let mut first = None;
+    let mut ratios = None;
     for (name, racks) in NETWORKS {
         let topology = Topology::papers(racks);
         if topology.hosts() > size.servers_max as usize {
@@ -203,13 +154,12 @@ pub async fn run(size: Size, windows_kib: &[u32]) -> Result<Report> {
         }
         for window_kib in windows_kib {
             let network = Network { name, racks, topology: &topology, window_kib: *window_kib };
-            let simulated = Box::pin(network.simulate(size.runs)).await;
-            strategies.extend(network.reports(&simulated));
-            first.get_or_insert(simulated);
+            let (outcomes, resolution_s) = Box::pin(network.simulate(size.runs)).await;
+            let simulated = |bar| Simulated { bar: network.bar(&outcomes, bar), resolution_s };
+            strategies.extend((0..BARS.len()).map(simulated));
+            ratios.get_or_insert_with(|| outcomes.papers_ratios());
         }
     }
-    let first = first.expect("the smallest network is always simulated");
-    let median = |bar, of| Figure::of(first.ratios(bar, of)).median;
     let topology = Topology::papers(NETWORKS[0].1);
     Ok(Report {
         benchmark: "flows",
@@ -220,9 +170,7 @@ pub async fn run(size: Size, windows_kib: &[u32]) -> Result<Report> {
         between_ms: f64::from(topology.latency_us(0, servers_min - 1)) / 1e3,
         data_mb_per_server: exchange::BYTES_PER_SERVER as f64 / 1e6,
         window_kib: windows_kib[0],
-        ratio_to_fixed: median(WFS_28, FIXED),
-        ratio_to_chunk_based: median(WFS_28, CHUNK_BASED),
-        ratio_to_orchestra: median(WFS_21, ORCHESTRA_21),
+        ratios: ratios.expect("the smallest network is always simulated"),
         seconds: began.elapsed().as_secs_f64(),
         strategies,
     })
@@ -236,62 +184,42 @@ struct Network<'a> {
     window_kib: u32,
 }
 
-/// What came of a network, by bar and run.
-struct Outcomes {
-    of_bar: [Vec<Outcome>; BARS.len()],
-    ks: [Option<usize>; BARS.len()],
-}
-
-impl Outcomes {
-    /// The makespans of one bar, of those of another, by run.
-    fn ratios(&self, bar: usize, of: usize) -> impl Iterator<Item = f64> {
-        let pairs = self.of_bar[bar].iter().zip(&self.of_bar[of]);
-        pairs.map(|(bar, of)| bar.makespan_s / of.makespan_s)
-    }
-}
-
 impl Network<'_> {
     fn exchanging(&self) -> usize {
         self.topology.hosts() / MEMBERS
     }
 
-    async fn simulate(&self, runs: u32) -> Outcomes {
-        let flows = self.exchanging() * (self.exchanging() - 1);
-        let is_many = flows > FLOWS_MANY;
-        let ks = BARS.map(|(_, k)| k.map(|k| k * flows / PAPERS_FLOWS));
-        let tcp = Tcp { window_bytes: f64::from(self.window_kib) * 1_024.0, ..Tcp::default() };
-        let mut outcomes = Outcomes { of_bar: Default::default(), ks };
+    fn flows(&self) -> usize {
+        self.exchanging() * (self.exchanging() - 1)
+    }
+
+    /// What came of it, and the resolution.
+    async fn simulate(&self, runs: u32) -> (Outcomes, f64) {
+        let ks = ks(self.flows());
+        let is_many = self.flows() > FLOWS_MANY;
+        let tcp = tcp(self.window_kib);
+        let (mut outcomes, mut resolution_s) = (Outcomes::default(), 0.0);
         let runs = if is_many { runs.min(RUNS_OF_MANY) } else { runs };
         for run in 0..runs {
-            let seed = SEED + u64::from(run);
-            let exchange = Exchange::draw(self.topology, self.exchanging(), seed);
-            let resolution_s = if is_many { exchange.floor_s() / STEPS_OF_MANY } else { 0.0 };
-            for (at, (strategy, _)) in BARS.iter().enumerate() {
+            let (bytes, seed) = (exchange::BYTES_PER_SERVER, SEED + u64::from(run));
+            let exchange = Exchange::draw(self.topology, self.exchanging(), bytes, seed);
+            let latencies = self.topology.latencies(exchange.hosts());
+            if is_many {
+                resolution_s = exchange.floor_s() / STEPS_OF_MANY;
+            }
+            for (bar, (strategy, _)) in BARS.iter().enumerate() {
                 tokio::task::yield_now().await;
-                let outcome = exchange.run(*strategy, ks[at].unwrap_or(0), tcp, resolution_s);
-                outcomes.of_bar[at].push(outcome);
+                let plan = exchange.plan(*strategy, ks[bar].unwrap_or(0), &latencies);
+                outcomes.push(bar, exchange.simulate(&plan, tcp, resolution_s));
             }
         }
         tracing::info!(network = self.name, window_kib = self.window_kib, "simulated");
-        outcomes
+        (outcomes, resolution_s)
     }
 
-    fn reports(&self, outcomes: &Outcomes) -> Vec<Simulated> {
-        (0..BARS.len()).map(|bar| self.report(outcomes, bar)).collect()
-    }
-
-    fn report(&self, outcomes: &Outcomes, bar: usize) -> Simulated {
-        let runs = &outcomes.of_bar[bar];
-        let of = |part: fn(&Outcome) -> f64| Figure::of(runs.iter().map(part));
-        let spread = Spread {
-            makespan_s: of(|run| run.makespan_s),
-            ratio_to_fixed: Figure::of(outcomes.ratios(bar, FIXED)),
-            ratio_to_floor: of(|run| run.makespan_s / run.floor_s),
-            chunk_median_s: of(|run| run.complete_s(5)),
-            last_to_median: of(|run| run.makespan_s / run.complete_s(5)),
-        };
-        let tenth = |tenth| Figure::of(runs.iter().map(|run| run.complete_s(tenth))).median;
-        Simulated {
+    fn bar(&self, outcomes: &Outcomes, bar: usize) -> Bar {
+        let runs = outcomes.of_bar(bar);
+        Bar {
             topology: self.name,
             racks: self.racks.to_vec(),
             servers: self.topology.hosts(),
@@ -299,19 +227,17 @@ impl Network<'_> {
             chunks: runs[0].chunk_s.len(),
             window_kib: self.window_kib,
             strategy: BARS[bar].0,
-            k: outcomes.ks[bar],
+            k: ks(self.flows())[bar],
             sockets: runs[0].sockets,
             runs: runs.len() as u32,
-            resolution_s: runs[0].resolution_s,
-            makespan_s: spread.makespan_s.median,
-            ratio_to_fixed: spread.ratio_to_fixed.median,
-            ratio_to_floor: spread.ratio_to_floor.median,
-            chunk_median_s: spread.chunk_median_s.median,
-            last_to_median: spread.last_to_median.median,
-            chunk_tenths_s: (0..=10).map(tenth).collect(),
-            spread,
+            times: outcomes.times(bar),
         }
     }
+}
+
+/// TCP with such a window.
+fn tcp(window_kib: u32) -> Tcp {
+    Tcp { window_bytes: f64::from(window_kib) * 1_024.0, ..Tcp::default() }
 }
 
 #[cfg(test)]
@@ -325,24 +251,27 @@ mod tests {
     #[tokio::test]
     async fn where_a_window_holds_one_socket_back_strategies_are_ordered_as_in_figure_9() {
         let report = simulated().await;
-        let ratios =
-            [report.ratio_to_fixed, report.ratio_to_chunk_based, report.ratio_to_orchestra];
+        let Ratios { ratio_to_fixed, ratio_to_chunk_based, ratio_to_orchestra } = report.ratios;
+        let ratios = [ratio_to_fixed, ratio_to_chunk_based, ratio_to_orchestra];
         assert!(ratios.iter().all(|ratio| *ratio < 1.0), "{ratios:?}");
     }
 
     #[tokio::test]
     async fn every_strategy_needs_at_least_what_the_busiest_link_needs() {
         for one in simulated().await.strategies {
-            assert!(one.spread.ratio_to_floor.min > 0.999_999, "{one:?}");
+            assert!(one.bar.times.spread.ratio_to_floor.min > 0.999_999, "{one:?}");
         }
     }
 
     #[tokio::test]
     async fn chunks_are_complete_one_after_another_and_the_last_one_is_the_end() {
         for one in simulated().await.strategies {
-            let tenths = &one.chunk_tenths_s;
+            let tenths = &one.bar.times.chunk_tenths_s;
             assert!(tenths.is_sorted() && tenths.len() == 11, "{one:?}");
-            assert!((tenths[10] - one.makespan_s).abs() < 1e-9 * one.makespan_s, "{one:?}");
+            assert!(
+                (tenths[10] - one.bar.times.makespan_s).abs() < 1e-9 * one.bar.times.makespan_s,
+                "{one:?}"
+            );
         }
     }
 
@@ -350,7 +279,7 @@ mod tests {
     async fn a_network_that_is_too_large_is_left_out() {
         let report = simulated().await;
         let found: std::collections::BTreeSet<_> =
-            report.strategies.iter().map(|one| one.topology).collect();
+            report.strategies.iter().map(|one| one.bar.topology).collect();
         assert_eq!(found.into_iter().collect::<Vec<_>>(), ["heterogeneous", "homogeneous"]);
     }
 }

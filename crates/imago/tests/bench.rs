@@ -28,7 +28,7 @@ fn assert_figures(report: &Value, names: &[&str]) {
 fn every_benchmark_is_listed() {
     let listed = bench(&["list"]);
     let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
-    let of_imago = ["copy", "replay", "verify", "reshard", "placement", "flows"];
+    let of_imago = ["copy", "replay", "verify", "reshard", "placement", "flows", "flows-real"];
     let of_morphus = ["morphus-table1", "morphus-fig7", "morphus-fig8"];
     assert_eq!(names, [&of_imago[..], &of_morphus[..]].concat());
 }
@@ -198,6 +198,7 @@ fn an_option_of_another_benchmark_is_a_usage_error() {
     for arguments in [
         ["placement", "--documents", "100"],
         ["flows", "--size-bytes", "100"],
+        ["flows-real", "--servers-max", "9"],
         ["copy", "--chunks", "100"],
         ["placement", "--hungarian-chunks", "5001"],
         ["copy", "--pictures", "here"],

@@ -2,6 +2,7 @@
 
 mod args;
 mod command;
+mod flows_real;
 mod text;
 
 use std::fmt::Write as _;
@@ -33,12 +34,16 @@ enum Action {
         #[command(subcommand)]
         benchmark: Benchmark,
     },
+    /// Be a host of `flows-real`; its orders come on stdin.
+    #[command(hide = true)]
+    Host,
 }
 
 /// Runs a benchmark, or lists them.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::List => list(context),
+        Action::Host => flows_real::host().await,
         Action::Run { benchmark } => {
             let measuring = async {
                 let report = Box::pin(measure(&benchmark)).await?;
@@ -94,6 +99,7 @@ async fn measure(benchmark: &Benchmark) -> Result<Value, Failure> {
             let size = if quick { flows::Size { runs: 2, servers_max: 9 } } else { size };
             json!(Box::pin(flows::run(size, window_kib)).await?)
         }
+        Benchmark::FlowsReal(args) => json!(Box::pin(flows_real::measure(args)).await?),
         Benchmark::MorphusTable1(asked) => {
             let folder = asked.drawn.pictures.as_deref();
             json!(Box::pin(availability::run(asked.size(), folder, &commands)).await?)

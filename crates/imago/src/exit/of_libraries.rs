@@ -37,6 +37,7 @@ impl From<imago_bench::error::Error> for Failure {
         let (exit, code) = match &error {
             Bench::Size(_) => (Exit::Usage, "usage"),
             Bench::Testbed(_) => (Exit::Precondition, "testbed"),
+            Bench::Namespaces(_) => (Exit::Precondition, "namespaces"),
             _ => (Exit::Failed, "benchmark"),
         };
         Self::from_error(exit, code, &error)

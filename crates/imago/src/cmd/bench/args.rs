@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use imago_bench::morphus::{availability, placing, scaling};
 use imago_bench::{Size, flows, reshard};
 
+use super::flows_real;
+
 const QUICK: &str = "Figures of a debug build, or with --quick, say only that the benchmark works. \
                      A busy machine disturbs floors and figures alike, but not equally: look at \
                      `spread`.";
@@ -30,6 +32,9 @@ pub enum Benchmark {
     /// Strategies of sockets in simulated networks; starts no cluster.
     #[command(after_help = QUICK)]
     Flows(Networks),
+    /// The same with real processes in network namespaces; needs root, and starts no cluster.
+    #[command(after_help = QUICK)]
+    FlowsReal(flows_real::Args),
     /// Table 1 and Figs. 4 to 6 of Morphus: what succeeds while the shard key changes, and how fast.
     #[command(name = "morphus-table1", visible_aliases = ["morphus-fig4", "morphus-fig5", "morphus-fig6"])]
     #[command(after_help = QUICK)]

@@ -11,10 +11,15 @@ use crate::exit::{Exit, Failure};
 
 /// What is measured is this very program, in processes of their own.
 pub fn commands() -> Result<Commands, Failure> {
-    let program = std::env::current_exe().map_err(|cause| {
-        Failure::new(Exit::Failed, "program", "cannot tell where this program lies").because(&cause)
-    })?;
+    let program = program()?;
     Ok(Arc::new(move |subject, ends| command(&program, subject, ends)))
+}
+
+/// Where it lies.
+pub fn program() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|cause| {
+        Failure::new(Exit::Failed, "program", "cannot tell where this program lies").because(&cause)
+    })
 }
 
 fn command(program: &PathBuf, subject: &Subject, ends: &Ends) -> Command {

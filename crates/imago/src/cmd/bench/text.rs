@@ -53,6 +53,9 @@ const TABLES: [(&str, &[&str]); 6] = [
             "ratio_to_floor",
             "chunk_median_s",
             "last_to_median",
+            "simulated_s",
+            "ratio_to_simulated",
+            "lost_packets",
         ],
     ),
     (
@@ -106,10 +109,11 @@ const TABLES: [(&str, &[&str]); 6] = [
     ),
 ];
 
-/// Words to the left, everything else to the right.
+/// Words to the left, everything else to the right; without the columns that no row has.
 fn table(rows: &[Value], columns: &[&str]) -> String {
     let mut lines = vec![String::new(); rows.len() + 1];
-    for column in columns {
+    let is_there = |column: &&&str| rows.iter().any(|row| !inside(row, column).is_null());
+    for column in columns.iter().filter(is_there) {
         let cells = rows.iter().map(|row| scalar(inside(row, column)).unwrap_or_default());
         let cells: Vec<String> = std::iter::once((*column).to_owned()).chain(cells).collect();
         let width = cells.iter().map(String::len).max().unwrap_or(0);
@@ -164,7 +168,7 @@ mod tests {
     fn a_table_has_its_columns_below_their_names() {
         let rows = [json!({"a": "long word", "n": 5}), json!({"a": "b", "n": 1_000, "x": 0})];
         assert_eq!(
-            table(&rows, &["a", "n"]),
+            table(&rows, &["a", "n", "absent"]),
             "a             n\nlong word     5\nb          1000\n"
         );
     }

@@ -1,0 +1,317 @@
+//! The same exchanges on real processes: Fig. 9's five strategies and Fig. 3's stragglers over the
+//! kernel's TCP, in a tree of network namespaces (Morphus, §4.1 and §5.6).
+//!
+//! Each host is a process in a network namespace of its own ([`tree`]); links have the paper's rate
+//! by token buckets, queues are as short as a switch's, and packets that find them full are lost.
+//! Latency is made in user space ([`wire`]), packet by packet, so that the kernel's TCP has the long
+//! path's slow start, windows and recovery. What weighted fair sharing knows of latency is measured
+//! between the hosts before it decides. Beside each bar stands the simulator's time for the very
+//! same sockets, so that one sees how far the simulation holds.
+
+pub mod host;
+mod orders;
+mod tree;
+mod wire;
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use imago_plan::flow::Latencies;
+use imago_plan::netsim::{Connection, Topology};
+use serde::Serialize;
+
+use crate::Machine;
+use crate::error::{Error, Result};
+use crate::statistics::Figure;
+
+use super::exchange::{Exchange, Outcome};
+use super::strategy::{BARS, Outcomes, Ratios, ks};
+use super::{Bar, NETWORKS, Network, SEED, tcp};
+
+use orders::{Order, Transfer, now_ns};
+use tree::Tree;
+
+/// The largest window of TCP without scaling.
+pub const WINDOW_KIB_MAX: u32 = 64;
+/// The networks with nine hosts. Larger ones would measure this machine's processors.
+const SMALL_NETWORKS: usize = 2;
+/// How long connections may take to stand.
+const PREPARE_MAX: Duration = Duration::from_secs(60);
+/// How long an exchange may take: so many times as long as its busiest link needs, and some.
+const FLOORS_MAX: f64 = 50.0;
+const EXCHANGE_MIN: Duration = Duration::from_secs(30);
+/// From the word to the beginning, so that all hosts have heard it.
+const NOTICE: Duration = Duration::from_millis(50);
+/// How long measuring the latencies from one host may take.
+const MEASURE_MAX: Duration = Duration::from_secs(60);
+
+/// How large the benchmark is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Size {
+    /// How often members and data are drawn; figures are medians.
+    pub runs: u32,
+    /// What each server that exchanges has of the collection, in MB (1,000,000 bytes).
+    pub data_mb_per_server: u32,
+}
+
+/// What was measured; ratios and times are medians of the runs. The ratios at this level are those
+/// of the homogeneous network with the first window; less is better.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// `flows-real`.
+    pub benchmark: &'static str,
+    /// How large it was.
+    #[serde(flatten)]
+    pub size: Size,
+    /// Where it ran.
+    #[serde(flatten)]
+    pub machine: Machine,
+    /// The rate of each link, each way.
+    pub link_mbit_s: f64,
+    /// What waits before a full link, in kB; what comes then is lost.
+    pub queue_kb: f64,
+    /// Latency within a rack, one way, as measured between idle hosts.
+    pub within_ms: f64,
+    /// Latency between racks, one way, as measured between idle hosts.
+    pub between_ms: f64,
+    /// The window of the ratios at this level.
+    pub window_kib: u32,
+    /// Those of the paper.
+    #[serde(flatten)]
+    pub ratios: Ratios,
+    /// The same ratios in the simulator, of the same exchanges.
+    pub simulated: Ratios,
+    /// What all of it took.
+    pub seconds: f64,
+    /// Every network, window and strategy.
+    pub strategies: Vec<Measured>,
+}
+
+/// A measured bar, beside the simulated one of the same sockets.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    /// What became of it.
+    #[serde(flatten)]
+    pub bar: Bar,
+    /// The simulator's makespan.
+    pub simulated_s: f64,
+    /// The measured makespan, of the simulator's.
+    pub ratio_to_simulated: f64,
+    /// Packets that the switches' full queues turned away.
+    pub lost_packets: f64,
+    /// How far the runs lie apart in the two.
+    pub spread_beside: SpreadBeside,
+}
+
+/// The figures that only a measured bar has, with their extremes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SpreadBeside {
+    /// See [`Measured::ratio_to_simulated`].
+    pub ratio_to_simulated: Figure,
+    /// See [`Measured::lost_packets`].
+    pub lost_packets: Figure,
+}
+
+/// Moves everything by every strategy in both networks with nine hosts, with each of these windows.
+/// `host` is a command that runs [`host::serve`] on its standard input and output.
+///
+/// Dropping the future takes everything down.
+///
+/// # Errors
+/// When the size makes no sense, when this machine or user cannot have network namespaces, or when
+/// a host fails.
+pub async fn run(size: Size, windows_kib: &[u32], host: &[OsString]) -> Result<Report> {
+    let is_sized = size.runs > 0 && size.data_mb_per_server > 0;
+    let is_window = |kib: &u32| (1..=WINDOW_KIB_MAX).contains(kib);
+    if !is_sized || windows_kib.is_empty() || !windows_kib.iter().all(is_window) {
+        return Err(Error::Size(format!(
+            "flows need at least 1 run, 1 MB of data and 1 window of 1 to {WINDOW_KIB_MAX} KiB"
+        )));
+    }
+    let began = Instant::now();
+    let (mut within_ms, mut between_ms) = (Vec::new(), Vec::new());
+    let mut strategies = Vec::new();
+    let mut ratios = None;
+    for (name, racks) in NETWORKS.into_iter().take(SMALL_NETWORKS) {
+        let topology = Topology::papers(racks);
+        let tree = Box::pin(Tree::build(&topology, racks, host)).await?;
+        let mut ground = Ground { topology: &topology, tree };
+        let measured_us = Box::pin(ground.measure_latencies()).await?;
+        for (from, to, us) in measured_us.pairs() {
+            let is_within = topology.latency_us(from, to) == topology.latency_us(0, 1);
+            let to = if is_within { &mut within_ms } else { &mut between_ms };
+            to.push(f64::from(us) / 1e3);
+        }
+        for window_kib in windows_kib {
+            let network = Network { name, racks, topology: &topology, window_kib: *window_kib };
+            let came = Box::pin(ground.run(&network, size, &measured_us)).await?;
+            strategies.extend((0..BARS.len()).map(|bar| came.measured(&network, bar)));
+            ratios
+                .get_or_insert_with(|| (came.real.papers_ratios(), came.simulated.papers_ratios()));
+        }
+    }
+    let (ratios, simulated) = ratios.expect("there are networks and windows");
+    Ok(Report {
+        benchmark: "flows-real",
+        size,
+        machine: Machine::here(),
+        link_mbit_s: Topology::papers(NETWORKS[0].1).capacities()[0] * 8.0 / 1e6,
+        queue_kb: tree::QUEUE_KB,
+        within_ms: Figure::of(within_ms).median,
+        between_ms: Figure::of(between_ms).median,
+        window_kib: windows_kib[0],
+        ratios,
+        simulated,
+        seconds: began.elapsed().as_secs_f64(),
+        strategies,
+    })
+}
+
+/// Between all hosts of a network, in microseconds.
+struct MeasuredLatencies {
+    hosts: usize,
+    us: Vec<u32>,
+}
+
+impl MeasuredLatencies {
+    fn pairs(&self) -> impl Iterator<Item = (usize, usize, u32)> {
+        let pairs = self.us.iter().enumerate();
+        pairs
+            .map(|(pair, us)| (pair / self.hosts, pair % self.hosts, *us))
+            .filter(|(from, to, _)| from != to)
+    }
+
+    /// Between those hosts that play the servers of a plan.
+    fn of(&self, hosts: &[usize]) -> Latencies {
+        Latencies::new(hosts.len(), |from, to| self.us[hosts[from] * self.hosts + hosts[to]])
+    }
+}
+
+/// What came of a network, by bar and run.
+#[derive(Default)]
+struct Came {
+    real: Outcomes,
+    simulated: Outcomes,
+    lost_packets: [Vec<f64>; BARS.len()],
+}
+
+impl Came {
+    fn measured(&self, network: &Network<'_>, bar: usize) -> Measured {
+        let (real, simulated) = (self.real.of_bar(bar), self.simulated.of_bar(bar));
+        let makespan_s = |outcome: &Outcome| outcome.makespan_s;
+        let pairs = real.iter().zip(simulated);
+        let ratios = pairs.map(|(real, simulated)| real.makespan_s / simulated.makespan_s);
+        let spread_beside = SpreadBeside {
+            ratio_to_simulated: Figure::of(ratios),
+            lost_packets: Figure::of(self.lost_packets[bar].iter().copied()),
+        };
+        Measured {
+            bar: network.bar(&self.real, bar),
+            simulated_s: Figure::of(simulated.iter().map(makespan_s)).median,
+            ratio_to_simulated: spread_beside.ratio_to_simulated.median,
+            lost_packets: spread_beside.lost_packets.median,
+            spread_beside,
+        }
+    }
+}
+
+/// A network that stands.
+struct Ground<'a> {
+    topology: &'a Topology,
+    tree: Tree,
+}
+
+impl Ground<'_> {
+    async fn run(
+        &mut self,
+        network: &Network<'_>,
+        size: Size,
+        measured: &MeasuredLatencies,
+    ) -> Result<Came> {
+        let bytes = u64::from(size.data_mb_per_server) * 1_000_000;
+        let tcp = tcp(network.window_kib);
+        // 64 KiB are one byte more than a packet can offer.
+        let window_bytes = u16::try_from(network.window_kib * 1_024).unwrap_or(u16::MAX);
+        let ks = ks(network.flows());
+        let mut came = Came::default();
+        for run in 0..size.runs {
+            let seed = SEED + u64::from(run);
+            let exchange = Exchange::draw(self.topology, network.exchanging(), bytes, seed);
+            let latencies = measured.of(exchange.hosts());
+            let within = EXCHANGE_MIN + Duration::from_secs_f64(exchange.floor_s() * FLOORS_MAX);
+            for (bar, (strategy, _)) in BARS.iter().enumerate() {
+                let plan = exchange.plan(*strategy, ks[bar].unwrap_or(0), &latencies);
+                let connections = exchange.connections(&plan);
+                let lost_before = self.tree.lost_packets().await?;
+                let moved = self.exchange(&connections, window_bytes, within);
+                let arrived_s = Box::pin(moved).await?;
+                let lost = self.tree.lost_packets().await? - lost_before;
+                came.lost_packets[bar].push(lost as f64);
+                came.real.push(bar, exchange.outcome(&plan, &arrived_s));
+                came.simulated.push(bar, exchange.simulate(&plan, tcp, 0.0));
+            }
+        }
+        tracing::info!(network = network.name, window_kib = network.window_kib, "measured");
+        Ok(came)
+    }
+
+    /// Moves everything; when each part of each connection arrived, in seconds since all began.
+    async fn exchange(
+        &mut self,
+        connections: &[Connection],
+        window_bytes: u16,
+        within: Duration,
+    ) -> Result<Vec<Vec<f64>>> {
+        let transfer = |connection: &Connection| Transfer {
+            from: connection.from,
+            to: connection.to,
+            parts_bytes: connection.parts_bytes.clone(),
+        };
+        let transfers: Vec<(u32, Transfer)> = (0..).zip(connections.iter().map(transfer)).collect();
+        let ends = |transfer: &Transfer| [transfer.from, transfer.to];
+        let hosts: BTreeSet<usize> =
+            transfers.iter().flat_map(|(_, transfer)| ends(transfer)).collect();
+        for host in &hosts {
+            let own = |(_, transfer): &&(u32, Transfer)| ends(transfer).contains(host);
+            let transfers = transfers.iter().filter(own).cloned().collect();
+            let order = Order::Prepare { host: *host, window_bytes, transfers };
+            self.tree.hosts[*host].order(&order).await?;
+        }
+        for host in &hosts {
+            self.tree.hosts[*host].prepared(PREPARE_MAX).await?;
+        }
+        let at_ns = now_ns() + NOTICE.as_nanos() as u64;
+        for host in &hosts {
+            self.tree.hosts[*host].order(&Order::Begin { at_ns }).await?;
+        }
+        let mut arrived_s = vec![Vec::new(); connections.len()];
+        for host in &hosts {
+            for (number, at_s) in self.tree.hosts[*host].arrived(within).await? {
+                arrived_s[number as usize] = at_s;
+            }
+        }
+        let parts = |connection: &Connection| connection.parts_bytes.len();
+        let is_all = connections.iter().zip(&arrived_s).all(|(of, at_s)| parts(of) == at_s.len());
+        if !is_all {
+            return Err(Error::Wrong("parts of a connection did not arrive".into()));
+        }
+        Ok(arrived_s)
+    }
+
+    /// From each host to each other, one after the other.
+    async fn measure_latencies(&mut self) -> Result<MeasuredLatencies> {
+        let count = self.topology.hosts();
+        let mut us = vec![0; count * count];
+        for from in 0..count {
+            let hosts: Vec<usize> = (0..count).filter(|to| *to != from).collect();
+            let host = &mut self.tree.hosts[from];
+            host.order(&Order::Measure { hosts: hosts.clone() }).await?;
+            let round_trips_us = host.measured(MEASURE_MAX).await?;
+            for (to, round_trip_us) in hosts.iter().zip(round_trips_us) {
+                us[from * count + to] = (round_trip_us / 2.0) as u32;
+            }
+        }
+        Ok(MeasuredLatencies { hosts: count, us })
+    }
+}

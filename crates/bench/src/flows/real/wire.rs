@@ -1,0 +1,191 @@
+//! A long wire, made in user space: what a host sends over TCP leaves it later.
+//!
+//! Not every kernel can delay packets. So the host's routes lead its TCP packets into a device of
+//! this process (`tun`), which keeps each one for as long as the way to its destination takes, and
+//! then sends it as it is, over the host's real link. The kernel's TCP sees a path as long as that:
+//! its round trips, slow start and recovery are those of the long path.
+//!
+//! On their way the windows that packets offer are cut down, since kernels differ in whether they
+//! heed any bound that could be asked of them. There must be no window scaling for that.
+//!
+//! Invariants: a packet leaves no sooner than its latency after it was sent; packets to one host
+//! leave in the order in which they came; no packet offers more than the window.
+
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::net::SocketAddrV4;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::ioctl::{Updater, ioctl, opcode};
+use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
+
+use super::orders::address;
+
+/// The device of a host that its TCP packets go into.
+pub(super) const DEVICE: &str = "long";
+/// More packets on the way to one host are lost, as on a wire that ends in a full queue.
+const PACKETS_MAX: usize = 10_000;
+const PACKET_BYTES_MAX: usize = 2_048;
+/// Where an IPv4 packet says to whom it goes.
+const TO: std::ops::Range<usize> = 16..20;
+
+type Packet = (Instant, Vec<u8>);
+
+/// The wire of this process, which is there until the process ends.
+pub(super) struct Wire {
+    window_bytes: Arc<AtomicU16>,
+}
+
+impl Wire {
+    /// Has the packets to each host, by number, leave so much later.
+    pub(super) fn lengthen(latencies: &[Duration]) -> std::io::Result<Self> {
+        let tun = attach()?;
+        let link = Arc::new(socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::RAW))?);
+        let mut ways = Vec::new();
+        for (host, latency) in latencies.iter().enumerate() {
+            let (entry, packets) = mpsc::sync_channel(PACKETS_MAX);
+            let (to, link) = (address(host), Arc::clone(&link));
+            let run = move || carry(&packets, &link, to);
+            thread::Builder::new().name(format!("wire-{host}")).spawn(run)?;
+            ways.push(Way { to, latency: *latency, entry });
+        }
+        let window_bytes = Arc::new(AtomicU16::new(u16::MAX));
+        let window = Arc::clone(&window_bytes);
+        thread::Builder::new().name("wires".into()).spawn(move || take(tun, &ways, &window))?;
+        Ok(Self { window_bytes })
+    }
+
+    /// Has this host offer windows of at most so many bytes from now on.
+    pub(super) fn set_window(&self, bytes: u16) {
+        self.window_bytes.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The way to one host.
+struct Way {
+    to: SocketAddrV4,
+    latency: Duration,
+    entry: SyncSender<Packet>,
+}
+
+/// The end of [`DEVICE`] at which its packets come out; the device is there as long as this is.
+fn attach() -> std::io::Result<File> {
+    /// The kernel's `struct ifreq`, as far as it matters here.
+    #[repr(C)]
+    struct Request {
+        name: [u8; 16],
+        flags: u16,
+        rest: [u8; 22],
+    }
+    /// Of the kernel's `linux/if_tun.h`: packets of IP, with nothing before them.
+    const TUN_WITHOUT_HEADER: u16 = 0x0001 | 0x1000;
+    const TUN_SET_INTERFACE: u32 = opcode::write::<i32>(b'T', 202);
+    let tun = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
+    let mut request = Request { name: [0; 16], flags: TUN_WITHOUT_HEADER, rest: [0; 22] };
+    request.name[..DEVICE.len()].copy_from_slice(DEVICE.as_bytes());
+    #[expect(unsafe_code, reason = "there is no safe form of this request to the kernel")]
+    // SAFETY: this request reads and writes one `struct ifreq` of 40 bytes, which `Request` is; it
+    // lives until the call is over, and the kernel keeps no pointer to it.
+    unsafe {
+        ioctl(&tun, Updater::<TUN_SET_INTERFACE, Request>::new(&mut request))?;
+    }
+    Ok(tun)
+}
+
+/// Takes what comes, and sees that it leaves at its time.
+fn take(mut tun: File, ways: &[Way], window_bytes: &AtomicU16) {
+    let mut buffer = [0; PACKET_BYTES_MAX];
+    loop {
+        let packet = match tun.read(&mut buffer) {
+            Ok(bytes) => &mut buffer[..bytes],
+            Err(cause) => return tracing::error!(%cause, "a host can send no more"),
+        };
+        let is_to = |way: &&Way| packet.get(TO) == Some(&way.to.ip().octets()[..]);
+        // What goes elsewhere is the kernel's own talk about neighbours.
+        let Some(way) = ways.iter().find(is_to) else { continue };
+        cut_window(packet, window_bytes.load(Ordering::Relaxed));
+        match way.entry.try_send((Instant::now() + way.latency, packet.to_vec())) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => tracing::warn!("more packets than fit on a wire"),
+            Err(TrySendError::Disconnected(_)) => return,
+        }
+    }
+}
+
+/// Cuts down the window that a TCP packet offers, and corrects its checksum (RFC 1624).
+fn cut_window(packet: &mut [u8], window_bytes: u16) {
+    const PROTOCOL: usize = 9;
+    const TCP: u8 = 6;
+    let tcp = usize::from(packet.first().copied().unwrap_or(0) & 0x0f) * 4;
+    if packet.get(PROTOCOL) != Some(&TCP) {
+        return;
+    }
+    let Some(&mut [w0, w1, c0, c1]) = packet.get_mut(tcp + 14..tcp + 18) else { return };
+    let (offered, checksum) = (u16::from_be_bytes([w0, w1]), u16::from_be_bytes([c0, c1]));
+    if offered <= window_bytes {
+        return;
+    }
+    let sum = u32::from(!checksum) + u32::from(!offered) + u32::from(window_bytes);
+    // Two carries at most.
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    packet[tcp + 14..tcp + 16].copy_from_slice(&window_bytes.to_be_bytes());
+    packet[tcp + 16..tcp + 18].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+}
+
+fn carry(packets: &Receiver<Packet>, link: &OwnedFd, to: SocketAddrV4) {
+    for (at, packet) in packets {
+        thread::sleep(at.saturating_duration_since(Instant::now()));
+        // A link may lose what does not fit; TCP sends it again.
+        if let Err(cause) = sendto(link, &packet, SendFlags::empty(), &to) {
+            tracing::warn!(%cause, %to, "a packet is lost at its host's own link");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sum of all 16-bit words, as a TCP checksum has it; without the pseudo-header, of which
+    /// a window is no part.
+    fn sum(words: &[u8]) -> u16 {
+        let words = words.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+        let sum: u32 = words.sum();
+        let sum = (sum & 0xffff) + (sum >> 16);
+        ((sum & 0xffff) + (sum >> 16)) as u16
+    }
+
+    fn packet(window_bytes: u16, protocol: u8) -> Vec<u8> {
+        let mut packet = vec![0x45; 20];
+        packet[9] = protocol;
+        packet.extend((0..40).map(|byte: u8| byte.wrapping_mul(37)));
+        packet[34..36].copy_from_slice(&window_bytes.to_be_bytes());
+        packet
+    }
+
+    #[test]
+    fn a_window_is_cut_down_and_the_checksum_stays_right() {
+        for (offered, allowed) in [(65_535, 16_384), (64_240, 1), (300, 299), (40_000, 0x8001)] {
+            let mut cut = packet(offered, 6);
+            let before = sum(&cut[20..]);
+            cut_window(&mut cut, allowed);
+            assert_eq!(cut[34..36], allowed.to_be_bytes(), "{offered}");
+            assert_eq!(sum(&cut[20..]), before, "{offered}");
+        }
+    }
+
+    #[test]
+    fn a_smaller_window_and_what_is_no_tcp_stay_as_they_are() {
+        for mut kept in [packet(100, 6), packet(65_535, 17), vec![], vec![0x45; 20]] {
+            let before = kept.clone();
+            cut_window(&mut kept, 100);
+            assert_eq!(kept, before);
+        }
+    }
+}
