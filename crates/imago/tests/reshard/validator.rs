@@ -124,7 +124,8 @@ async fn delete(app: &Endpoint, numbers: impl Iterator<Item = i32>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_deleted_between_the_drain_and_the_rename_stays_deleted() {
-    let scene = Scene::stoppable("slip").await;
+    let spec = ClusterSpec { members: 3, ..ClusterSpec::sharded("slip", 2) };
+    let scene = Scene::of(spec.with_auth().with_parameter("enableTestCommands", "1")).await;
     let load = scene.load().await;
     scene.insert_notes(0..100).await;
     let own = scene.has_validator().await;

@@ -86,6 +86,7 @@ async fn read(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> Result<Vec<(I
     let mut events = Vec::new();
     loop {
         let batch = reader.next().await?;
+        tracing::debug!(?from, ?to, time = ?batch.time, events = batch.events.len(), "slipped");
         for event in batch.events {
             if let Event::Touch { id, time, detail: Some(detail), .. } = event
                 && time > from

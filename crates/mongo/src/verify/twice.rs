@@ -5,8 +5,9 @@
 //! shards. Those may be one document and its orphan; the router, which knows who owns what, is asked
 //! about these.
 
-use bson::{Bson, Document, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
 use futures_util::TryStreamExt;
+use futures_util::future::try_join_all;
 use imago_job::control::Control;
 
 use super::feed::{Scan, batch_documents, id_of};
@@ -34,10 +35,12 @@ pub(crate) async fn held_twice(
     control: &Control,
 ) -> Result<Option<Id>> {
     let batch_bytes = control.throttle().batch_bytes(BATCH_BYTES);
+    let times = try_join_all(shards.iter().map(|shard| Box::pin(shard.cluster_time()))).await?;
     let scan = Scan {
         handle: of.clone(),
         filter: None,
-        since: of.endpoint.cluster_time().await?,
+        // A shard refuses to read behind a time that it has not heard of.
+        since: times.into_iter().min().unwrap_or(Timestamp { time: 0, increment: 1 }),
         min: None,
         max: None,
         ids_only: true,

@@ -72,7 +72,9 @@ impl Caller {
     pub(super) async fn open_stream(&self, body: &Document) -> Result<Answer, Failure> {
         let (start, after) = self.start_of(body).await?;
         let mut command = body.clone();
-        command.insert("cursor", doc! {});
+        // As `mongos` does: the first answer says how far the stream is, and it has to be no further
+        // than what it hands out.
+        command.insert("cursor", doc! {"batchSize": 0});
         command.remove("$readPreference");
         let mut stream = Stream {
             command,
