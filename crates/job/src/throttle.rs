@@ -108,6 +108,11 @@ impl Throttle {
         least.map_or(most, |rate_s| (rate_s / 50).max(BATCH_BYTES_MIN).min(most))
     }
 
+    /// Whether what can wait is held to a pace now.
+    pub fn is_paced(&self) -> bool {
+        self.lock().pace.is_some()
+    }
+
     /// Waits until so many documents and bytes may pass. Safe to cancel: what was asked for and not
     /// waited for only makes the next ones wait as if it had passed.
     pub async fn take(&self, documents: u64, bytes: u64) {
@@ -182,7 +187,7 @@ impl Buckets {
 }
 
 /// Smaller batches would be mostly round trips.
-const BATCH_BYTES_MIN: u64 = 32 * 1024;
+const BATCH_BYTES_MIN: u64 = 48 * 1024;
 
 /// A tenth of a second at the rate may pass at once: enough to keep batches moving, too little to be
 /// felt by the servers.

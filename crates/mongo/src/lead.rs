@@ -42,6 +42,8 @@ pub const HELD_MAX: usize = 500_000;
 const LANES: usize = 8;
 /// Rounds that run at the same time.
 const ROUNDS_MAX: usize = 4;
+/// What clients hardly feel of a round while they are spared: then there is one at a time.
+const PACED_TOUCHES_MAX: usize = 100;
 /// Touches in one round.
 const ROUND_TOUCHES_MAX: usize = 2_000;
 /// Batches read ahead of the ledgers.
@@ -454,12 +456,17 @@ impl Lead {
         // A round passes the throttle as a whole: one of several seconds would be a burst.
         let limit = self.control.throttle().limits().documents_s.unwrap_or(u64::MAX);
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let touches_max =
-            if exactly.is_some() { ROUND_TOUCHES_MAX } else { ROUND_TOUCHES_MAX.min(limit) };
+        let (mut touches_max, mut rounds_max) = (ROUND_TOUCHES_MAX, ROUNDS_MAX);
+        if exactly.is_none() {
+            touches_max = touches_max.min(limit);
+            if self.control.throttle().is_paced() {
+                (touches_max, rounds_max) = (touches_max.min(PACED_TOUCHES_MAX), 1);
+            }
+        }
         let lanes = self.ledgers.len() * LANES;
         let first = self.turn;
         for step in 0..lanes {
-            if self.rounds.len() >= ROUNDS_MAX {
+            if self.rounds.len() >= rounds_max {
                 return;
             }
             let turn = (first + step) % lanes;

@@ -2,7 +2,7 @@
 //!
 //! The idea: a client knows best how a cluster feels, so the watch is one. It asks each server a
 //! small question again and again, finds a document by an `_id` that is not there, and compares how
-//! long answers take with how long they took while the bulk stood still for half a second. What to
+//! long answers take with how long they took while the bulk stood still for a second. What to
 //! make of it is decided by [`imago_plan::pace`]; batches grow and shrink with the pace
 //! ([`imago_job::throttle::Throttle::batch_bytes`]), for a large one is felt however rarely it comes.
 //!
@@ -32,21 +32,23 @@ use crate::reshard::PREFIX;
 /// While it is learnt how fast answers come without the bulk.
 const STILL_S: u64 = 1;
 /// The pace at which it begins.
-const FIRST_S: u64 = 4_000_000;
-const BOUNDS: Bounds = Bounds { least_s: 1_000_000, most_s: 1_000_000_000 };
+const FIRST_S: u64 = 2_000_000;
+const BOUNDS: Bounds = Bounds { least_s: 2_000_000, most_s: 1_000_000_000 };
 /// How long one look takes, and how often a question is asked meanwhile.
-const LOOK: Duration = Duration::from_millis(500);
-const ASK_EVERY: Duration = Duration::from_millis(25);
+const LOOK: Duration = Duration::from_secs(1);
+/// The first look is short: nothing passes before it is over.
+const FIRST_LOOK: Duration = Duration::from_millis(200);
+const ASK_EVERY: Duration = Duration::from_millis(50);
 /// What was under way when the bulk was stopped has ended by then.
 const SETTLES: Duration = Duration::from_millis(100);
 /// A server that takes longer is too slow by any measure.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// How often the bulk stands still: answers without it come at another speed an hour later.
-const LEARN_EVERY: Duration = Duration::from_secs(20);
+const LEARN_EVERY: Duration = Duration::from_secs(30);
 /// A shard that does not answer so soon is not watched.
 const REACH_MAX: Duration = Duration::from_secs(5);
 /// Of all answers, those are compared that so many percent do not exceed.
-const PERCENT: usize = 95;
+const PERCENT: usize = 90;
 /// So many looks without clients, and nobody is there.
 const QUIET_LOOKS: u32 = 2;
 /// Reads of the collection itself that may all be Imago's own, a second.
@@ -84,6 +86,7 @@ impl Watch {
         let mut pace = None;
         let mut without_us = None;
         let mut learnt = Instant::now();
+        let mut look = FIRST_LOOK;
         loop {
             if !self.control.throttle().limits().is_paced || self.servers.0.is_empty() {
                 (pace, without_us) = (None, None);
@@ -92,7 +95,7 @@ impl Watch {
                 continue;
             }
             let is_still = pace.is_some() && without_us.is_none();
-            let seen = self.servers.look(is_still).await;
+            let seen = self.servers.look(is_still, std::mem::replace(&mut look, LOOK)).await;
             quiet = if seen.has_clients { 0 } else { quiet.saturating_add(1) };
             self.tell(quiet < QUIET_LOOKS);
             if quiet >= QUIET_LOOKS {
@@ -183,11 +186,11 @@ impl Servers {
         Self(servers)
     }
 
-    async fn look(&mut self, is_still: bool) -> Seen {
+    async fn look(&mut self, is_still: bool, lasts: Duration) -> Seen {
         if is_still {
             tokio::time::sleep(SETTLES).await;
         }
-        let looks = join_all(self.0.iter_mut().map(Server::look)).await;
+        let looks = join_all(self.0.iter_mut().map(|server| server.look(lasts))).await;
         let has_clients = looks.iter().any(|(has_clients, _)| *has_clients);
         let mut answers_us: Vec<u64> = looks.into_iter().flat_map(|(_, answers)| answers).collect();
         Seen { has_clients, answer_us: percentile(&mut answers_us, PERCENT) }
@@ -196,7 +199,7 @@ impl Servers {
 
 impl Server {
     /// Asks for a while; whether clients were at work, and how long answers took.
-    async fn look(&mut self) -> (bool, Vec<u64>) {
+    async fn look(&mut self, lasts: Duration) -> (bool, Vec<u64>) {
         let before = match self.counted {
             Some(counted) => Ok(counted),
             None => self.count().await,
@@ -204,7 +207,7 @@ impl Server {
         let asked_before = self.asked;
         let began = Instant::now();
         let mut answers_us = Vec::new();
-        while began.elapsed() < LOOK {
+        while began.elapsed() < lasts {
             let next = Instant::now() + ASK_EVERY;
             answers_us.push(self.ask().await);
             tokio::time::sleep_until(next).await;

@@ -1,9 +1,10 @@
 //! How fast work that can wait may go beside clients that cannot: a rate from what a watch saw.
 //!
-//! The idea is TCP's. While answers come about as fast as they did without the work, the rate grows
-//! by a tenth; as soon as they come slower than is tolerated, it shrinks by a third. So it swings
-//! about the rate at which clients just begin to notice, wherever that is, and follows it when the
-//! load changes.
+//! The idea is TCP's. While answers come about as fast as they did without the work, the rate grows,
+//! by half until they were slow for the first time, and by a tenth from then on; when they come
+//! slower than is tolerated, it shrinks by a quarter. So it swings about the rate at which clients
+//! just begin to notice, wherever that is, and follows it when the load changes. A look errs now and
+//! then: the rate still grows while no more than one of four does.
 //!
 //! Invariants: the rate stays between [`Bounds`], so that the work always goes on; it never grows
 //! after a slow window, and never shrinks after a fast one.
@@ -22,6 +23,7 @@ pub struct Bounds {
 pub struct Pace {
     bounds: Bounds,
     rate_s: u64,
+    was_slow: bool,
 }
 
 /// How long answers took in a while, in microseconds.
@@ -54,7 +56,8 @@ impl Pace {
     #[must_use]
     pub fn new(rate_s: u64, bounds: Bounds) -> Self {
         assert!((1..=bounds.most_s).contains(&bounds.least_s), "no rate within the bounds");
-        Self { bounds, rate_s: rate_s.clamp(bounds.least_s, bounds.most_s) }
+        let rate_s = rate_s.clamp(bounds.least_s, bounds.most_s);
+        Self { bounds, rate_s, was_slow: false }
     }
 
     /// Bytes per second.
@@ -66,12 +69,14 @@ impl Pace {
     /// The rate after another window.
     #[must_use]
     pub fn after(self, seen: Window) -> Self {
-        let step = if seen.is_slow() {
-            self.rate_s - self.rate_s / 3
+        let was_slow = self.was_slow || seen.is_slow();
+        let rate_s = if seen.is_slow() {
+            self.rate_s - self.rate_s / 4
         } else {
-            self.rate_s.saturating_add((self.rate_s / 10).max(1))
+            let part = if was_slow { 10 } else { 2 };
+            self.rate_s.saturating_add((self.rate_s / part).max(1))
         };
-        Self::new(step, self.bounds)
+        Self { was_slow, ..Self::new(rate_s, self.bounds) }
     }
 }
 
@@ -108,7 +113,7 @@ mod tests {
             .collect();
         let bearable_s = free_s + 333;
         for rate_s in &rates[50..] {
-            assert!((bearable_s * 2 / 3 - 1..=bearable_s * 11 / 10).contains(rate_s), "{rate_s}");
+            assert!((bearable_s * 3 / 4 - 1..=bearable_s * 11 / 10).contains(rate_s), "{rate_s}");
         }
     }
 

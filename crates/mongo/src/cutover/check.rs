@@ -215,8 +215,8 @@ pub(crate) async fn last_look(
     Ok(compared)
 }
 
-/// As [`last_look`], with the source as it was when the lead was settled: for a source whose
-/// documents may still be deleted.
+/// As [`last_look`], with the source as it was when the lead was settled at `at`: one look, with no
+/// retries, also at a source whose documents may still be deleted.
 pub(crate) async fn last_look_as_of(
     at: Timestamp,
     run: &Run,

@@ -110,8 +110,10 @@ pub(super) async fn commit(
         Block::Validator => validation::set(run, copying).await,
         Block::None => Ok(()),
     };
+    tracing::debug!(ms = ms(blocked), "commit: writes are blocked");
     let drained = async {
         set?;
+        copying.state.becomes = shadow;
         Box::pin(drain(run, copying, block)).await
     };
     let left = block_max.saturating_sub(blocked.elapsed());
@@ -126,17 +128,6 @@ pub(super) async fn commit(
             return Ok(None);
         }
     };
-    copying.state.becomes = shadow;
-    if block == Block::Validator {
-        copying.state.drained_to = Some((drained.at.time, drained.at.increment));
-    }
-    // Also when the job was asked to end in this moment: it is past the point where that is heard,
-    // and whoever left here without lifting the block would leave it behind.
-    copying.state.hook_begun = true;
-    if let Err(error) = copy::save_at_last(run, &copying.state).await {
-        unblock(run, spec, copying, cluster).await?;
-        return Err(error);
-    }
     let renaming = Instant::now();
     if let Err(error) = rename(cluster, spec).await {
         if !matches!(error, Error::Undecided { .. }) {
@@ -145,11 +136,12 @@ pub(super) async fn commit(
         return Err(error);
     }
     let rename_ms = ms(renaming);
+    tracing::debug!(ms = ms(blocked), "commit: renamed");
     let slipped = conclude(run, cluster, spec, &mut copying.state).await?;
     let block_ms = ms(blocked);
     // Of a block that is lifted nobody has to know at once; clients do not wait for it.
     copy::save_at_last(run, &copying.state).await?;
-    let Drained { drain_ms, last_verified, .. } = drained;
+    let Drained { drain_ms, last_verified } = drained;
     Ok(Some(Committed { block_ms, drain_ms, rename_ms, last_verified, slipped }))
 }
 
@@ -216,34 +208,42 @@ async fn refuse_anothers_block(cluster: &Endpoint) -> Result<()> {
 const LAST_CHANGES: usize = 1_000;
 
 struct Drained {
-    /// The shadow is the collection as of this time.
-    at: Timestamp,
     drain_ms: u64,
     last_verified: u64,
 }
 
+/// Makes the shadow the collection as of one time behind the block, looks at the last changes, and
+/// writes down that the rename may be asked for from now on.
+///
+/// Also when the job was asked to end in this moment: it is past the point where that is heard, and
+/// whoever left here without lifting the block would leave it behind.
 async fn drain(run: &Run, copying: &mut Copying<'_>, block: Block) -> Result<Drained> {
     let began = Instant::now();
     let at = copying.lead.settle().await?;
     let drain_ms = ms(began);
-    let last_verified = match block {
-        Block::Validator => {
-            let looked = check::last_look_as_of(at, run, copying, LAST_CHANGES);
-            let looked = Box::pin(looked).await?;
-            validation::check_unchanged(run, copying).await?;
-            looked
-        }
-        Block::UserWrites | Block::None => {
-            Box::pin(check::last_look(run, copying, LAST_CHANGES)).await?
-        }
-    };
+    tracing::debug!(drain_ms, "commit: drained");
+    if block == Block::Validator {
+        copying.state.drained_to = Some((at.time, at.increment));
+    }
+    copying.state.hook_begun = true;
+    // Clients wait: neither waits for the other. Who is refused takes it back.
+    let (last_verified, saved) = tokio::join!(
+        Box::pin(check::last_look_as_of(at, run, copying, LAST_CHANGES)),
+        Box::pin(copy::save_at_last(run, &copying.state)),
+    );
+    let last_verified = last_verified?;
+    saved?;
+    if block == Block::Validator {
+        validation::check_unchanged(run, copying).await?;
+    }
     if copying.lead.has_structure() {
         return Err(Error::precondition(
             "indexes or options of the collection changed while writes were being blocked",
             "`imago reshard resume`: the job follows them first",
         ));
     }
-    Ok(Drained { at, drain_ms, last_verified })
+    tracing::debug!(ms = ms(began), last_verified, "commit: compared and written down");
+    Ok(Drained { drain_ms, last_verified })
 }
 
 /// Lifts the block that this job set, unless the job is another's by now: then he sees to it.
@@ -253,9 +253,9 @@ async fn unblock(
     copying: &mut Copying<'_>,
     cluster: &Endpoint,
 ) -> Result<()> {
+    (copying.state.hook_begun, copying.state.drained_to) = (false, None);
     copy::save_at_last(run, &copying.state).await?;
     lift(cluster, spec, &run.record().id, &mut copying.state).await?;
-    (copying.state.hook_begun, copying.state.drained_to) = (false, None);
     copy::save_at_last(run, &copying.state).await
 }
 

@@ -122,7 +122,7 @@ pub struct Outcome {
 }
 
 /// The drain must not wait for a change that the block keeps from coming.
-const COMMIT_AWAIT_MAX: Duration = Duration::from_millis(20);
+const COMMIT_AWAIT_MAX: Duration = Duration::from_millis(5);
 /// How often a commit is tried whose drain misses its deadline.
 const COMMITS_MAX: usize = 5;
 

@@ -109,15 +109,23 @@ impl Lookup {
         })
     }
 
-    /// Looks at the source as it was at exactly `at`.
+    /// Looks at the source as it was at exactly `at`, and at the destination as it is: of one cluster
+    /// no time has to be asked for, since primaries show what the majority has acknowledged.
     pub(super) async fn as_of(
         at: Timestamp,
         source: &Handle,
         destination: &Handle,
         filter: Option<&Document>,
     ) -> Result<Self> {
-        let lookup = Self::new(source, destination, filter).await?;
-        Ok(Self { source_since: at, is_exact: true, ..lookup })
+        let is_one = source.endpoint.identity() == destination.endpoint.identity();
+        Ok(Self {
+            source: source.clone(),
+            destination: destination.clone(),
+            filter: filter.cloned(),
+            source_since: at,
+            destination_since: if is_one { at } else { since(destination).await? },
+            is_exact: true,
+        })
     }
 
     fn source_at(&self) -> ReadAt {

@@ -68,6 +68,9 @@ impl Shards {
     }
 }
 
+/// Smaller batches of a shard would be mostly round trips.
+const BATCH_DOCUMENTS_MIN: u32 = 32;
+
 /// The feeds of all shards in one order.
 pub(super) struct Joined {
     sides: Vec<Side>,
@@ -110,7 +113,7 @@ impl Joined {
     ) -> Self {
         let count = u32::try_from(shards.len()).unwrap_or(u32::MAX);
         let sides = shards.iter().map(|shard| {
-            let batch_documents = (scan.batch_documents / count).max(1);
+            let batch_documents = (scan.batch_documents / count).max(BATCH_DOCUMENTS_MIN);
             let mut scan = Scan { batch_documents, ..scan.clone() };
             scan.handle.endpoint = shard.clone();
             Side { feed: Feed::start(scan), chunk: None, at: 0, has_ended: false }
