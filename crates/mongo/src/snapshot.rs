@@ -38,8 +38,10 @@ use crate::route::{Route, Seen};
 use crate::write::{self, WriteError};
 
 mod hold;
+mod shape;
 
 use hold::Hold;
+use shape::Shape;
 
 /// What all who work at one job in this process share.
 #[derive(Debug, Default)]
@@ -465,36 +467,6 @@ impl SliceCopy<'_> {
 /// pace changed by more than it swings.
 fn is_another_size(opened: i32, wanted: i32) -> bool {
     wanted / 2 > opened || wanted < opened / 2
-}
-
-/// What one pass over a batch tells.
-struct Shape {
-    documents: u64,
-    is_plain: bool,
-    first: Option<Id>,
-    last: Option<Id>,
-}
-
-impl Shape {
-    fn of(batch: &RawArray) -> Result<Self> {
-        let mut shape = Self { documents: 0, is_plain: true, first: None, last: None };
-        let mut last = None;
-        for document in batch {
-            let malformed = |e: String| Error::malformed("find", e);
-            let document = document.map_err(|e| malformed(e.to_string()))?;
-            let RawBsonRef::Document(raw) = document else {
-                return Err(malformed("not a document".into()));
-            };
-            shape.is_plain &= inserts(raw);
-            if shape.documents == 0 {
-                shape.first = raw.get("_id").ok().flatten().map(Id::from_raw);
-            }
-            shape.documents += 1;
-            last = Some(raw);
-        }
-        shape.last = last.and_then(|raw| raw.get("_id").ok().flatten()).map(Id::from_raw);
-        Ok(shape)
-    }
 }
 
 /// The collection's number of documents that match its filter, by counting.

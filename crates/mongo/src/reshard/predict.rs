@@ -4,8 +4,8 @@
 //! shadow is another collection. What that takes is a share for each document (its lookup, its
 //! index entries, its place in the oplog) and one for each byte, and something that no size
 //! changes: creating and placing the shadow's chunks, catching up, the cut-over. Network, disks and
-//! load are not asked: on a cluster whose shards are machines of their own it takes less, under
-//! heavy load or over a slow line more.
+//! load are not asked: on a cluster whose shards are machines of their own it takes less, over a slow
+//! line more, and at the pace of clients ([`crate::pace`]) as long as these allow.
 //!
 //! The constants are fitted to whole changes of shape, comparison of all documents and commit
 //! included, of 20,000 and 1,000,000 documents of 1 KB on three shards of one member each that shared

@@ -21,7 +21,8 @@ pub fn text(plan: &Plan) -> String {
     text += &section("compared", &compared(plan));
     text += &format!(
         "\nplaced {}: {:.1} % of the bytes move; the fullest shard holds {} its share, {} \
-         afterwards\ntakes about {:.0} s, by a simple model of copying everything once\n",
+         afterwards\ntakes about {:.0} s without clients at work, by a simple model of copying \
+         everything once\n",
         placing(plan.placing),
         percent(plan.moved.bytes, plan.size.bytes),
         times(plan.imbalance.0),
