@@ -251,6 +251,12 @@ impl Lead {
         Ok(())
     }
 
+    /// Where the slices of each collection were cut.
+    #[must_use]
+    pub fn cuts(&self) -> &[Vec<Id>] {
+        &self.cuts
+    }
+
     /// Whether the bulk of every collection is at the destination.
     #[must_use]
     pub fn is_copied(&self) -> bool {

@@ -95,7 +95,8 @@ impl Watch {
                 continue;
             }
             let is_still = pace.is_some() && without_us.is_none();
-            let seen = self.servers.look(is_still, std::mem::replace(&mut look, LOOK)).await;
+            let lasts = std::mem::replace(&mut look, LOOK);
+            let seen = self.servers.look(lasts, pace.is_some(), is_still).await;
             quiet = if seen.has_clients { 0 } else { quiet.saturating_add(1) };
             self.tell(quiet < QUIET_LOOKS);
             if quiet >= QUIET_LOOKS {
@@ -186,11 +187,13 @@ impl Servers {
         Self(servers)
     }
 
-    async fn look(&mut self, is_still: bool, lasts: Duration) -> Seen {
+    /// Looks for a while whether clients are at work, and, if it is to be asked, how long answers
+    /// take: whoever is not spared need not be asked either.
+    async fn look(&mut self, lasts: Duration, asks: bool, is_still: bool) -> Seen {
         if is_still {
             tokio::time::sleep(SETTLES).await;
         }
-        let looks = join_all(self.0.iter_mut().map(|server| server.look(lasts))).await;
+        let looks = join_all(self.0.iter_mut().map(|server| server.look(lasts, asks))).await;
         let has_clients = looks.iter().any(|(has_clients, _)| *has_clients);
         let mut answers_us: Vec<u64> = looks.into_iter().flat_map(|(_, answers)| answers).collect();
         Seen { has_clients, answer_us: percentile(&mut answers_us, PERCENT) }
@@ -198,8 +201,8 @@ impl Servers {
 }
 
 impl Server {
-    /// Asks for a while; whether clients were at work, and how long answers took.
-    async fn look(&mut self, lasts: Duration) -> (bool, Vec<u64>) {
+    /// Whether clients were at work in a while, and how long answers took meanwhile.
+    async fn look(&mut self, lasts: Duration, asks: bool) -> (bool, Vec<u64>) {
         let before = match self.counted {
             Some(counted) => Ok(counted),
             None => self.count().await,
@@ -209,7 +212,9 @@ impl Server {
         let mut answers_us = Vec::new();
         while began.elapsed() < lasts {
             let next = Instant::now() + ASK_EVERY;
-            answers_us.push(self.ask().await);
+            if asks {
+                answers_us.push(self.ask().await);
+            }
             tokio::time::sleep_until(next).await;
         }
         let after = self.count().await;

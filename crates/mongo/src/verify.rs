@@ -95,6 +95,8 @@ pub struct Spec {
     /// Past the router to the shards, where both sides are in one cluster and a full comparison
     /// wants it.
     pub route: Option<Arc<Route>>,
+    /// Where a full comparison cuts its ranges; it looks by itself when there are none.
+    pub cuts: Vec<Id>,
 }
 
 impl Default for Spec {
@@ -108,6 +110,7 @@ impl Default for Spec {
             listed_max: 100,
             structure: true,
             route: None,
+            cuts: Vec::new(),
         }
     }
 }

@@ -82,13 +82,14 @@ pub(crate) async fn check(
 ) -> Result<u64> {
     let mode = mode.clone();
     let pairs = copying.pairs.clone();
+    let cuts = copying.lead.cuts().to_vec();
     let made: Vec<bool> = copying.plan.collections.iter().map(|planned| planned.creates).collect();
     let is_reverse = copying.plan.is_reverse;
     let control = copying.control();
     let mut checks = tokio::task::JoinSet::new();
     checks.spawn(async move {
         let mut reports = Vec::new();
-        for (pair, is_made) in pairs.iter().zip(made) {
+        for ((pair, is_made), cuts) in pairs.iter().zip(made).zip(cuts) {
             let spec = Spec {
                 mode: mode.clone(),
                 filter: pair.filter.clone(),
@@ -96,6 +97,7 @@ pub(crate) async fn check(
                 suspects_max: SUSPECTS_MAX,
                 listed_max: SUSPECTS_MAX,
                 route: route.clone(),
+                cuts,
                 ..Spec::default()
             };
             let mut watch = Unwatched;

@@ -424,8 +424,8 @@ fn bytes_f64(bytes: u64) -> f64 {
 async fn fill(clusters: &Clusters, run: &Run, how: &How, state: State) -> Result<(u64, State)> {
     let (cluster, ns) = (clusters.source.clone(), Spec::of(run.record())?.reshard.ns);
     let reporter = Some(run.reporter().clone());
-    let _pace = pace::watch(cluster, ns, run.control().clone(), reporter);
     let mut copying = begin(clusters, run, how, AWAIT_MAX, state).await?;
+    let _pace = pace::watch(cluster, ns, run.control().clone(), reporter);
     let filled = async {
         if !copying.lead.is_copied() {
             run.enter("execute").await?;

@@ -101,9 +101,12 @@ type Range = (Option<Id>, Option<Id>);
 
 /// The whole space of `_id`s, cut into about equal parts of the source.
 async fn ranges(search: &Search<'_>, size: Size) -> Result<Vec<Range>> {
-    let count = (size.documents / RANGE_DOCUMENTS).clamp(1, RANGES_MAX);
-    let cut = || cut(&search.lookup.source, size.documents, count);
-    let cuts = patiently("look where to cut", search.control, cut).await?;
+    let mut cuts = search.spec.cuts.clone();
+    if cuts.is_empty() {
+        let count = (size.documents / RANGE_DOCUMENTS).clamp(1, RANGES_MAX);
+        let cut = || cut(&search.lookup.source, size.documents, count);
+        cuts = patiently("look where to cut", search.control, cut).await?;
+    }
     let starts = std::iter::once(None).chain(cuts.iter().cloned().map(Some));
     let ends = cuts.iter().cloned().map(Some).chain(std::iter::once(None));
     Ok(starts.zip(ends).collect())
