@@ -416,6 +416,7 @@ impl<'a> Copying<'a> {
     pub async fn follow(&mut self, until: Until) -> Result<()> {
         let ask = || self.clusters.source.cluster_time();
         let entered = patiently("ask for the source's time", self.run.control(), ask).await?;
+        self.nudge().await;
         loop {
             self.step().await?;
             let is_behind = self.lead.applied_to() < entered;
@@ -489,6 +490,14 @@ impl<'a> Copying<'a> {
     /// When the source does not answer.
     pub async fn source_time(&self) -> Result<Timestamp> {
         self.clusters.source.cluster_time().await
+    }
+
+    /// Has the source's quiet shards say how far they are: without it the stream gets there too,
+    /// only later.
+    pub async fn nudge(&self) {
+        if let Err(error) = self.clusters.source.nudge().await {
+            tracing::debug!(%error, "the source's shards were not nudged");
+        }
     }
 
     /// Pause, cancel, throttle.
