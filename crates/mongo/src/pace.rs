@@ -29,7 +29,7 @@ use crate::error::Result;
 use crate::namespace::Namespace;
 use crate::reshard::PREFIX;
 
-/// While it is learnt how fast answers come without the bulk.
+/// While it is learnt how fast answers come without the bulk, in bytes per second.
 const STILL_S: u64 = 1;
 /// The pace at which it begins.
 const FIRST_S: u64 = 5_000_000;
@@ -66,8 +66,18 @@ pub fn watch(
         control.throttle().set_pace(Some(STILL_S));
     }
     let watch = async move {
-        let watched = Servers::reach(&cluster, &ns).await;
-        Watch { servers: watched, control, reporter, is_paced: None }.run().await;
+        let servers = Servers::reach(&cluster, &ns).await;
+        if servers.0.is_empty()
+            && let Some(reporter) = &reporter
+        {
+            reporter.warning(
+                "clients_unwatched",
+                "no shard can be reached as this user, so nobody sees what clients feel",
+                "the bulk goes at any speed: let this machine and user reach the shards, or limit it \
+                 by --mb-s",
+            );
+        }
+        Watch { servers, control, reporter, is_paced: None }.run().await;
     };
     AbortOnDropHandle::new(tokio::spawn(watch))
 }
