@@ -8,8 +8,6 @@
 //! itself: no router can skip cheaply. Only what is too large for that is drawn: such a tree was
 //! mostly read back from disk, where it is even.
 
-use std::time::Duration;
-
 use bson::raw::{RawBsonRef, cstr};
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
 use futures_util::StreamExt;
@@ -31,8 +29,6 @@ const READ_MAX: u64 = 10_000_000;
 const SAMPLE_PER_PART: u64 = 20;
 /// With shards, a part is so many steps of all of them together.
 const MARKS_PER_PART: u64 = 8;
-/// A shard that does not answer so soon is not asked past the router.
-const REACH_MAX: Duration = Duration::from_secs(5);
 
 /// Strictly increasing `_id`s that cut a collection of about `documents` into at most `parts`.
 ///
@@ -57,7 +53,7 @@ pub async fn cut(source: &Handle, documents: u64, parts: u64) -> Result<Vec<Id>>
 
 /// The collection on each replica set that has it, if all of them can be reached.
 async fn sets(source: &Handle) -> Result<Option<Vec<Handle>>> {
-    let reached = source.endpoint.shards(REACH_MAX).await?;
+    let reached = source.endpoint.shards().await?;
     let of = |set: Endpoint| Handle::new(set, source.ns.clone());
     Ok(reached.into_iter().map(|(_, set)| set.ok().map(of)).collect())
 }

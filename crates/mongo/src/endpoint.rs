@@ -44,6 +44,8 @@ pub struct Endpoint {
 
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(20);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Whoever can do without going past the router does not wait for it longer.
+const SHARD_REACHED_WITHIN: Duration = Duration::from_secs(5);
 
 impl Endpoint {
     /// Connects to the cluster that `uri` names and asks what it is. `role` is `source` or
@@ -133,11 +135,11 @@ impl Endpoint {
     }
 
     /// The replica sets that hold this cluster's documents, by name, past the router; of one that
-    /// does not answer within `max`, why. A replica set is its own only one.
+    /// does not answer within 5 s, why. A replica set is its own only one.
     ///
     /// # Errors
     /// When the router does not say what they are.
-    pub async fn shards(&self, max: Duration) -> Result<Vec<(String, Result<Self>)>> {
+    pub async fn shards(&self) -> Result<Vec<(String, Result<Self>)>> {
         if let Shape::ReplicaSet(name) = &self.shape {
             return Ok(vec![(name.clone(), Ok(self.clone()))]);
         }
@@ -147,7 +149,7 @@ impl Endpoint {
             .filter_map(Bson::as_document)
             .filter_map(|entry| Some((entry.get_str("_id").ok()?, entry.get_str("host").ok()?)));
         let reached = entries.map(|(name, host)| async move {
-            (name.to_owned(), Box::pin(self.shard(host, max)).await)
+            (name.to_owned(), Box::pin(self.shard(host, SHARD_REACHED_WITHIN)).await)
         });
         Ok(join_all(reached).await)
     }

@@ -45,8 +45,6 @@ const SETTLES: Duration = Duration::from_millis(100);
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// How often the bulk stands still: answers without it come at another speed an hour later.
 const LEARN_EVERY: Duration = Duration::from_secs(30);
-/// A shard that does not answer so soon is not watched.
-const REACH_MAX: Duration = Duration::from_secs(5);
 /// Of all answers, those are compared that so many percent do not exceed.
 const PERCENT: usize = 90;
 /// So many looks without clients, and nobody is there.
@@ -178,7 +176,7 @@ struct Counted {
 
 impl Servers {
     async fn reach(cluster: &Endpoint, ns: &Namespace) -> Self {
-        let reached = match cluster.shards(REACH_MAX).await {
+        let reached = match cluster.shards().await {
             Ok(reached) => reached,
             Err(error) => {
                 tracing::warn!(%error, "clients are not watched: the bulk goes at any speed");

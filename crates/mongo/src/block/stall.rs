@@ -28,7 +28,7 @@ pub(super) struct Sets(Vec<Endpoint>);
 impl Sets {
     /// Those that can be reached as this user.
     pub(super) async fn reach(cluster: &Endpoint) -> Self {
-        let reached = match cluster.shards(REACH_MAX).await {
+        let reached = match cluster.shards().await {
             Ok(reached) => reached,
             Err(error) => {
                 tracing::warn!(%error, "a write block that waits for ever will not be noticed");

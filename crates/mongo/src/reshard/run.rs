@@ -373,7 +373,7 @@ pub(crate) async fn route_of(record: &Record, cluster: &Endpoint) -> Result<Opti
     if is_hashed(&key) || is_hashed(&old) {
         return Ok(None);
     }
-    let mut reached = cluster.shards(REACH_MAX).await?;
+    let mut reached = cluster.shards().await?;
     let mut shards = Vec::new();
     for name in &plan.shards {
         let Some(at) = reached.iter().position(|(known, _)| known == name) else {
@@ -398,8 +398,6 @@ pub(crate) async fn route_of(record: &Record, cluster: &Endpoint) -> Result<Opti
     Ok(Some(Route::new(of, shards, Map::new(&key, &chunks)?, sockets)))
 }
 
-/// A shard that does not answer so soon is not asked past the router.
-const REACH_MAX: Duration = Duration::from_secs(5);
 /// What stays on its shard is in nobody's way.
 const LOCAL_SOCKETS: usize = 4;
 

@@ -1,7 +1,5 @@
 //! What the cluster as a whole knows of the collection: zones, and `_id`s that it holds twice.
 
-use std::time::Duration;
-
 use bson::doc;
 use imago_job::control::Control;
 
@@ -16,8 +14,6 @@ use crate::verify::{counted_twice, held_twice};
 /// Of so many documents all `_id`s are compared: some twenty seconds where only the router can be
 /// asked, and a fifth of it where the shards can.
 const COMPARED_MAX: u64 = 5_000_000;
-/// A shard that does not answer so soon is not asked past the router.
-const REACH_MAX: Duration = Duration::from_secs(5);
 
 /// Asks the router.
 pub(in crate::reshard) async fn of_cluster(
@@ -93,6 +89,6 @@ async fn duplicates(
 
 /// The shards, if all of them can be asked past the router.
 async fn reached(of: &Handle) -> Result<Option<Vec<Endpoint>>> {
-    let reached = of.endpoint.shards(REACH_MAX).await?;
+    let reached = of.endpoint.shards().await?;
     Ok(reached.into_iter().map(|(_, shard)| shard.ok()).collect())
 }
