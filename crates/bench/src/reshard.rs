@@ -26,7 +26,7 @@ use crate::subject::Commands;
 mod clients;
 mod native;
 
-pub use clients::{Clients, Noticed};
+pub use clients::{Clients, InPhase, Noticed};
 
 /// How large it is.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

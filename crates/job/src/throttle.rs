@@ -99,13 +99,13 @@ impl Throttle {
         self.shared.changed.send_modify(|changes| *changes += 1);
     }
 
-    /// How large a batch of what can wait may be, of `most` bytes: what passes in a fiftieth of a
+    /// How large a batch of what can wait may be, of `most` bytes: what passes in a hundredth of a
     /// second, for a batch goes to the servers as a whole, and who comes behind it waits.
     pub fn batch_bytes(&self, most: u64) -> u64 {
         let buckets = self.lock();
         let rates = [&buckets.bytes, &buckets.pace];
         let least = rates.into_iter().flatten().map(Bucket::rate_s).min();
-        least.map_or(most, |rate_s| (rate_s / 50).max(BATCH_BYTES_MIN).min(most))
+        least.map_or(most, |rate_s| (rate_s / 100).max(BATCH_BYTES_MIN).min(most))
     }
 
     /// Whether what can wait is held to a pace now.
@@ -187,7 +187,7 @@ impl Buckets {
 }
 
 /// Smaller batches would be mostly round trips.
-const BATCH_BYTES_MIN: u64 = 48 * 1024;
+const BATCH_BYTES_MIN: u64 = 16 * 1024;
 
 /// A tenth of a second at the rate may pass at once: enough to keep batches moving, too little to be
 /// felt by the servers.
@@ -288,9 +288,9 @@ mod tests {
     #[test]
     fn a_batch_is_what_passes_in_a_moment() {
         let throttle = Throttle::new(limits(None, Some(10_000_000))).unwrap();
-        assert_eq!(throttle.batch_bytes(4_000_000), 200_000);
-        throttle.set_pace(Some(5_000_000));
         assert_eq!(throttle.batch_bytes(4_000_000), 100_000);
+        throttle.set_pace(Some(5_000_000));
+        assert_eq!(throttle.batch_bytes(4_000_000), 50_000);
         throttle.set_pace(Some(1));
         assert_eq!(throttle.batch_bytes(4_000_000), BATCH_BYTES_MIN);
         assert_eq!(throttle.batch_bytes(1_000), 1_000);

@@ -23,7 +23,7 @@ use imago_job::control::{Control, Stop};
 use imago_job::retry::retry;
 use imago_plan::cuts::slice_of;
 use imago_plan::ledger::{Ledger, Position, Round, SliceState, Touch};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -44,6 +44,11 @@ const LANES: usize = 8;
 const ROUNDS_MAX: usize = 4;
 /// What clients hardly feel of a round while they are spared: then there is one at a time.
 const PACED_TOUCHES_MAX: usize = 100;
+/// While clients are spared, changes are read so seldom: each of their writes would otherwise cost
+/// the servers an answer, a read and another write.
+const PACED_READ_EVERY: Duration = Duration::from_millis(200);
+/// Where so many changes come at once, reading them seldom spares nobody.
+const PACED_CHANGES_MAX: usize = 200;
 /// Touches in one round.
 const ROUND_TOUCHES_MAX: usize = 2_000;
 /// Batches read ahead of the ledgers.
@@ -102,6 +107,8 @@ pub struct Lead {
     marks: BTreeMap<Position, Mark>,
     position: Position,
     batches: mpsc::Receiver<Result<Batch>>,
+    /// Whether somebody waits for what the stream has.
+    is_awaited: watch::Sender<bool>,
     _reader: AbortOnDropHandle<()>,
     rounds: JoinSet<RoundDone>,
     /// Whose turn it is: lanes take turns, so that none starves where changes come faster than
@@ -166,7 +173,8 @@ impl Lead {
         let mut reader = ChangeReader::new(parts.source, namespaces, parts.start, parts.await_max);
         parts.control.or_stop(reader.open()).await??;
         let (send, batches) = mpsc::channel(BATCHES_AHEAD);
-        let reader = tokio::spawn(read_ahead(reader, send));
+        let (is_awaited, hurry) = watch::channel(false);
+        let reader = tokio::spawn(read_ahead(reader, send, parts.control.clone(), hurry));
         let mut cuts: Vec<Vec<Id>> = vec![Vec::new(); parts.pairs.len()];
         let mut counts = vec![0_usize; parts.pairs.len()];
         for slice in &parts.slices {
@@ -191,6 +199,7 @@ impl Lead {
             marks,
             position: 0,
             batches,
+            is_awaited,
             _reader: AbortOnDropHandle::new(reader),
             rounds: JoinSet::new(),
             turn: 0,
@@ -325,8 +334,9 @@ impl Lead {
     /// If not every slice is copied.
     pub async fn settle(&mut self) -> Result<Timestamp> {
         assert!(self.is_copied(), "only a complete copy can be settled");
+        self.is_awaited.send_replace(true);
         for _ in 0..SETTLE_ATTEMPTS_MAX {
-            self.go_on()?;
+            self.record_late()?;
             while !self.rounds.is_empty() {
                 let done = self.rounds.join_next().await.expect("a round is running");
                 self.finish(done.expect("a round neither panics nor is aborted"))?;
@@ -385,6 +395,11 @@ impl Lead {
     /// # Errors
     /// When a change behind it ends the job.
     pub fn go_on(&mut self) -> Result<()> {
+        self.is_awaited.send_replace(false);
+        self.record_late()
+    }
+
+    fn record_late(&mut self) -> Result<()> {
         if let Some((batch, at)) = self.late.take() {
             self.record_events(&batch, |time| time > at)?;
             self.mark(batch);
@@ -592,12 +607,23 @@ impl Lead {
     }
 }
 
-async fn read_ahead(mut reader: ChangeReader, send: mpsc::Sender<Result<Batch>>) {
+async fn read_ahead(
+    mut reader: ChangeReader,
+    send: mpsc::Sender<Result<Batch>>,
+    control: Control,
+    mut is_awaited: watch::Receiver<bool>,
+) {
     loop {
         let batch = reader.next().await;
+        let few = batch.as_ref().is_ok_and(|batch| batch.events.len() < PACED_CHANGES_MAX);
         let ends = batch.is_err();
         if send.send(batch).await.is_err() || ends {
             return;
+        }
+        if few && control.throttle().is_paced() {
+            let awaited = is_awaited.wait_for(|is_awaited| *is_awaited);
+            // The sender is gone only when nobody reads any more, which the next batch finds out.
+            let _ = tokio::time::timeout(PACED_READ_EVERY, awaited).await;
         }
     }
 }

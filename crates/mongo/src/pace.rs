@@ -33,7 +33,7 @@ use crate::reshard::PREFIX;
 const STILL_S: u64 = 1;
 /// The pace at which it begins.
 const FIRST_S: u64 = 5_000_000;
-const BOUNDS: Bounds = Bounds { least_s: 5_000_000, most_s: 1_000_000_000 };
+const BOUNDS: Bounds = Bounds { least_s: 1_000_000, most_s: 1_000_000_000 };
 /// How long one look takes, and how often a question is asked meanwhile.
 const LOOK: Duration = Duration::from_secs(1);
 /// The first look is short: nothing passes before it is over.

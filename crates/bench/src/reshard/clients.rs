@@ -46,6 +46,21 @@ pub struct Clients {
     pub reads: Noticed,
     /// The same of writes.
     pub writes: Noticed,
+    /// The phases of that change, in their order: when it is that clients notice it.
+    pub noticed_in: Vec<InPhase>,
+}
+
+/// The calm load in one phase.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct InPhase {
+    /// The phase.
+    pub phase: String,
+    /// How long it took.
+    pub seconds: f64,
+    /// The 99th percentile of reads' latencies in it, in ms; nothing where none was due.
+    pub reads_p99_ms: Option<f64>,
+    /// The same of writes.
+    pub writes_p99_ms: Option<f64>,
 }
 
 /// One side of the calm load.
@@ -63,7 +78,7 @@ pub struct Noticed {
 
 pub(super) async fn measure(bed: &Bed, size: Size, commands: &Commands) -> Result<Clients> {
     let (busy, cutovers) = Box::pin(there_and_back(bed, size, commands)).await?;
-    let (calm, before, during) = Box::pin(beside(bed, size, commands)).await?;
+    let (calm, before, during, phases) = Box::pin(beside(bed, size, commands)).await?;
     let gap = |reads| Figure::of(cutovers.iter().map(|window| busy.gap_ms(reads, *window)));
     let (writes, reads) = (gap(false), gap(true));
     let noticed = |reads| {
@@ -86,7 +101,23 @@ pub(super) async fn measure(bed: &Bed, size: Size, commands: &Commands) -> Resul
         acknowledged: sum(|verdict| verdict.writes_acknowledged),
         reads: noticed(true),
         writes: noticed(false),
+        noticed_in: in_phases(&calm, during, phases),
     })
+}
+
+/// The last phase ends with the change; what is left before the first one is the process' start.
+fn in_phases(calm: &Seen, during: Window, phases: Vec<(String, f64)>) -> Vec<InPhase> {
+    let mut to_ns = during.to_ns;
+    let mut noticed: Vec<InPhase> = Vec::new();
+    for (phase, seconds) in phases.into_iter().rev() {
+        let from_ns = to_ns.saturating_sub((seconds * 1e9) as u64).max(during.from_ns);
+        let p99 = |reads| calm.p99_ms(reads, Window { from_ns, to_ns });
+        let (reads_p99_ms, writes_p99_ms) = (p99(true), p99(false));
+        noticed.push(InPhase { phase, seconds, reads_p99_ms, writes_p99_ms });
+        to_ns = from_ns;
+    }
+    noticed.reverse();
+    noticed
 }
 
 /// Several changes of the key under one load.
@@ -97,21 +128,26 @@ async fn there_and_back(bed: &Bed, size: Size, commands: &Commands) -> Result<(S
     let mut cutovers = Vec::new();
     for n in 0..size.cutovers.max(1) {
         let key = KEYS[(n as usize + 1) % KEYS.len()];
-        cutovers.push(Box::pin(change(bed, key, commands, &traffic)).await?);
+        cutovers.push(Box::pin(change(bed, key, commands, &traffic)).await?.0);
         traffic.pass(1).await;
     }
     Ok((Box::pin(traffic.end()).await?, cutovers))
 }
 
-/// One change beside a load that leaves the servers room; the time before it, and its own.
-async fn beside(bed: &Bed, size: Size, commands: &Commands) -> Result<(Seen, Window, Window)> {
+/// One change beside a load that leaves the servers room; the time before it, its own, and that of
+/// its phases.
+async fn beside(
+    bed: &Bed,
+    size: Size,
+    commands: &Commands,
+) -> Result<(Seen, Window, Window, Vec<(String, f64)>)> {
     let documents = (size.documents / CALM_PART).max(1_000);
     let traffic = Box::pin(start(bed, documents, CALM_MIX, CALM_PER_S)).await?;
     // Connections are opened, and caches filled.
     traffic.pass(3).await;
     let before = traffic.pass(size.idle_s).await;
-    let during = Box::pin(change(bed, KEYS[1], commands, &traffic)).await?;
-    Ok((Box::pin(traffic.end()).await?, before, during))
+    let (during, phases) = Box::pin(change(bed, KEYS[1], commands, &traffic)).await?;
+    Ok((Box::pin(traffic.end()).await?, before, during, phases))
 }
 
 async fn start(bed: &Bed, documents: u64, mix: &str, rate_per_s: u32) -> Result<Traffic> {
@@ -120,7 +156,12 @@ async fn start(bed: &Bed, documents: u64, mix: &str, rate_per_s: u32) -> Result<
     Box::pin(bed.traffic(documents, load)).await
 }
 
-async fn change(bed: &Bed, key: &str, commands: &Commands, traffic: &Traffic) -> Result<Window> {
-    let (window, _) = traffic.during(Box::pin(bed.reshard(key, commands))).await?;
-    Ok(window)
+async fn change(
+    bed: &Bed,
+    key: &str,
+    commands: &Commands,
+    traffic: &Traffic,
+) -> Result<(Window, Vec<(String, f64)>)> {
+    let (window, changed) = traffic.during(Box::pin(bed.reshard(key, commands))).await?;
+    Ok((window, changed.phases))
 }
