@@ -18,8 +18,8 @@ const BUSY_MIX: &str = "read=50,update=35,insert=10,delete=5";
 const CALM_PER_S: u32 = 300;
 const CALM_MIX: &str = "read=40,update=40,insert=15,delete=5";
 /// The load's collections are this part of the benchmark's: a cut-over does not ask for its size.
-const BUSY_PART: u64 = 20;
-const CALM_PART: u64 = 5;
+const BUSY_PART: u64 = 100;
+const CALM_PART: u64 = 10;
 
 /// What clients noticed.
 #[derive(Clone, Debug, PartialEq, Serialize)]

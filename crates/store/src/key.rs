@@ -1,0 +1,214 @@
+//! Keys: byte strings in one ordered space, in which the tables lie one behind the other.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+/// The longest key of a row, in bytes; that of its table not counted.
+pub const KEY_BYTES_MAX: usize = 64 * 1024;
+
+/// A table, by number; its name is the catalogue's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Table(pub u32);
+
+/// Where a row lies: its table's number in four bytes, the highest first, and the row's own key.
+///
+/// Cheap to clone. Keys are ordered as byte strings, so that a table's rows lie together.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<[u8]>);
+
+impl Key {
+    /// The key of a row.
+    #[must_use]
+    pub fn new(table: Table, row: &[u8]) -> Self {
+        Self([&table.0.to_be_bytes(), row].concat().into())
+    }
+
+    /// The least key of all: the empty string, which is in front of every table.
+    #[must_use]
+    pub fn least() -> Self {
+        Self(Arc::from([]))
+    }
+
+    /// From what [`Key::as_bytes`] gave.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+
+    /// The table and the row in it, as one byte string.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The table, and the row's own key; nothing for a bound that is shorter than a table's number.
+    #[must_use]
+    pub fn row(&self) -> Option<(Table, &[u8])> {
+        let (table, row) = self.0.split_first_chunk()?;
+        Some((Table(u32::from_be_bytes(*table)), row))
+    }
+
+    /// The next key: no other lies between the two.
+    #[must_use]
+    pub fn successor(&self) -> Self {
+        Self([&*self.0, &[0]].concat().into())
+    }
+}
+
+impl Borrow<[u8]> for Key {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.row() {
+            Some((table, row)) => write!(f, "{}:{}", table.0, row.escape_ascii()),
+            None => write!(f, "<{}>", self.0.escape_ascii()),
+        }
+    }
+}
+
+/// The keys from one on and up to another, which is no longer among them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct KeyRange {
+    /// The first key.
+    pub start: Key,
+    /// The first key that is beyond; without one it reaches to the end of the space.
+    pub end: Option<Key>,
+}
+
+impl KeyRange {
+    /// All keys that there can be.
+    #[must_use]
+    pub fn everything() -> Self {
+        Self { start: Key::least(), end: None }
+    }
+
+    /// One key.
+    #[must_use]
+    pub fn only(key: &Key) -> Self {
+        Self { start: key.clone(), end: Some(key.successor()) }
+    }
+
+    /// All rows of a table.
+    #[must_use]
+    pub fn of_table(table: Table) -> Self {
+        let end = table.0.checked_add(1).map(|next| Key::new(Table(next), &[]));
+        Self { start: Key::new(table, &[]), end }
+    }
+
+    /// Whether no key is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.end.as_ref().is_some_and(|end| *end <= self.start)
+    }
+
+    /// Whether the key is in it.
+    #[must_use]
+    pub fn contains(&self, key: &Key) -> bool {
+        self.start <= *key && self.ends_behind(key)
+    }
+
+    /// Whether all keys of the other are in it.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        other.is_empty()
+            || self.start <= other.start
+                && match (&self.end, &other.end) {
+                    (None, _) => true,
+                    (Some(_), None) => false,
+                    (Some(end), Some(other)) => other <= end,
+                }
+    }
+
+    /// Whether any key is in both.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        !self.is_empty()
+            && !other.is_empty()
+            && self.ends_behind(&other.start)
+            && other.ends_behind(&self.start)
+    }
+
+    /// The keys that are in both.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        let start = self.start.clone().max(other.start.clone());
+        let end = match (&self.end, &other.end) {
+            (Some(one), Some(other)) => Some(one.min(other).clone()),
+            (end, None) | (None, end) => end.clone(),
+        };
+        Self { start, end }
+    }
+
+    fn ends_behind(&self, key: &Key) -> bool {
+        self.end.as_ref().is_none_or(|end| key < end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn range() -> impl Strategy<Value = KeyRange> {
+        let key = || prop::collection::vec(0..3_u8, 0..3);
+        (key(), prop::option::of(key())).prop_map(|(start, end)| KeyRange {
+            start: Key::from_bytes(&start),
+            end: end.map(|end| Key::from_bytes(&end)),
+        })
+    }
+
+    fn all_keys() -> Vec<Key> {
+        let digits = || 0..4_u8;
+        let mut keys = vec![Key::least()];
+        for a in digits() {
+            keys.push(Key::from_bytes(&[a]));
+            for b in digits() {
+                keys.push(Key::from_bytes(&[a, b]));
+                keys.extend(digits().map(|c| Key::from_bytes(&[a, b, c])));
+            }
+        }
+        keys
+    }
+
+    #[test]
+    fn tables_lie_one_behind_the_other() {
+        let row = Key::new(Table(7), b"row");
+        assert_eq!(row.row(), Some((Table(7), b"row".as_slice())));
+        assert!(KeyRange::of_table(Table(7)).contains(&row));
+        assert!(!KeyRange::of_table(Table(6)).contains(&row));
+        assert!(
+            KeyRange::of_table(Table(u32::MAX)).contains(&Key::new(Table(u32::MAX), &[255; 9]))
+        );
+        assert_eq!(Key::least().row(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_say_what_their_keys_say(one in range(), other in range()) {
+            let keys = all_keys();
+            let has = |range: &KeyRange, key: &Key| {
+                *key >= range.start && range.end.as_ref().is_none_or(|end| key < end)
+            };
+            let both = one.intersection(&other);
+            for key in &keys {
+                prop_assert_eq!(one.contains(key), has(&one, key));
+                prop_assert_eq!(both.contains(key), has(&one, key) && has(&other, key));
+            }
+            prop_assert_eq!(one.overlaps(&other), !both.is_empty());
+            prop_assert_eq!(one.covers(&other), keys.iter().all(|k| !has(&other, k) || has(&one, k)) || other.is_empty());
+        }
+
+        #[test]
+        fn nothing_lies_between_a_key_and_its_successor(at in 0..85_usize) {
+            let keys = all_keys();
+            let key = &keys[at];
+            let only = KeyRange::only(key);
+            prop_assert!(keys.iter().all(|other| only.contains(other) == (other == key)));
+        }
+    }
+}

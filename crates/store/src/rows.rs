@@ -1,0 +1,499 @@
+//! The rows of one partition: an ordered map that is changed in place where nobody shares it, and
+//! copied, one path at a time, where somebody does.
+//!
+//! The idea: a B+ tree of reference-counted nodes. A snapshot is another reference to the root.
+//! Whoever changes the map afterwards copies the nodes on his way that the snapshot still has, and no
+//! others. So every version of a partition that anybody still reads is whole, can be read from any
+//! thread without a lock, and is gone with its last reader (MorphoSys, §4.1: several versions part
+//! reads from writes; §4.4.1: a snapshot for a new replica, without locks). A map is cut in two, and
+//! two are joined, along one path of nodes: in O(log n), however many rows a partition has (§4.4.2
+//! calls both changes of metadata).
+//!
+//! Invariants:
+//! 1. All leaves are equally deep.
+//! 2. A node has at most [`FANOUT`] entries, and at least [`FILL_MIN`] unless it is the root; an inner
+//!    root has two.
+//! 3. What a node is known by above it (`from`) is at most its least key, and more than every key
+//!    of the nodes before it.
+//! 4. The sizes above a node are the sums of what is in it.
+
+use std::cmp::Ordering;
+use std::mem;
+use std::sync::Arc;
+
+use crate::key::{Key, KeyRange};
+
+#[cfg(test)]
+mod tests;
+
+/// The most entries of a node.
+const FANOUT: usize = 32;
+/// The fewest entries of a node that is not the root: two nodes with fewer are one, or even.
+const FILL_MIN: usize = FANOUT / 4;
+
+/// What is stored under a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The version that its partition got when it was written (§4.2: v(d)).
+    pub version: u64,
+    /// What was written.
+    pub value: Arc<[u8]>,
+}
+
+/// How much there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Rows.
+    pub rows: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+}
+
+/// The rows of a partition. Cheap to clone: the clone is a snapshot.
+#[derive(Clone, Debug, Default)]
+pub struct Rows(Option<Tree>);
+
+#[derive(Clone, Debug)]
+struct Tree {
+    /// Above the leaves; 0 where the root is one.
+    height: usize,
+    root: Kid,
+}
+
+/// A node, as those above it know it.
+#[derive(Clone, Debug)]
+struct Kid {
+    from: Key,
+    size: Size,
+    node: Arc<Node>,
+}
+
+#[derive(Clone, Debug)]
+enum Node {
+    Leaf(Vec<(Key, Row)>),
+    Inner(Vec<Kid>),
+}
+
+impl Size {
+    fn of(key: &Key, row: &Row) -> Self {
+        Self { rows: 1, bytes: (key.as_bytes().len() + row.value.len()) as u64 }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self { rows: self.rows + other.rows, bytes: self.bytes + other.bytes }
+    }
+
+    fn minus(self, other: Self) -> Self {
+        Self { rows: self.rows - other.rows, bytes: self.bytes - other.bytes }
+    }
+}
+
+impl Rows {
+    /// How much there is.
+    #[must_use]
+    pub fn size(&self) -> Size {
+        self.0.as_ref().map_or_else(Size::default, |tree| tree.root.size)
+    }
+
+    /// The row under a key.
+    #[must_use]
+    pub fn get(&self, key: &Key) -> Option<&Row> {
+        let mut node = &*self.0.as_ref()?.root.node;
+        loop {
+            match node {
+                Node::Leaf(rows) => {
+                    return place(rows, key).ok().map(|at| &rows[at].1);
+                }
+                Node::Inner(kids) => node = &kids[way(kids, key)].node,
+            }
+        }
+    }
+
+    /// Puts a row under a key, and returns the one that was there.
+    pub fn insert(&mut self, key: Key, row: Row) -> Option<Row> {
+        let Some(mut tree) = self.0.take() else {
+            let root = Kid::of(Node::Leaf(vec![(key, row)]));
+            self.0 = Some(Tree { height: 0, root });
+            return None;
+        };
+        let (old, beside) = tree.root.insert(key, row);
+        self.0 = Some(tree.grown(beside));
+        old
+    }
+
+    /// Takes a row away.
+    pub fn remove(&mut self, key: &Key) -> Option<Row> {
+        let tree = self.0.as_mut()?;
+        // Nothing is copied for a key that is not there.
+        let old = tree.root.get(key).cloned()?;
+        tree.root.remove(key);
+        self.0 = self.0.take().and_then(Tree::without_needless_nodes);
+        Some(old)
+    }
+
+    /// The rows in a range, in the order of their keys.
+    pub fn range<'a>(
+        &'a self,
+        range: &KeyRange,
+    ) -> impl Iterator<Item = (&'a Key, &'a Row)> + use<'a> {
+        let mut path = Vec::new();
+        if let Some(tree) = &self.0 {
+            let mut node = &*tree.root.node;
+            loop {
+                match node {
+                    Node::Leaf(rows) => {
+                        let (Ok(at) | Err(at)) = place(rows, &range.start);
+                        path.push((node, at));
+                        break;
+                    }
+                    Node::Inner(kids) => {
+                        let at = way(kids, &range.start);
+                        path.push((node, at + 1));
+                        node = &kids[at].node;
+                    }
+                }
+            }
+        }
+        let end = range.end.clone();
+        Ascent { path }.take_while(move |(key, _)| end.as_ref().is_none_or(|end| *key < end))
+    }
+
+    /// All rows, in the order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Row)> {
+        self.range(&KeyRange::everything())
+    }
+
+    /// Cuts off the rows from a key on, and returns them.
+    #[must_use]
+    pub fn split_off(&mut self, from: &Key) -> Self {
+        let Some(tree) = self.0.take() else { return Self(None) };
+        let (before, behind) = tree.cut(from);
+        self.0 = before;
+        Self(behind)
+    }
+
+    /// Joins the rows of another map, all of whose keys are behind those of this one.
+    ///
+    /// # Panics
+    /// If they are not.
+    pub fn append(&mut self, other: Self) {
+        let last = self.0.as_ref().map(|tree| tree.root.last());
+        let first = other.iter().next();
+        assert!(
+            last.zip(first).is_none_or(|(last, (first, _))| last < first),
+            "what is appended lies behind",
+        );
+        self.0 = joined(self.0.take(), other.0);
+    }
+
+    /// The key that has as many rows before it as behind it, or one more behind; nothing where there
+    /// are fewer than two rows.
+    #[must_use]
+    pub fn middle(&self) -> Option<&Key> {
+        let mut wanted = self.size().rows / 2;
+        let mut node = &*self.0.as_ref().filter(|_| wanted > 0)?.root.node;
+        loop {
+            match node {
+                Node::Leaf(rows) => {
+                    let at = usize::try_from(wanted).expect("rows are in memory");
+                    return Some(&rows[at].0);
+                }
+                Node::Inner(kids) => {
+                    let mut at = 0;
+                    while at + 1 < kids.len() && wanted >= kids[at].size.rows {
+                        wanted -= kids[at].size.rows;
+                        at += 1;
+                    }
+                    node = &kids[at].node;
+                }
+            }
+        }
+    }
+}
+
+/// Goes through a tree: the nodes above the next row, each with the entry that comes next in it.
+struct Ascent<'a> {
+    path: Vec<(&'a Node, usize)>,
+}
+
+impl<'a> Iterator for Ascent<'a> {
+    type Item = (&'a Key, &'a Row);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let (node, at) = self.path.last_mut()?;
+            let next = *at;
+            *at += 1;
+            match node {
+                Node::Leaf(rows) => match rows.get(next) {
+                    Some((key, row)) => return Some((key, row)),
+                    None => self.path.pop(),
+                },
+                Node::Inner(kids) => match kids.get(next) {
+                    Some(kid) => {
+                        self.path.push((&kid.node, 0));
+                        None
+                    }
+                    None => self.path.pop(),
+                },
+            };
+        }
+    }
+}
+
+/// Where a key is among rows, or where it would be.
+fn place(rows: &[(Key, Row)], key: &Key) -> Result<usize, usize> {
+    rows.binary_search_by(|(other, _)| other.cmp(key))
+}
+
+/// Which of these nodes a key is in, if it is in any.
+fn way(kids: &[Kid], key: &Key) -> usize {
+    kids[1..].partition_point(|kid| kid.from <= *key)
+}
+
+impl Kid {
+    /// A node that has entries.
+    fn of(node: Node) -> Self {
+        let (from, size) = match &node {
+            Node::Leaf(rows) => (
+                rows[0].0.clone(),
+                rows.iter().fold(Size::default(), |sum, (key, row)| sum.plus(Size::of(key, row))),
+            ),
+            Node::Inner(kids) => (kids[0].from.clone(), sum(kids)),
+        };
+        Self { from, size, node: Arc::new(node) }
+    }
+
+    fn len(&self) -> usize {
+        match &*self.node {
+            Node::Leaf(rows) => rows.len(),
+            Node::Inner(kids) => kids.len(),
+        }
+    }
+
+    fn get(&self, key: &Key) -> Option<&Row> {
+        match &*self.node {
+            Node::Leaf(rows) => place(rows, key).ok().map(|at| &rows[at].1),
+            Node::Inner(kids) => kids[way(kids, key)].get(key),
+        }
+    }
+
+    fn last(&self) -> &Key {
+        match &*self.node {
+            Node::Leaf(rows) => &rows[rows.len() - 1].0,
+            Node::Inner(kids) => kids[kids.len() - 1].last(),
+        }
+    }
+
+    /// The old row, and the node that comes to stand behind this one where it was full.
+    fn insert(&mut self, key: Key, row: Row) -> (Option<Row>, Option<Self>) {
+        let new = Size::of(&key, &row);
+        if key < self.from {
+            self.from = key.clone();
+        }
+        let old = match Arc::make_mut(&mut self.node) {
+            Node::Leaf(rows) => match place(rows, &key) {
+                Ok(at) => {
+                    let old = mem::replace(&mut rows[at].1, row);
+                    self.size = self.size.minus(Size::of(&key, &old));
+                    Some(old)
+                }
+                Err(at) => {
+                    rows.insert(at, (key, row));
+                    None
+                }
+            },
+            Node::Inner(kids) => {
+                let at = way(kids, &key);
+                let before = kids[at].size;
+                let (old, beside) = kids[at].insert(key, row);
+                let grown =
+                    beside.as_ref().map_or(kids[at].size, |kid| kids[at].size.plus(kid.size));
+                if let Some(beside) = beside {
+                    kids.insert(at + 1, beside);
+                }
+                self.size = self.size.minus(before).plus(grown);
+                return (old, self.halved());
+            }
+        };
+        self.size = self.size.plus(new);
+        (old, self.halved())
+    }
+
+    /// Takes away a key that is there.
+    fn remove(&mut self, key: &Key) {
+        match Arc::make_mut(&mut self.node) {
+            Node::Leaf(rows) => {
+                let at = place(rows, key).expect("the key is there");
+                let (key, row) = rows.remove(at);
+                self.size = self.size.minus(Size::of(&key, &row));
+            }
+            Node::Inner(kids) => {
+                let at = way(kids, key);
+                self.size = self.size.minus(kids[at].size);
+                kids[at].remove(key);
+                self.size = self.size.plus(kids[at].size);
+                if kids[at].len() < FILL_MIN && kids.len() > 1 {
+                    let at = at.min(kids.len() - 2);
+                    let right = kids.remove(at + 1);
+                    let left = kids.remove(at);
+                    let (left, right) = evened(left, right);
+                    kids.insert(at, left);
+                    if let Some(right) = right {
+                        kids.insert(at + 1, right);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Where there are too many entries, the second half of them.
+    fn halved(&mut self) -> Option<Self> {
+        if self.len() <= FANOUT {
+            return None;
+        }
+        let beside = Self::of(match Arc::make_mut(&mut self.node) {
+            Node::Leaf(rows) => Node::Leaf(rows.split_off(rows.len() / 2)),
+            Node::Inner(kids) => Node::Inner(kids.split_off(kids.len() / 2)),
+        });
+        self.size = self.size.minus(beside.size);
+        Some(beside)
+    }
+
+    /// Hangs a lower tree on the end of this one, whose height is given.
+    fn push(&mut self, height: usize, behind: Tree) -> Option<Self> {
+        self.hang(|kids| {
+            let mut last = kids.pop().expect("a node has entries");
+            let beside = if behind.height + 1 == height {
+                let (even, beside) = evened(last, behind.root);
+                last = even;
+                beside
+            } else {
+                last.push(height - 1, behind)
+            };
+            kids.push(last);
+            kids.extend(beside);
+        })
+    }
+
+    /// As [`Kid::push`], in front of all.
+    fn push_front(&mut self, height: usize, before: Tree) -> Option<Self> {
+        self.hang(|kids| {
+            let mut first = kids.remove(0);
+            let beside = if before.height + 1 == height {
+                let (even, beside) = evened(before.root, first);
+                first = even;
+                beside
+            } else {
+                first.push_front(height - 1, before)
+            };
+            kids.splice(0..0, std::iter::once(first).chain(beside));
+        })
+    }
+
+    fn hang(&mut self, change: impl FnOnce(&mut Vec<Self>)) -> Option<Self> {
+        let Node::Inner(kids) = Arc::make_mut(&mut self.node) else {
+            unreachable!("what is higher than another tree has inner nodes")
+        };
+        change(kids);
+        (self.from, self.size) = (kids[0].from.clone(), sum(kids));
+        self.halved()
+    }
+}
+
+impl Tree {
+    /// A new root above this one and what came to stand beside it.
+    fn grown(self, beside: Option<Kid>) -> Self {
+        let Some(beside) = beside else { return self };
+        Self { height: self.height + 1, root: Kid::of(Node::Inner(vec![self.root, beside])) }
+    }
+
+    /// Without an empty root, and without one that has a single entry.
+    fn without_needless_nodes(mut self) -> Option<Self> {
+        while let Node::Inner(kids) = &*self.root.node
+            && let [only] = kids.as_slice()
+        {
+            self = Self { height: self.height - 1, root: only.clone() };
+        }
+        (self.root.len() > 0).then_some(self)
+    }
+
+    fn of_kids(kids: Vec<Kid>, height: usize) -> Option<Self> {
+        match kids.len() {
+            0 => None,
+            1 => kids.into_iter().next().map(|root| Self { height: height - 1, root }),
+            _ => Some(Self { height, root: Kid::of(Node::Inner(kids)) }),
+        }
+    }
+
+    /// What is before a key, and what is from it on.
+    fn cut(self, from: &Key) -> (Option<Self>, Option<Self>) {
+        let Self { height, root } = self;
+        match Arc::unwrap_or_clone(root.node) {
+            Node::Leaf(mut rows) => {
+                let (Ok(at) | Err(at)) = place(&rows, from);
+                let behind = rows.split_off(at);
+                let leaf = |rows: Vec<_>| {
+                    (!rows.is_empty()).then(|| Self { height, root: Kid::of(Node::Leaf(rows)) })
+                };
+                (leaf(rows), leaf(behind))
+            }
+            Node::Inner(mut kids) => {
+                let behind = kids.split_off(way(&kids, from) + 1);
+                let middle = kids.pop().expect("a node has entries");
+                let (left, right) = Self { height: height - 1, root: middle }.cut(from);
+                (
+                    joined(Self::of_kids(kids, height), left),
+                    joined(right, Self::of_kids(behind, height)),
+                )
+            }
+        }
+    }
+}
+
+/// Two trees as one; all keys of the second are behind those of the first.
+fn joined(before: Option<Tree>, behind: Option<Tree>) -> Option<Tree> {
+    let (mut before, mut behind) = match (before, behind) {
+        (Some(before), Some(behind)) => (before, behind),
+        (one, other) => return one.or(other),
+    };
+    Some(match before.height.cmp(&behind.height) {
+        Ordering::Equal => {
+            let (root, beside) = evened(before.root, behind.root);
+            Tree { height: before.height, root }.grown(beside)
+        }
+        Ordering::Greater => {
+            let beside = before.root.push(before.height, behind);
+            before.grown(beside)
+        }
+        Ordering::Less => {
+            let beside = behind.root.push_front(behind.height, before);
+            behind.grown(beside)
+        }
+    })
+}
+
+/// Neighbours of one height: as they are, if both are full enough, as one, if they fit, or half each.
+fn evened(left: Kid, right: Kid) -> (Kid, Option<Kid>) {
+    if left.len() >= FILL_MIN && right.len() >= FILL_MIN {
+        return (left, Some(right));
+    }
+    let node = match (Arc::unwrap_or_clone(left.node), Arc::unwrap_or_clone(right.node)) {
+        (Node::Leaf(mut rows), Node::Leaf(behind)) => {
+            rows.extend(behind);
+            Node::Leaf(rows)
+        }
+        (Node::Inner(mut kids), Node::Inner(behind)) => {
+            kids.extend(behind);
+            Node::Inner(kids)
+        }
+        _ => unreachable!("leaves are equally deep"),
+    };
+    let mut both = Kid::of(node);
+    let beside = both.halved();
+    (both, beside)
+}
+
+fn sum(kids: &[Kid]) -> Size {
+    kids.iter().fold(Size::default(), |sum, kid| sum.plus(kid.size))
+}
