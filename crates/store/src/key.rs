@@ -1,6 +1,5 @@
 //! Keys: byte strings in one ordered space, in which the tables lie one behind the other.
 
-use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -53,12 +52,6 @@ impl Key {
     #[must_use]
     pub fn successor(&self) -> Self {
         Self([&*self.0, &[0]].concat().into())
-    }
-}
-
-impl Borrow<[u8]> for Key {
-    fn borrow(&self) -> &[u8] {
-        &self.0
     }
 }
 

@@ -6,6 +6,8 @@
 //! happened and say what is to be done, so that the same code runs in one process, in many, and in a
 //! simulation that replays every fault from a seed.
 
+pub mod design;
 pub mod key;
+pub mod record;
 pub mod rows;
-pub mod vector;
+pub mod transaction;

@@ -44,6 +44,10 @@ pub struct Args {
     /// How long the load runs before and after, in seconds.
     #[arg(long, value_name = "S", default_value_t = 8)]
     idle_s: u64,
+    /// How fast the bulk is copied, in MB per second; 0 is as fast as clients hardly feel it, which
+    /// may take a small machine several minutes.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    mb_s: u32,
 }
 
 /// What came of it.
@@ -108,7 +112,10 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let began_ns = load_ns(&load);
 
     let resharding = Instant::now();
-    let limits = Limits { is_paced: true, ..Limits::default() };
+    let limits = match args.mb_s {
+        0 => Limits { is_paced: true, ..Limits::default() },
+        mb_s => Limits { bytes_s: Some(u64::from(mb_s) * 1_000_000), ..Limits::default() },
+    };
     let plan = Box::pin(speed::plan(&cluster, &request(&ns), limits, context)).await?;
     let megabytes = |bytes: u64| bytes / 1_000_000;
     say(&format!(

@@ -1,0 +1,105 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::record::Author;
+
+const SITES: u16 = 3;
+
+fn key(n: u8) -> Key {
+    if n == 0 { Key::least() } else { Key::from_bytes(&[n]) }
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let site = || (0..SITES).prop_map(Site);
+    let operator = prop_oneof![
+        3 => (0..8_u8).prop_map(|at| Operator::Split(key(at))),
+        2 => Just(Operator::Merge),
+        2 => site().prop_map(Operator::AddReplica),
+        1 => site().prop_map(Operator::RemoveReplica),
+        2 => site().prop_map(Operator::Remaster),
+    ];
+    (0..8_u8, operator).prop_map(|(start, operator)| Change { start: key(start), operator })
+}
+
+#[track_caller]
+fn check(design: &Design) {
+    let mut end = Some(Key::least());
+    for partition in design.partitions() {
+        assert_eq!(Some(&partition.range.start), end.as_ref(), "no gap, no overlap");
+        assert!(!partition.range.is_empty());
+        assert!(!partition.replicas.contains(&partition.master));
+        end.clone_from(&partition.range.end);
+    }
+    assert_eq!(end, None, "they reach to the end");
+}
+
+/// §3.1, in its words: what has to hold before, and what holds then.
+fn expected(before: &Design, change: &Change) -> bool {
+    let Some(p) = before.beginning_at(&change.start) else { return false };
+    match &change.operator {
+        Operator::Split(k) => p.range.start < *k && p.range.contains(k),
+        Operator::Merge => p.range.end.as_ref().is_some_and(|end| {
+            let high = before.beginning_at(end).unwrap();
+            high.master == p.master && high.replicas == p.replicas
+        }),
+        Operator::AddReplica(s) => p.master != *s && !p.replicas.contains(s),
+        Operator::RemoveReplica(s) | Operator::Remaster(s) => p.replicas.contains(s),
+    }
+}
+
+proptest! {
+    #[test]
+    fn changes_keep_the_invariants_and_versions_only_grow(
+        changes in prop::collection::vec(change(), 1..60),
+    ) {
+        let mut design = Design::new(Site(0));
+        for change in changes {
+            let before = design.clone();
+            let made = design.change(&change);
+            prop_assert_eq!(made.is_ok(), expected(&before, &change), "{:?}", made);
+            if made.is_err() {
+                prop_assert_eq!(&design, &before);
+            }
+            check(&design);
+            for n in 0..9 {
+                let (old, new) = (before.of(&key(n)), design.of(&key(n)));
+                let (start, p) = (&change.start, &old.range.start);
+                let is_merged = change.operator == Operator::Merge
+                    && before.beginning_at(start).is_some_and(|first| first.range.end.as_ref() == Some(p));
+                if made.is_ok() && (start == p || is_merged) {
+                    prop_assert!(new.version > old.version);
+                } else {
+                    prop_assert_eq!(new, old);
+                }
+            }
+        }
+    }
+}
+
+fn frame(site: u16, epoch: u64, body: Body) -> Frame {
+    Frame { by: Author { site: Site(site), epoch, number: 1 }, body }
+}
+
+#[test]
+fn a_fenced_site_writes_in_vain_and_its_heirs_write_on() {
+    let mut design = Design::new(Site(0));
+    let change = |operator| Body::Change(Change { start: Key::least(), operator });
+    let write = |version| {
+        Body::Commit(vec![Write { start: Key::least(), version, rows: Vec::new() }])
+    };
+    let mut follow = |frame: &Frame| design.follow(frame);
+    assert_eq!(follow(&frame(0, 1, Body::Join)), Verdict::Counts);
+    assert_eq!(follow(&frame(1, 1, Body::Join)), Verdict::Counts);
+    assert_eq!(follow(&frame(0, 1, change(Operator::AddReplica(Site(1))))), Verdict::Counts);
+    assert_eq!(follow(&frame(0, 1, write(2))), Verdict::Counts);
+    let heirs = vec![(Key::least(), Site(1))];
+    assert_eq!(follow(&frame(0, 1, Body::Fence(heirs))), Verdict::Counts);
+    assert_eq!(follow(&frame(0, 1, write(3))), Verdict::Void);
+    assert_eq!(follow(&frame(1, 1, write(4))), Verdict::Counts);
+    assert_eq!(follow(&frame(0, 1, Body::Join)), Verdict::Void);
+    assert_eq!(follow(&frame(0, 2, Body::Join)), Verdict::Counts);
+    assert_eq!(follow(&frame(0, 1, write(5))), Verdict::Void);
+    let partition = design.of(&Key::least());
+    assert_eq!((partition.master, partition.version), (Site(1), 4));
+    assert!(partition.replicas.is_empty() && !design.is_fenced(Site(0)));
+}

@@ -1,0 +1,92 @@
+//! What is written into the log: the commits of transactions, and changes of the design.
+//!
+//! The log is one order of *frames* for all sites. A frame's place in it is the commit timestamp of
+//! what it holds, so that a snapshot of the database is a prefix of the log. A frame is there as a
+//! whole or not at all, which makes a transaction over several partitions atomic.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::key::Key;
+
+/// A site, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Site(pub u16);
+
+/// A frame's place in the log, from 1 on; 0 is before all of them.
+pub type Position = u64;
+
+/// One entry of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Who wrote it.
+    pub by: Author,
+    /// What it says.
+    pub body: Body,
+}
+
+/// Who wrote a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Author {
+    /// The site.
+    pub site: Site,
+    /// Which life of the site: one that was given up for dead writes in vain.
+    pub epoch: u64,
+    /// Counts the frames of this life, from 1 on.
+    pub number: u64,
+}
+
+/// What a frame says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// A transaction: what it wrote, by partition.
+    Commit(Vec<Write>),
+    /// The master of a partition changes its design.
+    Change(Change),
+    /// The site begins its life of this epoch: whatever an earlier one still writes is void.
+    Join,
+    /// The site ends here, by somebody else's word: nothing of this epoch counts from here on.
+    /// Its partitions are mastered by others, by start; what has no copy elsewhere stays its own.
+    Fence(Vec<(Key, Site)>),
+}
+
+/// What a transaction wrote to a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// Where the partition begins.
+    pub start: Key,
+    /// The partition's version from here on: one more than before.
+    pub version: u64,
+    /// Values; none for a row that was deleted.
+    pub rows: Vec<(Key, Option<Arc<[u8]>>)>,
+}
+
+/// A change of the design (§3.1), by the master of the partition that begins at `start`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Where the partition begins.
+    pub start: Key,
+    /// What becomes of it.
+    pub operator: Operator,
+}
+
+/// The five changes of a design.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operator {
+    /// Two partitions instead of one; the second begins here.
+    Split(Key),
+    /// One partition instead of this one and the next.
+    Merge,
+    /// One more site has a copy.
+    AddReplica(Site),
+    /// One site less has one.
+    RemoveReplica(Site),
+    /// A replica becomes the master, and the master a replica.
+    Remaster(Site),
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "site {}", self.0)
+    }
+}

@@ -1,0 +1,158 @@
+//! Transactions: what one declares, what it does, and what comes of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::key::{Key, KeyRange};
+use crate::record::Position;
+
+/// A transaction as it comes to a site.
+pub struct Transaction {
+    /// What it reads, besides what it writes.
+    pub reads: Vec<KeyRange>,
+    /// What it may write, and read.
+    pub writes: Vec<Key>,
+    /// The prefix of the log that its session has seen: it sees no less.
+    pub session: Position,
+    /// What it does.
+    pub procedure: Box<dyn Procedure>,
+}
+
+/// What a transaction does with rows.
+pub trait Procedure: Send {
+    /// Reads, writes and answers. It may be run again if it could not begin, never after it began.
+    ///
+    /// # Errors
+    /// Why nothing of it shall happen.
+    fn run(&mut self, view: &mut View<'_>) -> Result<Vec<u8>, Abort>;
+}
+
+impl<F> Procedure for F
+where
+    F: FnMut(&mut View<'_>) -> Result<Vec<u8>, Abort> + Send,
+{
+    fn run(&mut self, view: &mut View<'_>) -> Result<Vec<u8>, Abort> {
+        self(view)
+    }
+}
+
+/// Why a transaction did nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Abort {
+    /// The procedure's own reason.
+    #[error("{0}")]
+    Refused(String),
+    /// It touched what it had not declared.
+    #[error("{0:?} is not among the declared keys")]
+    Undeclared(Key),
+    /// The site does not master what is written, or has no copy of what is read.
+    #[error("this site has not all of it")]
+    Elsewhere,
+    /// What it needs did not come in time.
+    #[error("what the session has seen, or a lock, did not come within the bound")]
+    Late,
+    /// Too many others wait.
+    #[error("too many transactions wait at this site")]
+    Busy,
+    /// The site was given up for dead before the log had the transaction.
+    #[error("the site was given up for dead")]
+    Deposed,
+}
+
+/// What came of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// What its procedure answered.
+    pub answer: Vec<u8>,
+    /// The prefix of the log that its session has seen now.
+    pub session: Position,
+    /// Where it is in the log, if it wrote anything.
+    pub committed: Option<Position>,
+}
+
+/// A row as a transaction reads it: its value, and the version at which it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The version of the row's partition then; 0 for what the transaction itself wrote.
+    pub version: u64,
+    /// The value.
+    pub value: Arc<[u8]>,
+}
+
+/// The rows as a transaction sees them: one state of the database, and what it wrote itself.
+pub struct View<'a> {
+    pub(crate) rows: &'a dyn ReadRows,
+    pub(crate) reads: &'a [KeyRange],
+    pub(crate) writes: &'a [Key],
+    pub(crate) written: BTreeMap<Key, Option<Arc<[u8]>>>,
+}
+
+/// Where a view's rows are.
+pub(crate) trait ReadRows {
+    fn get(&self, key: &Key) -> Option<Seen>;
+    /// The first rows of a range, at most so many.
+    fn range(&self, range: &KeyRange, limit: usize) -> Vec<(Key, Seen)>;
+}
+
+impl View<'_> {
+    /// Reads a row.
+    ///
+    /// # Errors
+    /// When the key was not declared.
+    pub fn get(&self, key: &Key) -> Result<Option<Seen>, Abort> {
+        if let Some(own) = self.written.get(key) {
+            return Ok(own.clone().map(|value| Seen { version: 0, value }));
+        }
+        if !self.writes.contains(key) && !self.reads.iter().any(|range| range.contains(key)) {
+            return Err(Abort::Undeclared(key.clone()));
+        }
+        Ok(self.rows.get(key))
+    }
+
+    /// Reads the first rows of a range, at most so many, in the order of their keys.
+    ///
+    /// # Errors
+    /// When the range was not declared as a whole.
+    pub fn range(&self, range: &KeyRange, limit: usize) -> Result<Vec<(Key, Seen)>, Abort> {
+        if !self.reads.iter().any(|declared| declared.covers(range)) {
+            return Err(Abort::Undeclared(range.start.clone()));
+        }
+        // What was deleted here makes room for as many more.
+        let deleted = self.written.values().filter(|value| value.is_none()).count();
+        let found = self.rows.range(range, limit.saturating_add(deleted));
+        let mut rows: BTreeMap<Key, Seen> = found.into_iter().collect();
+        for (key, value) in self.written.iter().filter(|(key, _)| range.contains(key)) {
+            match value {
+                Some(value) => {
+                    rows.insert(key.clone(), Seen { version: 0, value: Arc::clone(value) });
+                }
+                None => _ = rows.remove(key),
+            }
+        }
+        Ok(rows.into_iter().take(limit).collect())
+    }
+
+    /// Writes a row.
+    ///
+    /// # Errors
+    /// When the key was not declared as written.
+    pub fn put(&mut self, key: &Key, value: Arc<[u8]>) -> Result<(), Abort> {
+        self.write(key, Some(value))
+    }
+
+    /// Deletes a row, whether or not it is there.
+    ///
+    /// # Errors
+    /// When the key was not declared as written.
+    pub fn delete(&mut self, key: &Key) -> Result<(), Abort> {
+        self.write(key, None)
+    }
+
+    fn write(&mut self, key: &Key, value: Option<Arc<[u8]>>) -> Result<(), Abort> {
+        if !self.writes.contains(key) {
+            return Err(Abort::Undeclared(key.clone()));
+        }
+        self.written.insert(key.clone(), value);
+        Ok(())
+    }
+}
