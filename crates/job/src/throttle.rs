@@ -187,7 +187,7 @@ impl Buckets {
 }
 
 /// Smaller batches would be mostly round trips.
-const BATCH_BYTES_MIN: u64 = 16 * 1024;
+const BATCH_BYTES_MIN: u64 = 32 * 1024;
 
 /// A tenth of a second at the rate may pass at once: enough to keep batches moving, too little to be
 /// felt by the servers.

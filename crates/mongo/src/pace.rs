@@ -36,10 +36,10 @@ const FIRST_S: u64 = 2_000_000;
 const BOUNDS: Bounds = Bounds { least_s: 1_000_000, most_s: 1_000_000_000 };
 /// How long one look takes, and how often a question is asked meanwhile: what a tenth of the answers
 /// exceed is known to within a twentieth of it by some hundred of them.
-const LOOK: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_secs(3);
 /// The first look is short: nothing passes before it is over.
 const FIRST_LOOK: Duration = Duration::from_millis(200);
-const ASK_EVERY: Duration = Duration::from_millis(20);
+const ASK_EVERY: Duration = Duration::from_millis(40);
 /// What was under way when the bulk was stopped has ended by then.
 const SETTLES: Duration = Duration::from_millis(100);
 /// A server that takes longer is too slow by any measure.

@@ -2,16 +2,15 @@
 //!
 //! The idea: the design is what the log says, and nothing else. Whoever has read the log up to a
 //! position knows the same design as everybody who has, and whether a frame counts is decided by its
-//! place alone. So there is nothing to agree on but the order of the log: a change that was written
-//! has happened, whoever dies at whatever message, and one that was not has not. No partition is ever
+//! place alone. So there is nothing to agree on but the order of the log: a change that is in there has
+//! happened, whoever dies at whatever message, and one that is not has not. No partition is ever
 //! without a master: a remaster is one frame, release and grant in one (§4.4.3).
 //!
 //! Invariants (§3.1):
 //! 1. Partitions cover the space of keys without a gap and without an overlap.
 //! 2. A partition's master is not among its replicas.
-//! 3. A frame counts only if its author's epoch is the site's last; a commit's and a change's author
-//!    masters the partition, which only a bug can break, because a master knows all frames before
-//!    its own that could take the partition from it, but for a fence.
+//! 3. A frame counts only if its author's epoch is the site's last. The author of one that counts
+//!    masters the partition: only he himself, or a fence, could have taken it from him.
 //! 4. A partition's version never shrinks at any key.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -55,6 +54,8 @@ pub enum Verdict {
     Counts,
     /// It was written by a life of its site that was over.
     Void,
+    /// Its change was impossible where it stands: nothing happened.
+    Refused(Impossible),
 }
 
 /// Why a change cannot be made to a design.
@@ -78,6 +79,9 @@ pub enum Impossible {
     /// The site has no replica.
     #[error("the site has no replica")]
     NoReplica,
+    /// The life in which the site made its copy is over.
+    #[error("the site has lost its copy")]
+    Lost,
 }
 
 impl Partition {
@@ -161,12 +165,13 @@ impl Design {
                 let partition = self.partitions.get(&change.start);
                 let master = partition.map(|partition| partition.master);
                 assert_eq!(master, Some(author.site), "a partition is changed by its master");
-                let made = self.change(change);
-                made.expect("a master changes only what it can");
+                if let Err(impossible) = self.change(change) {
+                    return Verdict::Refused(impossible);
+                }
             }
-            Body::Fence(heirs) => {
+            Body::Fence => {
                 life.is_fenced = true;
-                self.inherit(author.site, heirs);
+                self.inherit(author.site);
             }
             Body::Join => unreachable!("handled above"),
         }
@@ -181,57 +186,60 @@ impl Design {
         partition.version = write.version;
     }
 
-    /// Changes the design (§3.1). It is as it was where that is impossible.
+    /// Whether a change can be made (the preconditions of §3.1).
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn check(&self, change: &Change) -> Result<(), Impossible> {
+        let partition = self.partitions.get(&change.start).ok_or(Impossible::NoPartition)?;
+        let holds = |condition, or| if condition { Ok(()) } else { Err(or) };
+        match &change.operator {
+            Operator::Split(at) => {
+                holds(*at > change.start && partition.range.contains(at), Impossible::NotWithin)
+            }
+            Operator::Merge => {
+                let end = partition.range.end.as_ref().ok_or(Impossible::NothingBehind)?;
+                let behind = &self.partitions[end];
+                let is_alike = partition.master == behind.master;
+                holds(is_alike && partition.replicas == behind.replicas, Impossible::NotAlike)
+            }
+            Operator::AddReplica(site, epoch) => {
+                let is_alive = self.epoch(*site) == *epoch && !self.is_fenced(*site);
+                holds(is_alive, Impossible::Lost)?;
+                holds(!partition.is_at(*site), Impossible::HasCopy)
+            }
+            Operator::RemoveReplica(site) | Operator::Remaster(site) => {
+                holds(partition.replicas.contains(site), Impossible::NoReplica)
+            }
+        }
+    }
+
+    /// Changes the design, which is as it was where that is impossible.
     ///
     /// # Errors
     /// See [`Impossible`].
     pub fn change(&mut self, change: &Change) -> Result<(), Impossible> {
-        let start = &change.start;
-        let partition = self.partitions.get_mut(start).ok_or(Impossible::NoPartition)?;
+        self.check(change)?;
+        let partition = self.partitions.get_mut(&change.start).expect("it was looked at");
+        partition.version += 1;
         match &change.operator {
             Operator::Split(at) => {
-                if at <= start || !partition.range.contains(at) {
-                    return Err(Impossible::NotWithin);
-                }
-                partition.version += 1;
                 let mut behind = partition.clone();
                 partition.range.end = Some(at.clone());
                 behind.range.start = at.clone();
                 self.partitions.insert(at.clone(), behind);
             }
             Operator::Merge => {
-                let end = partition.range.end.clone().ok_or(Impossible::NothingBehind)?;
-                let first = partition.clone();
-                let behind = &self.partitions[&end];
-                if (first.master, &first.replicas) != (behind.master, &behind.replicas) {
-                    return Err(Impossible::NotAlike);
-                }
-                let behind = self.partitions.remove(&end).expect("it is there");
-                let merged = Partition {
-                    range: KeyRange { start: start.clone(), end: behind.range.end },
-                    version: first.version.max(behind.version) + 1,
-                    ..first
-                };
-                self.partitions.insert(start.clone(), merged);
+                let end = partition.range.end.clone().expect("it was looked at");
+                let behind = self.partitions.remove(&end).expect("partitions leave no gap");
+                let partition = self.partitions.get_mut(&change.start).expect("it was there");
+                partition.version = partition.version.max(behind.version + 1);
+                partition.range.end = behind.range.end;
             }
-            Operator::AddReplica(site) => {
-                if partition.is_at(*site) {
-                    return Err(Impossible::HasCopy);
-                }
-                partition.version += 1;
-                partition.replicas.insert(*site);
-            }
-            Operator::RemoveReplica(site) => {
-                if !partition.replicas.remove(site) {
-                    return Err(Impossible::NoReplica);
-                }
-                partition.version += 1;
-            }
+            Operator::AddReplica(site, _) => _ = partition.replicas.insert(*site),
+            Operator::RemoveReplica(site) => _ = partition.replicas.remove(site),
             Operator::Remaster(to) => {
-                if !partition.replicas.remove(to) {
-                    return Err(Impossible::NoReplica);
-                }
-                partition.version += 1;
+                partition.replicas.remove(to);
                 partition.replicas.insert(partition.master);
                 partition.master = *to;
             }
@@ -239,18 +247,24 @@ impl Design {
         Ok(())
     }
 
-    /// What a dead site mastered goes to its heirs, and it has replicas of nothing. What has no other
-    /// copy stays its own: it is written again when the site is back.
-    fn inherit(&mut self, dead: Site, heirs: &[(Key, Site)]) {
+    /// What a dead site mastered goes to whoever has a replica, and masters least; and the dead site
+    /// has replicas of nothing. What has no other copy stays its own: it is written again when the
+    /// site is back.
+    fn inherit(&mut self, dead: Site) {
+        let mut mastered: BTreeMap<Site, usize> = BTreeMap::new();
         for partition in self.partitions.values_mut() {
             partition.replicas.remove(&dead);
+            *mastered.entry(partition.master).or_default() += 1;
         }
-        for (start, heir) in heirs {
-            let partition = self.partitions.get_mut(start).expect("a partition begins there");
-            assert_eq!(partition.master, dead, "what is inherited was the dead site's");
-            assert!(partition.replicas.remove(heir), "an heir has a copy");
+        for partition in self.partitions.values_mut().filter(|one| one.master == dead) {
+            let load = |site: &Site| mastered.get(site).copied().unwrap_or(0);
+            let Some(&heir) = partition.replicas.iter().min_by_key(|site| load(site)) else {
+                continue;
+            };
+            *mastered.entry(heir).or_default() += 1;
+            partition.replicas.remove(&heir);
+            partition.master = heir;
             partition.version += 1;
-            partition.master = *heir;
         }
     }
 }

@@ -10,4 +10,5 @@ pub mod design;
 pub mod key;
 pub mod record;
 pub mod rows;
+pub mod site;
 pub mod transaction;

@@ -41,13 +41,13 @@ pub struct Author {
 pub enum Body {
     /// A transaction: what it wrote, by partition.
     Commit(Vec<Write>),
-    /// The master of a partition changes its design.
+    /// The master of a partition wants its design changed: it is, here, if it can be.
     Change(Change),
     /// The site begins its life of this epoch: whatever an earlier one still writes is void.
     Join,
-    /// The site ends here, by somebody else's word: nothing of this epoch counts from here on.
-    /// Its partitions are mastered by others, by start; what has no copy elsewhere stays its own.
-    Fence(Vec<(Key, Site)>),
+    /// The site ends here, by somebody else's word: nothing of this epoch counts from here on, and
+    /// others master what they have copies of.
+    Fence,
 }
 
 /// What a transaction wrote to a partition.
@@ -77,8 +77,8 @@ pub enum Operator {
     Split(Key),
     /// One partition instead of this one and the next.
     Merge,
-    /// One more site has a copy.
-    AddReplica(Site),
+    /// One more site has a copy, which it made in the life of this epoch.
+    AddReplica(Site, u64),
     /// One site less has one.
     RemoveReplica(Site),
     /// A replica becomes the master, and the master a replica.

@@ -32,14 +32,19 @@ fn command(program: &PathBuf, subject: &Subject, ends: &Ends) -> Command {
         Subject::PlanReshard { key, placing, chunk_mb } => {
             let placing = json!(placing);
             let placing = placing.as_str().expect("a placement is written as its name");
-            reshape(&mut command, "plan", ends, key).args(["--placement", placing]);
+            reshape(&mut command, "plan", ends, key).args([
+                "--placement",
+                placing,
+                "--pace",
+                "full",
+            ]);
             let size = chunk_mb.map(|mb| ["--chunk-size-mb".to_owned(), mb.to_string()]);
             command.args(size.into_iter().flatten())
         }
         Subject::ReshardBy { key } => reshape(&mut command, "run", ends, key),
-        Subject::Reshard { plan } => {
-            command.args(["reshard", "run", "--uri", &ends.to, "--plan"]).arg(plan)
-        }
+        Subject::Reshard { plan } => command
+            .args(["reshard", "run", "--uri", &ends.to, "--pace", "full", "--plan"])
+            .arg(plan),
     };
     let is_within_one = matches!(
         subject,

@@ -1,0 +1,254 @@
+//! How a site comes to a replica, while the partition is written (MorphoSys, §4.4.1).
+//!
+//! The site keeps what the log says of the partition from now on, and asks its master for the rows
+//! as of now or later. A snapshot costs the master nothing, and needs no lock; it is given when the
+//! log has all of it, so that no replica has what never happened. Then the replica says that it has
+//! the rows, and only then the master writes into the log that it is one.
+//!
+//! Between the two the design of the partition must not change: a snapshot of before a split is none
+//! of one of its halves. The master writes the replica into the log only if nothing has changed since
+//! the snapshot that the replica speaks of, and then nothing can until the log has it.
+
+use crate::design::Impossible;
+use crate::key::Key;
+use crate::record::{Body, Change, Operator, Position, Site, Write};
+use crate::rows::Rows;
+use crate::transaction::Abort;
+
+use super::{Copy, Core, Output, Ticket, refused};
+
+/// What sites say to each other, besides what is in the log.
+#[derive(Clone, Debug)]
+pub enum Message {
+    /// I keep what the log says of this partition: give me its rows as of my prefix, or later.
+    Want {
+        /// Where the partition begins.
+        start: Key,
+        /// The asker's prefix of the log.
+        since: Position,
+    },
+    /// The rows of a partition, as of a version that the log has.
+    Give {
+        /// Where the partition begins.
+        start: Key,
+        /// What was asked with.
+        since: Position,
+        /// The version of the partition's last change of design.
+        changed: u64,
+        /// The version that the rows are of.
+        version: u64,
+        /// The rows.
+        rows: Rows,
+    },
+    /// I have them: the design may say so.
+    Have {
+        /// Where the partition begins.
+        start: Key,
+        /// What was given with them.
+        changed: u64,
+        /// The life in which they came.
+        epoch: u64,
+    },
+    /// The design changed since: forget them.
+    Forget {
+        /// Where the partition begins.
+        start: Key,
+        /// What was given with them.
+        changed: u64,
+        /// The prefix of the log in which it shows.
+        known: Position,
+    },
+}
+
+/// A replica in the making. Until the design has it, nobody reads it.
+pub(super) struct Adoption {
+    /// Who is to be told, as long as anybody waits.
+    pub(super) ticket: Option<Ticket>,
+    until_ms: u64,
+    since: Position,
+    /// The versions that the log has shown since; a change of design has no write.
+    pub(super) news: Vec<(u64, Option<Write>)>,
+    given: Option<Given>,
+}
+
+struct Given {
+    by: Site,
+    changed: u64,
+    version: u64,
+    rows: Rows,
+}
+
+impl Adoption {
+    /// Whether the design has changed behind what was given: it can come to nothing any more.
+    fn is_outdated(&self) -> bool {
+        let given = self.given.as_ref();
+        let is_behind = |version: u64| given.is_some_and(|given| version > given.version);
+        self.news.iter().any(|(version, write)| write.is_none() && is_behind(*version))
+    }
+}
+
+impl Core {
+    pub(super) fn adopt(&mut self, ticket: Ticket, start: Key, until_ms: u64) {
+        let Some(partition) = self.design.beginning_at(&start).filter(|_| self.is_live) else {
+            return self.refuse(ticket, refused(&Impossible::NoPartition));
+        };
+        if partition.is_at(self.site) || self.adoptions.contains_key(&start) {
+            return self.refuse(ticket, refused(&Impossible::HasCopy));
+        }
+        let (since, master, ticket) = (self.known, partition.master, Some(ticket));
+        let adoption = Adoption { ticket, until_ms, since, news: Vec::new(), given: None };
+        self.adoptions.insert(start.clone(), adoption);
+        self.say(Output::Say(master, Message::Want { start, since }));
+    }
+
+    pub(super) fn hear(&mut self, from: Site, message: Message) {
+        if !self.is_live {
+            return;
+        }
+        match message {
+            Message::Want { start, since } => self.give(from, start, since),
+            Message::Give { start, since, changed, version, rows } => {
+                let Some(adoption) = self.adoptions.get_mut(&start) else { return };
+                if adoption.since == since && adoption.given.is_none() {
+                    adoption.given = Some(Given { by: from, changed, version, rows });
+                    if adoption.is_outdated() {
+                        return self.forget(&start);
+                    }
+                    let epoch = self.epoch;
+                    self.say(Output::Say(from, Message::Have { start, changed, epoch }));
+                }
+            }
+            Message::Have { start, changed, epoch } => self.add(from, start, changed, epoch),
+            Message::Forget { start, changed, known } => {
+                let given = self.adoptions.get(&start).and_then(|one| one.given.as_ref());
+                let is_meant = given.is_some_and(|given| given.changed == changed);
+                // Otherwise the log may still have to show that it became a replica.
+                if is_meant && known <= self.known {
+                    self.forget(&start);
+                }
+            }
+        }
+    }
+
+    /// Gives another site the rows of a partition, as soon as the log has all of them.
+    pub(super) fn give(&mut self, to: Site, start: Key, since: Position) {
+        let Some(partition) = self.design.beginning_at(&start) else { return };
+        if partition.master != self.site || partition.is_at(to) {
+            return;
+        }
+        let copy = &self.copies[&start];
+        let is_there = copy.last <= self.ordered && self.known >= since;
+        #[cfg(test)]
+        let is_there = is_there || self.has(super::tests::Bug::GivenAheadOfLog);
+        if !is_there {
+            self.wanted.push((to, start, since));
+            return;
+        }
+        let (changed, version, rows) = (copy.changed, copy.version, copy.rows.clone());
+        self.say(Output::Say(to, Message::Give { start, since, changed, version, rows }));
+    }
+
+    /// Has a copy that another site has written into the log as a replica, if it can be one.
+    fn add(&mut self, at: Site, start: Key, changed: u64, epoch: u64) {
+        let partition = self.design.beginning_at(&start);
+        if partition.is_some_and(|partition| partition.is_at(at))
+            || self.changing.contains_key(&start)
+        {
+            // It is one, or this cannot be said yet: it will ask again.
+            return;
+        }
+        let is_mine = partition.is_some_and(|partition| partition.master == self.site);
+        let is_same = is_mine && self.copies[&start].changed == changed;
+        #[cfg(test)]
+        let is_same = is_same || is_mine && self.has(super::tests::Bug::ChangeUnnoticed);
+        if is_same {
+            let operator = Operator::AddReplica(at, epoch);
+            let number = self.write(Body::Change(Change { start: start.clone(), operator }));
+            self.changing.insert(start, number);
+        } else {
+            let known = self.known;
+            self.say(Output::Say(at, Message::Forget { start, changed, known }));
+        }
+    }
+
+    /// A change of design: the one that makes a replica of what is in the making, or one that comes
+    /// between.
+    pub(super) fn notice(&mut self, change: &Change) {
+        let is_added = matches!(change.operator, Operator::AddReplica(site, epoch)
+            if (site, epoch) == (self.site, self.epoch));
+        if !is_added {
+            return self.notice_all();
+        }
+        let Some(adoption) = self.adoptions.remove(&change.start) else {
+            // Before its life begins a site has copies of everything.
+            assert!(!self.is_live, "nobody is a replica before it has said that it can be");
+            return;
+        };
+        let given = adoption.given.expect("nobody is a replica before it has said that it can be");
+        let Given { version: of, rows, .. } = given;
+        let mut copy = Copy { rows, version: of, changed: of, last: 0 };
+        for (version, write) in adoption.news {
+            if version > of {
+                copy.apply(&write.expect("the design has not changed since"));
+            }
+        }
+        copy.version += 1;
+        copy.changed = copy.version;
+        let version = self.design.beginning_at(&change.start).map(|partition| partition.version);
+        assert_eq!(Some(copy.version), version, "the replica is the partition as of here");
+        self.copies.insert(change.start.clone(), copy);
+        if let Some(ticket) = adoption.ticket {
+            self.hold(ticket, Ok(Vec::new()), false);
+        }
+    }
+
+    /// Whatever is in the making learns of changes of its partition's design.
+    pub(super) fn notice_all(&mut self) {
+        let mut outdated = Vec::new();
+        for (start, adoption) in &mut self.adoptions {
+            let Some(partition) = self.design.beginning_at(start) else {
+                outdated.push(start.clone());
+                continue;
+            };
+            let (seen, version) =
+                (adoption.news.last().map(|(version, _)| *version), partition.version);
+            if seen.is_none_or(|seen| seen < version) {
+                adoption.news.push((version, None));
+            }
+            if adoption.is_outdated() {
+                outdated.push(start.clone());
+            }
+        }
+        for start in outdated {
+            self.forget(&start);
+        }
+    }
+
+    fn forget(&mut self, start: &Key) {
+        if let Some(ticket) = self.adoptions.remove(start).and_then(|adoption| adoption.ticket) {
+            self.refuse(ticket, Abort::Refused("the partition changed meanwhile".into()));
+        }
+    }
+
+    /// Says once more what may have been lost, and tells those who have waited long enough.
+    pub(super) fn remind(&mut self) {
+        let (now_ms, epoch) = (self.now_ms, self.epoch);
+        let mut outputs = Vec::new();
+        self.adoptions.retain(|start, adoption| {
+            let is_late = adoption.until_ms <= now_ms;
+            if let Some(ticket) = adoption.ticket.take_if(|_| is_late) {
+                outputs.push(Output::Answer(ticket, Err(Abort::Late)));
+            }
+            match &adoption.given {
+                // It may be a replica at any time: only its master can say that it will not.
+                Some(given) => {
+                    let (start, changed) = (start.clone(), given.changed);
+                    outputs.push(Output::Say(given.by, Message::Have { start, changed, epoch }));
+                    true
+                }
+                None => !is_late,
+            }
+        });
+        self.outputs.append(&mut outputs);
+    }
+}
