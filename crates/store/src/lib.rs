@@ -8,6 +8,7 @@
 
 pub mod design;
 pub mod key;
+pub mod log;
 pub mod record;
 pub mod rows;
 pub mod site;

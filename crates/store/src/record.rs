@@ -7,17 +7,21 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::key::Key;
 
+mod bytes;
+
 /// A site, by number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Site(pub u16);
 
 /// A frame's place in the log, from 1 on; 0 is before all of them.
 pub type Position = u64;
 
 /// One entry of the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frame {
     /// Who wrote it.
     pub by: Author,
@@ -26,7 +30,7 @@ pub struct Frame {
 }
 
 /// Who wrote a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Author {
     /// The site.
     pub site: Site,
@@ -37,7 +41,7 @@ pub struct Author {
 }
 
 /// What a frame says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
     /// A transaction: what it wrote, by partition.
     Commit(Vec<Write>),
@@ -51,18 +55,19 @@ pub enum Body {
 }
 
 /// What a transaction wrote to a partition.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Write {
     /// Where the partition begins.
     pub start: Key,
     /// The partition's version from here on: one more than before.
     pub version: u64,
     /// Values; none for a row that was deleted.
+    #[serde(with = "bytes::rows")]
     pub rows: Vec<(Key, Option<Arc<[u8]>>)>,
 }
 
 /// A change of the design (§3.1), by the master of the partition that begins at `start`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// Where the partition begins.
     pub start: Key,
@@ -71,7 +76,7 @@ pub struct Change {
 }
 
 /// The five changes of a design.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operator {
     /// Two partitions instead of one; the second begins here.
     Split(Key),

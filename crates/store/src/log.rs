@@ -1,0 +1,419 @@
+//! The embedded log: frames in files, in the order in which they were given.
+//!
+//! The idea: frames are written in *groups*, as many as came while the last group was written, and a
+//! group is made durable at once. A group carries its checksum and how far the log was durable when
+//! it was written. When the log is opened, the last file may end in a group that is not whole,
+//! because the machine stopped while it was written: it is cut off, for nobody was told of it. But
+//! where a group that is broken had been durable, by the word of a later one or because a later file
+//! exists, somebody was told, and the log says so instead of losing it silently.
+//!
+//! A log whose disk failed to make something durable takes nothing any more: what the system keeps
+//! after such a failure nobody knows. One whose disk is full takes back what it wrote of the group.
+//!
+//! Invariants:
+//! 1. Positions are consecutive, from 1 on, over all files; a file is named by its first.
+//! 2. What was reported as durable is read again, or opening fails.
+//! 3. A group is read as a whole or not at all.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::record::{Frame, Position};
+
+#[cfg(test)]
+mod tests;
+
+/// Begins each group: it is looked for behind a broken one.
+const MAGIC: [u8; 8] = *b"imagolog";
+/// Magic, length of the frames, checksum, first position, how many frames, durable position.
+const HEADER: usize = 8 + 4 + 4 + 8 + 4 + 8;
+/// The frames of a group, in bytes; a longer one is no group of ours.
+pub const GROUP_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// When what is written is made durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// Before anybody is told.
+    Always,
+    /// So often: a machine that stops loses no more than that.
+    Every(Duration),
+    /// Whenever the system does it: only a process that dies loses nothing.
+    Never,
+}
+
+/// What may go wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// Something could not be done with a file.
+    #[error("cannot {doing} {path}")]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Something was not made durable: only opening the log again shows what there is.
+    #[error(
+        "{path} failed to become durable before: the log takes nothing until it is opened again"
+    )]
+    Unsure {
+        /// The file.
+        path: PathBuf,
+    },
+    /// What was durable once is not whole.
+    #[error(
+        "{path} is damaged at byte {at}: {what}; what follows was acknowledged, and is not dropped"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where in it.
+        at: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Another process has it.
+    #[error("{path} is in use by another process")]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// More than a group may hold.
+    #[error("a group of {bytes} bytes is too large: at most {GROUP_BYTES_MAX}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+}
+
+/// Whether everything is right.
+pub type Result<T> = std::result::Result<T, LogError>;
+
+/// What a log does with the file that it writes.
+pub trait Medium: Send {
+    /// Writes all of it at the end.
+    ///
+    /// # Errors
+    /// When not all of it could be written; how much of it was is unknown.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Makes durable what was written.
+    ///
+    /// # Errors
+    /// When it is not, or nobody knows.
+    fn sync(&mut self) -> io::Result<()>;
+    /// Cuts it to so many bytes.
+    ///
+    /// # Errors
+    /// When it could not be cut.
+    fn cut(&mut self, bytes: u64) -> io::Result<()>;
+}
+
+impl Medium for File {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn cut(&mut self, bytes: u64) -> io::Result<()> {
+        self.set_len(bytes)
+    }
+}
+
+/// A log in a folder.
+pub struct Log {
+    folder: PathBuf,
+    _lock: File,
+    sync: Sync,
+    segment_bytes: u64,
+    path: PathBuf,
+    medium: Box<dyn Medium>,
+    /// Of the file that is written now.
+    bytes: u64,
+    next: Position,
+    durable: Position,
+    synced: Instant,
+    is_unsure: bool,
+}
+
+/// A group as it was read.
+struct Group {
+    first: Position,
+    frames: Vec<Frame>,
+    /// Where it ends in its file.
+    end: usize,
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LogError {
+    move |source| LogError::Io { doing, path: path.to_owned(), source }
+}
+
+impl Log {
+    /// Opens the log in a folder, which is made if there is none, and reads all of it to `see`.
+    ///
+    /// # Errors
+    /// When the folder cannot be used, another process has the log, or it is damaged.
+    pub fn open(
+        folder: &Path,
+        sync: Sync,
+        segment_bytes: u64,
+        mut see: impl FnMut(Position, Frame),
+    ) -> Result<Self> {
+        fs::create_dir_all(folder).map_err(failed("make", folder))?;
+        let lock_path = folder.join("lock");
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
+        let lock = lock.map_err(failed("open", &lock_path))?;
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| LogError::InUse { path: folder.to_owned() })?;
+        let segments = segments(folder)?;
+        let mut next = 1;
+        for (n, (first, path)) in segments.iter().enumerate() {
+            if *first != next {
+                let what = "the frames before it are missing";
+                return Err(LogError::Damaged { path: path.clone(), at: 0, what });
+            }
+            let is_last = n + 1 == segments.len();
+            let content = fs::read(path).map_err(failed("read", path))?;
+            let whole = read_segment(path, &content, is_last, &mut next, &mut see)?;
+            if whole < content.len() {
+                let file = OpenOptions::new().write(true).open(path);
+                let cut = file.and_then(|file| {
+                    file.set_len(whole as u64)?;
+                    file.sync_all()
+                });
+                cut.map_err(failed("cut", path))?;
+            }
+        }
+        let path = match segments.last() {
+            Some((_, path)) => path.clone(),
+            None => segment_path(folder, next),
+        };
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let file = file.map_err(failed("open", &path))?;
+        let bytes = file.metadata().map_err(failed("look at", &path))?.len();
+        // What was read, and was not durable before, becomes so before anybody is told of it.
+        file.sync_all().map_err(failed("sync", &path))?;
+        sync_folder(folder)?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            _lock: lock,
+            sync,
+            segment_bytes,
+            path,
+            medium: Box::new(file),
+            bytes,
+            next,
+            durable: next - 1,
+            synced: Instant::now(),
+            is_unsure: false,
+        })
+    }
+
+    /// Where the next frame will be.
+    #[must_use]
+    pub fn next(&self) -> Position {
+        self.next
+    }
+
+    /// Up to where frames outlive the machine's stop.
+    #[must_use]
+    pub fn durable(&self) -> Position {
+        self.durable
+    }
+
+    /// Writes frames behind all others, as one group, and returns the position of the first. With
+    /// [`Sync::Always`] they are durable then.
+    ///
+    /// # Errors
+    /// When they are not in the log; after a failure to make something durable, always.
+    pub fn append(&mut self, frames: &[Frame]) -> Result<Position> {
+        let first = self.next;
+        if self.is_unsure {
+            return Err(LogError::Unsure { path: self.path.clone() });
+        }
+        if frames.is_empty() {
+            return Ok(first);
+        }
+        let group = encode(first, self.durable, frames)?;
+        if self.bytes > 0 && self.bytes + group.len() as u64 > self.segment_bytes {
+            self.begin_segment()?;
+        }
+        if let Err(source) = self.medium.append(&group) {
+            // Half a group must not be followed by a whole one.
+            self.is_unsure = self.medium.cut(self.bytes).is_err();
+            return Err(failed("write to", &self.path)(source));
+        }
+        self.bytes += group.len() as u64;
+        self.next += frames.len() as Position;
+        let is_due = match self.sync {
+            Sync::Always => true,
+            Sync::Every(time) => self.synced.elapsed() >= time,
+            Sync::Never => false,
+        };
+        if is_due {
+            self.sync()?;
+        }
+        Ok(first)
+    }
+
+    /// Makes durable what was written.
+    ///
+    /// # Errors
+    /// When it is not; the log takes nothing any more then.
+    pub fn sync(&mut self) -> Result<()> {
+        if self.is_unsure {
+            return Err(LogError::Unsure { path: self.path.clone() });
+        }
+        if let Err(source) = self.medium.sync() {
+            self.is_unsure = true;
+            return Err(failed("sync", &self.path)(source));
+        }
+        (self.durable, self.synced) = (self.next - 1, Instant::now());
+        Ok(())
+    }
+
+    fn begin_segment(&mut self) -> Result<()> {
+        // A later file says that all before it was durable.
+        self.sync()?;
+        let path = segment_path(&self.folder, self.next);
+        let file = OpenOptions::new().create_new(true).append(true).open(&path);
+        let file = file.map_err(failed("make", &path))?;
+        sync_folder(&self.folder)?;
+        (self.path, self.medium, self.bytes) = (path, Box::new(file), 0);
+        Ok(())
+    }
+}
+
+fn segment_path(folder: &Path, first: Position) -> PathBuf {
+    folder.join(format!("{first:020}.log"))
+}
+
+/// The files of a log by their first positions.
+fn segments(folder: &Path) -> Result<Vec<(Position, PathBuf)>> {
+    let mut segments = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed("list", folder))? {
+        let path = entry.map_err(failed("list", folder))?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if let Some(first) = name.strip_suffix(".log").and_then(|first| first.parse().ok()) {
+            segments.push((first, path));
+        }
+    }
+    segments.sort_unstable();
+    Ok(segments)
+}
+
+fn sync_folder(folder: &Path) -> Result<()> {
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(failed("sync", folder))
+}
+
+/// Reads a file's groups, and returns how much of it is whole.
+fn read_segment(
+    path: &Path,
+    content: &[u8],
+    is_last: bool,
+    next: &mut Position,
+    see: &mut impl FnMut(Position, Frame),
+) -> Result<usize> {
+    let mut at = 0;
+    while at < content.len() {
+        match decode(&content[at..], *next) {
+            Ok(group) => {
+                for (position, frame) in (group.first..).zip(group.frames) {
+                    see(position, frame);
+                    *next = position + 1;
+                }
+                at += group.end;
+            }
+            Err(what) if !is_last || was_durable(&content[at..], *next) => {
+                return Err(LogError::Damaged { path: path.to_owned(), at: at as u64, what });
+            }
+            Err(_) => break,
+        }
+    }
+    Ok(at)
+}
+
+/// Whether a later group says that the position was durable when it was written.
+fn was_durable(rest: &[u8], position: Position) -> bool {
+    memchr::memmem::find_iter(rest, &MAGIC).any(|at| {
+        let later = &rest[at..];
+        // Its own position is what its header says; only the checksum is believed.
+        let first = header_field(later, 16).map(u64::from_le_bytes);
+        let durable = header_field(later, 28).map(u64::from_le_bytes);
+        let is_whole = first.is_some_and(|first| first > position && decode(later, first).is_ok());
+        is_whole && durable.is_some_and(|durable| durable >= position)
+    })
+}
+
+fn header_field<const N: usize>(group: &[u8], at: usize) -> Option<[u8; N]> {
+    group.get(at..at + N)?.try_into().ok()
+}
+
+fn encode(first: Position, durable: Position, frames: &[Frame]) -> Result<Vec<u8>> {
+    let mut group = vec![0; HEADER];
+    for frame in frames {
+        group = postcard::to_extend(frame, group).expect("frames are plain data in memory");
+    }
+    let bytes = group.len() - HEADER;
+    let (Ok(length), true) = (u32::try_from(bytes), bytes <= GROUP_BYTES_MAX) else {
+        return Err(LogError::TooLarge { bytes });
+    };
+    let many = u32::try_from(frames.len()).expect("a frame has at least one byte");
+    group[..8].copy_from_slice(&MAGIC);
+    group[8..12].copy_from_slice(&length.to_le_bytes());
+    group[16..24].copy_from_slice(&first.to_le_bytes());
+    group[24..28].copy_from_slice(&many.to_le_bytes());
+    group[28..36].copy_from_slice(&durable.to_le_bytes());
+    let checksum = checksum(&group);
+    group[12..16].copy_from_slice(&checksum.to_le_bytes());
+    Ok(group)
+}
+
+/// Of everything but itself.
+fn checksum(group: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&group[..12]);
+    hasher.update(&group[16..]);
+    hasher.finalize()
+}
+
+fn decode(from: &[u8], expected: Position) -> std::result::Result<Group, &'static str> {
+    if from.len() < HEADER {
+        return Err("a group's header is cut off");
+    }
+    if from[..8] != MAGIC {
+        return Err("no group begins here");
+    }
+    let field = |at| header_field(from, at).map_or(0, u32::from_le_bytes);
+    let (length, stored, many) = (field(8) as usize, field(12), field(24));
+    if length > GROUP_BYTES_MAX {
+        return Err("a group's length cannot be true");
+    }
+    let group = from.get(..HEADER + length).ok_or("a group is cut off")?;
+    if checksum(group) != stored {
+        return Err("a group's checksum is wrong");
+    }
+    let first = header_field(from, 16).map_or(0, u64::from_le_bytes);
+    if first != expected {
+        return Err("a group is out of its order");
+    }
+    let mut rest = &group[HEADER..];
+    let mut frames = Vec::new();
+    for _ in 0..many {
+        let (frame, behind) =
+            postcard::take_from_bytes(rest).map_err(|_| "a group's frames cannot be read")?;
+        frames.push(frame);
+        rest = behind;
+    }
+    if !rest.is_empty() {
+        return Err("a group has more than its frames");
+    }
+    Ok(Group { first, frames, end: HEADER + length })
+}

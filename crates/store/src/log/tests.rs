@@ -1,0 +1,211 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::key::Key;
+use crate::record::{Author, Body, Change, Operator, Site, Write};
+
+const SEGMENT_BYTES: u64 = 2_000;
+
+fn frame(number: u64, value: &[u8]) -> Frame {
+    let rows = vec![(Key::from_bytes(value), Some(value.into())), (Key::from_bytes(b"gone"), None)];
+    let write = Write { start: Key::least(), version: number, rows };
+    let by = Author { site: Site(3), epoch: 7, number };
+    Frame { by, body: Body::Commit(vec![write]) }
+}
+
+fn open(folder: &Path) -> Result<(Log, Vec<Frame>)> {
+    let mut frames = Vec::new();
+    let log = Log::open(folder, Sync::Always, SEGMENT_BYTES, |position, frame| {
+        assert_eq!(position, frames.len() as Position + 1);
+        frames.push(frame);
+    })?;
+    Ok((log, frames))
+}
+
+fn last_segment(folder: &Path) -> PathBuf {
+    segments(folder).unwrap().pop().unwrap().1
+}
+
+/// Writes groups of these sizes, and returns all frames and where each group ended in its file.
+fn written(folder: &Path, groups: &[usize]) -> (Vec<Frame>, Vec<u64>) {
+    let (mut log, _) = open(folder).unwrap();
+    let (mut all, mut ends) = (Vec::new(), Vec::new());
+    for (n, group) in groups.iter().enumerate() {
+        let frames: Vec<Frame> =
+            (0..*group).map(|m| frame((all.len() + m) as u64 + 1, &[n as u8; 40])).collect();
+        assert_eq!(log.append(&frames).unwrap(), all.len() as Position + 1);
+        all.extend(frames);
+        assert_eq!(log.durable(), all.len() as Position);
+        ends.push(log.bytes);
+    }
+    (all, ends)
+}
+
+#[test]
+fn what_was_written_is_read_over_all_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let (frames, _) = written(folder.path(), &[1, 5, 2, 30, 1, 1, 12, 7]);
+    assert!(segments(folder.path()).unwrap().len() > 2);
+    let (mut log, read) = open(folder.path()).unwrap();
+    assert_eq!(read, frames);
+    assert_eq!(log.append(&[frame(60, b"more")]).unwrap(), 60);
+    drop(log);
+    assert_eq!(open(folder.path()).unwrap().1.len(), 60);
+}
+
+#[test]
+fn every_kind_of_frame_comes_back() {
+    let by = Author { site: Site(u16::MAX), epoch: u64::MAX, number: 0 };
+    let key = || Key::from_bytes(&[0, 255, 7]);
+    let operators = [
+        Operator::Split(key()),
+        Operator::Merge,
+        Operator::AddReplica(Site(1), 2),
+        Operator::RemoveReplica(Site(1)),
+        Operator::Remaster(Site(1)),
+    ];
+    let changes = operators.map(|operator| Body::Change(Change { start: key(), operator }));
+    let bodies = [Body::Join, Body::Fence, Body::Commit(Vec::new())].into_iter().chain(changes);
+    let frames: Vec<Frame> = bodies.map(|body| Frame { by, body }).collect();
+    let group = encode(1, 0, &frames).unwrap();
+    assert_eq!(decode(&group, 1).unwrap().frames, frames);
+}
+
+#[test]
+fn two_processes_do_not_write_the_same_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_log, _) = open(folder.path()).unwrap();
+    assert!(matches!(open(folder.path()), Err(LogError::InUse { .. })));
+}
+
+#[test]
+fn a_missing_file_is_not_overlooked() {
+    let folder = tempfile::tempdir().unwrap();
+    written(folder.path(), &[10, 10, 10, 10, 10]);
+    let segments = segments(folder.path()).unwrap();
+    fs::remove_file(&segments[1].1).unwrap();
+    assert!(matches!(open(folder.path()), Err(LogError::Damaged { .. })));
+}
+
+/// A disk that fails.
+struct Failing {
+    file: File,
+    room: usize,
+    syncs: bool,
+}
+
+impl Medium for Failing {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let fits = bytes.len().min(self.room);
+        self.file.write_all(&bytes[..fits])?;
+        self.room -= fits;
+        if fits < bytes.len() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        if self.syncs { self.file.sync_data() } else { Err(io::Error::other("the disk is broken")) }
+    }
+
+    fn cut(&mut self, bytes: u64) -> io::Result<()> {
+        self.room += usize::try_from(self.file.metadata()?.len() - bytes).unwrap();
+        self.file.set_len(bytes)
+    }
+}
+
+fn with(folder: &Path, room: usize, syncs: bool) -> Log {
+    let (mut log, _) = open(folder).unwrap();
+    let file = OpenOptions::new().append(true).open(&log.path).unwrap();
+    log.medium = Box::new(Failing { file, room, syncs });
+    log
+}
+
+#[test]
+fn a_full_disk_refuses_and_takes_back_half_a_group() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = with(folder.path(), 300, true);
+    let small = [frame(1, b"small")];
+    assert_eq!(log.append(&small).unwrap(), 1);
+    let error = log.append(&[frame(2, &[1; 400])]).unwrap_err();
+    assert!(
+        matches!(&error, LogError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull)
+    );
+    // There is room for less.
+    assert_eq!(log.append(&small).unwrap(), 2);
+    drop(log);
+    assert_eq!(open(folder.path()).unwrap().1, [small.clone(), small].concat());
+}
+
+#[test]
+fn after_a_failed_sync_nothing_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = with(folder.path(), 10_000, false);
+    assert!(matches!(log.append(&[frame(1, b"a")]), Err(LogError::Io { doing: "sync", .. })));
+    assert_eq!(log.durable(), 0);
+    assert!(matches!(log.append(&[frame(2, b"b")]), Err(LogError::Unsure { .. })));
+    assert!(matches!(log.sync(), Err(LogError::Unsure { .. })));
+}
+
+#[test]
+fn what_is_not_synced_is_not_called_durable() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = Log::open(folder.path(), Sync::Never, SEGMENT_BYTES, |_, _| ()).unwrap();
+    log.append(&[frame(1, b"a")]).unwrap();
+    assert_eq!((log.durable(), log.next()), (0, 2));
+    log.sync().unwrap();
+    assert_eq!(log.durable(), 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A machine that stops leaves a part of the last group, or rubbish in its place.
+    #[test]
+    fn a_torn_tail_is_cut_off(
+        groups in prop::collection::vec(1..4_usize, 1..8), part in 0.0..1.0_f64,
+        rubbish in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let (frames, ends) = written(folder.path(), &groups);
+        let path = last_segment(folder.path());
+        let content = fs::read(&path).unwrap();
+        let begins = ends.iter().rev().nth(1).copied().filter(|at| *at < content.len() as u64);
+        let begins = usize::try_from(begins.unwrap_or(0)).unwrap();
+        let kept = begins + ((content.len() - begins) as f64 * part) as usize;
+        fs::write(&path, [&content[..kept], &rubbish].concat()).unwrap();
+        let before = frames.len() - groups.last().unwrap();
+        let (mut log, read) = open(folder.path()).unwrap();
+        prop_assert_eq!(&read, &frames[..before]);
+        log.append(&[frame(before as u64 + 1, b"again")]).unwrap();
+        drop(log);
+        prop_assert_eq!(open(folder.path()).unwrap().1.len(), before + 1);
+    }
+
+    /// A byte that changes in what was durable is an error, wherever it is; only in the last group
+    /// it cannot be told from a torn one.
+    #[test]
+    fn damage_to_what_was_durable_is_an_error(
+        groups in prop::collection::vec(1..4_usize, 3..8), which in any::<prop::sample::Index>(),
+        at in any::<prop::sample::Index>(), flip in 1..=255_u8,
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let (frames, _) = written(folder.path(), &groups);
+        let segments = segments(folder.path()).unwrap();
+        let (_, path) = which.get(&segments);
+        let mut content = fs::read(path).unwrap();
+        let at = at.index(content.len());
+        content[at] ^= flip;
+        fs::write(path, content).unwrap();
+        match open(folder.path()) {
+            Err(error) => prop_assert!(matches!(error, LogError::Damaged { .. }), "{}", error),
+            Ok((_, read)) => prop_assert_eq!(&read, &frames[..frames.len() - groups.last().unwrap()]),
+        }
+    }
+
+    #[test]
+    fn rubbish_is_no_group(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        prop_assert!(decode(&bytes, 1).is_err());
+        let behind = [&MAGIC[..], &bytes].concat();
+        prop_assert!(decode(&behind, 1).is_err());
+        was_durable(&behind, 1);
+    }
+}

@@ -1,0 +1,77 @@
+//! Keys and values as byte strings, not as sequences of numbers.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::key::Key;
+
+struct Bytes(Arc<[u8]>);
+
+struct Whole;
+
+impl<'de> Visitor<'de> for Whole {
+    type Value = Arc<[u8]>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a byte string")
+    }
+
+    fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Self::Value, E> {
+        Ok(bytes.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut bytes: A) -> Result<Self::Value, A::Error> {
+        let mut all = Vec::new();
+        while let Some(byte) = bytes.next_element()? {
+            all.push(byte);
+        }
+        Ok(all.into())
+    }
+}
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_bytes(Whole).map(Self)
+    }
+}
+
+impl Serialize for Key {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(self.as_bytes())
+    }
+}
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_bytes(Whole).map(|bytes| Self::from_bytes(&bytes))
+    }
+}
+
+pub(super) mod rows {
+    use super::{Arc, Bytes, Deserialize, Deserializer, Key, Serializer};
+
+    type Row = (Key, Option<Arc<[u8]>>);
+
+    pub(in super::super) fn serialize<S: Serializer>(
+        rows: &[Row],
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_seq(rows.iter().map(|(key, value)| (key, value.clone().map(Bytes))))
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<Row>, D::Error> {
+        let rows = Vec::<(Key, Option<Bytes>)>::deserialize(from)?;
+        Ok(rows.into_iter().map(|(key, value)| (key, value.map(|value| value.0))).collect())
+    }
+}
