@@ -1,3 +1,5 @@
+//! Changes of a design against §3.1's conditions, and a site's end.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! The log against machines that stop, disks that fail and bytes that change.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! The tree against an ordered map, and what a snapshot costs.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

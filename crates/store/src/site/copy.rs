@@ -1,0 +1,115 @@
+//! The copies that a site has, and what becomes of them as the log goes on.
+//!
+//! A copy goes from version to version, by what its partition's master wrote and by changes of the
+//! partition's design, in the order of the log, and none is left out.
+
+use std::mem;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::Core;
+use crate::key::{Key, KeyRange};
+use crate::record::{Change, Operator, Write};
+use crate::rows::{Row, Rows};
+use crate::transaction::{ReadRows, Seen};
+
+/// One partition, as this site has it.
+pub(super) struct Copy {
+    pub rows: Rows,
+    pub version: u64,
+    /// The version of its last change of design.
+    pub changed: u64,
+    /// The last frame of this site that wrote to it; 0 if the log has it all.
+    pub last: u64,
+}
+
+impl Copy {
+    pub(super) fn apply(&mut self, write: &Write) {
+        assert_eq!(self.version + 1, write.version, "a copy goes from version to version");
+        self.version = write.version;
+        for (key, value) in &write.rows {
+            match value {
+                Some(value) => {
+                    let row = Row { version: write.version, value: Arc::clone(value) };
+                    self.rows.insert(key.clone(), row);
+                }
+                None => _ = self.rows.remove(key),
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Drops copies that the design no longer has here, and gives what others wait for.
+    pub(super) fn settle(&mut self) {
+        let (site, design) = (self.site, &self.design);
+        self.copies.retain(|start, _| {
+            design.beginning_at(start).is_some_and(|partition| partition.is_at(site))
+        });
+        for (to, start, since) in mem::take(&mut self.wanted) {
+            self.give(to, start, since);
+        }
+    }
+
+    pub(super) fn replicate(&mut self, write: &Write) {
+        if let Some(copy) = self.copies.get_mut(&write.start) {
+            copy.apply(write);
+        } else if let Some(adoption) = self.adoptions.get_mut(&write.start) {
+            adoption.news.push((write.version, Some(write.clone())));
+        }
+    }
+
+    /// Makes the copies what a change makes of their partitions.
+    pub(super) fn reshape(&mut self, change: &Change) {
+        let start = &change.start;
+        if !self.copies.contains_key(start) {
+            return;
+        }
+        let mut swallowed = None;
+        if change.operator == Operator::Merge {
+            let behind = self.copies.range((Bound::Excluded(start), Bound::Unbounded)).next();
+            let behind = behind.map(|(at, _)| at.clone()).expect("copies of both are where one is");
+            swallowed = self.copies.remove(&behind);
+        }
+        let copy = self.copies.get_mut(start).expect("it is there");
+        copy.version += 1;
+        if let Some(behind) = swallowed {
+            copy.version = copy.version.max(behind.version + 1);
+            copy.last = copy.last.max(behind.last);
+            copy.rows.append(behind.rows);
+        }
+        copy.changed = copy.version;
+        if let Operator::Split(at) = &change.operator {
+            let behind = Copy { rows: copy.rows.split_off(at), ..*copy };
+            self.copies.insert(at.clone(), behind);
+        }
+    }
+
+    /// Somebody died: what he mastered is at its next version with whoever masters it now.
+    pub(super) fn inherit(&mut self) {
+        for (start, copy) in &mut self.copies {
+            if let Some(partition) = self.design.beginning_at(start)
+                && partition.version > copy.version
+            {
+                (copy.version, copy.changed) = (partition.version, partition.version);
+            }
+        }
+        self.notice_all();
+    }
+}
+
+impl ReadRows for Core {
+    fn get(&self, key: &Key) -> Option<Seen> {
+        let row = self.copies.get(&self.design.of(key).range.start)?.rows.get(key)?;
+        Some(Seen { version: row.version, value: Arc::clone(&row.value) })
+    }
+
+    fn range(&self, range: &KeyRange, limit: usize) -> Vec<(Key, Seen)> {
+        let copies = self.design.within(range).filter_map(|at| self.copies.get(&at.range.start));
+        let rows = copies.flat_map(|copy| copy.rows.range(range));
+        let seen = |(key, row): (&Key, &Row)| {
+            (key.clone(), Seen { version: row.version, value: Arc::clone(&row.value) })
+        };
+        rows.take(limit).map(seen).collect()
+    }
+}

@@ -1,0 +1,333 @@
+//! What happens in a simulation, and in which order: all of it by one seed.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::super::*;
+use super::Bug;
+use crate::key::KeyRange;
+use crate::transaction::Done;
+
+const SITES: u16 = 4;
+const KEYS: u8 = 12;
+const SESSIONS: usize = 5;
+/// Longer than messages take, shorter than a run.
+const PATIENCE_MS: u64 = 300;
+
+fn key(n: u8) -> Key {
+    if n == 0 { Key::least() } else { Key::from_bytes(&[n]) }
+}
+
+/// What a client knows of one of its transactions.
+pub(super) struct Known {
+    session: usize,
+    /// What the session had seen before.
+    pub since: Position,
+    pub writes: Vec<Key>,
+    pub outcome: Outcome,
+}
+
+pub(super) enum Outcome {
+    Unknown,
+    Nothing,
+    Done(Done),
+}
+
+pub(super) struct Host {
+    epoch: u64,
+    pub core: Option<Core>,
+    /// How much of the log it was told.
+    told: Position,
+    /// On the way to the log.
+    leaving: VecDeque<Frame>,
+}
+
+pub(super) struct Simulation {
+    dice: StdRng,
+    now_ms: u64,
+    pub log: Vec<Frame>,
+    design: Design,
+    pub hosts: Vec<Host>,
+    messages: Vec<(Site, Site, Message)>,
+    pub transactions: BTreeMap<Ticket, Known>,
+    /// What each session has seen, and the transaction that it waits for, at which host.
+    sessions: Vec<(Position, Option<(Ticket, usize)>)>,
+    next: Ticket,
+    pub changes: usize,
+    pub by_replicas: usize,
+    bug: Option<Bug>,
+}
+
+impl Simulation {
+    pub(super) fn new(seed: u64, bug: Option<Bug>) -> Self {
+        let mut this = Self {
+            dice: StdRng::seed_from_u64(seed),
+            now_ms: 0,
+            log: Vec::new(),
+            design: Design::new(Site(0)),
+            hosts: Vec::new(),
+            messages: Vec::new(),
+            transactions: BTreeMap::new(),
+            sessions: vec![(0, None); SESSIONS],
+            next: 1,
+            changes: 0,
+            by_replicas: 0,
+            bug,
+        };
+        for _ in 0..SITES {
+            this.hosts.push(Host { epoch: 0, core: None, told: 0, leaving: VecDeque::new() });
+        }
+        (0..SITES.into()).for_each(|at| this.begin(at));
+        this
+    }
+
+    fn begin(&mut self, at: usize) {
+        let site = Site(u16::try_from(at).unwrap());
+        self.hosts[at].epoch += 1;
+        self.hosts[at].told = 0;
+        let mut core = Core::new(site, self.hosts[at].epoch, Design::new(Site(0)));
+        core.broken = self.bug;
+        self.hosts[at].core = Some(core);
+        self.tell(at, Input::Tick(self.now_ms));
+    }
+
+    fn tell(&mut self, at: usize, input: Input) {
+        let Some(core) = &mut self.hosts[at].core else { return };
+        let site = Site(u16::try_from(at).unwrap());
+        for output in core.on(input) {
+            match output {
+                Output::Write(frame) => self.hosts[at].leaving.push_back(frame),
+                Output::Say(to, message) => self.messages.push((site, to, message)),
+                Output::Answer(ticket, answer) => self.answered(ticket, answer),
+            }
+        }
+    }
+
+    fn answered(&mut self, ticket: Ticket, answer: Result<Done, Abort>) {
+        let Some(known) = self.transactions.get_mut(&ticket) else {
+            self.changes += usize::from(answer.is_ok());
+            return;
+        };
+        let session = &mut self.sessions[known.session];
+        session.1 = None;
+        known.outcome = match answer {
+            Ok(done) => {
+                assert!(done.session >= session.0 && done.session >= done.committed.unwrap_or(0));
+                session.0 = done.session;
+                Outcome::Done(done)
+            }
+            Err(Abort::Deposed) => Outcome::Unknown,
+            Err(_) => Outcome::Nothing,
+        };
+    }
+
+    fn append(&mut self, frame: Frame) {
+        self.design.follow(&frame);
+        self.log.push(frame);
+    }
+
+    pub(super) fn step(&mut self) {
+        let at = self.dice.random_range(0..self.hosts.len());
+        match self.dice.random_range(0..1_000) {
+            0..350 => {
+                for _ in 0..self.dice.random_range(1..4) {
+                    self.tell_next(at);
+                }
+            }
+            350..550 => {
+                if let Some(frame) = self.hosts[at].leaving.pop_front() {
+                    self.append(frame);
+                }
+            }
+            550..650 => self.pass_message(),
+            650..880 => self.transact(),
+            880..960 => self.change(),
+            960..970 => {
+                self.now_ms += self.dice.random_range(1..50);
+                self.tell(at, Input::Tick(self.now_ms));
+            }
+            970..972 => self.crash(at),
+            972..973 => self.fence(at),
+            _ => {
+                if self.hosts[at].core.as_ref().is_none_or(Core::is_over) {
+                    self.begin(at);
+                }
+            }
+        }
+    }
+
+    fn tell_next(&mut self, at: usize) {
+        let host = &mut self.hosts[at];
+        let next = usize::try_from(host.told).unwrap();
+        if host.core.is_some()
+            && let Some(frame) = self.log.get(next)
+        {
+            host.told += 1;
+            let input = Input::Logged(host.told, frame.clone());
+            self.tell(at, input);
+        }
+    }
+
+    fn pass_message(&mut self) {
+        if self.messages.is_empty() {
+            return;
+        }
+        let which = self.dice.random_range(0..self.messages.len());
+        let fate = self.dice.random_range(0..100);
+        let (from, to, message) = match fate {
+            0..5 => self.messages[which].clone(),
+            _ => self.messages.swap_remove(which),
+        };
+        if fate < 95 {
+            self.tell(to.0.into(), Input::Said(from, message));
+        }
+    }
+
+    fn crash(&mut self, at: usize) {
+        let keeps = self.dice.random_range(0..=self.hosts[at].leaving.len());
+        for frame in std::mem::take(&mut self.hosts[at].leaving).into_iter().take(keeps) {
+            self.append(frame);
+        }
+        self.hosts[at].core = None;
+        for session in &mut self.sessions {
+            session.1.take_if(|(_, host)| *host == at);
+        }
+    }
+
+    fn fence(&mut self, at: usize) {
+        let site = Site(u16::try_from(at).unwrap());
+        let epoch = self.design.epoch(site);
+        if epoch > 0 && !self.design.is_fenced(site) {
+            self.append(Frame { by: Author { site, epoch, number: 0 }, body: Body::Fence });
+        }
+    }
+
+    fn change(&mut self) {
+        let design = self.design.clone();
+        let n = self.dice.random_range(0..KEYS);
+        let partition = design.of(&key(n));
+        let start = partition.range.start.clone();
+        let site = Site(self.dice.random_range(0..SITES));
+        let ticket = self.next;
+        self.next += 1;
+        let until_ms = self.now_ms + PATIENCE_MS;
+        let operator = match self.dice.random_range(0..12) {
+            0..2 => Operator::Split(key(n)),
+            2..4 => Operator::Merge,
+            4..9 => return self.tell(site.0.into(), Input::Adopt(ticket, start, until_ms)),
+            9 => Operator::RemoveReplica(site),
+            _ => Operator::Remaster(site),
+        };
+        let change = Change { start, operator };
+        self.tell(partition.master.0.into(), Input::Change(ticket, change, until_ms));
+    }
+
+    fn transact(&mut self) {
+        let session = self.dice.random_range(0..SESSIONS);
+        let (since, pending) = self.sessions[session];
+        if pending.is_some() {
+            return;
+        }
+        let ticket = self.next;
+        self.next += 1;
+        let some = |dice: &mut StdRng, most: usize| -> Vec<Key> {
+            let many = dice.random_range(0..=most);
+            (0..many).map(|_| key(dice.random_range(0..KEYS))).collect()
+        };
+        let mut writes = some(&mut self.dice, 2);
+        writes.sort();
+        writes.dedup();
+        let mut reads: Vec<KeyRange> = some(&mut self.dice, 3).iter().map(KeyRange::only).collect();
+        if self.dice.random_range(0..5) == 0 {
+            let (from, to) = (self.dice.random_range(0..KEYS), self.dice.random_range(0..KEYS));
+            reads.push(KeyRange { start: key(from.min(to)), end: Some(key(from.max(to) + 1)) });
+        }
+        let fits = |site: Site| {
+            writes.iter().all(|key| self.design.of(key).master == site)
+                && reads.iter().flat_map(|range| self.design.within(range)).all(|p| p.is_at(site))
+        };
+        let fitting: Vec<u16> = (0..SITES).filter(|site| fits(Site(*site))).collect();
+        let at = match fitting.as_slice() {
+            [] => self.dice.random_range(0..SITES),
+            sites => sites[self.dice.random_range(0..sites.len())],
+        };
+        if self.hosts[usize::from(at)].core.is_none() {
+            return;
+        }
+        let has_replica = fits(Site(at)) && {
+            let mut read = reads.iter().flat_map(|range| self.design.within(range));
+            read.any(|partition| partition.master != Site(at))
+        };
+        self.by_replicas += usize::from(has_replica);
+        let deletes = self.dice.random_range(0..6) == 0;
+        let (declared, ranges) = (writes.clone(), reads.clone());
+        let procedure = move |view: &mut View<'_>| {
+            let mut seen = Vec::new();
+            for key in &declared {
+                let range = KeyRange::only(key);
+                seen.push((range, view.get(key)?.map(|seen| (key.clone(), seen.value))));
+            }
+            let mut answer = Vec::new();
+            let mut tell = |range: &KeyRange, rows: &[(Key, Arc<[u8]>)]| {
+                let bytes = |key: &Key| {
+                    [&[u8::try_from(key.as_bytes().len()).unwrap()], key.as_bytes()].concat()
+                };
+                answer.extend(bytes(&range.start));
+                answer.extend(bytes(range.end.as_ref().unwrap()));
+                answer.push(u8::try_from(rows.len()).unwrap());
+                for (key, value) in rows {
+                    answer.extend(bytes(key));
+                    answer.extend(value.iter());
+                }
+            };
+            for (range, row) in &seen {
+                tell(range, row.as_slice());
+            }
+            for range in &ranges {
+                let rows = view.range(range, usize::MAX)?;
+                let rows: Vec<_> = rows.into_iter().map(|(key, seen)| (key, seen.value)).collect();
+                tell(range, &rows);
+            }
+            for key in &declared {
+                match deletes {
+                    true => view.delete(key)?,
+                    false => view.put(key, ticket.to_be_bytes().as_slice().into())?,
+                }
+            }
+            Ok(answer)
+        };
+        let outcome = Outcome::Unknown;
+        self.transactions.insert(ticket, Known { session, since, writes: writes.clone(), outcome });
+        self.sessions[session].1 = Some((ticket, at.into()));
+        let transaction =
+            Transaction { reads, writes, session: since, procedure: Box::new(procedure) };
+        self.tell(at.into(), Input::Transact(ticket, transaction, self.now_ms + PATIENCE_MS));
+    }
+
+    /// No more faults, until everything has arrived.
+    pub(super) fn calm_down(&mut self) {
+        for _ in 0..50 {
+            for at in 0..self.hosts.len() {
+                while let Some(frame) = self.hosts[at].leaving.pop_front() {
+                    self.append(frame);
+                }
+            }
+            for at in 0..self.hosts.len() {
+                if self.hosts[at].core.as_ref().is_none_or(Core::is_over) {
+                    self.begin(at);
+                }
+                while self.hosts[at].told < self.log.len() as u64 {
+                    self.tell_next(at);
+                }
+                self.now_ms += 20;
+                self.tell(at, Input::Tick(self.now_ms));
+            }
+            for (from, to, message) in std::mem::take(&mut self.messages) {
+                self.tell(to.0.into(), Input::Said(from, message));
+            }
+        }
+    }
+}
