@@ -9,8 +9,9 @@
 //! Invariants (§3.1):
 //! 1. Partitions cover the space of keys without a gap and without an overlap.
 //! 2. A partition's master is not among its replicas.
-//! 3. A frame counts only if its author's epoch is the site's last. The author of one that counts
-//!    masters the partition: only he himself, or a fence, could have taken it from him.
+//! 3. A frame counts only in its author's last life, and only as the next of that life: behind a
+//!    frame that is missing none counts, and none counts twice. The author of one that counts masters
+//!    the partition: only he himself, or a fence, could have taken it from him.
 //! 4. A partition's version never shrinks at any key.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -44,6 +45,8 @@ pub struct Partition {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Life {
     epoch: u64,
+    /// The number of its last frame.
+    number: u64,
     is_fenced: bool,
 }
 
@@ -52,7 +55,7 @@ struct Life {
 pub enum Verdict {
     /// It does.
     Counts,
-    /// It was written by a life of its site that was over.
+    /// It was written by a life of its site that was over, or out of that life's order.
     Void,
     /// Its change was impossible where it stands: nothing happened.
     Refused(Impossible),
@@ -153,11 +156,18 @@ impl Design {
             if author.epoch <= life.epoch {
                 return Verdict::Void;
             }
-            *life = Life { epoch: author.epoch, is_fenced: false };
+            *life = Life { epoch: author.epoch, number: author.number, is_fenced: false };
             return Verdict::Counts;
         }
         if author.epoch != life.epoch || life.is_fenced {
             return Verdict::Void;
+        }
+        // Whoever ends a life does not know how many frames it wrote.
+        if frame.body != Body::Fence {
+            if author.number != life.number + 1 {
+                return Verdict::Void;
+            }
+            life.number = author.number;
         }
         match &frame.body {
             Body::Commit(writes) => writes.iter().for_each(|write| self.write(author.site, write)),

@@ -12,11 +12,12 @@
 //!
 //! Invariants:
 //! 1. Positions are consecutive, from 1 on, over all files; a file is named by its first.
-//! 2. What was reported as durable is read again, or opening fails.
+//! 2. What was reported as durable is read again, or opening fails; but for the frames since the last
+//!    group that tells of it, which nothing tells from a torn end.
 //! 3. A group is read as a whole or not at all.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -25,8 +26,8 @@ use crate::record::{Frame, Position};
 #[cfg(test)]
 mod tests;
 
-/// Begins each group: it is looked for behind a broken one.
-const MAGIC: [u8; 8] = *b"imagolog";
+/// Begins each group: it is looked for behind a broken one. The last byte is the format's version.
+const MAGIC: [u8; 8] = *b"imagolg1";
 /// Magic, length of the frames, checksum, first position, how many frames, durable position.
 const HEADER: usize = 8 + 4 + 4 + 8 + 4 + 8;
 /// The frames of a group, in bytes; a longer one is no group of ours.
@@ -37,7 +38,8 @@ pub const GROUP_BYTES_MAX: usize = 256 * 1024 * 1024;
 pub enum Sync {
     /// Before anybody is told.
     Always,
-    /// So often: a machine that stops loses no more than that.
+    /// With a group that comes so long after the last time; who wants it also where none comes asks
+    /// for it ([`Log::sync`]). A machine that stops loses what came since.
     Every(Duration),
     /// Whenever the system does it: only a process that dies loses nothing.
     Never,
@@ -150,6 +152,14 @@ struct Group {
     end: usize,
 }
 
+/// Why something is not a group.
+enum Unread {
+    /// As a machine leaves it that stops while it writes.
+    Torn(&'static str),
+    /// It was written like this.
+    Wrong(&'static str),
+}
+
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LogError {
     move |source| LogError::Io { doing, path: path.to_owned(), source }
 }
@@ -165,7 +175,7 @@ impl Log {
         segment_bytes: u64,
         mut see: impl FnMut(Position, Frame),
     ) -> Result<Self> {
-        fs::create_dir_all(folder).map_err(failed("make", folder))?;
+        make_folder(folder)?;
         let lock_path = folder.join("lock");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
         let lock = lock.map_err(failed("open", &lock_path))?;
@@ -194,11 +204,9 @@ impl Log {
             Some((_, path)) => path.clone(),
             None => segment_path(folder, next),
         };
-        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let bytes = make_durable(&path)?;
+        let file = OpenOptions::new().append(true).open(&path);
         let file = file.map_err(failed("open", &path))?;
-        let bytes = file.metadata().map_err(failed("look at", &path))?.len();
-        // What was read, and was not durable before, becomes so before anybody is told of it.
-        file.sync_all().map_err(failed("sync", &path))?;
         sync_folder(folder)?;
         Ok(Self {
             folder: folder.to_owned(),
@@ -281,11 +289,14 @@ impl Log {
     fn begin_segment(&mut self) -> Result<()> {
         // A later file says that all before it was durable.
         self.sync()?;
+        // With half a new file, nothing may go into the old one.
+        self.is_unsure = true;
         let path = segment_path(&self.folder, self.next);
         let file = OpenOptions::new().create_new(true).append(true).open(&path);
         let file = file.map_err(failed("make", &path))?;
         sync_folder(&self.folder)?;
         (self.path, self.medium, self.bytes) = (path, Box::new(file), 0);
+        self.is_unsure = false;
         Ok(())
     }
 }
@@ -306,6 +317,34 @@ fn segments(folder: &Path) -> Result<Vec<(Position, PathBuf)>> {
     }
     segments.sort_unstable();
     Ok(segments)
+}
+
+/// Makes a folder, and the folders above it know it.
+fn make_folder(folder: &Path) -> Result<()> {
+    let missing: Vec<&Path> = folder.ancestors().take_while(|above| !above.exists()).collect();
+    fs::create_dir_all(folder).map_err(failed("make", folder))?;
+    for made in missing {
+        match made.parent().filter(|above| !above.as_os_str().is_empty()) {
+            Some(above) => sync_folder(above)?,
+            None => sync_folder(Path::new("."))?,
+        }
+    }
+    Ok(())
+}
+
+/// Makes durable what a file has, and returns how much that is. After a failure to do so once, the
+/// system may take what it could not write for written; so it is written anew.
+fn make_durable(path: &Path) -> Result<u64> {
+    let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
+    let mut file = file.map_err(failed("open", path))?;
+    let mut content = Vec::new();
+    let written = file.read_to_end(&mut content).and_then(|_| {
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&content)?;
+        file.sync_all()
+    });
+    written.map_err(failed("sync", path))?;
+    Ok(content.len() as u64)
 }
 
 fn sync_folder(folder: &Path) -> Result<()> {
@@ -331,10 +370,10 @@ fn read_segment(
                 }
                 at += group.end;
             }
-            Err(what) if !is_last || was_durable(&content[at..], *next) => {
+            Err(Unread::Torn(_)) if is_last && !was_durable(&content[at..], *next) => break,
+            Err(Unread::Torn(what) | Unread::Wrong(what)) => {
                 return Err(LogError::Damaged { path: path.to_owned(), at: at as u64, what });
             }
-            Err(_) => break,
         }
     }
     Ok(at)
@@ -384,36 +423,42 @@ fn checksum(group: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-fn decode(from: &[u8], expected: Position) -> std::result::Result<Group, &'static str> {
+fn decode(from: &[u8], expected: Position) -> std::result::Result<Group, Unread> {
+    use Unread::{Torn, Wrong};
+
     if from.len() < HEADER {
-        return Err("a group's header is cut off");
+        return Err(Torn("a group's header is cut off"));
     }
-    if from[..8] != MAGIC {
-        return Err("no group begins here");
+    if from[..7] != MAGIC[..7] {
+        return Err(Torn("no group begins here"));
     }
     let field = |at| header_field(from, at).map_or(0, u32::from_le_bytes);
     let (length, stored, many) = (field(8) as usize, field(12), field(24));
     if length > GROUP_BYTES_MAX {
-        return Err("a group's length cannot be true");
+        return Err(Torn("a group's length cannot be true"));
     }
-    let group = from.get(..HEADER + length).ok_or("a group is cut off")?;
+    let group = from.get(..HEADER + length).ok_or(Torn("a group is cut off"))?;
     if checksum(group) != stored {
-        return Err("a group's checksum is wrong");
+        return Err(Torn("a group's checksum is wrong"));
+    }
+    // From here on it is what somebody wrote, and was told of.
+    if from[7] != MAGIC[7] {
+        return Err(Wrong("a group is of another version of this format"));
     }
     let first = header_field(from, 16).map_or(0, u64::from_le_bytes);
     if first != expected {
-        return Err("a group is out of its order");
+        return Err(Wrong("a group is out of its order"));
     }
     let mut rest = &group[HEADER..];
     let mut frames = Vec::new();
     for _ in 0..many {
-        let (frame, behind) =
-            postcard::take_from_bytes(rest).map_err(|_| "a group's frames cannot be read")?;
+        let (frame, behind) = postcard::take_from_bytes(rest)
+            .map_err(|_| Wrong("a group's frames cannot be read by this version"))?;
         frames.push(frame);
         rest = behind;
     }
     if !rest.is_empty() {
-        return Err("a group has more than its frames");
+        return Err(Wrong("a group has more than its frames"));
     }
     Ok(Group { first, frames, end: HEADER + length })
 }

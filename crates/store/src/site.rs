@@ -28,7 +28,7 @@
 //! 4. Locks are taken all at once, in the order of arrival where the same ones are wanted: nobody
 //!    waits in a circle, and nobody for ever.
 //! 5. Where the design says that a site has a replica, it has the rows.
-//! 6. A site that finds itself given up for dead forgets all that it had.
+//! 6. A site that finds itself given up for dead, or with a newer life, forgets all that it had.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
@@ -38,15 +38,15 @@ use crate::design::{Design, Impossible, Partition, Verdict};
 use crate::key::Key;
 use crate::record::{Author, Body, Change, Frame, Operator, Position, Site, Write};
 use crate::rows::Rows;
-use crate::transaction::{Abort, Done, Transaction, View};
+use crate::transaction::{Abort, Done, Transaction, View, WRITTEN_BYTES_MAX};
 
 mod adopt;
 mod copy;
 #[cfg(test)]
 mod tests;
 
-use adopt::Adoption;
 pub use adopt::Message;
+use adopt::{Adoption, Wanted};
 use copy::Copy;
 
 /// Whom an answer is for: whoever asked knows.
@@ -54,6 +54,8 @@ pub type Ticket = u64;
 
 /// How many may wait at a site; more are refused.
 const WAITING_MAX: usize = 10_000;
+/// How many frames a site may be ahead of the log; a log that stands still must not fill its memory.
+const AHEAD_MAX: u64 = 100_000;
 
 /// What happens to a site.
 pub enum Input {
@@ -76,8 +78,8 @@ pub enum Input {
 pub enum Output {
     /// Write this into the log, behind what was written before.
     Write(Frame),
-    /// Tell whoever asked.
-    Answer(Ticket, Result<Done, Abort>),
+    /// Tell whoever asked, and that its session has now seen this prefix of the log.
+    Answer(Ticket, Position, Result<Done, Abort>),
     /// Tell another site.
     Say(Site, Message),
 }
@@ -105,7 +107,7 @@ pub struct Core {
     /// Replicas that are being made here.
     adoptions: BTreeMap<Key, Adoption>,
     /// Copies that others asked for, until the log has what is given.
-    wanted: Vec<(Site, Key, Position)>,
+    wanted: BTreeMap<(Site, Key), Wanted>,
     outputs: Vec<Output>,
     /// What the tests break, to see whether they notice.
     #[cfg(test)]
@@ -121,6 +123,16 @@ struct Waiting {
 enum Want {
     Transaction(Transaction),
     Change(Change),
+}
+
+impl Want {
+    /// The prefix of the log that it needs.
+    fn session(&self) -> Position {
+        match self {
+            Self::Transaction(transaction) => transaction.session,
+            Self::Change(_) => 0,
+        }
+    }
 }
 
 struct Held {
@@ -150,7 +162,7 @@ impl Core {
             changing: BTreeMap::new(),
             answers: VecDeque::new(),
             adoptions: BTreeMap::new(),
-            wanted: Vec::new(),
+            wanted: BTreeMap::new(),
             outputs: Vec::new(),
             #[cfg(test)]
             broken: None,
@@ -216,7 +228,7 @@ impl Core {
     }
 
     fn refuse(&mut self, ticket: Ticket, abort: Abort) {
-        self.say(Output::Answer(ticket, Err(abort)));
+        self.say(Output::Answer(ticket, self.known, Err(abort)));
     }
 
     fn write(&mut self, body: Body) -> u64 {
@@ -230,7 +242,8 @@ impl Core {
         if !self.is_live {
             return self.refuse(ticket, Abort::Elsewhere);
         }
-        if self.waiting.len() >= WAITING_MAX {
+        let is_far_ahead = self.written - self.ordered >= AHEAD_MAX;
+        if self.waiting.len() >= WAITING_MAX || is_far_ahead {
             return self.refuse(ticket, Abort::Busy);
         }
         self.waiting.push_back(Waiting { ticket, until_ms, what });
@@ -241,6 +254,14 @@ impl Core {
     fn attempt_all(&mut self) {
         let mut taken = BTreeSet::new();
         for mut waiting in mem::take(&mut self.waiting) {
+            // The design that it is meant for may be one that the site does not know yet.
+            let is_early = waiting.what.session() > self.known;
+            #[cfg(test)]
+            let is_early = is_early && !self.has(tests::Bug::SessionIgnored);
+            if is_early {
+                self.waiting.push_back(waiting);
+                continue;
+            }
             let locks = match self.locks(&waiting.what) {
                 Ok(locks) => locks,
                 Err(abort) => {
@@ -272,13 +293,22 @@ impl Core {
                 for key in &transaction.writes {
                     locks.push(mastered(key)?);
                 }
-                let mut read = transaction.reads.iter().flat_map(|range| self.design.within(range));
-                if !read.all(|partition| partition.is_at(self.site)) {
+                let read = || transaction.reads.iter().flat_map(|range| self.design.within(range));
+                if !read().all(|partition| partition.is_at(self.site)) {
                     return Err(Abort::Elsewhere);
+                }
+                // Who waits for the log to have what was written here must not wait for what is
+                // written meanwhile too.
+                if read().any(|partition| partition.master != self.site) {
+                    let own = read().filter(|partition| partition.master == self.site);
+                    locks.extend(own.map(|partition| partition.range.start.clone()));
                 }
                 locks.sort_unstable();
                 locks.dedup();
                 Ok(locks)
+            }
+            Want::Change(Change { operator: Operator::AddReplica(..), .. }) => {
+                Err(Abort::Refused("a site makes a replica for itself".into()))
             }
             Want::Change(change) => {
                 let mut locks = vec![mastered(&change.start)?];
@@ -305,16 +335,8 @@ impl Core {
         true
     }
 
-    /// Whether this site's image is one state of the database, for the rows that it touches, and no
-    /// older than what its session has seen.
+    /// Whether this site's image is one state of the database, for the rows that it touches.
     fn may_run(&self, transaction: &Transaction) -> bool {
-        if transaction.session > self.known {
-            #[cfg(test)]
-            if self.has(tests::Bug::SessionIgnored) {
-                return true;
-            }
-            return false;
-        }
         let (mut has_replica, mut last) = (false, 0);
         let mut see = |partition: &Partition| {
             has_replica |= partition.master != self.site;
@@ -333,6 +355,10 @@ impl Core {
         let (reads, writes) = (&transaction.reads, &transaction.writes);
         let mut view = View { rows: &*self, reads, writes, written: BTreeMap::new() };
         let answer = transaction.procedure.run(&mut view);
+        let bytes = view.written_bytes();
+        let is_too_large = bytes > WRITTEN_BYTES_MAX;
+        let answer = answer
+            .and_then(|answer| if is_too_large { Err(Abort::TooLarge(bytes)) } else { Ok(answer) });
         let written = view.written;
         let has_written = answer.is_ok() && !written.is_empty();
         if has_written {
@@ -377,8 +403,11 @@ impl Core {
         let is_of_this_life = frame.by.site == self.site && frame.by.epoch == self.epoch;
         let is_own = is_of_this_life && frame.body != Body::Fence;
         let verdict = self.design.follow(frame);
-        if self.is_live && is_of_this_life && (!is_own || verdict == Verdict::Void) {
-            return self.end();
+        if !self.is_over && self.is_the_end(frame, verdict) {
+            self.end();
+        }
+        if self.is_over {
+            return;
         }
         if is_own && verdict != Verdict::Void {
             assert_eq!(frame.by.number, self.ordered + 1, "own frames come in their order");
@@ -408,9 +437,27 @@ impl Core {
         let ordered = self.ordered;
         self.changing.retain(|_, number| *number > ordered);
         if self.is_live {
-            self.settle();
+            if !matches!(frame.body, Body::Commit(_)) {
+                self.settle();
+            }
+            self.give_all();
             self.release(position);
             self.attempt_all();
+        }
+    }
+
+    /// Whether a frame ends this life: a word of others, a newer life, or one of its own that does not
+    /// count. One that came before comes to nothing.
+    fn is_the_end(&self, frame: &Frame, verdict: Verdict) -> bool {
+        let by = frame.by;
+        if by.site != self.site || by.epoch < self.epoch {
+            return false;
+        }
+        match frame.body {
+            Body::Join if by.epoch > self.epoch => verdict == Verdict::Counts,
+            _ if by.epoch > self.epoch => false,
+            Body::Fence => verdict == Verdict::Counts,
+            _ => verdict == Verdict::Void && by.number > self.ordered,
         }
     }
 
@@ -421,9 +468,8 @@ impl Core {
         {
             let held = self.answers.pop_front().expect("there is one");
             let committed = held.has_written.then_some(position);
-            let session = self.known;
-            let done = held.answer.map(|answer| Done { answer, session, committed });
-            self.say(Output::Answer(held.ticket, done));
+            let done = held.answer.map(|answer| Done { answer, committed });
+            self.say(Output::Answer(held.ticket, self.known, done));
         }
     }
 

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use crate::key::{Key, KeyRange};
 use crate::record::Position;
 
+/// The most that a transaction writes, in bytes of keys and values.
+pub const WRITTEN_BYTES_MAX: usize = 64 * 1024 * 1024;
+
 /// A transaction as it comes to a site.
 pub struct Transaction {
     /// What it reads, besides what it writes.
@@ -54,6 +57,9 @@ pub enum Abort {
     /// Too many others wait.
     #[error("too many transactions wait at this site")]
     Busy,
+    /// It writes more than a transaction may.
+    #[error("{0} bytes are too many for one transaction: at most {WRITTEN_BYTES_MAX}")]
+    TooLarge(usize),
     /// The site was given up for dead before the log had the transaction.
     #[error("the site was given up for dead")]
     Deposed,
@@ -64,8 +70,6 @@ pub enum Abort {
 pub struct Done {
     /// What its procedure answered.
     pub answer: Vec<u8>,
-    /// The prefix of the log that its session has seen now.
-    pub session: Position,
     /// Where it is in the log, if it wrote anything.
     pub committed: Option<Position>,
 }
@@ -146,6 +150,14 @@ impl View<'_> {
     /// When the key was not declared as written.
     pub fn delete(&mut self, key: &Key) -> Result<(), Abort> {
         self.write(key, None)
+    }
+
+    /// Bytes of what it wrote.
+    pub(crate) fn written_bytes(&self) -> usize {
+        let bytes = |(key, value): (&Key, &Option<Arc<[u8]>>)| {
+            key.as_bytes().len() + value.as_ref().map_or(0, |value| value.len())
+        };
+        self.written.iter().map(bytes).sum()
     }
 
     fn write(&mut self, key: &Key, value: Option<Arc<[u8]>>) -> Result<(), Abort> {

@@ -78,8 +78,8 @@ proptest! {
     }
 }
 
-fn frame(site: u16, epoch: u64, body: Body) -> Frame {
-    Frame { by: Author { site: Site(site), epoch, number: 1 }, body }
+fn frame(site: u16, epoch: u64, number: u64, body: Body) -> Frame {
+    Frame { by: Author { site: Site(site), epoch, number }, body }
 }
 
 #[test]
@@ -89,16 +89,19 @@ fn a_fenced_site_writes_in_vain_and_its_heirs_write_on() {
     let write =
         |version| Body::Commit(vec![Write { start: Key::least(), version, rows: Vec::new() }]);
     let mut follow = |frame: &Frame| design.follow(frame);
-    assert_eq!(follow(&frame(0, 1, Body::Join)), Verdict::Counts);
-    assert_eq!(follow(&frame(1, 1, Body::Join)), Verdict::Counts);
-    assert_eq!(follow(&frame(0, 1, change(Operator::AddReplica(Site(1), 1)))), Verdict::Counts);
-    assert_eq!(follow(&frame(0, 1, write(2))), Verdict::Counts);
-    assert_eq!(follow(&frame(0, 1, Body::Fence)), Verdict::Counts);
-    assert_eq!(follow(&frame(0, 1, write(3))), Verdict::Void);
-    assert_eq!(follow(&frame(1, 1, write(4))), Verdict::Counts);
-    assert_eq!(follow(&frame(0, 1, Body::Join)), Verdict::Void);
-    assert_eq!(follow(&frame(0, 2, Body::Join)), Verdict::Counts);
-    assert_eq!(follow(&frame(0, 1, write(5))), Verdict::Void);
+    let (counts, void) = (Verdict::Counts, Verdict::Void);
+    assert_eq!(follow(&frame(0, 1, 1, Body::Join)), counts);
+    assert_eq!(follow(&frame(1, 1, 1, Body::Join)), counts);
+    assert_eq!(follow(&frame(0, 1, 2, change(Operator::AddReplica(Site(1), 1)))), counts);
+    assert_eq!(follow(&frame(0, 1, 3, write(2))), counts);
+    assert_eq!(follow(&frame(0, 1, 3, write(2))), void, "it was there before");
+    assert_eq!(follow(&frame(0, 1, 5, write(4))), void, "one is missing before it");
+    assert_eq!(follow(&frame(0, 1, 0, Body::Fence)), counts);
+    assert_eq!(follow(&frame(0, 1, 4, write(3))), void);
+    assert_eq!(follow(&frame(1, 1, 2, write(4))), counts);
+    assert_eq!(follow(&frame(0, 1, 1, Body::Join)), void);
+    assert_eq!(follow(&frame(0, 2, 1, Body::Join)), counts);
+    assert_eq!(follow(&frame(0, 1, 4, write(5))), void);
     let partition = design.of(&Key::least());
     assert_eq!((partition.master, partition.version), (Site(1), 4));
     assert!(partition.replicas.is_empty() && !design.is_fenced(Site(0)));

@@ -9,6 +9,8 @@
 //! of one of its halves. The master writes the replica into the log only if nothing has changed since
 //! the snapshot that the replica speaks of, and then nothing can until the log has it.
 
+use std::mem;
+
 use crate::design::Impossible;
 use crate::key::Key;
 use crate::record::{Body, Change, Operator, Position, Site, Write};
@@ -71,6 +73,13 @@ pub(super) struct Adoption {
     given: Option<Given>,
 }
 
+/// Rows that another site wants, as of a prefix of the log or later.
+pub(super) struct Wanted {
+    since: Position,
+    /// The last change of design, the version, the rows, and the frame that has the last of them.
+    taken: Option<(u64, u64, Rows, u64)>,
+}
+
 struct Given {
     by: Site,
     changed: u64,
@@ -131,21 +140,38 @@ impl Core {
     }
 
     /// Gives another site the rows of a partition, as soon as the log has all of them.
-    pub(super) fn give(&mut self, to: Site, start: Key, since: Position) {
-        let Some(partition) = self.design.beginning_at(&start) else { return };
-        if partition.master != self.site || partition.is_at(to) {
-            return;
-        }
-        let copy = &self.copies[&start];
-        let is_there = copy.last <= self.ordered && self.known >= since;
-        #[cfg(test)]
-        let is_there = is_there || self.has(super::tests::Bug::GivenAheadOfLog);
-        if !is_there {
-            self.wanted.push((to, start, since));
-            return;
-        }
-        let (changed, version, rows) = (copy.changed, copy.version, copy.rows.clone());
-        self.say(Output::Say(to, Message::Give { start, since, changed, version, rows }));
+    fn give(&mut self, to: Site, start: Key, since: Position) {
+        self.wanted.insert((to, start), Wanted { since, taken: None });
+        self.give_all();
+    }
+
+    /// Gives whatever others wait for and the log has. Rows are taken once, and then waited for: a
+    /// partition that is written all the time never has a moment at which the log has everything.
+    pub(super) fn give_all(&mut self) {
+        let mut given = Vec::new();
+        self.wanted.retain(|(to, start), wanted| {
+            let partition = self.design.beginning_at(start);
+            if partition.is_none_or(|one| one.master != self.site || one.is_at(*to)) {
+                return false;
+            }
+            if self.known < wanted.since {
+                return true;
+            }
+            let copy = &self.copies[start];
+            let (changed, version, rows, last) = wanted
+                .taken
+                .get_or_insert_with(|| (copy.changed, copy.version, copy.rows.clone(), copy.last));
+            let is_there = *last <= self.ordered;
+            #[cfg(test)]
+            let is_there = is_there || self.broken == Some(super::tests::Bug::GivenAheadOfLog);
+            if is_there {
+                let (start, since, rows) = (start.clone(), wanted.since, mem::take(rows));
+                let (changed, version) = (*changed, *version);
+                given.push((*to, Message::Give { start, since, changed, version, rows }));
+            }
+            !is_there
+        });
+        self.outputs.extend(given.into_iter().map(|(to, message)| Output::Say(to, message)));
     }
 
     /// Has a copy that another site has written into the log as a replica, if it can be one.
@@ -237,7 +263,7 @@ impl Core {
         self.adoptions.retain(|start, adoption| {
             let is_late = adoption.until_ms <= now_ms;
             if let Some(ticket) = adoption.ticket.take_if(|_| is_late) {
-                outputs.push(Output::Answer(ticket, Err(Abort::Late)));
+                outputs.push(Output::Answer(ticket, self.known, Err(Abort::Late)));
             }
             match &adoption.given {
                 // It may be a replica at any time: only its master can say that it will not.
@@ -246,7 +272,13 @@ impl Core {
                     outputs.push(Output::Say(given.by, Message::Have { start, changed, epoch }));
                     true
                 }
-                None => !is_late,
+                None => {
+                    let master = self.design.beginning_at(start).map(|partition| partition.master);
+                    let (start, since) = (start.clone(), adoption.since);
+                    let want = |master| Output::Say(master, Message::Want { start, since });
+                    outputs.extend(master.map(want));
+                    !is_late
+                }
             }
         });
         self.outputs.append(&mut outputs);

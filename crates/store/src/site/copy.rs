@@ -3,7 +3,6 @@
 //! A copy goes from version to version, by what its partition's master wrote and by changes of the
 //! partition's design, in the order of the log, and none is left out.
 
-use std::mem;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -40,15 +39,12 @@ impl Copy {
 }
 
 impl Core {
-    /// Drops copies that the design no longer has here, and gives what others wait for.
+    /// Drops copies that the design no longer has here.
     pub(super) fn settle(&mut self) {
         let (site, design) = (self.site, &self.design);
         self.copies.retain(|start, _| {
             design.beginning_at(start).is_some_and(|partition| partition.is_at(site))
         });
-        for (to, start, since) in mem::take(&mut self.wanted) {
-            self.give(to, start, since);
-        }
     }
 
     pub(super) fn replicate(&mut self, write: &Write) {

@@ -50,7 +50,7 @@ impl Simulation {
         };
         let mut seen = Tally::default();
         for (ticket, known) in &self.transactions {
-            let Outcome::Done(done) = &known.outcome else { continue };
+            let Outcome::Done(done, upto) = &known.outcome else { continue };
             seen.done += 1;
             let reads = parse(&done.answer);
             let last = done.committed.map_or(end, |committed| committed - 1);
@@ -69,14 +69,14 @@ impl Simulation {
                     !writes.iter().any(between)
                 })
             };
-            let snapshot = (known.since..=last.min(done.session)).rev().find(|at| is_state(*at));
+            let snapshot = (known.since..=last.min(*upto)).rev().find(|at| is_state(*at));
             assert!(
                 snapshot.is_some(),
                 "transaction {ticket} saw no state of the database: {reads:?}, \
                 since {}, {:?}, session {}",
                 known.since,
                 done.committed,
-                done.session
+                upto
             );
             assert_eq!(done.committed.is_some(), !known.writes.is_empty());
             if let Some(committed) = done.committed {

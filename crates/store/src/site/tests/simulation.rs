@@ -33,7 +33,8 @@ pub(super) struct Known {
 pub(super) enum Outcome {
     Unknown,
     Nothing,
-    Done(Done),
+    /// What was answered, and how much of the log it has seen then.
+    Done(Done, Position),
 }
 
 pub(super) struct Host {
@@ -101,25 +102,24 @@ impl Simulation {
             match output {
                 Output::Write(frame) => self.hosts[at].leaving.push_back(frame),
                 Output::Say(to, message) => self.messages.push((site, to, message)),
-                Output::Answer(ticket, answer) => self.answered(ticket, answer),
+                Output::Answer(ticket, seen, answer) => self.answered(ticket, seen, answer),
             }
         }
     }
 
-    fn answered(&mut self, ticket: Ticket, answer: Result<Done, Abort>) {
+    fn answered(&mut self, ticket: Ticket, seen: Position, answer: Result<Done, Abort>) {
         let Some(known) = self.transactions.get_mut(&ticket) else {
             self.changes += usize::from(answer.is_ok());
             return;
         };
         let session = &mut self.sessions[known.session];
         session.1 = None;
+        session.0 = session.0.max(seen);
         known.outcome = match answer {
             Ok(done) => {
-                assert!(done.session >= session.0 && done.session >= done.committed.unwrap_or(0));
-                session.0 = done.session;
-                Outcome::Done(done)
+                assert!(seen >= known.since && seen >= done.committed.unwrap_or(0));
+                Outcome::Done(done, seen)
             }
-            Err(Abort::Deposed) => Outcome::Unknown,
             Err(_) => Outcome::Nothing,
         };
     }
