@@ -2,7 +2,7 @@
 //! order, sites die with what they had not written yet, come back, or are given up for dead while
 //! they live. Whatever was answered has to be one history under strong-session snapshot isolation.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::*;
 use crate::key::KeyRange;
@@ -49,7 +49,15 @@ impl Simulation {
             writes[..before].last().and_then(|(_, value)| value.clone())
         };
         let mut seen = Tally::default();
+        let written: BTreeSet<&[u8]> = commits
+            .values()
+            .flat_map(|writes| writes.iter().flat_map(|write| &write.rows))
+            .filter_map(|(_, value)| value.as_deref())
+            .collect();
         for (ticket, known) in &self.transactions {
+            if let Outcome::Nothing | Outcome::Deposed = known.outcome {
+                assert!(!written.contains(ticket.to_be_bytes().as_slice()), "{ticket} did nothing");
+            }
             let Outcome::Done(done, upto) = &known.outcome else { continue };
             seen.done += 1;
             let reads = parse(&done.answer);
@@ -87,10 +95,16 @@ impl Simulation {
                 assert_eq!(written, known.writes.iter().collect::<Vec<_>>());
             }
         }
-        for (at_host, host) in self.hosts.iter().enumerate() {
-            let core = host.core.as_ref().expect("all are back");
+        let lives = self.hosts.iter().filter_map(|host| Some((host.site, host.core.as_ref()?)));
+        let (newest, given_up): (Vec<_>, Vec<_>) =
+            lives.partition(|(site, core)| core.epoch == design.epoch(*site));
+        assert!(given_up.iter().all(|(_, core)| core.is_over()), "there is one life of a site");
+        assert_eq!(newest.len(), usize::from(simulation::SITES), "all are back");
+        for (site, core) in newest {
             assert!(core.is_live() && core.known == end && core.design == design);
-            let site = Site(u16::try_from(at_host).unwrap());
+            let idle = [core.waiting.len(), core.answers.len(), core.changing.len()];
+            let idle = (idle, core.adoptions.len(), core.wanted.len());
+            assert_eq!(idle, ([0; 3], 0, 0), "nobody waits any more");
             let here = || design.partitions().filter(|partition| partition.is_at(site));
             assert!(core.copies.keys().eq(here().map(|partition| &partition.range.start)));
             for partition in here() {

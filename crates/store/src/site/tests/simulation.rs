@@ -11,7 +11,7 @@ use super::Bug;
 use crate::key::KeyRange;
 use crate::transaction::Done;
 
-const SITES: u16 = 4;
+pub(super) const SITES: u16 = 4;
 const KEYS: u8 = 12;
 const SESSIONS: usize = 5;
 /// Longer than messages take, shorter than a run.
@@ -33,11 +33,15 @@ pub(super) struct Known {
 pub(super) enum Outcome {
     Unknown,
     Nothing,
+    /// Its site was over before the log had it.
+    Deposed,
     /// What was answered, and how much of the log it has seen then.
     Done(Done, Position),
 }
 
+/// A site's life, as far as anybody runs it.
 pub(super) struct Host {
+    pub site: Site,
     epoch: u64,
     pub core: Option<Core>,
     /// How much of the log it was told.
@@ -51,6 +55,7 @@ pub(super) struct Simulation {
     now_ms: u64,
     pub log: Vec<Frame>,
     design: Design,
+    /// The newest life of each site, and behind them lives that were given up and do not know it.
     pub hosts: Vec<Host>,
     messages: Vec<(Site, Site, Message)>,
     pub transactions: BTreeMap<Ticket, Known>,
@@ -78,15 +83,16 @@ impl Simulation {
             by_replicas: 0,
             bug,
         };
-        for _ in 0..SITES {
-            this.hosts.push(Host { epoch: 0, core: None, told: 0, leaving: VecDeque::new() });
+        for site in (0..SITES).map(Site) {
+            let leaving = VecDeque::new();
+            this.hosts.push(Host { site, epoch: 0, core: None, told: 0, leaving });
         }
         (0..SITES.into()).for_each(|at| this.begin(at));
         this
     }
 
     fn begin(&mut self, at: usize) {
-        let site = Site(u16::try_from(at).unwrap());
+        let site = self.hosts[at].site;
         self.hosts[at].epoch += 1;
         self.hosts[at].told = 0;
         let mut core = Core::new(site, self.hosts[at].epoch, Design::new(Site(0)));
@@ -97,7 +103,7 @@ impl Simulation {
 
     fn tell(&mut self, at: usize, input: Input) {
         let Some(core) = &mut self.hosts[at].core else { return };
-        let site = Site(u16::try_from(at).unwrap());
+        let site = self.hosts[at].site;
         for output in core.on(input) {
             match output {
                 Output::Write(frame) => self.hosts[at].leaving.push_back(frame),
@@ -120,6 +126,7 @@ impl Simulation {
                 assert!(seen >= known.since && seen >= done.committed.unwrap_or(0));
                 Outcome::Done(done, seen)
             }
+            Err(Abort::Deposed) => Outcome::Deposed,
             Err(_) => Outcome::Nothing,
         };
     }
@@ -139,7 +146,12 @@ impl Simulation {
             }
             350..550 => {
                 if let Some(frame) = self.hosts[at].leaving.pop_front() {
-                    self.append(frame);
+                    match self.dice.random_range(0..400) {
+                        // It is lost on the way, or arrives twice.
+                        0 => {}
+                        1 => (0..2).for_each(|_| self.append(frame.clone())),
+                        _ => self.append(frame),
+                    }
                 }
             }
             550..650 => self.pass_message(),
@@ -152,7 +164,7 @@ impl Simulation {
             970..972 => self.crash(at),
             972..973 => self.fence(at),
             _ => {
-                if self.hosts[at].core.as_ref().is_none_or(Core::is_over) {
+                if at < SITES.into() && self.hosts[at].core.as_ref().is_none_or(Core::is_over) {
                     self.begin(at);
                 }
             }
@@ -186,11 +198,25 @@ impl Simulation {
         }
     }
 
+    /// A process dies with a part of what it wrote on the way; or it only seems so, and goes on beside
+    /// the next one.
     fn crash(&mut self, at: usize) {
-        let keeps = self.dice.random_range(0..=self.hosts[at].leaving.len());
-        for frame in std::mem::take(&mut self.hosts[at].leaving).into_iter().take(keeps) {
-            self.append(frame);
+        if at < SITES.into() && self.dice.random_range(0..3) == 0 {
+            let Host { site, epoch, told, .. } = self.hosts[at];
+            let leaving = VecDeque::new();
+            let next = Host { site, epoch, core: None, told, leaving };
+            let old = std::mem::replace(&mut self.hosts[at], next);
+            self.hosts.push(old);
+            let moved = self.hosts.len() - 1;
+            for (_, host) in self.sessions.iter_mut().filter_map(|session| session.1.as_mut()) {
+                if *host == at {
+                    *host = moved;
+                }
+            }
+            return;
         }
+        let keeps = self.dice.random_range(0..=self.hosts[at].leaving.len());
+        self.hosts[at].leaving.truncate(keeps);
         self.hosts[at].core = None;
         for session in &mut self.sessions {
             session.1.take_if(|(_, host)| *host == at);
@@ -198,7 +224,7 @@ impl Simulation {
     }
 
     fn fence(&mut self, at: usize) {
-        let site = Site(u16::try_from(at).unwrap());
+        let site = self.hosts[at].site;
         let epoch = self.design.epoch(site);
         if epoch > 0 && !self.design.is_fenced(site) {
             self.append(Frame { by: Author { site, epoch, number: 0 }, body: Body::Fence });
@@ -316,10 +342,10 @@ impl Simulation {
                 }
             }
             for at in 0..self.hosts.len() {
-                if self.hosts[at].core.as_ref().is_none_or(Core::is_over) {
+                if at < SITES.into() && self.hosts[at].core.as_ref().is_none_or(Core::is_over) {
                     self.begin(at);
                 }
-                while self.hosts[at].told < self.log.len() as u64 {
+                while self.hosts[at].core.is_some() && self.hosts[at].told < self.log.len() as u64 {
                     self.tell_next(at);
                 }
                 self.now_ms += 20;
