@@ -1,10 +1,14 @@
-//! Keys: byte strings in one ordered space, in which the tables lie one behind the other.
+//! Keys and values: byte strings. Keys are in one ordered space, in which the tables lie one behind the
+//! other.
 
 use std::fmt;
 use std::sync::Arc;
 
 /// The longest key of a row, in bytes; that of its table not counted.
 pub const KEY_BYTES_MAX: usize = 64 * 1024;
+
+/// What is stored under a key. Cheap to clone.
+pub type Value = Arc<[u8]>;
 
 /// A table, by number; its name is the catalogue's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

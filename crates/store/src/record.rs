@@ -5,11 +5,10 @@
 //! whole or not at all, which makes a transaction over several partitions atomic.
 
 use std::fmt;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::key::Key;
+use crate::key::{Key, Value};
 
 mod bytes;
 
@@ -63,7 +62,7 @@ pub struct Write {
     pub version: u64,
     /// Values; none for a row that was deleted.
     #[serde(with = "bytes::rows")]
-    pub rows: Vec<(Key, Option<Arc<[u8]>>)>,
+    pub rows: Vec<(Key, Option<Value>)>,
 }
 
 /// A change of the design (§3.1), by the master of the partition that begins at `start`.

@@ -21,7 +21,7 @@ use std::cmp::Ordering;
 use std::mem;
 use std::sync::Arc;
 
-use crate::key::{Key, KeyRange};
+use crate::key::{Key, KeyRange, Value};
 
 #[cfg(test)]
 mod tests;
@@ -37,7 +37,7 @@ pub struct Row {
     /// The version that its partition got when it was written (§4.2: v(d)).
     pub version: u64,
     /// What was written.
-    pub value: Arc<[u8]>,
+    pub value: Value,
 }
 
 /// How much there is.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::key::{Key, KeyRange};
+use crate::key::{Key, KeyRange, Value};
 use crate::record::Position;
 
 /// The most that a transaction writes, in bytes of keys and values.
@@ -80,7 +80,7 @@ pub struct Seen {
     /// The version of the row's partition then; 0 for what the transaction itself wrote.
     pub version: u64,
     /// The value.
-    pub value: Arc<[u8]>,
+    pub value: Value,
 }
 
 /// The rows as a transaction sees them: one state of the database, and what it wrote itself.
@@ -88,7 +88,7 @@ pub struct View<'a> {
     pub(crate) rows: &'a dyn ReadRows,
     pub(crate) reads: &'a [KeyRange],
     pub(crate) writes: &'a [Key],
-    pub(crate) written: BTreeMap<Key, Option<Arc<[u8]>>>,
+    pub(crate) written: BTreeMap<Key, Option<Value>>,
 }
 
 /// Where a view's rows are.
@@ -140,7 +140,7 @@ impl View<'_> {
     ///
     /// # Errors
     /// When the key was not declared as written.
-    pub fn put(&mut self, key: &Key, value: Arc<[u8]>) -> Result<(), Abort> {
+    pub fn put(&mut self, key: &Key, value: Value) -> Result<(), Abort> {
         self.write(key, Some(value))
     }
 
@@ -154,13 +154,13 @@ impl View<'_> {
 
     /// Bytes of what it wrote.
     pub(crate) fn written_bytes(&self) -> usize {
-        let bytes = |(key, value): (&Key, &Option<Arc<[u8]>>)| {
+        let bytes = |(key, value): (&Key, &Option<Value>)| {
             key.as_bytes().len() + value.as_ref().map_or(0, |value| value.len())
         };
         self.written.iter().map(bytes).sum()
     }
 
-    fn write(&mut self, key: &Key, value: Option<Arc<[u8]>>) -> Result<(), Abort> {
+    fn write(&mut self, key: &Key, value: Option<Value>) -> Result<(), Abort> {
         if !self.writes.contains(key) {
             return Err(Abort::Undeclared(key.clone()));
         }

@@ -1,19 +1,18 @@
 //! Keys and values as byte strings, not as sequences of numbers.
 
 use std::fmt;
-use std::sync::Arc;
 
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::key::Key;
+use crate::key::{Key, Value as Stored};
 
-struct Bytes(Arc<[u8]>);
+struct Bytes(Stored);
 
 struct Whole;
 
 impl<'de> Visitor<'de> for Whole {
-    type Value = Arc<[u8]>;
+    type Value = Stored;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a byte string")
@@ -57,9 +56,9 @@ impl<'de> Deserialize<'de> for Key {
 }
 
 pub(super) mod rows {
-    use super::{Arc, Bytes, Deserialize, Deserializer, Key, Serializer};
+    use super::{Bytes, Deserialize, Deserializer, Key, Serializer, Stored};
 
-    type Row = (Key, Option<Arc<[u8]>>);
+    type Row = (Key, Option<Stored>);
 
     pub(in super::super) fn serialize<S: Serializer>(
         rows: &[Row],

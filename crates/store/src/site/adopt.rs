@@ -232,16 +232,15 @@ impl Core {
     pub(super) fn notice_all(&mut self) {
         let mut outdated = Vec::new();
         for (start, adoption) in &mut self.adoptions {
-            let Some(partition) = self.design.beginning_at(start) else {
-                outdated.push(start.clone());
-                continue;
-            };
-            let (seen, version) =
-                (adoption.news.last().map(|(version, _)| *version), partition.version);
-            if seen.is_none_or(|seen| seen < version) {
-                adoption.news.push((version, None));
+            // Where it was swallowed by the one before, that one's version tells the same.
+            let partition = self.design.of(start);
+            let seen = adoption.news.last().map(|(version, _)| *version);
+            if seen.is_none_or(|seen| seen < partition.version) {
+                adoption.news.push((partition.version, None));
             }
-            if adoption.is_outdated() {
+            // What was given may be of a later partition that begins there, and is not known here yet.
+            let is_gone = partition.range.start != *start && adoption.given.is_none();
+            if is_gone || adoption.is_outdated() {
                 outdated.push(start.clone());
             }
         }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::*;
-use crate::key::KeyRange;
+use crate::key::{KeyRange, Value};
 
 mod simulation;
 
@@ -22,6 +22,8 @@ pub(super) enum Bug {
     AnswerAheadOfLog,
     /// A partition is written while its design changes.
     LockIgnored,
+    /// What is being handed to another site is read as if it stayed.
+    HandoverIgnored,
     /// A replica gets rows that the log may never have.
     GivenAheadOfLog,
     /// A replica is written into the log although its partition has changed since.
@@ -32,7 +34,7 @@ impl Simulation {
     fn check(&self) -> Tally {
         // What the log says of each key, and the prefix at which it says so.
         let mut design = Design::new(Site(0));
-        let mut history: BTreeMap<Key, Vec<(Position, Option<Arc<[u8]>>)>> = BTreeMap::new();
+        let mut history: BTreeMap<Key, Vec<(Position, Option<Value>)>> = BTreeMap::new();
         let mut commits: HashMap<Position, &[Write]> = HashMap::new();
         for (position, frame) in (1..).zip(&self.log) {
             if let (Verdict::Counts, Body::Commit(writes)) = (design.follow(frame), &frame.body) {
@@ -112,7 +114,8 @@ impl Simulation {
                 assert_eq!(copy.version, partition.version);
                 let keys = history.keys().filter(|key| partition.range.contains(key));
                 let state = keys.filter_map(|key| at(key, end).map(|value| (key.clone(), value)));
-                let rows = copy.rows.iter().map(|(key, row)| (key.clone(), Arc::clone(&row.value)));
+                let rows =
+                    copy.rows.iter().map(|(key, row)| (key.clone(), Value::clone(&row.value)));
                 assert!(rows.eq(state));
             }
             seen.replicas += core.copies.len();
@@ -135,7 +138,10 @@ struct Tally {
     replicas: usize,
 }
 
-fn parse(mut answer: &[u8]) -> Vec<(KeyRange, Vec<(Key, Arc<[u8]>)>)> {
+/// A range that was read, and what was in it.
+type Read = (KeyRange, Vec<(Key, Value)>);
+
+fn parse(mut answer: &[u8]) -> Vec<Read> {
     fn take<'a>(from: &mut &'a [u8], many: usize) -> &'a [u8] {
         let (taken, rest) = from.split_at(many);
         *from = rest;
@@ -203,6 +209,7 @@ fn what_is_broken_on_purpose_is_noticed() {
         Bug::SessionIgnored,
         Bug::AnswerAheadOfLog,
         Bug::LockIgnored,
+        Bug::HandoverIgnored,
         Bug::GivenAheadOfLog,
         Bug::ChangeUnnoticed,
     ];

@@ -1,14 +1,13 @@
 //! What happens in a simulation, and in which order: all of it by one seed.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::super::*;
 use super::Bug;
-use crate::key::KeyRange;
+use crate::key::{KeyRange, Value};
 use crate::transaction::Done;
 
 pub(super) const SITES: u16 = 4;
@@ -48,6 +47,8 @@ pub(super) struct Host {
     told: Position,
     /// On the way to the log.
     leaving: VecDeque<Frame>,
+    /// Whether something was lost on the way, which whoever runs it finds out one day.
+    has_lost: bool,
 }
 
 pub(super) struct Simulation {
@@ -85,7 +86,7 @@ impl Simulation {
         };
         for site in (0..SITES).map(Site) {
             let leaving = VecDeque::new();
-            this.hosts.push(Host { site, epoch: 0, core: None, told: 0, leaving });
+            this.hosts.push(Host { site, epoch: 0, core: None, told: 0, leaving, has_lost: false });
         }
         (0..SITES.into()).for_each(|at| this.begin(at));
         this
@@ -94,6 +95,7 @@ impl Simulation {
     fn begin(&mut self, at: usize) {
         let site = self.hosts[at].site;
         self.hosts[at].epoch += 1;
+        self.hosts[at].has_lost = false;
         self.hosts[at].told = 0;
         let mut core = Core::new(site, self.hosts[at].epoch, Design::new(Site(0)));
         core.broken = self.bug;
@@ -102,8 +104,8 @@ impl Simulation {
     }
 
     fn tell(&mut self, at: usize, input: Input) {
-        let Some(core) = &mut self.hosts[at].core else { return };
         let site = self.hosts[at].site;
+        let Some(core) = &mut self.hosts[at].core else { return };
         for output in core.on(input) {
             match output {
                 Output::Write(frame) => self.hosts[at].leaving.push_back(frame),
@@ -148,7 +150,7 @@ impl Simulation {
                 if let Some(frame) = self.hosts[at].leaving.pop_front() {
                     match self.dice.random_range(0..400) {
                         // It is lost on the way, or arrives twice.
-                        0 => {}
+                        0 => self.hosts[at].has_lost = true,
                         1 => (0..2).for_each(|_| self.append(frame.clone())),
                         _ => self.append(frame),
                     }
@@ -204,7 +206,7 @@ impl Simulation {
         if at < SITES.into() && self.dice.random_range(0..3) == 0 {
             let Host { site, epoch, told, .. } = self.hosts[at];
             let leaving = VecDeque::new();
-            let next = Host { site, epoch, core: None, told, leaving };
+            let next = Host { site, epoch, core: None, told, leaving, has_lost: false };
             let old = std::mem::replace(&mut self.hosts[at], next);
             self.hosts.push(old);
             let moved = self.hosts.len() - 1;
@@ -297,7 +299,7 @@ impl Simulation {
                 seen.push((range, view.get(key)?.map(|seen| (key.clone(), seen.value))));
             }
             let mut answer = Vec::new();
-            let mut tell = |range: &KeyRange, rows: &[(Key, Arc<[u8]>)]| {
+            let mut tell = |range: &KeyRange, rows: &[(Key, Value)]| {
                 let bytes = |key: &Key| {
                     [&[u8::try_from(key.as_bytes().len()).unwrap()], key.as_bytes()].concat()
                 };
@@ -335,6 +337,9 @@ impl Simulation {
 
     /// No more faults, until everything has arrived.
     pub(super) fn calm_down(&mut self) {
+        for host in self.hosts.iter_mut().filter(|host| host.has_lost) {
+            host.core = None;
+        }
         for _ in 0..50 {
             for at in 0..self.hosts.len() {
                 while let Some(frame) = self.hosts[at].leaving.pop_front() {
