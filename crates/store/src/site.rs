@@ -33,14 +33,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
-use crate::design::{Design, Impossible, Partition, Verdict};
+use crate::design::{Design, Impossible, Verdict};
 use crate::key::{Key, Value};
-use crate::record::{Author, Body, Change, Frame, Operator, Position, Site, Write};
+use crate::record::{Author, Body, Change, Frame, Position, Site, Write};
 use crate::rows::Rows;
 use crate::transaction::{Abort, Done, Transaction, View, WRITTEN_BYTES_MAX};
 
 mod adopt;
 mod copy;
+mod lock;
 #[cfg(test)]
 mod tests;
 
@@ -279,47 +280,6 @@ impl Core {
         }
     }
 
-    /// The partitions that something locks, by start, or why it cannot be done here.
-    fn locks(&self, what: &Want) -> Result<Vec<Key>, Abort> {
-        let mastered = |key: &Key| {
-            let partition = self.design.of(key);
-            let is_here = partition.master == self.site;
-            is_here.then(|| partition.range.start.clone()).ok_or(Abort::Elsewhere)
-        };
-        match what {
-            Want::Transaction(transaction) => {
-                let mut locks = Vec::new();
-                for key in &transaction.writes {
-                    locks.push(mastered(key)?);
-                }
-                let read = || transaction.reads.iter().flat_map(|range| self.design.within(range));
-                if !read().all(|partition| partition.is_at(self.site)) {
-                    return Err(Abort::Elsewhere);
-                }
-                // Who waits for the log to have what was written here must not wait for what is
-                // written meanwhile too.
-                if read().any(|partition| !self.keeps(partition)) {
-                    let own = read().filter(|partition| partition.master == self.site);
-                    locks.extend(own.map(|partition| partition.range.start.clone()));
-                }
-                locks.sort_unstable();
-                locks.dedup();
-                Ok(locks)
-            }
-            Want::Change(Change { operator: Operator::AddReplica(..), .. }) => {
-                Err(Abort::Refused("a site makes a replica for itself".into()))
-            }
-            Want::Change(change) => {
-                let mut locks = vec![mastered(&change.start)?];
-                self.design.check(change).map_err(|impossible| refused(&impossible))?;
-                if change.operator == Operator::Merge {
-                    locks.extend(self.design.of(&change.start).range.end.clone());
-                }
-                Ok(locks)
-            }
-        }
-    }
-
     /// Does it, if its time has come; its locks are free.
     fn attempt(&mut self, waiting: &mut Waiting, locks: &[Key]) -> bool {
         match &mut waiting.what {
@@ -332,31 +292,6 @@ impl Core {
             }
         }
         true
-    }
-
-    /// Whether nobody else writes a partition, before what this site writes next either: one that is
-    /// being handed over may be written there before the log has that.
-    fn keeps(&self, partition: &Partition) -> bool {
-        let is_changing = self.changing.contains_key(&partition.range.start);
-        #[cfg(test)]
-        let is_changing = is_changing && !self.has(tests::Bug::HandoverIgnored);
-        partition.master == self.site && !is_changing
-    }
-
-    /// Whether this site's image is one state of the database, for the rows that it touches.
-    fn may_run(&self, transaction: &Transaction) -> bool {
-        let (mut has_replica, mut last) = (false, 0);
-        let mut see = |partition: &Partition| {
-            has_replica |= !self.keeps(partition);
-            last = last.max(self.copies[&partition.range.start].last);
-        };
-        transaction.writes.iter().for_each(|key| see(self.design.of(key)));
-        transaction.reads.iter().flat_map(|range| self.design.within(range)).for_each(&mut see);
-        #[cfg(test)]
-        if self.has(tests::Bug::SnapshotAheadOfLog) {
-            return true;
-        }
-        !has_replica || last <= self.ordered
     }
 
     fn run(&mut self, ticket: Ticket, transaction: &mut Transaction) {

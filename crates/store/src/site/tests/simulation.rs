@@ -8,6 +8,7 @@ use rand::{RngExt, SeedableRng};
 use super::super::*;
 use super::Bug;
 use crate::key::{KeyRange, Value};
+use crate::record::Operator;
 use crate::transaction::Done;
 
 pub(super) const SITES: u16 = 4;
