@@ -40,8 +40,7 @@ const NOISE_US: u64 = 100;
 
 impl Window {
     /// Whether answers take longer than clients bear: a sixth more than without the work, and more
-    /// than chance. The slowest hundredth of answers suffers most: it then takes about half as long
-    /// again.
+    /// than chance. So little, because the slowest hundredth suffers several times as much.
     #[must_use]
     pub fn is_slow(&self) -> bool {
         self.with_us > self.without_us + (self.without_us / 6).max(NOISE_US)
