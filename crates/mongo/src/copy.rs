@@ -417,6 +417,8 @@ impl<'a> Copying<'a> {
         let ask = || self.clusters.source.cluster_time();
         let entered = patiently("ask for the source's time", self.run.control(), ask).await?;
         self.nudge().await;
+        // Under a load it would never catch up at a pace.
+        self.lead.hurry(until == Until::CaughtUp);
         loop {
             self.step().await?;
             let is_behind = self.lead.applied_to() < entered;
@@ -424,6 +426,7 @@ impl<'a> Copying<'a> {
                 && !is_behind
                 && self.lead.standing().behind_ms < CAUGHT_UP_MS
             {
+                self.lead.hurry(false);
                 return Ok(());
             }
         }

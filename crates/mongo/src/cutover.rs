@@ -319,6 +319,7 @@ async fn keep_settled(run: &Run, state: &mut State, at: Timestamp) -> Result<()>
 pub(crate) async fn catch_up(copying: &mut Copying<'_>) -> Result<()> {
     let since = copying.source_time().await?;
     copying.nudge().await;
+    copying.lead.hurry(true);
     let deadline = Instant::now() + CATCH_UP_WITHIN;
     while copying.lead.applied_to() < since || copying.lead.standing().behind_ms > LAG_MS_MAX {
         copying.step().await?;

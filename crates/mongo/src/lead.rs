@@ -308,6 +308,11 @@ impl Lead {
         std::mem::take(&mut self.structure)
     }
 
+    /// Somebody waits for the lead to catch up, or no longer: then it spares nobody.
+    pub fn hurry(&mut self, is_awaited: bool) {
+        self.is_awaited.send_replace(is_awaited);
+    }
+
     /// From now on writes to a collection pass its validator, those in progress included: it has
     /// one now, and what the source holds is copied even where it breaks it. Returns the
     /// collections as they are written from now on.
@@ -334,7 +339,7 @@ impl Lead {
     /// If not every slice is copied.
     pub async fn settle(&mut self) -> Result<Timestamp> {
         assert!(self.is_copied(), "only a complete copy can be settled");
-        self.is_awaited.send_replace(true);
+        self.hurry(true);
         for _ in 0..SETTLE_ATTEMPTS_MAX {
             self.record_late()?;
             while !self.rounds.is_empty() {
@@ -395,7 +400,7 @@ impl Lead {
     /// # Errors
     /// When a change behind it ends the job.
     pub fn go_on(&mut self) -> Result<()> {
-        self.is_awaited.send_replace(false);
+        self.hurry(false);
         self.record_late()
     }
 
@@ -480,7 +485,7 @@ impl Lead {
         let (mut touches_max, mut rounds_max) = (ROUND_TOUCHES_MAX, ROUNDS_MAX);
         if exactly.is_none() {
             touches_max = touches_max.min(limit);
-            if self.control.throttle().is_paced() {
+            if self.control.throttle().is_paced() && !*self.is_awaited.borrow() {
                 (touches_max, rounds_max) = (touches_max.min(PACED_TOUCHES_MAX), 1);
             }
         }

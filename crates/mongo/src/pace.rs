@@ -13,6 +13,7 @@
 //! It sees primaries only, and nothing that is slow for clients without being slow for a reader of
 //! one document: a disk whose syncs take long, a secondary.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bson::{Document, doc};
@@ -53,6 +54,35 @@ const QUIET_LOOKS: u32 = 2;
 /// Reads of the collection itself that may all be Imago's own, a second.
 const OWN_READS_S: u64 = 50;
 
+/// A watch, as long as it is not dropped; then there is no pace any more.
+pub struct Watching {
+    pace: Arc<Setter>,
+    _task: AbortOnDropHandle<()>,
+}
+
+/// Sets the pace until the watch is over, and never behind that.
+struct Setter {
+    control: Control,
+    is_over: Mutex<bool>,
+}
+
+impl Setter {
+    fn set(&self, bytes_s: Option<u64>) {
+        let is_over = self.is_over.lock().expect("nobody panics holding it");
+        if !*is_over {
+            self.control.throttle().set_pace(bytes_s);
+        }
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let mut is_over = self.pace.is_over.lock().expect("nobody panics holding it");
+        *is_over = true;
+        self.pace.control.throttle().set_pace(None);
+    }
+}
+
 /// Watches the servers of a cluster and sets the pace, as long as it is not dropped, whenever
 /// the job's limits ask for it. Nothing that can wait passes until the first look is over.
 pub fn watch(
@@ -60,10 +90,12 @@ pub fn watch(
     ns: Namespace,
     control: Control,
     reporter: Option<Reporter>,
-) -> AbortOnDropHandle<()> {
+) -> Watching {
+    let pace = Arc::new(Setter { control: control.clone(), is_over: Mutex::new(false) });
     if control.throttle().limits().is_paced {
-        control.throttle().set_pace(Some(STILL_S));
+        pace.set(Some(STILL_S));
     }
+    let setter = Arc::clone(&pace);
     let watch = async move {
         let servers = Servers::reach(&cluster, &ns).await;
         if servers.0.is_empty()
@@ -76,14 +108,15 @@ pub fn watch(
                  by --mb-s",
             );
         }
-        Watch { servers, control, reporter, is_paced: None }.run().await;
+        Watch { servers, control, pace: setter, reporter, is_paced: None }.run().await;
     };
-    AbortOnDropHandle::new(tokio::spawn(watch))
+    Watching { pace, _task: AbortOnDropHandle::new(tokio::spawn(watch)) }
 }
 
 struct Watch {
     servers: Servers,
     control: Control,
+    pace: Arc<Setter>,
     reporter: Option<Reporter>,
     /// What was told last.
     is_paced: Option<bool>,
@@ -99,7 +132,7 @@ impl Watch {
         loop {
             if !self.control.throttle().limits().is_paced || self.servers.0.is_empty() {
                 (pace, without_us) = (None, None);
-                self.control.throttle().set_pace(None);
+                self.pace.set(None);
                 tokio::time::sleep(LOOK).await;
                 continue;
             }
@@ -110,7 +143,7 @@ impl Watch {
             self.tell(quiet < QUIET_LOOKS);
             if quiet >= QUIET_LOOKS {
                 (pace, without_us) = (None, None);
-                self.control.throttle().set_pace(None);
+                self.pace.set(None);
                 continue;
             }
             let mut now = pace.unwrap_or_else(|| Pace::new(FIRST_S, BOUNDS));
@@ -128,7 +161,7 @@ impl Watch {
             }
             pace = Some(now);
             let rate_s = if without_us.is_some() { now.rate_s() } else { STILL_S };
-            self.control.throttle().set_pace(Some(rate_s));
+            self.pace.set(Some(rate_s));
         }
     }
 
@@ -293,6 +326,20 @@ fn counted(top: &Document, ns: &Namespace) -> Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_paced_once_the_watch_is_over() {
+        let control = Control::default();
+        let pace = Arc::new(Setter { control: control.clone(), is_over: Mutex::new(false) });
+        let task = AbortOnDropHandle::new(tokio::spawn(std::future::pending()));
+        let watching = Watching { pace: Arc::clone(&pace), _task: task };
+        pace.set(Some(STILL_S));
+        assert!(control.throttle().is_paced());
+        drop(watching);
+        assert!(!control.throttle().is_paced());
+        pace.set(Some(STILL_S));
+        assert!(!control.throttle().is_paced());
+    }
 
     #[test]
     fn only_what_clients_do_counts() {
