@@ -9,8 +9,9 @@
 //! masters waits for nothing before it runs (MorphoSys, §4.2); and because nobody else writes there,
 //! the place that the log gives it later is as good as one that had been known before.
 //!
-//! Where a transaction also reads replicas, or what is being handed to another site, its snapshot is the prefix that the site has: it waits
-//! until whatever the site itself wrote to its partitions is in there. The paper records for each
+//! Where a transaction also reads replicas, or what is being handed to another site, its snapshot is
+//! the prefix that the site has: it waits until whatever the site itself wrote to its partitions is
+//! in there. The paper records for each
 //! version which versions of other partitions it depends on (Eq. 1), and waits for these. That keeps
 //! causes before effects, but two readers at two sites may see two independent commits in two orders
 //! (a long fork), which snapshot isolation does not allow. One order for all costs less to keep, and

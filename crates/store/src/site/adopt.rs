@@ -141,7 +141,11 @@ impl Core {
 
     /// Gives another site the rows of a partition, as soon as the log has all of them.
     fn give(&mut self, to: Site, start: Key, since: Position) {
-        self.wanted.insert((to, start), Wanted { since, taken: None });
+        let wanted = self.wanted.entry((to, start)).or_insert(Wanted { since, taken: None });
+        // Who asks once more waits for the same rows: for newer ones he might wait for ever.
+        if wanted.since != since {
+            *wanted = Wanted { since, taken: None };
+        }
         self.give_all();
     }
 
