@@ -141,6 +141,18 @@ impl KeyRange {
         Self { start, end }
     }
 
+    /// Takes in another range that begins in this one or right behind it, and says whether it does.
+    pub(crate) fn join(&mut self, behind: &Self) -> bool {
+        let touches = self.end.as_ref().is_none_or(|end| behind.start <= *end);
+        if touches {
+            self.end = match (self.end.take(), &behind.end) {
+                (Some(end), Some(other)) => Some(end.max(other.clone())),
+                _ => None,
+            };
+        }
+        touches
+    }
+
     fn ends_behind(&self, key: &Key) -> bool {
         self.end.as_ref().is_none_or(|end| key < end)
     }
@@ -197,6 +209,11 @@ mod tests {
                 prop_assert_eq!(both.contains(key), has(&one, key) && has(&other, key));
             }
             prop_assert_eq!(one.overlaps(&other), !both.is_empty());
+            let mut joined = one.clone();
+            if one.start <= other.start && joined.join(&other) {
+                let is_in = |key: &Key| has(&one, key) || has(&other, key);
+                prop_assert!(keys.iter().all(|key| joined.contains(key) == is_in(key)));
+            }
             prop_assert_eq!(one.covers(&other), keys.iter().all(|k| !has(&other, k) || has(&one, k)) || other.is_empty());
         }
 

@@ -7,9 +7,12 @@
 //! simulation that replays every fault from a seed.
 
 pub mod design;
+pub mod engine;
 pub mod key;
 pub mod log;
+pub mod order;
 pub mod record;
+pub mod router;
 pub mod rows;
 pub mod site;
 pub mod transaction;

@@ -23,15 +23,15 @@ use std::time::{Duration, Instant};
 
 use crate::record::{Frame, Position};
 
+mod group;
 #[cfg(test)]
 mod tests;
 
-/// Begins each group: it is looked for behind a broken one. The last byte is the format's version.
-const MAGIC: [u8; 8] = *b"imagolg1";
-/// Magic, length of the frames, checksum, first position, how many frames, durable position.
-const HEADER: usize = 8 + 4 + 4 + 8 + 4 + 8;
-/// The frames of a group, in bytes; a longer one is no group of ours.
-pub const GROUP_BYTES_MAX: usize = 256 * 1024 * 1024;
+pub use group::GROUP_BYTES_MAX;
+use group::{Unread, decode, encode, was_durable};
+
+/// What is wrong where a file is gone.
+const MISSING: &str = "frames before it, or of it, are missing";
 
 /// When what is written is made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +92,15 @@ pub enum LogError {
     },
 }
 
+impl LogError {
+    /// Whether there was no room: later there may be.
+    #[must_use]
+    pub fn is_full_disk(&self) -> bool {
+        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+        matches!(self, Self::Io { source, .. } if full.contains(&source.kind()))
+    }
+}
+
 /// Whether everything is right.
 pub type Result<T> = std::result::Result<T, LogError>;
 
@@ -144,22 +153,6 @@ pub struct Log {
     is_unsure: bool,
 }
 
-/// A group as it was read.
-struct Group {
-    first: Position,
-    frames: Vec<Frame>,
-    /// Where it ends in its file.
-    end: usize,
-}
-
-/// Why something is not a group.
-enum Unread {
-    /// As a machine leaves it that stops while it writes.
-    Torn(&'static str),
-    /// It was written like this.
-    Wrong(&'static str),
-}
-
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LogError {
     move |source| LogError::Io { doing, path: path.to_owned(), source }
 }
@@ -185,8 +178,7 @@ impl Log {
         let mut next = 1;
         for (n, (first, path)) in segments.iter().enumerate() {
             if *first != next {
-                let what = "the frames before it are missing";
-                return Err(LogError::Damaged { path: path.clone(), at: 0, what });
+                return Err(LogError::Damaged { path: path.clone(), at: 0, what: MISSING });
             }
             let is_last = n + 1 == segments.len();
             let content = fs::read(path).map_err(failed("read", path))?;
@@ -233,6 +225,20 @@ impl Log {
     #[must_use]
     pub fn durable(&self) -> Position {
         self.durable
+    }
+
+    /// Whether it takes nothing any more until it is opened again.
+    #[must_use]
+    pub fn is_unsure(&self) -> bool {
+        self.is_unsure
+    }
+
+    /// With [`Sync::Every`]: how long what was written may still wait until it is made durable.
+    #[must_use]
+    pub fn due_in(&self) -> Option<Duration> {
+        let Sync::Every(time) = self.sync else { return None };
+        let is_waiting = self.durable + 1 < self.next && !self.is_unsure;
+        is_waiting.then(|| time.saturating_sub(self.synced.elapsed()))
     }
 
     /// Writes frames behind all others, as one group, and returns the position of the first. With
@@ -299,6 +305,38 @@ impl Log {
         self.is_unsure = false;
         Ok(())
     }
+}
+
+/// Reads the log in a folder up to a position, also while it is written.
+///
+/// # Errors
+/// When it does not reach so far, or is damaged before.
+pub fn read(folder: &Path, upto: Position, mut see: impl FnMut(Position, Frame)) -> Result<()> {
+    let mut next = 1;
+    let mut see = |position, frame| {
+        if position <= upto {
+            see(position, frame);
+        }
+    };
+    for (first, path) in segments(folder)? {
+        if next > upto {
+            break;
+        }
+        if first != next {
+            return Err(LogError::Damaged { path, at: 0, what: MISSING });
+        }
+        let content = fs::read(&path).map_err(failed("read", &path))?;
+        // What is behind a whole group may be one that is being written.
+        let whole = read_segment(&path, &content, true, &mut next, &mut see)?;
+        if next <= upto && whole < content.len() {
+            let what = "the log ends there, and more was written";
+            return Err(LogError::Damaged { path, at: whole as u64, what });
+        }
+    }
+    if next <= upto {
+        return Err(LogError::Damaged { path: folder.to_owned(), at: 0, what: MISSING });
+    }
+    Ok(())
 }
 
 fn segment_path(folder: &Path, first: Position) -> PathBuf {
@@ -377,88 +415,4 @@ fn read_segment(
         }
     }
     Ok(at)
-}
-
-/// Whether a later group says that the position was durable when it was written.
-fn was_durable(rest: &[u8], position: Position) -> bool {
-    memchr::memmem::find_iter(rest, &MAGIC).any(|at| {
-        let later = &rest[at..];
-        // Its own position is what its header says; only the checksum is believed.
-        let first = header_field(later, 16).map(u64::from_le_bytes);
-        let durable = header_field(later, 28).map(u64::from_le_bytes);
-        let is_whole = first.is_some_and(|first| first > position && decode(later, first).is_ok());
-        is_whole && durable.is_some_and(|durable| durable >= position)
-    })
-}
-
-fn header_field<const N: usize>(group: &[u8], at: usize) -> Option<[u8; N]> {
-    group.get(at..at + N)?.try_into().ok()
-}
-
-fn encode(first: Position, durable: Position, frames: &[Frame]) -> Result<Vec<u8>> {
-    let mut group = vec![0; HEADER];
-    for frame in frames {
-        group = postcard::to_extend(frame, group).expect("frames are plain data in memory");
-    }
-    let bytes = group.len() - HEADER;
-    let (Ok(length), true) = (u32::try_from(bytes), bytes <= GROUP_BYTES_MAX) else {
-        return Err(LogError::TooLarge { bytes });
-    };
-    let many = u32::try_from(frames.len()).expect("a frame has at least one byte");
-    group[..8].copy_from_slice(&MAGIC);
-    group[8..12].copy_from_slice(&length.to_le_bytes());
-    group[16..24].copy_from_slice(&first.to_le_bytes());
-    group[24..28].copy_from_slice(&many.to_le_bytes());
-    group[28..36].copy_from_slice(&durable.to_le_bytes());
-    let checksum = checksum(&group);
-    group[12..16].copy_from_slice(&checksum.to_le_bytes());
-    Ok(group)
-}
-
-/// Of everything but itself.
-fn checksum(group: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&group[..12]);
-    hasher.update(&group[16..]);
-    hasher.finalize()
-}
-
-fn decode(from: &[u8], expected: Position) -> std::result::Result<Group, Unread> {
-    use Unread::{Torn, Wrong};
-
-    if from.len() < HEADER {
-        return Err(Torn("a group's header is cut off"));
-    }
-    if from[..7] != MAGIC[..7] {
-        return Err(Torn("no group begins here"));
-    }
-    let field = |at| header_field(from, at).map_or(0, u32::from_le_bytes);
-    let (length, stored, many) = (field(8) as usize, field(12), field(24));
-    if length > GROUP_BYTES_MAX {
-        return Err(Torn("a group's length cannot be true"));
-    }
-    let group = from.get(..HEADER + length).ok_or(Torn("a group is cut off"))?;
-    if checksum(group) != stored {
-        return Err(Torn("a group's checksum is wrong"));
-    }
-    // From here on it is what somebody wrote, and was told of.
-    if from[7] != MAGIC[7] {
-        return Err(Wrong("a group is of another version of this format"));
-    }
-    let first = header_field(from, 16).map_or(0, u64::from_le_bytes);
-    if first != expected {
-        return Err(Wrong("a group is out of its order"));
-    }
-    let mut rest = &group[HEADER..];
-    let mut frames = Vec::new();
-    for _ in 0..many {
-        let (frame, behind) = postcard::take_from_bytes(rest)
-            .map_err(|_| Wrong("a group's frames cannot be read by this version"))?;
-        frames.push(frame);
-        rest = behind;
-    }
-    if !rest.is_empty() {
-        return Err(Wrong("a group has more than its frames"));
-    }
-    Ok(Group { first, frames, end: HEADER + length })
 }

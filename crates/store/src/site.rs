@@ -31,18 +31,20 @@
 //! 5. Where the design says that a site has a replica, it has the rows.
 //! 6. A site that finds itself given up for dead, or with a newer life, forgets all that it had.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::mem;
+use std::sync::Arc;
 
-use crate::design::{Design, Impossible, Verdict};
-use crate::key::{Key, Value};
-use crate::record::{Author, Body, Change, Frame, Position, Site, Write};
-use crate::rows::Rows;
-use crate::transaction::{Abort, Done, Transaction, View, WRITTEN_BYTES_MAX};
+use crate::design::{Design, Impossible, Partition, Verdict};
+use crate::key::Key;
+use crate::record::{Author, Body, Change, Frame, Position, Site};
+use crate::rows::{Rows, Size};
+use crate::transaction::{Abort, Done, Transaction};
 
 mod adopt;
 mod copy;
 mod lock;
+mod run;
 #[cfg(test)]
 mod tests;
 
@@ -55,8 +57,8 @@ pub type Ticket = u64;
 
 /// How many may wait at a site; more are refused.
 const WAITING_MAX: usize = 10_000;
-/// How many frames a site may be ahead of the log; a log that stands still must not fill its memory.
-const AHEAD_MAX: u64 = 100_000;
+/// The site that an observer is, and its life: nobody's.
+const NOBODY: (Site, u64) = (Site(u16::MAX), u64::MAX);
 
 /// What happens to a site.
 pub enum Input {
@@ -66,8 +68,8 @@ pub enum Input {
     Change(Ticket, Change, u64),
     /// A replica is to be made here of the partition that begins at a key; until a time.
     Adopt(Ticket, Key, u64),
-    /// The log's next frame.
-    Logged(Position, Frame),
+    /// The log's next frames, and the place of the first.
+    Logged(Position, Arc<[Frame]>),
     /// Another site says something.
     Said(Site, Message),
     /// It is so late now, in ms.
@@ -75,12 +77,13 @@ pub enum Input {
 }
 
 /// What is to be done.
-#[derive(Debug)]
 pub enum Output {
     /// Write this into the log, behind what was written before.
     Write(Frame),
     /// Tell whoever asked, and that its session has now seen this prefix of the log.
     Answer(Ticket, Position, Result<Done, Abort>),
+    /// It cannot be done here, by the design that this site knows: nothing of it happened.
+    Back(Ticket, Transaction),
     /// Tell another site.
     Say(Site, Message),
 }
@@ -101,6 +104,12 @@ pub struct Core {
     written: u64,
     ordered: u64,
     waiting: VecDeque<Waiting>,
+    /// What those who wait shall lock, and which clients are among them: whoever comes next and wants
+    /// the same, or is of the same client, waits behind them.
+    taken: BTreeSet<Key>,
+    queued: HashSet<u64>,
+    /// Clients whose waiting transactions are being given back, all from one on.
+    returned: HashSet<u64>,
     /// Partitions whose design is being changed, by start, and by which frame.
     changing: BTreeMap<Key, u64>,
     /// Answers that wait for a frame of this site, in the order of the frames.
@@ -134,8 +143,17 @@ impl Want {
             Self::Change(_) => 0,
         }
     }
+
+    /// Whose transactions it must not overtake.
+    fn client(&self) -> Option<u64> {
+        match self {
+            Self::Transaction(transaction) => transaction.client,
+            Self::Change(_) => None,
+        }
+    }
 }
 
+/// An answer, until the log has all of what it tells.
 struct Held {
     number: u64,
     ticket: Ticket,
@@ -148,18 +166,33 @@ impl Core {
     /// the first frame on; what it says first makes it alive, once the log has it.
     #[must_use]
     pub fn new(site: Site, epoch: u64, initial: Design) -> Self {
-        let mut core = Self {
+        Self::observer(initial).begun(site, epoch)
+    }
+
+    /// What has copies of everything and takes no part: told the log from the first frame on, it is
+    /// the database as of each prefix, from which sites may begin.
+    #[must_use]
+    pub fn observer(initial: Design) -> Self {
+        let (site, epoch) = NOBODY;
+        let copy = |partition: &Partition| {
+            (partition.range.start.clone(), Copy::new(partition, site, Rows::default()))
+        };
+        let copies = initial.partitions().map(copy).collect();
+        Self {
             site,
             epoch,
             is_live: false,
             is_over: false,
             now_ms: 0,
             known: 0,
-            copies: BTreeMap::new(),
+            copies,
             design: initial,
             written: 0,
             ordered: 0,
             waiting: VecDeque::new(),
+            taken: BTreeSet::new(),
+            queued: HashSet::new(),
+            returned: HashSet::new(),
             changing: BTreeMap::new(),
             answers: VecDeque::new(),
             adoptions: BTreeMap::new(),
@@ -167,13 +200,16 @@ impl Core {
             outputs: Vec::new(),
             #[cfg(test)]
             broken: None,
-        };
-        // Until it lives it is the image of everything: only then it is known what its own is.
-        for partition in core.design.partitions() {
-            let version = partition.version;
-            let copy = Copy { rows: Rows::default(), version, changed: version, last: 0 };
-            core.copies.insert(partition.range.start.clone(), copy);
         }
+    }
+
+    /// As [`Core::new`], but from an observer's prefix on: the log is to be told from there.
+    #[must_use]
+    pub fn begun(&self, site: Site, epoch: u64) -> Self {
+        let mut core = Self::observer(self.design.clone());
+        (core.site, core.epoch, core.known) = (site, epoch, self.known);
+        // Until it lives it is the image of everything: only then it is known what its own is.
+        core.copies.clone_from(&self.copies);
         core.write(Body::Join);
         core
     }
@@ -181,14 +217,15 @@ impl Core {
     /// Goes on by one thing that happened, and says what is to be done, in this order.
     pub fn on(&mut self, input: Input) -> Vec<Output> {
         match input {
-            Input::Transact(ticket, transaction, until_ms) => {
+            Input::Transact(ticket, mut transaction, until_ms) => {
+                transaction.put_in_order();
                 self.ask(ticket, until_ms, Want::Transaction(transaction));
             }
             Input::Change(ticket, change, until_ms) => {
                 self.ask(ticket, until_ms, Want::Change(change));
             }
             Input::Adopt(ticket, start, until_ms) => self.adopt(ticket, start, until_ms),
-            Input::Logged(position, frame) => self.follow(position, &frame),
+            Input::Logged(first, frames) => self.follow_all(first, &frames),
             Input::Said(from, message) => self.hear(from, message),
             Input::Tick(now_ms) => self.tick(now_ms),
         }
@@ -205,6 +242,18 @@ impl Core {
     #[must_use]
     pub fn known(&self) -> Position {
         self.known
+    }
+
+    /// The epoch of its life.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// What each partition that it masters has: where it begins, its rows, and its version.
+    pub fn own(&self) -> impl Iterator<Item = (&Key, Size, u64)> {
+        let own = self.copies.iter().filter(|(_, copy)| copy.is_own && self.is_live);
+        own.map(|(start, copy)| (start, copy.rows.size(), copy.version))
     }
 
     /// Whether it takes part: the log has its beginning, and not its end.
@@ -228,6 +277,13 @@ impl Core {
         self.outputs.push(output);
     }
 
+    fn give_back(&mut self, waiting: Waiting) {
+        match waiting.what {
+            Want::Transaction(transaction) => self.say(Output::Back(waiting.ticket, transaction)),
+            Want::Change(_) => self.refuse(waiting.ticket, Abort::Elsewhere),
+        }
+    }
+
     fn refuse(&mut self, ticket: Ticket, abort: Abort) {
         self.say(Output::Answer(ticket, self.known, Err(abort)));
     }
@@ -239,106 +295,14 @@ impl Core {
         self.written
     }
 
-    fn ask(&mut self, ticket: Ticket, until_ms: u64, what: Want) {
-        if !self.is_live {
-            return self.refuse(ticket, Abort::Elsewhere);
+    fn follow_all(&mut self, first: Position, frames: &[Frame]) {
+        for (position, frame) in (first..).zip(frames) {
+            self.follow(position, frame);
         }
-        let is_far_ahead = self.written - self.ordered >= AHEAD_MAX;
-        if self.waiting.len() >= WAITING_MAX || is_far_ahead {
-            return self.refuse(ticket, Abort::Busy);
+        if self.is_live {
+            self.give_all();
+            self.attempt_all();
         }
-        self.waiting.push_back(Waiting { ticket, until_ms, what });
-        self.attempt_all();
-    }
-
-    /// Tries whatever waits, the first who came first. Who wants what one before him wants waits.
-    fn attempt_all(&mut self) {
-        let mut taken = BTreeSet::new();
-        for mut waiting in mem::take(&mut self.waiting) {
-            // The design that it is meant for may be one that the site does not know yet.
-            let is_early = waiting.what.session() > self.known;
-            #[cfg(test)]
-            let is_early = is_early && !self.has(tests::Bug::SessionIgnored);
-            if is_early {
-                self.waiting.push_back(waiting);
-                continue;
-            }
-            let locks = match self.locks(&waiting.what) {
-                Ok(locks) => locks,
-                Err(abort) => {
-                    self.refuse(waiting.ticket, abort);
-                    continue;
-                }
-            };
-            let is_free = |start| !taken.contains(start) && !self.changing.contains_key(start);
-            #[cfg(test)]
-            let is_free = |start| is_free(start) || self.has(tests::Bug::LockIgnored);
-            if locks.iter().all(is_free) && self.attempt(&mut waiting, &locks) {
-                continue;
-            }
-            taken.extend(locks);
-            self.waiting.push_back(waiting);
-        }
-    }
-
-    /// Does it, if its time has come; its locks are free.
-    fn attempt(&mut self, waiting: &mut Waiting, locks: &[Key]) -> bool {
-        match &mut waiting.what {
-            Want::Transaction(transaction) if !self.may_run(transaction) => return false,
-            Want::Transaction(transaction) => self.run(waiting.ticket, transaction),
-            Want::Change(change) => {
-                let number = self.write(Body::Change(change.clone()));
-                self.changing.extend(locks.iter().map(|start| (start.clone(), number)));
-                self.hold(waiting.ticket, Ok(Vec::new()), true);
-            }
-        }
-        true
-    }
-
-    fn run(&mut self, ticket: Ticket, transaction: &mut Transaction) {
-        let (reads, writes) = (&transaction.reads, &transaction.writes);
-        let mut view = View { rows: &*self, reads, writes, written: BTreeMap::new() };
-        let answer = transaction.procedure.run(&mut view);
-        let bytes = view.written_bytes();
-        let is_too_large = bytes > WRITTEN_BYTES_MAX;
-        let answer = answer
-            .and_then(|answer| if is_too_large { Err(Abort::TooLarge(bytes)) } else { Ok(answer) });
-        let written = view.written;
-        let has_written = answer.is_ok() && !written.is_empty();
-        if has_written {
-            self.commit(written);
-        }
-        // It may have seen any commit of this site; a refusal tells of them too.
-        self.hold(ticket, answer, has_written);
-        self.release(0);
-    }
-
-    fn commit(&mut self, written: BTreeMap<Key, Option<Value>>) {
-        let number = self.written + 1;
-        let mut writes: Vec<Write> = Vec::new();
-        for (key, value) in written {
-            let start = &self.design.of(&key).range.start;
-            if writes.last().is_none_or(|write| write.start != *start) {
-                let version = self.copies[start].version + 1;
-                writes.push(Write { start: start.clone(), version, rows: Vec::new() });
-            }
-            writes.last_mut().expect("one was pushed").rows.push((key, value));
-        }
-        for write in &writes {
-            let copy = self.copies.get_mut(&write.start).expect("what is mastered here is here");
-            copy.apply(write);
-            copy.last = number;
-        }
-        self.write(Body::Commit(writes));
-    }
-
-    /// Keeps an answer until the log has all that was written so far.
-    fn hold(&mut self, ticket: Ticket, answer: Result<Vec<u8>, Abort>, has_written: bool) {
-        let number = self.written;
-        #[cfg(test)]
-        let number =
-            if self.has(tests::Bug::AnswerAheadOfLog) { number.min(self.ordered) } else { number };
-        self.answers.push_back(Held { number, ticket, answer, has_written });
     }
 
     fn follow(&mut self, position: Position, frame: &Frame) {
@@ -378,15 +342,15 @@ impl Core {
             }
             (Body::Fence, _) => self.inherit(),
         }
-        let ordered = self.ordered;
-        self.changing.retain(|_, number| *number > ordered);
+        if !self.changing.is_empty() {
+            let ordered = self.ordered;
+            self.changing.retain(|_, number| *number > ordered);
+        }
         if self.is_live {
             if !matches!(frame.body, Body::Commit(_)) {
                 self.settle();
             }
-            self.give_all();
             self.release(position);
-            self.attempt_all();
         }
     }
 
@@ -405,30 +369,22 @@ impl Core {
         }
     }
 
-    /// Answers whoever waited for what the log has now, up to a position.
-    fn release(&mut self, position: Position) {
-        while let Some(held) = self.answers.front()
-            && held.number <= self.ordered
-        {
-            let held = self.answers.pop_front().expect("there is one");
-            let committed = held.has_written.then_some(position);
-            let done = held.answer.map(|answer| Done { answer, committed });
-            self.say(Output::Answer(held.ticket, self.known, done));
-        }
-    }
-
     /// Somebody gave this site up for dead.
     fn end(&mut self) {
         (self.is_live, self.is_over) = (false, true);
         self.copies.clear();
         self.changing.clear();
+        self.taken.clear();
+        self.queued.clear();
         self.wanted.clear();
-        let waiting = mem::take(&mut self.waiting).into_iter().map(|waiting| waiting.ticket);
         let held = mem::take(&mut self.answers).into_iter().map(|held| held.ticket);
         let adoptions = mem::take(&mut self.adoptions).into_values();
         let adopting = adoptions.filter_map(|adoption| adoption.ticket);
-        for ticket in held.chain(waiting).chain(adopting).collect::<Vec<_>>() {
+        for ticket in held.chain(adopting).collect::<Vec<_>>() {
             self.refuse(ticket, Abort::Deposed);
+        }
+        for waiting in mem::take(&mut self.waiting) {
+            self.give_back(waiting);
         }
     }
 

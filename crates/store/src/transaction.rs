@@ -17,8 +17,33 @@ pub struct Transaction {
     pub writes: Vec<Key>,
     /// The prefix of the log that its session has seen: it sees no less.
     pub session: Position,
+    /// Who sends it: whoever does not wait for one answer before he sends the next transaction to the
+    /// same site has them done in the order in which they came there.
+    pub client: Option<u64>,
     /// What it does.
     pub procedure: Box<dyn Procedure>,
+}
+
+impl Transaction {
+    /// Sorts what it declares, and joins ranges that overlap or touch, so that each key is looked for
+    /// in one place.
+    pub(crate) fn put_in_order(&mut self) {
+        if !self.writes.is_sorted_by(|one, next| one < next) {
+            self.writes.sort_unstable();
+            self.writes.dedup();
+        }
+        self.reads.retain(|range| !range.is_empty());
+        if self.reads.len() > 1 {
+            self.reads.sort_unstable_by(|one, other| one.start.cmp(&other.start));
+            self.reads.dedup_by(|next, one| one.join(next));
+        }
+    }
+}
+
+/// The range among sorted ones, which do not touch each other, that has a key.
+fn range_of<'a>(ranges: &'a [KeyRange], key: &Key) -> Option<&'a KeyRange> {
+    let behind = ranges.partition_point(|range| range.start <= *key);
+    ranges[..behind].last().filter(|range| range.contains(key))
 }
 
 /// What a transaction does with rows.
@@ -107,7 +132,7 @@ impl View<'_> {
         if let Some(own) = self.written.get(key) {
             return Ok(own.clone().map(|value| Seen { version: 0, value }));
         }
-        if !self.writes.contains(key) && !self.reads.iter().any(|range| range.contains(key)) {
+        if !self.may_write(key) && range_of(self.reads, key).is_none() {
             return Err(Abort::Undeclared(key.clone()));
         }
         Ok(self.rows.get(key))
@@ -118,7 +143,8 @@ impl View<'_> {
     /// # Errors
     /// When the range was not declared as a whole.
     pub fn range(&self, range: &KeyRange, limit: usize) -> Result<Vec<(Key, Seen)>, Abort> {
-        if !self.reads.iter().any(|declared| declared.covers(range)) {
+        let declared = range_of(self.reads, &range.start);
+        if !range.is_empty() && !declared.is_some_and(|declared| declared.covers(range)) {
             return Err(Abort::Undeclared(range.start.clone()));
         }
         // What was deleted here makes room for as many more.
@@ -152,6 +178,10 @@ impl View<'_> {
         self.write(key, None)
     }
 
+    fn may_write(&self, key: &Key) -> bool {
+        self.writes.binary_search(key).is_ok()
+    }
+
     /// Bytes of what it wrote.
     pub(crate) fn written_bytes(&self) -> usize {
         let bytes = |(key, value): (&Key, &Option<Value>)| {
@@ -161,7 +191,7 @@ impl View<'_> {
     }
 
     fn write(&mut self, key: &Key, value: Option<Value>) -> Result<(), Abort> {
-        if !self.writes.contains(key) {
+        if !self.may_write(key) {
             return Err(Abort::Undeclared(key.clone()));
         }
         self.written.insert(key.clone(), value);

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::group::{HEADER, MAGIC, checksum};
 use super::*;
 use crate::key::Key;
 use crate::record::{Author, Body, Change, Operator, Site, Write};

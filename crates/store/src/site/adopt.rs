@@ -216,7 +216,9 @@ impl Core {
         };
         let given = adoption.given.expect("nobody is a replica before it has said that it can be");
         let Given { version: of, rows, .. } = given;
-        let mut copy = Copy { rows, version: of, changed: of, last: 0 };
+        let partition = self.design.beginning_at(&change.start).expect("it was added to");
+        let mut copy = Copy::new(partition, self.site, rows);
+        copy.version = of;
         for (version, write) in adoption.news {
             if version > of {
                 copy.apply(&write.expect("the design has not changed since"));
@@ -224,11 +226,10 @@ impl Core {
         }
         copy.version += 1;
         copy.changed = copy.version;
-        let version = self.design.beginning_at(&change.start).map(|partition| partition.version);
-        assert_eq!(Some(copy.version), version, "the replica is the partition as of here");
+        assert_eq!(copy.version, partition.version, "the replica is the partition as of here");
         self.copies.insert(change.start.clone(), copy);
         if let Some(ticket) = adoption.ticket {
-            self.hold(ticket, Ok(Vec::new()), false);
+            self.hold(ticket, Ok(Vec::new()), self.written, false);
         }
     }
 

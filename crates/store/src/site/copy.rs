@@ -7,13 +7,18 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::Core;
+use crate::design::Partition;
 use crate::key::{Key, KeyRange};
-use crate::record::{Change, Operator, Write};
+use crate::record::{Change, Operator, Site, Write};
 use crate::rows::{Row, Rows};
 use crate::transaction::{ReadRows, Seen};
 
 /// One partition, as this site has it.
+#[derive(Clone)]
 pub(super) struct Copy {
+    /// The partition's keys, and whether this site masters it, as the design says.
+    pub range: KeyRange,
+    pub is_own: bool,
     pub rows: Rows,
     pub version: u64,
     /// The version of its last change of design.
@@ -23,6 +28,13 @@ pub(super) struct Copy {
 }
 
 impl Copy {
+    /// A partition as of the design, with its rows, at a site.
+    pub(super) fn new(partition: &Partition, site: Site, rows: Rows) -> Self {
+        let (range, version) = (partition.range.clone(), partition.version);
+        let is_own = partition.master == site;
+        Self { range, is_own, rows, version, changed: version, last: 0 }
+    }
+
     pub(super) fn apply(&mut self, write: &Write) {
         assert_eq!(self.version + 1, write.version, "a copy goes from version to version");
         self.version = write.version;
@@ -39,12 +51,21 @@ impl Copy {
 }
 
 impl Core {
-    /// Drops copies that the design no longer has here.
+    /// Drops copies that the design no longer has here, and notes which of the others are this site's
+    /// own.
     pub(super) fn settle(&mut self) {
         let (site, design) = (self.site, &self.design);
-        self.copies.retain(|start, _| {
-            design.beginning_at(start).is_some_and(|partition| partition.is_at(site))
+        self.copies.retain(|start, copy| {
+            let Some(partition) = design.beginning_at(start) else { return false };
+            (copy.range, copy.is_own) = (partition.range.clone(), partition.master == site);
+            partition.is_at(site)
         });
+    }
+
+    /// The copy that a key is in, if there is one here.
+    pub(super) fn copy_of(&self, key: &Key) -> Option<&Copy> {
+        let (_, copy) = self.copies.range(..=key).next_back()?;
+        copy.range.contains(key).then_some(copy)
     }
 
     pub(super) fn replicate(&mut self, write: &Write) {
@@ -76,7 +97,8 @@ impl Core {
         }
         copy.changed = copy.version;
         if let Operator::Split(at) = &change.operator {
-            let behind = Copy { rows: copy.rows.split_off(at), ..*copy };
+            let (range, rows) = (copy.range.clone(), copy.rows.split_off(at));
+            let behind = Copy { range, rows, ..*copy };
             self.copies.insert(at.clone(), behind);
         }
     }
@@ -96,7 +118,7 @@ impl Core {
 
 impl ReadRows for Core {
     fn get(&self, key: &Key) -> Option<Seen> {
-        let row = self.copies.get(&self.design.of(key).range.start)?.rows.get(key)?;
+        let row = self.copy_of(key)?.rows.get(key)?;
         Some(Seen { version: row.version, value: Arc::clone(&row.value) })
     }
 

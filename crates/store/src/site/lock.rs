@@ -62,8 +62,27 @@ impl Core {
         partition.master == self.site && !is_changing
     }
 
-    /// Whether this site's image is one state of the database, for the rows that it touches.
-    pub(super) fn may_run(&self, transaction: &Transaction) -> bool {
+    /// Where a transaction touches nothing but what this site masters: the last frame of this site
+    /// that it sees. While no design changes, it can run then.
+    pub(super) fn last_of_own(&self, transaction: &Transaction) -> Option<u64> {
+        let mut last = 0;
+        for key in &transaction.writes {
+            let copy = self.copy_of(key).filter(|copy| copy.is_own)?;
+            last = last.max(copy.last);
+        }
+        for range in &transaction.reads {
+            let copy = self.copy_of(&range.start).filter(|copy| copy.is_own)?;
+            if !copy.range.covers(range) {
+                return None;
+            }
+            last = last.max(copy.last);
+        }
+        Some(last)
+    }
+
+    /// Whether this site's image is one state of the database, for the rows that it touches: the last
+    /// frame of this site that it sees.
+    pub(super) fn last_if_possible(&self, transaction: &Transaction) -> Option<u64> {
         let (mut has_replica, mut last) = (false, 0);
         let mut see = |partition: &Partition| {
             has_replica |= !self.keeps(partition);
@@ -71,10 +90,9 @@ impl Core {
         };
         transaction.writes.iter().for_each(|key| see(self.design.of(key)));
         transaction.reads.iter().flat_map(|range| self.design.within(range)).for_each(&mut see);
+        let is_one = !has_replica || last <= self.ordered;
         #[cfg(test)]
-        if self.has(super::tests::Bug::SnapshotAheadOfLog) {
-            return true;
-        }
-        !has_replica || last <= self.ordered
+        let is_one = is_one || self.has(super::tests::Bug::SnapshotAheadOfLog);
+        is_one.then_some(last)
     }
 }

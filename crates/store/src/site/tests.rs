@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::*;
 use crate::key::{KeyRange, Value};
+use crate::record::Write;
 
 mod simulation;
 

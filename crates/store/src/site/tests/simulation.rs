@@ -9,7 +9,7 @@ use super::super::*;
 use super::Bug;
 use crate::key::{KeyRange, Value};
 use crate::record::Operator;
-use crate::transaction::Done;
+use crate::transaction::{Done, View};
 
 pub(super) const SITES: u16 = 4;
 const KEYS: u8 = 12;
@@ -112,6 +112,7 @@ impl Simulation {
                 Output::Write(frame) => self.hosts[at].leaving.push_back(frame),
                 Output::Say(to, message) => self.messages.push((site, to, message)),
                 Output::Answer(ticket, seen, answer) => self.answered(ticket, seen, answer),
+                Output::Back(ticket, _) => self.answered(ticket, 0, Err(Abort::Elsewhere)),
             }
         }
     }
@@ -181,7 +182,7 @@ impl Simulation {
             && let Some(frame) = self.log.get(next)
         {
             host.told += 1;
-            let input = Input::Logged(host.told, frame.clone());
+            let input = Input::Logged(host.told, [frame.clone()].into());
             self.tell(at, input);
         }
     }
@@ -331,8 +332,13 @@ impl Simulation {
         let outcome = Outcome::Unknown;
         self.transactions.insert(ticket, Known { session, since, writes: writes.clone(), outcome });
         self.sessions[session].1 = Some((ticket, at.into()));
-        let transaction =
-            Transaction { reads, writes, session: since, procedure: Box::new(procedure) };
+        let transaction = Transaction {
+            reads,
+            writes,
+            session: since,
+            client: None,
+            procedure: Box::new(procedure),
+        };
         self.tell(at.into(), Input::Transact(ticket, transaction, self.now_ms + PATIENCE_MS));
     }
 

@@ -1,0 +1,473 @@
+//! The store in one process: each site on a thread of its own, one order of frames, a router.
+//!
+//! The idea: a site's thread has the site's state machine, and whatever comes to the site comes through
+//! its *door*, a queue. Whoever runs a transaction asks the router's map where, hands it in at that
+//! site's door, and if it comes back, because the design has changed, asks again.
+//!
+//! What bounds the queues: a session or a connection has few transactions under way at a time; a site
+//! refuses more than some thousands that wait, and more than some frames that the log does not have.
+//! And each transaction has its time, after which it is refused if it has not begun.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::design::Design;
+use crate::key::{Key, KeyRange};
+use crate::log::{Log, LogError, Sync};
+use crate::order::{Follower, Order};
+use crate::record::{Change, Frame, Position, Site};
+use crate::router::{DesignPolicy, MostMastered, Route, Step, route};
+use crate::rows::Size;
+use crate::site::{Core, Input, Message, Ticket};
+use crate::transaction::{Abort, Done, Procedure, Transaction};
+
+mod place;
+#[cfg(test)]
+mod tests;
+
+use place::Place;
+
+/// The most sites of a store in one process.
+pub const SITES_MAX: u16 = 64;
+/// How long a transaction, or a change of design, may take until it has begun.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// How long somebody waits to whom a transaction came back, before it asks the router again.
+const BACK_WAIT: Duration = Duration::from_millis(2);
+/// How long all sites may take to begin.
+const BEGIN_WAIT: Duration = Duration::from_secs(60);
+
+/// How a store is set up.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many sites.
+    pub sites: u16,
+    /// Where its log is; without one the store ends with its process.
+    pub log: Option<LogOptions>,
+}
+
+/// The embedded log's settings.
+#[derive(Clone, Debug)]
+pub struct LogOptions {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// When what is written becomes durable.
+    pub sync: Sync,
+    /// How large a file of it becomes.
+    pub segment_bytes: u64,
+}
+
+/// Why a store could not be started, or a change was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The log cannot be used.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// Too few sites, or too many.
+    #[error("{0} sites: a store in one process has from 1 to {SITES_MAX}")]
+    Sites(u16),
+    /// The log knows of a site that is not started.
+    #[error("the log in {folder} is of a store with {least} sites at least: start as many")]
+    SitesMissing {
+        /// The log's folder.
+        folder: PathBuf,
+        /// One more than the greatest number of a site that masters anything.
+        least: u16,
+    },
+    /// The system would not start it.
+    #[error("cannot start {0}")]
+    Start(&'static str, #[source] io::Error),
+    /// The sites did not come to life.
+    #[error("the sites did not begin within {BEGIN_WAIT:?}: {0}")]
+    NotBegun(String),
+    /// There is no such site.
+    #[error("there is no {0}: this store has {1} sites, from 0 on")]
+    NoSite(Site, usize),
+    /// A site dies only where it can come back.
+    #[error("a store without a log has nothing from which a site could come back")]
+    NoLog,
+}
+
+/// The router's map: the design as of a prefix of the log.
+#[derive(Debug)]
+pub struct Map {
+    /// The prefix.
+    pub known: Position,
+    /// The design there.
+    pub design: Design,
+}
+
+/// A partition's size and use, as its master counts them.
+#[derive(Clone, Debug)]
+pub struct Usage {
+    /// Where the partition begins.
+    pub start: Key,
+    /// Its rows.
+    pub size: Size,
+    /// Its version: commits and changes of its design that made it what it is.
+    pub version: u64,
+}
+
+/// A store that runs. It stops when it is dropped.
+pub struct Store {
+    shared: Arc<Shared>,
+    sites: Vec<JoinHandle<()>>,
+    log: Option<JoinHandle<()>>,
+}
+
+/// What everybody in the process shares.
+pub(crate) struct Shared {
+    began: Instant,
+    map: ArcSwap<Map>,
+    doors: Vec<mpsc::UnboundedSender<Mail>>,
+    order: Order,
+    policy: Box<dyn DesignPolicy>,
+    /// Whoever changes the design for a transaction does so alone until it has run: two that want the
+    /// same partition at two sites would take it from each other for ever.
+    moves: tokio::sync::Mutex<()>,
+    log: Option<LogOptions>,
+    /// Why the log takes nothing any more.
+    end: OnceLock<String>,
+}
+
+/// What comes to a site's door.
+pub(crate) enum Mail {
+    /// Transactions, in this order, until a time.
+    Transact(Vec<(Caller, Transaction)>, Instant),
+    /// A step of a change of design.
+    Step(Step, Instant, oneshot::Sender<Outcome>),
+    Said(Site, Message),
+    Logged(Position, Arc<[Frame]>),
+    /// The partitions that it masters.
+    Count(oneshot::Sender<Vec<Usage>>),
+    /// Its process shall seem to have died, and come back.
+    Die(oneshot::Sender<()>),
+    /// There is no more log.
+    End,
+    Stop,
+}
+
+/// Who is told what came of something.
+pub(crate) enum Caller {
+    Once(oneshot::Sender<Outcome>),
+}
+
+/// What came of something.
+pub(crate) enum Outcome {
+    /// It was answered, by a site that has this prefix of the log.
+    Answer(Position, Result<Done, Abort>),
+    /// It cannot be done there, and was not.
+    Back(Transaction),
+}
+
+/// A site's end of the order of frames.
+struct Door(mpsc::UnboundedSender<Mail>);
+
+impl Follower for Door {
+    fn follow(&mut self, first: Position, frames: &Arc<[Frame]>) -> bool {
+        self.0.send(Mail::Logged(first, Arc::clone(frames))).is_ok()
+    }
+
+    fn end(&mut self, _: &str) {
+        _ = self.0.send(Mail::End);
+    }
+}
+
+impl Store {
+    /// Starts a store, from what its log has if there is one.
+    ///
+    /// # Errors
+    /// When its log or its threads cannot be, or the log is of a store with more sites.
+    pub fn start(options: &Options) -> Result<Self, StoreError> {
+        Self::start_with(options, Box::new(MostMastered))
+    }
+
+    /// As [`Store::start`], with another rule for changes of the design.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn start_with(
+        options: &Options,
+        policy: Box<dyn DesignPolicy>,
+    ) -> Result<Self, StoreError> {
+        if !(1..=SITES_MAX).contains(&options.sites) {
+            return Err(StoreError::Sites(options.sites));
+        }
+        let mut image = Core::observer(Design::new(Site(0)));
+        let (mut sites, mut log_thread) = (Vec::new(), None);
+        let order = match &options.log {
+            None => Order::in_memory(),
+            Some(LogOptions { folder, sync, segment_bytes }) => {
+                let see = |position, frame| _ = image.on(Input::Logged(position, [frame].into()));
+                let log = Log::open(folder, *sync, *segment_bytes, see)?;
+                let masters = image.design().partitions().map(|partition| partition.master.0 + 1);
+                let least = masters.max().unwrap_or_default();
+                if least > options.sites {
+                    return Err(StoreError::SitesMissing { folder: folder.clone(), least });
+                }
+                let (order, thread) =
+                    Order::of(log).map_err(|error| StoreError::Start("the log", error))?;
+                log_thread = Some(thread);
+                order
+            }
+        };
+        let (doors, inboxes): (Vec<_>, Vec<_>) =
+            (0..options.sites).map(|_| mpsc::unbounded_channel()).unzip();
+        let map = Map { known: image.known(), design: image.design().clone() };
+        let shared = Arc::new(Shared {
+            began: Instant::now(),
+            map: ArcSwap::from_pointee(map),
+            doors,
+            order,
+            policy,
+            moves: tokio::sync::Mutex::new(()),
+            log: options.log.clone(),
+            end: OnceLock::new(),
+        });
+        for (site, inbox) in (0..options.sites).map(Site).zip(inboxes) {
+            let core = image.begun(site, image.design().epoch(site) + 1);
+            let next = shared.order.join(Box::new(Door(shared.door(site).clone())));
+            assert_eq!(next, core.known() + 1, "nobody writes before the sites begin");
+            let shared = Arc::clone(&shared);
+            let run = move || Place::run(shared, site, core, inbox);
+            let thread = thread::Builder::new().name(site.to_string()).spawn(run);
+            sites.push(thread.map_err(|error| StoreError::Start("a site", error))?);
+        }
+        drop(image);
+        let store = Self { shared, sites, log: log_thread };
+        store.await_sites(options.sites)?;
+        Ok(store)
+    }
+
+    /// Waits until the log has the beginning of every site.
+    fn await_sites(&self, sites: u16) -> Result<(), StoreError> {
+        let until = Instant::now() + BEGIN_WAIT;
+        loop {
+            let map = self.shared.map.load();
+            let joined = (0..sites)
+                .map(Site)
+                .filter(|site| map.design.epoch(*site) > 0 && !map.design.is_fenced(*site));
+            if joined.count() == usize::from(sites) {
+                return Ok(());
+            }
+            if let Some(why) = self.trouble() {
+                return Err(StoreError::NotBegun(why));
+            }
+            if Instant::now() > until {
+                return Err(StoreError::NotBegun("the log does not go on".into()));
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// A new session: its transactions see at least what those before them saw.
+    #[must_use]
+    pub fn session(&self) -> Session {
+        Session { shared: Arc::clone(&self.shared), seen: 0 }
+    }
+
+    /// The design, as the router knows it now.
+    #[must_use]
+    pub fn map(&self) -> Arc<Map> {
+        self.shared.map.load_full()
+    }
+
+    /// How many sites it has.
+    #[must_use]
+    pub fn sites(&self) -> usize {
+        self.shared.doors.len()
+    }
+
+    /// Why nothing can be written now, if so.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.shared.trouble()
+    }
+
+    /// Makes a replica of the partition that a key is in, at a site.
+    ///
+    /// # Errors
+    /// Why there is none; nothing of it happened but where the time was over: then it may still come.
+    pub async fn add_replica(&self, key: &Key, at: Site) -> Result<(), Abort> {
+        let start = self.shared.start_of(key);
+        self.shared.step(Step::Adopt(at, start)).await
+    }
+
+    /// Changes the partition that a key is in.
+    ///
+    /// # Errors
+    /// As [`Store::add_replica`].
+    pub async fn change(&self, key: &Key, operator: crate::record::Operator) -> Result<(), Abort> {
+        let (master, start) = {
+            let map = self.shared.map.load();
+            let partition = map.design.of(key);
+            (partition.master, partition.range.start.clone())
+        };
+        self.shared.step(Step::Change(master, Change { start, operator })).await
+    }
+
+    /// What each partition has, as its master counts it; those of dead sites are missing.
+    pub async fn usage(&self) -> Vec<Usage> {
+        let mut all = Vec::new();
+        for door in &self.shared.doors {
+            let (answer, counted) = oneshot::channel();
+            if door.send(Mail::Count(answer)).is_ok() {
+                all.extend(counted.await.unwrap_or_default());
+            }
+        }
+        all.sort_by(|one, other| one.start.cmp(&other.start));
+        all
+    }
+
+    /// Lets a site forget all that it has, as if its process had died, gives it up for dead, and lets
+    /// it come back from the log.
+    ///
+    /// # Errors
+    /// Without a log, or without such a site.
+    pub async fn crash(&self, site: Site) -> Result<(), StoreError> {
+        let doors = &self.shared.doors;
+        let door = doors.get(usize::from(site.0)).ok_or(StoreError::NoSite(site, doors.len()))?;
+        if self.shared.log.is_none() {
+            return Err(StoreError::NoLog);
+        }
+        let (answer, died) = oneshot::channel();
+        // One that has ended does neither.
+        _ = door.send(Mail::Die(answer));
+        _ = died.await;
+        Ok(())
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        for door in &self.shared.doors {
+            _ = door.send(Mail::Stop);
+        }
+        for thread in self.sites.drain(..) {
+            _ = thread.join();
+        }
+        self.shared.order.end();
+        if let Some(thread) = self.log.take() {
+            _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn door(&self, site: Site) -> &mpsc::UnboundedSender<Mail> {
+        &self.doors[usize::from(site.0)]
+    }
+
+    fn now_ms(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.began);
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.end.get().cloned().or_else(|| self.order.trouble())
+    }
+
+    fn start_of(&self, key: &Key) -> Key {
+        self.map.load().design.of(key).range.start.clone()
+    }
+
+    fn route(&self, reads: &[KeyRange], writes: &[Key], near: Option<Site>) -> Route {
+        route(&self.map.load().design, &*self.policy, reads, writes, near)
+    }
+
+    /// Does one step of a change of design.
+    async fn step(&self, step: Step) -> Result<(), Abort> {
+        let site = match &step {
+            Step::Adopt(site, _) | Step::Change(site, _) => *site,
+        };
+        let door = self.doors.get(usize::from(site.0)).ok_or_else(|| {
+            Abort::Refused(StoreError::NoSite(site, self.doors.len()).to_string())
+        })?;
+        let (answer, outcome) = oneshot::channel();
+        _ = door.send(Mail::Step(step, Instant::now() + PATIENCE, answer));
+        match outcome.await {
+            Ok(Outcome::Answer(_, answer)) => answer.map(|_| ()),
+            // Its thread is gone.
+            Ok(Outcome::Back(_)) | Err(_) => Err(Abort::Deposed),
+        }
+    }
+
+    /// Changes the design until some site can run a transaction, and says which.
+    async fn bring_about(
+        &self,
+        reads: &[KeyRange],
+        writes: &[Key],
+        until: Instant,
+    ) -> Result<Site, Abort> {
+        loop {
+            match self.route(reads, writes, None) {
+                Route::Run(site) => return Ok(site),
+                Route::First(step) => match self.step(step).await {
+                    // Somebody changed it meanwhile, or is about to: it is looked at again.
+                    Ok(()) => {}
+                    Err(Abort::Refused(_) | Abort::Elsewhere | Abort::Deposed | Abort::Busy) => {
+                        tokio::time::sleep(BACK_WAIT).await;
+                    }
+                    Err(abort) => return Err(abort),
+                },
+            }
+            if Instant::now() >= until {
+                return Err(Abort::Late);
+            }
+        }
+    }
+}
+
+/// Transactions one after the other, each of which sees at least what those before it saw.
+pub struct Session {
+    shared: Arc<Shared>,
+    seen: Position,
+}
+
+impl Session {
+    /// Runs a transaction at a site that can, which is brought about where there is none.
+    ///
+    /// # Errors
+    /// Why nothing of it happened; after [`Abort::Deposed`] it may have.
+    pub async fn run(
+        &mut self,
+        reads: Vec<KeyRange>,
+        writes: Vec<Key>,
+        procedure: Box<dyn Procedure>,
+    ) -> Result<Done, Abort> {
+        let until = Instant::now() + PATIENCE;
+        let session = self.seen;
+        let mut transaction = Transaction { reads, writes, session, client: None, procedure };
+        loop {
+            let Transaction { reads, writes, .. } = &transaction;
+            let (site, _moved) = match self.shared.route(reads, writes, None) {
+                Route::Run(site) => (site, None),
+                Route::First(_) => {
+                    let moves = self.shared.moves.lock().await;
+                    (self.shared.bring_about(reads, writes, until).await?, Some(moves))
+                }
+            };
+            let (answer, outcome) = oneshot::channel();
+            let mail = Mail::Transact(vec![(Caller::Once(answer), transaction)], until);
+            _ = self.shared.door(site).send(mail);
+            match outcome.await {
+                Ok(Outcome::Answer(seen, answer)) => {
+                    self.seen = self.seen.max(seen);
+                    return answer;
+                }
+                Ok(Outcome::Back(back)) => transaction = back,
+                // Its thread is gone, and what it knew.
+                Err(_) => return Err(Abort::Deposed),
+            }
+            if Instant::now() >= until {
+                return Err(Abort::Late);
+            }
+            tokio::time::sleep(BACK_WAIT).await;
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Where a site is: the thread that owns its state machine, tells it what comes to its door, and does
+//! what it says.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::mem;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+
+use super::{Caller, Mail, Map, Outcome, Shared, Ticket, Usage};
+use crate::design::Design;
+use crate::key::Key;
+use crate::log;
+use crate::record::{Author, Body, Frame, Position, Site};
+use crate::router::Step;
+use crate::site::{Core, Input, Output};
+use crate::transaction::Abort;
+
+/// How often a site is told the time.
+const TICK: Duration = Duration::from_millis(20);
+/// How much mail is handled before connections have their turn.
+const MAIL_MAX: usize = 256;
+
+/// A site's thread, as what runs on it sees it.
+pub(super) struct Place {
+    shared: Arc<Shared>,
+    site: Site,
+    core: RefCell<Core>,
+    callers: RefCell<HashMap<Ticket, Caller>>,
+    next: Cell<Ticket>,
+    leaving: RefCell<Vec<Frame>>,
+}
+
+impl Place {
+    /// Runs a site until it is told to stop.
+    pub(super) fn run(
+        shared: Arc<Shared>,
+        site: Site,
+        core: Core,
+        mut inbox: mpsc::UnboundedReceiver<Mail>,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = match runtime {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                _ = shared.end.set(format!("{site} cannot run: {error}"));
+                return;
+            }
+        };
+        let place = Rc::new(Self {
+            shared,
+            site,
+            core: RefCell::new(core),
+            callers: RefCell::default(),
+            next: Cell::new(1),
+            leaving: RefCell::default(),
+        });
+        LocalSet::new().block_on(&runtime, async move {
+            // What it says first makes it alive.
+            place.tell(Input::Tick(place.shared.now_ms(Instant::now())));
+            let mut ticks = tokio::time::interval(TICK);
+            loop {
+                tokio::select! {
+                    mail = inbox.recv() => {
+                        let Some(mut mail) = mail else { return };
+                        for _ in 0..MAIL_MAX {
+                            if !place.handle(mail) {
+                                return;
+                            }
+                            match inbox.try_recv() {
+                                Ok(next) => mail = next,
+                                Err(_) => break,
+                            }
+                        }
+                    }
+                    _ = ticks.tick() => {
+                        place.tell(Input::Tick(place.shared.now_ms(Instant::now())));
+                    }
+                }
+                place.flush();
+            }
+        });
+    }
+
+    /// False says that it ends.
+    fn handle(&self, mail: Mail) -> bool {
+        match mail {
+            Mail::Transact(transactions, until) => {
+                let until_ms = self.shared.now_ms(until);
+                for (caller, transaction) in transactions {
+                    let ticket = self.expect(caller);
+                    self.tell(Input::Transact(ticket, transaction, until_ms));
+                }
+            }
+            Mail::Step(step, until, answer) => {
+                let until_ms = self.shared.now_ms(until);
+                let ticket = self.expect(Caller::Once(answer));
+                self.tell(match step {
+                    Step::Adopt(_, start) => Input::Adopt(ticket, start, until_ms),
+                    Step::Change(_, change) => Input::Change(ticket, change, until_ms),
+                });
+            }
+            Mail::Said(from, message) => self.tell(Input::Said(from, message)),
+            Mail::Logged(first, frames) => {
+                let is_change = frames.iter().any(|frame| !matches!(frame.body, Body::Commit(_)));
+                self.tell(Input::Logged(first, frames));
+                if is_change {
+                    self.publish();
+                }
+                if self.core.borrow().is_over() {
+                    self.begin_again();
+                }
+            }
+            Mail::Count(answer) => {
+                let core = self.core.borrow();
+                let own = core.own();
+                let usage = |(start, size, version): (&Key, _, _)| Usage {
+                    start: start.clone(),
+                    size,
+                    version,
+                };
+                _ = answer.send(own.map(usage).collect());
+            }
+            Mail::Die(answer) => {
+                let (site, epoch) = (self.site, self.core.borrow().epoch());
+                let by = Author { site, epoch, number: 0 };
+                // What it has not handed in yet is lost with it.
+                self.leaving.borrow_mut().clear();
+                self.shared.order.submit(vec![Frame { by, body: Body::Fence }]);
+                self.begin_again();
+                _ = answer.send(());
+            }
+            Mail::End => {
+                self.forget_callers();
+                return false;
+            }
+            Mail::Stop => return false,
+        }
+        true
+    }
+
+    /// A new life, from what the log has.
+    fn begin_again(&self) {
+        self.forget_callers();
+        let (known, epoch) = {
+            let core = self.core.borrow();
+            (core.known(), core.epoch())
+        };
+        let mut image = Core::observer(Design::new(Site(0)));
+        // It is gone before the next one fills as much memory.
+        *self.core.borrow_mut() = Core::observer(Design::new(Site(0)));
+        let options = self.shared.log.as_ref().expect("without a log nobody is given up for dead");
+        let read = log::read(&options.folder, known, |position, frame| {
+            image.on(Input::Logged(position, [frame].into()));
+        });
+        match read {
+            Ok(()) => {
+                *self.core.borrow_mut() =
+                    image.begun(self.site, epoch.max(image.design().epoch(self.site)) + 1);
+                self.tell(Input::Tick(self.shared.now_ms(Instant::now())));
+            }
+            Err(error) => {
+                _ = self.shared.end.set(format!("{} cannot come back: {error}", self.site));
+            }
+        }
+    }
+
+    /// Nobody knows what became of what was under way.
+    fn forget_callers(&self) {
+        let known = self.core.borrow().known();
+        for (_, caller) in self.callers.borrow_mut().drain() {
+            caller.tell(Outcome::Answer(known, Err(Abort::Deposed)));
+        }
+    }
+
+    fn expect(&self, caller: Caller) -> Ticket {
+        let ticket = self.next.get();
+        self.next.set(ticket + 1);
+        self.callers.borrow_mut().insert(ticket, caller);
+        ticket
+    }
+
+    fn tell(&self, input: Input) {
+        let outputs = self.core.borrow_mut().on(input);
+        for output in outputs {
+            match output {
+                Output::Write(frame) => self.leaving.borrow_mut().push(frame),
+                Output::Say(to, message) => {
+                    // One that is not started any more hears nothing.
+                    if let Some(door) = self.shared.doors.get(usize::from(to.0)) {
+                        _ = door.send(Mail::Said(self.site, message));
+                    }
+                }
+                Output::Answer(ticket, known, answer) => {
+                    self.answer(ticket, Outcome::Answer(known, answer));
+                }
+                Output::Back(ticket, transaction) => {
+                    self.answer(ticket, Outcome::Back(transaction));
+                }
+            }
+        }
+    }
+
+    fn answer(&self, ticket: Ticket, outcome: Outcome) {
+        let caller = self.callers.borrow_mut().remove(&ticket);
+        if let Some(caller) = caller {
+            caller.tell(outcome);
+        }
+    }
+
+    /// Hands in what was written.
+    fn flush(&self) {
+        let frames = mem::take(&mut *self.leaving.borrow_mut());
+        self.shared.order.submit(frames);
+    }
+
+    /// Lets the router know the design, if it knows an older one.
+    fn publish(&self) {
+        let core = self.core.borrow();
+        let known: Position = core.known();
+        if self.shared.map.load().known < known {
+            let map = Arc::new(Map { known, design: core.design().clone() });
+            self.shared.map.rcu(
+                |old| {
+                    if old.known < known { Arc::clone(&map) } else { Arc::clone(old) }
+                },
+            );
+        }
+    }
+}
+
+impl Caller {
+    fn tell(self, outcome: Outcome) {
+        match self {
+            // Whoever does not wait any more need not know.
+            Self::Once(answer) => _ = answer.send(outcome),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! A store with threads: what is acknowledged is there, whatever becomes of its design, its sites and
+//! its process.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::key::Table;
+use crate::record::Operator;
+use crate::transaction::View;
+
+fn options(folder: Option<&std::path::Path>, sites: u16) -> Options {
+    let log = folder.map(|folder| LogOptions {
+        folder: folder.to_owned(),
+        sync: Sync::Never,
+        segment_bytes: 64 * 1024,
+    });
+    Options { sites, log }
+}
+
+fn key(n: u32) -> Key {
+    Key::new(Table(0), format!("{n:04}").as_bytes())
+}
+
+/// Adds one to each of some numbers, and answers what they are then.
+async fn add(session: &mut Session, keys: &[u32]) -> Result<Vec<u8>, Abort> {
+    let keys: Vec<Key> = keys.iter().map(|n| key(*n)).collect();
+    let writes = keys.clone();
+    let procedure = move |view: &mut View<'_>| {
+        let mut answer = Vec::new();
+        for key in &keys {
+            let new = view.get(key)?.map_or(0, |seen| number(&seen.value)) + 1;
+            view.put(key, new.to_le_bytes().into())?;
+            answer.push(u8::try_from(new).unwrap_or(u8::MAX));
+        }
+        Ok(answer)
+    };
+    Ok(session.run(Vec::new(), writes, Box::new(procedure)).await?.answer)
+}
+
+fn number(value: &[u8]) -> u32 {
+    u32::from_le_bytes(value.try_into().expect("four bytes"))
+}
+
+async fn all(session: &mut Session) -> BTreeMap<Key, u32> {
+    let range = KeyRange::of_table(Table(0));
+    let reads = vec![range.clone()];
+    let answer = std::sync::Arc::new(std::sync::Mutex::new(BTreeMap::new()));
+    let told = Arc::clone(&answer);
+    let procedure = move |view: &mut View<'_>| {
+        let rows = view.range(&range, usize::MAX)?;
+        let rows = rows.into_iter().map(|(key, seen)| (key, number(&seen.value)));
+        *told.lock().expect("nobody panicked") = rows.collect();
+        Ok(Vec::new())
+    };
+    session.run(reads, Vec::new(), Box::new(procedure)).await.expect("everything can be read");
+    Arc::try_unwrap(answer).map_or_else(
+        |answer| answer.lock().expect("nobody panicked").clone(),
+        |answer| answer.into_inner().expect("nobody panicked"),
+    )
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().enable_time().build().expect("a runtime")
+}
+
+#[test]
+fn a_transaction_over_partitions_at_two_sites_brings_them_together() {
+    let store = Store::start(&options(None, 3)).expect("a store in memory");
+    runtime().block_on(async {
+        let mut session = store.session();
+        assert_eq!(add(&mut session, &[1, 5]).await, Ok(vec![1, 1]));
+        store.change(&key(5), Operator::Split(key(5))).await.expect("it can be split");
+        store.add_replica(&key(5), Site(2)).await.expect("it can have a replica");
+        store.change(&key(5), Operator::Remaster(Site(2))).await.expect("it can move");
+        assert_eq!(store.map().design.of(&key(5)).master, Site(2));
+        assert_eq!(add(&mut session, &[5]).await, Ok(vec![2]));
+        assert_eq!(add(&mut session, &[1, 5]).await, Ok(vec![2, 3]));
+        let map = store.map();
+        assert_eq!(map.design.of(&key(1)).master, map.design.of(&key(5)).master);
+        let read = all(&mut session).await;
+        assert_eq!(read, BTreeMap::from([(key(1), 2), (key(5), 3)]));
+        let refused = store.change(&key(1), Operator::Split(key(5))).await;
+        assert!(matches!(refused, Err(Abort::Refused(_))), "{refused:?}");
+    });
+}
+
+#[test]
+fn what_was_acknowledged_outlives_crashes_of_sites_and_the_process() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = options(Some(folder.path()), 3);
+    let runtime = runtime();
+    // What was acknowledged at least, and what may have happened besides.
+    let mut sure: BTreeMap<Key, u32> = BTreeMap::new();
+    let mut doubtful: BTreeMap<Key, u32> = BTreeMap::new();
+    for round in 0..3_u32 {
+        let store = Arc::new(Store::start(&options).expect("a store with a log"));
+        runtime.block_on(async {
+            let mut workers = Vec::new();
+            for worker in 0..4_u32 {
+                let store = Arc::clone(&store);
+                workers.push(tokio::spawn(async move {
+                    let mut session = store.session();
+                    let mut told = Vec::new();
+                    for n in 0..150 {
+                        let keys = [(worker * 7 + n) % 20, (worker * 3 + n * n) % 20];
+                        let keys = if keys[0] == keys[1] { &keys[..1] } else { &keys[..] };
+                        let answer = add(&mut session, keys).await;
+                        assert!(!matches!(answer, Err(Abort::Undeclared(_) | Abort::Refused(_))));
+                        told.push((keys.to_vec(), answer.is_ok()));
+                        tokio::task::yield_now().await;
+                    }
+                    told
+                }));
+            }
+            for n in 0..12_u32 {
+                let at = key((n * 5 + round) % 20);
+                let site = Site(u16::try_from(n % 3).expect("small"));
+                _ = store.change(&at, Operator::Split(at.clone())).await;
+                _ = store.add_replica(&at, site).await;
+                _ = store.change(&at, Operator::Remaster(site)).await;
+                if n % 4 == 3 {
+                    store.crash(site).await.expect("it can crash");
+                }
+                _ = store.change(&key(0), Operator::Merge).await;
+            }
+            for worker in workers {
+                for (keys, is_sure) in worker.await.expect("no worker panics") {
+                    for n in keys {
+                        *doubtful.entry(key(n)).or_default() += 1;
+                        *sure.entry(key(n)).or_default() += u32::from(is_sure);
+                    }
+                }
+            }
+            assert_eq!(store.trouble(), None);
+        });
+        drop(store);
+        let store = Store::start(&options).expect("the log is there");
+        let found = runtime.block_on(all(&mut store.session()));
+        let acknowledged: u32 = sure.values().sum();
+        assert!(acknowledged > 600 * (round + 1), "{acknowledged} are few");
+        for (key, most) in &doubtful {
+            let range = sure[key]..=*most;
+            assert!(range.contains(&found[key]), "{key:?}: {} not in {range:?}", found[key]);
+        }
+        // From here on they are what they are.
+        sure.clone_from(&found);
+        doubtful = found;
+    }
+}
+
+#[test]
+fn fewer_sites_than_the_log_knows_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Store::start(&options(Some(folder.path()), 2)).expect("a store with a log");
+    runtime().block_on(async {
+        store.add_replica(&key(0), Site(1)).await.expect("it can have a replica");
+        store.change(&key(0), Operator::Remaster(Site(1))).await.expect("it can move");
+    });
+    drop(store);
+    let refused = Store::start(&options(Some(folder.path()), 1)).err();
+    assert!(matches!(refused, Some(StoreError::SitesMissing { least: 2, .. })), "{refused:?}");
+    assert!(matches!(Store::start(&options(None, 0)).err(), Some(StoreError::Sites(0))));
+}

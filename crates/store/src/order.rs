@@ -1,0 +1,232 @@
+//! The order of frames: what makes one log of what all sites write, and tells it to all of them.
+//!
+//! A site gives its frames, in their order, and goes on. Each follower is told every frame from where
+//! it joined on, once, in one order for all; with a log beneath, only when the log has it.
+//!
+//! Frames go in batches: what comes while the log writes and makes durable is one group for it the
+//! next time, so that under load many commits share one wait for the disk.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use std::{io, mem, thread};
+
+use crate::log::{Log, LogError};
+use crate::record::{Frame, Position};
+
+/// Frames of a group; more come with the next.
+const GROUP_FRAMES_MAX: usize = 10_000;
+/// How long a full disk is given until what did not fit is tried again, at most.
+const FULL_DISK_WAIT: Duration = Duration::from_millis(100);
+
+/// Somebody who is told the log as it grows.
+pub trait Follower: Send {
+    /// The next frames, and the place of the first. False says that nobody listens any more.
+    fn follow(&mut self, first: Position, frames: &Arc<[Frame]>) -> bool;
+    /// The log takes nothing any more, and why.
+    fn end(&mut self, why: &str);
+}
+
+/// Where sites hand in frames. Cheap to clone.
+#[derive(Clone)]
+pub struct Order {
+    followers: Arc<Mutex<Followers>>,
+    /// To the thread that writes the log; without one there is only this process's memory.
+    writer: Option<Sender<Handed>>,
+}
+
+enum Handed {
+    Frames(Vec<Frame>),
+    /// These were the last.
+    End,
+}
+
+struct Followers {
+    next: Position,
+    all: Vec<Box<dyn Follower>>,
+    /// Why there is no more log.
+    end: Option<String>,
+    /// Whether the disk is full at the moment.
+    is_full: bool,
+}
+
+impl Order {
+    /// An order that only memory knows: it ends with the process.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        let followers = Followers { next: 1, all: Vec::new(), end: None, is_full: false };
+        Self { followers: Arc::new(Mutex::new(followers)), writer: None }
+    }
+
+    /// The order of a log, whose thread ends with [`Order::end`], or when the last handle is dropped;
+    /// everything that was handed in before is written then.
+    ///
+    /// # Errors
+    /// When there can be no thread.
+    pub fn of(log: Log) -> io::Result<(Self, JoinHandle<()>)> {
+        let (writer, frames) = channel();
+        let followers = Followers { next: log.next(), all: Vec::new(), end: None, is_full: false };
+        let followers = Arc::new(Mutex::new(followers));
+        let told = Arc::clone(&followers);
+        let write = move || {
+            Writer { log, frames, later: Vec::new(), has_ended: false, followers: told }.run()
+        };
+        let thread = thread::Builder::new().name("log".into()).spawn(write)?;
+        Ok((Self { followers, writer: Some(writer) }, thread))
+    }
+
+    /// Hands in a site's next frames.
+    pub fn submit(&self, frames: Vec<Frame>) {
+        if frames.is_empty() {
+            return;
+        }
+        match &self.writer {
+            // A thread that is gone has told everybody why.
+            Some(writer) => _ = writer.send(Handed::Frames(frames)),
+            None => lock(&self.followers).tell(frames.into()),
+        }
+    }
+
+    /// Nothing is written any more.
+    pub fn end(&self) {
+        if let Some(writer) = &self.writer {
+            _ = writer.send(Handed::End);
+        }
+    }
+
+    /// From here on a follower is told everything; returns where that begins.
+    #[must_use]
+    pub fn join(&self, mut follower: Box<dyn Follower>) -> Position {
+        let mut followers = lock(&self.followers);
+        if let Some(why) = &followers.end {
+            follower.end(why);
+        }
+        followers.all.push(follower);
+        followers.next
+    }
+
+    /// Why nothing is written now, if so.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        let followers = lock(&self.followers);
+        let full = || followers.is_full.then(|| "the log's disk is full".to_owned());
+        followers.end.clone().or_else(full)
+    }
+}
+
+fn lock(followers: &Mutex<Followers>) -> MutexGuard<'_, Followers> {
+    followers.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Followers {
+    fn tell(&mut self, frames: Arc<[Frame]>) {
+        let first = self.next;
+        self.next += frames.len() as Position;
+        self.all.retain_mut(|follower| follower.follow(first, &frames));
+    }
+}
+
+struct Writer {
+    log: Log,
+    frames: Receiver<Handed>,
+    /// What came while a full disk was waited for.
+    later: Vec<Frame>,
+    has_ended: bool,
+    followers: Arc<Mutex<Followers>>,
+}
+
+impl Writer {
+    fn run(mut self) {
+        let ended = loop {
+            let mut group = match self.await_frames() {
+                Ok(Some(group)) => group,
+                Ok(None) => break self.log.sync(),
+                Err(error) => break Err(error),
+            };
+            while group.len() < GROUP_FRAMES_MAX
+                && let Ok(handed) = self.frames.try_recv()
+            {
+                group.extend(self.taken(handed));
+            }
+            if let Err(error) = self.write(&group) {
+                break Err(error);
+            }
+            lock(&self.followers).tell(group.into());
+        };
+        let why = match ended {
+            Ok(()) => "the store was stopped".to_owned(),
+            Err(error) => with_causes(&error),
+        };
+        let mut followers = lock(&self.followers);
+        followers.all.iter_mut().for_each(|follower| follower.end(&why));
+        followers.end = Some(why);
+    }
+
+    fn taken(&mut self, handed: Handed) -> Vec<Frame> {
+        match handed {
+            Handed::Frames(frames) if !self.has_ended => frames,
+            Handed::Frames(_) => Vec::new(),
+            Handed::End => {
+                self.has_ended = true;
+                Vec::new()
+            }
+        }
+    }
+
+    /// The next frames, or nothing once there are no more. Meanwhile what is to be made durable now
+    /// and then is.
+    fn await_frames(&mut self) -> Result<Option<Vec<Frame>>, LogError> {
+        loop {
+            if !self.later.is_empty() {
+                return Ok(Some(mem::take(&mut self.later)));
+            }
+            if self.has_ended {
+                return Ok(None);
+            }
+            let wait = self.log.due_in().unwrap_or(Duration::MAX);
+            match self.frames.recv_timeout(wait) {
+                Ok(handed) => self.later = self.taken(handed),
+                Err(RecvTimeoutError::Timeout) => self.log.sync()?,
+                Err(RecvTimeoutError::Disconnected) => self.has_ended = true,
+            }
+        }
+    }
+
+    /// Writes a group; on a full disk again and again until it fits, or until nobody is there any
+    /// more. Nobody is told meanwhile, and how much comes is bounded by how far a site may be ahead.
+    fn write(&mut self, group: &[Frame]) -> Result<(), LogError> {
+        loop {
+            let full = match self.log.append(group) {
+                Ok(_) => {
+                    lock(&self.followers).is_full = false;
+                    return Ok(());
+                }
+                Err(error) if error.is_full_disk() && !self.log.is_unsure() => error,
+                Err(error) => return Err(error),
+            };
+            lock(&self.followers).is_full = true;
+            match self.frames.recv_timeout(FULL_DISK_WAIT) {
+                Ok(handed) => {
+                    let frames = self.taken(handed);
+                    self.later.extend(frames);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => self.has_ended = true,
+            }
+            if self.has_ended {
+                return Err(full);
+            }
+        }
+    }
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

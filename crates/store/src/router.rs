@@ -1,0 +1,109 @@
+//! Where a transaction runs: at a site that masters all that it writes and has a copy of all that it
+//! reads (MorphoSys, §3.2); and what is to be done to the design where there is none.
+//!
+//! The router knows a design, which may be behind: a site that finds that it has not what it is asked
+//! for gives the transaction back. So a router may be wrong, but nothing that it does is.
+
+use std::collections::BTreeMap;
+
+use crate::design::Design;
+use crate::key::{Key, KeyRange};
+use crate::record::{Change, Operator, Site};
+
+#[cfg(test)]
+mod tests;
+
+/// Where a transaction runs, or what comes first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// At this site.
+    Run(Site),
+    /// Nowhere until this is done.
+    First(Step),
+}
+
+/// One change of the design.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A site makes itself a replica of the partition that begins at a key.
+    Adopt(Site, Key),
+    /// The partition's master changes it.
+    Change(Site, Change),
+}
+
+/// Decides what the design becomes where no site can run a transaction as it is.
+pub trait DesignPolicy: Send + Sync {
+    /// The next step towards a design in which some site can. It is asked again after each, and has
+    /// to come to an end whatever others change meanwhile, if they change nothing for a while.
+    fn next_step(&self, design: &Design, reads: &[KeyRange], writes: &[Key]) -> Step;
+}
+
+/// The site that masters most of what is written comes to master all of it, and gets replicas of the
+/// rest; where nothing is written, the one that has most of what is read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MostMastered;
+
+/// Routes a transaction by a design, to `near` if that can run it.
+#[must_use]
+pub fn route(
+    design: &Design,
+    policy: &dyn DesignPolicy,
+    reads: &[KeyRange],
+    writes: &[Key],
+    near: Option<Site>,
+) -> Route {
+    let fits = |site: Site| {
+        let read = || reads.iter().flat_map(|range| design.within(range));
+        writes.iter().all(|key| design.of(key).master == site)
+            && read().all(|partition| partition.is_at(site))
+    };
+    if let Some(near) = near.filter(|near| !design.is_fenced(*near) && fits(*near)) {
+        return Route::Run(near);
+    }
+    // Whoever runs it masters the first key that it writes, or has a copy of the first that it reads.
+    let candidates = match (writes.first(), reads.first()) {
+        (Some(key), _) => vec![design.of(key).master],
+        (None, Some(range)) => {
+            let partition = design.of(&range.start);
+            let sites = std::iter::once(partition.master).chain(partition.replicas.iter().copied());
+            sites.collect()
+        }
+        (None, None) => design.partitions().map(|partition| partition.master).collect(),
+    };
+    let fitting = || candidates.iter().copied().filter(|site| fits(*site));
+    let live = fitting().find(|site| !design.is_fenced(*site));
+    match live.or_else(|| fitting().next()) {
+        Some(site) => Route::Run(site),
+        None => Route::First(policy.next_step(design, reads, writes)),
+    }
+}
+
+impl DesignPolicy for MostMastered {
+    fn next_step(&self, design: &Design, reads: &[KeyRange], writes: &[Key]) -> Step {
+        let written = || writes.iter().map(|key| design.of(key));
+        let read = || reads.iter().flat_map(|range| design.within(range));
+        // How much each site masters of what is written, then has of all, the master counting more.
+        let mut merits: BTreeMap<Site, (usize, usize)> = BTreeMap::new();
+        for partition in written() {
+            merits.entry(partition.master).or_default().0 += 1;
+        }
+        for partition in written().chain(read()) {
+            merits.entry(partition.master).or_default().1 += 2;
+            for site in &partition.replicas {
+                merits.entry(*site).or_default().1 += 1;
+            }
+        }
+        // Of equals the one with the least number, so that all who ask come to the same.
+        let live = merits.iter().filter(|(site, _)| !design.is_fenced(**site));
+        let best = live.max_by_key(|(site, merit)| (**merit, std::cmp::Reverse(**site)));
+        let home = *best.or_else(|| merits.iter().next()).expect("every key has a master").0;
+        let is_missing = written().chain(read()).find(|partition| !partition.is_at(home));
+        if let Some(partition) = is_missing {
+            return Step::Adopt(home, partition.range.start.clone());
+        }
+        let foreign = written().find(|partition| partition.master != home);
+        let partition = foreign.expect("a site that has and masters all would have been found");
+        let (start, operator) = (partition.range.start.clone(), Operator::Remaster(home));
+        Step::Change(partition.master, Change { start, operator })
+    }
+}

@@ -1,0 +1,182 @@
+//! Transactions and changes of design as they come: done at once where nothing is in the way, kept
+//! where something is, and answered when the log has what the answer tells.
+//!
+//! Most find nothing in the way, and touch only what their site masters. For these nothing is looked
+//! up twice, and nothing is allocated that they do not keep.
+
+use std::collections::BTreeMap;
+use std::mem;
+
+use super::{Core, Held, Output, Ticket, WAITING_MAX, Waiting, Want};
+use crate::key::{Key, Value};
+use crate::record::{Body, Position, Write};
+use crate::transaction::{Abort, Done, Transaction, View, WRITTEN_BYTES_MAX};
+
+/// How many frames a site may be ahead of the log; a log that stands still must not fill its memory.
+const AHEAD_MAX: u64 = 100_000;
+
+impl Core {
+    pub(super) fn ask(&mut self, ticket: Ticket, until_ms: u64, mut what: Want) {
+        if !self.is_live {
+            return self.give_back(Waiting { ticket, until_ms, what });
+        }
+        if self.written - self.ordered >= AHEAD_MAX {
+            return self.refuse(ticket, Abort::Busy);
+        }
+        if self.waiting.is_empty()
+            && self.changing.is_empty()
+            && let Want::Transaction(transaction) = &mut what
+            && transaction.session <= self.known
+            && let Some(last) = self.last_of_own(transaction)
+        {
+            return self.run(ticket, transaction, last);
+        }
+        if self.waiting.len() >= WAITING_MAX {
+            return self.refuse(ticket, Abort::Busy);
+        }
+        // Those of its client that were given back are none that waits now.
+        self.returned.clear();
+        let waiting = self.attempt(Waiting { ticket, until_ms, what });
+        self.waiting.extend(waiting);
+    }
+
+    /// Tries whatever waits, the first who came first.
+    pub(super) fn attempt_all(&mut self) {
+        self.taken.clear();
+        self.queued.clear();
+        self.returned.clear();
+        for waiting in mem::take(&mut self.waiting) {
+            let waiting = self.attempt(waiting);
+            self.waiting.extend(waiting);
+        }
+    }
+
+    /// Does it, or gives it back: who wants what one before him wants waits, and who is of the same
+    /// client.
+    fn attempt(&mut self, mut waiting: Waiting) -> Option<Waiting> {
+        let client = waiting.what.client();
+        if client.is_some_and(|client| self.returned.contains(&client)) {
+            self.give_back(waiting);
+            return None;
+        }
+        // The design that it is meant for may be one that the site does not know yet.
+        let is_early = waiting.what.session() > self.known;
+        #[cfg(test)]
+        let is_early = is_early && !self.has(super::tests::Bug::SessionIgnored);
+        if is_early || client.is_some_and(|client| self.queued.contains(&client)) {
+            self.queued.extend(client);
+            return Some(waiting);
+        }
+        let locks = match self.locks(&waiting.what) {
+            Ok(locks) => locks,
+            Err(Abort::Elsewhere) => {
+                self.returned.extend(client);
+                self.give_back(waiting);
+                return None;
+            }
+            Err(abort) => {
+                self.refuse(waiting.ticket, abort);
+                return None;
+            }
+        };
+        let is_free = |start| !self.taken.contains(start) && !self.changing.contains_key(start);
+        #[cfg(test)]
+        let is_free = |start| is_free(start) || self.has(super::tests::Bug::LockIgnored);
+        if locks.iter().all(is_free) && self.begin(&mut waiting, &locks) {
+            return None;
+        }
+        self.taken.extend(locks);
+        self.queued.extend(client);
+        Some(waiting)
+    }
+
+    /// Does it, if its time has come; its locks are free.
+    fn begin(&mut self, waiting: &mut Waiting, locks: &[Key]) -> bool {
+        match &mut waiting.what {
+            Want::Transaction(transaction) => {
+                let Some(last) = self.last_if_possible(transaction) else { return false };
+                self.run(waiting.ticket, transaction, last);
+            }
+            Want::Change(change) => {
+                let number = self.write(Body::Change(change.clone()));
+                self.changing.extend(locks.iter().map(|start| (start.clone(), number)));
+                self.hold(waiting.ticket, Ok(Vec::new()), number, true);
+            }
+        }
+        true
+    }
+
+    /// Runs a transaction, which sees this site's frames up to one.
+    fn run(&mut self, ticket: Ticket, transaction: &mut Transaction, last: u64) {
+        let (reads, writes) = (&transaction.reads, &transaction.writes);
+        let mut view = View { rows: &*self, reads, writes, written: BTreeMap::new() };
+        let answer = transaction.procedure.run(&mut view);
+        let bytes = view.written_bytes();
+        let is_too_large = bytes > WRITTEN_BYTES_MAX;
+        let answer = answer
+            .and_then(|answer| if is_too_large { Err(Abort::TooLarge(bytes)) } else { Ok(answer) });
+        let written = view.written;
+        let has_written = answer.is_ok() && !written.is_empty();
+        let number = if has_written { self.commit(written) } else { last };
+        self.hold(ticket, answer, number, has_written);
+    }
+
+    fn commit(&mut self, written: BTreeMap<Key, Option<Value>>) -> u64 {
+        let number = self.written + 1;
+        let mut writes: Vec<Write> = Vec::new();
+        let mut last: Option<&super::Copy> = None;
+        for (key, value) in written {
+            let copy = match last {
+                Some(copy) if copy.range.contains(&key) => copy,
+                _ => self.copy_of(&key).expect("what is mastered here is here"),
+            };
+            if writes.last().is_none_or(|write| write.start != copy.range.start) {
+                let start = copy.range.start.clone();
+                writes.push(Write { start, version: copy.version + 1, rows: Vec::new() });
+            }
+            last = Some(copy);
+            writes.last_mut().expect("one was pushed").rows.push((key, value));
+        }
+        for write in &writes {
+            let copy = self.copies.get_mut(&write.start).expect("what is mastered here is here");
+            copy.apply(write);
+            copy.last = number;
+        }
+        self.write(Body::Commit(writes))
+    }
+
+    /// Keeps an answer until the log has this site's frames up to a number. Those that tell of more
+    /// than the ones before wait behind them; one whose frames are all there need not.
+    pub(super) fn hold(
+        &mut self,
+        ticket: Ticket,
+        answer: Result<Vec<u8>, Abort>,
+        number: u64,
+        has_written: bool,
+    ) {
+        #[cfg(test)]
+        let number = match self.has(super::tests::Bug::AnswerAheadOfLog) {
+            true => number.min(self.ordered),
+            false => number,
+        };
+        if number <= self.ordered && !has_written {
+            let done = answer.map(|answer| Done { answer, committed: None });
+            return self.say(Output::Answer(ticket, self.known, done));
+        }
+        // A reader stands behind the writers that came before him, lest the queue lose its order.
+        let number = self.answers.back().map_or(number, |before| number.max(before.number));
+        self.answers.push_back(Held { number, ticket, answer, has_written });
+    }
+
+    /// Answers whoever waited for what the log has now, up to a position.
+    pub(super) fn release(&mut self, position: Position) {
+        while let Some(held) = self.answers.front()
+            && held.number <= self.ordered
+        {
+            let held = self.answers.pop_front().expect("there is one");
+            let committed = held.has_written.then_some(position);
+            let done = held.answer.map(|answer| Done { answer, committed });
+            self.say(Output::Answer(held.ticket, self.known, done));
+        }
+    }
+}
