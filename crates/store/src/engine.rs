@@ -229,10 +229,13 @@ impl Store {
             log: options.log.clone(),
             end: OnceLock::new(),
         });
+        // All of them follow before the first one writes.
+        for door in &shared.doors {
+            let next = shared.order.join(Box::new(Door(door.clone())));
+            assert_eq!(next, image.known() + 1, "nobody writes before the sites begin");
+        }
         for (site, inbox) in (0..options.sites).map(Site).zip(inboxes) {
             let core = image.begun(site, image.design().epoch(site) + 1);
-            let next = shared.order.join(Box::new(Door(shared.door(site).clone())));
-            assert_eq!(next, core.known() + 1, "nobody writes before the sites begin");
             let shared = Arc::clone(&shared);
             let run = move || Place::run(shared, site, core, inbox);
             let thread = thread::Builder::new().name(site.to_string()).spawn(run);

@@ -17,14 +17,18 @@
 //!    of the nodes before it.
 //! 4. The sizes above a node are the sums of what is in it.
 
-use std::cmp::Ordering;
 use std::mem;
 use std::sync::Arc;
 
 use crate::key::{Key, KeyRange, Value};
 
+mod join;
+mod shelf;
 #[cfg(test)]
 mod tests;
+
+use join::{evened, joined};
+use shelf::{Keyed, Shelf};
 
 /// The most entries of a node.
 const FANOUT: usize = 32;
@@ -70,8 +74,20 @@ struct Kid {
 
 #[derive(Clone, Debug)]
 enum Node {
-    Leaf(Vec<(Key, Row)>),
-    Inner(Vec<Kid>),
+    Leaf(Shelf<(Key, Row)>),
+    Inner(Shelf<Kid>),
+}
+
+impl Keyed for (Key, Row) {
+    fn key(&self) -> &Key {
+        &self.0
+    }
+}
+
+impl Keyed for Kid {
+    fn key(&self) -> &Key {
+        &self.from
+    }
 }
 
 impl Size {
@@ -102,9 +118,9 @@ impl Rows {
         loop {
             match node {
                 Node::Leaf(rows) => {
-                    return place(rows, key).ok().map(|at| &rows[at].1);
+                    return rows.place(key).ok().map(|at| &rows[at].1);
                 }
-                Node::Inner(kids) => node = &kids[way(kids, key)].node,
+                Node::Inner(kids) => node = &kids[kids.way(key)].node,
             }
         }
     }
@@ -112,7 +128,7 @@ impl Rows {
     /// Puts a row under a key, and returns the one that was there.
     pub fn insert(&mut self, key: Key, row: Row) -> Option<Row> {
         let Some(mut tree) = self.0.take() else {
-            let root = Kid::of(Node::Leaf(vec![(key, row)]));
+            let root = Kid::of(Node::Leaf(Shelf::of(vec![(key, row)])));
             self.0 = Some(Tree { height: 0, root });
             return None;
         };
@@ -142,12 +158,12 @@ impl Rows {
             loop {
                 match node {
                     Node::Leaf(rows) => {
-                        let (Ok(at) | Err(at)) = place(rows, &range.start);
+                        let (Ok(at) | Err(at)) = rows.place(&range.start);
                         path.push((node, at));
                         break;
                     }
                     Node::Inner(kids) => {
-                        let at = way(kids, &range.start);
+                        let at = kids.way(&range.start);
                         path.push((node, at + 1));
                         node = &kids[at].node;
                     }
@@ -241,16 +257,6 @@ impl<'a> Iterator for Ascent<'a> {
     }
 }
 
-/// Where a key is among rows, or where it would be.
-fn place(rows: &[(Key, Row)], key: &Key) -> Result<usize, usize> {
-    rows.binary_search_by(|(other, _)| other.cmp(key))
-}
-
-/// Which of these nodes a key is in, if it is in any.
-fn way(kids: &[Kid], key: &Key) -> usize {
-    kids[1..].partition_point(|kid| kid.from <= *key)
-}
-
 impl Kid {
     /// A node that has entries.
     fn of(node: Node) -> Self {
@@ -273,8 +279,8 @@ impl Kid {
 
     fn get(&self, key: &Key) -> Option<&Row> {
         match &*self.node {
-            Node::Leaf(rows) => place(rows, key).ok().map(|at| &rows[at].1),
-            Node::Inner(kids) => kids[way(kids, key)].get(key),
+            Node::Leaf(rows) => rows.place(key).ok().map(|at| &rows[at].1),
+            Node::Inner(kids) => kids[kids.way(key)].get(key),
         }
     }
 
@@ -292,9 +298,9 @@ impl Kid {
             self.from = key.clone();
         }
         let old = match Arc::make_mut(&mut self.node) {
-            Node::Leaf(rows) => match place(rows, &key) {
+            Node::Leaf(rows) => match rows.place(&key) {
                 Ok(at) => {
-                    let old = mem::replace(&mut rows[at].1, row);
+                    let old = mem::replace(&mut rows.entry(at).1, row);
                     self.size = self.size.minus(Size::of(&key, &old));
                     Some(old)
                 }
@@ -304,9 +310,12 @@ impl Kid {
                 }
             },
             Node::Inner(kids) => {
-                let at = way(kids, &key);
+                let at = kids.way(&key);
                 let before = kids[at].size;
-                let (old, beside) = kids[at].insert(key, row);
+                if key < kids[at].from {
+                    kids.rekey(at, |kid| kid.from = key.clone());
+                }
+                let (old, beside) = kids.entry(at).insert(key, row);
                 let grown =
                     beside.as_ref().map_or(kids[at].size, |kid| kids[at].size.plus(kid.size));
                 if let Some(beside) = beside {
@@ -324,14 +333,14 @@ impl Kid {
     fn remove(&mut self, key: &Key) {
         match Arc::make_mut(&mut self.node) {
             Node::Leaf(rows) => {
-                let at = place(rows, key).expect("the key is there");
+                let at = rows.place(key).expect("the key is there");
                 let (key, row) = rows.remove(at);
                 self.size = self.size.minus(Size::of(&key, &row));
             }
             Node::Inner(kids) => {
-                let at = way(kids, key);
+                let at = kids.way(key);
                 self.size = self.size.minus(kids[at].size);
-                kids[at].remove(key);
+                kids.entry(at).remove(key);
                 self.size = self.size.plus(kids[at].size);
                 if kids[at].len() < FILL_MIN && kids.len() > 1 {
                     let at = at.min(kids.len() - 2);
@@ -352,146 +361,19 @@ impl Kid {
         if self.len() <= FANOUT {
             return None;
         }
+        fn halves<T: Keyed>(shelf: &mut Shelf<T>) -> Shelf<T> {
+            let mut entries = mem::replace(shelf, Shelf::of(Vec::new())).into_entries();
+            let behind = entries.split_off(entries.len() / 2);
+            *shelf = Shelf::of(entries);
+            Shelf::of(behind)
+        }
         let beside = Self::of(match Arc::make_mut(&mut self.node) {
-            Node::Leaf(rows) => Node::Leaf(rows.split_off(rows.len() / 2)),
-            Node::Inner(kids) => Node::Inner(kids.split_off(kids.len() / 2)),
+            Node::Leaf(rows) => Node::Leaf(halves(rows)),
+            Node::Inner(kids) => Node::Inner(halves(kids)),
         });
         self.size = self.size.minus(beside.size);
         Some(beside)
     }
-
-    /// Hangs a lower tree on the end of this one, whose height is given.
-    fn push(&mut self, height: usize, behind: Tree) -> Option<Self> {
-        self.hang(|kids| {
-            let mut last = kids.pop().expect("a node has entries");
-            let beside = if behind.height + 1 == height {
-                let (even, beside) = evened(last, behind.root);
-                last = even;
-                beside
-            } else {
-                last.push(height - 1, behind)
-            };
-            kids.push(last);
-            kids.extend(beside);
-        })
-    }
-
-    /// As [`Kid::push`], in front of all.
-    fn push_front(&mut self, height: usize, before: Tree) -> Option<Self> {
-        self.hang(|kids| {
-            let mut first = kids.remove(0);
-            let beside = if before.height + 1 == height {
-                let (even, beside) = evened(before.root, first);
-                first = even;
-                beside
-            } else {
-                first.push_front(height - 1, before)
-            };
-            kids.splice(0..0, std::iter::once(first).chain(beside));
-        })
-    }
-
-    fn hang(&mut self, change: impl FnOnce(&mut Vec<Self>)) -> Option<Self> {
-        let Node::Inner(kids) = Arc::make_mut(&mut self.node) else {
-            unreachable!("what is higher than another tree has inner nodes")
-        };
-        change(kids);
-        (self.from, self.size) = (kids[0].from.clone(), sum(kids));
-        self.halved()
-    }
-}
-
-impl Tree {
-    /// A new root above this one and what came to stand beside it.
-    fn grown(self, beside: Option<Kid>) -> Self {
-        let Some(beside) = beside else { return self };
-        Self { height: self.height + 1, root: Kid::of(Node::Inner(vec![self.root, beside])) }
-    }
-
-    /// Without an empty root, and without one that has a single entry.
-    fn without_needless_nodes(mut self) -> Option<Self> {
-        while let Node::Inner(kids) = &*self.root.node
-            && let [only] = kids.as_slice()
-        {
-            self = Self { height: self.height - 1, root: only.clone() };
-        }
-        (self.root.len() > 0).then_some(self)
-    }
-
-    fn of_kids(kids: Vec<Kid>, height: usize) -> Option<Self> {
-        match kids.len() {
-            0 => None,
-            1 => kids.into_iter().next().map(|root| Self { height: height - 1, root }),
-            _ => Some(Self { height, root: Kid::of(Node::Inner(kids)) }),
-        }
-    }
-
-    /// What is before a key, and what is from it on.
-    fn cut(self, from: &Key) -> (Option<Self>, Option<Self>) {
-        let Self { height, root } = self;
-        match Arc::unwrap_or_clone(root.node) {
-            Node::Leaf(mut rows) => {
-                let (Ok(at) | Err(at)) = place(&rows, from);
-                let behind = rows.split_off(at);
-                let leaf = |rows: Vec<_>| {
-                    (!rows.is_empty()).then(|| Self { height, root: Kid::of(Node::Leaf(rows)) })
-                };
-                (leaf(rows), leaf(behind))
-            }
-            Node::Inner(mut kids) => {
-                let behind = kids.split_off(way(&kids, from) + 1);
-                let middle = kids.pop().expect("a node has entries");
-                let (left, right) = Self { height: height - 1, root: middle }.cut(from);
-                (
-                    joined(Self::of_kids(kids, height), left),
-                    joined(right, Self::of_kids(behind, height)),
-                )
-            }
-        }
-    }
-}
-
-/// Two trees as one; all keys of the second are behind those of the first.
-fn joined(before: Option<Tree>, behind: Option<Tree>) -> Option<Tree> {
-    let (mut before, mut behind) = match (before, behind) {
-        (Some(before), Some(behind)) => (before, behind),
-        (one, other) => return one.or(other),
-    };
-    Some(match before.height.cmp(&behind.height) {
-        Ordering::Equal => {
-            let (root, beside) = evened(before.root, behind.root);
-            Tree { height: before.height, root }.grown(beside)
-        }
-        Ordering::Greater => {
-            let beside = before.root.push(before.height, behind);
-            before.grown(beside)
-        }
-        Ordering::Less => {
-            let beside = behind.root.push_front(behind.height, before);
-            behind.grown(beside)
-        }
-    })
-}
-
-/// Neighbours of one height: as they are, if both are full enough, as one, if they fit, or half each.
-fn evened(left: Kid, right: Kid) -> (Kid, Option<Kid>) {
-    if left.len() >= FILL_MIN && right.len() >= FILL_MIN {
-        return (left, Some(right));
-    }
-    let node = match (Arc::unwrap_or_clone(left.node), Arc::unwrap_or_clone(right.node)) {
-        (Node::Leaf(mut rows), Node::Leaf(behind)) => {
-            rows.extend(behind);
-            Node::Leaf(rows)
-        }
-        (Node::Inner(mut kids), Node::Inner(behind)) => {
-            kids.extend(behind);
-            Node::Inner(kids)
-        }
-        _ => unreachable!("leaves are equally deep"),
-    };
-    let mut both = Kid::of(node);
-    let beside = both.halved();
-    (both, beside)
 }
 
 fn sum(kids: &[Kid]) -> Size {

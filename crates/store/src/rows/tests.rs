@@ -39,7 +39,7 @@ fn check_node(kid: &Kid, is_root: bool, before: Option<&Key>) -> usize {
             assert_eq!(kid.size, sum(kids));
             let mut before = None;
             let mut heights = Vec::new();
-            for kid in kids {
+            for kid in &**kids {
                 heights.push(check_node(kid, false, before));
                 before = Some(kid.last());
             }

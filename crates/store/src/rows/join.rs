@@ -1,0 +1,158 @@
+//! Trees cut in two and joined into one, along one path of nodes.
+
+use std::cmp::Ordering;
+use std::mem;
+use std::sync::Arc;
+
+use super::shelf::{Keyed, Shelf};
+use super::{FANOUT, FILL_MIN, Kid, Node, Tree, sum};
+use crate::key::Key;
+
+impl Kid {
+    /// Hangs a lower tree on the end of this one, whose height is given.
+    fn push(&mut self, height: usize, behind: Tree) -> Option<Self> {
+        self.hang(|kids| {
+            let mut last = kids.pop().expect("a node has entries");
+            let beside = if behind.height + 1 == height {
+                let (even, beside) = evened(last, behind.root);
+                last = even;
+                beside
+            } else {
+                last.push(height - 1, behind)
+            };
+            kids.push(last);
+            kids.extend(beside);
+        })
+    }
+
+    /// As [`Kid::push`], in front of all.
+    fn push_front(&mut self, height: usize, before: Tree) -> Option<Self> {
+        self.hang(|kids| {
+            let mut first = kids.remove(0);
+            let beside = if before.height + 1 == height {
+                let (even, beside) = evened(before.root, first);
+                first = even;
+                beside
+            } else {
+                first.push_front(height - 1, before)
+            };
+            kids.splice(0..0, std::iter::once(first).chain(beside));
+        })
+    }
+
+    fn hang(&mut self, change: impl FnOnce(&mut Vec<Self>)) -> Option<Self> {
+        let Node::Inner(kids) = Arc::make_mut(&mut self.node) else {
+            unreachable!("what is higher than another tree has inner nodes")
+        };
+        let mut entries = mem::replace(kids, Shelf::of(Vec::new())).into_entries();
+        change(&mut entries);
+        *kids = Shelf::of(entries);
+        (self.from, self.size) = (kids[0].from.clone(), sum(kids));
+        self.halved()
+    }
+}
+
+impl Tree {
+    /// A new root above this one and what came to stand beside it.
+    pub(super) fn grown(self, beside: Option<Kid>) -> Self {
+        let Some(beside) = beside else { return self };
+        Self {
+            height: self.height + 1,
+            root: Kid::of(Node::Inner(Shelf::of(vec![self.root, beside]))),
+        }
+    }
+
+    /// Without an empty root, and without one that has a single entry.
+    pub(super) fn without_needless_nodes(mut self) -> Option<Self> {
+        while let Node::Inner(kids) = &*self.root.node
+            && let [only] = &kids[..]
+        {
+            self = Self { height: self.height - 1, root: only.clone() };
+        }
+        (self.root.len() > 0).then_some(self)
+    }
+
+    fn of_kids(kids: Vec<Kid>, height: usize) -> Option<Self> {
+        match kids.len() {
+            0 => None,
+            1 => kids.into_iter().next().map(|root| Self { height: height - 1, root }),
+            _ => Some(Self { height, root: Kid::of(Node::Inner(Shelf::of(kids))) }),
+        }
+    }
+
+    /// What is before a key, and what is from it on.
+    pub(super) fn cut(self, from: &Key) -> (Option<Self>, Option<Self>) {
+        let Self { height, root } = self;
+        match Arc::unwrap_or_clone(root.node) {
+            Node::Leaf(rows) => {
+                let (Ok(at) | Err(at)) = rows.place(from);
+                let mut rows = rows.into_entries();
+                let behind = rows.split_off(at);
+                let leaf = |rows: Vec<_>| {
+                    let is_empty = rows.is_empty();
+                    let root = || Kid::of(Node::Leaf(Shelf::of(rows)));
+                    (!is_empty).then(|| Self { height, root: root() })
+                };
+                (leaf(rows), leaf(behind))
+            }
+            Node::Inner(kids) => {
+                let at = kids.way(from);
+                let mut kids = kids.into_entries();
+                let behind = kids.split_off(at + 1);
+                let middle = kids.pop().expect("a node has entries");
+                let (left, right) = Self { height: height - 1, root: middle }.cut(from);
+                (
+                    joined(Self::of_kids(kids, height), left),
+                    joined(right, Self::of_kids(behind, height)),
+                )
+            }
+        }
+    }
+}
+
+/// Two trees as one; all keys of the second are behind those of the first.
+pub(super) fn joined(before: Option<Tree>, behind: Option<Tree>) -> Option<Tree> {
+    let (mut before, mut behind) = match (before, behind) {
+        (Some(before), Some(behind)) => (before, behind),
+        (one, other) => return one.or(other),
+    };
+    Some(match before.height.cmp(&behind.height) {
+        Ordering::Equal => {
+            let (root, beside) = evened(before.root, behind.root);
+            Tree { height: before.height, root }.grown(beside)
+        }
+        Ordering::Greater => {
+            let beside = before.root.push(before.height, behind);
+            before.grown(beside)
+        }
+        Ordering::Less => {
+            let beside = behind.root.push_front(behind.height, before);
+            behind.grown(beside)
+        }
+    })
+}
+
+/// Neighbours of one height: as they are, if both are full enough, as one, if they fit, or half each.
+pub(super) fn evened(left: Kid, right: Kid) -> (Kid, Option<Kid>) {
+    if left.len() >= FILL_MIN && right.len() >= FILL_MIN {
+        return (left, Some(right));
+    }
+    match (Arc::unwrap_or_clone(left.node), Arc::unwrap_or_clone(right.node)) {
+        (Node::Leaf(rows), Node::Leaf(behind)) => evened_shelves(rows, behind, Node::Leaf),
+        (Node::Inner(kids), Node::Inner(behind)) => evened_shelves(kids, behind, Node::Inner),
+        _ => unreachable!("leaves are equally deep"),
+    }
+}
+
+fn evened_shelves<T: Keyed>(
+    left: Shelf<T>,
+    right: Shelf<T>,
+    node: impl Fn(Shelf<T>) -> Node,
+) -> (Kid, Option<Kid>) {
+    let mut entries = left.into_entries();
+    entries.extend(right.into_entries());
+    let too_many = entries.len() > FANOUT;
+    let behind = too_many.then(|| entries.split_off(entries.len() / 2));
+    let kid = |entries| Kid::of(node(Shelf::of(entries)));
+    (kid(entries), behind.map(kid))
+}
