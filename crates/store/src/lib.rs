@@ -10,6 +10,7 @@ pub mod design;
 pub mod key;
 pub mod log;
 pub mod record;
+pub mod resp;
 pub mod rows;
 pub mod site;
 pub mod transaction;
