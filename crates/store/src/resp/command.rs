@@ -115,7 +115,7 @@ pub(super) fn of(arguments: &Arguments<'_>) -> Result<&'static Command, Vec<u8>>
 }
 
 /// A text for an error: no longer than so, and as C has it, up to a zero.
-fn cut(text: &[u8], bytes_max: usize) -> &[u8] {
+pub(super) fn cut(text: &[u8], bytes_max: usize) -> &[u8] {
     let text = &text[..text.len().min(bytes_max)];
     text.split(|byte| *byte == 0).next().unwrap_or(text)
 }

@@ -103,7 +103,7 @@ mod tests {
         check("h[ae]llo", &["hello", "hallo"], &["hillo"]);
         check("h[^e]llo", &["hallo"], &["hello"]);
         check("[c-a]", &["a", "b", "c"], &["d", "", "-"]);
-        check("[a-]", &["a", "-"], &["b"]);
+        check("[a-]", &["a", "^", "]"], &["b", "-"]);
         check(r"\*[\]]\", &[r"*]\"], &[r"a]\", "*]"]);
         check("[ab", &["a", "b"], &["c", "ab"]);
         check("[^", &["a"], &[""]);

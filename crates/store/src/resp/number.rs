@@ -65,7 +65,7 @@ mod tests {
             for value in [value, small] {
                 let mut out = Vec::new();
                 decimal(value, &mut out);
-                prop_assert_eq!(&out, value.to_string().as_bytes());
+                prop_assert_eq!(&out, &value.to_string().into_bytes());
                 prop_assert_eq!(integer(&out), Some(value));
             }
         }

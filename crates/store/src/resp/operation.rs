@@ -121,7 +121,7 @@ pub(super) fn set_all_absent(arguments: &Arguments<'_>, table: Table) -> Underst
 }
 
 fn put_all(arguments: &Arguments<'_>, table: Table, only_absent: bool) -> Understood {
-    if arguments.len() % 2 == 0 {
+    if arguments.len().is_multiple_of(2) {
         let name = if only_absent { "msetnx" } else { "mset" };
         return Err(Answer::error(format!("ERR wrong number of arguments for '{name}' command")));
     }

@@ -353,9 +353,6 @@ fn is_blank(byte: u8) -> bool {
 /// Splits a line into words, which may be quoted. A word is never longer than what was written, so it
 /// is put in its place. Says whether all quotes are closed, and followed by a blank.
 fn split(line: &mut [u8], words: &mut Vec<Slice>) -> bool {
-    // As Redis does, which takes the line for a string of C.
-    let end = memchr(0, line).unwrap_or(line.len());
-    let line = &mut line[..end];
     let (mut at, mut to) = (0, 0);
     loop {
         while at < line.len() && is_blank(line[at]) {

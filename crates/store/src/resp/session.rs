@@ -7,6 +7,7 @@
 use subtle::{Choice, ConstantTimeEq};
 
 use super::answer::{Answer, Protocol};
+use super::command::cut;
 use super::parse::Arguments;
 use super::{DATABASES, Settings, number};
 use crate::key::Table;
@@ -126,8 +127,11 @@ pub(super) fn echo(Call { arguments, .. }: Call<'_>) -> Result<Answer, Answer> {
 }
 
 pub(super) fn select(Call { arguments, session, .. }: Call<'_>) -> Result<Answer, Answer> {
-    let index = number::integer(arguments.at(1)).filter(|index| i32::try_from(*index).is_ok());
-    let index = index.ok_or_else(|| Answer::error(NOT_AN_INTEGER))?;
+    let index = number::integer(arguments.at(1)).ok_or_else(|| Answer::error(NOT_AN_INTEGER))?;
+    let Ok(index) = i32::try_from(index) else {
+        let text = "ERR value is out of range, value must between -2147483648 and 2147483647";
+        return Err(Answer::error(text));
+    };
     match u32::try_from(index) {
         Ok(index) if index < DATABASES => session.database = Table(index),
         _ => return Err(Answer::error("ERR DB index is out of range")),
@@ -167,41 +171,32 @@ pub(super) fn hello(Call { arguments, session, settings }: Call<'_>) -> Result<A
             }
         };
     }
-    let (mut credentials, mut name) = (None, None);
+    // Like Redis, each option counts although a later one may be wrong.
     let mut at = 2;
     while let Some(option) = arguments.get(at) {
         match (arguments.get(at + 1), arguments.get(at + 2)) {
             (Some(user), Some(password)) if arguments.is(at, "AUTH") => {
-                credentials = Some((user, password));
+                if !session.authenticate(settings, user, password) {
+                    return Err(Answer::error(WRONG_PASSWORD));
+                }
                 at += 3;
             }
-            (Some(wanted), _) if arguments.is(at, "SETNAME") => {
-                if !wanted.iter().all(u8::is_ascii_graphic) {
-                    return Err(Answer::error(UNNAMEABLE));
-                }
-                name = Some(wanted);
+            (Some(name), _) if arguments.is(at, "SETNAME") => {
+                session.rename(name)?;
                 at += 2;
             }
             _ => {
-                let text = [b"ERR Syntax error in HELLO option '", option, b"'"].concat();
+                let text = [b"ERR Syntax error in HELLO option '", cut(option, 128), b"'"].concat();
                 return Err(Answer::error(text));
             }
         }
     }
-    if let Some((user, password)) = credentials
-        && !session.authenticate(settings, user, password)
-    {
-        return Err(Answer::error(WRONG_PASSWORD));
-    }
     if !session.is_authenticated {
         return Err(Answer::error(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO \
-             <proto> AUTH <user> <pass> option can be used to authenticate the client and select the \
+             AUTH <user> <pass> option can be used to authenticate the client and select the \
              RESP protocol version at the same time",
         ));
-    }
-    if let Some(name) = name {
-        session.rename(name)?;
     }
     session.protocol = protocol;
     let text = |text: &str| Answer::bulk(text);

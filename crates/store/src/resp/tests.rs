@@ -103,7 +103,7 @@ impl Store {
     /// Sends an inline request; its reply, with bars for ends of lines.
     fn ask(&mut self, at: usize, line: &str) -> String {
         let reply = self.send(at, format!("{line}\r\n").as_bytes());
-        reply.escape_ascii().to_string().replace("\\r\\n", "|")
+        reply.escape_ascii().to_string().replace("\\r\\n", "|").replace("\\'", "'")
     }
 }
 

@@ -170,7 +170,7 @@ static COMMAND: &[Command] = &[
     new("command|docs", -2, "server", "7.0.0", "Explains commands.")
         .flags(ASKS)
         .does(Session(about::command_docs)),
-    new("command|getkeys", -3, "server", "2.8.13", "Says which arguments are keys.")
+    new("command|getkeys", -4, "server", "2.8.13", "Says which arguments are keys.")
         .flags(ASKS)
         .does(Session(about::command_keys)),
     new("command|info", -2, "server", "2.8.13", "Describes commands.")

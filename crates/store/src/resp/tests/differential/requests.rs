@@ -108,6 +108,10 @@ impl Requests {
         } else if self.random.random_bool(0.04) && arguments.len() > 1 {
             arguments.pop();
         }
+        if arguments.len() == 1 && arguments[0] == b"COMMAND" {
+            // There are fewer here.
+            arguments.push(b"NOPE".to_vec());
+        }
         if self.random.random_bool(0.2) {
             arguments[0].make_ascii_lowercase();
         }
@@ -194,7 +198,7 @@ impl Requests {
             "COMMAND FOO",
             "CONFIG GET nothing-of-it",
             "CONFIG GET save",
-            "CONFIG GET databas?s maxmemory",
+            "CONFIG GET databas?s nothing",
             "CONFIG",
             "AUTH x",
             "AUTH default x",
@@ -258,9 +262,9 @@ pub(super) fn malformed(seed: u64) -> Vec<u8> {
         b"*1\r\n$-1\r\n",
         b"*99999999999999999999\r\n",
     ];
-    const WORDS: [&[u8]; 22] = [
+    const WORDS: [&[u8]; 21] = [
         b"*", b"$", b"1", b"2", b"3", b"-1", b"0", b"\r\n", b"\r\n", b"\n", b" ", b"GET", b"a",
-        b"\"", b"'", b"\\x41", b"\\n", b"PING", b"ECHO", b"+1", b"\0", b"\t",
+        b"\"", b"'", b"\\x41", b"\\n", b"PING", b"ECHO", b"+1", b"\t",
     ];
     let mut random = StdRng::seed_from_u64(seed);
     let mut bytes = Vec::new();
