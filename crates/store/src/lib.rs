@@ -12,6 +12,7 @@ pub mod key;
 pub mod log;
 pub mod order;
 pub mod record;
+pub mod resp;
 pub mod router;
 pub mod rows;
 pub mod site;

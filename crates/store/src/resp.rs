@@ -1,0 +1,312 @@
+//! The Redis protocol's front of the store, without input or output: it is fed what a client sent, and
+//! says what is to be sent back and which transactions are to be run. Any client of Redis can use it,
+//! for the commands that there are ([`command`]'s table); the others say why there are none.
+//!
+//! A request goes through `parse` (bytes to arguments), `command` (which command it is), `operation`
+//! (what it does with which keys) and `procedure` (a transaction, which writes the reply as it is sent).
+//! What needs no rows is answered at once, by the `session`.
+//!
+//! A driver does, for each connection:
+//! 1. It feeds what came, and asks for what is [`Connection::next`] until that is [`Next::Wait`].
+//! 2. It sends replies in the order of their requests. It may run several transactions of a connection
+//!    at once if it keeps to that, and to the session's order, but for one that is `alone`: before the
+//!    next request it wants to know how that one ended.
+//! 3. It tells how each [`Next::Run`] and [`Next::Scan`] ended, in their order, by
+//!    [`Connection::reply`], and sends what that returns.
+//!
+//! Keys of database n are rows of table n. Keys do not expire, and all values are strings.
+
+use std::sync::Arc;
+
+use crate::key::{Key, KeyRange};
+use crate::transaction::{Abort, Procedure};
+
+mod about;
+mod answer;
+mod command;
+mod glob;
+mod multi;
+mod number;
+mod operation;
+mod parse;
+mod procedure;
+mod scan;
+mod session;
+
+use answer::Answer;
+use command::{Command, Does};
+use multi::{Pending, Queue, Versions};
+use parse::{Arguments, Limits, Parser};
+pub use scan::{Cursors, Scan};
+use session::{Call, Session};
+
+/// How many databases there are.
+pub const DATABASES: u32 = 16;
+/// The most keys of one transaction.
+pub const KEYS_MAX: usize = 10_000;
+/// The longest answer, in bytes.
+pub const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// The longest request, in bytes, if nothing else is set.
+pub const REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// What INFO says: sections, and of each its lines by name.
+pub type Sections = Vec<(String, Vec<(String, String)>)>;
+
+/// What all connections have in common.
+pub struct Settings {
+    /// Any of these lets the user `default` in; if there are none, everybody is in.
+    pub passwords: Vec<String>,
+    /// Imago's version.
+    pub version: String,
+    /// The version of Redis that clients are told, by which some choose what they ask for.
+    pub redis_version: String,
+    /// What INFO says besides the versions.
+    pub info: Arc<dyn Fn() -> Sections + Send + Sync>,
+    /// The longest request, in bytes; less than 4 GB.
+    pub request_bytes_max: usize,
+    /// Where walks by SCAN go on.
+    pub cursors: Cursors,
+}
+
+impl Settings {
+    /// Without passwords, and with nothing to say but the version. `started_ms` is the time, in ms since
+    /// 1970.
+    #[must_use]
+    pub fn new(version: &str, started_ms: u64) -> Self {
+        Self {
+            passwords: Vec::new(),
+            version: version.to_owned(),
+            redis_version: "7.2.0".to_owned(),
+            info: Arc::new(Vec::new),
+            request_bytes_max: REQUEST_BYTES_MAX,
+            cursors: Cursors::new(started_ms),
+        }
+    }
+}
+
+/// What is to be done for a connection.
+pub enum Next {
+    /// Nothing, before more bytes come, or before the reply to a request that is `alone`.
+    Wait,
+    /// Send this.
+    Reply(Vec<u8>),
+    /// Run this, and tell how it ended.
+    Run(Request),
+    /// The same, once it is known in which partition.
+    Scan(Scan),
+    /// Send this, and close the connection.
+    Close(Vec<u8>),
+}
+
+/// A transaction. What its procedure answers is the reply, as it is sent. A procedure may be run only
+/// once; the keys are in their order, each once.
+pub struct Request {
+    /// What it reads besides what it writes.
+    pub reads: Vec<KeyRange>,
+    /// What it may write.
+    pub writes: Vec<Key>,
+    /// What it does.
+    pub procedure: Box<dyn Procedure>,
+    /// Whether its end has to be known before what is next.
+    pub alone: bool,
+}
+
+/// One client's connection. See the module's documentation.
+pub struct Connection {
+    parser: Parser,
+    client: Client,
+}
+
+/// A connection behind the parser.
+struct Client {
+    settings: Arc<Settings>,
+    session: Session,
+    /// What is queued, inside MULTI.
+    queue: Option<Queue>,
+    watched: Versions,
+    /// Transactions of which it is not known how they ended; and what becomes of the connection if the
+    /// last of them happens.
+    running: usize,
+    pending: Option<Pending>,
+    is_closed: bool,
+}
+
+impl Connection {
+    /// A connection that has just been opened. The number is for the client to see; no other has it.
+    #[must_use]
+    pub fn new(settings: Arc<Settings>, id: u64) -> Self {
+        let session = Session::new(&settings, id);
+        let client = Client {
+            settings,
+            session,
+            queue: None,
+            watched: Vec::new(),
+            running: 0,
+            pending: None,
+            is_closed: false,
+        };
+        Self { parser: Parser::new(), client }
+    }
+
+    /// Takes what the client sent. It keeps hardly more than the longest request: what is fed beyond
+    /// that before [`Self::next`] has used up the rest is lost, and closes the connection.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.parser.feed(bytes, self.client.settings.request_bytes_max);
+    }
+
+    /// What is to be done next.
+    #[allow(clippy::should_implement_trait, reason = "it never ends, and `Wait` is not its end")]
+    pub fn next(&mut self) -> Next {
+        let Self { parser, client } = self;
+        if client.is_closed {
+            return Next::Close(Vec::new());
+        }
+        if client.pending.is_some() {
+            return Next::Wait;
+        }
+        let limits = Limits {
+            request_bytes_max: client.settings.request_bytes_max,
+            is_stranger: !client.session.is_authenticated,
+        };
+        match parser.advance(limits) {
+            Ok(false) => Next::Wait,
+            Ok(true) => {
+                client.session.buffer_bytes = parser.bytes();
+                client.session.pending_bytes = parser.pending_bytes();
+                let next = client.obey(&parser.arguments());
+                client.running += usize::from(matches!(next, Next::Run(_) | Next::Scan(_)));
+                next
+            }
+            Err(malformed) => client.close(&Answer::Error(malformed.0)),
+        }
+    }
+
+    /// What to send for the first transaction of which it was not told yet how it ended.
+    pub fn reply(&mut self, outcome: Result<Vec<u8>, Abort>) -> Vec<u8> {
+        let client = &mut self.client;
+        client.running = client.running.saturating_sub(1);
+        if client.running == 0
+            && let Some(pending) = client.pending.take()
+            && let Ok(answer) = &outcome
+        {
+            client.settle(pending, answer);
+        }
+        outcome.unwrap_or_else(|abort| refusal(&abort).encoded(client.session.protocol))
+    }
+}
+
+impl Client {
+    fn say(&self, answer: &Answer) -> Next {
+        Next::Reply(answer.encoded(self.session.protocol))
+    }
+
+    fn close(&mut self, answer: &Answer) -> Next {
+        self.is_closed = true;
+        Next::Close(answer.encoded(self.session.protocol))
+    }
+
+    /// Answers a request that cannot even be queued. The text is without an error's first word, or its
+    /// first word is none that is in lower case.
+    fn reject(&mut self, text: impl AsRef<[u8]>) -> Next {
+        if let Some(queue) = &mut self.queue {
+            queue.break_off();
+        }
+        self.say(&Answer::error([b"ERR ", text.as_ref()].concat()))
+    }
+
+    fn obey(&mut self, arguments: &Arguments<'_>) -> Next {
+        // A browser that was lured here sends what would be taken for commands line by line.
+        if arguments.is(0, "POST") || arguments.is(0, "HOST:") {
+            self.is_closed = true;
+            return Next::Close(Vec::new());
+        }
+        let command = match command::of(arguments) {
+            Ok(command) => command,
+            Err(text) if arguments.is(0, "EXEC") => return self.abort(&text),
+            Err(text) => return self.reject(text),
+        };
+        if !self.session.is_authenticated && !command.flags.contains(&"no_auth") {
+            return self.keep_out(command);
+        }
+        let is_queued = self.queue.is_some()
+            && matches!(
+                command.does,
+                Does::Rows(_) | Does::Session(_) | Does::Scan | Does::Unwatch | Does::Nothing
+            );
+        if is_queued { self.enqueue(command, arguments) } else { self.act(command, arguments) }
+    }
+
+    fn act(&mut self, command: &'static Command, arguments: &Arguments<'_>) -> Next {
+        match command.does {
+            Does::Rows(understand) => {
+                let operation = understand(arguments, self.session.database);
+                let request = operation.and_then(|it| procedure::single(it, self.session.protocol));
+                request.map_or_else(|answer| self.say(&answer), Next::Run)
+            }
+            Does::Session(act) => {
+                self.session.watched = self.watched.len();
+                let (arguments, settings) = (*arguments, &*self.settings);
+                let answer = act(Call { arguments, session: &mut self.session, settings });
+                self.say(&answer.unwrap_or_else(|error| error))
+            }
+            Does::Scan => {
+                let Session { database, protocol, .. } = self.session;
+                Scan::understood(arguments, database, protocol, &self.settings)
+                    .map_or_else(|answer| self.say(&answer), Next::Scan)
+            }
+            Does::Multi => self.multi(),
+            Does::Exec => self.exec(),
+            Does::Discard => self.discard(),
+            Does::Watch => self.watch(arguments),
+            Does::Unwatch => {
+                self.watched.clear();
+                self.say(&Answer::OK)
+            }
+            Does::Reset => {
+                self.queue = None;
+                self.watched.clear();
+                self.session.reset(&self.settings);
+                self.say(&Answer::status("RESET"))
+            }
+            Does::Quit => self.close(&Answer::OK),
+            // It takes at least one argument, and no other follows it.
+            Does::Nothing => self.reject(format!("'{}' needs more to be said", command.name)),
+        }
+    }
+
+    /// Answers an EXEC that is wrong itself.
+    fn abort(&mut self, text: &[u8]) -> Next {
+        self.queue = None;
+        self.watched.clear();
+        let start = b"EXECABORT Transaction discarded because of: ";
+        self.say(&Answer::error([start, text].concat()))
+    }
+
+    fn keep_out(&mut self, command: &Command) -> Next {
+        const TEXT: &str = "NOAUTH Authentication required.";
+        if matches!(command.does, Does::Exec) {
+            return self.abort(TEXT.as_bytes());
+        }
+        if let Some(queue) = &mut self.queue {
+            queue.break_off();
+        }
+        self.say(&Answer::error(TEXT))
+    }
+}
+
+/// What a client is told of a transaction that did not happen, or of which nobody knows.
+fn refusal(abort: &Abort) -> Answer {
+    match abort {
+        Abort::Refused(text) => Answer::error(text.as_str()),
+        Abort::Busy | Abort::Late | Abort::Elsewhere => {
+            Answer::error(format!("TRYAGAIN nothing happened: {abort}"))
+        }
+        Abort::Deposed => {
+            Answer::error(format!("TRYAGAIN it may or may not have happened: {abort}"))
+        }
+        Abort::Undeclared(_) | Abort::TooLarge(_) => Answer::error(format!("ERR {abort}")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! What the server says of itself: INFO, CONFIG GET, and COMMAND from the table of commands.
+
+use super::answer::Answer;
+use super::command::{self, COMMANDS, Command};
+use super::session::{Call, SYNTAX};
+use super::{DATABASES, Settings, glob};
+
+fn bulk(text: &str) -> Answer {
+    Answer::bulk(text)
+}
+
+pub(super) fn info(Call { arguments, settings, .. }: Call<'_>) -> Result<Answer, Answer> {
+    let is_wanted = |section: &str| {
+        let is_named = |name: &[u8]| {
+            let all: [&[u8]; 3] = [b"all", b"default", b"everything"];
+            all.iter().any(|all| name.eq_ignore_ascii_case(all))
+                || name.eq_ignore_ascii_case(section.as_bytes())
+        };
+        arguments.len() == 1 || arguments.from(1).any(is_named)
+    };
+    let sections = sections(settings);
+    let sections = sections.iter().filter(|(name, _)| is_wanted(name)).map(|(name, lines)| {
+        let lines = lines.iter().map(|(key, value)| format!("{key}:{value}\r\n"));
+        format!("# {name}\r\n{}", lines.collect::<String>())
+    });
+    Ok(Answer::Text(sections.collect::<Vec<_>>().join("\r\n")))
+}
+
+/// What is known here, and then what the driver knows.
+fn sections(settings: &Settings) -> Vec<(String, Vec<(String, String)>)> {
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let known = vec![
+        pair("redis_version", &settings.redis_version),
+        pair("imago_version", &settings.version),
+        pair("redis_mode", "standalone"),
+    ];
+    let mut sections = vec![("Server".to_owned(), known)];
+    for (name, lines) in (settings.info)() {
+        match sections.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, known)) => known.extend(lines),
+            None => sections.push((name, lines)),
+        }
+    }
+    sections
+}
+
+pub(super) fn config(Call { arguments, settings, .. }: Call<'_>) -> Result<Answer, Answer> {
+    let known = [
+        // Nothing is saved from time to time: what was answered is in the log.
+        ("save", String::new()),
+        ("appendonly", "yes".to_owned()),
+        ("databases", DATABASES.to_string()),
+        ("maxmemory", "0".to_owned()),
+        ("maxmemory-policy", "noeviction".to_owned()),
+        ("proto-max-bulk-len", settings.request_bytes_max.to_string()),
+        ("timeout", "0".to_owned()),
+    ];
+    let is_wanted = |name: &str| {
+        arguments.from(2).any(|pattern| glob::fits(&pattern.to_ascii_lowercase(), name.as_bytes()))
+    };
+    let found = known.iter().filter(|(name, _)| is_wanted(name));
+    Ok(Answer::Map(found.map(|(name, value)| (bulk(name), bulk(value))).collect()))
+}
+
+pub(super) fn commands(_: Call<'_>) -> Result<Answer, Answer> {
+    Ok(Answer::Array(COMMANDS.iter().map(describe).collect()))
+}
+
+pub(super) fn command_count(_: Call<'_>) -> Result<Answer, Answer> {
+    Ok(Answer::count(COMMANDS.len()))
+}
+
+pub(super) fn command_info(call: Call<'_>) -> Result<Answer, Answer> {
+    let names = call.arguments.from(2);
+    if names.len() == 0 {
+        return commands(call);
+    }
+    let described = names.map(|name| named(name).map_or(Answer::NilArray, describe));
+    Ok(Answer::Array(described.collect()))
+}
+
+pub(super) fn command_docs(Call { arguments, .. }: Call<'_>) -> Result<Answer, Answer> {
+    let explain = |command: &Command| (bulk(command.name), explain(command));
+    let names = arguments.from(2);
+    let explained = match names.len() {
+        0 => COMMANDS.iter().map(explain).collect(),
+        _ => names.filter_map(named).map(explain).collect(),
+    };
+    Ok(Answer::Map(explained))
+}
+
+pub(super) fn command_list(Call { arguments, .. }: Call<'_>) -> Result<Answer, Answer> {
+    let pattern = match arguments.len() {
+        2 => None,
+        5 if arguments.is(2, "FILTERBY") && arguments.is(3, "PATTERN") => arguments.get(4),
+        _ => return Err(Answer::error(SYNTAX)),
+    };
+    let is_wanted = |command: &&Command| {
+        pattern.is_none_or(|pattern| glob::fits(pattern, command.name.as_bytes()))
+    };
+    let names = COMMANDS.iter().filter(is_wanted).map(|command| bulk(command.name));
+    Ok(Answer::Array(names.collect()))
+}
+
+pub(super) fn command_keys(Call { arguments, .. }: Call<'_>) -> Result<Answer, Answer> {
+    let asked = arguments.behind(2);
+    let Some(command) = command::find(COMMANDS, asked.at(0)) else {
+        return Err(Answer::error("ERR Invalid command specified"));
+    };
+    if command.keys.first == 0 {
+        return Err(Answer::error("ERR The command has no key arguments"));
+    }
+    if !command.takes(asked.len()) {
+        return Err(Answer::error("ERR Invalid number of arguments specified for command"));
+    }
+    Ok(Answer::Array(command.keys(&asked).map(Answer::bulk).collect()))
+}
+
+/// A command by its name; one that follows another has both, with a bar between.
+fn named(name: &[u8]) -> Option<&'static Command> {
+    match name.iter().position(|byte| *byte == b'|') {
+        None => command::find(COMMANDS, name),
+        Some(bar) => {
+            command::find(command::find(COMMANDS, &name[..bar])?.following, &name[bar + 1..])
+        }
+    }
+}
+
+/// What clients route by: its name, arity, flags, first and last key and the step between keys; its
+/// categories, hints and key specifications, of which none are given; and what follows it.
+fn describe(command: &Command) -> Answer {
+    let flags = command.flags.iter().map(|flag| Answer::status(flag)).collect();
+    let integer = |value: i8| Answer::Integer(value.into());
+    Answer::Array(vec![
+        bulk(command.name),
+        integer(command.arity),
+        Answer::Set(flags),
+        integer(command.keys.first),
+        integer(command.keys.last),
+        integer(command.keys.step),
+        Answer::Set(Vec::new()),
+        Answer::Array(Vec::new()),
+        Answer::Array(Vec::new()),
+        Answer::Array(command.following.iter().map(describe).collect()),
+    ])
+}
+
+fn explain(command: &Command) -> Answer {
+    let mut known = vec![
+        (bulk("summary"), bulk(command.summary)),
+        (bulk("since"), bulk(command.since)),
+        (bulk("group"), bulk(command.group)),
+    ];
+    if !command.following.is_empty() {
+        let following = command.following.iter();
+        let following = following.map(|command| (bulk(command.name), explain(command))).collect();
+        known.push((bulk("subcommands"), Answer::Map(following)));
+    }
+    Answer::Map(known)
+}

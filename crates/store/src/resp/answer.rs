@@ -1,0 +1,177 @@
+//! What a command says, and how that is written in either version of the protocol.
+//!
+//! Commands answer in values, not in bytes: what a script gets, and what lies inside the answer to
+//! EXEC, is the same as what a client is sent.
+
+use std::borrow::Cow;
+
+use super::number::decimal;
+use crate::key::Value;
+
+/// The version of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Two,
+    Three,
+}
+
+impl Protocol {
+    pub fn number(self) -> i64 {
+        match self {
+            Self::Two => 2,
+            Self::Three => 3,
+        }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Status(Cow<'static, str>),
+    /// Its first word is what clients tell it by.
+    Error(Vec<u8>),
+    Integer(i64),
+    Bulk(Value),
+    /// Text for people; version 3 says so.
+    Text(String),
+    Nil,
+    /// Nothing where there might have been an array.
+    NilArray,
+    Array(Vec<Answer>),
+    Set(Vec<Answer>),
+    Map(Vec<(Answer, Answer)>),
+}
+
+impl Answer {
+    pub const OK: Self = Self::Status(Cow::Borrowed("OK"));
+
+    pub fn error(text: impl Into<Vec<u8>>) -> Self {
+        Self::Error(text.into())
+    }
+
+    pub fn bulk(bytes: impl AsRef<[u8]>) -> Self {
+        Self::Bulk(bytes.as_ref().into())
+    }
+
+    pub fn status(text: &'static str) -> Self {
+        Self::Status(Cow::Borrowed(text))
+    }
+
+    pub fn value(value: Option<Value>) -> Self {
+        value.map_or(Self::Nil, Self::Bulk)
+    }
+
+    pub fn count(count: usize) -> Self {
+        Self::Integer(count as i64)
+    }
+
+    /// How long it is written, in bytes: about, and rather too much.
+    pub fn bytes(&self) -> usize {
+        let all = |answers: &[Self]| answers.iter().map(Self::bytes).sum::<usize>();
+        32 + match self {
+            Self::Status(text) => text.len(),
+            Self::Error(text) => text.len(),
+            Self::Bulk(value) => value.len(),
+            Self::Text(text) => text.len(),
+            Self::Integer(_) | Self::Nil | Self::NilArray => 0,
+            Self::Array(answers) | Self::Set(answers) => all(answers),
+            Self::Map(pairs) => pairs.iter().map(|(key, value)| key.bytes() + value.bytes()).sum(),
+        }
+    }
+
+    /// The bytes to send.
+    pub fn encoded(&self, protocol: Protocol) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.bytes());
+        self.encode(protocol, &mut out);
+        out
+    }
+
+    /// Appends the bytes to send.
+    pub fn encode(&self, protocol: Protocol, out: &mut Vec<u8>) {
+        let is_three = protocol == Protocol::Three;
+        match self {
+            Self::Status(text) => line(b'+', text.as_bytes(), out),
+            Self::Error(text) => line(b'-', text, out),
+            Self::Integer(value) => head(b':', *value, out),
+            Self::Bulk(value) => bulk(b'$', &[value], out),
+            Self::Text(text) if is_three => bulk(b'=', &[b"txt:", text.as_bytes()], out),
+            Self::Text(text) => bulk(b'$', &[text.as_bytes()], out),
+            Self::Nil | Self::NilArray if is_three => out.extend_from_slice(b"_\r\n"),
+            Self::Nil => head(b'$', -1, out),
+            Self::NilArray => head(b'*', -1, out),
+            Self::Array(answers) => all(b'*', answers, protocol, out),
+            Self::Set(answers) => all(if is_three { b'~' } else { b'*' }, answers, protocol, out),
+            Self::Map(pairs) => {
+                let (kind, each) = if is_three { (b'%', 1) } else { (b'*', 2) };
+                head(kind, pairs.len() as i64 * each, out);
+                for (key, value) in pairs {
+                    key.encode(protocol, out);
+                    value.encode(protocol, out);
+                }
+            }
+        }
+    }
+}
+
+/// Begins an array whose answers are written behind.
+pub(super) fn array_of(count: usize, out: &mut Vec<u8>) {
+    head(b'*', count as i64, out);
+}
+
+fn head(kind: u8, value: i64, out: &mut Vec<u8>) {
+    out.push(kind);
+    decimal(value, out);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A text on one line, whatever is in it.
+fn line(kind: u8, text: &[u8], out: &mut Vec<u8>) {
+    out.push(kind);
+    let end = text.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n')).map_or(0, |at| at + 1);
+    let on_one = |byte: &u8| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte };
+    out.extend(text[..end].iter().map(on_one));
+    out.extend_from_slice(b"\r\n");
+}
+
+fn bulk(kind: u8, parts: &[&[u8]], out: &mut Vec<u8>) {
+    head(kind, parts.iter().map(|part| part.len() as i64).sum(), out);
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+    out.extend_from_slice(b"\r\n");
+}
+
+fn all(kind: u8, answers: &[Answer], protocol: Protocol, out: &mut Vec<u8>) {
+    head(kind, answers.len() as i64, out);
+    answers.iter().for_each(|answer| answer.encode(protocol, out));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(answer: &Answer, two: &str, three: &str) {
+        assert_eq!(answer.encoded(Protocol::Two).escape_ascii().to_string(), two);
+        assert_eq!(answer.encoded(Protocol::Three).escape_ascii().to_string(), three);
+        assert!(answer.bytes() >= two.replace("\\r\\n", "..").len());
+    }
+
+    #[test]
+    fn version_3_names_what_version_2_has_no_names_for() {
+        check(&Answer::Nil, r"$-1\r\n", r"_\r\n");
+        check(&Answer::NilArray, r"*-1\r\n", r"_\r\n");
+        check(&Answer::Text("a b".to_owned()), r"$3\r\na b\r\n", r"=7\r\ntxt:a b\r\n");
+        let one = || vec![Answer::Integer(-1)];
+        check(&Answer::Set(one()), r"*1\r\n:-1\r\n", r"~1\r\n:-1\r\n");
+        let pair = (Answer::bulk("k"), Answer::Array(one()));
+        let pair_bytes = r"$1\r\nk\r\n*1\r\n:-1\r\n";
+        check(
+            &Answer::Map(vec![pair]),
+            &format!(r"*2\r\n{pair_bytes}"),
+            &format!(r"%1\r\n{pair_bytes}"),
+        );
+    }
+
+    #[test]
+    fn an_error_is_one_line_whatever_is_in_it() {
+        check(&Answer::error("ERR a\r\nb\r\n"), r"-ERR a  b\r\n", r"-ERR a  b\r\n");
+    }
+}

@@ -1,0 +1,161 @@
+//! The commands: one table says what each is called, how many arguments it takes, where its keys are,
+//! and what it does. COMMAND shows it, and requests are checked by it.
+
+use super::answer::Answer;
+use super::operation::Operation;
+use super::parse::Arguments;
+use super::session::Act;
+use crate::key::Table;
+
+mod missing;
+mod table;
+
+pub(super) use table::COMMANDS;
+
+/// One command, or one that follows another, as ID follows CLIENT.
+pub(super) struct Command {
+    /// In lower case; that of a following one with the first and a bar in front.
+    pub name: &'static str,
+    /// How many arguments, with the name; at least so many, if it is negative.
+    pub arity: i8,
+    pub flags: &'static [&'static str],
+    pub keys: Keys,
+    pub group: &'static str,
+    /// The version of Redis that had it first.
+    pub since: &'static str,
+    pub summary: &'static str,
+    pub does: Does,
+    pub following: &'static [Command],
+}
+
+/// Where the keys are among the arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Keys {
+    pub first: i8,
+    /// Counted from the end if it is negative.
+    pub last: i8,
+    pub step: i8,
+}
+
+/// What a command does.
+#[derive(Clone, Copy)]
+pub(super) enum Does {
+    /// Reads and writes rows of a database.
+    Rows(fn(&Arguments<'_>, Table) -> Result<Operation, Answer>),
+    /// Concerns its connection.
+    Session(Act),
+    Scan,
+    Multi,
+    Exec,
+    Discard,
+    Watch,
+    Unwatch,
+    Reset,
+    Quit,
+    /// Only what follows it does something.
+    Nothing,
+}
+
+impl Command {
+    /// The names of the keys in a request that has the right number of arguments.
+    pub fn keys<'a>(&self, arguments: &Arguments<'a>) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let Keys { first, last, step } = self.keys;
+        let last = match usize::try_from(last) {
+            Ok(last) => last,
+            Err(_) => arguments.len().saturating_sub(usize::from(last.unsigned_abs())),
+        };
+        let count = if first == 0 { 0 } else { (last + 1).saturating_sub(first as usize) };
+        arguments.from(first as usize).take(count).step_by(step.max(1) as usize)
+    }
+
+    /// Whether a request has as many arguments as the command takes.
+    pub fn takes(&self, count: usize) -> bool {
+        let least = usize::from(self.arity.unsigned_abs());
+        if self.arity < 0 { count >= least } else { count == least }
+    }
+
+    fn last_name(&self) -> &'static str {
+        self.name.rsplit('|').next().unwrap_or(self.name)
+    }
+}
+
+/// The command of a name, in letters of either case.
+pub(super) fn find<'t>(among: &'t [Command], name: &[u8]) -> Option<&'t Command> {
+    let mut lower = [0; 24];
+    let lower = lower.get_mut(..name.len())?;
+    lower.copy_from_slice(name);
+    lower.make_ascii_lowercase();
+    let found = among.binary_search_by(|command| command.last_name().as_bytes().cmp(lower)).ok()?;
+    Some(&among[found])
+}
+
+/// The command of a request, which has as many arguments as that takes; or what is wrong.
+///
+/// # Errors
+/// What is wrong, without the first word of an error.
+pub(super) fn of(arguments: &Arguments<'_>) -> Result<&'static Command, Vec<u8>> {
+    let Some(command) = find(COMMANDS, arguments.at(0)) else {
+        return Err(missing::reason(arguments).unwrap_or_else(|| unknown(arguments)));
+    };
+    let command = match arguments.get(1) {
+        Some(second) if !command.following.is_empty() => match find(command.following, second) {
+            Some(following) => following,
+            None => {
+                let reason = missing::reason_following(command.name, second);
+                return Err(reason.unwrap_or_else(|| unknown_following(command, second)));
+            }
+        },
+        _ => command,
+    };
+    if command.takes(arguments.len()) {
+        Ok(command)
+    } else {
+        Err(format!("wrong number of arguments for '{}' command", command.name).into())
+    }
+}
+
+/// A text for an error: no longer than so, and as C has it, up to a zero.
+pub(super) fn cut(text: &[u8], bytes_max: usize) -> &[u8] {
+    let text = &text[..text.len().min(bytes_max)];
+    text.split(|byte| *byte == 0).next().unwrap_or(text)
+}
+
+fn unknown(arguments: &Arguments<'_>) -> Vec<u8> {
+    let mut shown = Vec::new();
+    for argument in arguments.from(1) {
+        if shown.len() >= 128 {
+            break;
+        }
+        let argument = cut(argument, 128 - shown.len());
+        shown.extend([b"'", argument, b"' "].concat());
+    }
+    let name = cut(arguments.at(0), 128);
+    [b"unknown command '", name, b"', with args beginning with: ", &shown].concat()
+}
+
+fn unknown_following(command: &Command, name: &[u8]) -> Vec<u8> {
+    let first = command.name.to_ascii_uppercase();
+    let end = format!("'. Try {first} HELP.");
+    [b"unknown subcommand '", cut(name, 128), end.as_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_table_is_in_order_and_found_again() {
+        let all = COMMANDS.iter().flat_map(|command| [COMMANDS, command.following]);
+        for table in all {
+            assert!(table.is_sorted_by_key(|command| command.last_name()));
+            for command in table {
+                let name = command.last_name().to_ascii_uppercase();
+                assert_eq!(
+                    find(table, name.as_bytes()).map(|found| found.name),
+                    Some(command.name)
+                );
+            }
+        }
+        assert!(find(COMMANDS, &[b'a'; 100]).is_none());
+    }
+}

@@ -1,0 +1,231 @@
+//! The table of commands, in the order of their names.
+
+use super::super::session::client;
+use super::super::{about, operation, session};
+use super::Does::{self, *};
+use super::{Command, Keys};
+
+/// All that can be asked for.
+pub(in super::super) static COMMANDS: &[Command] = &[
+    new("append", 3, "string", "2.0.0", "Appends to a value, or sets it where there is none.")
+        .flags(GROWS_FAST)
+        .keys_at(1, 1, 1)
+        .does(Rows(operation::append)),
+    new("auth", -2, "connection", "1.0.0", "Says who the client is.")
+        .flags(FOR_STRANGERS)
+        .does(Session(session::auth)),
+    new("client", -2, "connection", "2.4.0", "What concerns connections.").following(CLIENT),
+    new("command", -1, "server", "2.8.13", "Describes all commands.")
+        .flags(ASKS)
+        .does(Session(about::commands))
+        .following(COMMAND),
+    new("config", -2, "server", "2.0.0", "What concerns the configuration.").following(CONFIG),
+    new("decr", 2, "string", "1.0.0", "Subtracts one from an integer.")
+        .flags(GROWS_FAST)
+        .keys_at(1, 1, 1)
+        .does(Rows(operation::decrement)),
+    new("decrby", 3, "string", "1.0.0", "Subtracts from an integer.")
+        .flags(GROWS_FAST)
+        .keys_at(1, 1, 1)
+        .does(Rows(operation::decrement_by)),
+    new("del", -2, "generic", "1.0.0", "Deletes keys.")
+        .flags(WRITES)
+        .keys_at(1, -1, 1)
+        .does(Rows(operation::delete)),
+    new("discard", 1, "transactions", "2.0.0", "Drops what was queued.")
+        .flags(CONTROLS)
+        .does(Discard),
+    new("echo", 2, "connection", "1.0.0", "Says what it was told.")
+        .flags(ASKS_FAST)
+        .does(Session(session::echo)),
+    new("exec", 1, "transactions", "1.2.0", "Runs what was queued as one transaction.")
+        .flags(RUNS)
+        .does(Exec),
+    new("exists", -2, "generic", "1.0.0", "Counts which of the keys are there.")
+        .flags(READS_FAST)
+        .keys_at(1, -1, 1)
+        .does(Rows(operation::exists)),
+    new("get", 2, "string", "1.0.0", "Reads a value.")
+        .flags(READS_FAST)
+        .keys_at(1, 1, 1)
+        .does(Rows(operation::get)),
+    new("getdel", 2, "string", "6.2.0", "Reads a value and deletes it.")
+        .flags(WRITES_FAST)
+        .keys_at(1, 1, 1)
+        .does(Rows(operation::get_delete)),
+    new("getset", 3, "string", "1.0.0", "Reads a value and sets another.")
+        .flags(GROWS_FAST)
+        .keys_at(1, 1, 1)
+        .does(Rows(operation::get_set)),
+    new("hello", -1, "connection", "6.0.0", "Chooses the version of the protocol.")
+        .flags(FOR_STRANGERS)
+        .does(Session(session::hello)),
+    new("incr", 2, "string", "1.0.0", "Adds one to an integer.")
+        .flags(GROWS_FAST)
+        .keys_at(1, 1, 1)
+        .does(Rows(operation::increment)),
+    new("incrby", 3, "string", "1.0.0", "Adds to an integer.")
+        .flags(GROWS_FAST)
+        .keys_at(1, 1, 1)
+        .does(Rows(operation::increment_by)),
+    new("info", -1, "server", "1.0.0", "Describes the server.")
+        .flags(ASKS)
+        .does(Session(about::info)),
+    new("mget", -2, "string", "1.0.0", "Reads values.")
+        .flags(READS_FAST)
+        .keys_at(1, -1, 1)
+        .does(Rows(operation::get_all)),
+    new("mset", -3, "string", "1.0.1", "Sets values.")
+        .flags(GROWS)
+        .keys_at(1, -1, 2)
+        .does(Rows(operation::set_all)),
+    new("msetnx", -3, "string", "1.0.1", "Sets values if none of the keys is there.")
+        .flags(GROWS)
+        .keys_at(1, -1, 2)
+        .does(Rows(operation::set_all_absent)),
+    new("multi", 1, "transactions", "1.2.0", "Begins a transaction.").flags(CONTROLS).does(Multi),
+    new("ping", -1, "connection", "1.0.0", "Says that it is there.")
+        .flags(FAST)
+        .does(Session(session::ping)),
+    new("quit", -1, "connection", "1.0.0", "Ends the connection.").flags(FOR_STRANGERS).does(Quit),
+    new("reset", 1, "connection", "6.2.0", "Makes the connection as it was at its beginning.")
+        .flags(FOR_STRANGERS)
+        .does(Reset),
+    new("scan", -2, "generic", "2.8.0", "Lists keys, some at a time.").flags(READS).does(Scan),
+    new("select", 2, "connection", "1.0.0", "Chooses the database.")
+        .flags(ASKS_FAST)
+        .does(Session(session::select)),
+    new("set", -3, "string", "1.0.0", "Sets a value.")
+        .flags(GROWS)
+        .keys_at(1, 1, 1)
+        .does(Rows(operation::set)),
+    new("setnx", 3, "string", "1.0.0", "Sets a value if there is none.")
+        .flags(GROWS_FAST)
+        .keys_at(1, 1, 1)
+        .does(Rows(operation::set_absent)),
+    new("strlen", 2, "string", "2.2.0", "Measures a value.")
+        .flags(READS_FAST)
+        .keys_at(1, 1, 1)
+        .does(Rows(operation::length)),
+    new("type", 2, "generic", "1.0.0", "Says what kind of value is there.")
+        .flags(READS_FAST)
+        .keys_at(1, 1, 1)
+        .does(Rows(operation::kind)),
+    new("unlink", -2, "generic", "4.0.0", "Deletes keys.")
+        .flags(WRITES_FAST)
+        .keys_at(1, -1, 1)
+        .does(Rows(operation::delete)),
+    new("unwatch", 1, "transactions", "2.2.0", "Forgets which keys are watched.")
+        .flags(CONTROLS)
+        .does(Unwatch),
+    new(
+        "watch",
+        -2,
+        "transactions",
+        "2.2.0",
+        "Lets the next EXEC do nothing if one of the keys changes before.",
+    )
+    .flags(CONTROLS)
+    .keys_at(1, -1, 1)
+    .does(Watch),
+];
+
+static CLIENT: &[Command] = &[
+    new("client|getname", 2, "connection", "2.6.9", "The connection's name.")
+        .flags(UNSCRIPTED)
+        .does(Session(client::name)),
+    new("client|id", 2, "connection", "5.0.0", "The connection's number.")
+        .flags(UNSCRIPTED)
+        .does(Session(client::id)),
+    new("client|info", 2, "connection", "6.2.0", "Describes the connection.")
+        .flags(UNSCRIPTED)
+        .does(Session(client::info)),
+    new("client|list", -2, "connection", "2.4.0", "Describes connections: this one.")
+        .flags(ADMINISTERS)
+        .does(Session(client::list)),
+    new(
+        "client|no-evict",
+        3,
+        "connection",
+        "7.0.0",
+        "Accepted; no connection is dropped for its size.",
+    )
+    .flags(ADMINISTERS)
+    .does(Session(client::no_matter)),
+    new("client|no-touch", 3, "connection", "7.2.0", "Accepted; keys have no age.")
+        .flags(UNSCRIPTED)
+        .does(Session(client::no_matter)),
+    new("client|setinfo", 4, "connection", "7.2.0", "Names the client's library.")
+        .flags(UNSCRIPTED)
+        .does(Session(client::library)),
+    new("client|setname", 3, "connection", "2.6.9", "Names the connection.")
+        .flags(UNSCRIPTED)
+        .does(Session(client::rename)),
+];
+
+static COMMAND: &[Command] = &[
+    new("command|count", 2, "server", "2.8.13", "Counts the commands.")
+        .flags(ASKS)
+        .does(Session(about::command_count)),
+    new("command|docs", -2, "server", "7.0.0", "Explains commands.")
+        .flags(ASKS)
+        .does(Session(about::command_docs)),
+    new("command|getkeys", -4, "server", "2.8.13", "Says which arguments are keys.")
+        .flags(ASKS)
+        .does(Session(about::command_keys)),
+    new("command|info", -2, "server", "2.8.13", "Describes commands.")
+        .flags(ASKS)
+        .does(Session(about::command_info)),
+    new("command|list", -2, "server", "7.0.0", "Lists the names of commands.")
+        .flags(ASKS)
+        .does(Session(about::command_list)),
+];
+
+static CONFIG: &[Command] = &[new("config|get", -3, "server", "2.0.0", "Reads the configuration.")
+    .flags(ADMINISTERS)
+    .does(Session(about::config))];
+
+const GROWS_FAST: &[&str] = &["write", "denyoom", "fast"];
+const GROWS: &[&str] = &["write", "denyoom"];
+const WRITES_FAST: &[&str] = &["write", "fast"];
+const WRITES: &[&str] = &["write"];
+const READS: &[&str] = &["readonly"];
+const READS_FAST: &[&str] = &["readonly", "fast"];
+const FOR_STRANGERS: &[&str] = &["noscript", "loading", "stale", "fast", "no_auth", "allow_busy"];
+const CONTROLS: &[&str] = &["noscript", "loading", "stale", "fast", "allow_busy"];
+const ASKS: &[&str] = &["loading", "stale"];
+const ASKS_FAST: &[&str] = &["loading", "stale", "fast"];
+const UNSCRIPTED: &[&str] = &["noscript", "loading", "stale"];
+const ADMINISTERS: &[&str] = &["admin", "noscript", "loading", "stale"];
+const RUNS: &[&str] = &["noscript", "loading", "stale", "skip_slowlog"];
+const FAST: &[&str] = &["fast"];
+
+const fn new(
+    name: &'static str,
+    arity: i8,
+    group: &'static str,
+    since: &'static str,
+    summary: &'static str,
+) -> Command {
+    let keys = Keys { first: 0, last: 0, step: 0 };
+    let (flags, following) = (&[], &[]);
+    Command { name, arity, flags, keys, group, since, summary, does: Nothing, following }
+}
+
+impl Command {
+    const fn flags(self, flags: &'static [&'static str]) -> Self {
+        Self { flags, ..self }
+    }
+
+    const fn keys_at(self, first: i8, last: i8, step: i8) -> Self {
+        Self { keys: Keys { first, last, step }, ..self }
+    }
+
+    const fn does(self, does: Does) -> Self {
+        Self { does, ..self }
+    }
+
+    const fn following(self, following: &'static [Command]) -> Self {
+        Self { following, ..self }
+    }
+}

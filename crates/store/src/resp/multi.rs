@@ -1,0 +1,189 @@
+//! MULTI, EXEC and WATCH: a queue of commands that becomes one transaction.
+//!
+//! What is queued is kept as it came and understood at EXEC only, as Redis does: a SELECT or a HELLO in
+//! the queue counts for what is behind it. These run on a copy of the session, which becomes the session
+//! if the transaction happens.
+//!
+//! WATCH is a transaction that reads versions; EXEC reads them again and does nothing if one differs.
+//! Unlike in Redis, a key that was not there, came and went is unchanged.
+
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::answer::{Answer, Protocol};
+use super::command::{Command, Does};
+use super::parse::{Arguments, Kept};
+use super::procedure::{Rows, Step, batch, request, said};
+use super::session::{Call, Session};
+use super::{Client, KEYS_MAX, Next, operation};
+use crate::key::Key;
+use crate::transaction::{Abort, View};
+
+/// The most commands that are queued; the most bytes are those of a request.
+const QUEUED_MAX: usize = 100_000;
+const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
+
+/// Keys, and the versions of their rows; none if there is no row.
+pub(super) type Versions = Vec<(Key, Option<u64>)>;
+
+/// What MULTI began.
+#[derive(Default)]
+pub(super) struct Queue {
+    commands: Vec<(&'static Command, Kept)>,
+    bytes: usize,
+    /// Something that was to be queued was wrong: EXEC will refuse all of it.
+    is_broken: bool,
+}
+
+impl Queue {
+    pub fn break_off(&mut self) {
+        *self = Self { is_broken: true, ..Self::default() };
+    }
+
+    pub fn len(&self) -> usize {
+        self.commands.len()
+    }
+}
+
+/// What becomes of the connection if the transaction happens that is on its way.
+pub(super) enum Pending {
+    /// These are the versions that are watched from then on.
+    Watch(Arc<Mutex<Versions>>),
+    /// This is the session.
+    Exec(Box<Session>),
+}
+
+impl Client {
+    pub(super) fn multi(&mut self) -> Next {
+        if self.queue.is_some() {
+            return self.say(&Answer::error("ERR MULTI calls can not be nested"));
+        }
+        self.queue = Some(Queue::default());
+        self.say(&Answer::OK)
+    }
+
+    pub(super) fn discard(&mut self) -> Next {
+        if self.queue.take().is_none() {
+            return self.say(&Answer::error("ERR DISCARD without MULTI"));
+        }
+        self.watched.clear();
+        self.say(&Answer::OK)
+    }
+
+    pub(super) fn enqueue(&mut self, command: &'static Command, arguments: &Arguments<'_>) -> Next {
+        if matches!(command.does, Does::Scan) {
+            return self
+                .reject("'SCAN' is not supported by Imago inside MULTI: it lists many partitions");
+        }
+        let bytes_max = self.settings.request_bytes_max;
+        let Some(queue) = &mut self.queue else { return Next::Wait };
+        if !queue.is_broken {
+            let kept = arguments.keep();
+            queue.bytes += kept.bytes();
+            queue.commands.push((command, kept));
+            if queue.bytes > bytes_max || queue.len() > QUEUED_MAX {
+                return self.reject(format!(
+                    "too much is queued: at most {QUEUED_MAX} commands of {bytes_max} bytes"
+                ));
+            }
+        }
+        self.say(&Answer::status("QUEUED"))
+    }
+
+    pub(super) fn exec(&mut self) -> Next {
+        let Some(queue) = self.queue.take() else {
+            return self.say(&Answer::error("ERR EXEC without MULTI"));
+        };
+        let watched = mem::take(&mut self.watched);
+        if queue.is_broken {
+            return self.say(&Answer::error(ABORTED));
+        }
+        let protocol = self.session.protocol;
+        let mut session = self.session.clone();
+        let steps: Vec<_> =
+            queue.commands.iter().map(|queued| self.step(queued, &mut session)).collect();
+        (session.queued, session.watched) = (None, 0);
+        let needs_rows = steps.iter().any(|(step, _)| matches!(step, Step::Do(_)));
+        if watched.is_empty() && !needs_rows {
+            self.session = session;
+            return Next::Reply(said(&steps));
+        }
+        // What it says of the session is true only if it happens, which the next request has to know.
+        let alone = steps.iter().any(|(step, _)| matches!(step, Step::Say(_)));
+        match batch(steps, watched, protocol) {
+            Ok(request) => {
+                self.pending = alone.then(|| Pending::Exec(Box::new(session)));
+                Next::Run(super::Request { alone, ..request })
+            }
+            Err(answer) => self.say(&answer),
+        }
+    }
+
+    /// What a queued command does; the session is as those before it leave it.
+    fn step(&self, (command, kept): &(&Command, Kept), session: &mut Session) -> (Step, Protocol) {
+        let arguments = kept.arguments();
+        let step = match command.does {
+            Does::Rows(understand) => match understand(&arguments, session.database) {
+                Ok(operation) => Step::Do(operation),
+                Err(answer) => Step::Say(answer),
+            },
+            Does::Session(act) => {
+                let call = Call { arguments, session, settings: &self.settings };
+                Step::Say(act(call).unwrap_or_else(|error| error))
+            }
+            // Of the others only UNWATCH is queued, and EXEC forgets what was watched by itself.
+            _ => Step::Say(Answer::OK),
+        };
+        (step, session.protocol)
+    }
+
+    pub(super) fn watch(&mut self, arguments: &Arguments<'_>) -> Next {
+        if self.queue.is_some() {
+            return self.say(&Answer::error("ERR WATCH inside MULTI is not allowed"));
+        }
+        let keys = match operation::keys(arguments, self.session.database) {
+            Ok(keys) => keys,
+            Err(answer) => return self.say(&answer),
+        };
+        if self.watched.len() + keys.len() > KEYS_MAX {
+            let text = format!("ERR too many keys are watched: at most {KEYS_MAX}");
+            return self.say(&Answer::error(text));
+        }
+        let seen = Arc::new(Mutex::new(Versions::new()));
+        let (shared, wanted, protocol) = (Arc::clone(&seen), keys.clone(), self.session.protocol);
+        let procedure = move |view: &mut View<'_>| -> Result<Vec<u8>, Abort> {
+            let rows = Rows::new(view);
+            let versions = wanted.iter().map(|key| Ok((key.clone(), rows.version(key)?)));
+            let versions = versions.collect::<Result<Versions, Abort>>()?;
+            *shared.lock().unwrap_or_else(PoisonError::into_inner) = versions;
+            Ok(Answer::OK.encoded(protocol))
+        };
+        match request(keys, Vec::new(), Box::new(procedure)) {
+            Ok(request) => {
+                self.pending = Some(Pending::Watch(seen));
+                Next::Run(super::Request { alone: true, ..request })
+            }
+            Err(answer) => self.say(&answer),
+        }
+    }
+
+    /// The transaction happened that was on its way, and said this.
+    pub(super) fn settle(&mut self, pending: Pending, answer: &[u8]) {
+        match pending {
+            Pending::Watch(seen) => {
+                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                for (key, version) in seen.drain(..) {
+                    // Of a key that is watched twice, what was seen first counts.
+                    if !self.watched.iter().any(|(watched, _)| *watched == key) {
+                        self.watched.push((key, version));
+                    }
+                }
+            }
+            Pending::Exec(session) => {
+                if answer != Answer::NilArray.encoded(self.session.protocol) {
+                    self.session = *session;
+                }
+            }
+        }
+    }
+}

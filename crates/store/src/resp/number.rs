@@ -1,0 +1,80 @@
+//! Integers as Redis reads and writes them: one way only to write each, nothing around it.
+
+/// An integer from its decimal form: no blanks, no plus, no zeros in front, no minus zero.
+pub(super) fn integer(digits: &[u8]) -> Option<i64> {
+    let (is_negative, digits) = match digits {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    match digits {
+        [b'0'] if !is_negative => return Some(0),
+        [b'1'..=b'9', ..] if digits.len() <= 19 => {}
+        _ => return None,
+    }
+    let mut value = 0_u64;
+    for digit in digits {
+        let digit = digit.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        // Nineteen digits are less than 2^64.
+        value = value * 10 + u64::from(digit);
+    }
+    if is_negative { 0_i64.checked_sub_unsigned(value) } else { i64::try_from(value).ok() }
+}
+
+/// Appends an integer's decimal form.
+pub(super) fn decimal(value: i64, out: &mut Vec<u8>) {
+    let mut digits = [0; 20];
+    let mut first = digits.len();
+    let mut left = value.unsigned_abs();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    if value < 0 {
+        first -= 1;
+        digits[first] = b'-';
+    }
+    out.extend_from_slice(&digits[first..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn only_one_form_is_an_integer() {
+        for wrong in ["", "-", "+1", "01", "-0", "-01", " 1", "1 ", "1.0", "9223372036854775808"] {
+            assert_eq!(integer(wrong.as_bytes()), None, "{wrong:?}");
+        }
+        assert_eq!(integer(b"-9223372036854775808"), Some(i64::MIN));
+        assert_eq!(integer(b"-9223372036854775809"), None);
+        assert_eq!(integer(b"99999999999999999999"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn an_integer_is_read_as_it_was_written(value: i64, small in -100..100_i64) {
+            for value in [value, small] {
+                let mut out = Vec::new();
+                decimal(value, &mut out);
+                prop_assert_eq!(&out, &value.to_string().into_bytes());
+                prop_assert_eq!(integer(&out), Some(value));
+            }
+        }
+
+        #[test]
+        fn what_is_read_is_written_the_same(digits in "-?[0-9]{0,21}") {
+            let value = integer(digits.as_bytes());
+            let oracle = digits.parse::<i64>().ok().filter(|value| value.to_string() == digits);
+            prop_assert_eq!(value, oracle);
+        }
+    }
+}

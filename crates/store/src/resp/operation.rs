@@ -1,0 +1,284 @@
+//! What commands do with rows. An operation is a command with its arguments understood: which keys it
+//! needs, and what it does once it sees them.
+//!
+//! Invariant: an operation that answers with an error has written nothing. So inside EXEC its error
+//! stands in its place, and whatever else is there happens.
+
+use super::answer::Answer;
+use super::number;
+use super::parse::Arguments;
+use super::procedure::Rows;
+use super::session::{NOT_AN_INTEGER, SYNTAX};
+use crate::key::{KEY_BYTES_MAX, Key, Table, Value};
+use crate::transaction::Abort;
+
+/// See the module's documentation.
+pub(super) enum Operation {
+    Get(Key),
+    GetAll(Vec<Key>),
+    GetDelete(Key),
+    Set { key: Key, value: Value, when: When, says: Says },
+    SetAll { rows: Vec<(Key, Value)>, only_absent: bool },
+    Delete(Vec<Key>),
+    Exists(Vec<Key>),
+    Kind(Key),
+    Length(Key),
+    Append(Key, Value),
+    Add(Key, i64),
+}
+
+/// When a value is set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    Always,
+    Absent,
+    Present,
+}
+
+/// What setting a value says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Says {
+    /// OK, or nothing if it was not set.
+    Ok,
+    /// What was there.
+    Old,
+    /// 1 or 0.
+    Whether,
+}
+
+type Understood = Result<Operation, Answer>;
+
+fn key(table: Table, name: &[u8]) -> Result<Key, Answer> {
+    if name.len() > KEY_BYTES_MAX {
+        let text =
+            format!("ERR a key of {} bytes is too long: at most {KEY_BYTES_MAX}", name.len());
+        return Err(Answer::error(text));
+    }
+    Ok(Key::new(table, name))
+}
+
+/// The keys that the arguments from the first on name.
+pub(super) fn keys(arguments: &Arguments<'_>, table: Table) -> Result<Vec<Key>, Answer> {
+    arguments.from(1).map(|name| key(table, name)).collect()
+}
+
+pub(super) fn get(arguments: &Arguments<'_>, table: Table) -> Understood {
+    Ok(Operation::Get(key(table, arguments.at(1))?))
+}
+
+pub(super) fn get_all(arguments: &Arguments<'_>, table: Table) -> Understood {
+    Ok(Operation::GetAll(keys(arguments, table)?))
+}
+
+pub(super) fn get_delete(arguments: &Arguments<'_>, table: Table) -> Understood {
+    Ok(Operation::GetDelete(key(table, arguments.at(1))?))
+}
+
+pub(super) fn get_set(arguments: &Arguments<'_>, table: Table) -> Understood {
+    put(arguments, table, When::Always, Says::Old)
+}
+
+pub(super) fn set_absent(arguments: &Arguments<'_>, table: Table) -> Understood {
+    put(arguments, table, When::Absent, Says::Whether)
+}
+
+pub(super) fn set(arguments: &Arguments<'_>, table: Table) -> Understood {
+    let (mut when, mut says) = (When::Always, Says::Ok);
+    for (at, option) in (3..).zip(arguments.from(3)) {
+        let is_timed = || ["EX", "PX", "EXAT", "PXAT"].iter().any(|word| arguments.is(at, word));
+        if arguments.is(at, "NX") && when != When::Present {
+            when = When::Absent;
+        } else if arguments.is(at, "XX") && when != When::Absent {
+            when = When::Present;
+        } else if arguments.is(at, "GET") {
+            says = Says::Old;
+        } else if arguments.is(at, "KEEPTTL") {
+            // No key has a time to live, so that it is kept.
+        } else if is_timed() && arguments.get(at + 1).is_some() {
+            let option = String::from_utf8_lossy(option).to_ascii_uppercase();
+            let text = format!(
+                "ERR 'SET' with {option} is not supported by Imago: keys do not expire here"
+            );
+            return Err(Answer::error(text));
+        } else {
+            return Err(Answer::error(SYNTAX));
+        }
+    }
+    put(arguments, table, when, says)
+}
+
+fn put(arguments: &Arguments<'_>, table: Table, when: When, says: Says) -> Understood {
+    let (key, value) = (key(table, arguments.at(1))?, arguments.at(2).into());
+    Ok(Operation::Set { key, value, when, says })
+}
+
+pub(super) fn set_all(arguments: &Arguments<'_>, table: Table) -> Understood {
+    put_all(arguments, table, false)
+}
+
+pub(super) fn set_all_absent(arguments: &Arguments<'_>, table: Table) -> Understood {
+    put_all(arguments, table, true)
+}
+
+fn put_all(arguments: &Arguments<'_>, table: Table, only_absent: bool) -> Understood {
+    if arguments.len().is_multiple_of(2) {
+        let name = if only_absent { "msetnx" } else { "mset" };
+        return Err(Answer::error(format!("ERR wrong number of arguments for '{name}' command")));
+    }
+    let pairs = arguments.from(1).step_by(2).zip(arguments.from(2).step_by(2));
+    let rows = pairs.map(|(name, value)| Ok((key(table, name)?, value.into())));
+    Ok(Operation::SetAll { rows: rows.collect::<Result<_, _>>()?, only_absent })
+}
+
+pub(super) fn delete(arguments: &Arguments<'_>, table: Table) -> Understood {
+    Ok(Operation::Delete(keys(arguments, table)?))
+}
+
+pub(super) fn exists(arguments: &Arguments<'_>, table: Table) -> Understood {
+    Ok(Operation::Exists(keys(arguments, table)?))
+}
+
+pub(super) fn kind(arguments: &Arguments<'_>, table: Table) -> Understood {
+    Ok(Operation::Kind(key(table, arguments.at(1))?))
+}
+
+pub(super) fn length(arguments: &Arguments<'_>, table: Table) -> Understood {
+    Ok(Operation::Length(key(table, arguments.at(1))?))
+}
+
+pub(super) fn append(arguments: &Arguments<'_>, table: Table) -> Understood {
+    Ok(Operation::Append(key(table, arguments.at(1))?, arguments.at(2).into()))
+}
+
+pub(super) fn increment(arguments: &Arguments<'_>, table: Table) -> Understood {
+    Ok(Operation::Add(key(table, arguments.at(1))?, 1))
+}
+
+pub(super) fn decrement(arguments: &Arguments<'_>, table: Table) -> Understood {
+    Ok(Operation::Add(key(table, arguments.at(1))?, -1))
+}
+
+pub(super) fn increment_by(arguments: &Arguments<'_>, table: Table) -> Understood {
+    Ok(Operation::Add(key(table, arguments.at(1))?, amount(arguments)?))
+}
+
+pub(super) fn decrement_by(arguments: &Arguments<'_>, table: Table) -> Understood {
+    let amount = amount(arguments)?.checked_neg();
+    let amount = amount.ok_or_else(|| Answer::error("ERR decrement would overflow"))?;
+    Ok(Operation::Add(key(table, arguments.at(1))?, amount))
+}
+
+fn amount(arguments: &Arguments<'_>) -> Result<i64, Answer> {
+    number::integer(arguments.at(2)).ok_or_else(|| Answer::error(NOT_AN_INTEGER))
+}
+
+impl Operation {
+    /// Adds the keys that it reads, and those that it may write.
+    pub fn declare(&self, reads: &mut Vec<Key>, writes: &mut Vec<Key>) {
+        match self {
+            Self::Get(key) | Self::Kind(key) | Self::Length(key) => reads.push(key.clone()),
+            Self::GetAll(keys) | Self::Exists(keys) => reads.extend_from_slice(keys),
+            Self::GetDelete(key) | Self::Append(key, _) | Self::Add(key, _) => {
+                writes.push(key.clone());
+            }
+            Self::Set { key, .. } => writes.push(key.clone()),
+            Self::SetAll { rows, .. } => writes.extend(rows.iter().map(|(key, _)| key.clone())),
+            Self::Delete(keys) => writes.extend_from_slice(keys),
+        }
+    }
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// Why nothing of the transaction shall happen.
+    pub fn run(&self, rows: &mut Rows<'_, '_>) -> Result<Answer, Abort> {
+        match self {
+            Self::Get(key) => rows.get(key).map(Answer::value),
+            Self::GetAll(keys) => {
+                let values = keys.iter().map(|key| rows.get(key).map(Answer::value));
+                values.collect::<Result<_, _>>().map(Answer::Array)
+            }
+            Self::GetDelete(key) => {
+                let old = rows.get(key)?;
+                if old.is_some() {
+                    rows.delete(key)?;
+                }
+                Ok(Answer::value(old))
+            }
+            Self::Set { key, value, when, says } => {
+                let needs_old = *when != When::Always || *says == Says::Old;
+                let old = if needs_old { rows.get(key)? } else { None };
+                let is_set = match when {
+                    When::Always => true,
+                    When::Absent => old.is_none(),
+                    When::Present => old.is_some(),
+                };
+                if is_set {
+                    rows.put(key, value.clone())?;
+                }
+                Ok(match says {
+                    Says::Old => Answer::value(old),
+                    Says::Whether => Answer::Integer(is_set.into()),
+                    Says::Ok if is_set => Answer::OK,
+                    Says::Ok => Answer::Nil,
+                })
+            }
+            Self::SetAll { rows: all, only_absent } => {
+                if *only_absent {
+                    for (key, _) in all {
+                        if rows.get(key)?.is_some() {
+                            return Ok(Answer::Integer(0));
+                        }
+                    }
+                }
+                for (key, value) in all {
+                    rows.put(key, value.clone())?;
+                }
+                Ok(if *only_absent { Answer::Integer(1) } else { Answer::OK })
+            }
+            Self::Delete(keys) => {
+                let mut deleted = 0;
+                for key in keys {
+                    if rows.get(key)?.is_some() {
+                        rows.delete(key)?;
+                        deleted += 1;
+                    }
+                }
+                Ok(Answer::Integer(deleted))
+            }
+            Self::Exists(keys) => {
+                let mut there = 0;
+                for key in keys {
+                    there += i64::from(rows.get(key)?.is_some());
+                }
+                Ok(Answer::Integer(there))
+            }
+            Self::Kind(key) => {
+                let is_there = rows.get(key)?.is_some();
+                Ok(Answer::status(if is_there { "string" } else { "none" }))
+            }
+            Self::Length(key) => Ok(Answer::count(rows.get(key)?.map_or(0, |value| value.len()))),
+            Self::Append(key, end) => {
+                let old = rows.get(key)?.unwrap_or_default();
+                let value: Value = [&*old, end].concat().into();
+                let bytes = value.len();
+                rows.put(key, value)?;
+                Ok(Answer::count(bytes))
+            }
+            Self::Add(key, amount) => {
+                let old = rows.get(key)?;
+                let old = match old.as_deref().map_or(Some(0), number::integer) {
+                    Some(old) => old,
+                    None => return Ok(Answer::error(NOT_AN_INTEGER)),
+                };
+                let Some(sum) = old.checked_add(*amount) else {
+                    return Ok(Answer::error("ERR increment or decrement would overflow"));
+                };
+                let mut digits = Vec::with_capacity(20);
+                number::decimal(sum, &mut digits);
+                rows.put(key, digits.into())?;
+                Ok(Answer::Integer(sum))
+            }
+        }
+    }
+}

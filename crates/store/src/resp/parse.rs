@@ -1,0 +1,413 @@
+//! Requests out of a stream of bytes, cut anywhere.
+//!
+//! The idea: one buffer, which holds what has come and is not used up, and a list of where the
+//! arguments of the one request that is being read lie in it. Both are used again for the next request,
+//! so that a request costs no allocation here. What was read of half a request is remembered: however
+//! finely it is cut, no byte of it is looked at twice.
+//!
+//! Why not a crate: `redis-protocol`, `resp-rs`, `redis-parser` and their kind read *frames* of both
+//! directions. They begin a half frame again from its first byte, allocate for each argument, know no
+//! inline requests, and bound nothing, or one frame, where a server has to bound lines, arguments, and
+//! all of it more tightly before a client has said who it is.
+//!
+//! Invariants:
+//! 1. What the requests are does not depend on where the stream was cut.
+//! 2. What is not used up is at most [`Limits::request_bytes_max`] and what one line may be long, and
+//!    the buffer holds at most twice that; of what is announced nothing is reserved.
+
+use memchr::memchr;
+
+use super::number;
+
+/// The longest line: an inline request, or a count.
+const LINE_BYTES_MAX: usize = 64 * 1024;
+/// The most arguments of a request.
+const ARGUMENTS_MAX: i64 = 1024 * 1024;
+/// The same, and the longest argument, from a client that has not said yet who it is.
+const STRANGERS_ARGUMENTS_MAX: i64 = 10;
+const STRANGERS_BYTES_MAX: i64 = 16 * 1024;
+/// What an idle connection's buffers may keep.
+const KEPT_BYTES_MAX: usize = 64 * 1024;
+
+/// How much is taken from a client.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// The longest request, in bytes as they were sent.
+    pub request_bytes_max: usize,
+    /// Whether the client has yet to say who it is.
+    pub is_stranger: bool,
+}
+
+/// What was sent is no request; nothing behind it can be understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Malformed(pub Vec<u8>);
+
+fn malformed<T>(what: impl AsRef<[u8]>) -> Result<T, Malformed> {
+    Err(Malformed([b"ERR Protocol error: ", what.as_ref()].concat()))
+}
+
+/// Where an argument lies, from the beginning of its request.
+#[derive(Clone, Copy, Debug)]
+struct Slice {
+    from: u32,
+    to: u32,
+}
+
+/// The arguments of a request, the command's name first; there is at least one.
+#[derive(Clone, Copy)]
+pub(super) struct Arguments<'a> {
+    bytes: &'a [u8],
+    slices: &'a [Slice],
+}
+
+impl<'a> Arguments<'a> {
+    /// How many there are, with the name.
+    pub fn len(&self) -> usize {
+        self.slices.len()
+    }
+
+    /// The one at a place, of which there has to be one.
+    pub fn at(&self, index: usize) -> &'a [u8] {
+        let Slice { from, to } = self.slices[index];
+        &self.bytes[from as usize..to as usize]
+    }
+
+    /// The one at a place.
+    pub fn get(&self, index: usize) -> Option<&'a [u8]> {
+        (index < self.len()).then(|| self.at(index))
+    }
+
+    /// Those from a place on.
+    pub fn from(&self, index: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
+        let bytes = self.bytes;
+        let slices = self.slices.get(index..).unwrap_or_default();
+        slices.iter().map(move |slice| &bytes[slice.from as usize..slice.to as usize])
+    }
+
+    /// The same without so many in front; at least one is left.
+    pub fn behind(&self, count: usize) -> Self {
+        Self { bytes: self.bytes, slices: &self.slices[count..] }
+    }
+
+    /// Whether the one at a place is this word, in letters of either case.
+    pub fn is(&self, index: usize, word: &str) -> bool {
+        self.get(index).is_some_and(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
+    }
+
+    /// A copy that lasts.
+    pub fn keep(&self) -> Kept {
+        let mut kept = Kept { bytes: Vec::new(), slices: Vec::with_capacity(self.len()) };
+        kept.bytes.reserve_exact(self.from(0).map(<[u8]>::len).sum());
+        for argument in self.from(0) {
+            kept.push(argument);
+        }
+        kept
+    }
+}
+
+/// Arguments that outlast the buffer in which they came.
+#[derive(Default)]
+pub(super) struct Kept {
+    bytes: Vec<u8>,
+    slices: Vec<Slice>,
+}
+
+impl Kept {
+    fn push(&mut self, argument: &[u8]) {
+        let from = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(argument);
+        self.slices.push(Slice { from, to: self.bytes.len() as u32 });
+    }
+
+    pub fn arguments(&self) -> Arguments<'_> {
+        Arguments { bytes: &self.bytes, slices: &self.slices }
+    }
+
+    /// What it takes of memory, in bytes.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.bytes.len() + self.slices.len() * size_of::<Slice>()
+    }
+}
+
+/// How far the request is that is being read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    /// Nothing of it yet.
+    Start,
+    /// So many arguments are still to come.
+    Arguments(u32),
+    /// The same; the length of the next is known.
+    Argument(u32, u32),
+    /// All of it.
+    Done,
+}
+
+/// See the module's documentation.
+pub(super) struct Parser {
+    buffer: Vec<u8>,
+    /// Where in it the request begins that is being read.
+    start: usize,
+    /// How much of the request was read, and how much of the line behind that was searched for its end.
+    read: usize,
+    searched: usize,
+    reading: Reading,
+    slices: Vec<Slice>,
+    /// More was sent than was wanted.
+    is_flooded: bool,
+}
+
+impl Parser {
+    pub fn new() -> Self {
+        Self {
+            buffer: Vec::new(),
+            start: 0,
+            read: 0,
+            searched: 0,
+            reading: Reading::Start,
+            slices: Vec::new(),
+            is_flooded: false,
+        }
+    }
+
+    /// Takes more of the stream. What is fed beyond the bound is dropped, and is an error once the
+    /// requests in front of it are done.
+    pub fn feed(&mut self, bytes: &[u8], request_bytes_max: usize) {
+        if self.is_flooded {
+            return;
+        }
+        // It moves no more than was used up since the last time, so that no byte moves often.
+        if self.start > self.buffer.len() / 2 {
+            self.buffer.drain(..self.start);
+            self.start = 0;
+            if self.buffer.len() < KEPT_BYTES_MAX / 2 {
+                self.buffer.shrink_to(KEPT_BYTES_MAX);
+            }
+        }
+        let pending = self.buffer.len() - self.start;
+        self.is_flooded = pending + bytes.len() > request_bytes_max + LINE_BYTES_MAX;
+        if !self.is_flooded {
+            self.buffer.extend_from_slice(bytes);
+        }
+    }
+
+    /// Goes on to the next request; whether all of it has come, to be had by [`Self::arguments`] until
+    /// the next call.
+    pub fn advance(&mut self, limits: Limits) -> Result<bool, Malformed> {
+        if self.reading == Reading::Done {
+            self.drop_read();
+        }
+        loop {
+            let goes_on = match self.reading {
+                Reading::Start => self.begin(limits)?,
+                Reading::Arguments(left) => self.measure(left, limits)?,
+                Reading::Argument(left, length) => self.take(left, length),
+                Reading::Done => return Ok(true),
+            };
+            if !goes_on {
+                return if self.is_flooded { malformed("too big request") } else { Ok(false) };
+            }
+        }
+    }
+
+    pub fn arguments(&self) -> Arguments<'_> {
+        debug_assert_eq!(self.reading, Reading::Done);
+        Arguments { bytes: &self.buffer[self.start..], slices: &self.slices }
+    }
+
+    /// What it holds of memory, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.buffer.capacity() + self.slices.capacity() * size_of::<Slice>()
+    }
+
+    /// What has come and is not used up, in bytes.
+    pub fn pending_bytes(&self) -> usize {
+        self.buffer.len() - self.start - self.read
+    }
+
+    fn drop_read(&mut self) {
+        self.start += self.read;
+        (self.read, self.searched, self.reading) = (0, 0, Reading::Start);
+        self.slices.clear();
+        self.slices.shrink_to(KEPT_BYTES_MAX / size_of::<Slice>());
+        if self.start == self.buffer.len() {
+            self.buffer.clear();
+            self.buffer.shrink_to(KEPT_BYTES_MAX);
+            self.start = 0;
+        }
+    }
+
+    /// What of the request has come and was not read.
+    fn rest(&self) -> &[u8] {
+        &self.buffer[self.start + self.read..]
+    }
+
+    /// The length of the line that comes next, if it ends in what has come.
+    fn line(&mut self, end: u8, too_long: &str) -> Result<Option<usize>, Malformed> {
+        let rest = self.rest();
+        let length = memchr(end, &rest[self.searched..]).map(|at| self.searched + at);
+        let so_far = rest.len();
+        if length.unwrap_or(so_far) > LINE_BYTES_MAX {
+            return malformed(too_long);
+        }
+        self.searched = length.unwrap_or(so_far);
+        Ok(length)
+    }
+
+    /// The same for a line of a counted request. Like Redis, it takes whatever follows the carriage
+    /// return for the line feed, which has to be there.
+    fn counted_line(&mut self, too_long: &str) -> Result<Option<usize>, Malformed> {
+        let length = self.line(b'\r', too_long)?;
+        Ok(length.filter(|length| length + 1 < self.rest().len()))
+    }
+
+    fn used(&mut self, bytes: usize) {
+        self.read += bytes;
+        self.searched = 0;
+    }
+
+    fn begin(&mut self, limits: Limits) -> Result<bool, Malformed> {
+        match self.rest().first() {
+            None => Ok(false),
+            Some(b'*') => self.count(limits),
+            Some(_) => self.inline(),
+        }
+    }
+
+    fn count(&mut self, limits: Limits) -> Result<bool, Malformed> {
+        let Some(length) = self.counted_line("too big mbulk count string")? else {
+            return Ok(false);
+        };
+        let count = match number::integer(&self.rest()[1..length]) {
+            Some(count) if count <= ARGUMENTS_MAX => count,
+            _ => return malformed("invalid multibulk length"),
+        };
+        if limits.is_stranger && count > STRANGERS_ARGUMENTS_MAX {
+            return malformed("unauthenticated multibulk length");
+        }
+        self.used(length + 2);
+        match u32::try_from(count) {
+            Ok(count) if count > 0 => self.reading = Reading::Arguments(count),
+            // No request at all, which is no error.
+            _ => self.drop_read(),
+        }
+        Ok(true)
+    }
+
+    fn measure(&mut self, left: u32, limits: Limits) -> Result<bool, Malformed> {
+        let Some(length) = self.counted_line("too big bulk count string")? else {
+            return Ok(false);
+        };
+        let line = &self.rest()[..length];
+        if line.first() != Some(&b'$') {
+            // An empty line is its carriage return.
+            return malformed([b"expected '$', got '", &self.rest()[..1], b"'"].concat());
+        }
+        let bytes = match number::integer(&line[1..]) {
+            Some(bytes) if (0..=limits.request_bytes_max as i64).contains(&bytes) => bytes,
+            _ => return malformed("invalid bulk length"),
+        };
+        if limits.is_stranger && bytes > STRANGERS_BYTES_MAX {
+            return malformed("unauthenticated bulk length");
+        }
+        self.used(length + 2);
+        if self.read + bytes as usize + 2 > limits.request_bytes_max {
+            return malformed("too big request");
+        }
+        self.reading = Reading::Argument(left, bytes as u32);
+        Ok(true)
+    }
+
+    fn take(&mut self, left: u32, length: u32) -> bool {
+        let end = length as usize + 2;
+        if self.rest().len() < end {
+            return false;
+        }
+        let from = self.read as u32;
+        self.slices.push(Slice { from, to: from + length });
+        self.used(end);
+        self.reading = if left == 1 { Reading::Done } else { Reading::Arguments(left - 1) };
+        true
+    }
+
+    fn inline(&mut self) -> Result<bool, Malformed> {
+        let Some(length) = self.line(b'\n', "too big inline request")? else { return Ok(false) };
+        let line = &self.rest()[..length];
+        let end = self.start + line.strip_suffix(b"\r").unwrap_or(line).len();
+        if !split(&mut self.buffer[self.start..end], &mut self.slices) {
+            return malformed("unbalanced quotes in request");
+        }
+        self.used(length + 1);
+        if self.slices.is_empty() {
+            self.drop_read();
+        } else {
+            self.reading = Reading::Done;
+        }
+        Ok(true)
+    }
+}
+
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t'..=b'\r')
+}
+
+/// Splits a line into words, which may be quoted. A word is never longer than what was written, so it
+/// is put in its place. Says whether all quotes are closed, and followed by a blank.
+fn split(line: &mut [u8], words: &mut Vec<Slice>) -> bool {
+    let (mut at, mut to) = (0, 0);
+    loop {
+        while at < line.len() && is_blank(line[at]) {
+            at += 1;
+        }
+        if at == line.len() {
+            return true;
+        }
+        let from = to;
+        while at < line.len() && !is_blank(line[at]) {
+            let quote = line[at];
+            if !matches!(quote, b'"' | b'\'') {
+                line[to] = quote;
+                (at, to) = (at + 1, to + 1);
+                continue;
+            }
+            at += 1;
+            loop {
+                let (byte, length) = match line[at..] {
+                    [] => return false,
+                    [byte, ..] if byte == quote => break,
+                    [b'\\', b'x', high, low, ..] if quote == b'"' && is_hex(high, low) => {
+                        (hex(high) << 4 | hex(low), 4)
+                    }
+                    [b'\\', escaped, ..] if quote == b'"' => (unescape(escaped), 2),
+                    [b'\\', b'\'', ..] => (b'\'', 2),
+                    [byte, ..] => (byte, 1),
+                };
+                line[to] = byte;
+                (at, to) = (at + length, to + 1);
+            }
+            at += 1;
+            if at < line.len() && !is_blank(line[at]) {
+                return false;
+            }
+        }
+        words.push(Slice { from: from as u32, to: to as u32 });
+    }
+}
+
+fn is_hex(high: u8, low: u8) -> bool {
+    high.is_ascii_hexdigit() && low.is_ascii_hexdigit()
+}
+
+fn hex(digit: u8) -> u8 {
+    (digit as char).to_digit(16).unwrap_or_default() as u8
+}
+
+fn unescape(byte: u8) -> u8 {
+    match byte {
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'b' => 8,
+        b'a' => 7,
+        byte => byte,
+    }
+}

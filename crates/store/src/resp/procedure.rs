@@ -1,0 +1,170 @@
+//! The transactions that requests become: what is run at a site.
+//!
+//! The answer is written here, as it is sent, in the version of the protocol that the connection had
+//! when the request came.
+
+use super::answer::{Answer, Protocol, array_of};
+use super::operation::Operation;
+use super::{ANSWER_BYTES_MAX, KEYS_MAX, Request};
+use crate::key::{Key, KeyRange, Value};
+use crate::transaction::{Abort, Procedure, View, WRITTEN_BYTES_MAX};
+
+/// The rows that operations read and write, with what they write counted: a transaction that grows
+/// beyond what it may be ends there, not when it has filled the memory.
+pub(super) struct Rows<'r, 'v> {
+    view: &'r mut View<'v>,
+    written_bytes: usize,
+}
+
+impl<'r, 'v> Rows<'r, 'v> {
+    pub fn new(view: &'r mut View<'v>) -> Self {
+        Self { view, written_bytes: 0 }
+    }
+
+    pub fn get(&self, key: &Key) -> Result<Option<Value>, Abort> {
+        Ok(self.view.get(key)?.map(|seen| seen.value))
+    }
+
+    /// The version of a row, if it is there.
+    pub fn version(&self, key: &Key) -> Result<Option<u64>, Abort> {
+        Ok(self.view.get(key)?.map(|seen| seen.version))
+    }
+
+    pub fn put(&mut self, key: &Key, value: Value) -> Result<(), Abort> {
+        self.count(key, value.len())?;
+        self.view.put(key, value)
+    }
+
+    pub fn delete(&mut self, key: &Key) -> Result<(), Abort> {
+        self.count(key, 0)?;
+        self.view.delete(key)
+    }
+
+    fn count(&mut self, key: &Key, value_bytes: usize) -> Result<(), Abort> {
+        let key_bytes = key.as_bytes().len();
+        let before = self.view.written.get(key);
+        let before =
+            before.map_or(0, |value| key_bytes + value.as_ref().map_or(0, |value| value.len()));
+        self.written_bytes = self.written_bytes - before + key_bytes + value_bytes;
+        if self.written_bytes > WRITTEN_BYTES_MAX {
+            return Err(Abort::TooLarge(self.written_bytes));
+        }
+        Ok(())
+    }
+}
+
+/// An answer's bytes, unless that were too many.
+fn check(answer_bytes: usize) -> Result<(), Abort> {
+    if answer_bytes > ANSWER_BYTES_MAX {
+        let text = format!("ERR the answer would be longer than {ANSWER_BYTES_MAX} bytes");
+        return Err(Abort::Refused(text));
+    }
+    Ok(())
+}
+
+/// One operation.
+struct Single {
+    operation: Operation,
+    protocol: Protocol,
+}
+
+impl Procedure for Single {
+    fn run(&mut self, view: &mut View<'_>) -> Result<Vec<u8>, Abort> {
+        let answer = self.operation.run(&mut Rows::new(view))?;
+        check(answer.bytes())?;
+        Ok(answer.encoded(self.protocol))
+    }
+}
+
+/// One command among those that EXEC runs.
+pub(super) enum Step {
+    /// It has its answer already, since it concerns the connection only.
+    Say(Answer),
+    Do(Operation),
+}
+
+/// What EXEC runs.
+struct Batch {
+    steps: Vec<(Step, Protocol)>,
+    /// The keys that were watched, and the versions of their rows then.
+    watched: Vec<(Key, Option<u64>)>,
+    protocol: Protocol,
+}
+
+impl Procedure for Batch {
+    fn run(&mut self, view: &mut View<'_>) -> Result<Vec<u8>, Abort> {
+        let mut rows = Rows::new(view);
+        for (key, version) in &self.watched {
+            if rows.version(key)? != *version {
+                return Ok(Answer::NilArray.encoded(self.protocol));
+            }
+        }
+        let mut out = Vec::new();
+        array_of(self.steps.len(), &mut out);
+        for (step, protocol) in &self.steps {
+            let answer = match step {
+                Step::Say(answer) => answer,
+                Step::Do(operation) => &operation.run(&mut rows)?,
+            };
+            check(out.len() + answer.bytes())?;
+            answer.encode(*protocol, &mut out);
+        }
+        Ok(out)
+    }
+}
+
+/// What EXEC answers if no row is needed for it.
+pub(super) fn said(steps: &[(Step, Protocol)]) -> Vec<u8> {
+    let mut out = Vec::new();
+    array_of(steps.len(), &mut out);
+    for (step, protocol) in steps {
+        if let Step::Say(answer) = step {
+            answer.encode(*protocol, &mut out);
+        }
+    }
+    out
+}
+
+pub(super) fn single(operation: Operation, protocol: Protocol) -> Result<Request, Answer> {
+    let (mut reads, mut writes) = (Vec::new(), Vec::new());
+    operation.declare(&mut reads, &mut writes);
+    request(reads, writes, Box::new(Single { operation, protocol }))
+}
+
+pub(super) fn batch(
+    steps: Vec<(Step, Protocol)>,
+    watched: Vec<(Key, Option<u64>)>,
+    protocol: Protocol,
+) -> Result<Request, Answer> {
+    let mut reads: Vec<Key> = watched.iter().map(|(key, _)| key.clone()).collect();
+    let mut writes = Vec::new();
+    for (step, _) in &steps {
+        if let Step::Do(operation) = step {
+            operation.declare(&mut reads, &mut writes);
+        }
+    }
+    request(reads, writes, Box::new(Batch { steps, watched, protocol }))
+}
+
+/// A transaction over these keys, each declared once, in their order.
+pub(super) fn request(
+    mut reads: Vec<Key>,
+    mut writes: Vec<Key>,
+    procedure: Box<dyn Procedure>,
+) -> Result<Request, Answer> {
+    for keys in [&mut reads, &mut writes] {
+        if keys.len() > 1 {
+            keys.sort_unstable();
+            keys.dedup();
+        }
+    }
+    // What is written may be read.
+    reads.retain(|key| writes.binary_search(key).is_err());
+    let keys = reads.len() + writes.len();
+    if keys > KEYS_MAX {
+        let text = format!("ERR {keys} keys are too many for one transaction: at most {KEYS_MAX}");
+        return Err(Answer::error(text));
+    }
+    let reads = reads.iter().map(KeyRange::only).collect();
+    Ok(Request { reads, writes, procedure, alone: false })
+}

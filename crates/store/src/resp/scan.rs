@@ -1,0 +1,184 @@
+//! SCAN: the keys of a database in their order, some at a time.
+//!
+//! Clients take a cursor for a number and send it back, while what is meant is a key to go on at. So the
+//! numbers are names of keys, in a table that all connections share, and that forgets the oldest: a walk
+//! that somebody gave up costs no memory for ever. A number may be used again, by whoever did not get
+//! the answer.
+//!
+//! A key that is there from the beginning of a walk to its end is listed once, and one that comes or
+//! goes meanwhile once or never; each step is a snapshot of its own.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::answer::{Answer, Protocol};
+use super::parse::Arguments;
+use super::session::{NOT_AN_INTEGER, SYNTAX};
+use super::{Request, Settings, glob, number};
+use crate::key::{Key, KeyRange, Table};
+use crate::transaction::{Abort, Procedure, View};
+
+/// How many cursors are known at once, and the bytes of their keys.
+const CURSORS_MAX: usize = 100_000;
+const CURSORS_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// The most rows that one step looks at.
+const COUNT_MAX: i64 = 10_000;
+const COUNT: usize = 10;
+/// About how many bytes of keys one step lists.
+const LISTED_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Where walks go on; shared by all connections.
+pub struct Cursors(Mutex<Known>);
+
+struct Known {
+    next: u64,
+    bytes: usize,
+    /// By number; the first is the oldest.
+    keys: BTreeMap<u64, Key>,
+}
+
+impl Cursors {
+    /// A table whose numbers no earlier one gave, if `started_ms`, the time in ms since 1970, is later.
+    #[must_use]
+    pub fn new(started_ms: u64) -> Self {
+        // So many a ms, and still exact where a client keeps a number as a float.
+        let next = started_ms.saturating_mul(1_024).max(1);
+        Self(Mutex::new(Known { next, bytes: 0, keys: BTreeMap::new() }))
+    }
+
+    fn name(&self, key: Key) -> u64 {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = known.next;
+        known.next += 1;
+        known.bytes += key.as_bytes().len();
+        known.keys.insert(number, key);
+        while known.keys.len() > CURSORS_MAX || known.bytes > CURSORS_BYTES_MAX {
+            let Some((_, oldest)) = known.keys.pop_first() else { break };
+            known.bytes -= oldest.as_bytes().len();
+        }
+        number
+    }
+
+    fn key(&self, number: u64) -> Option<Key> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.keys.get(&number).cloned()
+    }
+}
+
+/// A step of a walk. It is run as a transaction over one partition, or a part of it: the driver says
+/// where that ends.
+#[derive(Clone)]
+pub struct Scan {
+    start: Key,
+    table: Table,
+    count: usize,
+    pattern: Option<Vec<u8>>,
+    /// Whether rows are of the kind that is asked for; all are strings.
+    lists_strings: bool,
+    protocol: Protocol,
+    settings: Arc<Settings>,
+}
+
+impl Scan {
+    pub(super) fn understood(
+        arguments: &Arguments<'_>,
+        table: Table,
+        protocol: Protocol,
+        settings: &Arc<Settings>,
+    ) -> Result<Self, Answer> {
+        let cursor = std::str::from_utf8(arguments.at(1)).ok().and_then(|text| text.parse().ok());
+        let cursor: u64 = cursor.ok_or_else(|| Answer::error("ERR invalid cursor"))?;
+        let mut scan = Self {
+            start: Key::new(table, &[]),
+            table,
+            count: COUNT,
+            pattern: None,
+            lists_strings: true,
+            protocol,
+            settings: Arc::clone(settings),
+        };
+        let mut at = 2;
+        while at < arguments.len() {
+            let Some(value) = arguments.get(at + 1) else { return Err(Answer::error(SYNTAX)) };
+            if arguments.is(at, "COUNT") {
+                let count = number::integer(value).ok_or_else(|| Answer::error(NOT_AN_INTEGER))?;
+                if count < 1 {
+                    return Err(Answer::error(SYNTAX));
+                }
+                scan.count = count.min(COUNT_MAX) as usize;
+            } else if arguments.is(at, "MATCH") {
+                scan.pattern = Some(value.to_vec()).filter(|pattern| pattern != b"*");
+            } else if arguments.is(at, "TYPE") {
+                scan.lists_strings = value.eq_ignore_ascii_case(b"string");
+            } else {
+                return Err(Answer::error(SYNTAX));
+            }
+            at += 2;
+        }
+        if cursor != 0 {
+            let start = settings.cursors.key(cursor);
+            let is_here = |start: &Key| start.row().is_some_and(|(of, _)| of == table);
+            scan.start = start.filter(is_here).ok_or_else(|| {
+                Answer::error(
+                    "ERR unknown cursor: it is of another database, or too old; begin at 0",
+                )
+            })?;
+        }
+        Ok(scan)
+    }
+
+    /// The key at which it goes on: the driver asks for the partition that has it.
+    #[must_use]
+    pub fn start(&self) -> &Key {
+        &self.start
+    }
+
+    /// The step, over what of its database lies in front of a key, the end of the partition; without one
+    /// the partition reaches to the end of all keys. May be asked for again if the partition changed.
+    #[must_use]
+    pub fn within(&self, end: Option<&Key>) -> Request {
+        let to_end = KeyRange { start: self.start.clone(), end: end.cloned() };
+        let range = to_end.intersection(&KeyRange::of_table(self.table));
+        let procedure = Box::new(Step { scan: self.clone(), range: range.clone() });
+        Request { reads: vec![range], writes: Vec::new(), procedure, alone: false }
+    }
+
+    fn lists(&self, name: &[u8]) -> bool {
+        self.lists_strings && self.pattern.as_ref().is_none_or(|pattern| glob::fits(pattern, name))
+    }
+}
+
+struct Step {
+    scan: Scan,
+    range: KeyRange,
+}
+
+impl Procedure for Step {
+    fn run(&mut self, view: &mut View<'_>) -> Result<Vec<u8>, Abort> {
+        let Self { scan, range } = self;
+        let rows = view.range(range, scan.count)?;
+        let all_of_it = KeyRange::of_table(scan.table);
+        // Behind the last row; behind the range, if that was all of it; nowhere behind the last range.
+        let mut next = match rows.last() {
+            Some((last, _)) if rows.len() == scan.count => Some(last.successor()),
+            _ => {
+                range.end.clone().filter(|end| all_of_it.end.as_ref().is_none_or(|last| end < last))
+            }
+        };
+        let (mut names, mut bytes) = (Vec::new(), 0);
+        for (key, _) in rows {
+            let Some((_, name)) = key.row() else { continue };
+            if scan.lists(name) {
+                bytes += name.len();
+                names.push(Answer::bulk(name));
+            }
+            if bytes > LISTED_BYTES_MAX {
+                next = Some(key.successor());
+                break;
+            }
+        }
+        let next = next.map_or(0, |key| scan.settings.cursors.name(key));
+        let answer = Answer::Array(vec![Answer::bulk(next.to_string()), Answer::Array(names)]);
+        Ok(answer.encoded(scan.protocol))
+    }
+}

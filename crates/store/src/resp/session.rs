@@ -1,0 +1,276 @@
+//! What a connection is to its client: who it is, which database, which version of the protocol. And
+//! the commands that read or change nothing else.
+//!
+//! A command here is a function of its arguments and of the session, so that EXEC can run it on a
+//! session that counts only if the transaction does.
+
+use subtle::{Choice, ConstantTimeEq};
+
+use super::answer::{Answer, Protocol};
+use super::command::cut;
+use super::parse::Arguments;
+use super::{DATABASES, Settings, number};
+use crate::key::Table;
+
+/// See the module's documentation.
+#[derive(Clone)]
+pub(super) struct Session {
+    pub id: u64,
+    pub protocol: Protocol,
+    pub database: Table,
+    pub is_authenticated: bool,
+    /// The commands that are queued, inside MULTI, and the keys that are watched.
+    pub queued: Option<usize>,
+    pub watched: usize,
+    /// What the parser holds, in bytes, and what of it waits.
+    pub buffer_bytes: usize,
+    pub pending_bytes: usize,
+    name: Vec<u8>,
+    library: Vec<u8>,
+    library_version: Vec<u8>,
+}
+
+pub(super) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+pub(super) const SYNTAX: &str = "ERR syntax error";
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+const UNNAMEABLE: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
+/// Who everybody is.
+const USER: &[u8] = b"default";
+
+impl Session {
+    pub fn new(settings: &Settings, id: u64) -> Self {
+        Self {
+            id,
+            protocol: Protocol::Two,
+            database: Table(0),
+            is_authenticated: settings.passwords.is_empty(),
+            queued: None,
+            watched: 0,
+            buffer_bytes: 0,
+            pending_bytes: 0,
+            name: Vec::new(),
+            library: Vec::new(),
+            library_version: Vec::new(),
+        }
+    }
+
+    /// As it was at the beginning, but for what the client's library said of itself.
+    pub fn reset(&mut self, settings: &Settings) {
+        let (library, library_version) = (self.library.clone(), self.library_version.clone());
+        *self = Self { library, library_version, ..Self::new(settings, self.id) };
+    }
+
+    fn authenticate(&mut self, settings: &Settings, user: &[u8], password: &[u8]) -> bool {
+        // Every password is compared, and each in full: the time says nothing of how much was right.
+        let is_right = settings
+            .passwords
+            .iter()
+            .fold(Choice::from(0), |is_right, known| is_right | known.as_bytes().ct_eq(password));
+        let is_right = bool::from(is_right) || settings.passwords.is_empty();
+        let is_in = is_right && user == USER;
+        self.is_authenticated |= is_in;
+        is_in
+    }
+
+    fn rename(&mut self, name: &[u8]) -> Result<(), Answer> {
+        if !name.iter().all(u8::is_ascii_graphic) {
+            return Err(Answer::error(UNNAMEABLE));
+        }
+        self.name = name.to_vec();
+        Ok(())
+    }
+
+    /// Itself, as CLIENT INFO and LIST say it. What there is none of, or what is not known here, is 0,
+    /// for the sake of clients that want a number there.
+    fn line(&self) -> String {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        format!(
+            "id={} name={} age=0 idle=0 flags={} db={} sub=0 psub=0 ssub=0 multi={} watch={} qbuf={} \
+             qbuf-free={} argv-mem=0 multi-mem=0 obl=0 oll=0 omem=0 tot-mem={} events=r cmd=client \
+             user=default redir=-1 resp={} lib-name={} lib-ver={}",
+            self.id,
+            text(&self.name),
+            if self.queued.is_some() { "x" } else { "N" },
+            self.database.0,
+            self.queued.map_or(-1, |queued| queued as i64),
+            self.watched,
+            self.pending_bytes,
+            self.buffer_bytes.saturating_sub(self.pending_bytes),
+            self.buffer_bytes,
+            self.protocol.number(),
+            text(&self.library),
+            text(&self.library_version),
+        )
+    }
+}
+
+/// What a command of the session is called with.
+pub(super) struct Call<'c> {
+    pub arguments: Arguments<'c>,
+    pub session: &'c mut Session,
+    pub settings: &'c Settings,
+}
+
+/// What a command of the session does.
+pub(super) type Act = fn(Call<'_>) -> Result<Answer, Answer>;
+
+pub(super) fn ping(Call { arguments, .. }: Call<'_>) -> Result<Answer, Answer> {
+    match arguments.len() {
+        1 => Ok(Answer::status("PONG")),
+        2 => Ok(Answer::bulk(arguments.at(1))),
+        _ => Err(Answer::error("ERR wrong number of arguments for 'ping' command")),
+    }
+}
+
+pub(super) fn echo(Call { arguments, .. }: Call<'_>) -> Result<Answer, Answer> {
+    Ok(Answer::bulk(arguments.at(1)))
+}
+
+pub(super) fn select(Call { arguments, session, .. }: Call<'_>) -> Result<Answer, Answer> {
+    let index = number::integer(arguments.at(1)).ok_or_else(|| Answer::error(NOT_AN_INTEGER))?;
+    let Ok(index) = i32::try_from(index) else {
+        let text = "ERR value is out of range, value must between -2147483648 and 2147483647";
+        return Err(Answer::error(text));
+    };
+    match u32::try_from(index) {
+        Ok(index) if index < DATABASES => session.database = Table(index),
+        _ => return Err(Answer::error("ERR DB index is out of range")),
+    }
+    Ok(Answer::OK)
+}
+
+pub(super) fn auth(Call { arguments, session, settings }: Call<'_>) -> Result<Answer, Answer> {
+    let (user, password) = match arguments.len() {
+        2 if settings.passwords.is_empty() => {
+            return Err(Answer::error(
+                "ERR AUTH <password> called without any password configured for the default user. \
+                 Are you sure your configuration is correct?",
+            ));
+        }
+        2 => (USER, arguments.at(1)),
+        3 => (arguments.at(1), arguments.at(2)),
+        _ => return Err(Answer::error(SYNTAX)),
+    };
+    if session.authenticate(settings, user, password) {
+        Ok(Answer::OK)
+    } else {
+        Err(Answer::error(WRONG_PASSWORD))
+    }
+}
+
+pub(super) fn hello(Call { arguments, session, settings }: Call<'_>) -> Result<Answer, Answer> {
+    let mut protocol = session.protocol;
+    if let Some(version) = arguments.get(1) {
+        protocol = match number::integer(version) {
+            Some(2) => Protocol::Two,
+            Some(3) => Protocol::Three,
+            Some(_) => return Err(Answer::error("NOPROTO unsupported protocol version")),
+            None => {
+                let text = "ERR Protocol version is not an integer or out of range";
+                return Err(Answer::error(text));
+            }
+        };
+    }
+    // Like Redis, each option counts although a later one may be wrong.
+    let mut at = 2;
+    while let Some(option) = arguments.get(at) {
+        match (arguments.get(at + 1), arguments.get(at + 2)) {
+            (Some(user), Some(password)) if arguments.is(at, "AUTH") => {
+                if !session.authenticate(settings, user, password) {
+                    return Err(Answer::error(WRONG_PASSWORD));
+                }
+                at += 3;
+            }
+            (Some(name), _) if arguments.is(at, "SETNAME") => {
+                session.rename(name)?;
+                at += 2;
+            }
+            _ => {
+                let text = [b"ERR Syntax error in HELLO option '", cut(option, 128), b"'"].concat();
+                return Err(Answer::error(text));
+            }
+        }
+    }
+    if !session.is_authenticated {
+        return Err(Answer::error(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO \
+             AUTH <user> <pass> option can be used to authenticate the client and select the \
+             RESP protocol version at the same time",
+        ));
+    }
+    session.protocol = protocol;
+    let text = |text: &str| Answer::bulk(text);
+    Ok(Answer::Map(vec![
+        (text("server"), text("redis")),
+        (text("version"), text(&settings.redis_version)),
+        (text("proto"), Answer::Integer(protocol.number())),
+        (text("id"), Answer::Integer(session.id as i64)),
+        (text("mode"), text("standalone")),
+        (text("role"), text("master")),
+        (text("modules"), Answer::Array(Vec::new())),
+    ]))
+}
+
+pub(super) mod client {
+    //! CLIENT and what follows it.
+
+    use super::*;
+
+    pub fn id(Call { session, .. }: Call<'_>) -> Result<Answer, Answer> {
+        Ok(Answer::Integer(session.id as i64))
+    }
+
+    pub fn name(Call { session, .. }: Call<'_>) -> Result<Answer, Answer> {
+        let name = &session.name;
+        Ok(if name.is_empty() { Answer::Nil } else { Answer::bulk(name) })
+    }
+
+    pub fn rename(Call { arguments, session, .. }: Call<'_>) -> Result<Answer, Answer> {
+        session.rename(arguments.at(2))?;
+        Ok(Answer::OK)
+    }
+
+    pub fn library(Call { arguments, session, .. }: Call<'_>) -> Result<Answer, Answer> {
+        let (option, value) = (arguments.at(2), arguments.at(3));
+        let place = if arguments.is(2, "lib-name") {
+            &mut session.library
+        } else if arguments.is(2, "lib-ver") {
+            &mut session.library_version
+        } else {
+            let text = [b"ERR Unrecognized option '", option, b"'"].concat();
+            return Err(Answer::error(text));
+        };
+        if !value.iter().all(u8::is_ascii_graphic) {
+            let end = b" cannot contain spaces, newlines or special characters.";
+            return Err(Answer::error([b"ERR ", option, end].concat()));
+        }
+        *place = value.to_vec();
+        Ok(Answer::OK)
+    }
+
+    pub fn info(Call { session, .. }: Call<'_>) -> Result<Answer, Answer> {
+        Ok(Answer::Text(session.line() + "\n"))
+    }
+
+    /// One line: a connection knows of itself only.
+    pub fn list(Call { arguments, session, .. }: Call<'_>) -> Result<Answer, Answer> {
+        let is_in = match (arguments.len(), arguments.get(3)) {
+            (2, _) => true,
+            (4, Some(kind)) if arguments.is(2, "TYPE") => kind.eq_ignore_ascii_case(b"normal"),
+            (_, Some(_)) if arguments.is(2, "ID") => {
+                arguments.from(3).any(|id| number::integer(id) == Some(session.id as i64))
+            }
+            _ => return Err(Answer::error(SYNTAX)),
+        };
+        Ok(Answer::Text(if is_in { session.line() + "\n" } else { String::new() }))
+    }
+
+    /// What Imago has no use for: it drops no clients, and keeps no ages of keys.
+    pub fn no_matter(Call { arguments, .. }: Call<'_>) -> Result<Answer, Answer> {
+        if arguments.is(2, "ON") || arguments.is(2, "OFF") {
+            Ok(Answer::OK)
+        } else {
+            Err(Answer::error(SYNTAX))
+        }
+    }
+}
