@@ -81,6 +81,8 @@ pub enum Verb {
     Repair(cmd::repair::Args),
     /// Change a live collection's shard key, its chunks or its set of shards, moving the least data.
     Reshard(cmd::reshard::Args),
+    /// Serve transactions from a store whose partitions, masters and replicas change while it runs.
+    Store(cmd::store::Args),
     /// Watch a busy collection move between two real clusters on this machine.
     Demo(cmd::demo::Args),
     /// Measure what Imago costs, beside what the servers alone need.
@@ -103,6 +105,7 @@ impl Verb {
             Verb::Verify(args) => Box::pin(cmd::verify::run(args, context)).await,
             Verb::Repair(args) => Box::pin(cmd::repair::run(args, context)).await,
             Verb::Reshard(args) => Box::pin(cmd::reshard::run(args, context)).await,
+            Verb::Store(args) => Box::pin(cmd::store::run(args, context)).await,
             Verb::Bench(args) => Box::pin(cmd::bench::run(args, context)).await,
             Verb::Completions(args) => Box::pin(cmd::completions::run(args, context)).await,
             Verb::Load(args) => Box::pin(cmd::load::run(args, context)).await,

@@ -9,6 +9,7 @@
 //! And each transaction has its time, after which it is refused if it has not begun.
 
 use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
@@ -22,15 +23,18 @@ use crate::key::{Key, KeyRange};
 use crate::log::{Log, LogError, Sync};
 use crate::order::{Follower, Order};
 use crate::record::{Change, Frame, Position, Site};
+use crate::resp::Settings;
 use crate::router::{DesignPolicy, MostMastered, Route, Step, route};
-use crate::rows::Size;
-use crate::site::{Core, Input, Message, Ticket};
+use crate::site::{Core, Input, Message, Ticket, Usage};
 use crate::transaction::{Abort, Done, Procedure, Transaction};
 
+mod line;
+mod listener;
 mod place;
 #[cfg(test)]
 mod tests;
 
+pub use listener::Listener;
 use place::Place;
 
 /// The most sites of a store in one process.
@@ -102,17 +106,6 @@ pub struct Map {
     pub design: Design,
 }
 
-/// A partition's size and use, as its master counts them.
-#[derive(Clone, Debug)]
-pub struct Usage {
-    /// Where the partition begins.
-    pub start: Key,
-    /// Its rows.
-    pub size: Size,
-    /// Its version: commits and changes of its design that made it what it is.
-    pub version: u64,
-}
-
 /// A store that runs. It stops when it is dropped.
 pub struct Store {
     shared: Arc<Shared>,
@@ -137,24 +130,34 @@ pub(crate) struct Shared {
 
 /// What comes to a site's door.
 pub(crate) enum Mail {
-    /// Transactions, in this order, until a time.
-    Transact(Vec<(Caller, Transaction)>, Instant),
-    /// A step of a change of design.
+    Transact(Batch),
+    /// What came of a transaction that this site let another one run.
+    Outcome(Ticket, Outcome),
+    /// A step of a change of design, until a time.
     Step(Step, Instant, oneshot::Sender<Outcome>),
     Said(Site, Message),
     Logged(Position, Arc<[Frame]>),
-    /// The partitions that it masters.
+    /// What copies it has.
     Count(oneshot::Sender<Vec<Usage>>),
     /// Its process shall seem to have died, and come back.
     Die(oneshot::Sender<()>),
+    /// Clients come here.
+    Listen(Arc<Listener>),
+    /// A client.
+    Connect(TcpStream, Arc<Listener>),
     /// There is no more log.
     End,
     Stop,
 }
 
-/// Who is told what came of something.
-pub(crate) enum Caller {
+/// Transactions in their order, and until when each may begin.
+pub(crate) type Batch = Vec<(Remote, Transaction, Instant)>;
+
+/// Who is told what came of something, wherever he is.
+pub(crate) enum Remote {
     Once(oneshot::Sender<Outcome>),
+    /// A site which has it under a ticket of its own.
+    Site(Site, Ticket),
 }
 
 /// What came of something.
@@ -274,6 +277,22 @@ impl Store {
         Session { shared: Arc::clone(&self.shared), seen: 0 }
     }
 
+    /// Serves the Redis protocol to whoever connects, and returns where.
+    ///
+    /// # Errors
+    /// When nothing can listen there.
+    pub fn listen(
+        &self,
+        listener: TcpListener,
+        settings: Settings,
+    ) -> Result<SocketAddr, StoreError> {
+        let failed = |error| StoreError::Start("a listener", error);
+        let listener = Listener::new(listener, settings).map_err(failed)?;
+        let address = listener.address().map_err(failed)?;
+        _ = self.shared.doors[0].send(Mail::Listen(Arc::new(listener)));
+        Ok(address)
+    }
+
     /// The design, as the router knows it now.
     #[must_use]
     pub fn map(&self) -> Arc<Map> {
@@ -290,6 +309,12 @@ impl Store {
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.shared.trouble()
+    }
+
+    /// Why it can do nothing any more, if so.
+    #[must_use]
+    pub fn end(&self) -> Option<String> {
+        self.shared.end.get().cloned().or_else(|| self.shared.order.has_ended())
     }
 
     /// Makes a replica of the partition that a key is in, at a site.
@@ -314,16 +339,15 @@ impl Store {
         self.shared.step(Step::Change(master, Change { start, operator })).await
     }
 
-    /// What each partition has, as its master counts it; those of dead sites are missing.
-    pub async fn usage(&self) -> Vec<Usage> {
+    /// What each site has; nothing of one that has stopped.
+    pub async fn usage(&self) -> Vec<(Site, Vec<Usage>)> {
         let mut all = Vec::new();
-        for door in &self.shared.doors {
+        for (site, door) in (0..).map(Site).zip(&self.shared.doors) {
             let (answer, counted) = oneshot::channel();
             if door.send(Mail::Count(answer)).is_ok() {
-                all.extend(counted.await.unwrap_or_default());
+                all.push((site, counted.await.unwrap_or_default()));
             }
         }
-        all.sort_by(|one, other| one.start.cmp(&other.start));
         all
     }
 
@@ -456,7 +480,7 @@ impl Session {
                 }
             };
             let (answer, outcome) = oneshot::channel();
-            let mail = Mail::Transact(vec![(Caller::Once(answer), transaction)], until);
+            let mail = Mail::Transact(vec![(Remote::Once(answer), transaction, until)]);
             _ = self.shared.door(site).send(mail);
             match outcome.await {
                 Ok(Outcome::Answer(seen, answer)) => {

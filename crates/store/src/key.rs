@@ -2,6 +2,7 @@
 //! other.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// The longest key of a row, in bytes; that of its table not counted.
@@ -56,6 +57,61 @@ impl Key {
     #[must_use]
     pub fn successor(&self) -> Self {
         Self([&*self.0, &[0]].concat().into())
+    }
+}
+
+/// `TABLE:ROW`, the row with whatever is no printable ASCII as in Rust's byte strings (`\x00`); empty for
+/// the least key.
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.row() {
+            Some((table, row)) => write!(f, "{}:{}", table.0, row.escape_ascii()),
+            None if self.0.is_empty() => Ok(()),
+            None => write!(f, "<{}>", self.0.escape_ascii()),
+        }
+    }
+}
+
+/// Why a text is no key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no key; write TABLE:ROW, for example 0:user42, with \\xNN for other bytes")]
+pub struct NoKey(String);
+
+impl FromStr for Key {
+    type Err = NoKey;
+
+    fn from_str(text: &str) -> Result<Self, NoKey> {
+        let fault = || NoKey(text.to_owned());
+        if text.is_empty() {
+            return Ok(Self::least());
+        }
+        let (table, row) = text.split_once(':').ok_or_else(fault)?;
+        let table = Table(table.parse().map_err(|_| fault())?);
+        let mut bytes = Vec::with_capacity(row.len());
+        let mut rest = row.bytes();
+        while let Some(byte) = rest.next() {
+            if byte != b'\\' {
+                bytes.push(byte);
+                continue;
+            }
+            bytes.push(match rest.next().ok_or_else(fault)? {
+                b't' => b'\t',
+                b'r' => b'\r',
+                b'n' => b'\n',
+                quoted @ (b'\'' | b'"' | b'\\') => quoted,
+                b'x' => {
+                    let digit = |byte: u8| char::from(byte).to_digit(16);
+                    let mut next = || rest.next().and_then(digit).ok_or_else(fault);
+                    let (high, low) = (next()?, next()?);
+                    u8::try_from(high * 16 + low).map_err(|_| fault())?
+                }
+                _ => return Err(fault()),
+            });
+        }
+        match bytes.len() {
+            0..=KEY_BYTES_MAX => Ok(Self::new(table, &bytes)),
+            _ => Err(fault()),
+        }
     }
 }
 
@@ -185,6 +241,14 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_key_is_refused() {
+        for text in ["user", "x:user", "0:a\\", "0:a\\x0", "0:a\\q", "99999999999:a"] {
+            assert_eq!(text.parse::<Key>(), Err(NoKey(text.into())));
+        }
+        assert_eq!("".parse(), Ok(Key::least()));
+    }
+
+    #[test]
     fn tables_lie_one_behind_the_other() {
         let row = Key::new(Table(7), b"row");
         assert_eq!(row.row(), Some((Table(7), b"row".as_slice())));
@@ -215,6 +279,12 @@ mod tests {
                 prop_assert!(keys.iter().all(|key| joined.contains(key) == is_in(key)));
             }
             prop_assert_eq!(one.covers(&other), keys.iter().all(|k| !has(&other, k) || has(&one, k)) || other.is_empty());
+        }
+
+        #[test]
+        fn a_key_is_what_its_text_says(table in any::<u32>(), row in prop::collection::vec(any::<u8>(), 0..9)) {
+            let key = Key::new(Table(table), &row);
+            prop_assert_eq!(key.to_string().parse(), Ok(key));
         }
 
         #[test]

@@ -6,6 +6,7 @@
 //! happened and say what is to be done, so that the same code runs in one process, in many, and in a
 //! simulation that replays every fault from a seed.
 
+pub mod admin;
 pub mod design;
 pub mod engine;
 pub mod key;

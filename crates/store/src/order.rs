@@ -106,6 +106,12 @@ impl Order {
         followers.next
     }
 
+    /// Why nothing will be written any more, if so.
+    #[must_use]
+    pub fn has_ended(&self) -> Option<String> {
+        lock(&self.followers).end.clone()
+    }
+
     /// Why nothing is written now, if so.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {

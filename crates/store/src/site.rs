@@ -88,6 +88,21 @@ pub enum Output {
     Say(Site, Message),
 }
 
+/// A copy's size and use.
+#[derive(Clone, Debug)]
+pub struct Usage {
+    /// Where its partition begins.
+    pub start: Key,
+    /// Whether it is the master's.
+    pub is_master: bool,
+    /// Its rows.
+    pub size: Size,
+    /// Its version: it counts commits that wrote to it, and changes of its design.
+    pub version: u64,
+    /// Transactions that read it here, since the site began.
+    pub reads: u64,
+}
+
 /// See the module's documentation.
 pub struct Core {
     site: Site,
@@ -250,10 +265,16 @@ impl Core {
         self.epoch
     }
 
-    /// What each partition that it masters has: where it begins, its rows, and its version.
-    pub fn own(&self) -> impl Iterator<Item = (&Key, Size, u64)> {
-        let own = self.copies.iter().filter(|(_, copy)| copy.is_own && self.is_live);
-        own.map(|(start, copy)| (start, copy.rows.size(), copy.version))
+    /// What each partition has of which there is a copy here.
+    pub fn usage(&self) -> impl Iterator<Item = Usage> {
+        let copies = self.copies.values().filter(|_| self.is_live);
+        copies.map(|copy| Usage {
+            start: copy.range.start.clone(),
+            is_master: copy.is_own,
+            size: copy.rows.size(),
+            version: copy.version,
+            reads: copy.reads.get(),
+        })
     }
 
     /// Whether it takes part: the log has its beginning, and not its end.

@@ -9,5 +9,6 @@ pub mod job;
 pub mod load;
 pub mod repair;
 pub mod reshard;
+pub mod store;
 pub mod testbed;
 pub mod verify;

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
-use super::{Caller, Mail, Map, Outcome, Shared, Ticket, Usage};
+use super::line::{Line, talk};
+use super::{Batch, Mail, Map, Outcome, Remote, Shared, Ticket};
 use crate::design::Design;
-use crate::key::Key;
 use crate::log;
 use crate::record::{Author, Body, Frame, Position, Site};
 use crate::router::Step;
 use crate::site::{Core, Input, Output};
-use crate::transaction::Abort;
+use crate::transaction::{Abort, Transaction};
 
 /// How often a site is told the time.
 const TICK: Duration = Duration::from_millis(20);
@@ -27,12 +27,19 @@ const MAIL_MAX: usize = 256;
 
 /// A site's thread, as what runs on it sees it.
 pub(super) struct Place {
-    shared: Arc<Shared>,
-    site: Site,
+    pub(super) shared: Arc<Shared>,
+    pub(super) site: Site,
     core: RefCell<Core>,
     callers: RefCell<HashMap<Ticket, Caller>>,
     next: Cell<Ticket>,
     leaving: RefCell<Vec<Frame>>,
+}
+
+/// Who is told what came of a transaction.
+pub(super) enum Caller {
+    /// A connection of this thread, which of its requests it is, and what its session has seen.
+    Line(Rc<Line>, u64, Rc<Cell<Position>>),
+    Remote(Remote),
 }
 
 impl Place {
@@ -87,22 +94,36 @@ impl Place {
     }
 
     /// False says that it ends.
-    fn handle(&self, mail: Mail) -> bool {
+    fn handle(self: &Rc<Self>, mail: Mail) -> bool {
         match mail {
-            Mail::Transact(transactions, until) => {
-                let until_ms = self.shared.now_ms(until);
-                for (caller, transaction) in transactions {
-                    let ticket = self.expect(caller);
-                    self.tell(Input::Transact(ticket, transaction, until_ms));
+            Mail::Transact(transactions) => {
+                for (remote, transaction, until) in transactions {
+                    self.transact(Caller::Remote(remote), transaction, until);
                 }
             }
             Mail::Step(step, until, answer) => {
                 let until_ms = self.shared.now_ms(until);
-                let ticket = self.expect(Caller::Once(answer));
+                let ticket = self.expect(Caller::Remote(Remote::Once(answer)));
                 self.tell(match step {
                     Step::Adopt(_, start) => Input::Adopt(ticket, start, until_ms),
                     Step::Change(_, change) => Input::Change(ticket, change, until_ms),
                 });
+            }
+            Mail::Outcome(ticket, outcome) => self.answer(ticket, outcome),
+            Mail::Listen(listener) => {
+                let place = Rc::clone(self);
+                tokio::task::spawn_local(async move { listener.accept_all(&place).await });
+            }
+            Mail::Connect(stream, listener) => {
+                let settings = Arc::clone(&listener.settings);
+                if let Ok(mut client) = listener.admit(stream) {
+                    let place = Rc::clone(self);
+                    tokio::task::spawn_local(async move {
+                        let number = client.number;
+                        // A connection that breaks is its client's own affair.
+                        _ = talk(&place, &mut client.stream, settings, number).await;
+                    });
+                }
             }
             Mail::Said(from, message) => self.tell(Input::Said(from, message)),
             Mail::Logged(first, frames) => {
@@ -115,16 +136,7 @@ impl Place {
                     self.begin_again();
                 }
             }
-            Mail::Count(answer) => {
-                let core = self.core.borrow();
-                let own = core.own();
-                let usage = |(start, size, version): (&Key, _, _)| Usage {
-                    start: start.clone(),
-                    size,
-                    version,
-                };
-                _ = answer.send(own.map(usage).collect());
-            }
+            Mail::Count(answer) => _ = answer.send(self.core.borrow().usage().collect()),
             Mail::Die(answer) => {
                 let (site, epoch) = (self.site, self.core.borrow().epoch());
                 let by = Author { site, epoch, number: 0 };
@@ -173,11 +185,24 @@ impl Place {
     fn forget_callers(&self) {
         let known = self.core.borrow().known();
         for (_, caller) in self.callers.borrow_mut().drain() {
-            caller.tell(Outcome::Answer(known, Err(Abort::Deposed)));
+            caller.tell(Outcome::Answer(known, Err(Abort::Deposed)), &self.shared.doors);
         }
     }
 
-    fn expect(&self, caller: Caller) -> Ticket {
+    /// Runs a transaction here, unless it cannot begin until a time.
+    pub(super) fn transact(&self, caller: Caller, transaction: Transaction, until: Instant) {
+        let ticket = self.expect(caller);
+        self.tell(Input::Transact(ticket, transaction, self.shared.now_ms(until)));
+    }
+
+    /// Lets another site run transactions.
+    pub(super) fn send(&self, to: Site, batch: Batch) {
+        // A site that has stopped, stops with all others.
+        _ = self.shared.door(to).send(Mail::Transact(batch));
+    }
+
+    /// Remembers who is to be told what comes of a ticket.
+    pub(super) fn expect(&self, caller: Caller) -> Ticket {
         let ticket = self.next.get();
         self.next.set(ticket + 1);
         self.callers.borrow_mut().insert(ticket, caller);
@@ -208,12 +233,12 @@ impl Place {
     fn answer(&self, ticket: Ticket, outcome: Outcome) {
         let caller = self.callers.borrow_mut().remove(&ticket);
         if let Some(caller) = caller {
-            caller.tell(outcome);
+            caller.tell(outcome, &self.shared.doors);
         }
     }
 
     /// Hands in what was written.
-    fn flush(&self) {
+    pub(super) fn flush(&self) {
         let frames = mem::take(&mut *self.leaving.borrow_mut());
         self.shared.order.submit(frames);
     }
@@ -234,10 +259,14 @@ impl Place {
 }
 
 impl Caller {
-    fn tell(self, outcome: Outcome) {
+    fn tell(self, outcome: Outcome, doors: &[mpsc::UnboundedSender<Mail>]) {
+        // Whoever does not wait any more need not know.
         match self {
-            // Whoever does not wait any more need not know.
-            Self::Once(answer) => _ = answer.send(outcome),
+            Self::Line(line, number, seen) => line.answer(number, outcome, &seen),
+            Self::Remote(Remote::Once(answer)) => _ = answer.send(outcome),
+            Self::Remote(Remote::Site(site, ticket)) => {
+                _ = doors[usize::from(site.0)].send(Mail::Outcome(ticket, outcome));
+            }
         }
     }
 }

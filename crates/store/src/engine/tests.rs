@@ -148,6 +148,104 @@ fn what_was_acknowledged_outlives_crashes_of_sites_and_the_process() {
     }
 }
 
+/// A client that sends and receives bytes as they are.
+struct Raw(std::net::TcpStream);
+
+impl Raw {
+    fn connect(store: &Store) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = store.listen(listener, Settings::new("test", 1)).expect("it listens");
+        Self::to(address)
+    }
+
+    fn to(address: SocketAddr) -> Self {
+        let stream = std::net::TcpStream::connect(address).expect("it is there");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a bound");
+        Self(stream)
+    }
+
+    fn send(&mut self, text: &str) {
+        std::io::Write::write_all(&mut self.0, text.as_bytes()).expect("it is received");
+    }
+
+    #[track_caller]
+    fn expect(&mut self, text: &str) {
+        let mut answer = vec![0; text.len()];
+        let read = std::io::Read::read_exact(&mut self.0, &mut answer);
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(read.is_ok() && answer == text, "{read:?}: {answer:?} instead of {text:?}");
+    }
+}
+
+#[test]
+fn requests_of_a_connection_are_answered_in_their_order_whatever_moves() {
+    let store = Arc::new(Store::start(&options(None, 3)).expect("a store in memory"));
+    let runtime = runtime();
+    runtime.block_on(async {
+        for n in [3, 6] {
+            let at = key(n);
+            store.change(&at, Operator::Split(at.clone())).await.expect("it can be split");
+        }
+    });
+    let mover = {
+        let store = Arc::clone(&store);
+        runtime.spawn(async move {
+            for n in 0..200_u32 {
+                let at = key(n % 3 * 3);
+                let site = Site(u16::try_from(n / 3 % 3).expect("small"));
+                _ = store.add_replica(&at, site).await;
+                _ = store.change(&at, Operator::Remaster(site)).await;
+            }
+        })
+    };
+    let mut client = Raw::connect(&store);
+    let mut round = 0;
+    while !mover.is_finished() || round < 20 {
+        round += 1;
+        let (mut request, mut answer) = (String::new(), String::new());
+        for n in 0..60 {
+            let n = n * 7 % 9;
+            request += &format!("SET {n:04} {round}\r\nGET {n:04}\r\nINCR {n:04}\r\n");
+            let length = round.to_string().len();
+            answer += &format!("+OK\r\n${length}\r\n{round}\r\n:{}\r\n", round + 1);
+        }
+        request += "MGET 0001 0004 0007\r\n";
+        let (length, next) = ((round + 1).to_string().len(), round + 1);
+        answer += &format!("*3\r\n{}", format!("${length}\r\n{next}\r\n").repeat(3));
+        client.send(&request);
+        client.expect(&answer);
+    }
+    client.send("QUIT\r\n");
+    client.expect("+OK\r\n");
+    let mut rest = Vec::new();
+    assert_eq!(std::io::Read::read_to_end(&mut client.0, &mut rest).ok(), Some(0), "it is closed");
+}
+
+#[test]
+fn watched_keys_and_walks_over_partitions_are_as_in_redis() {
+    let store = Store::start(&options(None, 2)).expect("a store in memory");
+    runtime().block_on(async {
+        store.change(&key(3), Operator::Split(key(3))).await.expect("it can be split");
+        store.add_replica(&key(3), Site(1)).await.expect("it can have a replica");
+        store.change(&key(3), Operator::Remaster(Site(1))).await.expect("it can move");
+    });
+    let mut client = Raw::connect(&store);
+    client.send(
+        "MSET 0001 a 0002 b 0004 c 0005 d\r\nWATCH 0001 0004\r\nMULTI\r\nSET 0004 e\r\nEXEC\r\n",
+    );
+    client.expect("+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n");
+    client.send("WATCH 0001\r\nSET 0001 f\r\nMULTI\r\nGET 0004\r\nEXEC\r\nSCAN 0 COUNT 3\r\n");
+    client.expect("+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n*-1\r\n*2\r\n$");
+    // A walk goes partition by partition, and ends.
+    let mut text = String::new();
+    let mut reader = std::io::BufReader::new(client.0.try_clone().expect("a handle"));
+    for _ in 0..6 {
+        std::io::BufRead::read_line(&mut reader, &mut text).expect("an answer");
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[2..], ["*2", "$4", "0001", "$4"], "{text:?}");
+}
+
 #[test]
 fn fewer_sites_than_the_log_knows_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -3,6 +3,7 @@
 //! A copy goes from version to version, by what its partition's master wrote and by changes of the
 //! partition's design, in the order of the log, and none is left out.
 
+use std::cell::Cell;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -23,6 +24,8 @@ pub(super) struct Copy {
     pub version: u64,
     /// The version of its last change of design.
     pub changed: u64,
+    /// Transactions that read it here.
+    pub reads: Cell<u64>,
     /// The last frame of this site that wrote to it; 0 if the log has it all.
     pub last: u64,
 }
@@ -32,7 +35,7 @@ impl Copy {
     pub(super) fn new(partition: &Partition, site: Site, rows: Rows) -> Self {
         let (range, version) = (partition.range.clone(), partition.version);
         let is_own = partition.master == site;
-        Self { range, is_own, rows, version, changed: version, last: 0 }
+        Self { range, is_own, rows, version, changed: version, reads: Cell::new(0), last: 0 }
     }
 
     pub(super) fn apply(&mut self, write: &Write) {
@@ -98,7 +101,7 @@ impl Core {
         copy.changed = copy.version;
         if let Operator::Split(at) = &change.operator {
             let (range, rows) = (copy.range.clone(), copy.rows.split_off(at));
-            let behind = Copy { range, rows, ..*copy };
+            let behind = Copy { range, rows, reads: copy.reads.clone(), ..*copy };
             self.copies.insert(at.clone(), behind);
         }
     }

@@ -76,6 +76,7 @@ impl Core {
                 return None;
             }
             last = last.max(copy.last);
+            copy.reads.set(copy.reads.get() + 1);
         }
         Some(last)
     }
@@ -93,6 +94,13 @@ impl Core {
         let is_one = !has_replica || last <= self.ordered;
         #[cfg(test)]
         let is_one = is_one || self.has(super::tests::Bug::SnapshotAheadOfLog);
-        is_one.then_some(last)
+        if !is_one {
+            return None;
+        }
+        for partition in transaction.reads.iter().flat_map(|range| self.design.within(range)) {
+            let reads = &self.copies[&partition.range.start].reads;
+            reads.set(reads.get() + 1);
+        }
+        Some(last)
     }
 }

@@ -1,0 +1,48 @@
+//! `imago store`: a store that serves transactions, and changes of its design by hand.
+
+mod order;
+mod serve;
+
+use clap::Subcommand;
+
+use crate::context::Context;
+use crate::exit::Failure;
+
+/// What may be typed.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "made once, from what was typed")]
+enum Action {
+    /// Serve a store to clients of Redis, until Ctrl-C.
+    Serve(serve::Args),
+    /// Show partitions, who masters them and who has replicas, with sizes and rates.
+    Design(order::Where),
+    /// Cut a partition in two at a key.
+    Split(order::At),
+    /// Join the partition that has a key and the one behind it.
+    Merge(order::At),
+    /// Have a site make a replica of the partition that has a key.
+    AddReplica(order::AtSite),
+    /// Have a site drop its replica.
+    RemoveReplica(order::AtSite),
+    /// Have a site with a replica become the partition's master.
+    Remaster(order::AtSite),
+}
+
+/// Does what was typed.
+pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    match args.action {
+        Action::Serve(args) => serve::run(args, context).await,
+        Action::Design(at) => order::design(&at, context).await,
+        Action::Split(at) => order::change("split", at.into(), context).await,
+        Action::Merge(at) => order::change("merge", at.into(), context).await,
+        Action::AddReplica(at) => order::change("add-replica", at, context).await,
+        Action::RemoveReplica(at) => order::change("remove-replica", at, context).await,
+        Action::Remaster(at) => order::change("remaster", at, context).await,
+    }
+}

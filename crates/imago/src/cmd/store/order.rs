@@ -1,0 +1,141 @@
+//! `imago store design`, `split` and the others: what a store that serves is asked by HTTP.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use imago_store::admin::{DesignReport, Order};
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+
+/// How long a store may take to answer; a change has its own time there, which is less.
+const ANSWER_WAIT: Duration = Duration::from_secs(30);
+
+/// Which store.
+#[derive(Debug, clap::Args)]
+pub struct Where {
+    /// Where the store takes changes of its design (`imago store serve --admin`).
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7379")]
+    admin: SocketAddr,
+}
+
+/// Which partition of which store.
+#[derive(Debug, clap::Args)]
+pub struct At {
+    /// A key: TABLE:ROW, for example 0:user42. The keys of database 0 are rows of table 0; bytes that
+    /// cannot be typed are written \xNN.
+    key: String,
+    #[command(flatten)]
+    store: Where,
+}
+
+/// Which partition, and which site.
+#[derive(Debug, clap::Args)]
+pub struct AtSite {
+    #[command(flatten)]
+    at: At,
+    /// The site's number, from 0 on.
+    #[arg(long, value_name = "N", required = true)]
+    site: Option<u16>,
+}
+
+impl From<At> for AtSite {
+    fn from(at: At) -> Self {
+        Self { at, site: None }
+    }
+}
+
+pub async fn design(at: &Where, context: &Context) -> Result<(), Failure> {
+    let asked = ask(at.admin, "design", None).await?;
+    let report: DesignReport = serde_json::from_value(asked).map_err(|cause| {
+        Failure::new(Exit::Failed, "store_answer", "the store's answer is not understood")
+            .because(&cause)
+            .help("is it of the same version as this imago?")
+    })?;
+    context.output.result(&report, table)
+}
+
+pub async fn change(verb: &str, at: AtSite, context: &Context) -> Result<(), Failure> {
+    let order = Order { key: at.at.key, site: at.site };
+    ask(at.at.store.admin, verb, Some(&order)).await?;
+    context.output.result(&serde_json::json!({ "done": verb }), |_| format!("{verb}: done"))
+}
+
+fn table(report: &DesignReport) -> String {
+    let mut text = String::new();
+    let number =
+        |number: Option<u64>| number.map_or_else(|| "-".into(), |number| number.to_string());
+    let rate = |rate: Option<f64>| rate.map_or_else(|| "-".into(), |rate| format!("{rate:.0}"));
+    let title = ["from", "master", "replicas", "rows", "bytes", "writes/s", "reads/s"];
+    let mut lines = vec![title.map(str::to_owned)];
+    for partition in &report.partitions {
+        let replicas: Vec<String> = partition.replicas.iter().map(u16::to_string).collect();
+        lines.push([
+            if partition.start.is_empty() { "(first)".into() } else { partition.start.clone() },
+            partition.master.to_string(),
+            if replicas.is_empty() { "-".into() } else { replicas.join(",") },
+            number(partition.rows),
+            number(partition.bytes),
+            rate(partition.writes_per_s),
+            rate(partition.reads_per_s),
+        ]);
+    }
+    let widths: Vec<usize> = (0..title.len())
+        .map(|at| lines.iter().map(|line| line[at].len()).max().unwrap_or(0))
+        .collect();
+    for line in &lines {
+        let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        _ = writeln!(text, "{}", line.trim_end());
+    }
+    for site in &report.sites {
+        let state = if site.is_live { "" } else { ", given up for dead" };
+        _ = writeln!(
+            text,
+            "site {}: life {}{state}, masters {}, replicas {}, {} rows",
+            site.site, site.epoch, site.masters, site.replicas, site.rows
+        );
+    }
+    if let Some(trouble) = &report.trouble {
+        _ = writeln!(text, "nothing can be written now: {trouble}");
+    }
+    text
+}
+
+/// Asks, or with an order tells, a store.
+async fn ask(admin: SocketAddr, path: &str, order: Option<&Order>) -> Result<Value, Failure> {
+    let url = format!("http://{admin}/{path}");
+    let order = order.cloned();
+    let asked = tokio::task::spawn_blocking(move || {
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(ANSWER_WAIT))
+            .http_status_as_error(false)
+            .proxy(None)
+            .build();
+        let agent = ureq::Agent::new_with_config(config);
+        let mut answer = match order {
+            None => agent.get(&url).call()?,
+            Some(order) => agent.post(&url).send_json(order)?,
+        };
+        let status = answer.status().as_u16();
+        Ok::<_, ureq::Error>((status, answer.body_mut().read_json::<Value>()?))
+    });
+    let (status, body) = match asked.await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(cause)) => {
+            let message = format!("no store answers at {admin}");
+            let failure = Failure::new(Exit::Failed, "store_silent", message).because(&cause);
+            return Err(failure.help("--admin is the address that `imago store serve` printed"));
+        }
+        Err(cause) => return Err(Failure::from_error(Exit::Failed, "store_silent", &cause)),
+    };
+    let why = || body["error"].as_str().unwrap_or("no reason was given").to_owned();
+    match status {
+        200 => Ok(body),
+        400 => Err(Failure::new(Exit::Usage, "store_order", why())),
+        409 => Err(Failure::new(Exit::Precondition, "store_refused", why())),
+        _ => Err(Failure::new(Exit::Failed, "store_failed", format!("{status}: {}", why()))),
+    }
+}

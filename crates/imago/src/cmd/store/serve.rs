@@ -1,0 +1,160 @@
+//! `imago store serve`: all sites of a store in one process.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use imago_store::admin;
+use imago_store::engine::{LogOptions, Options, Store, StoreError};
+use imago_store::log::Sync;
+use imago_store::resp::Settings;
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Clients use the Redis protocol (RESP2 and RESP3): redis-cli, redis-benchmark and the usual libraries. \
+Commands over several keys, MULTI/EXEC with WATCH among them, are transactions under strong-session \
+snapshot isolation, wherever their keys lie.
+
+Without --data the store lives in memory and ends with the process. With it, what is acknowledged is in \
+the log first; with --sync always (the default) also on the disk.
+
+Example: imago store serve --sites 4 --data /var/lib/imago --listen 127.0.0.1:6379")]
+pub struct Args {
+    /// How many sites, each on a thread of its own.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    sites: u16,
+    /// The log's folder.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// When a commit is on the disk: before it is acknowledged (always), so many ms later at most, or
+    /// whenever the system writes it (never).
+    #[arg(long, value_name = "always|never|MS", default_value = "always", value_parser = sync)]
+    sync: Sync,
+    /// How large a file of the log becomes, in MB.
+    #[arg(long, value_name = "MB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    segment_mb: u64,
+    /// Where clients of Redis connect; port 0 chooses a free one.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6379")]
+    listen: SocketAddr,
+    /// Where `imago store design`, `split` and the others connect, by HTTP. It asks for no password:
+    /// keep it to this machine.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7379")]
+    admin: SocketAddr,
+    /// Ask clients of Redis for the password in this file, without the line's end.
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+}
+
+/// What is printed once clients can come.
+#[derive(Serialize)]
+struct Serving {
+    listen: String,
+    admin: String,
+    sites: u16,
+    partitions: usize,
+}
+
+pub(super) fn sync(typed: &str) -> Result<Sync, String> {
+    match typed {
+        "always" => Ok(Sync::Always),
+        "never" => Ok(Sync::Never),
+        _ => match typed.parse() {
+            Ok(0) | Err(_) => Err("it is always, never, or a number of ms above 0".into()),
+            Ok(ms) => Ok(Sync::Every(Duration::from_millis(ms))),
+        },
+    }
+}
+
+pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let settings = settings(&args)?;
+    let (listener, admin) = (bind(args.listen)?, bind(args.admin)?);
+    let log = args.data.map(|folder| LogOptions {
+        folder,
+        sync: args.sync,
+        segment_bytes: args.segment_mb * 1024 * 1024,
+    });
+    let options = Options { sites: args.sites, log };
+    let started = tokio::task::spawn_blocking(move || Store::start(&options)).await;
+    let store = match started {
+        Ok(started) => Arc::new(started.map_err(|error| failure(&error))?),
+        Err(cause) => return Err(Failure::from_error(Exit::Failed, "store", &cause)),
+    };
+    let listen = store.listen(listener, settings).map_err(|error| failure(&error))?;
+    let admin_address = admin.local_addr().map_err(|error| unbound(args.admin, &error))?;
+    let admin = admin
+        .set_nonblocking(true)
+        .and_then(|()| tokio::net::TcpListener::from_std(admin))
+        .map_err(|error| unbound(args.admin, &error))?;
+    let serving = Serving {
+        listen: listen.to_string(),
+        admin: admin_address.to_string(),
+        sites: args.sites,
+        partitions: store.map().design.partitions().count(),
+    };
+    context.output.result(&serving, |serving| {
+        format!(
+            "{} sites, {} partitions. Redis's clients: {}. Changes of the design: {}. Ctrl-C ends it.",
+            serving.sites, serving.partitions, serving.listen, serving.admin
+        )
+    })?;
+    let serves = tokio::spawn(admin::serve(Arc::clone(&store), admin));
+    let ended = loop {
+        tokio::select! {
+            () = context.cancel.cancelled() => break Ok(()),
+            () = tokio::time::sleep(Duration::from_millis(100)) => {
+                if let Some(why) = store.end() {
+                    let failure = Failure::new(Exit::Failed, "store_ended", format!("the store ended: {why}"));
+                    break Err(failure.help("what was acknowledged is in the log; see to its disk, and start again"));
+                }
+            }
+        }
+    };
+    serves.abort();
+    _ = serves.await;
+    // What was handed in is written before it ends.
+    _ = tokio::task::spawn_blocking(move || drop(store)).await;
+    ended
+}
+
+fn settings(args: &Args) -> Result<Settings, Failure> {
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let started_ms = u64::try_from(started.as_millis()).unwrap_or_default();
+    let mut settings = Settings::new(env!("CARGO_PKG_VERSION"), started_ms);
+    if let Some(file) = &args.password_file {
+        let read = std::fs::read_to_string(file).map_err(|cause| {
+            let message = format!("cannot read the password in {}", file.display());
+            Failure::new(Exit::Usage, "password_file", message).because(&cause)
+        })?;
+        let password = read.trim_end_matches(['\r', '\n']);
+        if password.is_empty() {
+            let message = format!("there is no password in {}", file.display());
+            return Err(Failure::new(Exit::Usage, "password_file", message));
+        }
+        settings.passwords.push(password.to_owned());
+    }
+    Ok(settings)
+}
+
+fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).map_err(|error| unbound(address, &error))
+}
+
+fn unbound(address: SocketAddr, cause: &std::io::Error) -> Failure {
+    Failure::new(Exit::Precondition, "address", format!("cannot listen at {address}"))
+        .because(cause)
+        .help("choose an address of this machine and a free port, or port 0")
+}
+
+fn failure(error: &StoreError) -> Failure {
+    let exit = match error {
+        StoreError::Sites(_) => Exit::Usage,
+        StoreError::Log(_) | StoreError::SitesMissing { .. } => Exit::Precondition,
+        _ => Exit::Failed,
+    };
+    Failure::from_error(exit, "store", error)
+}

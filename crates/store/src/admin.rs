@@ -1,0 +1,297 @@
+//! What whoever runs a store sees and does, by HTTP: its design with sizes and rates, changes of it, and
+//! metrics.
+//!
+//! | request | |
+//! |---|---|
+//! | `GET /design` | [`DesignReport`] |
+//! | `POST /split`, `/merge` | [`Order`] without a site |
+//! | `POST /add-replica`, `/remove-replica`, `/remaster` | [`Order`] with a site |
+//! | `GET /metrics` | for Prometheus |
+//!
+//! A change is answered when the log has it. What cannot be done is answered with 409 and a reason, what
+//! did not come in time or happened at a site that died with 503, and what makes no sense with 400; all
+//! as `{"error": TEXT}`.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use metrics::{gauge, with_local_recorder};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+
+use crate::engine::Store;
+use crate::key::Key;
+use crate::record::{Operator, Site};
+use crate::transaction::Abort;
+
+/// How long rates are means of, at least.
+const RATES_OVER: Duration = Duration::from_secs(1);
+
+/// A change that is to be made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// A key, as [`Key`]'s text: where a partition is cut, or one that the partition has.
+    pub key: String,
+    /// Which site.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<u16>,
+}
+
+/// The design of a store now.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DesignReport {
+    /// The place in the log of its last change.
+    pub changed_at: u64,
+    /// In the order of their keys.
+    pub partitions: Vec<PartitionReport>,
+    /// From 0 on.
+    pub sites: Vec<SiteReport>,
+    /// Why nothing can be written now, if so.
+    pub trouble: Option<String>,
+}
+
+/// A partition. What only its master can tell is missing where that is not alive, and rates until it
+/// has been looked at for a second.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PartitionReport {
+    /// Its first key; empty for the least of all.
+    pub start: String,
+    /// The first key behind it; none for the last partition.
+    pub end: Option<String>,
+    /// The site that writes it.
+    pub master: u16,
+    /// The sites with replicas.
+    pub replicas: Vec<u16>,
+    /// Its rows.
+    pub rows: Option<u64>,
+    /// Bytes of their keys and values.
+    pub bytes: Option<u64>,
+    /// Transactions that write to it, a second.
+    pub writes_per_s: Option<f64>,
+    /// Transactions that read it, a second, wherever.
+    pub reads_per_s: Option<f64>,
+}
+
+/// A site.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SiteReport {
+    /// Its number.
+    pub site: u16,
+    /// Which of its lives this is, from 1 on.
+    pub epoch: u64,
+    /// Whether it takes part.
+    pub is_live: bool,
+    /// Partitions that it masters.
+    pub masters: u64,
+    /// Partitions of which it has replicas.
+    pub replicas: u64,
+    /// Rows of its copies.
+    pub rows: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+}
+
+struct Admin {
+    store: Arc<Store>,
+    samples: Mutex<Samples>,
+    recorder: PrometheusRecorder,
+}
+
+/// How often each partition was written and read, by its first key.
+type Counts = HashMap<Key, (u64, u64)>;
+
+/// Counts as they were some time ago, and rates since an earlier time.
+#[derive(Default)]
+struct Samples {
+    last: Option<(Instant, Counts)>,
+    rates: HashMap<Key, (f64, f64)>,
+}
+
+type Answer<T> = Result<Json<T>, (StatusCode, Json<serde_json::Value>)>;
+
+/// Serves it for as long as it is polled.
+///
+/// # Errors
+/// When connections cannot be taken any more.
+pub async fn serve(store: Arc<Store>, socket: TcpListener) -> io::Result<()> {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let admin = Arc::new(Admin { store, samples: Mutex::default(), recorder });
+    let routes = axum::Router::new()
+        .route("/design", get(design))
+        .route("/metrics", get(metrics))
+        .route("/split", post(split))
+        .route("/merge", post(merge))
+        .route("/add-replica", post(add_replica))
+        .route("/remove-replica", post(remove_replica))
+        .route("/remaster", post(remaster))
+        .with_state(admin);
+    axum::serve(socket, routes).await
+}
+
+impl Admin {
+    async fn report(&self) -> DesignReport {
+        let usage = self.store.usage().await;
+        let map = self.store.map();
+        let mut counts = Counts::new();
+        let mut sizes = HashMap::new();
+        for copy in usage.iter().flat_map(|(_, copies)| copies) {
+            let counted = counts.entry(copy.start.clone()).or_default();
+            counted.1 += copy.reads;
+            if copy.is_master {
+                counted.0 = copy.version;
+                sizes.insert(copy.start.clone(), copy.size);
+            }
+        }
+        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        samples.take(counts, Instant::now());
+        let partitions = map.design.partitions().map(|partition| {
+            let start = &partition.range.start;
+            let (size, rates) = (sizes.get(start), samples.rates.get(start));
+            PartitionReport {
+                start: start.to_string(),
+                end: partition.range.end.as_ref().map(Key::to_string),
+                master: partition.master.0,
+                replicas: partition.replicas.iter().map(|site| site.0).collect(),
+                rows: size.map(|size| size.rows),
+                bytes: size.map(|size| size.bytes),
+                writes_per_s: rates.map(|rates| rates.0),
+                reads_per_s: rates.map(|rates| rates.1),
+            }
+        });
+        let sites = usage.iter().map(|(site, copies)| {
+            let masters = copies.iter().filter(|copy| copy.is_master).count() as u64;
+            SiteReport {
+                site: site.0,
+                epoch: map.design.epoch(*site),
+                is_live: !map.design.is_fenced(*site),
+                masters,
+                replicas: copies.len() as u64 - masters,
+                rows: copies.iter().map(|copy| copy.size.rows).sum(),
+                bytes: copies.iter().map(|copy| copy.size.bytes).sum(),
+            }
+        });
+        DesignReport {
+            changed_at: map.known,
+            partitions: partitions.collect(),
+            sites: sites.collect(),
+            trouble: self.store.trouble(),
+        }
+    }
+
+    async fn change(
+        &self,
+        order: Order,
+        operator: impl FnOnce(Key, Site) -> Operator,
+    ) -> Answer<()> {
+        let key: Key = order.key.parse().map_err(|error: crate::key::NoKey| senseless(&error))?;
+        let operator = operator(key.clone(), Site(order.site.unwrap_or_default()));
+        answer(self.store.change(&key, operator).await)
+    }
+
+    fn site(order: &Order) -> Result<Site, (StatusCode, Json<serde_json::Value>)> {
+        order.site.map(Site).ok_or_else(|| senseless(&"it is to be said which site: {\"site\": N}"))
+    }
+}
+
+impl Samples {
+    fn take(&mut self, counts: Counts, now: Instant) {
+        let Some((then, before)) = &self.last else {
+            self.last = Some((now, counts));
+            return;
+        };
+        let seconds = (now - *then).as_secs_f64();
+        if seconds < RATES_OVER.as_secs_f64() {
+            return;
+        }
+        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+        let both = counts.iter().filter_map(|(start, now)| Some((start, now, before.get(start)?)));
+        let rates = both.map(|(start, now, before)| {
+            (start.clone(), (rate(now.0, before.0), rate(now.1, before.1)))
+        });
+        self.rates = rates.collect();
+        self.last = Some((now, counts));
+    }
+}
+
+fn answer(done: Result<(), Abort>) -> Answer<()> {
+    let status = match &done {
+        Ok(()) => return Ok(Json(())),
+        Err(Abort::Refused(_) | Abort::Undeclared(_) | Abort::TooLarge(_)) => StatusCode::CONFLICT,
+        Err(Abort::Elsewhere | Abort::Late | Abort::Busy | Abort::Deposed) => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+    };
+    done.map(Json).map_err(|abort| (status, text(&abort)))
+}
+
+fn senseless(why: &dyn std::fmt::Display) -> (StatusCode, Json<serde_json::Value>) {
+    (StatusCode::BAD_REQUEST, text(why))
+}
+
+fn text(why: &dyn std::fmt::Display) -> Json<serde_json::Value> {
+    Json(serde_json::json!({ "error": why.to_string() }))
+}
+
+type Shared = State<Arc<Admin>>;
+
+async fn design(State(admin): Shared) -> Json<DesignReport> {
+    Json(admin.report().await)
+}
+
+async fn split(State(admin): Shared, Json(order): Json<Order>) -> Answer<()> {
+    admin.change(order, |key, _| Operator::Split(key)).await
+}
+
+async fn merge(State(admin): Shared, Json(order): Json<Order>) -> Answer<()> {
+    admin.change(order, |_, _| Operator::Merge).await
+}
+
+async fn add_replica(State(admin): Shared, Json(order): Json<Order>) -> Answer<()> {
+    let site = Admin::site(&order)?;
+    let key: Key = order.key.parse().map_err(|error: crate::key::NoKey| senseless(&error))?;
+    answer(admin.store.add_replica(&key, site).await)
+}
+
+async fn remove_replica(State(admin): Shared, Json(order): Json<Order>) -> Answer<()> {
+    Admin::site(&order)?;
+    admin.change(order, |_, site| Operator::RemoveReplica(site)).await
+}
+
+async fn remaster(State(admin): Shared, Json(order): Json<Order>) -> Answer<()> {
+    Admin::site(&order)?;
+    admin.change(order, |_, site| Operator::Remaster(site)).await
+}
+
+async fn metrics(State(admin): Shared) -> String {
+    let report = admin.report().await;
+    with_local_recorder(&admin.recorder, || {
+        gauge!("imago_store_design_position").set(report.changed_at as f64);
+        gauge!("imago_store_partitions").set(report.partitions.len() as f64);
+        gauge!("imago_store_is_writable").set(if report.trouble.is_none() { 1.0 } else { 0.0 });
+        let sum = |of: fn(&PartitionReport) -> Option<f64>| -> f64 {
+            report.partitions.iter().filter_map(of).sum()
+        };
+        gauge!("imago_store_writes_per_second").set(sum(|partition| partition.writes_per_s));
+        gauge!("imago_store_reads_per_second").set(sum(|partition| partition.reads_per_s));
+        for site in &report.sites {
+            let label = site.site.to_string();
+            let set = |name: &'static str, value: u64| {
+                gauge!(name, "site" => label.clone()).set(value as f64)
+            };
+            set("imago_store_site_live", u64::from(site.is_live));
+            set("imago_store_site_epoch", site.epoch);
+            set("imago_store_site_mastered_partitions", site.masters);
+            set("imago_store_site_replicas", site.replicas);
+            set("imago_store_site_rows", site.rows);
+            set("imago_store_site_bytes", site.bytes);
+        }
+    });
+    admin.recorder.handle().render()
+}

@@ -1,0 +1,91 @@
+//! Where clients come in, and to which site's thread each goes.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt as _;
+
+use super::Mail;
+use super::place::Place;
+use crate::resp::Settings;
+
+/// The most connections at a time.
+const CLIENTS_MAX: usize = 10_000;
+/// How long no connection is taken where the system has no means for one more.
+const SHORTAGE_WAIT: Duration = Duration::from_millis(50);
+
+/// A socket, and what its connections have in common.
+pub struct Listener {
+    socket: TcpListener,
+    pub(super) settings: Arc<Settings>,
+    numbers: AtomicU64,
+    clients: AtomicUsize,
+}
+
+/// A client that counts among the connections as long as it is there.
+pub(super) struct Client {
+    pub(super) stream: tokio::net::TcpStream,
+    pub(super) number: u64,
+    listener: Arc<Listener>,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.listener.clients.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Listener {
+    pub(super) fn new(socket: TcpListener, settings: Settings) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let settings = Arc::new(settings);
+        let (numbers, clients) = (AtomicU64::new(1), AtomicUsize::new(0));
+        Ok(Self { socket, settings, numbers, clients })
+    }
+
+    pub(super) fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Takes whoever comes, and gives each to the next site's thread.
+    pub(super) async fn accept_all(self: Arc<Self>, place: &Rc<Place>) {
+        let socket = self.socket.try_clone().and_then(tokio::net::TcpListener::from_std);
+        let Ok(socket) = socket else { return };
+        let doors = &place.shared.doors;
+        for door in doors.iter().cycle() {
+            let mut stream = loop {
+                match socket.accept().await {
+                    Ok((stream, _)) => break stream,
+                    Err(_) => tokio::time::sleep(SHORTAGE_WAIT).await,
+                }
+            };
+            if self.clients.load(Ordering::Relaxed) >= CLIENTS_MAX {
+                _ = stream.write_all(b"-ERR max number of clients reached\r\n").await;
+                continue;
+            }
+            // A socket that its thread cannot have is closed.
+            if let Ok(stream) = stream.into_std() {
+                self.clients.fetch_add(1, Ordering::Relaxed);
+                _ = door.send(Mail::Connect(stream, Arc::clone(&self)));
+            }
+        }
+    }
+
+    /// Makes a client of a stream, in the thread where it stays.
+    pub(super) fn admit(self: Arc<Self>, stream: TcpStream) -> io::Result<Client> {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let admitted =
+            stream.set_nodelay(true).and_then(|()| tokio::net::TcpStream::from_std(stream));
+        match admitted {
+            Ok(stream) => Ok(Client { stream, number, listener: self }),
+            Err(error) => {
+                self.clients.fetch_sub(1, Ordering::Relaxed);
+                Err(error)
+            }
+        }
+    }
+}
