@@ -21,13 +21,15 @@ pub(super) trait Keyed {
     fn key(&self) -> &Key;
 }
 
+/// In this order: what is looked at first lies in the cache line that finding the node brought.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub(super) struct Shelf<T> {
     prefix_len: u8,
     prefix: [u8; PREFIX_MAX],
+    entries: Vec<T>,
     /// Behind the last entry's, numbers that no head is above.
     heads: [u64; ENTRIES_MAX],
-    entries: Vec<T>,
 }
 
 impl<T> Deref for Shelf<T> {
