@@ -10,6 +10,7 @@ pub mod admin;
 pub mod design;
 pub mod engine;
 pub mod key;
+pub mod load;
 pub mod log;
 pub mod order;
 pub mod record;

@@ -106,6 +106,14 @@ impl Kind {
             Self::Session => "session",
         }
     }
+
+    /// Whether it is about what transactions see of each other. The others are about what is there, or
+    /// what one transaction is by itself, and a second opinion need not know of them.
+    #[must_use]
+    pub fn is_of_isolation(self) -> bool {
+        use Kind::{Atomicity, Duplicated, Lost, Order, Resurrected};
+        !matches!(self, Lost | Resurrected | Duplicated | Atomicity | Order)
+    }
 }
 
 impl Verdict {
