@@ -249,13 +249,15 @@ fn watched_keys_and_walks_over_partitions_are_as_in_redis() {
 #[test]
 fn fewer_sites_than_the_log_knows_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
-    let store = Store::start(&options(Some(folder.path()), 2)).expect("a store with a log");
+    let store = Store::start(&options(Some(folder.path()), 3)).expect("a store with a log");
     runtime().block_on(async {
         store.add_replica(&key(0), Site(1)).await.expect("it can have a replica");
         store.change(&key(0), Operator::Remaster(Site(1))).await.expect("it can move");
+        store.add_replica(&key(0), Site(2)).await.expect("it can have another");
     });
     drop(store);
-    let refused = Store::start(&options(Some(folder.path()), 1)).err();
-    assert!(matches!(refused, Some(StoreError::SitesMissing { least: 2, .. })), "{refused:?}");
+    // A site with a replica is one that transactions are sent to.
+    let refused = Store::start(&options(Some(folder.path()), 2)).err();
+    assert!(matches!(refused, Some(StoreError::SitesMissing { least: 3, .. })), "{refused:?}");
     assert!(matches!(Store::start(&options(None, 0)).err(), Some(StoreError::Sites(0))));
 }
