@@ -52,6 +52,19 @@ impl Served {
         self.child.wait().unwrap();
     }
 
+    /// Asks it to end, as Ctrl-C does, and returns its exit code; none when it does not within 20 s.
+    pub fn interrupted(mut self) -> Option<i32> {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+        for _ in 0..2_000 {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        None
+    }
+
     /// Tells it by HTTP; returns the status and the body, or nothing if it did not answer.
     pub fn post(&self, path: &str, body: &Value) -> Option<(u16, Value)> {
         let config = ureq::Agent::config_builder()
