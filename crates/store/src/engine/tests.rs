@@ -85,6 +85,37 @@ fn a_transaction_over_partitions_at_two_sites_brings_them_together() {
 }
 
 #[test]
+fn no_mail_is_lost_however_much_has_come() {
+    let store = Store::start(&options(None, 1)).expect("a store in memory");
+    let door = &store.shared.doors[0];
+    // It has something else to do until all is there.
+    let procedure = |_: &mut View<'_>| {
+        thread::sleep(Duration::from_millis(200));
+        Ok(Vec::new())
+    };
+    let transaction = Transaction {
+        reads: Vec::new(),
+        writes: vec![key(1)],
+        session: 0,
+        client: None,
+        procedure: Box::new(procedure),
+    };
+    let (answer, _done) = oneshot::channel();
+    let batch = vec![(Remote::Once(answer), transaction, Instant::now() + PATIENCE)];
+    _ = door.send(Mail::Transact(batch));
+    let counted: Vec<_> = (0..2_000)
+        .map(|_| {
+            let (answer, counted) = oneshot::channel();
+            _ = door.send(Mail::Count(answer));
+            counted
+        })
+        .collect();
+    for (n, counted) in counted.into_iter().enumerate() {
+        assert!(counted.blocking_recv().is_ok(), "mail {n} is lost");
+    }
+}
+
+#[test]
 fn what_was_acknowledged_outlives_crashes_of_sites_and_the_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let options = options(Some(folder.path()), 3);
