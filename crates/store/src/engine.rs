@@ -11,6 +11,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -22,12 +23,13 @@ use crate::design::{Design, Partition};
 use crate::key::{Key, KeyRange};
 use crate::log::{Log, LogError, Sync};
 use crate::order::{Follower, Order};
-use crate::record::{Change, Frame, Position, Site};
+use crate::record::{Frame, Position, Site};
 use crate::resp::Settings;
 use crate::router::{DesignPolicy, MostMastered, Route, Step, route};
 use crate::site::{Core, Input, Message, Ticket, Usage};
 use crate::transaction::{Abort, Done, Procedure, Transaction};
 
+mod change;
 mod line;
 mod listener;
 mod place;
@@ -123,6 +125,9 @@ pub(crate) struct Shared {
     /// Whoever changes the design for a transaction does so alone until it has run: two that want the
     /// same partition at two sites would take it from each other for ever.
     moves: tokio::sync::Mutex<()>,
+    /// The prefix of the log that whoever changed the design was told of: who changes it next is told
+    /// of no less.
+    changed: AtomicU64,
     log: Option<LogOptions>,
     /// Why the log takes nothing any more.
     end: OnceLock<String>,
@@ -229,6 +234,7 @@ impl Store {
             order,
             policy,
             moves: tokio::sync::Mutex::new(()),
+            changed: AtomicU64::new(0),
             log: options.log.clone(),
             end: OnceLock::new(),
         });
@@ -317,28 +323,6 @@ impl Store {
         self.shared.end.get().cloned().or_else(|| self.shared.order.has_ended())
     }
 
-    /// Makes a replica of the partition that a key is in, at a site.
-    ///
-    /// # Errors
-    /// Why there is none; nothing of it happened but where the time was over: then it may still come.
-    pub async fn add_replica(&self, key: &Key, at: Site) -> Result<(), Abort> {
-        let start = self.shared.start_of(key);
-        self.shared.step(Step::Adopt(at, start)).await
-    }
-
-    /// Changes the partition that a key is in.
-    ///
-    /// # Errors
-    /// As [`Store::add_replica`].
-    pub async fn change(&self, key: &Key, operator: crate::record::Operator) -> Result<(), Abort> {
-        let (master, start) = {
-            let map = self.shared.map.load();
-            let partition = map.design.of(key);
-            (partition.master, partition.range.start.clone())
-        };
-        self.shared.step(Step::Change(master, Change { start, operator })).await
-    }
-
     /// What each site has; nothing of one that has stopped.
     pub async fn usage(&self) -> Vec<(Site, Vec<Usage>)> {
         let mut all = Vec::new();
@@ -399,29 +383,8 @@ impl Shared {
         self.end.get().cloned().or_else(|| self.order.trouble())
     }
 
-    fn start_of(&self, key: &Key) -> Key {
-        self.map.load().design.of(key).range.start.clone()
-    }
-
     fn route(&self, reads: &[KeyRange], writes: &[Key], near: Option<Site>) -> Route {
         route(&self.map.load().design, &*self.policy, reads, writes, near)
-    }
-
-    /// Does one step of a change of design.
-    async fn step(&self, step: Step) -> Result<(), Abort> {
-        let site = match &step {
-            Step::Adopt(site, _) | Step::Change(site, _) => *site,
-        };
-        let door = self.doors.get(usize::from(site.0)).ok_or_else(|| {
-            Abort::Refused(StoreError::NoSite(site, self.doors.len()).to_string())
-        })?;
-        let (answer, outcome) = oneshot::channel();
-        _ = door.send(Mail::Step(step, Instant::now() + PATIENCE, answer));
-        match outcome.await {
-            Ok(Outcome::Answer(_, answer)) => answer.map(|_| ()),
-            // Its thread is gone.
-            Ok(Outcome::Back(_)) | Err(_) => Err(Abort::Deposed),
-        }
     }
 
     /// Changes the design until some site can run a transaction, and says which.

@@ -127,11 +127,7 @@ impl Place {
             }
             Mail::Said(from, message) => self.tell(Input::Said(from, message)),
             Mail::Logged(first, frames) => {
-                let is_change = frames.iter().any(|frame| !matches!(frame.body, Body::Commit(_)));
                 self.tell(Input::Logged(first, frames));
-                if is_change {
-                    self.publish();
-                }
                 if self.core.borrow().is_over() {
                     self.begin_again();
                 }
@@ -210,7 +206,13 @@ impl Place {
     }
 
     fn tell(&self, input: Input) {
+        let is_change = |frame: &Frame| !matches!(frame.body, Body::Commit(_));
+        let is_changed = matches!(&input, Input::Logged(_, frames) if frames.iter().any(is_change));
         let outputs = self.core.borrow_mut().on(input);
+        if is_changed {
+            // Before whoever asked for the change is told, and asks for the next.
+            self.publish();
+        }
         for output in outputs {
             match output {
                 Output::Write(frame) => self.leaving.borrow_mut().push(frame),

@@ -85,6 +85,22 @@ fn a_transaction_over_partitions_at_two_sites_brings_them_together() {
 }
 
 #[test]
+fn a_change_that_was_acknowledged_is_known_where_the_next_is_made() {
+    let store = Store::start(&options(None, 3)).expect("a store in memory");
+    runtime().block_on(async {
+        for n in 0..300_u32 {
+            let site = Site(u16::try_from(n % 2 + 1).expect("small"));
+            store.add_replica(&key(0), site).await.expect("it can have a replica");
+            store.change(&key(0), Operator::Remaster(site)).await.expect("it can move");
+            store.change(&key(0), Operator::Remaster(Site(0))).await.expect("it can move back");
+            store.change(&key(0), Operator::RemoveReplica(site)).await.expect("it can be dropped");
+        }
+        let missing = store.add_replica(&key(0), Site(9)).await;
+        assert!(matches!(missing, Err(Abort::Refused(_))), "{missing:?}");
+    });
+}
+
+#[test]
 fn no_mail_is_lost_however_much_has_come() {
     let store = Store::start(&options(None, 1)).expect("a store in memory");
     let door = &store.shared.doors[0];
