@@ -108,8 +108,10 @@ impl Kafka {
     fn properties(&self, place: &Place) -> String {
         let (port, controller) = (place.port, self.controller.number());
         let data = place.data.display();
-        // Below the ports: one copy of the topics that Kafka keeps for itself, no wait for a
-        // second consumer, and buffers that fit a small heap.
+        // Below the ports: a broker that was killed may come back after two seconds instead of
+        // nine, which is how long its controller takes the old one for alive; one copy of the
+        // topics that Kafka keeps for itself; no wait for a second consumer; and buffers that fit
+        // a small heap.
         format!(
             "process.roles=broker,controller\n\
              node.id=1\n\
@@ -119,6 +121,8 @@ impl Kafka {
              advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n\
              listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n\
              log.dirs={data}\n\
+             broker.session.timeout.ms=2000\n\
+             broker.heartbeat.interval.ms=500\n\
              offsets.topic.num.partitions=1\n\
              offsets.topic.replication.factor=1\n\
              transaction.state.log.num.partitions=1\n\
