@@ -259,6 +259,12 @@ impl Core {
         self.known
     }
 
+    /// Which site it is.
+    #[must_use]
+    pub fn site(&self) -> Site {
+        self.site
+    }
+
     /// The epoch of its life.
     #[must_use]
     pub fn epoch(&self) -> u64 {
