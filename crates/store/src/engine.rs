@@ -232,13 +232,16 @@ impl Store {
             log: options.log.clone(),
             end: OnceLock::new(),
         });
+        let mut epochs = Vec::new();
         // All of them follow before the first one writes.
         for door in &shared.doors {
             let next = shared.order.join(Box::new(Door(door.clone())));
             assert_eq!(next, image.known() + 1, "nobody writes before the sites begin");
         }
         for (site, inbox) in (0..options.sites).map(Site).zip(inboxes) {
-            let core = image.begun(site, image.design().epoch(site) + 1);
+            let epoch = image.design().epoch(site) + 1;
+            let core = image.begun(site, epoch);
+            epochs.push(epoch);
             let shared = Arc::clone(&shared);
             let run = move || Place::run(shared, site, core, inbox);
             let thread = thread::Builder::new().name(site.to_string()).spawn(run);
@@ -246,19 +249,17 @@ impl Store {
         }
         drop(image);
         let store = Self { shared, sites, log: log_thread };
-        store.await_sites(options.sites)?;
+        store.await_sites(&epochs)?;
         Ok(store)
     }
 
-    /// Waits until the log has the beginning of every site.
-    fn await_sites(&self, sites: u16) -> Result<(), StoreError> {
+    /// Waits until the log has the beginning of every site's new life.
+    fn await_sites(&self, epochs: &[u64]) -> Result<(), StoreError> {
         let until = Instant::now() + BEGIN_WAIT;
         loop {
             let map = self.shared.map.load();
-            let joined = (0..sites)
-                .map(Site)
-                .filter(|site| map.design.epoch(*site) > 0 && !map.design.is_fenced(*site));
-            if joined.count() == usize::from(sites) {
+            let mut lives = (0..).map(Site).zip(epochs);
+            if lives.all(|(site, epoch)| map.design.epoch(site) >= *epoch) {
                 return Ok(());
             }
             if let Some(why) = self.trouble() {
