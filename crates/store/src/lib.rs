@@ -7,6 +7,7 @@
 //! simulation that replays every fault from a seed.
 
 pub mod design;
+pub mod kafka;
 pub mod key;
 pub mod log;
 pub mod record;

@@ -23,8 +23,11 @@ use std::time::{Duration, Instant};
 
 use crate::record::{Frame, Position};
 
+pub(crate) mod redo;
 #[cfg(test)]
 mod tests;
+
+pub use redo::RedoLog;
 
 /// Begins each group: it is looked for behind a broken one. The last byte is the format's version.
 const MAGIC: [u8; 8] = *b"imagolg1";
@@ -83,6 +86,16 @@ pub enum LogError {
     InUse {
         /// The folder.
         path: PathBuf,
+    },
+    /// Something could not be done with a log that others keep.
+    #[error("cannot {doing} {log}: {why}")]
+    Remote {
+        /// What was being done.
+        doing: &'static str,
+        /// With which log.
+        log: String,
+        /// Why not.
+        why: String,
     },
     /// More than a group may hold.
     #[error("a group of {bytes} bytes is too large: at most {GROUP_BYTES_MAX}")]
