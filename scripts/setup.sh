@@ -120,7 +120,7 @@ ensure_mongod() {
 
 ensure_redis() {
     [ -n "${IMAGO_REDIS:-}" ] || have redis-server && return
-    # In this run level the package does not start a service of its own.
+    # In this run level, and without systemd, the package starts no service of its own.
     export RUNLEVEL=1
     apt_install "redis-server was not found" redis-server
 }

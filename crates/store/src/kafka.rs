@@ -27,6 +27,8 @@ use protocol::{
 
 mod fault;
 mod protocol;
+#[cfg(test)]
+mod tests;
 
 use fault::{Fault, TOPIC_EXISTS, check};
 
@@ -49,6 +51,18 @@ pub struct KafkaSpec {
     pub replicas: i16,
     /// How long anything is tried before it is an error; an election takes some seconds.
     pub patience: Duration,
+}
+
+impl KafkaSpec {
+    /// How long a broker may be silent before another attempt: another one may lead by then.
+    fn silence(&self) -> Duration {
+        self.patience / 3
+    }
+
+    /// How long a broker may take to do something: less, so that it can still say that it did not.
+    fn work(&self) -> Duration {
+        self.patience / 4
+    }
 }
 
 /// The log, for one thread: who appends while others are delivered to has two of them.
@@ -92,9 +106,9 @@ impl KafkaLog {
         for (name, value) in &settings {
             body.text(name).text(value);
         }
-        // Within the time that everything is given, and not only as a rehearsal.
-        body.i32(millis(self.spec.patience)).i8(0);
-        self.patiently("make the topic", |log| {
+        // Within this time, and not only as a rehearsal.
+        body.i32(millis(self.spec.work())).i8(0);
+        self.patiently("make", |log| {
             let mut connection = log.any_broker()?;
             let mut answer = connection.ask(CREATE_TOPICS, &body)?;
             let _throttled = answer.i32()?;
@@ -141,13 +155,13 @@ impl KafkaLog {
     }
 
     fn name(&self) -> String {
-        format!("{} of Kafka at {}", self.spec.topic, self.spec.brokers.join(","))
+        format!("the topic {} of Kafka at {}", self.spec.topic, self.spec.brokers.join(","))
     }
 
     fn any_broker(&self) -> std::result::Result<Connection, Fault> {
         let mut last = Fault::Lasting("no broker is named".into());
         for broker in &self.spec.brokers {
-            match Connection::open(broker, self.spec.patience) {
+            match Connection::open(broker, self.spec.silence()) {
                 Ok(connection) => return Ok(connection),
                 Err(error) => last = Fault::Passing(format!("{broker}: {error}")),
             }
@@ -161,7 +175,7 @@ impl KafkaLog {
             Some(connection) => connection,
             None => {
                 let address = self.leader_address()?;
-                let opened = Connection::open(&address, self.spec.patience);
+                let opened = Connection::open(&address, self.spec.silence());
                 opened.map_err(|error| Fault::Passing(format!("{address}: {error}")))?
             }
         };
@@ -202,7 +216,7 @@ impl KafkaLog {
     fn produce(&mut self, group: &[u8]) -> std::result::Result<(), Fault> {
         const ALL_IN_STEP: i16 = -1;
         let mut body = Writer::default();
-        body.no_text().i16(ALL_IN_STEP).i32(millis(self.spec.patience));
+        body.no_text().i16(ALL_IN_STEP).i32(millis(self.spec.work()));
         body.i32(1).text(&self.spec.topic).i32(1).i32(0).sized(&batch(group)?)?;
         let mut answer = self.leader()?.ask(PRODUCE, &body)?;
         only_partition(&mut answer)?;
@@ -278,8 +292,7 @@ impl RedoLog for KafkaLog {
             // Which record holds it, only counting says.
             (self.offset, self.next) = (0, 1);
         }
-        // An answer must come before the connection is given up.
-        let wait = wait.min(self.spec.patience / 2);
+        let wait = wait.min(self.spec.work());
         loop {
             let mut fetched = self.patiently("read", |log| log.fetch(wait))?;
             let offset = self.offset;

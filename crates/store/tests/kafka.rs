@@ -138,11 +138,31 @@ async fn a_broker_that_stays_away_is_an_error_and_the_log_goes_on_when_it_is_bac
     log.append(&[frame(1, 1)]).unwrap();
     kafka.kill().unwrap();
     let refused = log.append(&[frame(1, 2)]).unwrap_err().to_string();
-    assert!(refused.contains("cannot write to redo of Kafka") && refused.contains("tried for"));
+    assert!(refused.contains("cannot write to the topic redo") && refused.contains("tried for"));
     let unread = log.deliver(1, AT_ONCE, &mut |_, _| {}).unwrap_err().to_string();
-    assert!(unread.contains("cannot read redo of Kafka"), "{unread}");
+    assert!(unread.contains("cannot read the topic redo"), "{unread}");
 
     kafka.restart().await.unwrap();
     log.append(&[frame(1, 2)]).unwrap();
     assert_eq!(counted(&read(&mut log, 1), 1), [1, 2]);
+}
+
+#[tokio::test]
+async fn a_broker_that_answers_too_late_may_have_a_group_twice_and_it_counts_once() {
+    let Some(kafka) = start("late").await else { return };
+    let mut writer = open(&kafka, Duration::from_secs(9));
+    writer.append(&[frame(1, 1)]).unwrap();
+    kafka.stop().unwrap();
+    let writing = std::thread::spawn(move || {
+        writer.append(&[frame(1, 2)]).unwrap();
+        writer.append(&[frame(1, 3)]).unwrap();
+    });
+    // Longer than the writer takes a broker's silence for.
+    std::thread::sleep(Duration::from_secs(4));
+    kafka.resume().unwrap();
+    writing.join().unwrap();
+    let all = read(&mut patient(&kafka), 1);
+    assert_eq!(counted(&all, 1), [1, 2, 3]);
+    let positions: Vec<Position> = all.iter().map(|(at, _)| *at).collect();
+    assert_eq!(positions, (1..=all.len() as Position).collect::<Vec<_>>());
 }

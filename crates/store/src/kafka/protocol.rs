@@ -34,15 +34,15 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects to `host:port`; neither this nor anything else takes longer than `patience`.
-    pub(super) fn open(address: &str, patience: Duration) -> io::Result<Self> {
+    /// Connects to `host:port`; a peer that is silent for so long is given up.
+    pub(super) fn open(address: &str, silence: Duration) -> io::Result<Self> {
         let mut last = invalid("its name has no address");
         for address in address.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, patience) {
+            match TcpStream::connect_timeout(&address, silence) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
-                    stream.set_read_timeout(Some(patience))?;
-                    stream.set_write_timeout(Some(patience))?;
+                    stream.set_read_timeout(Some(silence))?;
+                    stream.set_write_timeout(Some(silence))?;
                     return Ok(Self { stream, id: 0 });
                 }
                 Err(error) => last = error,

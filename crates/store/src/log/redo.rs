@@ -27,7 +27,7 @@ pub trait RedoLog: Send {
 
     /// Hands over frames from a position on, in their order, as many as are at hand, and returns the
     /// position behind the last. Where there are none yet and others may write some, it waits for
-    /// them, at most so long.
+    /// them, at most so long, or shorter if the log has its own bound.
     ///
     /// # Errors
     /// When the log cannot be read; what was handed over is right all the same.
