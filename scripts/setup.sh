@@ -155,9 +155,10 @@ download_kafka() (
 
 ensure_kafka() {
     if [ "$(java_version)" -lt 17 ]; then
+        [ -z "${IMAGO_JAVA:-}" ] || fail "IMAGO_JAVA=$IMAGO_JAVA is no Java 17 or newer"
         apt_install "Kafka needs Java 17 or newer" default-jre-headless
         [ "$(java_version)" -ge 17 ] \
-            || fail "the Java found is still older than 17; name another by IMAGO_JAVA"
+            || fail "the Java on PATH is still older than 17; name another by IMAGO_JAVA"
     fi
     [ -n "${IMAGO_KAFKA:-}" ] || [ -d "$CACHED_KAFKA" ] && return
     have mvn || apt_install "Maven is needed to fetch a Kafka server" maven
