@@ -120,7 +120,7 @@ ensure_mongod() {
 
 ensure_redis() {
     [ -n "${IMAGO_REDIS:-}" ] || have redis-server && return
-    # In this run level the package does not start a service of its own.
+    # In this run level, and without systemd, the package starts no service of its own.
     export RUNLEVEL=1
     apt_install "redis-server was not found" redis-server
 }
@@ -155,9 +155,10 @@ download_kafka() (
 
 ensure_kafka() {
     if [ "$(java_version)" -lt 17 ]; then
+        [ -z "${IMAGO_JAVA:-}" ] || fail "IMAGO_JAVA=$IMAGO_JAVA is no Java 17 or newer"
         apt_install "Kafka needs Java 17 or newer" default-jre-headless
         [ "$(java_version)" -ge 17 ] \
-            || fail "the Java found is still older than 17; name another by IMAGO_JAVA"
+            || fail "the Java on PATH is still older than 17; name another by IMAGO_JAVA"
     fi
     [ -n "${IMAGO_KAFKA:-}" ] || [ -d "$CACHED_KAFKA" ] && return
     have mvn || apt_install "Maven is needed to fetch a Kafka server" maven

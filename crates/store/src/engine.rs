@@ -11,6 +11,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -123,6 +124,8 @@ pub(crate) struct Shared {
     /// Whoever changes the design for a transaction does so alone until it has run: two that want the
     /// same partition at two sites would take it from each other for ever.
     moves: tokio::sync::Mutex<()>,
+    /// The prefix of the log that has the last step of a change of design.
+    stepped: AtomicU64,
     log: Option<LogOptions>,
     /// Why the log takes nothing any more.
     end: OnceLock<String>,
@@ -133,8 +136,7 @@ pub(crate) enum Mail {
     Transact(Batch),
     /// What came of a transaction that this site let another one run.
     Outcome(Ticket, Outcome),
-    /// A step of a change of design, until a time.
-    Step(Step, Instant, oneshot::Sender<Outcome>),
+    Step(StepOrder),
     Said(Site, Message),
     Logged(Position, Arc<[Frame]>),
     /// What copies it has.
@@ -148,6 +150,15 @@ pub(crate) enum Mail {
     /// There is no more log.
     End,
     Stop,
+}
+
+/// A step of a change of design.
+pub(crate) struct StepOrder {
+    step: Step,
+    /// The prefix of the log that has what the steps before it did.
+    session: Position,
+    until: Instant,
+    answer: oneshot::Sender<Outcome>,
 }
 
 /// Transactions in their order, and until when each may begin.
@@ -229,6 +240,7 @@ impl Store {
             order,
             policy,
             moves: tokio::sync::Mutex::new(()),
+            stepped: AtomicU64::new(0),
             log: options.log.clone(),
             end: OnceLock::new(),
         });
@@ -250,6 +262,8 @@ impl Store {
         drop(image);
         let store = Self { shared, sites, log: log_thread };
         store.await_sites(&epochs)?;
+        let known = store.map().known;
+        store.shared.stepped.store(known, Ordering::Relaxed);
         Ok(store)
     }
 
@@ -417,9 +431,13 @@ impl Shared {
             Abort::Refused(StoreError::NoSite(site, self.doors.len()).to_string())
         })?;
         let (answer, outcome) = oneshot::channel();
-        _ = door.send(Mail::Step(step, Instant::now() + PATIENCE, answer));
+        let (session, until) = (self.stepped.load(Ordering::Relaxed), Instant::now() + PATIENCE);
+        _ = door.send(Mail::Step(StepOrder { step, session, until, answer }));
         match outcome.await {
-            Ok(Outcome::Answer(_, answer)) => answer.map(|_| ()),
+            Ok(Outcome::Answer(seen, answer)) => {
+                self.stepped.fetch_max(seen, Ordering::Relaxed);
+                answer.map(|_| ())
+            }
             // Its thread is gone.
             Ok(Outcome::Back(_)) | Err(_) => Err(Abort::Deposed),
         }

@@ -9,6 +9,7 @@
 pub mod admin;
 pub mod design;
 pub mod engine;
+pub mod kafka;
 pub mod key;
 pub mod log;
 pub mod order;

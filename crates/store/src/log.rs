@@ -24,11 +24,13 @@ use std::time::{Duration, Instant};
 use crate::record::{Frame, Position};
 
 mod group;
+pub(crate) mod redo;
 #[cfg(test)]
 mod tests;
 
 pub use group::GROUP_BYTES_MAX;
 use group::{Unread, decode, encode, was_durable};
+pub use redo::RedoLog;
 
 /// What is wrong where a file is gone.
 const MISSING: &str = "frames before it, or of it, are missing";
@@ -83,6 +85,16 @@ pub enum LogError {
     InUse {
         /// The folder.
         path: PathBuf,
+    },
+    /// Something could not be done with a log that others keep.
+    #[error("cannot {doing} {log}: {why}")]
+    Remote {
+        /// What was being done.
+        doing: &'static str,
+        /// With which log.
+        log: String,
+        /// Why not.
+        why: String,
     },
     /// More than a group may hold.
     #[error("a group of {bytes} bytes is too large: at most {GROUP_BYTES_MAX}")]

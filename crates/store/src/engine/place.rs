@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
 use super::line::{Line, talk};
-use super::{Batch, Mail, Map, Outcome, Remote, Shared, Ticket};
+use super::{Batch, Mail, Map, Outcome, Remote, Shared, StepOrder, Ticket};
 use crate::design::Design;
 use crate::log;
 use crate::record::{Author, Body, Frame, Position, Site};
@@ -32,6 +32,8 @@ pub(super) struct Place {
     core: RefCell<Core>,
     callers: RefCell<HashMap<Ticket, Caller>>,
     next: Cell<Ticket>,
+    /// Steps that are to see more of the log than there is here.
+    early: RefCell<Vec<StepOrder>>,
     leaving: RefCell<Vec<Frame>>,
 }
 
@@ -64,6 +66,7 @@ impl Place {
             core: RefCell::new(core),
             callers: RefCell::default(),
             next: Cell::new(1),
+            early: RefCell::default(),
             leaving: RefCell::default(),
         });
         LocalSet::new().block_on(&runtime, async move {
@@ -86,6 +89,7 @@ impl Place {
                     }
                     _ = ticks.tick() => {
                         place.tell(Input::Tick(place.shared.now_ms(Instant::now())));
+                        place.take_steps();
                     }
                 }
                 place.flush();
@@ -101,13 +105,9 @@ impl Place {
                     self.transact(Caller::Remote(remote), transaction, until);
                 }
             }
-            Mail::Step(step, until, answer) => {
-                let until_ms = self.shared.now_ms(until);
-                let ticket = self.expect(Caller::Remote(Remote::Once(answer)));
-                self.tell(match step {
-                    Step::Adopt(_, start) => Input::Adopt(ticket, start, until_ms),
-                    Step::Change(_, change) => Input::Change(ticket, change, until_ms),
-                });
+            Mail::Step(step) => {
+                self.early.borrow_mut().push(step);
+                self.take_steps();
             }
             Mail::Outcome(ticket, outcome) => self.answer(ticket, outcome),
             Mail::Listen(listener) => {
@@ -129,6 +129,7 @@ impl Place {
             Mail::Logged(first, frames) => {
                 let is_change = frames.iter().any(|frame| !matches!(frame.body, Body::Commit(_)));
                 self.tell(Input::Logged(first, frames));
+                self.take_steps();
                 if is_change {
                     self.publish();
                 }
@@ -153,6 +154,28 @@ impl Place {
             Mail::Stop => return false,
         }
         true
+    }
+
+    /// Does the steps for which this site has enough of the log.
+    fn take_steps(&self) {
+        if self.early.borrow().is_empty() {
+            return;
+        }
+        let (known, now) = (self.core.borrow().known(), Instant::now());
+        let is_due = |order: &mut StepOrder| order.session <= known || order.until <= now;
+        let due: Vec<_> = self.early.borrow_mut().extract_if(.., is_due).collect();
+        for StepOrder { step, session, until, answer } in due {
+            if session > known {
+                _ = answer.send(Outcome::Answer(known, Err(Abort::Late)));
+                continue;
+            }
+            let until_ms = self.shared.now_ms(until);
+            let ticket = self.expect(Caller::Remote(Remote::Once(answer)));
+            self.tell(match step {
+                Step::Adopt(_, start) => Input::Adopt(ticket, start, until_ms),
+                Step::Change(_, change) => Input::Change(ticket, change, until_ms),
+            });
+        }
     }
 
     /// A new life, from what the log has.

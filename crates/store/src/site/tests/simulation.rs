@@ -252,7 +252,8 @@ impl Simulation {
             _ => Operator::Remaster(site),
         };
         let change = Change { start, operator };
-        self.tell(partition.master.0.into(), Input::Change(ticket, change, until_ms));
+        let change = Input::Change(ticket, change, until_ms);
+        self.tell(partition.master.0.into(), change);
     }
 
     fn transact(&mut self) {
