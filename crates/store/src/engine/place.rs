@@ -128,11 +128,13 @@ impl Place {
             Mail::Said(from, message) => self.tell(Input::Said(from, message)),
             Mail::Logged(first, frames) => {
                 let is_change = frames.iter().any(|frame| !matches!(frame.body, Body::Commit(_)));
-                self.tell(Input::Logged(first, frames));
-                self.take_steps();
+                let outputs = self.core.borrow_mut().on(Input::Logged(first, frames));
+                // Whoever is answered finds a map that has what he is told.
                 if is_change {
                     self.publish();
                 }
+                self.obey(outputs);
+                self.take_steps();
                 if self.core.borrow().is_over() {
                     self.begin_again();
                 }
@@ -234,6 +236,10 @@ impl Place {
 
     fn tell(&self, input: Input) {
         let outputs = self.core.borrow_mut().on(input);
+        self.obey(outputs);
+    }
+
+    fn obey(&self, outputs: Vec<Output>) {
         for output in outputs {
             match output {
                 Output::Write(frame) => self.leaving.borrow_mut().push(frame),
