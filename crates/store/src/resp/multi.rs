@@ -100,6 +100,7 @@ impl Client {
         }
         let protocol = self.session.protocol;
         let mut session = self.session.clone();
+        (session.queued, session.watched) = (Some(queue.len()), watched.len());
         let steps: Vec<_> =
             queue.commands.iter().map(|queued| self.step(queued, &mut session)).collect();
         (session.queued, session.watched) = (None, 0);
