@@ -31,6 +31,7 @@ mod operation;
 mod parse;
 mod procedure;
 mod scan;
+mod script;
 mod session;
 
 use answer::Answer;
@@ -38,6 +39,7 @@ use command::{Command, Does};
 use multi::{Pending, Queue, Versions};
 use parse::{Arguments, Limits, Parser};
 pub use scan::{Cursors, Scan};
+pub use script::{ScriptLimits, Scripts};
 use session::{Call, Session};
 
 /// How many databases there are.
@@ -66,6 +68,10 @@ pub struct Settings {
     pub request_bytes_max: usize,
     /// Where walks by SCAN go on.
     pub cursors: Cursors,
+    /// What scripts may take.
+    pub script_limits: ScriptLimits,
+    /// Their texts.
+    pub scripts: Scripts,
 }
 
 impl Settings {
@@ -80,6 +86,8 @@ impl Settings {
             info: Arc::new(Vec::new),
             request_bytes_max: REQUEST_BYTES_MAX,
             cursors: Cursors::new(started_ms),
+            script_limits: ScriptLimits::default(),
+            scripts: Scripts::default(),
         }
     }
 }
@@ -231,29 +239,31 @@ impl Client {
         let is_queued = self.queue.is_some()
             && matches!(
                 command.does,
-                Does::Rows(_) | Does::Session(_) | Does::Scan | Does::Unwatch | Does::Nothing
+                Does::Rows(_)
+                    | Does::Script(_)
+                    | Does::Session(_)
+                    | Does::Scan
+                    | Does::Unwatch
+                    | Does::Nothing
             );
         if is_queued { self.enqueue(command, arguments) } else { self.act(command, arguments) }
     }
 
     fn act(&mut self, command: &'static Command, arguments: &Arguments<'_>) -> Next {
+        let Session { database, protocol, .. } = self.session;
+        if let Some(operation) = command.operation(arguments, database, &self.settings) {
+            let request = operation.and_then(|it| procedure::single(it, protocol));
+            return request.map_or_else(|answer| self.say(&answer), Next::Run);
+        }
         match command.does {
-            Does::Rows(understand) => {
-                let operation = understand(arguments, self.session.database);
-                let request = operation.and_then(|it| procedure::single(it, self.session.protocol));
-                request.map_or_else(|answer| self.say(&answer), Next::Run)
-            }
             Does::Session(act) => {
                 self.session.watched = self.watched.len();
                 let (arguments, settings) = (*arguments, &*self.settings);
                 let answer = act(Call { arguments, session: &mut self.session, settings });
                 self.say(&answer.unwrap_or_else(|error| error))
             }
-            Does::Scan => {
-                let Session { database, protocol, .. } = self.session;
-                Scan::understood(arguments, database, protocol, &self.settings)
-                    .map_or_else(|answer| self.say(&answer), Next::Scan)
-            }
+            Does::Scan => Scan::understood(arguments, database, protocol, &self.settings)
+                .map_or_else(|answer| self.say(&answer), Next::Scan),
             Does::Multi => self.multi(),
             Does::Exec => self.exec(),
             Does::Discard => self.discard(),
@@ -269,8 +279,10 @@ impl Client {
                 self.say(&Answer::status("RESET"))
             }
             Does::Quit => self.close(&Answer::OK),
-            // It takes at least one argument, and no other follows it.
-            Does::Nothing => self.reject(format!("'{}' needs more to be said", command.name)),
+            // It takes at least one argument more, which is a command of its own or refused.
+            Does::Rows(_) | Does::Script(_) | Does::Nothing => {
+                self.reject(format!("'{}' needs more to be said", command.name))
+            }
         }
     }
 

@@ -123,12 +123,11 @@ impl Client {
     /// What a queued command does; the session is as those before it leave it.
     fn step(&self, (command, kept): &(&Command, Kept), session: &mut Session) -> (Step, Protocol) {
         let arguments = kept.arguments();
-        let step = match command.does {
-            Does::Rows(understand) => match understand(&arguments, session.database) {
-                Ok(operation) => Step::Do(operation),
-                Err(answer) => Step::Say(answer),
-            },
-            Does::Session(act) => {
+        let operation = command.operation(&arguments, session.database, &self.settings);
+        let step = match (operation, command.does) {
+            (Some(Ok(operation)), _) => Step::Do(operation),
+            (Some(Err(answer)), _) => Step::Say(answer),
+            (None, Does::Session(act)) => {
                 let call = Call { arguments, session, settings: &self.settings };
                 Step::Say(act(call).unwrap_or_else(|error| error))
             }
