@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use mlua::{
     ChunkMode, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Value, VmState,
@@ -84,6 +84,18 @@ fn failure(error: &mlua::Error) -> Answer {
     Answer::error(format!("ERR {}", reason(error)))
 }
 
+/// The prelude. It is compiled once, since that would be most of what a short script costs.
+fn prelude(lua: &Lua) -> mlua::Result<Function> {
+    static COMPILED: OnceLock<Vec<u8>> = OnceLock::new();
+    if let Some(compiled) = COMPILED.get() {
+        return lua.load(&compiled[..]).set_mode(ChunkMode::Binary).into_function();
+    }
+    let prelude = lua.load(PRELUDE).set_name("@prelude").into_function()?;
+    _ = COMPILED.set(prelude.dump(true));
+    Ok(prelude)
+}
+
+/// A text as a function.
 fn load(lua: &Lua, text: &[u8]) -> Result<Function, Answer> {
     let chunk = lua.load(text).set_name("@user_script").set_mode(ChunkMode::Text);
     chunk.into_function().map_err(|error| {
@@ -153,8 +165,7 @@ fn run_on_machine(
         let sha1hex =
             scope.create_function(|_, text: mlua::String| Ok(hex(&hash_of(&text.as_bytes()))))?;
         let version = script.settings.redis_version.as_str();
-        let prelude = lua.load(PRELUDE).set_name("@prelude").into_function()?;
-        prelude.call::<()>((run, is_over, random, seed, sha1hex, version))?;
+        prelude(&lua)?.call::<()>((run, is_over, random, seed, sha1hex, version))?;
         let (is_done, value): (bool, Value) = pcall.call(body)?;
         if is_done {
             return to_answer(&value);

@@ -100,20 +100,32 @@ function _G.pcall(...)
     return unless_over(as_text(pcall(...)))
 end
 
-function _G.xpcall(...)
-    return unless_over(xpcall(...))
+-- A handler runs where the error was. If that was the bound itself, nothing would count its steps.
+function _G.xpcall(body, handler)
+    return unless_over(xpcall(body, function(value)
+        if is_over() then
+            return value
+        end
+        return handler(value)
+    end))
 end
 
 -- What runs outside of the machine's instructions, and so is not counted, is bounded by the length of
--- what it is called with.
+-- what it is called with. A pattern is also tried by recursion, as deep as it is long.
 local WORK_MAX = 1e9
+local PATTERN_MAX = 500
 local SORTED_MAX = 100000
 
 local function bounded(search, may_be_plain)
     return function(text, pattern, from, plain, ...)
         if type(text) == 'string' and type(pattern) == 'string' and not (may_be_plain and plain) then
+            if #pattern > PATTERN_MAX then
+                error('the pattern is too long: at most ' .. PATTERN_MAX .. ' bytes', 2)
+            end
             local _, repeats = gsub(pattern, '[*+-]', '')
-            if (#text + 1) ^ (repeats + 1) > WORK_MAX and repeats > 0 then
+            local _, options = gsub(pattern, '?', '')
+            local work = (#text + 1) ^ (repeats + 1) * 2 ^ options
+            if work > WORK_MAX and repeats + options > 0 then
                 error('the pattern may take too long on a text of ' .. #text .. ' bytes', 2)
             end
         end

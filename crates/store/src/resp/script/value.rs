@@ -2,10 +2,12 @@
 
 use mlua::{Lua, Table, Value};
 
+use super::super::ANSWER_BYTES_MAX;
 use super::super::answer::Answer;
 
-/// The most values in what a script returns, and how deep they may lie in one another.
-const VALUES_MAX: usize = 1_000_000;
+/// How much a script may return, where every value is as long as this and its text, and how deep values
+/// may lie in one another. One text may be there many times, so the machine's memory is no bound.
+const VALUE_BYTES: usize = 64;
 const DEPTH_MAX: usize = 100;
 
 /// An answer, as a script gets it.
@@ -42,14 +44,17 @@ pub(super) fn to_lua(lua: &Lua, answer: &Answer) -> mlua::Result<Value> {
 
 /// What a script returns, as an answer.
 pub(super) fn to_answer(value: &Value) -> mlua::Result<Answer> {
-    convert(value, DEPTH_MAX, &mut VALUES_MAX.clone())
+    let mut bytes_left = ANSWER_BYTES_MAX;
+    let answer = convert(value, DEPTH_MAX, &mut bytes_left)?;
+    Ok(if bytes_left == 0 { Answer::error("ERR the script returned too much") } else { answer })
 }
 
 fn convert(value: &Value, depth: usize, left: &mut usize) -> mlua::Result<Answer> {
+    let bytes = VALUE_BYTES + value.as_string().map_or(0, |text| text.as_bytes().len());
+    *left = left.saturating_sub(bytes);
     if *left == 0 {
-        return Ok(Answer::error("ERR the script returned too many values"));
+        return Ok(Answer::Nil);
     }
-    *left -= 1;
     Ok(match value {
         Value::String(text) => Answer::bulk(text.as_bytes()),
         Value::Integer(value) => Answer::Integer(*value),
