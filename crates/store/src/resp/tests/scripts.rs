@@ -94,7 +94,11 @@ fn memory_is_bounded() {
         ("return #string.rep('x', 1e6)", ":1000000|"),
         (
             "local t = {} for i = 1, 60 do t = {t, t} end return t",
-            "-ERR the script returned too many values|",
+            "-ERR the script returned too much|",
+        ),
+        (
+            "local s, t = string.rep('x', 1e6), {} for i = 1, 1000 do t[i] = s end return t",
+            "-ERR the script returned too much|",
         ),
     ]);
     let mut store = store(ScriptLimits::default());
