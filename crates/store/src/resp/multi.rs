@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::answer::{Answer, Protocol};
 use super::command::{Command, Does};
 use super::parse::{Arguments, Kept};
-use super::procedure::{Rows, Step, batch, request, said};
+use super::procedure::{Rows, Step, batch, check, request, said};
 use super::session::{Call, Session};
-use super::{Client, KEYS_MAX, Next, operation};
+use super::{Client, KEYS_MAX, Next, operation, refusal};
 use crate::key::Key;
 use crate::transaction::{Abort, View};
 
@@ -101,8 +101,17 @@ impl Client {
         let protocol = self.session.protocol;
         let mut session = self.session.clone();
         (session.queued, session.watched) = (Some(queue.len()), watched.len());
-        let steps: Vec<_> =
-            queue.commands.iter().map(|queued| self.step(queued, &mut session)).collect();
+        let (mut steps, mut bytes) = (Vec::with_capacity(queue.len()), 0);
+        for queued in &queue.commands {
+            let step = self.step(queued, &mut session);
+            if let (Step::Say(answer), _) = &step {
+                bytes += answer.bytes();
+            }
+            if let Err(abort) = check(bytes) {
+                return self.say(&refusal(&abort));
+            }
+            steps.push(step);
+        }
         (session.queued, session.watched) = (None, 0);
         let needs_rows = steps.iter().any(|(step, _)| matches!(step, Step::Do(_)));
         if watched.is_empty() && !needs_rows {

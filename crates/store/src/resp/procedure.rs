@@ -56,8 +56,8 @@ impl<'r, 'v> Rows<'r, 'v> {
     }
 }
 
-/// An answer's bytes, unless that were too many.
-fn check(answer_bytes: usize) -> Result<(), Abort> {
+/// Whether an answer may have so many bytes.
+pub(super) fn check(answer_bytes: usize) -> Result<(), Abort> {
     if answer_bytes > ANSWER_BYTES_MAX {
         let text = format!("ERR the answer would be longer than {ANSWER_BYTES_MAX} bytes");
         return Err(Abort::Refused(text));
