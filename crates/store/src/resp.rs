@@ -4,7 +4,8 @@
 //!
 //! A request goes through `parse` (bytes to arguments), `command` (which command it is), `operation`
 //! (what it does with which keys) and `procedure` (a transaction, which writes the reply as it is sent).
-//! What needs no rows is answered at once, by the `session`.
+//! What needs no rows is answered at once, by the `session`. `multi` makes one transaction of several
+//! commands, and `script` one of a program.
 //!
 //! A driver does, for each connection:
 //! 1. It feeds what came, and asks for what is [`Connection::next`] until that is [`Next::Wait`].
@@ -102,7 +103,7 @@ pub enum Next {
     Run(Request),
     /// The same, once it is known in which partition.
     Scan(Scan),
-    /// Send this, and close the connection.
+    /// Send this behind all that is still to be sent, and close the connection.
     Close(Vec<u8>),
 }
 

@@ -108,6 +108,36 @@ fn memory_is_bounded() {
 }
 
 #[test]
+fn depth_is_bounded() {
+    let nested = format!("return {}1{}", "(".repeat(100_000), ")".repeat(100_000));
+    let tables = format!("return {}1{}", "{".repeat(100_000), "}".repeat(100_000));
+    check(&[
+        ("local function f() return 1 + f() end return f()", "-ERR user_script:1: stack overflow"),
+        ("local function f() pcall(f) end f() return 1", ":1|"),
+        ("local function f() xpcall(f, f) end f() return 1", ":1|"),
+        ("local function f() string.gsub('x', 'x', f) end f() return 1", "-ERR "),
+        ("local function f() table.sort({2, 1}, f) end f() return 1", "-ERR "),
+        ("local t = {} setmetatable(t, {__index = t}) return t.x", "-ERR "),
+        (&nested, "-ERR Error compiling script (new function): "),
+        (&tables, "-ERR Error compiling script (new function): "),
+    ]);
+}
+
+#[test]
+fn memory_may_end_anywhere() {
+    let text = "local t = {} for i = 1, 50 do t[i] = redis.call('APPEND', KEYS[1], 'some text') .. 'x' \
+                pcall(error, {err = 'E ' .. i}) end return {redis.call('GET', KEYS[1]), t}";
+    let mut outcomes = [0, 0];
+    for memory_bytes_max in (1_000..120_000).step_by(499) {
+        let mut store = store(ScriptLimits { memory_bytes_max, ..ScriptLimits::default() });
+        let said = eval(&mut store, text, &["k"]);
+        assert!(said.starts_with("*2|") || said.contains("not enough memory"), "{said}");
+        outcomes[usize::from(said.starts_with("*2|"))] += 1;
+    }
+    assert!(outcomes[0] > 10 && outcomes[1] > 10, "{outcomes:?}");
+}
+
+#[test]
 fn what_would_reach_outside_is_not_there() {
     for name in [
         "collectgarbage",
