@@ -299,9 +299,13 @@ impl Store {
     pub fn listen(
         &self,
         listener: TcpListener,
-        settings: Settings,
+        mut settings: Settings,
     ) -> Result<SocketAddr, StoreError> {
         let failed = |error| StoreError::Start("a listener", error);
+        let shared = Arc::clone(&self.shared);
+        settings.script_limits.clock_ms.get_or_insert_with(|| {
+            Arc::new(move || shared.now_ms(Instant::now()))
+        });
         let listener = Listener::new(listener, settings).map_err(failed)?;
         let address = listener.address().map_err(failed)?;
         _ = self.shared.doors[0].send(Mail::Listen(Arc::new(listener)));
