@@ -12,13 +12,14 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::checkpoint;
 use crate::design::Design;
 use crate::key::{Key, KeyRange};
 use crate::log::{Log, LogError, Sync};
@@ -29,12 +30,17 @@ use crate::router::{DesignPolicy, MostMastered, Route, Step, route};
 use crate::site::{Core, Input, Message, Ticket, Usage};
 use crate::transaction::{Abort, Done, Procedure, Transaction};
 
+mod checkpointer;
 mod line;
 mod listener;
 mod place;
 #[cfg(test)]
 mod tests;
 
+use checkpointer::Checkpointer;
+pub use checkpointer::Checkpoints;
+#[cfg(test)]
+pub(crate) use checkpointer::complete;
 pub use listener::Listener;
 use place::Place;
 
@@ -111,6 +117,7 @@ pub struct Map {
 pub struct Store {
     shared: Arc<Shared>,
     sites: Vec<JoinHandle<()>>,
+    checkpointer: Option<JoinHandle<()>>,
     log: Option<JoinHandle<()>>,
 }
 
@@ -127,6 +134,7 @@ pub(crate) struct Shared {
     /// The prefix of the log that has the last step of a change of design.
     stepped: AtomicU64,
     log: Option<LogOptions>,
+    checkpoints: Arc<Mutex<Checkpoints>>,
     /// Why the log takes nothing any more.
     end: OnceLock<String>,
 }
@@ -139,6 +147,8 @@ pub(crate) enum Mail {
     Step(StepOrder),
     Said(Site, Message),
     Logged(Position, Arc<[Frame]>),
+    /// What it masters now is to be a part of a checkpoint.
+    Mark,
     /// What copies it has.
     Count(oneshot::Sender<Vec<Usage>>),
     /// Its process shall seem to have died, and come back.
@@ -187,6 +197,10 @@ impl Follower for Door {
         self.0.send(Mail::Logged(first, Arc::clone(frames))).is_ok()
     }
 
+    fn mark(&mut self) {
+        _ = self.0.send(Mail::Mark);
+    }
+
     fn end(&mut self, _: &str) {
         _ = self.0.send(Mail::End);
     }
@@ -212,20 +226,28 @@ impl Store {
         if !(1..=SITES_MAX).contains(&options.sites) {
             return Err(StoreError::Sites(options.sites));
         }
-        let mut image = Core::observer(Design::new(Site(0)));
+        let initial = Design::new(Site(0));
+        let mut image = Core::observer(initial.clone());
+        let mark_every = Arc::new(AtomicU64::new(0));
+        let mut state = Checkpoints::default();
         let (mut sites, mut log_thread) = (Vec::new(), None);
         let order = match &options.log {
             None => Order::in_memory(),
             Some(LogOptions { folder, sync, segment_bytes }) => {
+                let (checkpoint, bytes) = checkpoint::read_newest(folder, initial)?;
+                image = checkpoint;
+                mark_every.store(bytes.max(*segment_bytes), Ordering::Relaxed);
+                state.newest = image.known();
+                let from = image.known() + 1;
                 let see = |position, frame| _ = image.on(Input::Logged(position, [frame].into()));
-                let log = Log::open(folder, *sync, *segment_bytes, see)?;
+                let log = Log::open_from(folder, *sync, *segment_bytes, from, see)?;
                 let masters = image.design().partitions().map(|partition| partition.master.0 + 1);
                 let least = masters.max().unwrap_or_default();
                 if least > options.sites {
                     return Err(StoreError::SitesMissing { folder: folder.clone(), least });
                 }
-                let (order, thread) =
-                    Order::of(log).map_err(|error| StoreError::Start("the log", error))?;
+                let (order, thread) = Order::of(log, Arc::clone(&mark_every))
+                    .map_err(|error| StoreError::Start("the log", error))?;
                 log_thread = Some(thread);
                 order
             }
@@ -242,8 +264,25 @@ impl Store {
             moves: tokio::sync::Mutex::new(()),
             stepped: AtomicU64::new(0),
             log: options.log.clone(),
+            checkpoints: Arc::new(Mutex::new(state)),
             end: OnceLock::new(),
         });
+        let (parts, assembled) = std::sync::mpsc::channel();
+        let mut checkpointer = None;
+        if let Some(LogOptions { folder, segment_bytes, .. }) = &options.log {
+            let checkpoints = Checkpointer {
+                folder: folder.clone(),
+                order: shared.order.clone(),
+                parts: assembled,
+                mark_every,
+                mark_every_min: *segment_bytes,
+                state: Arc::clone(&shared.checkpoints),
+            };
+            let thread = thread::Builder::new().name("checkpoints".into());
+            let thread = thread.spawn(move || checkpoints.run());
+            let failed = |error| StoreError::Start("the checkpoints", error);
+            checkpointer = Some(thread.map_err(failed)?);
+        }
         let mut epochs = Vec::new();
         // All of them follow before the first one writes.
         for door in &shared.doors {
@@ -255,12 +294,13 @@ impl Store {
             let core = image.begun(site, epoch);
             epochs.push(epoch);
             let shared = Arc::clone(&shared);
-            let run = move || Place::run(shared, site, core, inbox);
+            let parts = parts.clone();
+            let run = move || Place::run(shared, site, core, inbox, parts);
             let thread = thread::Builder::new().name(site.to_string()).spawn(run);
             sites.push(thread.map_err(|error| StoreError::Start("a site", error))?);
         }
-        drop(image);
-        let store = Self { shared, sites, log: log_thread };
+        drop((image, parts));
+        let store = Self { shared, sites, checkpointer, log: log_thread };
         store.await_sites(&epochs)?;
         let known = store.map().known;
         store.shared.stepped.store(known, Ordering::Relaxed);
@@ -303,9 +343,10 @@ impl Store {
     ) -> Result<SocketAddr, StoreError> {
         let failed = |error| StoreError::Start("a listener", error);
         let shared = Arc::clone(&self.shared);
-        settings.script_limits.clock_ms.get_or_insert_with(|| {
-            Arc::new(move || shared.now_ms(Instant::now()))
-        });
+        settings
+            .script_limits
+            .clock_ms
+            .get_or_insert_with(|| Arc::new(move || shared.now_ms(Instant::now())));
         let listener = Listener::new(listener, settings).map_err(failed)?;
         let address = listener.address().map_err(failed)?;
         _ = self.shared.doors[0].send(Mail::Listen(Arc::new(listener)));
@@ -328,6 +369,12 @@ impl Store {
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.shared.trouble()
+    }
+
+    /// How it stands with checkpoints.
+    #[must_use]
+    pub fn checkpoints(&self) -> Checkpoints {
+        self.shared.checkpoints.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Why it can do nothing any more, if so.
@@ -395,6 +442,9 @@ impl Drop for Store {
             _ = door.send(Mail::Stop);
         }
         for thread in self.sites.drain(..) {
+            _ = thread.join();
+        }
+        if let Some(thread) = self.checkpointer.take() {
             _ = thread.join();
         }
         self.shared.order.end();

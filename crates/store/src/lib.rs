@@ -7,6 +7,7 @@
 //! simulation that replays every fault from a seed.
 
 pub mod admin;
+pub mod checkpoint;
 pub mod design;
 pub mod engine;
 pub mod kafka;

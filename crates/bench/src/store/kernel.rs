@@ -48,6 +48,8 @@ impl Follower for Inbox {
         self.0.send((first, Arc::clone(frames))).is_ok()
     }
 
+    fn mark(&mut self) {}
+
     fn end(&mut self, _: &str) {}
 }
 
@@ -248,7 +250,8 @@ pub(super) fn logged(size: Size) -> Result<Logged> {
     let folder = tempfile::tempdir().map_err(process("make a folder for the log"))?;
     let wrong = |error: &dyn std::error::Error| Error::Wrong(error.to_string());
     let log = Log::open(folder.path(), Sync::Always, SEGMENT_BYTES, |_, _| {});
-    let (order, thread) = Order::of(log.map_err(|error| wrong(&error))?)
+    let mark_every = Arc::new(u64::MAX.into());
+    let (order, thread) = Order::of(log.map_err(|error| wrong(&error))?, mark_every)
         .map_err(process("start the log's thread"))?;
     let mut runner = Runner::new(Site(0), &order, &Design::new(Site(0)));
     runner.begin()?;

@@ -4,8 +4,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::mem;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -13,15 +15,18 @@ use tokio::task::LocalSet;
 
 use super::line::{Line, talk};
 use super::{Batch, Mail, Map, Outcome, Remote, Shared, StepOrder, Ticket};
+use crate::checkpoint;
 use crate::design::Design;
 use crate::log;
 use crate::record::{Author, Body, Frame, Position, Site};
 use crate::router::Step;
-use crate::site::{Core, Input, Output};
+use crate::site::{Core, Input, Output, Part};
 use crate::transaction::{Abort, Transaction};
 
 /// How often a site is told the time.
 const TICK: Duration = Duration::from_millis(20);
+/// How often a checkpoint and what of the log lies behind it is read where they do not fit.
+const IMAGE_TRIES: usize = 3;
 /// How much mail is handled before connections have their turn.
 const MAIL_MAX: usize = 256;
 
@@ -34,6 +39,9 @@ pub(super) struct Place {
     next: Cell<Ticket>,
     /// Steps that are to see more of the log than there is here.
     early: RefCell<Vec<StepOrder>>,
+    /// To whoever makes checkpoints; and parts of which the log does not have all yet.
+    parts: Sender<Part>,
+    unfinished: RefCell<Vec<Part>>,
     leaving: RefCell<Vec<Frame>>,
 }
 
@@ -51,6 +59,7 @@ impl Place {
         site: Site,
         core: Core,
         mut inbox: mpsc::UnboundedReceiver<Mail>,
+        parts: Sender<Part>,
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = match runtime {
@@ -67,6 +76,8 @@ impl Place {
             callers: RefCell::default(),
             next: Cell::new(1),
             early: RefCell::default(),
+            parts,
+            unfinished: RefCell::default(),
             leaving: RefCell::default(),
         });
         LocalSet::new().block_on(&runtime, async move {
@@ -135,9 +146,14 @@ impl Place {
                 }
                 self.obey(outputs);
                 self.take_steps();
+                self.give_parts();
                 if self.core.borrow().is_over() {
                     self.begin_again();
                 }
+            }
+            Mail::Mark => {
+                self.unfinished.borrow_mut().extend(self.core.borrow().part());
+                self.give_parts();
             }
             Mail::Count(answer) => _ = answer.send(self.core.borrow().usage().collect()),
             Mail::Die(answer) => {
@@ -180,6 +196,20 @@ impl Place {
         }
     }
 
+    /// Gives the parts of which the log has all, and drops those of which it never will.
+    fn give_parts(&self) {
+        let mut unfinished = self.unfinished.borrow_mut();
+        if unfinished.is_empty() {
+            return;
+        }
+        let core = self.core.borrow();
+        unfinished.retain(|part| core.has_all_of(part).is_some());
+        for part in unfinished.extract_if(.., |part| core.has_all_of(part) == Some(true)) {
+            // Without a log nobody makes checkpoints.
+            _ = self.parts.send(part);
+        }
+    }
+
     /// A new life, from what the log has.
     fn begin_again(&self) {
         self.forget_callers();
@@ -187,17 +217,13 @@ impl Place {
             let core = self.core.borrow();
             (core.known(), core.epoch())
         };
-        let mut image = Core::observer(Design::new(Site(0)));
         // It is gone before the next one fills as much memory.
         *self.core.borrow_mut() = Core::observer(Design::new(Site(0)));
         let options = self.shared.log.as_ref().expect("without a log nobody is given up for dead");
-        let read = log::read(&options.folder, known, |position, frame| {
-            image.on(Input::Logged(position, [frame].into()));
-        });
-        match read {
-            Ok(()) => {
-                *self.core.borrow_mut() =
-                    image.begun(self.site, epoch.max(image.design().epoch(self.site)) + 1);
+        match image_of(&options.folder, known) {
+            Ok(image) => {
+                let epoch = epoch.max(image.design().epoch(self.site)) + 1;
+                *self.core.borrow_mut() = image.begun(self.site, epoch);
                 self.tell(Input::Tick(self.shared.now_ms(Instant::now())));
             }
             Err(error) => {
@@ -296,6 +322,28 @@ impl Caller {
             Self::Remote(Remote::Site(site, ticket)) => {
                 _ = doors[usize::from(site.0)].send(Mail::Outcome(ticket, outcome));
             }
+        }
+    }
+}
+
+/// The database as of a prefix of the log, or a later one if the newest checkpoint is of that.
+fn image_of(folder: &Path, known: Position) -> log::Result<Core> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let read = checkpoint::read_newest(folder, Design::new(Site(0)));
+        let read = read.and_then(|(mut image, _)| {
+            let from = image.known() + 1;
+            log::read(folder, from, known, |position, frame| {
+                image.on(Input::Logged(position, [frame].into()));
+            })?;
+            Ok(image)
+        });
+        match read {
+            Ok(image) => return Ok(image),
+            // A newer checkpoint may have come, and what it makes needless gone.
+            Err(_) if tries < IMAGE_TRIES => {}
+            Err(error) => return Err(error),
         }
     }
 }

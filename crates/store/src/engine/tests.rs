@@ -12,7 +12,7 @@ fn options(folder: Option<&std::path::Path>, sites: u16) -> Options {
     let log = folder.map(|folder| LogOptions {
         folder: folder.to_owned(),
         sync: Sync::Never,
-        segment_bytes: 64 * 1024,
+        segment_bytes: 8 * 1024,
     });
     Options { sites, log }
 }
@@ -133,7 +133,11 @@ fn what_was_acknowledged_outlives_crashes_of_sites_and_the_process() {
             }
             assert_eq!(store.trouble(), None);
         });
+        let checkpoints = store.checkpoints();
+        assert!(checkpoints.newest > 0 && checkpoints.failure.is_none(), "{checkpoints:?}");
         drop(store);
+        let files = std::fs::read_dir(folder.path()).expect("a folder").count();
+        assert!(files < 20, "{files} files: the log before a checkpoint goes");
         let store = Store::start(&options).expect("the log is there");
         let found = runtime.block_on(all(&mut store.session()));
         let acknowledged: u32 = sure.values().sum();
