@@ -95,6 +95,11 @@ impl Partition {
     pub fn is_at(&self, site: Site) -> bool {
         self.master == site || self.replicas.contains(&site)
     }
+
+    /// The sites that have copies, the master first.
+    pub fn sites(&self) -> impl Iterator<Item = Site> {
+        std::iter::once(self.master).chain(self.replicas.iter().copied())
+    }
 }
 
 impl Design {

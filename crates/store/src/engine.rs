@@ -20,7 +20,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::checkpoint;
-use crate::design::Design;
+use crate::design::{Design, Partition};
 use crate::key::{Key, KeyRange};
 use crate::log::{Log, LogError, Sync};
 use crate::order::{Follower, Order};
@@ -87,7 +87,7 @@ pub enum StoreError {
     SitesMissing {
         /// The log's folder.
         folder: PathBuf,
-        /// One more than the greatest number of a site that masters anything.
+        /// One more than the greatest number of a site that has a copy of anything.
         least: u16,
     },
     /// The system would not start it.
@@ -241,8 +241,8 @@ impl Store {
                 let from = image.known() + 1;
                 let see = |position, frame| _ = image.on(Input::Logged(position, [frame].into()));
                 let log = Log::open_from(folder, *sync, *segment_bytes, from, see)?;
-                let masters = image.design().partitions().map(|partition| partition.master.0 + 1);
-                let least = masters.max().unwrap_or_default();
+                let copies = image.design().partitions().flat_map(Partition::sites);
+                let least = copies.map(|site| site.0 + 1).max().unwrap_or_default();
                 if least > options.sites {
                     return Err(StoreError::SitesMissing { folder: folder.clone(), least });
                 }

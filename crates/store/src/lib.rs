@@ -12,6 +12,7 @@ pub mod design;
 pub mod engine;
 pub mod kafka;
 pub mod key;
+pub mod load;
 pub mod log;
 pub mod order;
 pub mod record;

@@ -12,6 +12,7 @@ pub mod check;
 pub mod driver;
 pub mod history;
 pub mod keys;
+pub mod lists;
 pub mod mix;
 pub mod population;
 pub mod review;

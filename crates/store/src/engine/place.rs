@@ -87,14 +87,14 @@ impl Place {
             loop {
                 tokio::select! {
                     mail = inbox.recv() => {
-                        let Some(mut mail) = mail else { return };
+                        let Some(mut mail) = mail.map(Some) else { return };
                         for _ in 0..MAIL_MAX {
-                            if !place.handle(mail) {
+                            // What was taken is handled: the bound comes before the next.
+                            let Some(next) = mail.take().or_else(|| inbox.try_recv().ok()) else {
+                                break;
+                            };
+                            if !place.handle(next) {
                                 return;
-                            }
-                            match inbox.try_recv() {
-                                Ok(next) => mail = next,
-                                Err(_) => break,
                             }
                         }
                     }

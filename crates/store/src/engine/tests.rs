@@ -85,6 +85,37 @@ fn a_transaction_over_partitions_at_two_sites_brings_them_together() {
 }
 
 #[test]
+fn no_mail_is_lost_however_much_has_come() {
+    let store = Store::start(&options(None, 1)).expect("a store in memory");
+    let door = &store.shared.doors[0];
+    // It has something else to do until all is there.
+    let procedure = |_: &mut View<'_>| {
+        thread::sleep(Duration::from_millis(200));
+        Ok(Vec::new())
+    };
+    let transaction = Transaction {
+        reads: Vec::new(),
+        writes: vec![key(1)],
+        session: 0,
+        client: None,
+        procedure: Box::new(procedure),
+    };
+    let (answer, _done) = oneshot::channel();
+    let batch = vec![(Remote::Once(answer), transaction, Instant::now() + PATIENCE)];
+    _ = door.send(Mail::Transact(batch));
+    let counted: Vec<_> = (0..2_000)
+        .map(|_| {
+            let (answer, counted) = oneshot::channel();
+            _ = door.send(Mail::Count(answer));
+            counted
+        })
+        .collect();
+    for (n, counted) in counted.into_iter().enumerate() {
+        assert!(counted.blocking_recv().is_ok(), "mail {n} is lost");
+    }
+}
+
+#[test]
 fn what_was_acknowledged_outlives_crashes_of_sites_and_the_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let options = options(Some(folder.path()), 3);
@@ -253,13 +284,15 @@ fn watched_keys_and_walks_over_partitions_are_as_in_redis() {
 #[test]
 fn fewer_sites_than_the_log_knows_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
-    let store = Store::start(&options(Some(folder.path()), 2)).expect("a store with a log");
+    let store = Store::start(&options(Some(folder.path()), 3)).expect("a store with a log");
     runtime().block_on(async {
         store.add_replica(&key(0), Site(1)).await.expect("it can have a replica");
         store.change(&key(0), Operator::Remaster(Site(1))).await.expect("it can move");
+        store.add_replica(&key(0), Site(2)).await.expect("it can have another");
     });
     drop(store);
-    let refused = Store::start(&options(Some(folder.path()), 1)).err();
-    assert!(matches!(refused, Some(StoreError::SitesMissing { least: 2, .. })), "{refused:?}");
+    // A site with a replica is one that transactions are sent to.
+    let refused = Store::start(&options(Some(folder.path()), 2)).err();
+    assert!(matches!(refused, Some(StoreError::SitesMissing { least: 3, .. })), "{refused:?}");
     assert!(matches!(Store::start(&options(None, 0)).err(), Some(StoreError::Sites(0))));
 }

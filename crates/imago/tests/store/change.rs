@@ -1,0 +1,34 @@
+//! Changes of a store's design, drawn at random: most can be done, some cannot.
+
+use imago_workload::lists::{LISTS, List};
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+/// One of them.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// As the command line and the admin address call it.
+    pub verb: &'static str,
+    /// A list's key, as the command line writes it.
+    pub key: String,
+    pub site: u16,
+}
+
+pub fn draw(random: &mut StdRng, sites: u16) -> Change {
+    const VERBS: [&str; 8] = [
+        "split",
+        "split",
+        "merge",
+        "merge",
+        "add-replica",
+        "add-replica",
+        "remove-replica",
+        "remaster",
+    ];
+    let list = List(random.random_range(0..LISTS));
+    Change {
+        verb: VERBS[random.random_range(0..VERBS.len())],
+        key: format!("0:{}", list.name()),
+        site: random.random_range(0..sites),
+    }
+}

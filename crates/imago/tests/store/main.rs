@@ -1,0 +1,12 @@
+//! `imago store` as its users meet it: its clients' histories while its design changes and its process or
+//! sites die, the usual tools, and what it says when it cannot be done.
+
+#![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
+
+mod change;
+mod crashes;
+mod deaths;
+mod misuse;
+mod proof;
+mod served;
+mod tools;

@@ -1,0 +1,87 @@
+//! A store in a process of its own, which ends with whoever started it.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// See the module's documentation.
+pub struct Served {
+    child: Child,
+    pub listen: SocketAddr,
+    pub admin: SocketAddr,
+    /// What it said when it had begun.
+    pub said: Value,
+}
+
+pub fn imago(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_imago"));
+    command.args(words);
+    command
+}
+
+/// Somewhere on this machine.
+pub fn anywhere() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+impl Served {
+    /// Starts it with its log in a folder, and waits until clients can come.
+    pub fn start(folder: &Path, sites: u16, listen: SocketAddr, admin: SocketAddr) -> Self {
+        let mut command = imago(&["store", "serve", "--json", "--data"]);
+        command.arg(folder).args(["--sites", &sites.to_string()]);
+        command.args(["--listen", &listen.to_string(), "--admin", &admin.to_string()]);
+        let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        let stdout = child.stdout.take().unwrap();
+        // It is there before a word is read that may be wrong: so it ends also then.
+        let mut served = Self { child, listen, admin, said: Value::Null };
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        served.said = serde_json::from_str(&line).unwrap_or_else(|_| panic!("it said {line:?}"));
+        let address = |name: &str| served.said[name].as_str().unwrap().parse().unwrap();
+        (served.listen, served.admin) = (address("listen"), address("admin"));
+        served
+    }
+
+    /// As `kill -9` does, in the middle of whatever it does.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Asks it to end, as Ctrl-C does, and returns its exit code; none when it does not within 20 s.
+    pub fn interrupted(mut self) -> Option<i32> {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+        for _ in 0..2_000 {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        None
+    }
+
+    /// Tells it by HTTP; returns the status and the body, or nothing if it did not answer.
+    pub fn post(&self, path: &str, body: &Value) -> Option<(u16, Value)> {
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(Duration::from_secs(20)))
+            .http_status_as_error(false)
+            .proxy(None)
+            .build();
+        let agent = ureq::Agent::new_with_config(config);
+        let url = format!("http://{}/{path}", self.admin);
+        let mut answer = agent.post(&url).send_json(body).ok()?;
+        Some((answer.status().as_u16(), answer.body_mut().read_json().ok()?))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}

@@ -1,0 +1,83 @@
+//! The tools that come with Redis, as they are. Where they are not on the path, nothing is tried.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::served::{Served, anywhere};
+
+/// How long a tool may take.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// Runs a tool of Redis's on a store; nothing where there is no such tool.
+fn tool(name: &str, served: &Served, words: &[&str], input: &str) -> Option<Output> {
+    let seconds = WAIT.as_secs().to_string();
+    if Command::new(name).arg("--version").stdout(Stdio::null()).status().is_err() {
+        println!("there is no {name} here: it is not tried");
+        return None;
+    }
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=1", &seconds, name]);
+    command.args(["-h", "127.0.0.1", "-p", &served.listen.port().to_string()]).args(words);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    Some(child.wait_with_output().unwrap())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// A store with four partitions at as many sites, as its command line makes them.
+fn divided(folder: &std::path::Path) -> Served {
+    let served = Served::start(folder, 4, anywhere(), anywhere());
+    for (key, site) in [("0:g", 1), ("0:k", 2), ("0:r", 3)] {
+        let body = serde_json::json!({ "key": key, "site": site });
+        for verb in ["split", "add-replica", "remaster", "remove-replica"] {
+            let body = match verb {
+                "remove-replica" => serde_json::json!({ "key": key, "site": 0 }),
+                _ => body.clone(),
+            };
+            let answer = served.post(verb, &body);
+            // The next one was still at the last one's site.
+            let is_done = answer.as_ref().is_some_and(|(status, _)| [200, 409].contains(status));
+            assert!(is_done, "{verb} {key}: {answer:?}");
+        }
+    }
+    served
+}
+
+#[test]
+fn redis_cli_works_unchanged() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = divided(folder.path());
+    let input = "SET apple 1\nSET plum 2\nMGET apple plum tree\nINCR plum\nAPPEND apple 0\n\
+                 MULTI\nINCR apple\nGET plum\nEXEC\nMULTI\nSET apple 5\nDISCARD\nGET apple\n\
+                 LPUSH list 1\nDEL apple plum\nEXISTS apple\n";
+    let Some(output) = tool("redis-cli", &served, &[], input) else { return };
+    assert!(output.status.success(), "{output:?}");
+    let said = text(&output.stdout);
+    let lines: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
+    let (before, after) = lines.split_at(15);
+    let expected = "OK OK 1 2 3 2 OK QUEUED QUEUED 11 3 OK QUEUED OK 11";
+    assert_eq!(before.join(" "), expected, "{said}");
+    assert!(after[0].starts_with("ERR") && after[0].contains("not supported"), "{said}");
+    assert_eq!(after[1..], ["2", "0"], "{said}");
+}
+
+#[test]
+fn redis_benchmark_works_unchanged() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = divided(folder.path());
+    let words = ["-q", "-n", "20000", "-P", "16", "-r", "1000", "-t", "set,get,mset,incr"];
+    let Some(output) = tool("redis-benchmark", &served, &words, "") else { return };
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said} {}", text(&output.stderr));
+    for test in ["SET: ", "GET: ", "INCR: ", "MSET (10 keys): "] {
+        let measured = said.split(['\r', '\n']).filter(|line| line.starts_with(test));
+        let last = measured.last().unwrap_or_else(|| panic!("{test} in {said}"));
+        assert!(last.contains("requests per second"), "{last}");
+    }
+    assert!(!said.to_lowercase().contains("error"), "{said}");
+}

@@ -1,0 +1,159 @@
+//! A load of list-append transactions on a store that serves the Redis protocol, from sessions that
+//! survive whatever happens to it, and their history (see `imago_workload::lists`).
+//!
+//! A session is a connection, on a thread of its own, with one transaction under way at a time: MULTI,
+//! its steps and EXEC leave in one piece. When the connection breaks, or the store does not know what
+//! became of a transaction, the next one is of a new session, on a new connection.
+//!
+//! Invariant: a transaction counts as not done only if no byte of it was sent, or the store itself said
+//! that nothing happened. Whatever else goes wrong, nobody knows.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use imago_workload::lists::{Generator, Pool, Request, Transaction};
+
+mod client;
+
+pub use client::{Client, ClientError};
+
+/// How long a session waits before it connects again.
+const AGAIN_WAIT: Duration = Duration::from_millis(20);
+/// How long the lists are asked for at the end, while their partitions come together.
+const LAST_WAIT: Duration = Duration::from_secs(30);
+
+/// How a load is.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How many sessions at a time.
+    pub sessions: u32,
+    /// What they draw their transactions from.
+    pub seed: u64,
+    /// How long a session waits after each transaction.
+    pub pause: Duration,
+}
+
+/// A load that runs. Without [`Load::finish`] its threads end by themselves.
+pub struct Load {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<Vec<Transaction>>>,
+}
+
+struct Shared {
+    address: SocketAddr,
+    began: Instant,
+    pool: Arc<Pool>,
+    /// The number of the next session.
+    sessions: AtomicU32,
+    acknowledged: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Load {
+    /// Begins.
+    ///
+    /// # Errors
+    /// When the system gives no threads.
+    pub fn start(address: SocketAddr, options: Options) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            address,
+            began: Instant::now(),
+            pool: Arc::default(),
+            sessions: AtomicU32::new(0),
+            acknowledged: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+        });
+        let mut load = Self { shared: Arc::clone(&shared), threads: Vec::new() };
+        for number in 0..options.sessions {
+            let shared = Arc::clone(&shared);
+            let generator = Generator::new(options.seed, number, Arc::clone(&shared.pool));
+            let run = move || shared.run(generator, options.pause);
+            let thread = thread::Builder::new().name(format!("session {number}")).spawn(run);
+            load.threads.push(thread?);
+        }
+        Ok(load)
+    }
+
+    /// How many transactions were acknowledged so far.
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
+        self.shared.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// Ends it, and returns what its sessions sent and were answered.
+    ///
+    /// # Panics
+    /// When one of its threads did.
+    #[must_use]
+    pub fn finish(mut self) -> (Vec<Transaction>, Lists) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        let ended = self.threads.drain(..).map(|thread| thread.join().expect("sessions end"));
+        let mut transactions: Vec<_> = ended.flatten().collect();
+        // A session's follow each other, and their order is kept.
+        transactions.sort_by_key(|transaction| transaction.session);
+        (transactions, Lists { count: self.shared.pool.lists() })
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The lists that a load appended to.
+#[derive(Clone, Copy, Debug)]
+pub struct Lists {
+    count: u32,
+}
+
+impl Lists {
+    /// What they are now. Nothing may be under way any more.
+    ///
+    /// # Errors
+    /// When the store did not say it within half a minute.
+    pub fn read(self, address: SocketAddr) -> Result<Vec<Vec<u32>>, ClientError> {
+        let until = Instant::now() + LAST_WAIT;
+        loop {
+            match Client::connect(address).and_then(|mut client| client.lists(self.count)) {
+                Err(_) if Instant::now() < until => thread::sleep(AGAIN_WAIT),
+                read => return read,
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self, mut generator: Generator, pause: Duration) -> Vec<Transaction> {
+        let mut sent = Vec::new();
+        while !self.is_over.load(Ordering::Relaxed) {
+            let Ok(mut client) = Client::connect(self.address) else {
+                thread::sleep(AGAIN_WAIT);
+                continue;
+            };
+            let session = self.sessions.fetch_add(1, Ordering::Relaxed);
+            while !self.is_over.load(Ordering::Relaxed) && client.is_usable() {
+                sent.push(self.transact(session, &mut client, generator.draw()));
+                if !pause.is_zero() {
+                    thread::sleep(pause);
+                }
+            }
+        }
+        sent
+    }
+
+    fn transact(&self, session: u32, client: &mut Client, request: Request) -> Transaction {
+        let now_ns = || u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let began_ns = now_ns();
+        let (outcome, reads) = client.run(&request);
+        let ended_ns = now_ns();
+        if outcome == imago_workload::lists::Outcome::Done {
+            self.acknowledged.fetch_add(1, Ordering::Relaxed);
+        }
+        Transaction { session, steps: request.steps, outcome, reads, began_ns, ended_ns }
+    }
+}

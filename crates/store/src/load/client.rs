@@ -1,0 +1,151 @@
+//! A session's connection: transactions as the Redis protocol says them, and what the answers mean.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use imago_workload::lists::{Element, List, Outcome, Request, Step, elements, written};
+use redis::{Pipeline, RedisError, Value};
+
+/// How long connecting, sending and each answer may take; the store's own patience is less.
+const CONNECT_WAIT: Duration = Duration::from_secs(2);
+const SEND_WAIT: Duration = Duration::from_secs(10);
+const ANSWER_WAIT: Duration = Duration::from_secs(20);
+/// Stands for what is no list at all: nobody appends it, so that the check says so.
+const NONSENSE: Element = Element::MAX;
+
+/// Why the store said nothing that can be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The connection, or the store.
+    #[error("the store did not answer")]
+    Redis(#[from] RedisError),
+    /// It answered, with this.
+    #[error("the store answered {0}, where lists were asked for")]
+    Answer(String),
+}
+
+/// See the module's documentation.
+pub struct Client {
+    connection: redis::Connection,
+    is_usable: bool,
+}
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    /// When there is nobody, or it is no store.
+    pub fn connect(address: SocketAddr) -> Result<Self, ClientError> {
+        let client = redis::Client::open(format!("redis://{address}/"))?;
+        let connection = client.get_connection_with_timeout(CONNECT_WAIT)?;
+        connection.set_write_timeout(Some(SEND_WAIT))?;
+        connection.set_read_timeout(Some(ANSWER_WAIT))?;
+        Ok(Self { connection, is_usable: true })
+    }
+
+    /// Whether the session goes on: its connection is there, and it is known how each transaction ended.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.is_usable
+    }
+
+    /// Runs a transaction, and says what its reads saw if it is done.
+    pub fn run(&mut self, request: &Request) -> (Outcome, Vec<Vec<Element>>) {
+        let sent =
+            if request.is_one_command { many(&request.steps) } else { multi(&request.steps) };
+        // Of MULTI, the answers to what was queued come first.
+        let before = if request.is_one_command { 0 } else { request.steps.len() + 1 };
+        let answer = self.ask(&sent, before);
+        let outcome = match &answer {
+            Ok(Value::Array(_)) => Outcome::Done,
+            // A watched key would have changed: nothing happened.
+            Ok(Value::Nil) => Outcome::NotDone,
+            Ok(_) => Outcome::Unknown,
+            Err(error) => outcome(error),
+        };
+        self.is_usable = outcome != Outcome::Unknown;
+        let answers = match answer {
+            Ok(Value::Array(answers)) if answers.len() == request.steps.len() => answers,
+            Ok(Value::Array(_)) => vec![Value::Nil; request.steps.len()],
+            _ => return (outcome, Vec::new()),
+        };
+        let steps = request.steps.iter().zip(&answers);
+        let reads = steps.filter(|(step, _)| matches!(step, Step::Read(_)));
+        (outcome, reads.map(|(_, answer)| list(answer)).collect())
+    }
+
+    /// All lists, by a transaction that writes to each of them, though nothing: so it sees all that was
+    /// ever acknowledged, whoever did it.
+    ///
+    /// # Errors
+    /// When the store does not answer, or something else.
+    pub fn lists(&mut self, count: u32) -> Result<Vec<Vec<Element>>, ClientError> {
+        let mut pipeline = redis::pipe();
+        pipeline.atomic();
+        for list in (0..count).map(List) {
+            pipeline.cmd("APPEND").arg(list.name()).arg("");
+            pipeline.cmd("GET").arg(list.name());
+        }
+        match self.ask(&pipeline.get_packed_pipeline(), 2 * count as usize + 1)? {
+            Value::Array(answers) if answers.len() == 2 * count as usize => {
+                Ok(answers.iter().skip(1).step_by(2).map(list).collect())
+            }
+            other => Err(ClientError::Answer(format!("{other:?}"))),
+        }
+    }
+
+    /// Sends, and returns the last answer. Those before it say only that something was queued; if not,
+    /// the last one says that nothing happened.
+    fn ask(&mut self, sent: &[u8], before: usize) -> Result<Value, RedisError> {
+        self.connection.send_packed_command(sent)?;
+        for _ in 0..before {
+            match self.connection.recv_response() {
+                Err(error) if error.code().is_none() => return Err(error),
+                _ => {}
+            }
+        }
+        self.connection.recv_response()?.extract_error()
+    }
+}
+
+/// What an error says of whether it happened.
+fn outcome(error: &RedisError) -> Outcome {
+    let detail = error.detail().unwrap_or_default();
+    match error.code() {
+        Some("TRYAGAIN") if detail.starts_with("nothing happened") => Outcome::NotDone,
+        Some("EXECABORT") => Outcome::NotDone,
+        _ => Outcome::Unknown,
+    }
+}
+
+fn list(answer: &Value) -> Vec<Element> {
+    let read = match answer {
+        Value::Nil => Some(Vec::new()),
+        Value::BulkString(bytes) => elements(bytes),
+        _ => None,
+    };
+    read.unwrap_or_else(|| vec![NONSENSE])
+}
+
+fn multi(steps: &[Step]) -> Vec<u8> {
+    let mut pipeline = Pipeline::new();
+    pipeline.atomic();
+    for step in steps {
+        match *step {
+            Step::Read(list) => pipeline.cmd("GET").arg(list.name()),
+            Step::Append(list, element) => {
+                pipeline.cmd("APPEND").arg(list.name()).arg(written(element))
+            }
+        };
+    }
+    pipeline.get_packed_pipeline()
+}
+
+fn many(steps: &[Step]) -> Vec<u8> {
+    let mut command = redis::cmd("MGET");
+    for step in steps {
+        let (Step::Read(list) | Step::Append(list, _)) = step;
+        command.arg(list.name());
+    }
+    command.get_packed_command()
+}

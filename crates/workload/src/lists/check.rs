@@ -1,0 +1,291 @@
+//! The check: is what a store answered, and has in the end, a history of strong-session snapshot isolation?
+//!
+//! The lists at the end give the order of all appends to each. First each transaction is held against
+//! them alone: are its appends there, all or none, and is each list that it read one that was. Then the
+//! order in which transactions must have happened is put together, and looked through for cycles
+//! ([`super::graph`]). Every step is linear in what was read and written, but for the hashing.
+
+use std::collections::{HashMap, HashSet};
+
+use super::graph::{Graph, Hop, Link};
+use super::{Element, History, Kind, List, Outcome, Step, Transaction, Verdict};
+
+/// Who appended an element.
+#[derive(Debug, Clone, Copy)]
+struct Writer {
+    transaction: usize,
+    list: List,
+    /// Whether the same transaction appended more to the list.
+    is_intermediate: bool,
+}
+
+struct Check<'h> {
+    history: &'h History,
+    writers: HashMap<Element, Writer>,
+    /// Where elements are in the lists at the end, where they are for the first time.
+    places: HashMap<Element, (List, usize)>,
+    verdict: Verdict,
+    /// Elements of which it was said already that they are lost.
+    lost: HashSet<Element>,
+    graph: Graph,
+}
+
+/// Checks a history.
+///
+/// # Panics
+/// When an element is sent twice: then it is none that can be checked.
+#[must_use]
+pub fn check(history: &History) -> Verdict {
+    let mut check = Check {
+        history,
+        writers: writers(history),
+        places: HashMap::new(),
+        verdict: Verdict::default(),
+        lost: HashSet::new(),
+        graph: Graph::new(history.transactions.len()),
+    };
+    check.lists();
+    let mut has_happened = Vec::with_capacity(history.transactions.len());
+    for (at, transaction) in history.transactions.iter().enumerate() {
+        has_happened.push(check.appends(at, transaction));
+    }
+    for (at, transaction) in history.transactions.iter().enumerate() {
+        if transaction.outcome == Outcome::Done {
+            check.reads(at, transaction);
+        }
+    }
+    check.writes_behind_writes();
+    check.sessions(&has_happened);
+    for (kind, hops) in check.graph.cycles() {
+        let transactions = hops.iter().map(|hop| hop.from).collect();
+        check.verdict.note(kind, in_words(&hops), transactions);
+    }
+    check.verdict
+}
+
+fn writers(history: &History) -> HashMap<Element, Writer> {
+    let mut writers = HashMap::new();
+    for (at, transaction) in history.transactions.iter().enumerate() {
+        let mut lists = HashSet::new();
+        for step in transaction.steps.iter().rev() {
+            let Step::Append(list, element) = *step else { continue };
+            let is_intermediate = !lists.insert(list);
+            let before = writers.insert(element, Writer { transaction: at, list, is_intermediate });
+            assert!(before.is_none(), "element {element} is sent twice");
+        }
+    }
+    writers
+}
+
+fn in_words(hops: &[Hop]) -> String {
+    let mut text = String::new();
+    for Hop { from, link, list } in hops {
+        let why = match link {
+            Link::Ww => "is overwritten by",
+            Link::Wr => "is seen by",
+            Link::Rw => "misses what is appended by",
+            Link::Session | Link::Within => "is in its session before",
+        };
+        let list = list.map_or_else(String::new, |list| format!(" ({})", list.name()));
+        text += &format!("T{from} {why}{list} ");
+    }
+    text + &hops.first().map_or_else(String::new, |hop| format!("T{}", hop.from))
+}
+
+impl Check<'_> {
+    fn outcome(&self, writer: Writer) -> Outcome {
+        self.history.transactions[writer.transaction].outcome
+    }
+
+    /// The lists at the end.
+    fn lists(&mut self) {
+        for (list, content) in (0..).map(List).zip(&self.history.last) {
+            for (place, &element) in content.iter().enumerate() {
+                let name = list.name();
+                if self.places.contains_key(&element) {
+                    let why = format!("{element} is there again in {name}, at {place}");
+                    self.verdict.note(Kind::Duplicated, why, Vec::new());
+                    continue;
+                }
+                self.places.insert(element, (list, place));
+                match self.writers.get(&element) {
+                    Some(&writer) if writer.list == list => {
+                        if self.outcome(writer) == Outcome::NotDone {
+                            let why = format!("{element} is in {name}, of what was not done");
+                            self.verdict.note(Kind::Resurrected, why, vec![writer.transaction]);
+                        }
+                    }
+                    _ => {
+                        let why = format!("{element} is in {name}, where nobody sent it");
+                        self.verdict.note(Kind::Resurrected, why, Vec::new());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a transaction happened, by its appends, and all of it.
+    fn appends(&mut self, at: usize, transaction: &Transaction) -> bool {
+        let verdict = &mut self.verdict;
+        verdict.transactions += 1;
+        match transaction.outcome {
+            Outcome::Done => verdict.done += 1,
+            Outcome::NotDone => verdict.not_done += 1,
+            Outcome::Unknown => verdict.unknown += 1,
+        }
+        let is_done = transaction.outcome == Outcome::Done;
+        let (mut found, mut missing) = (0, 0);
+        let mut places: HashMap<List, usize> = HashMap::new();
+        for step in &transaction.steps {
+            let Step::Append(list, element) = *step else { continue };
+            verdict.appends += u64::from(is_done);
+            let Some(&(_, place)) = self.places.get(&element).filter(|(at, _)| *at == list) else {
+                missing += 1;
+                if is_done && self.lost.insert(element) {
+                    let why = format!("{element} was acknowledged and is not in {}", list.name());
+                    verdict.note(Kind::Lost, why, vec![at]);
+                }
+                continue;
+            };
+            found += 1;
+            if places.insert(list, place).is_some_and(|before| before > place) {
+                let why = format!("T{at} appended to {} in another order", list.name());
+                verdict.note(Kind::Order, why, vec![at]);
+            }
+        }
+        if transaction.outcome == Outcome::NotDone {
+            return false;
+        }
+        if found > 0 && missing > 0 {
+            let why = format!("{found} appends of T{at} are there, {missing} are not");
+            verdict.note(Kind::Atomicity, why, vec![at]);
+        }
+        verdict.unknown_but_done += u64::from(!is_done && found > 0);
+        is_done || found > 0
+    }
+
+    /// What a transaction read: of each list what others appended, and behind it what it did itself.
+    fn reads(&mut self, at: usize, transaction: &Transaction) {
+        let mut answers = transaction.reads.iter();
+        let mut own: HashMap<List, Vec<Element>> = HashMap::new();
+        let mut others: HashMap<List, &[Element]> = HashMap::new();
+        for step in &transaction.steps {
+            let list = match *step {
+                Step::Append(list, element) => {
+                    own.entry(list).or_default().push(element);
+                    continue;
+                }
+                Step::Read(list) => list,
+            };
+            let Some(answer) = answers.next() else {
+                let why = format!("T{at} has no answer for {}", list.name());
+                self.verdict.note(Kind::Internal, why, vec![at]);
+                return;
+            };
+            let own = own.get(&list).map_or(&[][..], Vec::as_slice);
+            let Some(seen) = answer.strip_suffix(own) else {
+                let why = format!("T{at} did not see in {} what it had appended", list.name());
+                self.verdict.note(Kind::Internal, why, vec![at]);
+                continue;
+            };
+            match others.get(&list) {
+                None => {
+                    others.insert(list, seen);
+                    self.read(at, list, seen);
+                }
+                Some(before) if *before == seen => {}
+                Some(_) => {
+                    let why = format!("T{at} saw two states of {}", list.name());
+                    self.verdict.note(Kind::Internal, why, vec![at]);
+                }
+            }
+        }
+    }
+
+    /// What a transaction saw of others in a list.
+    fn read(&mut self, at: usize, list: List, seen: &[Element]) {
+        let name = list.name();
+        let writers = seen.iter().filter_map(|element| self.writers.get(element));
+        let mut aborted: Vec<usize> = writers
+            .filter(|writer| self.outcome(**writer) == Outcome::NotDone)
+            .map(|writer| writer.transaction)
+            .collect();
+        aborted.dedup();
+        for writer in aborted {
+            let why = format!("T{at} saw in {name} what T{writer} appended, which was not done");
+            self.verdict.note(Kind::G1a, why, vec![at, writer]);
+        }
+        let last = self.history.last.get(list.0 as usize).map_or(&[][..], Vec::as_slice);
+        if !last.starts_with(seen) {
+            return self.misread(at, list, seen, last);
+        }
+        if let Some(writer) = seen.last().and_then(|element| self.writers.get(element)).copied() {
+            if writer.transaction == at {
+                let why = format!("T{at} saw in {name} what it appended later");
+                self.verdict.note(Kind::Internal, why, vec![at]);
+            } else {
+                if writer.is_intermediate {
+                    let why = format!("T{at} saw {name} as T{} was about it", writer.transaction);
+                    self.verdict.note(Kind::G1b, why, vec![at, writer.transaction]);
+                }
+                self.graph.before(writer.transaction, at, Link::Wr, Some(list));
+            }
+        }
+        let next = last.get(seen.len()).and_then(|element| self.writers.get(element));
+        if let Some(writer) = next.filter(|writer| writer.transaction != at) {
+            self.graph.missed(at, writer.transaction, list);
+        }
+    }
+
+    /// Names what is wrong with a list that never was.
+    fn misread(&mut self, at: usize, list: List, seen: &[Element], last: &[Element]) {
+        let name = list.name();
+        let mut met = HashSet::new();
+        let first_wrong = seen
+            .iter()
+            .enumerate()
+            .find(|(place, element)| !met.insert(**element) || last.get(*place) != Some(*element));
+        let Some((place, &element)) = first_wrong else { return };
+        let (kind, why) = match self.writers.get(&element) {
+            _ if seen[..place].contains(&element) => (Kind::Duplicated, "twice"),
+            None => (Kind::Resurrected, "which nobody sent"),
+            Some(writer) if writer.list != list => (Kind::Resurrected, "which is of another list"),
+            // That was said.
+            Some(writer) if self.outcome(*writer) == Outcome::NotDone => return,
+            Some(_) if self.places.contains_key(&element) => (Kind::Order, "at another place"),
+            Some(_) if !self.lost.insert(element) => return,
+            Some(_) => (Kind::Lost, "which is gone"),
+        };
+        self.verdict.note(kind, format!("T{at} saw in {name} {element}, {why}"), vec![at]);
+    }
+
+    fn writes_behind_writes(&mut self) {
+        for (list, content) in (0..).map(List).zip(&self.history.last) {
+            let mut writers = content.iter().filter_map(|element| self.writers.get(element));
+            let Some(mut before) = writers.next() else { continue };
+            for writer in writers {
+                if writer.transaction != before.transaction {
+                    let (one, other) = (before.transaction, writer.transaction);
+                    self.graph.before(one, other, Link::Ww, Some(list));
+                }
+                before = writer;
+            }
+        }
+    }
+
+    /// A session's transaction comes behind those that were acknowledged to the session before.
+    fn sessions(&mut self, has_happened: &[bool]) {
+        let mut done: HashMap<u32, usize> = HashMap::new();
+        for (at, transaction) in self.history.transactions.iter().enumerate() {
+            if !has_happened[at] {
+                continue;
+            }
+            if let Some(&before) = done.get(&transaction.session) {
+                self.graph.before(before, at, Link::Session, None);
+            }
+            if transaction.outcome == Outcome::Done {
+                done.insert(transaction.session, at);
+            }
+        }
+    }
+}

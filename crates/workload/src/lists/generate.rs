@@ -1,0 +1,110 @@
+//! Which transactions are sent. Each session draws its own from a seed; what all of them have in common
+//! is the count of elements, so that each is used once, and how long the lists are.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::{Element, LISTS, List, Step};
+
+/// How long a list becomes before the next takes its place: reading it costs as much.
+const LENGTH: u32 = 96;
+/// The most lists, and steps, of a transaction.
+const LISTS_MAX: usize = 4;
+const STEPS_MAX: usize = 6;
+/// Percent of the transactions that only read.
+const READ_ONLY_PERCENT: u32 = 30;
+/// Half of the draws are among so many lists: transactions that meet show more than those that do not.
+const BUSY: u32 = 4;
+
+/// What the sessions of a load have in common.
+#[derive(Debug)]
+pub struct Pool {
+    /// The next element.
+    next: AtomicU32,
+    /// How often each place in use was appended to.
+    appended: Vec<AtomicU32>,
+}
+
+/// What is to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// In their order.
+    pub steps: Vec<Step>,
+    /// Whether it is one command that reads many keys, rather than several commands in one transaction.
+    pub is_one_command: bool,
+}
+
+/// Draws the transactions of a session.
+#[derive(Debug)]
+pub struct Generator {
+    random: StdRng,
+    pool: Arc<Pool>,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        let appended = (0..LISTS).map(|_| AtomicU32::new(0)).collect();
+        Self { next: AtomicU32::new(1), appended }
+    }
+}
+
+impl Pool {
+    /// How many lists were ever used: all their numbers are below.
+    #[must_use]
+    pub fn lists(&self) -> u32 {
+        let rounds = self.appended.iter().map(|count| count.load(Ordering::Relaxed) / LENGTH);
+        (rounds.max().unwrap_or(0) + 1) * LISTS
+    }
+
+    fn list(&self, place: u32) -> List {
+        let round = self.appended[place as usize].load(Ordering::Relaxed) / LENGTH;
+        List(round * LISTS + place)
+    }
+
+    fn element(&self, list: List) -> Element {
+        self.appended[(list.0 % LISTS) as usize].fetch_add(1, Ordering::Relaxed);
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Generator {
+    /// The draws of a session.
+    #[must_use]
+    pub fn new(seed: u64, session: u32, pool: Arc<Pool>) -> Self {
+        let random =
+            StdRng::seed_from_u64(seed.wrapping_mul(0x1_0000).wrapping_add(session.into()));
+        Self { random, pool }
+    }
+
+    /// The next one.
+    pub fn draw(&mut self) -> Request {
+        let random = &mut self.random;
+        let count = random.random_range(1..=LISTS_MAX);
+        let lists: Vec<List> = (0..count)
+            .map(|_| {
+                let among = if random.random_bool(0.5) { BUSY } else { LISTS };
+                self.pool.list(random.random_range(0..among))
+            })
+            .collect();
+        if random.random_range(0..100) < READ_ONLY_PERCENT {
+            let steps = lists.into_iter().map(Step::Read).collect();
+            return Request { steps, is_one_command: random.random_bool(0.5) };
+        }
+        let mut steps = Vec::new();
+        for _ in 1..random.random_range(1..=STEPS_MAX) {
+            let list = lists[random.random_range(0..count)];
+            let is_read = random.random_bool(0.5);
+            steps.push(if is_read {
+                Step::Read(list)
+            } else {
+                Step::Append(list, self.pool.element(list))
+            });
+        }
+        let list = lists[random.random_range(0..count)];
+        steps.push(Step::Append(list, self.pool.element(list)));
+        Request { steps, is_one_command: false }
+    }
+}

@@ -1,0 +1,201 @@
+//! Which transaction comes before which, and the cycles among them.
+//!
+//! Each transaction is two points: where its snapshot is taken and where it commits, the first before the
+//! second. Under strong-session snapshot isolation (Daudjee and Salem, 2006; Adya, 1999, §4.3), if B
+//! overwrites or reads what A wrote, or follows A in its session, A commits before B's snapshot; if B
+//! overwrites what A read, A's snapshot is before B commits. All this can be put on one line of time
+//! exactly if the points have no cycle. That is the usual rule, that any cycle has two edges of the last
+//! sort next to each other: these two are no path here, since nothing leads from a commit to its own
+//! snapshot. So a linear search decides what is forbidden, and what is not is never looked at.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use super::{Kind, List};
+
+/// From how many transactions of a knot a smallest cycle is looked for.
+const STARTS_MAX: usize = 64;
+
+/// Why one point is before another. In the order in which they are looked at: a cycle of the first few is
+/// worse than one that needs the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Link {
+    /// A snapshot before its commit.
+    Within,
+    /// What is overwritten before what overwrites it.
+    Ww,
+    /// What is read before who reads it.
+    Wr,
+    /// Who reads before who overwrites what he read.
+    Rw,
+    /// Two of a session.
+    Session,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Edge {
+    to: usize,
+    link: Link,
+    list: Option<List>,
+}
+
+/// See the module's documentation. A transaction's snapshot is point 2n, its commit 2n + 1.
+#[derive(Debug)]
+pub(super) struct Graph {
+    edges: Vec<Vec<Edge>>,
+}
+
+/// A step of a cycle: from a transaction, to that of the next step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Hop {
+    pub from: usize,
+    pub link: Link,
+    pub list: Option<List>,
+}
+
+impl Graph {
+    pub fn new(transactions: usize) -> Self {
+        let mut edges = vec![Vec::new(); 2 * transactions];
+        for n in 0..transactions {
+            edges[2 * n].push(Edge { to: 2 * n + 1, link: Link::Within, list: None });
+        }
+        Self { edges }
+    }
+
+    /// One comes before another, for a reason that is no read which missed something.
+    pub fn before(&mut self, one: usize, other: usize, link: Link, list: Option<List>) {
+        self.edges[2 * one + 1].push(Edge { to: 2 * other, link, list });
+    }
+
+    /// One did not see what another appended.
+    pub fn missed(&mut self, one: usize, other: usize, list: List) {
+        self.edges[2 * one].push(Edge { to: 2 * other + 1, link: Link::Rw, list: Some(list) });
+    }
+
+    /// A small cycle of each knot, and how bad it is. A knot that has a worse cycle is named by that.
+    pub fn cycles(&self) -> Vec<(Kind, Vec<Hop>)> {
+        let mut found = Vec::new();
+        let mut known = HashSet::new();
+        for until in [Link::Ww, Link::Wr, Link::Rw, Link::Session] {
+            for knot in self.knots(until) {
+                if knot.iter().any(|point| known.contains(point)) {
+                    continue;
+                }
+                let hops = self.smallest_cycle(&knot, until);
+                found.push((kind(until, &hops), hops));
+                known.extend(knot);
+            }
+        }
+        found
+    }
+
+    /// The strongly connected components of more than one point (Tarjan, 1972, without recursion).
+    fn knots(&self, until: Link) -> Vec<Vec<usize>> {
+        const UNSEEN: usize = usize::MAX;
+        let points = self.edges.len();
+        let (mut order, mut low) = (vec![UNSEEN; points], vec![0; points]);
+        let (mut is_open, mut open) = (vec![false; points], Vec::new());
+        let (mut next, mut knots) = (0, Vec::new());
+        for root in 0..points {
+            let mut path = if order[root] == UNSEEN { vec![(root, 0)] } else { Vec::new() };
+            while let Some((point, at)) = path.pop() {
+                if order[point] == UNSEEN {
+                    (order[point], low[point]) = (next, next);
+                    next += 1;
+                    open.push(point);
+                    is_open[point] = true;
+                }
+                let mut deeper = None;
+                for (n, edge) in self.edges[point].iter().enumerate().skip(at) {
+                    if edge.link > until {
+                        continue;
+                    }
+                    if order[edge.to] == UNSEEN {
+                        deeper = Some((n, edge.to));
+                        break;
+                    }
+                    if is_open[edge.to] {
+                        low[point] = low[point].min(low[edge.to]);
+                    }
+                }
+                if let Some((n, to)) = deeper {
+                    // The edge is looked at once more when what is behind it is known.
+                    path.extend([(point, n), (to, 0)]);
+                } else if low[point] == order[point] {
+                    let at = open.iter().rposition(|&other| other == point).unwrap_or(0);
+                    let knot = open.split_off(at);
+                    knot.iter().for_each(|&point| is_open[point] = false);
+                    if knot.len() > 1 {
+                        knots.push(knot);
+                    }
+                }
+            }
+        }
+        knots
+    }
+
+    fn smallest_cycle(&self, knot: &[usize], until: Link) -> Vec<Hop> {
+        let inside: HashSet<usize> = knot.iter().copied().collect();
+        // Every cycle passes snapshots: from a commit there is no other way.
+        let starts = knot.iter().filter(|point| **point % 2 == 0).take(STARTS_MAX);
+        let cycles = starts.filter_map(|&start| self.cycle_from(start, &inside, until));
+        let mut hops = cycles.min_by_key(Vec::len).unwrap_or_default();
+        let first = hops.iter().enumerate().min_by_key(|(_, hop)| hop.from).map_or(0, |(at, _)| at);
+        hops.rotate_left(first);
+        hops
+    }
+
+    /// A shortest cycle through a point, breadth first.
+    fn cycle_from(&self, start: usize, inside: &HashSet<usize>, until: Link) -> Option<Vec<Hop>> {
+        let mut came: HashMap<usize, (usize, Edge)> = HashMap::new();
+        let mut queue = VecDeque::from([start]);
+        while let Some(point) = queue.pop_front() {
+            for &edge in self.edges[point].iter().filter(|edge| edge.link <= until) {
+                if !inside.contains(&edge.to) || came.contains_key(&edge.to) {
+                    continue;
+                }
+                came.insert(edge.to, (point, edge));
+                if edge.to == start {
+                    return Some(unwound(start, &came));
+                }
+                queue.push_back(edge.to);
+            }
+        }
+        None
+    }
+}
+
+fn unwound(start: usize, came: &HashMap<usize, (usize, Edge)>) -> Vec<Hop> {
+    let mut hops = Vec::new();
+    let mut at = start;
+    for _ in 0..came.len() {
+        let (from, Edge { link, list, .. }) = came[&at];
+        if link != Link::Within {
+            hops.push(Hop { from: from / 2, link, list });
+        }
+        at = from;
+        if at == start {
+            break;
+        }
+    }
+    hops.reverse();
+    hops
+}
+
+fn kind(until: Link, hops: &[Hop]) -> Kind {
+    match until {
+        Link::Within | Link::Ww => Kind::G0,
+        Link::Wr => Kind::G1c,
+        Link::Session => Kind::Session,
+        Link::Rw => {
+            let is_read = |hop: &&Hop| hop.link == Link::Rw;
+            let is_of_one_list = hops.iter().all(|hop| hop.list == hops[0].list);
+            match hops.iter().filter(is_read).count() {
+                1 if is_of_one_list && hops.iter().all(|hop| hop.link != Link::Wr) => {
+                    Kind::LostUpdate
+                }
+                1 => Kind::GSingle,
+                _ => Kind::GNonadjacent,
+            }
+        }
+    }
+}

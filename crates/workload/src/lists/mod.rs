@@ -1,0 +1,108 @@
+//! List-append histories: transactions that read whole lists and append to them, and the check of what a
+//! store answered (Kingsbury and Alvaro, *Elle*, PVLDB 14, 2020).
+//!
+//! The idea: each element is appended once in the whole history. A list read is then the order of all
+//! appends to it so far, so that which transaction depends on which can be read off the answers, without a
+//! search; and what a store must not do is a cycle among these dependencies (Adya, 1999).
+//!
+//! Three rules for whoever records a history, on which the check stands:
+//! 1. [`Outcome::NotDone`] is said only of what certainly did not happen and never will.
+//! 2. A session ends with the first transaction of which it is not known whether it happened, and so with
+//!    its connection. What is promised to a session is promised to its later transactions.
+//! 3. The last look at all lists ([`History::last`]) is taken when nothing is under way any more, and by a
+//!    transaction that writes to all of them: one that only reads may see an older snapshot.
+
+mod check;
+mod generate;
+mod graph;
+mod second;
+mod verdict;
+
+pub use check::check;
+pub use generate::{Generator, Pool, Request};
+pub use second::{Opinion, second_opinion};
+pub use verdict::{Anomaly, Kind, Verdict};
+
+/// What is appended; each once in a history.
+pub type Element = u32;
+
+/// How many lists are in use at a time. A list that has become long is followed by another one.
+pub const LISTS: u32 = 24;
+
+/// A list, by number: 0 to `LISTS - 1` are in use first, each followed by the one `LISTS` further.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct List(pub u32);
+
+impl List {
+    /// The key under which a store has it. Lists that follow each other are neighbours.
+    #[must_use]
+    pub fn name(self) -> String {
+        format!("list{:02}-{:04}", self.0 % LISTS, self.0 / LISTS)
+    }
+}
+
+/// A part of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Reads the whole list.
+    Read(List),
+    /// Puts an element at its end.
+    Append(List, Element),
+}
+
+/// What a session knows of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was acknowledged.
+    Done,
+    /// Nothing of it happened, nor will.
+    NotDone,
+    /// It happened, or will, or not.
+    Unknown,
+}
+
+/// A transaction as the session saw it that sent it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transaction {
+    /// Which session.
+    pub session: u32,
+    /// What was sent, in its order.
+    pub steps: Vec<Step>,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// What its reads saw, in their order, if it is done.
+    pub reads: Vec<Vec<Element>>,
+    /// When it was sent, in ns since the load began.
+    pub began_ns: u64,
+    /// When it was answered, or given up.
+    pub ended_ns: u64,
+}
+
+/// What was sent and answered, and what the lists are at the end.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct History {
+    /// Each session's in the order in which it sent them, one after the other.
+    pub transactions: Vec<Transaction>,
+    /// By number of the list.
+    pub last: Vec<Vec<Element>>,
+}
+
+/// An element as it stands in a list.
+#[must_use]
+pub fn written(element: Element) -> String {
+    format!("{element},")
+}
+
+/// The elements of a value that is a list.
+#[must_use]
+pub fn elements(value: &[u8]) -> Option<Vec<Element>> {
+    let text = std::str::from_utf8(value).ok()?;
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    let elements = text.strip_suffix(',')?.split(',');
+    elements.map(|element| element.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+//! A second opinion on a history, by another's checker: `adya`, which is Elle's checks written anew.
+//!
+//! It knows nothing of a look at the end that comes after everything else; to it that is a transaction
+//! like any other. So what is lost, or there of nobody, it does not see; of anomalies of isolation it has
+//! to say the same. Of a transaction of which nobody told its session whether it happened, but which did,
+//! it is told as of an acknowledged one that only appended: else it would not put it into its session.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use adya::history::{Interner, Mop, Op, OpType, ReadValue, Scalar};
+use adya::{Opts, Valid, Workload};
+
+use super::{Element, History, List, Outcome, Step, Transaction};
+
+const MODEL: &str = "strong-session-snapshot-isolation";
+/// How long it may look for a cycle of each knot.
+const KNOT_WAIT: Duration = Duration::from_secs(5);
+
+/// What it says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Opinion {
+    /// Nothing is wrong.
+    Sound,
+    /// The names that it gives to what is wrong.
+    Unsound(Vec<String>),
+    /// None: no transaction depends on another, or it took too long.
+    None(Vec<String>),
+}
+
+/// Asks for it.
+#[must_use]
+pub fn second_opinion(history: &History) -> Opinion {
+    let mut told = Telling::default();
+    let there: HashSet<Element> = history.last.iter().flatten().copied().collect();
+    for Transaction { session, steps, outcome, reads, .. } in &history.transactions {
+        let is_append = |step: &&Step| matches!(step, Step::Append(..));
+        let is_there =
+            |step: &Step| matches!(step, Step::Append(_, element) if there.contains(element));
+        match outcome {
+            Outcome::Done => told.tell(*session, OpType::Ok, steps, reads),
+            Outcome::NotDone => told.tell(*session, OpType::Fail, steps, &[]),
+            Outcome::Unknown if steps.iter().any(is_there) => {
+                let appends: Vec<Step> = steps.iter().filter(is_append).copied().collect();
+                told.tell(*session, OpType::Ok, &appends, &[]);
+            }
+            Outcome::Unknown => told.tell(*session, OpType::Info, steps, &[]),
+        }
+    }
+    let lists = (0..).map(List).zip(&history.last).filter(|(_, content)| !content.is_empty());
+    let (steps, reads): (Vec<_>, Vec<_>) =
+        lists.map(|(list, content)| (Step::Read(list), content.clone())).unzip();
+    let sessions = history.transactions.iter().map(|transaction| transaction.session + 1);
+    told.tell(sessions.max().unwrap_or_default(), OpType::Ok, &steps, &reads);
+
+    let Telling { ops, interner } = told;
+    let options = Opts { models: vec![MODEL.into()], timeout: KNOT_WAIT, ..Opts::default() };
+    let history = adya::History::from_ops(ops, interner);
+    let report = adya::check(&history, Workload::ListAppend, &options);
+    match report.valid {
+        Valid::True => Opinion::Sound,
+        Valid::False => Opinion::Unsound(report.anomaly_types),
+        Valid::Unknown => Opinion::None(report.anomaly_types),
+    }
+}
+
+/// A history as it wants it.
+#[derive(Default)]
+struct Telling {
+    ops: Vec<Op>,
+    interner: Interner,
+}
+
+impl Telling {
+    fn tell(&mut self, session: u32, kind: OpType, steps: &[Step], reads: &[Vec<Element>]) {
+        let mut answers = reads.iter();
+        let (mut asked, mut answered) = (Vec::new(), Vec::new());
+        for step in steps {
+            match *step {
+                Step::Append(list, element) => {
+                    let (key, value) = (self.list(list), self.element(element));
+                    asked.push(Mop::Append { key, value });
+                    answered.push(Mop::Append { key, value });
+                }
+                Step::Read(list) => {
+                    let key = self.list(list);
+                    let seen = answers.next().map_or(ReadValue::Nil, |seen| {
+                        ReadValue::List(seen.iter().map(|&element| self.element(element)).collect())
+                    });
+                    asked.push(Mop::Read { key, value: ReadValue::Nil });
+                    answered.push(Mop::Read { key, value: seen });
+                }
+            }
+        }
+        for (kind, value) in [(OpType::Invoke, asked), (kind, answered)] {
+            let (index, process) = (self.ops.len() as u64, Some(i64::from(session)));
+            self.ops.push(Op { index, kind, process, value, time: None });
+        }
+    }
+
+    fn list(&mut self, list: List) -> u32 {
+        self.interner.intern(Scalar::Str(list.name()))
+    }
+
+    fn element(&mut self, element: Element) -> u32 {
+        self.interner.intern(Scalar::Int(element.into()))
+    }
+}
