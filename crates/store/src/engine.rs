@@ -9,7 +9,7 @@
 //! And each transaction has its time, after which it is refused if it has not begun.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -24,15 +24,17 @@ use crate::design::{Design, Partition};
 use crate::key::{Key, KeyRange};
 use crate::log::{Log, LogError, Sync};
 use crate::order::{Follower, Order};
-use crate::record::{Change, Frame, Position, Site};
+use crate::record::{Frame, Position, Site};
 use crate::resp::Settings;
-use crate::router::{DesignPolicy, MostMastered, Route, Step, route};
-use crate::site::{Core, Input, Message, Ticket, Usage};
+use crate::router::{DesignPolicy, MostMastered, Route, route};
+use crate::site::{Core, Input, Ticket, Usage};
 use crate::transaction::{Abort, Done, Procedure, Transaction};
 
+mod change;
 mod checkpointer;
 mod line;
 mod listener;
+mod mail;
 mod place;
 #[cfg(test)]
 mod tests;
@@ -42,6 +44,7 @@ pub use checkpointer::Checkpoints;
 #[cfg(test)]
 pub(crate) use checkpointer::complete;
 pub use listener::Listener;
+use mail::{Batch, Mail, Outcome, Remote, StepOrder};
 use place::Place;
 
 /// The most sites of a store in one process.
@@ -137,56 +140,6 @@ pub(crate) struct Shared {
     checkpoints: Arc<Mutex<Checkpoints>>,
     /// Why the log takes nothing any more.
     end: OnceLock<String>,
-}
-
-/// What comes to a site's door.
-pub(crate) enum Mail {
-    Transact(Batch),
-    /// What came of a transaction that this site let another one run.
-    Outcome(Ticket, Outcome),
-    Step(StepOrder),
-    Said(Site, Message),
-    Logged(Position, Arc<[Frame]>),
-    /// What it masters now is to be a part of a checkpoint.
-    Mark,
-    /// What copies it has.
-    Count(oneshot::Sender<Vec<Usage>>),
-    /// Its process shall seem to have died, and come back.
-    Die(oneshot::Sender<()>),
-    /// Clients come here.
-    Listen(Arc<Listener>),
-    /// A client.
-    Connect(TcpStream, Arc<Listener>),
-    /// There is no more log.
-    End,
-    Stop,
-}
-
-/// A step of a change of design.
-pub(crate) struct StepOrder {
-    step: Step,
-    /// The prefix of the log that has what the steps before it did.
-    session: Position,
-    until: Instant,
-    answer: oneshot::Sender<Outcome>,
-}
-
-/// Transactions in their order, and until when each may begin.
-pub(crate) type Batch = Vec<(Remote, Transaction, Instant)>;
-
-/// Who is told what came of something, wherever he is.
-pub(crate) enum Remote {
-    Once(oneshot::Sender<Outcome>),
-    /// A site which has it under a ticket of its own.
-    Site(Site, Ticket),
-}
-
-/// What came of something.
-pub(crate) enum Outcome {
-    /// It was answered, by a site that has this prefix of the log.
-    Answer(Position, Result<Done, Abort>),
-    /// It cannot be done there, and was not.
-    Back(Transaction),
 }
 
 /// A site's end of the order of frames.
@@ -383,28 +336,6 @@ impl Store {
         self.shared.end.get().cloned().or_else(|| self.shared.order.has_ended())
     }
 
-    /// Makes a replica of the partition that a key is in, at a site.
-    ///
-    /// # Errors
-    /// Why there is none; nothing of it happened but where the time was over: then it may still come.
-    pub async fn add_replica(&self, key: &Key, at: Site) -> Result<(), Abort> {
-        let start = self.shared.start_of(key);
-        self.shared.step(Step::Adopt(at, start)).await
-    }
-
-    /// Changes the partition that a key is in.
-    ///
-    /// # Errors
-    /// As [`Store::add_replica`].
-    pub async fn change(&self, key: &Key, operator: crate::record::Operator) -> Result<(), Abort> {
-        let (master, start) = {
-            let map = self.shared.map.load();
-            let partition = map.design.of(key);
-            (partition.master, partition.range.start.clone())
-        };
-        self.shared.step(Step::Change(master, Change { start, operator })).await
-    }
-
     /// What each site has; nothing of one that has stopped.
     pub async fn usage(&self) -> Vec<(Site, Vec<Usage>)> {
         let mut all = Vec::new();
@@ -468,58 +399,8 @@ impl Shared {
         self.end.get().cloned().or_else(|| self.order.trouble())
     }
 
-    fn start_of(&self, key: &Key) -> Key {
-        self.map.load().design.of(key).range.start.clone()
-    }
-
     fn route(&self, reads: &[KeyRange], writes: &[Key], near: Option<Site>) -> Route {
         route(&self.map.load().design, &*self.policy, reads, writes, near)
-    }
-
-    /// Does one step of a change of design.
-    async fn step(&self, step: Step) -> Result<(), Abort> {
-        let site = match &step {
-            Step::Adopt(site, _) | Step::Change(site, _) => *site,
-        };
-        let door = self.doors.get(usize::from(site.0)).ok_or_else(|| {
-            Abort::Refused(StoreError::NoSite(site, self.doors.len()).to_string())
-        })?;
-        let (answer, outcome) = oneshot::channel();
-        let (session, until) = (self.stepped.load(Ordering::Relaxed), Instant::now() + PATIENCE);
-        _ = door.send(Mail::Step(StepOrder { step, session, until, answer }));
-        match outcome.await {
-            Ok(Outcome::Answer(seen, answer)) => {
-                self.stepped.fetch_max(seen, Ordering::Relaxed);
-                answer.map(|_| ())
-            }
-            // Its thread is gone.
-            Ok(Outcome::Back(_)) | Err(_) => Err(Abort::Deposed),
-        }
-    }
-
-    /// Changes the design until some site can run a transaction, and says which.
-    async fn bring_about(
-        &self,
-        reads: &[KeyRange],
-        writes: &[Key],
-        until: Instant,
-    ) -> Result<Site, Abort> {
-        loop {
-            match self.route(reads, writes, None) {
-                Route::Run(site) => return Ok(site),
-                Route::First(step) => match self.step(step).await {
-                    // Somebody changed it meanwhile, or is about to: it is looked at again.
-                    Ok(()) => {}
-                    Err(Abort::Refused(_) | Abort::Elsewhere | Abort::Deposed | Abort::Busy) => {
-                        tokio::time::sleep(BACK_WAIT).await;
-                    }
-                    Err(abort) => return Err(abort),
-                },
-            }
-            if Instant::now() >= until {
-                return Err(Abort::Late);
-            }
-        }
     }
 }
 

@@ -1,0 +1,92 @@
+//! Changes of the design: by hand, and by the router for a transaction that no site can run.
+//!
+//! Each is made by a site that has seen as much of the log as whoever made the one before was told of:
+//! who was told that there is a replica may make it the master.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+
+use super::mail::{Mail, Outcome, StepOrder};
+use super::{BACK_WAIT, PATIENCE, Shared, Store, StoreError};
+use crate::key::{Key, KeyRange};
+use crate::record::{Change, Operator, Site};
+use crate::router::{Route, Step};
+use crate::transaction::Abort;
+
+impl Store {
+    /// Makes a replica of the partition that a key is in, at a site.
+    ///
+    /// # Errors
+    /// Why there is none; nothing of it happened but where the time was over: then it may still come.
+    pub async fn add_replica(&self, key: &Key, at: Site) -> Result<(), Abort> {
+        let start = self.shared.start_of(key);
+        self.shared.step(Step::Adopt(at, start)).await
+    }
+
+    /// Changes the partition that a key is in.
+    ///
+    /// # Errors
+    /// As [`Store::add_replica`].
+    pub async fn change(&self, key: &Key, operator: Operator) -> Result<(), Abort> {
+        let (master, start) = {
+            let map = self.shared.map.load();
+            let partition = map.design.of(key);
+            (partition.master, partition.range.start.clone())
+        };
+        self.shared.step(Step::Change(master, Change { start, operator })).await
+    }
+}
+
+impl Shared {
+    fn start_of(&self, key: &Key) -> Key {
+        self.map.load().design.of(key).range.start.clone()
+    }
+
+    /// Does one step of a change of design.
+    async fn step(&self, step: Step) -> Result<(), Abort> {
+        let site = match &step {
+            Step::Adopt(site, _) | Step::Change(site, _) => *site,
+        };
+        let door = self.doors.get(usize::from(site.0)).ok_or_else(|| {
+            Abort::Refused(StoreError::NoSite(site, self.doors.len()).to_string())
+        })?;
+        let (answer, outcome) = oneshot::channel();
+        let (session, until) = (self.stepped.load(Ordering::Relaxed), Instant::now() + PATIENCE);
+        _ = door.send(Mail::Step(StepOrder { step, session, until, answer }));
+        match outcome.await {
+            Ok(Outcome::Answer(seen, answer)) => {
+                self.stepped.fetch_max(seen, Ordering::Relaxed);
+                answer.map(|_| ())
+            }
+            // Its thread is gone.
+            Ok(Outcome::Back(_)) | Err(_) => Err(Abort::Deposed),
+        }
+    }
+
+    /// Changes the design until some site can run a transaction, and says which.
+    pub(super) async fn bring_about(
+        &self,
+        reads: &[KeyRange],
+        writes: &[Key],
+        until: Instant,
+    ) -> Result<Site, Abort> {
+        loop {
+            match self.route(reads, writes, None) {
+                Route::Run(site) => return Ok(site),
+                Route::First(step) => match self.step(step).await {
+                    // Somebody changed it meanwhile, or is about to: it is looked at again.
+                    Ok(()) => {}
+                    Err(Abort::Refused(_) | Abort::Elsewhere | Abort::Deposed | Abort::Busy) => {
+                        tokio::time::sleep(BACK_WAIT).await;
+                    }
+                    Err(abort) => return Err(abort),
+                },
+            }
+            if Instant::now() >= until {
+                return Err(Abort::Late);
+            }
+        }
+    }
+}
