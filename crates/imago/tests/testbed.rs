@@ -183,10 +183,79 @@ fn what_cannot_be_built_is_refused_before_anything_is_started() {
 #[test]
 fn without_a_server_program_the_error_says_what_to_do() {
     let home = Home::new();
-    let mut up = home.imago(&["up", "mongodb", "--name", "none"]);
     let nowhere = home.0.path().join("nowhere");
-    up.env("PATH", &nowhere).env("XDG_CACHE_HOME", &nowhere).env_remove("IMAGO_MONGOD");
-    let refused = up.output().unwrap();
-    assert_eq!(refused.status.code(), Some(4));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("make setup"));
+    for database in ["mongodb", "redis", "kafka"] {
+        let mut up = home.imago(&["up", database, "--name", "none"]);
+        up.env("PATH", &nowhere).env("XDG_CACHE_HOME", &nowhere);
+        for named in ["IMAGO_MONGOD", "IMAGO_REDIS", "IMAGO_KAFKA", "IMAGO_JAVA"] {
+            up.env_remove(named);
+        }
+        let refused = up.output().unwrap();
+        assert_eq!(refused.status.code(), Some(4), "{database}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("make setup"), "{database}");
+    }
+}
+
+/// What a server that stands alone goes through; without its program, only a word.
+fn lives_alone(database: &str, found: Result<(), imago_testbed::Error>, uri_begins: &str) {
+    if let Err(missing) = found {
+        eprintln!("skipped: {missing}");
+        return;
+    }
+    let home = Home::new();
+    let up = home.json(&["up", database, "--name", "alone"]);
+    assert!(up["uri"].as_str().unwrap().starts_with(uri_begins), "{up}");
+    let status = home.json(&["status", "alone"]);
+    assert_eq!((&status["health"], &status["database"]), (&"up".into(), &database.into()));
+    let port = home.standing("alone").nodes[0].port;
+
+    home.json(&["hurt", "alone", "kill", "--node", "alone-0"]);
+    assert_eq!(home.json(&["list"])[0]["health"], "impaired");
+    home.json(&["hurt", "alone", "restart", "--node", "alone-0"]);
+    assert_eq!(home.json(&["status", "alone"])["nodes"][0]["state"], "serving");
+    assert_eq!(home.standing("alone").nodes[0].port, port);
+    home.json(&["hurt", "alone", "stop", "--node", "alone-0"]);
+    home.json(&["hurt", "alone", "cont", "--node", "alone-0"]);
+    let refused = home.run(&["hurt", "alone", "stepdown", "--node", "alone-0"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("stands alone"));
+
+    let standing = home.standing("alone");
+    assert_eq!(home.json(&["down", "alone"])[0]["ended"], "orderly");
+    assert!(all_gone(&processes(&standing)));
+    home.assert_nothing_is_left();
+}
+
+#[test]
+fn a_redis_server_is_kept_like_a_cluster() {
+    lives_alone("redis", imago_testbed::find_redis().map(drop), "redis://127.0.0.1:");
+}
+
+#[test]
+fn a_kafka_server_is_kept_like_a_cluster() {
+    lives_alone("kafka", imago_testbed::find_kafka().map(drop), "127.0.0.1:");
+}
+
+#[test]
+fn a_keeper_killed_while_kafka_starts_leaves_nothing_that_down_does_not_find() {
+    if let Err(missing) = imago_testbed::find_kafka() {
+        eprintln!("skipped: {missing}");
+        return;
+    }
+    let home = Home::new();
+    let up = ["up", "kafka", "--name", "early"];
+    let mut launcher = home.imago(&up).stderr(Stdio::null()).spawn().unwrap();
+    wait("the keeper to claim the name", || home.registry().find("early").unwrap().is_some());
+    // Its storage is being formatted now, or its server starts.
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(home.standing("early").keeper.signal(Signal::KILL).unwrap());
+    assert!(!launcher.wait().unwrap().success());
+    home.json(&["down", "--all"]);
+    let java = || {
+        let of_ours = |entry: std::fs::DirEntry| {
+            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(home.0.path().to_str().unwrap())
+        };
+        std::fs::read_dir("/proc").unwrap().flatten().any(of_ours)
+    };
+    wait("Java to end", || !java());
 }

@@ -16,6 +16,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use serde::{Deserialize, Serialize};
+
 use crate::key::{Key, KeyRange};
 use crate::record::{Body, Change, Frame, Operator, Site, Write};
 
@@ -23,14 +25,14 @@ use crate::record::{Body, Change, Frame, Operator, Site, Write};
 mod tests;
 
 /// All partitions, by where they begin.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Design {
     partitions: BTreeMap<Key, Partition>,
     lives: HashMap<Site, Life>,
 }
 
 /// A partition.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partition {
     /// Its keys.
     pub range: KeyRange,
@@ -42,7 +44,7 @@ pub struct Partition {
     pub replicas: BTreeSet<Site>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Life {
     epoch: u64,
     /// The number of its last frame.

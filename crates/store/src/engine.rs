@@ -9,34 +9,42 @@
 //! And each transaction has its time, after which it is refused if it has not begun.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::checkpoint;
 use crate::design::{Design, Partition};
 use crate::key::{Key, KeyRange};
 use crate::log::{Log, LogError, Sync};
 use crate::order::{Follower, Order};
 use crate::record::{Frame, Position, Site};
 use crate::resp::Settings;
-use crate::router::{DesignPolicy, MostMastered, Route, Step, route};
-use crate::site::{Core, Input, Message, Ticket, Usage};
+use crate::router::{DesignPolicy, MostMastered, Route, route};
+use crate::site::{Core, Input, Ticket, Usage};
 use crate::transaction::{Abort, Done, Procedure, Transaction};
 
 mod change;
+mod checkpointer;
 mod line;
 mod listener;
+mod mail;
 mod place;
 #[cfg(test)]
 mod tests;
 
+use checkpointer::Checkpointer;
+pub use checkpointer::Checkpoints;
+#[cfg(test)]
+pub(crate) use checkpointer::complete;
 pub use listener::Listener;
+use mail::{Batch, Mail, Outcome, Remote, StepOrder};
 use place::Place;
 
 /// The most sites of a store in one process.
@@ -112,6 +120,7 @@ pub struct Map {
 pub struct Store {
     shared: Arc<Shared>,
     sites: Vec<JoinHandle<()>>,
+    checkpointer: Option<JoinHandle<()>>,
     log: Option<JoinHandle<()>>,
 }
 
@@ -125,52 +134,12 @@ pub(crate) struct Shared {
     /// Whoever changes the design for a transaction does so alone until it has run: two that want the
     /// same partition at two sites would take it from each other for ever.
     moves: tokio::sync::Mutex<()>,
-    /// The prefix of the log that whoever changed the design was told of: who changes it next is told
-    /// of no less.
-    changed: AtomicU64,
+    /// The prefix of the log that has the last step of a change of design.
+    stepped: AtomicU64,
     log: Option<LogOptions>,
+    checkpoints: Arc<Mutex<Checkpoints>>,
     /// Why the log takes nothing any more.
     end: OnceLock<String>,
-}
-
-/// What comes to a site's door.
-pub(crate) enum Mail {
-    Transact(Batch),
-    /// What came of a transaction that this site let another one run.
-    Outcome(Ticket, Outcome),
-    /// A step of a change of design, until a time.
-    Step(Step, Instant, oneshot::Sender<Outcome>),
-    Said(Site, Message),
-    Logged(Position, Arc<[Frame]>),
-    /// What copies it has.
-    Count(oneshot::Sender<Vec<Usage>>),
-    /// Its process shall seem to have died, and come back.
-    Die(oneshot::Sender<()>),
-    /// Clients come here.
-    Listen(Arc<Listener>),
-    /// A client.
-    Connect(TcpStream, Arc<Listener>),
-    /// There is no more log.
-    End,
-    Stop,
-}
-
-/// Transactions in their order, and until when each may begin.
-pub(crate) type Batch = Vec<(Remote, Transaction, Instant)>;
-
-/// Who is told what came of something, wherever he is.
-pub(crate) enum Remote {
-    Once(oneshot::Sender<Outcome>),
-    /// A site which has it under a ticket of its own.
-    Site(Site, Ticket),
-}
-
-/// What came of something.
-pub(crate) enum Outcome {
-    /// It was answered, by a site that has this prefix of the log.
-    Answer(Position, Result<Done, Abort>),
-    /// It cannot be done there, and was not.
-    Back(Transaction),
 }
 
 /// A site's end of the order of frames.
@@ -179,6 +148,10 @@ struct Door(mpsc::UnboundedSender<Mail>);
 impl Follower for Door {
     fn follow(&mut self, first: Position, frames: &Arc<[Frame]>) -> bool {
         self.0.send(Mail::Logged(first, Arc::clone(frames))).is_ok()
+    }
+
+    fn mark(&mut self) {
+        _ = self.0.send(Mail::Mark);
     }
 
     fn end(&mut self, _: &str) {
@@ -206,20 +179,28 @@ impl Store {
         if !(1..=SITES_MAX).contains(&options.sites) {
             return Err(StoreError::Sites(options.sites));
         }
-        let mut image = Core::observer(Design::new(Site(0)));
+        let initial = Design::new(Site(0));
+        let mut image = Core::observer(initial.clone());
+        let mark_every = Arc::new(AtomicU64::new(0));
+        let mut state = Checkpoints::default();
         let (mut sites, mut log_thread) = (Vec::new(), None);
         let order = match &options.log {
             None => Order::in_memory(),
             Some(LogOptions { folder, sync, segment_bytes }) => {
+                let (checkpoint, bytes) = checkpoint::read_newest(folder, initial)?;
+                image = checkpoint;
+                mark_every.store(bytes.max(*segment_bytes), Ordering::Relaxed);
+                state.newest = image.known();
+                let from = image.known() + 1;
                 let see = |position, frame| _ = image.on(Input::Logged(position, [frame].into()));
-                let log = Log::open(folder, *sync, *segment_bytes, see)?;
+                let log = Log::open_from(folder, *sync, *segment_bytes, from, see)?;
                 let copies = image.design().partitions().flat_map(Partition::sites);
                 let least = copies.map(|site| site.0 + 1).max().unwrap_or_default();
                 if least > options.sites {
                     return Err(StoreError::SitesMissing { folder: folder.clone(), least });
                 }
-                let (order, thread) =
-                    Order::of(log).map_err(|error| StoreError::Start("the log", error))?;
+                let (order, thread) = Order::of(log, Arc::clone(&mark_every))
+                    .map_err(|error| StoreError::Start("the log", error))?;
                 log_thread = Some(thread);
                 order
             }
@@ -234,37 +215,58 @@ impl Store {
             order,
             policy,
             moves: tokio::sync::Mutex::new(()),
-            changed: AtomicU64::new(0),
+            stepped: AtomicU64::new(0),
             log: options.log.clone(),
+            checkpoints: Arc::new(Mutex::new(state)),
             end: OnceLock::new(),
         });
+        let (parts, assembled) = std::sync::mpsc::channel();
+        let mut checkpointer = None;
+        if let Some(LogOptions { folder, segment_bytes, .. }) = &options.log {
+            let checkpoints = Checkpointer {
+                folder: folder.clone(),
+                order: shared.order.clone(),
+                parts: assembled,
+                mark_every,
+                mark_every_min: *segment_bytes,
+                state: Arc::clone(&shared.checkpoints),
+            };
+            let thread = thread::Builder::new().name("checkpoints".into());
+            let thread = thread.spawn(move || checkpoints.run());
+            let failed = |error| StoreError::Start("the checkpoints", error);
+            checkpointer = Some(thread.map_err(failed)?);
+        }
+        let mut epochs = Vec::new();
         // All of them follow before the first one writes.
         for door in &shared.doors {
             let next = shared.order.join(Box::new(Door(door.clone())));
             assert_eq!(next, image.known() + 1, "nobody writes before the sites begin");
         }
         for (site, inbox) in (0..options.sites).map(Site).zip(inboxes) {
-            let core = image.begun(site, image.design().epoch(site) + 1);
+            let epoch = image.design().epoch(site) + 1;
+            let core = image.begun(site, epoch);
+            epochs.push(epoch);
             let shared = Arc::clone(&shared);
-            let run = move || Place::run(shared, site, core, inbox);
+            let parts = parts.clone();
+            let run = move || Place::run(shared, site, core, inbox, parts);
             let thread = thread::Builder::new().name(site.to_string()).spawn(run);
             sites.push(thread.map_err(|error| StoreError::Start("a site", error))?);
         }
-        drop(image);
-        let store = Self { shared, sites, log: log_thread };
-        store.await_sites(options.sites)?;
+        drop((image, parts));
+        let store = Self { shared, sites, checkpointer, log: log_thread };
+        store.await_sites(&epochs)?;
+        let known = store.map().known;
+        store.shared.stepped.store(known, Ordering::Relaxed);
         Ok(store)
     }
 
-    /// Waits until the log has the beginning of every site.
-    fn await_sites(&self, sites: u16) -> Result<(), StoreError> {
+    /// Waits until the log has the beginning of every site's new life.
+    fn await_sites(&self, epochs: &[u64]) -> Result<(), StoreError> {
         let until = Instant::now() + BEGIN_WAIT;
         loop {
             let map = self.shared.map.load();
-            let joined = (0..sites)
-                .map(Site)
-                .filter(|site| map.design.epoch(*site) > 0 && !map.design.is_fenced(*site));
-            if joined.count() == usize::from(sites) {
+            let mut lives = (0..).map(Site).zip(epochs);
+            if lives.all(|(site, epoch)| map.design.epoch(site) >= *epoch) {
                 return Ok(());
             }
             if let Some(why) = self.trouble() {
@@ -290,9 +292,14 @@ impl Store {
     pub fn listen(
         &self,
         listener: TcpListener,
-        settings: Settings,
+        mut settings: Settings,
     ) -> Result<SocketAddr, StoreError> {
         let failed = |error| StoreError::Start("a listener", error);
+        let shared = Arc::clone(&self.shared);
+        settings
+            .script_limits
+            .clock_ms
+            .get_or_insert_with(|| Arc::new(move || shared.now_ms(Instant::now())));
         let listener = Listener::new(listener, settings).map_err(failed)?;
         let address = listener.address().map_err(failed)?;
         _ = self.shared.doors[0].send(Mail::Listen(Arc::new(listener)));
@@ -315,6 +322,12 @@ impl Store {
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.shared.trouble()
+    }
+
+    /// How it stands with checkpoints.
+    #[must_use]
+    pub fn checkpoints(&self) -> Checkpoints {
+        self.shared.checkpoints.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Why it can do nothing any more, if so.
@@ -362,6 +375,9 @@ impl Drop for Store {
         for thread in self.sites.drain(..) {
             _ = thread.join();
         }
+        if let Some(thread) = self.checkpointer.take() {
+            _ = thread.join();
+        }
         self.shared.order.end();
         if let Some(thread) = self.log.take() {
             _ = thread.join();
@@ -385,31 +401,6 @@ impl Shared {
 
     fn route(&self, reads: &[KeyRange], writes: &[Key], near: Option<Site>) -> Route {
         route(&self.map.load().design, &*self.policy, reads, writes, near)
-    }
-
-    /// Changes the design until some site can run a transaction, and says which.
-    async fn bring_about(
-        &self,
-        reads: &[KeyRange],
-        writes: &[Key],
-        until: Instant,
-    ) -> Result<Site, Abort> {
-        loop {
-            match self.route(reads, writes, None) {
-                Route::Run(site) => return Ok(site),
-                Route::First(step) => match self.step(step).await {
-                    // Somebody changed it meanwhile, or is about to: it is looked at again.
-                    Ok(()) => {}
-                    Err(Abort::Refused(_) | Abort::Elsewhere | Abort::Deposed | Abort::Busy) => {
-                        tokio::time::sleep(BACK_WAIT).await;
-                    }
-                    Err(abort) => return Err(abort),
-                },
-            }
-            if Instant::now() >= until {
-                return Err(Abort::Late);
-            }
-        }
     }
 }
 

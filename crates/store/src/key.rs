@@ -5,6 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// The longest key of a row, in bytes; that of its table not counted.
 pub const KEY_BYTES_MAX: usize = 64 * 1024;
 
@@ -125,7 +127,7 @@ impl fmt::Debug for Key {
 }
 
 /// The keys from one on and up to another, which is no longer among them.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KeyRange {
     /// The first key.
     pub start: Key,

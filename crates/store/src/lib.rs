@@ -7,8 +7,10 @@
 //! simulation that replays every fault from a seed.
 
 pub mod admin;
+pub mod checkpoint;
 pub mod design;
 pub mod engine;
+pub mod kafka;
 pub mod key;
 pub mod load;
 pub mod log;

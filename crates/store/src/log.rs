@@ -24,11 +24,13 @@ use std::time::{Duration, Instant};
 use crate::record::{Frame, Position};
 
 mod group;
+pub(crate) mod redo;
 #[cfg(test)]
 mod tests;
 
 pub use group::GROUP_BYTES_MAX;
 use group::{Unread, decode, encode, was_durable};
+pub use redo::RedoLog;
 
 /// What is wrong where a file is gone.
 const MISSING: &str = "frames before it, or of it, are missing";
@@ -83,6 +85,16 @@ pub enum LogError {
     InUse {
         /// The folder.
         path: PathBuf,
+    },
+    /// Something could not be done with a log that others keep.
+    #[error("cannot {doing} {log}: {why}")]
+    Remote {
+        /// What was being done.
+        doing: &'static str,
+        /// With which log.
+        log: String,
+        /// Why not.
+        why: String,
     },
     /// More than a group may hold.
     #[error("a group of {bytes} bytes is too large: at most {GROUP_BYTES_MAX}")]
@@ -147,13 +159,15 @@ pub struct Log {
     medium: Box<dyn Medium>,
     /// Of the file that is written now.
     bytes: u64,
+    /// Of the last group.
+    group_bytes: u64,
     next: Position,
     durable: Position,
     synced: Instant,
     is_unsure: bool,
 }
 
-fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LogError {
+pub(crate) fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LogError {
     move |source| LogError::Io { doing, path: path.to_owned(), source }
 }
 
@@ -166,6 +180,21 @@ impl Log {
         folder: &Path,
         sync: Sync,
         segment_bytes: u64,
+        see: impl FnMut(Position, Frame),
+    ) -> Result<Self> {
+        Self::open_from(folder, sync, segment_bytes, 1, see)
+    }
+
+    /// As [`Log::open`], for somebody who knows all frames before a position: these may be missing, and
+    /// are not read.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn open_from(
+        folder: &Path,
+        sync: Sync,
+        segment_bytes: u64,
+        from: Position,
         mut see: impl FnMut(Position, Frame),
     ) -> Result<Self> {
         make_folder(folder)?;
@@ -174,8 +203,13 @@ impl Log {
         let lock = lock.map_err(failed("open", &lock_path))?;
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| LogError::InUse { path: folder.to_owned() })?;
-        let segments = segments(folder)?;
-        let mut next = 1;
+        let segments = segments_from(folder, from)?;
+        let mut next = segments.first().map_or(from, |(first, _)| *first);
+        let mut see = |position, frame| {
+            if position >= from {
+                see(position, frame);
+            }
+        };
         for (n, (first, path)) in segments.iter().enumerate() {
             if *first != next {
                 return Err(LogError::Damaged { path: path.clone(), at: 0, what: MISSING });
@@ -193,9 +227,12 @@ impl Log {
             }
         }
         let path = match segments.last() {
+            // The end of the log is lost, but not what it said: that is known from elsewhere.
+            Some(_) if next < from => segment_path(folder, from),
             Some((_, path)) => path.clone(),
             None => segment_path(folder, next),
         };
+        let next = next.max(from);
         let bytes = make_durable(&path)?;
         let file = OpenOptions::new().append(true).open(&path);
         let file = file.map_err(failed("open", &path))?;
@@ -208,6 +245,7 @@ impl Log {
             path,
             medium: Box::new(file),
             bytes,
+            group_bytes: 0,
             next,
             durable: next - 1,
             synced: Instant::now(),
@@ -225,6 +263,12 @@ impl Log {
     #[must_use]
     pub fn durable(&self) -> Position {
         self.durable
+    }
+
+    /// How large the last group is.
+    #[must_use]
+    pub fn group_bytes(&self) -> u64 {
+        self.group_bytes
     }
 
     /// Whether it takes nothing any more until it is opened again.
@@ -263,7 +307,8 @@ impl Log {
             self.is_unsure = self.medium.cut(self.bytes).is_err();
             return Err(failed("write to", &self.path)(source));
         }
-        self.bytes += group.len() as u64;
+        self.group_bytes = group.len() as u64;
+        self.bytes += self.group_bytes;
         self.next += frames.len() as Position;
         let is_due = match self.sync {
             Sync::Always => true,
@@ -307,18 +352,27 @@ impl Log {
     }
 }
 
-/// Reads the log in a folder up to a position, also while it is written.
+/// Reads the log in a folder from a position up to another, also while it is written.
 ///
 /// # Errors
-/// When it does not reach so far, or is damaged before.
-pub fn read(folder: &Path, upto: Position, mut see: impl FnMut(Position, Frame)) -> Result<()> {
-    let mut next = 1;
+/// When it does not have all of that, or is damaged.
+pub fn read(
+    folder: &Path,
+    from: Position,
+    upto: Position,
+    mut see: impl FnMut(Position, Frame),
+) -> Result<()> {
+    if upto < from {
+        return Ok(());
+    }
+    let segments = segments_from(folder, from)?;
+    let mut next = segments.first().map_or(from, |(first, _)| *first);
     let mut see = |position, frame| {
-        if position <= upto {
+        if (from..=upto).contains(&position) {
             see(position, frame);
         }
     };
-    for (first, path) in segments(folder)? {
+    for (first, path) in segments {
         if next > upto {
             break;
         }
@@ -337,6 +391,34 @@ pub fn read(folder: &Path, upto: Position, mut see: impl FnMut(Position, Frame))
         return Err(LogError::Damaged { path: folder.to_owned(), at: 0, what: MISSING });
     }
     Ok(())
+}
+
+/// Removes the files of a log that have nothing behind a position.
+///
+/// # Errors
+/// When one cannot be removed; there may be fewer then.
+pub fn drop_before(folder: &Path, position: Position) -> Result<()> {
+    let needed = segments_from(folder, position + 1)?;
+    let Some((first_needed, _)) = needed.first() else { return Ok(()) };
+    for (first, path) in segments(folder)? {
+        if first < *first_needed {
+            fs::remove_file(&path).map_err(failed("remove", &path))?;
+        }
+    }
+    Ok(())
+}
+
+/// The files that have anything from a position on: the first of them may begin before it.
+fn segments_from(folder: &Path, from: Position) -> Result<Vec<(Position, PathBuf)>> {
+    let mut segments = segments(folder)?;
+    let first = segments.iter().rposition(|(first, _)| *first <= from);
+    match (first, segments.first()) {
+        (Some(first), _) => Ok(segments.split_off(first)),
+        (None, Some((_, path))) => {
+            Err(LogError::Damaged { path: path.clone(), at: 0, what: MISSING })
+        }
+        (None, None) => Ok(Vec::new()),
+    }
 }
 
 fn segment_path(folder: &Path, first: Position) -> PathBuf {
@@ -385,7 +467,7 @@ fn make_durable(path: &Path) -> Result<u64> {
     Ok(content.len() as u64)
 }
 
-fn sync_folder(folder: &Path) -> Result<()> {
+pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.map_err(failed("sync", folder))
 }

@@ -6,6 +6,7 @@
 //! Frames go in batches: what comes while the log writes and makes durable is one group for it the
 //! next time, so that under load many commits share one wait for the disk.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -24,6 +25,8 @@ const FULL_DISK_WAIT: Duration = Duration::from_millis(100);
 pub trait Follower: Send {
     /// The next frames, and the place of the first. False says that nobody listens any more.
     fn follow(&mut self, first: Position, frames: &Arc<[Frame]>) -> bool;
+    /// All that was told so far is worth a checkpoint.
+    fn mark(&mut self);
     /// The log takes nothing any more, and why.
     fn end(&mut self, why: &str);
 }
@@ -38,6 +41,8 @@ pub struct Order {
 
 enum Handed {
     Frames(Vec<Frame>),
+    /// All before is to be made durable, and then somebody is to be told.
+    Sync(Sender<()>),
     /// These were the last.
     End,
 }
@@ -60,17 +65,21 @@ impl Order {
     }
 
     /// The order of a log, whose thread ends with [`Order::end`], or when the last handle is dropped;
-    /// everything that was handed in before is written then.
+    /// everything that was handed in before is written then. Followers are given a mark whenever so
+    /// many bytes were written.
     ///
     /// # Errors
     /// When there can be no thread.
-    pub fn of(log: Log) -> io::Result<(Self, JoinHandle<()>)> {
+    pub fn of(log: Log, mark_every: Arc<AtomicU64>) -> io::Result<(Self, JoinHandle<()>)> {
         let (writer, frames) = channel();
         let followers = Followers { next: log.next(), all: Vec::new(), end: None, is_full: false };
         let followers = Arc::new(Mutex::new(followers));
         let told = Arc::clone(&followers);
         let write = move || {
-            Writer { log, frames, later: Vec::new(), has_ended: false, followers: told }.run()
+            let (later, syncs) = (Vec::new(), Vec::new());
+            let (unmarked, has_ended) = (0, false);
+            Writer { log, frames, later, syncs, mark_every, unmarked, has_ended, followers: told }
+                .run()
         };
         let thread = thread::Builder::new().name("log".into()).spawn(write)?;
         Ok((Self { followers, writer: Some(writer) }, thread))
@@ -86,6 +95,14 @@ impl Order {
             Some(writer) => _ = writer.send(Handed::Frames(frames)),
             None => lock(&self.followers).tell(frames.into()),
         }
+    }
+
+    /// Makes all durable that was handed in before; false where that cannot be.
+    #[must_use]
+    pub fn sync(&self) -> bool {
+        let Some(writer) = &self.writer else { return false };
+        let (done, is_done) = channel();
+        writer.send(Handed::Sync(done)).is_ok() && is_done.recv().is_ok()
     }
 
     /// Nothing is written any more.
@@ -138,6 +155,10 @@ struct Writer {
     frames: Receiver<Handed>,
     /// What came while a full disk was waited for.
     later: Vec<Frame>,
+    syncs: Vec<Sender<()>>,
+    /// How much is written between two marks, and how much was since the last, in bytes.
+    mark_every: Arc<AtomicU64>,
+    unmarked: u64,
     has_ended: bool,
     followers: Arc<Mutex<Followers>>,
 }
@@ -158,7 +179,13 @@ impl Writer {
             if let Err(error) = self.write(&group) {
                 break Err(error);
             }
-            lock(&self.followers).tell(group.into());
+            let mut followers = lock(&self.followers);
+            followers.tell(group.into());
+            self.unmarked += self.log.group_bytes();
+            if self.unmarked >= self.mark_every.load(Ordering::Relaxed) {
+                self.unmarked = 0;
+                followers.all.iter_mut().for_each(|follower| follower.mark());
+            }
         };
         let why = match ended {
             Ok(()) => "the store was stopped".to_owned(),
@@ -173,6 +200,10 @@ impl Writer {
         match handed {
             Handed::Frames(frames) if !self.has_ended => frames,
             Handed::Frames(_) => Vec::new(),
+            Handed::Sync(done) => {
+                self.syncs.push(done);
+                Vec::new()
+            }
             Handed::End => {
                 self.has_ended = true;
                 Vec::new()
@@ -184,6 +215,11 @@ impl Writer {
     /// and then is.
     fn await_frames(&mut self) -> Result<Option<Vec<Frame>>, LogError> {
         loop {
+            if !self.syncs.is_empty() {
+                self.log.sync()?;
+                // Whoever asked may not wait any more.
+                self.syncs.drain(..).for_each(|done| _ = done.send(()));
+            }
             if !self.later.is_empty() {
                 return Ok(Some(mem::take(&mut self.later)));
             }
@@ -227,7 +263,7 @@ impl Writer {
     }
 }
 
-fn with_causes(error: &dyn std::error::Error) -> String {
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

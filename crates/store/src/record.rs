@@ -12,6 +12,8 @@ use crate::key::{Key, Value};
 
 mod bytes;
 
+pub(crate) use bytes::Bytes as StoredValue;
+
 /// A site, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Site(pub u16);

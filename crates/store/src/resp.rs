@@ -4,7 +4,8 @@
 //!
 //! A request goes through `parse` (bytes to arguments), `command` (which command it is), `operation`
 //! (what it does with which keys) and `procedure` (a transaction, which writes the reply as it is sent).
-//! What needs no rows is answered at once, by the `session`.
+//! What needs no rows is answered at once, by the `session`. `multi` makes one transaction of several
+//! commands, and `script` one of a program.
 //!
 //! A driver does, for each connection:
 //! 1. It feeds what came, and asks for what is [`Connection::next`] until that is [`Next::Wait`].
@@ -31,6 +32,7 @@ mod operation;
 mod parse;
 mod procedure;
 mod scan;
+mod script;
 mod session;
 
 use answer::Answer;
@@ -38,6 +40,7 @@ use command::{Command, Does};
 use multi::{Pending, Queue, Versions};
 use parse::{Arguments, Limits, Parser};
 pub use scan::{Cursors, Scan};
+pub use script::{ScriptLimits, Scripts};
 use session::{Call, Session};
 
 /// How many databases there are.
@@ -66,6 +69,10 @@ pub struct Settings {
     pub request_bytes_max: usize,
     /// Where walks by SCAN go on.
     pub cursors: Cursors,
+    /// What scripts may take.
+    pub script_limits: ScriptLimits,
+    /// Their texts.
+    pub scripts: Scripts,
 }
 
 impl Settings {
@@ -80,6 +87,8 @@ impl Settings {
             info: Arc::new(Vec::new),
             request_bytes_max: REQUEST_BYTES_MAX,
             cursors: Cursors::new(started_ms),
+            script_limits: ScriptLimits::default(),
+            scripts: Scripts::default(),
         }
     }
 }
@@ -94,7 +103,7 @@ pub enum Next {
     Run(Request),
     /// The same, once it is known in which partition.
     Scan(Scan),
-    /// Send this, and close the connection.
+    /// Send this behind all that is still to be sent, and close the connection.
     Close(Vec<u8>),
 }
 
@@ -231,29 +240,31 @@ impl Client {
         let is_queued = self.queue.is_some()
             && matches!(
                 command.does,
-                Does::Rows(_) | Does::Session(_) | Does::Scan | Does::Unwatch | Does::Nothing
+                Does::Rows(_)
+                    | Does::Script(_)
+                    | Does::Session(_)
+                    | Does::Scan
+                    | Does::Unwatch
+                    | Does::Nothing
             );
         if is_queued { self.enqueue(command, arguments) } else { self.act(command, arguments) }
     }
 
     fn act(&mut self, command: &'static Command, arguments: &Arguments<'_>) -> Next {
+        let Session { database, protocol, .. } = self.session;
+        if let Some(operation) = command.operation(arguments, database, &self.settings) {
+            let request = operation.and_then(|it| procedure::single(it, protocol));
+            return request.map_or_else(|answer| self.say(&answer), Next::Run);
+        }
         match command.does {
-            Does::Rows(understand) => {
-                let operation = understand(arguments, self.session.database);
-                let request = operation.and_then(|it| procedure::single(it, self.session.protocol));
-                request.map_or_else(|answer| self.say(&answer), Next::Run)
-            }
             Does::Session(act) => {
                 self.session.watched = self.watched.len();
                 let (arguments, settings) = (*arguments, &*self.settings);
                 let answer = act(Call { arguments, session: &mut self.session, settings });
                 self.say(&answer.unwrap_or_else(|error| error))
             }
-            Does::Scan => {
-                let Session { database, protocol, .. } = self.session;
-                Scan::understood(arguments, database, protocol, &self.settings)
-                    .map_or_else(|answer| self.say(&answer), Next::Scan)
-            }
+            Does::Scan => Scan::understood(arguments, database, protocol, &self.settings)
+                .map_or_else(|answer| self.say(&answer), Next::Scan),
             Does::Multi => self.multi(),
             Does::Exec => self.exec(),
             Does::Discard => self.discard(),
@@ -269,8 +280,10 @@ impl Client {
                 self.say(&Answer::status("RESET"))
             }
             Does::Quit => self.close(&Answer::OK),
-            // It takes at least one argument, and no other follows it.
-            Does::Nothing => self.reject(format!("'{}' needs more to be said", command.name)),
+            // It takes at least one argument more, which is a command of its own or refused.
+            Does::Rows(_) | Does::Script(_) | Does::Nothing => {
+                self.reject(format!("'{}' needs more to be said", command.name))
+            }
         }
     }
 

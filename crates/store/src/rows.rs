@@ -111,6 +111,16 @@ impl Rows {
         self.0.as_ref().map_or_else(Size::default, |tree| tree.root.size)
     }
 
+    /// The rows of these keys, which are in their order, each once.
+    ///
+    /// # Panics
+    /// If they are not.
+    #[must_use]
+    pub fn from_sorted(rows: Vec<(Key, Row)>) -> Self {
+        assert!(rows.is_sorted_by(|one, next| one.0 < next.0), "the keys are in their order");
+        Self(Tree::of_sorted(rows))
+    }
+
     /// The row under a key.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<&Row> {

@@ -43,6 +43,7 @@ use crate::transaction::{Abort, Done, Transaction};
 
 mod adopt;
 mod copy;
+mod image;
 mod lock;
 mod run;
 #[cfg(test)]
@@ -51,6 +52,7 @@ mod tests;
 pub use adopt::Message;
 use adopt::{Adoption, Wanted};
 use copy::Copy;
+pub use image::{Part, Snapshot};
 
 /// Whom an answer is for: whoever asked knows.
 pub type Ticket = u64;
@@ -259,6 +261,12 @@ impl Core {
         self.known
     }
 
+    /// Which site it is.
+    #[must_use]
+    pub fn site(&self) -> Site {
+        self.site
+    }
+
     /// The epoch of its life.
     #[must_use]
     pub fn epoch(&self) -> u64 {
@@ -317,7 +325,9 @@ impl Core {
     }
 
     fn follow_all(&mut self, first: Position, frames: &[Frame]) {
-        for (position, frame) in (first..).zip(frames) {
+        // Whoever began from an image may be told once more what that has.
+        let old = usize::try_from((self.known + 1).saturating_sub(first)).unwrap_or(usize::MAX);
+        for (position, frame) in (first..).zip(frames).skip(old) {
             self.follow(position, frame);
         }
         if self.is_live {

@@ -8,15 +8,20 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
+const EXECUTABLE: &str = "an executable file";
+/// How the file with Kafka's own classes begins, beside which its dependencies lie.
+const KAFKA_JAR: &str = "kafka_2.13-";
+/// What `make setup` fetches Kafka into, within the cache folder.
+const KAFKA_CACHED: &str = "imago/kafka-4.1.0";
+
 /// The `mongod` to start: `IMAGO_MONGOD`, `PATH`, or the cache folder's.
 pub fn find_mongod() -> Result<PathBuf> {
     const VARIABLE: &str = "IMAGO_MONGOD";
     let cached = cache_dir().join("imago/bin/mongod");
     let found = named_by(VARIABLE)?.or_else(|| on_path("mongod"));
-    found.or_else(|| is_executable(&cached).then(|| cached.clone())).ok_or(Error::NoProgram {
-        program: "mongod",
-        variable: VARIABLE,
-        cached,
+    found.or_else(|| is_executable(&cached).then(|| cached.clone())).ok_or_else(|| {
+        let looked = format!("in PATH and at {}", cached.display());
+        Error::NoProgram { program: "mongod", variable: VARIABLE, looked }
     })
 }
 
@@ -27,10 +32,62 @@ pub fn find_mongos() -> Result<Option<PathBuf>> {
     Ok(named_by("IMAGO_MONGOS")?.or_else(|| on_path("mongos")))
 }
 
+/// The `redis-server` to start: `IMAGO_REDIS`, or `PATH`.
+pub fn find_redis() -> Result<PathBuf> {
+    const VARIABLE: &str = "IMAGO_REDIS";
+    named_by(VARIABLE)?.or_else(|| on_path("redis-server")).ok_or_else(|| Error::NoProgram {
+        program: "redis-server",
+        variable: VARIABLE,
+        looked: "in PATH".into(),
+    })
+}
+
+/// What Kafka is started from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KafkaFiles {
+    /// A Java runtime, of version 17 or newer.
+    pub java: PathBuf,
+    /// The folder with Kafka's classes and their dependencies.
+    pub jars: PathBuf,
+}
+
+/// The Kafka to start: the jars in the folder `IMAGO_KAFKA` or in the cache folder, with the Java of
+/// `IMAGO_JAVA` or `PATH`.
+pub fn find_kafka() -> Result<KafkaFiles> {
+    const JAVA: &str = "IMAGO_JAVA";
+    const KAFKA: &str = "IMAGO_KAFKA";
+    let cached = cache_dir().join(KAFKA_CACHED);
+    let named = named(KAFKA, has_kafka, "a folder with Kafka's jars (`libs` of its distribution)")?;
+    let jars = named.or_else(|| has_kafka(&cached).then(|| cached.clone())).ok_or_else(|| {
+        let looked = format!("at {}", cached.display());
+        Error::NoProgram { program: "Kafka", variable: KAFKA, looked }
+    })?;
+    let java = named_by(JAVA)?.or_else(|| on_path("java")).ok_or_else(|| Error::NoProgram {
+        program: "java (17 or newer)",
+        variable: JAVA,
+        looked: "in PATH".into(),
+    })?;
+    Ok(KafkaFiles { java, jars })
+}
+
+fn has_kafka(folder: &Path) -> bool {
+    let is_kafka = |name: &str| name.starts_with(KAFKA_JAR) && name.ends_with(".jar");
+    let entries = folder.read_dir().into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| entry.file_name().to_str().is_some_and(is_kafka))
+}
+
 fn named_by(variable: &'static str) -> Result<Option<PathBuf>> {
+    named(variable, is_executable, EXECUTABLE)
+}
+
+fn named(
+    variable: &'static str,
+    is_right: impl Fn(&Path) -> bool,
+    wanted: &'static str,
+) -> Result<Option<PathBuf>> {
     match env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from) {
-        Some(path) if is_executable(&path) => Ok(Some(path)),
-        Some(path) => Err(Error::BadProgram { variable, path }),
+        Some(path) if is_right(&path) => Ok(Some(path)),
+        Some(path) => Err(Error::BadProgram { variable, path, wanted }),
         None => Ok(None),
     }
 }

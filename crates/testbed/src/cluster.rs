@@ -121,14 +121,16 @@ pub enum Role {
     Config,
     /// A router.
     Router,
+    /// A server that stands alone.
+    Alone,
 }
 
 /// One node, as it is now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeInfo {
-    /// Its name: `SET-INDEX`, or `NAME-router`.
+    /// Its name: `SET-INDEX`, or `NAME-router`; `NAME-0` if it stands alone.
     pub name: String,
-    /// The replica set that it belongs to; empty for a router.
+    /// The replica set that it belongs to; empty for one that belongs to none.
     pub set: String,
     /// What it is for.
     pub role: Role,
@@ -138,6 +140,20 @@ pub struct NodeInfo {
     pub process: Option<ProcessId>,
     /// Its log file; `None` for the stand-in router, which is a part of the testbed's process.
     pub log: Option<PathBuf>,
+}
+
+impl NodeInfo {
+    /// A server's, as it is now.
+    pub(crate) fn of(server: &Server, set: &str, role: Role) -> Self {
+        Self {
+            name: server.name().to_owned(),
+            set: set.to_owned(),
+            role,
+            port: server.port(),
+            process: server.process(),
+            log: Some(server.log()),
+        }
+    }
 }
 
 /// A running cluster; dropping it kills its servers and removes their data.
@@ -269,7 +285,7 @@ impl Cluster {
     pub fn nodes(&self) -> Vec<NodeInfo> {
         let members = self.sets.iter().flat_map(|set| {
             let role = if set.purpose == Purpose::Config { Role::Config } else { Role::Member };
-            set.members.iter().map(move |server| node_info(server, &set.name, role))
+            set.members.iter().map(move |server| NodeInfo::of(server, &set.name, role))
         });
         members.chain(self.front.as_ref().map(Front::info)).collect()
     }
@@ -289,17 +305,6 @@ fn planned_sets(spec: &ClusterSpec) -> Vec<(String, Purpose, u32)> {
     let shard = |number| (format!("{}-s{number}", spec.name), Purpose::Shard, spec.members);
     let config = (format!("{}-cfg", spec.name), Purpose::Config, 1);
     (1..=shards).map(shard).chain([config]).collect()
-}
-
-fn node_info(server: &Server, set: &str, role: Role) -> NodeInfo {
-    NodeInfo {
-        name: server.name().to_owned(),
-        set: set.to_owned(),
-        role,
-        port: server.port(),
-        process: server.process(),
-        log: Some(server.log()),
-    }
 }
 
 fn connection_string(user: Option<&User>, addresses: &str, set: Option<&str>) -> String {

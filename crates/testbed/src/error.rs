@@ -1,7 +1,7 @@
 //! What can go wrong around real servers: each variant names what was tried, on what, and what to
 //! do about it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 /// The result of this crate's operations.
@@ -13,29 +13,31 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// No server program was found in any of the places where one may be.
     #[error(
-        "no `{program}` found: looked at ${variable}, in PATH and at {}; \
-         run `make setup`, or name one in {variable}", cached.display()
+        "no `{program}` found: looked at ${variable} and {looked}; \
+         run `make setup`, or name one in {variable}"
     )]
     NoProgram {
-        /// The program's file name.
+        /// The program's name.
         program: &'static str,
         /// The environment variable that may name it.
         variable: &'static str,
-        /// Where `make setup` puts it.
-        cached: PathBuf,
+        /// Where else one could have been.
+        looked: String,
     },
 
     /// An environment variable names a server program that cannot be run.
-    #[error("{variable} names {}, which is not an executable file: correct or unset it", path.display())]
+    #[error("{variable} names {}, which is not {wanted}: correct or unset it", path.display())]
     BadProgram {
         /// The environment variable.
         variable: &'static str,
         /// What it names.
         path: PathBuf,
+        /// What it should name.
+        wanted: &'static str,
     },
 
     /// The specification asks for something that cannot be built.
-    #[error("cannot build this cluster: {0}")]
+    #[error("cannot build this testbed: {0}")]
     Spec(String),
 
     /// The operating system refused something.
@@ -169,6 +171,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// A server that ended, with the end of its log.
+    pub(crate) fn server_ended(node: &str, status: ExitStatus, log: &Path) -> Self {
+        const LINES: usize = 12;
+        let content = std::fs::read_to_string(log).unwrap_or_default();
+        let lines: Vec<&str> = content.lines().collect();
+        let tail = lines[lines.len().saturating_sub(LINES)..].join("\n");
+        Self::ServerEnded { node: node.to_owned(), status, log: log.to_path_buf(), tail }
+    }
+
     /// Wraps a system error with what was being done.
     pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let doing = doing.into();

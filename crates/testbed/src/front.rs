@@ -18,6 +18,7 @@ use crate::cluster::{NodeInfo, Role};
 use crate::error::{Error, Result};
 use crate::port::Port;
 use crate::process::ProcessId;
+use crate::program::{Mongo, Program};
 use crate::router::{Router, RouterSpec};
 use crate::server::{Launch, Server};
 
@@ -43,7 +44,7 @@ impl Front {
         credentials: Option<&Credentials>,
         folder: &Path,
     ) -> Result<Self> {
-        let Some(program) = mongos else {
+        let Some(path) = mongos else {
             let users =
                 credentials.map(|who| vec![who.admin.clone(), who.app.clone()]).unwrap_or_default();
             let standin = StandIn::new(name, config, users)?;
@@ -54,7 +55,8 @@ impl Front {
         if let Some(credentials) = credentials {
             arguments.extend(["--keyFile".into(), credentials.key_file.clone().into()]);
         }
-        let launch = Launch { name, program, arguments, keeps_data: false };
+        let program = Program::Mongo(Mongo { path, arguments, keeps_data: false });
+        let launch = Launch { name, program };
         Ok(Self::Mongos(Server::start(launch, folder).await?))
     }
 

@@ -1,30 +1,37 @@
 //! Starting, stopping and hurting real servers on this machine, for tests, demos and benchmarks.
 //!
 //! A [`Cluster`] is a replica set, or a sharded cluster with its config server and a router, made
-//! of real `mongod` processes on loopback ports. The invariant: a server lives no longer than the
-//! process that started it, however that process ends. [`process`] has the kernel kill the servers
+//! of real `mongod` processes on loopback ports; a [`Single`] is one Redis or Kafka server. The
+//! invariant: a server lives no longer than the process that started it, however that process ends. [`process`] has the kernel kill the servers
 //! of a process that dies, [`scratch`] removes the data of one that could not do so itself.
 //!
 //! What this crate must not know: jobs and plans, and anything that runs against the servers.
 
 mod auth;
+mod bed;
 mod binary;
 mod cluster;
 mod error;
 mod fault;
 mod front;
+mod kafka;
 pub mod keeper;
 mod port;
 pub mod process;
+mod program;
+mod redis;
 pub mod relay;
 mod replica_set;
 pub mod router;
 pub mod scratch;
 mod server;
+mod single;
 mod wire;
 
 pub use auth::{Credentials, User};
-pub use binary::{find_mongod, find_mongos};
+pub use bed::BedSpec;
+pub use binary::{KafkaFiles, find_kafka, find_mongod, find_mongos, find_redis};
 pub use cluster::{Cluster, ClusterSpec, NodeInfo, Role, valid_name};
 pub use error::{Error, Result};
 pub use relay::Relay;
+pub use single::{Engine, Single, SingleSpec};

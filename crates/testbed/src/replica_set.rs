@@ -11,6 +11,7 @@ use crate::auth::{self, Admin, Credentials};
 use crate::cluster::ClusterSpec;
 use crate::error::{Error, Result};
 use crate::process::Liveness;
+use crate::program::{Mongo, Program};
 use crate::server::{Launch, Server};
 use crate::wire::{self, Hello};
 
@@ -51,9 +52,11 @@ impl ReplicaSet {
     ) -> Result<Self> {
         let launches = (0..count).map(|index| Launch {
             name: format!("{name}-{index}"),
-            program: site.mongod.to_path_buf(),
-            arguments: arguments(&name, purpose, spec, site.credentials),
-            keeps_data: true,
+            program: Program::Mongo(Mongo {
+                path: site.mongod.to_path_buf(),
+                arguments: arguments(&name, purpose, spec, site.credentials),
+                keeps_data: true,
+            }),
         });
         let members =
             try_join_all(launches.map(|launch| Server::start(launch, site.folder))).await?;

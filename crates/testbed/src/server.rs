@@ -1,9 +1,8 @@
 //! One server process: started on a reserved port, stopped with its value, restarted on the same
 //! port and data.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,14 +11,12 @@ use rustix::process::Signal;
 use crate::error::{Error, Result};
 use crate::port::Port;
 use crate::process::{self, Liveness, ProcessId};
-use crate::wire;
+use crate::program::{Place, Program};
 
 /// How long a server may take to answer after its start; a busy machine needs far longer than an
 /// idle one's second.
 const ANSWER_BOUND: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(40);
-/// What MongoDB's servers exit with when their port is taken.
-const EXIT_PORT_TAKEN: i32 = 48;
 const PORT_ATTEMPTS: u32 = 5;
 
 /// What to start.
@@ -27,12 +24,8 @@ const PORT_ATTEMPTS: u32 = 5;
 pub(crate) struct Launch {
     /// The server's name within its cluster.
     pub(crate) name: String,
-    /// The program.
-    pub(crate) program: PathBuf,
-    /// Arguments, besides those that [`Server`] adds (port, address, log, data folder).
-    pub(crate) arguments: Vec<OsString>,
-    /// Whether it keeps data (a router does not).
-    pub(crate) keeps_data: bool,
+    /// The program, and what it is started with wherever it is put.
+    pub(crate) program: Program,
 }
 
 /// A server process; dropping it kills the process.
@@ -48,7 +41,7 @@ impl Server {
     /// Starts a server with its files below `folder` and waits until it answers.
     pub(crate) async fn start(launch: Launch, folder: &Path) -> Result<Self> {
         let data = folder.join(&launch.name);
-        if launch.keeps_data {
+        if launch.program.keeps_data() {
             let doing = format!("make the data folder {}", data.display());
             std::fs::create_dir_all(&data).map_err(Error::io(doing))?;
         }
@@ -56,13 +49,16 @@ impl Server {
         let folder = folder.to_path_buf();
         let mut server = Self { launch, folder, port, child: Mutex::new(None) };
         for attempt in 1.. {
+            server.launch.program.prepare(&server.place()).await?;
             server.spawn()?;
             match server.wait_answering().await {
                 // Somebody took the port between its reservation and the server's start.
-                Err(Error::ServerEnded { status, .. })
-                    if status.code() == Some(EXIT_PORT_TAKEN) && attempt < PORT_ATTEMPTS =>
+                Err(Error::ServerEnded { status, log, .. })
+                    if attempt < PORT_ATTEMPTS
+                        && server.launch.program.found_port_taken(status, &log) =>
                 {
                     server.port = Port::reserve()?;
+                    server.launch.program.change_ports()?;
                 }
                 outcome => return outcome.map(|()| server),
             }
@@ -80,34 +76,29 @@ impl Server {
     }
 
     fn spawn(&self) -> Result<()> {
-        let mut command = Command::new(&self.launch.program);
-        command
-            .arg("--port")
-            .arg(self.port().to_string())
-            .args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--quiet", "--logappend"])
-            .arg("--logpath")
-            .arg(self.log())
-            .args(&self.launch.arguments)
-            .current_dir(&self.folder)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        if self.launch.keeps_data {
-            command.arg("--dbpath").arg(self.folder.join(&self.launch.name));
-        }
-        let doing = format!("start {}", self.launch.program.display());
+        let command = self.launch.program.command(&self.place())?;
+        let doing = format!("start {}", self.launch.program.path().display());
         *self.child() = Some(process::spawn(command).map_err(Error::io(doing))?);
         Ok(())
+    }
+
+    fn place(&self) -> Place {
+        Place {
+            port: self.port(),
+            folder: self.folder.clone(),
+            data: self.folder.join(&self.launch.name),
+            log: self.log(),
+        }
     }
 
     async fn wait_answering(&self) -> Result<()> {
         let started = Instant::now();
         loop {
             if let Some(status) = self.reap()? {
-                return Err(self.ended(status));
+                return Err(Error::server_ended(self.name(), status, &self.log()));
             }
-            let last = match wire::hello(self.port(), Duration::from_secs(5)).await {
-                Ok(_) => return Ok(()),
+            let last = match self.launch.program.probe(self.port()).await {
+                Ok(()) => return Ok(()),
                 Err(error) => error.to_string(),
             };
             if started.elapsed() > ANSWER_BOUND {
@@ -126,13 +117,6 @@ impl Server {
             *child = None;
         }
         Ok(status)
-    }
-
-    fn ended(&self, status: ExitStatus) -> Error {
-        let content = std::fs::read_to_string(self.log()).unwrap_or_default();
-        let lines: Vec<&str> = content.lines().collect();
-        let tail = lines[lines.len().saturating_sub(12)..].join("\n");
-        Error::ServerEnded { node: self.name().to_owned(), status, log: self.log(), tail }
     }
 
     /// Kills the process at once (kill -9) and waits until it is gone.

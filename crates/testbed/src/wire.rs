@@ -2,7 +2,8 @@
 //!
 //! The driver keeps monitors alive on the runtime that made it and hides a node's silence behind
 //! server selection. Asking "are you up, and what are you?" a few times a second wants neither.
-//! The message is OP_MSG with one body section, as the wire protocol's documentation has it.
+//! MongoDB's message is OP_MSG with one body section, as the wire protocol's documentation has it;
+//! what other servers are asked is theirs ([`crate::redis`], [`crate::kafka`]).
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -27,25 +28,48 @@ pub(crate) async fn run(
     bound: Duration,
 ) -> Result<Document> {
     let name = command.keys().next().cloned().unwrap_or_default();
-    let node = format!("127.0.0.1:{port}");
-    let unanswered =
-        |reason: String| Error::Unanswered { node: node.clone(), command: name.clone(), reason };
     let mut command = command;
     command.insert("$db", database);
-    let answer = match timeout(bound, exchange(port, &command)).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => return Err(unanswered(error.to_string())),
-        Err(_) => return Err(unanswered(format!("no answer within {} ms", bound.as_millis()))),
-    };
+    let answer = within(port, &name, bound, exchange(port, &command)).await?;
     if answer.get("ok").and_then(as_f64) == Some(1.0) {
         return Ok(answer);
     }
     Err(Error::Refused {
-        node,
+        node: format!("127.0.0.1:{port}"),
         command: name,
         message: answer.get_str("errmsg").unwrap_or("no message").to_owned(),
         code: answer.get_i32("code").unwrap_or(0),
     })
+}
+
+/// Waits for `exchange`, which asks the server at `port` of this machine for `command`, at most so
+/// long.
+pub(crate) async fn within<T>(
+    port: u16,
+    command: &str,
+    bound: Duration,
+    exchange: impl Future<Output = std::io::Result<T>>,
+) -> Result<T> {
+    let reason = match timeout(bound, exchange).await {
+        Ok(Ok(answer)) => return Ok(answer),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("no answer within {} ms", bound.as_millis()),
+    };
+    Err(Error::Unanswered {
+        node: format!("127.0.0.1:{port}"),
+        command: command.to_owned(),
+        reason,
+    })
+}
+
+/// A connection to the server at `port` of this machine.
+pub(crate) async fn connect(port: u16) -> std::io::Result<TcpStream> {
+    TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await
+}
+
+/// An answer that cannot be one.
+pub(crate) fn invalid(what: String) -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::InvalidData, what)
 }
 
 fn as_f64(value: &bson::Bson) -> Option<f64> {
@@ -57,8 +81,7 @@ fn as_f64(value: &bson::Bson) -> Option<f64> {
 }
 
 async fn exchange(port: u16, command: &Document) -> std::io::Result<Document> {
-    let invalid = |what: String| std::io::Error::new(std::io::ErrorKind::InvalidData, what);
-    let mut stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
+    let mut stream = connect(port).await?;
     let body = command.to_vec().map_err(|error| invalid(error.to_string()))?;
     let length = i32::try_from(HEADER_BYTES + 5 + body.len())
         .map_err(|_| invalid("the command is too long".into()))?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use imago_bench::morphus::{availability, placing, scaling};
 use imago_bench::replay::Steady;
-use imago_bench::{BENCHMARKS, Size, copy, flows, placement, replay, reshard, verify};
+use imago_bench::{BENCHMARKS, Size, copy, flows, placement, replay, reshard, store, verify};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -100,6 +100,12 @@ async fn measure(benchmark: &Benchmark) -> Result<Value, Failure> {
             json!(Box::pin(flows::run(size, window_kib)).await?)
         }
         Benchmark::FlowsReal(args) => json!(Box::pin(flows_real::measure(args)).await?),
+        Benchmark::Store(asked) => {
+            let (size, program) = (asked.size(), command::program()?);
+            let measured = tokio::task::spawn_blocking(move || store::run(size, &program)).await;
+            let stopped = |cause| Failure::from_error(Exit::Failed, "benchmark", &cause);
+            json!(measured.map_err(stopped)??)
+        }
         Benchmark::MorphusTable1(asked) => {
             let folder = asked.drawn.pictures.as_deref();
             json!(Box::pin(availability::run(asked.size(), folder, &commands)).await?)

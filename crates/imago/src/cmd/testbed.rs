@@ -1,15 +1,15 @@
-//! `imago testbed`: real clusters on this machine, started, looked at, hurt and ended by name.
+//! `imago testbed`: real servers on this machine, started, looked at, hurt and ended by name.
+
+mod up;
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
-use imago_testbed::keeper;
+use imago_testbed::Error;
 use imago_testbed::keeper::control::{self, Fault};
 use imago_testbed::keeper::launch::{self, Ended};
-use imago_testbed::keeper::registry::{Registry, Standing};
+use imago_testbed::keeper::registry::Registry;
 use imago_testbed::keeper::status::{self, Health, NodeStatus, Status};
-use imago_testbed::{ClusterSpec, Error};
 use serde::Serialize;
 
 use crate::context::Context;
@@ -24,22 +24,34 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Start a cluster and wait until it takes majority writes.
-    Up(Up),
-    /// End clusters: processes, data and all.
-    #[command(after_help = "A cluster whose keeper was killed is dead already; this removes what \
+    /// Start a cluster or a server, and wait until it can be used.
+    #[command(after_help = "\
+It stands in the background until `imago testbed down NAME`; with --foreground, until Ctrl-C. \
+Servers listen on 127.0.0.1 only, at ports that were free.
+
+Examples:
+  imago testbed up mongodb --name old --members 3 --auth
+  imago testbed up mongodb --name new --shards 2
+  imago testbed up redis --name cache
+  imago testbed up kafka --name log --heap-mb 512")]
+    Up {
+        #[command(subcommand)]
+        database: up::Database,
+    },
+    /// End testbeds: processes, data and all.
+    #[command(after_help = "A testbed whose keeper was killed is dead already; this removes what \
                             it left.")]
     Down(Down),
-    /// Show one cluster: its connection strings, and each node as it is now.
+    /// Show one testbed: its connection strings, and each node as it is now.
     Status {
-        /// The cluster's name.
+        /// The testbed's name.
         name: String,
     },
-    /// List the clusters that stand.
+    /// List the testbeds that stand.
     List,
-    /// Kill, stop, step down or restart a node of a cluster.
+    /// Kill, stop, step down or restart a node of a testbed.
     Hurt(Hurt),
-    /// Keep a cluster for `up`, which runs this in the background.
+    /// Keep a testbed for `up`, which runs this in the background.
     #[command(hide = true)]
     Keep {
         /// What to build, as JSON.
@@ -49,62 +61,11 @@ enum Action {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Without --shards: one replica set. With it: a config replica set, S shards of M members, and a \
-router; a real mongos where PATH or IMAGO_MONGOS has one, else Imago's own stand-in.
-
-With --auth two users exist: an administrator (root), and an application user who is not root, so \
-that a write block stops it. Both connection strings are printed, with their passwords.
-
-The cluster stands in the background until `imago testbed down NAME`; with --foreground, until \
-Ctrl-C. Servers listen on 127.0.0.1 only.
-
-Example: imago testbed up mongodb --name old --members 3 --auth")]
-struct Up {
-    /// Which database.
-    #[arg(value_enum)]
-    database: Database,
-    /// The cluster's name: a–z, 0–9 and `-`, beginning with a letter, at most 32.
-    #[arg(long, value_name = "NAME")]
-    name: String,
-    /// Make a sharded cluster of this many shards.
-    #[arg(long, value_name = "S")]
-    shards: Option<u32>,
-    /// Members of the replica set, or of each shard.
-    #[arg(long, value_name = "M", default_value_t = 1)]
-    members: u32,
-    /// Require authorisation: a key file, an administrator, and a user who is not root.
-    #[arg(long)]
-    auth: bool,
-    /// The cache of each member, in MB; at least 256.
-    #[arg(long, value_name = "MB", default_value_t = 256)]
-    cache_mb: u32,
-    /// The oplog of each member, in MB; by default the server decides.
-    #[arg(long, value_name = "MB")]
-    oplog_mb: Option<u32>,
-    /// Set a server parameter on each member, for example ttlMonitorSleepSecs=1.
-    #[arg(long = "parameter", value_name = "NAME=VALUE", value_parser = parameter)]
-    parameters: Vec<(String, String)>,
-    /// Put data and logs below this folder instead of the system's temporary one.
-    #[arg(long, value_name = "DIR")]
-    folder: Option<PathBuf>,
-    /// Stay in the foreground and end the cluster at Ctrl-C.
-    #[arg(long)]
-    foreground: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Database {
-    /// MongoDB: a replica set or a sharded cluster.
-    Mongodb,
-}
-
-#[derive(Debug, clap::Args)]
 struct Down {
-    /// The cluster's name.
+    /// The testbed's name.
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     name: Option<String>,
-    /// End all clusters.
+    /// End all of them.
     #[arg(long)]
     all: bool,
 }
@@ -112,7 +73,7 @@ struct Down {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: imago testbed hurt old kill --node old-0")]
 struct Hurt {
-    /// The cluster's name.
+    /// The testbed's name.
     name: String,
     /// What to do.
     #[arg(value_enum)]
@@ -136,18 +97,11 @@ enum Harm {
     Restart,
 }
 
-fn parameter(typed: &str) -> Result<(String, String), String> {
-    match typed.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("it must be NAME=VALUE".into()),
-    }
-}
-
 /// Does what was asked.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let registry = Registry::of_user();
     match args.action {
-        Action::Up(up) => Box::pin(start(up, &registry, context)).await,
+        Action::Up { database } => Box::pin(up::start(database, &registry, context)).await,
         Action::Down(which) => Box::pin(end(which, &registry, context)).await,
         Action::Status { name } => {
             let standing = registry.get(&name).map_err(failure)?;
@@ -165,72 +119,11 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             context.output.result(&all, |all| list_text(all))
         }
         Action::Hurt(hurt) => Box::pin(harm(hurt, &registry, context)).await,
-        Action::Keep { spec } => Box::pin(keep(&spec, &registry, context)).await,
+        Action::Keep { spec } => Box::pin(up::keep(&spec, &registry, context)).await,
     }
 }
 
-async fn start(up: Up, registry: &Registry, context: &Context) -> Result<(), Failure> {
-    let Database::Mongodb = up.database;
-    let foreground = up.foreground;
-    let spec = ClusterSpec {
-        name: up.name,
-        shards: up.shards,
-        members: up.members,
-        auth: up.auth,
-        cache_mb: up.cache_mb,
-        oplog_mb: up.oplog_mb,
-        parameters: up.parameters,
-        folder: up.folder.map(std::path::absolute).transpose().map_err(|cause| {
-            Failure::new(Exit::Usage, "folder", "the folder has no absolute path").because(&cause)
-        })?,
-        ..ClusterSpec::default()
-    };
-    // What is wrong with these is the caller's to mend: find it before anything is started.
-    spec.check().map_err(failure)?;
-    imago_testbed::find_mongod().map_err(failure)?;
-    if foreground {
-        let ready = |standing: &Standing| {
-            let printed = context.output.result(&Summary::of(standing), summary_text);
-            printed.map_err(|cause| Error::Io {
-                doing: "print where the cluster is".into(),
-                source: std::io::Error::other(cause.to_string()),
-            })
-        };
-        let stop = context.cancel.cancelled();
-        return Box::pin(keeper::keep(spec, registry, ready, stop)).await.map_err(failure);
-    }
-    let command = keeper_command(&spec)?;
-    let standing = tokio::select! {
-        standing = Box::pin(launch::up(&spec, registry, command)) => standing.map_err(failure)?,
-        () = context.cancel.cancelled() => return Err(Failure::new(
-            Exit::Interrupted,
-            "interrupted",
-            format!("interrupted: the testbed {} takes down what it had started", spec.name),
-        )),
-    };
-    context.output.result(&Summary::of(&standing), summary_text)
-}
-
-fn keeper_command(spec: &ClusterSpec) -> Result<tokio::process::Command, Failure> {
-    let cannot = |cause: &(dyn std::error::Error + 'static)| {
-        Failure::new(Exit::Failed, "keeper", "cannot start a keeper").because(cause)
-    };
-    let program = std::env::current_exe().map_err(|cause| cannot(&cause))?;
-    let spec = serde_json::to_string(spec).map_err(|cause| cannot(&cause))?;
-    let mut command = tokio::process::Command::new(program);
-    command.args(["testbed", "keep", "--spec", &spec]);
-    Ok(command)
-}
-
-async fn keep(spec: &str, registry: &Registry, context: &Context) -> Result<(), Failure> {
-    let spec: ClusterSpec = serde_json::from_str(spec).map_err(|cause| {
-        Failure::new(Exit::Usage, "spec", "--spec holds no specification").because(&cause)
-    })?;
-    let stop = context.cancel.cancelled();
-    Box::pin(launch::keep_launched(spec, registry, stop)).await.map_err(failure)
-}
-
-/// What became of one cluster.
+/// What became of one testbed.
 #[derive(Serialize)]
 struct Downed {
     name: String,
@@ -285,49 +178,10 @@ async fn harm(hurt: Hurt, registry: &Registry, context: &Context) -> Result<(), 
     context.output.result(&harmed, |harmed| harmed.done.clone())
 }
 
-/// A cluster that has just come up.
-#[derive(Serialize)]
-struct Summary<'a> {
-    name: &'a str,
-    uri: &'a str,
-    admin_uri: &'a str,
-    shards: Option<u32>,
-    members: u32,
-    auth: bool,
-    keeper_pid: u32,
-    nodes: Vec<&'a str>,
-}
-
-impl<'a> Summary<'a> {
-    fn of(standing: &'a Standing) -> Self {
-        Self {
-            name: &standing.spec.name,
-            uri: &standing.uri,
-            admin_uri: &standing.admin_uri,
-            shards: standing.spec.shards,
-            members: standing.spec.members,
-            auth: standing.spec.auth,
-            keeper_pid: standing.keeper.pid,
-            nodes: standing.nodes.iter().map(|node| &*node.name).collect(),
-        }
+fn shape(database: &str, shards: Option<u32>, members: u32, auth: bool) -> String {
+    if database != "mongodb" {
+        return format!("{database} server");
     }
-}
-
-fn summary_text(summary: &Summary<'_>) -> String {
-    let mut text = format!(
-        "{} is up: {}\n  uri        {}\n",
-        summary.name,
-        shape(summary.shards, summary.members, summary.auth),
-        summary.uri
-    );
-    if summary.auth {
-        _ = writeln!(text, "  admin uri  {}", summary.admin_uri);
-    }
-    _ = writeln!(text, "  nodes      {}", summary.nodes.join(", "));
-    text
-}
-
-fn shape(shards: Option<u32>, members: u32, auth: bool) -> String {
     let plural = |count: u32| if count == 1 { "" } else { "s" };
     let set = format!("{members} member{}", plural(members));
     let shape = match shards {
@@ -342,7 +196,7 @@ fn status_text(status: &Status) -> String {
         "{} is {}: {}, kept by process {}\n  uri        {}\n",
         status.name,
         health_word(status.health),
-        shape(status.shards, status.members, status.auth),
+        shape(status.database, status.shards, status.members, status.auth),
         status.keeper_pid,
         status.uri
     );
@@ -376,7 +230,7 @@ fn list_text(all: &[Status]) -> String {
         [
             status.name.clone(),
             health_word(status.health).into(),
-            shape(status.shards, status.members, status.auth),
+            shape(status.database, status.shards, status.members, status.auth),
             status.keeper_pid.to_string(),
         ]
     });

@@ -1,19 +1,18 @@
-//! Changes of the design by hand: each is asked of the site that makes it, until that knows enough.
+//! Changes of the design: by hand, and by the router for a transaction that no site can run.
 //!
-//! A site refuses a change by the design that it knows. Whoever was told that a change is made may ask
-//! for the next one of a site that has not heard of it yet; that is no reason to refuse it.
+//! Each is made by a site that has seen as much of the log as whoever made the one before was told of:
+//! who was told that there is a replica may make it the master.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use tokio::sync::oneshot;
-use tokio::time::sleep;
 
-use super::{BACK_WAIT, Mail, Outcome, PATIENCE, Shared, Store, StoreError};
-use crate::design::Partition;
-use crate::key::Key;
-use crate::record::{self, Operator, Position, Site};
-use crate::router::Step;
+use super::mail::{Mail, Outcome, StepOrder};
+use super::{BACK_WAIT, PATIENCE, Shared, Store, StoreError};
+use crate::key::{Key, KeyRange};
+use crate::record::{Change, Operator, Site};
+use crate::router::{Route, Step};
 use crate::transaction::Abort;
 
 impl Store {
@@ -22,7 +21,8 @@ impl Store {
     /// # Errors
     /// Why there is none; nothing of it happened but where the time was over: then it may still come.
     pub async fn add_replica(&self, key: &Key, at: Site) -> Result<(), Abort> {
-        self.by_hand(key, |partition| Step::Adopt(at, partition.range.start.clone())).await
+        let start = self.shared.start_of(key);
+        self.shared.step(Step::Adopt(at, start)).await
     }
 
     /// Changes the partition that a key is in.
@@ -30,54 +30,63 @@ impl Store {
     /// # Errors
     /// As [`Store::add_replica`].
     pub async fn change(&self, key: &Key, operator: Operator) -> Result<(), Abort> {
-        let step = |partition: &Partition| {
-            let (start, operator) = (partition.range.start.clone(), operator.clone());
-            Step::Change(partition.master, record::Change { start, operator })
+        let (master, start) = {
+            let map = self.shared.map.load();
+            let partition = map.design.of(key);
+            (partition.master, partition.range.start.clone())
         };
-        self.by_hand(key, step).await
-    }
-
-    async fn by_hand(&self, key: &Key, step: impl Fn(&Partition) -> Step) -> Result<(), Abort> {
-        let until = Instant::now() + PATIENCE;
-        let told = self.shared.changed.load(Ordering::Acquire);
-        loop {
-            let step = step(self.shared.map.load().design.of(key));
-            let (known, done) = self.shared.ask(step, until).await;
-            let is_behind = match &done {
-                Err(Abort::Elsewhere) => true,
-                Err(Abort::Refused(_)) => known.is_some_and(|known| known < told),
-                _ => false,
-            };
-            if !is_behind || Instant::now() >= until {
-                self.shared.changed.fetch_max(known.unwrap_or(0), Ordering::AcqRel);
-                return done;
-            }
-            sleep(BACK_WAIT).await;
-        }
+        self.shared.step(Step::Change(master, Change { start, operator })).await
     }
 }
 
 impl Shared {
-    /// Does one step of a change of design.
-    pub(super) async fn step(&self, step: Step) -> Result<(), Abort> {
-        self.ask(step, Instant::now() + PATIENCE).await.1
+    fn start_of(&self, key: &Key) -> Key {
+        self.map.load().design.of(key).range.start.clone()
     }
 
-    /// The same until a time, with the prefix of the log that the site had, if one answered.
-    async fn ask(&self, step: Step, until: Instant) -> (Option<Position>, Result<(), Abort>) {
+    /// Does one step of a change of design.
+    async fn step(&self, step: Step) -> Result<(), Abort> {
         let site = match &step {
             Step::Adopt(site, _) | Step::Change(site, _) => *site,
         };
-        let Some(door) = self.doors.get(usize::from(site.0)) else {
-            let missing = StoreError::NoSite(site, self.doors.len()).to_string();
-            return (None, Err(Abort::Refused(missing)));
-        };
+        let door = self.doors.get(usize::from(site.0)).ok_or_else(|| {
+            Abort::Refused(StoreError::NoSite(site, self.doors.len()).to_string())
+        })?;
         let (answer, outcome) = oneshot::channel();
-        _ = door.send(Mail::Step(step, until, answer));
+        let (session, until) = (self.stepped.load(Ordering::Relaxed), Instant::now() + PATIENCE);
+        _ = door.send(Mail::Step(StepOrder { step, session, until, answer }));
         match outcome.await {
-            Ok(Outcome::Answer(known, answer)) => (Some(known), answer.map(|_| ())),
+            Ok(Outcome::Answer(seen, answer)) => {
+                self.stepped.fetch_max(seen, Ordering::Relaxed);
+                answer.map(|_| ())
+            }
             // Its thread is gone.
-            Ok(Outcome::Back(_)) | Err(_) => (None, Err(Abort::Deposed)),
+            Ok(Outcome::Back(_)) | Err(_) => Err(Abort::Deposed),
+        }
+    }
+
+    /// Changes the design until some site can run a transaction, and says which.
+    pub(super) async fn bring_about(
+        &self,
+        reads: &[KeyRange],
+        writes: &[Key],
+        until: Instant,
+    ) -> Result<Site, Abort> {
+        loop {
+            match self.route(reads, writes, None) {
+                Route::Run(site) => return Ok(site),
+                Route::First(step) => match self.step(step).await {
+                    // Somebody changed it meanwhile, or is about to: it is looked at again.
+                    Ok(()) => {}
+                    Err(Abort::Refused(_) | Abort::Elsewhere | Abort::Deposed | Abort::Busy) => {
+                        tokio::time::sleep(BACK_WAIT).await;
+                    }
+                    Err(abort) => return Err(abort),
+                },
+            }
+            if Instant::now() >= until {
+                return Err(Abort::Late);
+            }
         }
     }
 }

@@ -4,24 +4,29 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::mem;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
 use super::line::{Line, talk};
-use super::{Batch, Mail, Map, Outcome, Remote, Shared, Ticket};
+use super::{Batch, Mail, Map, Outcome, Remote, Shared, StepOrder, Ticket};
+use crate::checkpoint;
 use crate::design::Design;
 use crate::log;
 use crate::record::{Author, Body, Frame, Position, Site};
 use crate::router::Step;
-use crate::site::{Core, Input, Output};
+use crate::site::{Core, Input, Output, Part};
 use crate::transaction::{Abort, Transaction};
 
 /// How often a site is told the time.
 const TICK: Duration = Duration::from_millis(20);
+/// How often a checkpoint and what of the log lies behind it is read where they do not fit.
+const IMAGE_TRIES: usize = 3;
 /// How much mail is handled before connections have their turn.
 const MAIL_MAX: usize = 256;
 
@@ -32,6 +37,11 @@ pub(super) struct Place {
     core: RefCell<Core>,
     callers: RefCell<HashMap<Ticket, Caller>>,
     next: Cell<Ticket>,
+    /// Steps that are to see more of the log than there is here.
+    early: RefCell<Vec<StepOrder>>,
+    /// To whoever makes checkpoints; and parts of which the log does not have all yet.
+    parts: Sender<Part>,
+    unfinished: RefCell<Vec<Part>>,
     leaving: RefCell<Vec<Frame>>,
 }
 
@@ -49,6 +59,7 @@ impl Place {
         site: Site,
         core: Core,
         mut inbox: mpsc::UnboundedReceiver<Mail>,
+        parts: Sender<Part>,
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = match runtime {
@@ -64,6 +75,9 @@ impl Place {
             core: RefCell::new(core),
             callers: RefCell::default(),
             next: Cell::new(1),
+            early: RefCell::default(),
+            parts,
+            unfinished: RefCell::default(),
             leaving: RefCell::default(),
         });
         LocalSet::new().block_on(&runtime, async move {
@@ -86,6 +100,7 @@ impl Place {
                     }
                     _ = ticks.tick() => {
                         place.tell(Input::Tick(place.shared.now_ms(Instant::now())));
+                        place.take_steps();
                     }
                 }
                 place.flush();
@@ -101,13 +116,9 @@ impl Place {
                     self.transact(Caller::Remote(remote), transaction, until);
                 }
             }
-            Mail::Step(step, until, answer) => {
-                let until_ms = self.shared.now_ms(until);
-                let ticket = self.expect(Caller::Remote(Remote::Once(answer)));
-                self.tell(match step {
-                    Step::Adopt(_, start) => Input::Adopt(ticket, start, until_ms),
-                    Step::Change(_, change) => Input::Change(ticket, change, until_ms),
-                });
+            Mail::Step(step) => {
+                self.early.borrow_mut().push(step);
+                self.take_steps();
             }
             Mail::Outcome(ticket, outcome) => self.answer(ticket, outcome),
             Mail::Listen(listener) => {
@@ -127,10 +138,22 @@ impl Place {
             }
             Mail::Said(from, message) => self.tell(Input::Said(from, message)),
             Mail::Logged(first, frames) => {
-                self.tell(Input::Logged(first, frames));
+                let is_change = frames.iter().any(|frame| !matches!(frame.body, Body::Commit(_)));
+                let outputs = self.core.borrow_mut().on(Input::Logged(first, frames));
+                // Whoever is answered finds a map that has what he is told.
+                if is_change {
+                    self.publish();
+                }
+                self.obey(outputs);
+                self.take_steps();
+                self.give_parts();
                 if self.core.borrow().is_over() {
                     self.begin_again();
                 }
+            }
+            Mail::Mark => {
+                self.unfinished.borrow_mut().extend(self.core.borrow().part());
+                self.give_parts();
             }
             Mail::Count(answer) => _ = answer.send(self.core.borrow().usage().collect()),
             Mail::Die(answer) => {
@@ -151,6 +174,42 @@ impl Place {
         true
     }
 
+    /// Does the steps for which this site has enough of the log.
+    fn take_steps(&self) {
+        if self.early.borrow().is_empty() {
+            return;
+        }
+        let (known, now) = (self.core.borrow().known(), Instant::now());
+        let is_due = |order: &mut StepOrder| order.session <= known || order.until <= now;
+        let due: Vec<_> = self.early.borrow_mut().extract_if(.., is_due).collect();
+        for StepOrder { step, session, until, answer } in due {
+            if session > known {
+                _ = answer.send(Outcome::Answer(known, Err(Abort::Late)));
+                continue;
+            }
+            let until_ms = self.shared.now_ms(until);
+            let ticket = self.expect(Caller::Remote(Remote::Once(answer)));
+            self.tell(match step {
+                Step::Adopt(_, start) => Input::Adopt(ticket, start, until_ms),
+                Step::Change(_, change) => Input::Change(ticket, change, until_ms),
+            });
+        }
+    }
+
+    /// Gives the parts of which the log has all, and drops those of which it never will.
+    fn give_parts(&self) {
+        let mut unfinished = self.unfinished.borrow_mut();
+        if unfinished.is_empty() {
+            return;
+        }
+        let core = self.core.borrow();
+        unfinished.retain(|part| core.has_all_of(part).is_some());
+        for part in unfinished.extract_if(.., |part| core.has_all_of(part) == Some(true)) {
+            // Without a log nobody makes checkpoints.
+            _ = self.parts.send(part);
+        }
+    }
+
     /// A new life, from what the log has.
     fn begin_again(&self) {
         self.forget_callers();
@@ -158,17 +217,13 @@ impl Place {
             let core = self.core.borrow();
             (core.known(), core.epoch())
         };
-        let mut image = Core::observer(Design::new(Site(0)));
         // It is gone before the next one fills as much memory.
         *self.core.borrow_mut() = Core::observer(Design::new(Site(0)));
         let options = self.shared.log.as_ref().expect("without a log nobody is given up for dead");
-        let read = log::read(&options.folder, known, |position, frame| {
-            image.on(Input::Logged(position, [frame].into()));
-        });
-        match read {
-            Ok(()) => {
-                *self.core.borrow_mut() =
-                    image.begun(self.site, epoch.max(image.design().epoch(self.site)) + 1);
+        match image_of(&options.folder, known) {
+            Ok(image) => {
+                let epoch = epoch.max(image.design().epoch(self.site)) + 1;
+                *self.core.borrow_mut() = image.begun(self.site, epoch);
                 self.tell(Input::Tick(self.shared.now_ms(Instant::now())));
             }
             Err(error) => {
@@ -206,13 +261,11 @@ impl Place {
     }
 
     fn tell(&self, input: Input) {
-        let is_change = |frame: &Frame| !matches!(frame.body, Body::Commit(_));
-        let is_changed = matches!(&input, Input::Logged(_, frames) if frames.iter().any(is_change));
         let outputs = self.core.borrow_mut().on(input);
-        if is_changed {
-            // Before whoever asked for the change is told, and asks for the next.
-            self.publish();
-        }
+        self.obey(outputs);
+    }
+
+    fn obey(&self, outputs: Vec<Output>) {
         for output in outputs {
             match output {
                 Output::Write(frame) => self.leaving.borrow_mut().push(frame),
@@ -269,6 +322,28 @@ impl Caller {
             Self::Remote(Remote::Site(site, ticket)) => {
                 _ = doors[usize::from(site.0)].send(Mail::Outcome(ticket, outcome));
             }
+        }
+    }
+}
+
+/// The database as of a prefix of the log, or a later one if the newest checkpoint is of that.
+fn image_of(folder: &Path, known: Position) -> log::Result<Core> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let read = checkpoint::read_newest(folder, Design::new(Site(0)));
+        let read = read.and_then(|(mut image, _)| {
+            let from = image.known() + 1;
+            log::read(folder, from, known, |position, frame| {
+                image.on(Input::Logged(position, [frame].into()));
+            })?;
+            Ok(image)
+        });
+        match read {
+            Ok(image) => return Ok(image),
+            // A newer checkpoint may have come, and what it makes needless gone.
+            Err(_) if tries < IMAGE_TRIES => {}
+            Err(error) => return Err(error),
         }
     }
 }

@@ -7,7 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::key::{Key, Value as Stored};
 
-struct Bytes(Stored);
+/// A value.
+pub(crate) struct Bytes(pub(crate) Stored);
 
 struct Whole;
 

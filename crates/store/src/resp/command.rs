@@ -5,6 +5,9 @@ use super::answer::Answer;
 use super::operation::Operation;
 use super::parse::Arguments;
 use super::session::Act;
+use super::{Settings, script};
+use std::sync::Arc;
+
 use crate::key::Table;
 
 mod missing;
@@ -42,6 +45,8 @@ pub(super) struct Keys {
 pub(super) enum Does {
     /// Reads and writes rows of a database.
     Rows(fn(&Arguments<'_>, Table) -> Result<Operation, Answer>),
+    /// The same by a script.
+    Script(script::Understand),
     /// Concerns its connection.
     Session(Act),
     Scan,
@@ -72,6 +77,20 @@ impl Command {
     pub fn takes(&self, count: usize) -> bool {
         let least = usize::from(self.arity.unsigned_abs());
         if self.arity < 0 { count >= least } else { count == least }
+    }
+
+    /// What a request comes to that reads and writes rows.
+    pub fn operation(
+        &self,
+        arguments: &Arguments<'_>,
+        table: Table,
+        settings: &Arc<Settings>,
+    ) -> Option<Result<Operation, Answer>> {
+        match self.does {
+            Does::Rows(understand) => Some(understand(arguments, table)),
+            Does::Script(understand) => Some(understand(arguments, table, settings)),
+            _ => None,
+        }
     }
 
     fn last_name(&self) -> &'static str {
@@ -112,6 +131,11 @@ pub(super) fn of(arguments: &Arguments<'_>) -> Result<&'static Command, Vec<u8>>
     } else {
         Err(format!("wrong number of arguments for '{}' command", command.name).into())
     }
+}
+
+/// Why there is no such command, if Redis has it.
+pub(super) fn missing(arguments: &Arguments<'_>) -> Option<Vec<u8>> {
+    missing::reason(arguments)
 }
 
 /// A text for an error: no longer than so, and as C has it, up to a zero.

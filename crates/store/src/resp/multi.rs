@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::answer::{Answer, Protocol};
 use super::command::{Command, Does};
 use super::parse::{Arguments, Kept};
-use super::procedure::{Rows, Step, batch, request, said};
+use super::procedure::{Rows, Step, batch, check, request, said};
 use super::session::{Call, Session};
-use super::{Client, KEYS_MAX, Next, operation};
+use super::{Client, KEYS_MAX, Next, operation, refusal};
 use crate::key::Key;
 use crate::transaction::{Abort, View};
 
@@ -100,8 +100,18 @@ impl Client {
         }
         let protocol = self.session.protocol;
         let mut session = self.session.clone();
-        let steps: Vec<_> =
-            queue.commands.iter().map(|queued| self.step(queued, &mut session)).collect();
+        (session.queued, session.watched) = (Some(queue.len()), watched.len());
+        let (mut steps, mut bytes) = (Vec::with_capacity(queue.len()), 0);
+        for queued in &queue.commands {
+            let step = self.step(queued, &mut session);
+            if let (Step::Say(answer), _) = &step {
+                bytes += answer.bytes();
+            }
+            if let Err(abort) = check(bytes) {
+                return self.say(&refusal(&abort));
+            }
+            steps.push(step);
+        }
         (session.queued, session.watched) = (None, 0);
         let needs_rows = steps.iter().any(|(step, _)| matches!(step, Step::Do(_)));
         if watched.is_empty() && !needs_rows {
@@ -122,12 +132,11 @@ impl Client {
     /// What a queued command does; the session is as those before it leave it.
     fn step(&self, (command, kept): &(&Command, Kept), session: &mut Session) -> (Step, Protocol) {
         let arguments = kept.arguments();
-        let step = match command.does {
-            Does::Rows(understand) => match understand(&arguments, session.database) {
-                Ok(operation) => Step::Do(operation),
-                Err(answer) => Step::Say(answer),
-            },
-            Does::Session(act) => {
+        let operation = command.operation(&arguments, session.database, &self.settings);
+        let step = match (operation, command.does) {
+            (Some(Ok(operation)), _) => Step::Do(operation),
+            (Some(Err(answer)), _) => Step::Say(answer),
+            (None, Does::Session(act)) => {
                 let call = Call { arguments, session, settings: &self.settings };
                 Step::Say(act(call).unwrap_or_else(|error| error))
             }

@@ -8,6 +8,7 @@ use super::answer::Answer;
 use super::number;
 use super::parse::Arguments;
 use super::procedure::Rows;
+use super::script::{Script, machine};
 use super::session::{NOT_AN_INTEGER, SYNTAX};
 use crate::key::{KEY_BYTES_MAX, Key, Table, Value};
 use crate::transaction::Abort;
@@ -25,6 +26,7 @@ pub(super) enum Operation {
     Length(Key),
     Append(Key, Value),
     Add(Key, i64),
+    Script(Box<Script>),
 }
 
 /// When a value is set.
@@ -48,7 +50,8 @@ pub(super) enum Says {
 
 type Understood = Result<Operation, Answer>;
 
-fn key(table: Table, name: &[u8]) -> Result<Key, Answer> {
+/// The key of a name.
+pub(super) fn key(table: Table, name: &[u8]) -> Result<Key, Answer> {
     if name.len() > KEY_BYTES_MAX {
         let text =
             format!("ERR a key of {} bytes is too long: at most {KEY_BYTES_MAX}", name.len());
@@ -184,6 +187,7 @@ impl Operation {
             Self::Set { key, .. } => writes.push(key.clone()),
             Self::SetAll { rows, .. } => writes.extend(rows.iter().map(|(key, _)| key.clone())),
             Self::Delete(keys) => writes.extend_from_slice(keys),
+            Self::Script(script) => script.declare(reads, writes),
         }
     }
 
@@ -253,6 +257,7 @@ impl Operation {
                 }
                 Ok(Answer::Integer(there))
             }
+            Self::Script(script) => machine::run(script, rows),
             Self::Kind(key) => {
                 let is_there = rows.get(key)?.is_some();
                 Ok(Answer::status(if is_there { "string" } else { "none" }))

@@ -113,6 +113,13 @@ pub(super) struct Kept {
 }
 
 impl Kept {
+    /// Some that came otherwise.
+    pub fn of<'a>(arguments: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut kept = Self::default();
+        arguments.into_iter().for_each(|argument| kept.push(argument));
+        kept
+    }
+
     fn push(&mut self, argument: &[u8]) {
         let from = self.bytes.len() as u32;
         self.bytes.extend_from_slice(argument);

@@ -5,6 +5,7 @@
 
 use super::answer::{Answer, Protocol, array_of};
 use super::operation::Operation;
+use super::script::machine::Allowance;
 use super::{ANSWER_BYTES_MAX, KEYS_MAX, Request};
 use crate::key::{Key, KeyRange, Value};
 use crate::transaction::{Abort, Procedure, View, WRITTEN_BYTES_MAX};
@@ -14,11 +15,13 @@ use crate::transaction::{Abort, Procedure, View, WRITTEN_BYTES_MAX};
 pub(super) struct Rows<'r, 'v> {
     view: &'r mut View<'v>,
     written_bytes: usize,
+    /// What scripts may still use.
+    pub allowance: Allowance,
 }
 
 impl<'r, 'v> Rows<'r, 'v> {
     pub fn new(view: &'r mut View<'v>) -> Self {
-        Self { view, written_bytes: 0 }
+        Self { view, written_bytes: 0, allowance: Allowance::default() }
     }
 
     pub fn get(&self, key: &Key) -> Result<Option<Value>, Abort> {
@@ -53,8 +56,8 @@ impl<'r, 'v> Rows<'r, 'v> {
     }
 }
 
-/// An answer's bytes, unless that were too many.
-fn check(answer_bytes: usize) -> Result<(), Abort> {
+/// Whether an answer may have so many bytes.
+pub(super) fn check(answer_bytes: usize) -> Result<(), Abort> {
     if answer_bytes > ANSWER_BYTES_MAX {
         let text = format!("ERR the answer would be longer than {ANSWER_BYTES_MAX} bytes");
         return Err(Abort::Refused(text));

@@ -34,6 +34,8 @@ pub(super) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of r
 pub(super) const SYNTAX: &str = "ERR syntax error";
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 const UNNAMEABLE: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
+/// The longest name of a client or of its library.
+const NAME_BYTES_MAX: usize = 1024;
 /// Who everybody is.
 const USER: &[u8] = b"default";
 
@@ -76,6 +78,7 @@ impl Session {
         if !name.iter().all(u8::is_ascii_graphic) {
             return Err(Answer::error(UNNAMEABLE));
         }
+        check(name)?;
         self.name = name.to_vec();
         Ok(())
     }
@@ -102,6 +105,15 @@ impl Session {
             text(&self.library_version),
         )
     }
+}
+
+/// Names are kept, and shown, and copied with the session.
+fn check(name: &[u8]) -> Result<(), Answer> {
+    if name.len() > NAME_BYTES_MAX {
+        let text = format!("ERR a name is too long: at most {NAME_BYTES_MAX} bytes");
+        return Err(Answer::error(text));
+    }
+    Ok(())
 }
 
 /// What a command of the session is called with.
@@ -244,6 +256,7 @@ pub(super) mod client {
             let end = b" cannot contain spaces, newlines or special characters.";
             return Err(Answer::error([b"ERR ", option, end].concat()));
         }
+        check(value)?;
         *place = value.to_vec();
         Ok(Answer::OK)
     }

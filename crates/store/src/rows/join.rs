@@ -52,7 +52,28 @@ impl Kid {
     }
 }
 
+/// Entries in nodes that are full enough to stay, and leave some room.
+fn shelves<T: Keyed>(entries: Vec<T>) -> Vec<Shelf<T>> {
+    let many = entries.len().div_ceil(FANOUT - FILL_MIN);
+    let mut entries = entries.into_iter();
+    // As even as can be, so that none has fewer than it must.
+    let sizes = (0..many).map(|n| (entries.len() * (n + 1)) / many - (entries.len() * n) / many);
+    let sizes: Vec<usize> = sizes.collect();
+    sizes.into_iter().map(|size| Shelf::of(entries.by_ref().take(size).collect())).collect()
+}
+
 impl Tree {
+    pub(super) fn of_sorted(rows: Vec<(Key, super::Row)>) -> Option<Self> {
+        let leaves = shelves(rows).into_iter().map(Node::Leaf);
+        let mut kids: Vec<Kid> = leaves.map(Kid::of).collect();
+        let mut height = 0;
+        while kids.len() > 1 {
+            kids = shelves(kids).into_iter().map(Node::Inner).map(Kid::of).collect();
+            height += 1;
+        }
+        kids.pop().map(|root| Self { height, root })
+    }
+
     /// A new root above this one and what came to stand beside it.
     pub(super) fn grown(self, beside: Option<Kid>) -> Self {
         let Some(beside) = beside else { return self };

@@ -145,23 +145,18 @@ impl<T: Keyed> Shelf<T> {
 
     /// Finds out anew what all keys begin with: what the first and the last have in common.
     fn label(&mut self) {
-        let [first, .., last] = &*self.entries else {
-            let only = self.entries.first().map_or(&[][..], |only| only.key().as_bytes());
-            let prefix = &only[..only.len().min(PREFIX_MAX)];
-            return self.label_with(&prefix.to_vec());
-        };
-        let both = first.key().as_bytes().iter().zip(last.key().as_bytes());
-        let common = both.take_while(|(one, other)| one == other).take(PREFIX_MAX).count();
-        let prefix = first.key().as_bytes()[..common].to_vec();
-        self.label_with(&prefix);
-    }
-
-    fn label_with(&mut self, prefix: &[u8]) {
-        self.prefix[..prefix.len()].copy_from_slice(prefix);
-        self.prefix_len = u8::try_from(prefix.len()).expect("it is cut to what there is place for");
         self.heads = [u64::MAX; ENTRIES_MAX];
-        for (at, entry) in self.entries.iter().enumerate() {
-            self.heads[at] = head(&entry.key().as_bytes()[prefix.len()..]);
+        let (Some(first), Some(last)) = (self.entries.first(), self.entries.last()) else { return };
+        let both = first.key().as_bytes().iter().zip(last.key().as_bytes());
+        let both = both.take(PREFIX_MAX).take_while(|(one, other)| one == other);
+        let mut length = 0;
+        for (place, (byte, _)) in self.prefix.iter_mut().zip(both) {
+            *place = *byte;
+            length += 1;
+        }
+        self.prefix_len = u8::try_from(length).expect("it is cut to what there is place for");
+        for (head_of, entry) in self.heads.iter_mut().zip(&self.entries) {
+            *head_of = head(&entry.key().as_bytes()[length..]);
         }
     }
 }

@@ -190,3 +190,15 @@ fn what_is_appended_lies_behind() {
     let (mut rows, _) = filled(0..10);
     rows.append(filled(9..20).0);
 }
+
+proptest! {
+    #[test]
+    fn rows_in_their_order_are_a_tree_like_any_other(many in 0..3_000_u16, at in 0..3_000_u16) {
+        let (rows, mut oracle) = filled(0..many);
+        let sorted = rows.iter().map(|(key, row)| (key.clone(), row.clone())).collect();
+        let mut built = Rows::from_sorted(sorted);
+        check(&built, &oracle);
+        prop_assert_eq!(built.insert(key(at), row(1)), oracle.insert(key(at), row(1)));
+        check(&built, &oracle);
+    }
+}

@@ -73,7 +73,10 @@ impl Core {
 
     pub(super) fn replicate(&mut self, write: &Write) {
         if let Some(copy) = self.copies.get_mut(&write.start) {
-            copy.apply(write);
+            // An image's copies may be ahead of its prefix, by what the log has behind it.
+            if self.is_live || copy.version < write.version {
+                copy.apply(write);
+            }
         } else if let Some(adoption) = self.adoptions.get_mut(&write.start) {
             adoption.news.push((write.version, Some(write.clone())));
         }

@@ -29,6 +29,8 @@ pub(super) enum Bug {
     GivenAheadOfLog,
     /// A replica is written into the log although its partition has changed since.
     ChangeUnnoticed,
+    /// An image has commits that the log may never have.
+    ImageAheadOfLog,
 }
 
 impl Simulation {
@@ -123,6 +125,7 @@ impl Simulation {
         }
         seen.changes = self.changes;
         seen.by_replicas = self.by_replicas;
+        (seen.images, seen.from_images) = (self.images, self.from_images);
         seen.partitions = design.partitions().count();
         seen
     }
@@ -137,6 +140,8 @@ struct Tally {
     changes: usize,
     partitions: usize,
     replicas: usize,
+    images: usize,
+    from_images: usize,
 }
 
 /// A range that was read, and what was in it.
@@ -194,11 +199,14 @@ fn every_history_is_one_under_snapshot_isolation() {
         all.changes += tally.changes;
         all.partitions += tally.partitions;
         all.replicas += tally.replicas;
+        all.images += tally.images;
+        all.from_images += tally.from_images;
     }
     eprintln!("{all:?}");
     // A simulation in which nothing happens shows nothing.
     assert!(all.done > 50 * runs && all.committed > 20 * runs && all.changes > 5 * runs);
     assert!(runs == 1 || all.by_replicas > 2 * runs && all.replicas > all.partitions);
+    assert!(runs == 1 || all.images > runs / 4 && all.from_images > runs / 8);
 }
 
 #[test]
@@ -213,6 +221,7 @@ fn what_is_broken_on_purpose_is_noticed() {
         Bug::HandoverIgnored,
         Bug::GivenAheadOfLog,
         Bug::ChangeUnnoticed,
+        Bug::ImageAheadOfLog,
     ];
     let noticed = bugs.map(|bug| {
         (0..500).find(|seed| std::panic::catch_unwind(|| run(*seed, Some(bug))).is_err())

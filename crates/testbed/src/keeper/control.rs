@@ -1,5 +1,5 @@
-//! Asking a keeper to hurt its cluster: one request and one answer, each a line of JSON, on a
-//! socket in the cluster's folder, which only its user can reach.
+//! Asking a keeper to hurt its servers: one request and one answer, each a line of JSON, on a
+//! socket in the testbed's folder, which only its user can reach.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::cluster::Cluster;
+use crate::bed::Bed;
 use crate::error::{Error, Result};
 use crate::keeper::registry::Standing;
 
@@ -48,7 +48,7 @@ enum Answer {
 
 /// Has the keeper of `standing` do `fault` to `node`; returns what came of it, in words.
 pub async fn hurt(standing: &Standing, fault: Fault, node: &str) -> Result<String> {
-    let refused = |reason: String| Error::Keeper { name: standing.spec.name.clone(), reason };
+    let refused = |reason: String| Error::Keeper { name: standing.spec.name().to_owned(), reason };
     let folder = standing.folder.as_ref().ok_or_else(|| refused("it is still starting".into()))?;
     let exchange = async {
         let mut stream = UnixStream::connect(folder.join("control.sock")).await?;
@@ -66,12 +66,12 @@ pub async fn hurt(standing: &Standing, fault: Fault, node: &str) -> Result<Strin
 /// Reads one request from `stream`, does it, has `record` write down what changed, and answers:
 /// whoever has the answer finds the registry up to date.
 pub(super) async fn answer(
-    cluster: &Cluster,
+    bed: &Bed,
     mut stream: UnixStream,
     record: impl FnOnce() -> Result<()>,
 ) -> std::io::Result<()> {
     let request: Request = timeout(REQUEST_BOUND, read_line(&mut stream)).await??;
-    let performed = perform(cluster, &request).await;
+    let performed = perform(bed, &request).await;
     let answer = match (performed, record()) {
         (Ok(told), Ok(())) => Answer::Done(told),
         (Err(error), _) | (_, Err(error)) => Answer::Failed(error.to_string()),
@@ -79,16 +79,15 @@ pub(super) async fn answer(
     timeout(REQUEST_BOUND, write_line(&mut stream, &answer)).await?
 }
 
-async fn perform(cluster: &Cluster, request: &Request) -> Result<String> {
+async fn perform(bed: &Bed, request: &Request) -> Result<String> {
     let node = &request.node;
     match request.fault {
-        Fault::Kill => cluster.kill(node).map(|()| format!("{node} is killed")),
-        Fault::Stop => cluster.stop(node).map(|()| format!("{node} is stopped")),
-        Fault::Cont => cluster.resume(node).map(|()| format!("{node} goes on")),
-        Fault::Restart => cluster.restart(node).await.map(|()| format!("{node} is up again")),
+        Fault::Kill => bed.kill(node).map(|()| format!("{node} is killed")),
+        Fault::Stop => bed.stop(node).map(|()| format!("{node} is stopped")),
+        Fault::Cont => bed.resume(node).map(|()| format!("{node} goes on")),
+        Fault::Restart => bed.restart(node).await.map(|()| format!("{node} is up again")),
         Fault::StepDown => {
-            let set = cluster.set_name_of(node)?;
-            let new = cluster.step_down(&set).await?;
+            let (set, new) = bed.step_down(node).await?;
             Ok(format!("{new} is the primary of {set} now"))
         }
     }

@@ -1,8 +1,8 @@
 //! Starting a keeper in the background and ending it.
 //!
 //! The launcher holds the keeper's standard input and output. The keeper reports on its output
-//! when the cluster is ready or why it is not; the launcher then tells it on its input to stay.
-//! If the input ends before that word, the launcher is gone and nobody knows of the cluster, so
+//! when the testbed is ready or why it is not; the launcher then tells it on its input to stay.
+//! If the input ends before that word, the launcher is gone and nobody knows of the testbed, so
 //! the keeper takes everything down again.
 
 use std::io::{BufRead, Write};
@@ -17,12 +17,13 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::cluster::{ClusterSpec, valid_name};
+use crate::bed::BedSpec;
+use crate::cluster::valid_name;
 use crate::error::{Error, Result};
 use crate::keeper::registry::{Registry, Standing};
 use crate::process::Liveness;
 
-/// How long a cluster may take to stand; each of its steps has a shorter bound of its own.
+/// How long a testbed may take to stand; each of its steps has a shorter bound of its own.
 const READY_BOUND: Duration = Duration::from_secs(600);
 /// How long a keeper may take to end in an orderly way.
 const END_BOUND: Duration = Duration::from_secs(60);
@@ -37,24 +38,24 @@ enum Report {
     Failed(String),
 }
 
-/// Has `command` (a program that calls [`keep_launched`] with the same `spec`) keep a cluster in
-/// the background, and waits until the cluster is ready.
+/// Has `command` (a program that calls [`keep_launched`] with the same `spec`) keep a testbed in
+/// the background, and waits until it is ready.
 ///
 /// When the returned future is dropped before that, the keeper takes everything down by itself.
-pub async fn up(spec: &ClusterSpec, registry: &Registry, command: Command) -> Result<Standing> {
-    let name = &spec.name;
+pub async fn up(spec: &BedSpec, registry: &Registry, command: Command) -> Result<Standing> {
+    let name = spec.name();
     if !valid_name(name) {
-        return Err(Error::BadName { name: name.clone() });
+        return Err(Error::BadName { name: name.to_owned() });
     }
     // The keeper decides this under the lock; asking here only saves its start.
     if let Some(standing) = registry.find(name)?
         && standing.keeper.liveness() != Liveness::Gone
     {
-        return Err(Error::NameTaken { name: name.clone(), pid: standing.keeper.pid });
+        return Err(Error::NameTaken { name: name.to_owned(), pid: standing.keeper.pid });
     }
     let mut keeper = start(name, registry, command)?;
     let reported = timeout(READY_BOUND, report(&mut keeper)).await;
-    let failed = |reason: String| Error::Keeper { name: name.clone(), reason };
+    let failed = |reason: String| Error::Keeper { name: name.to_owned(), reason };
     let outcome = match reported {
         Ok(Ok(Report::Ready(standing))) => stay(&mut keeper).await.map(|()| *standing),
         Ok(Ok(Report::Failed(reason))) => Err(reason),
@@ -105,13 +106,13 @@ async fn report(keeper: &mut Child) -> std::io::Result<Report> {
     Ok(serde_json::from_str(&line)?)
 }
 
-/// The keeper's side of [`up`]: keeps the cluster of `spec` until `stop` completes, or until the
-/// launcher goes away before it has heard that the cluster is ready.
+/// The keeper's side of [`up`]: keeps the testbed of `spec` until `stop` completes, or until the
+/// launcher goes away before it has heard that it is ready.
 ///
 /// Call it in a process of its own: it leaves the caller's session and uses standard input and
 /// output for the launcher.
 pub async fn keep_launched(
-    spec: ClusterSpec,
+    spec: BedSpec,
     registry: &Registry,
     stop: impl Future<Output = ()>,
 ) -> Result<()> {
@@ -138,7 +139,7 @@ fn say(report: &Report) -> Result<()> {
     line.push(b'\n');
     let mut output = std::io::stdout().lock();
     let said = output.write_all(&line).and_then(|()| output.flush());
-    said.map_err(Error::io("tell the launcher that the cluster is ready"))
+    said.map_err(Error::io("tell the launcher that the testbed is ready"))
 }
 
 /// Completes when the launcher goes away without a word; never after its word to stay.

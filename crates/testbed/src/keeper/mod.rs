@@ -1,6 +1,6 @@
-//! Clusters that stand in the background, under a name.
+//! Clusters and single servers that stand in the background, under a name.
 //!
-//! A *keeper* is a process of its own that owns a cluster's servers and router, so that they live
+//! A *keeper* is a process of its own that owns a testbed's servers and router, so that they live
 //! as long as it does and no longer. What is known of it is in the [`registry`]: one file for each
 //! name, with the keeper's identity. The keeper hurts its servers when asked over a socket
 //! ([`control`]), because only their parent can start them again.
@@ -20,52 +20,52 @@ use std::pin::pin;
 
 use tokio::net::UnixListener;
 
-use crate::cluster::{Cluster, ClusterSpec};
+use crate::bed::{Bed, BedSpec};
 use crate::error::{Error, Result};
 use registry::{Claim, Phase, Registry, Standing};
 
-/// Builds a cluster under its name, and keeps it until `stop` completes.
+/// Starts a testbed under its name, and keeps it until `stop` completes.
 ///
-/// `ready` is called once, when the cluster takes majority writes and can be found by its name.
+/// `ready` is called once, when the testbed can be used and found by its name.
 /// When this returns, everything is gone again.
 pub async fn keep(
-    spec: ClusterSpec,
+    spec: BedSpec,
     registry: &Registry,
     ready: impl FnOnce(&Standing) -> Result<()>,
     stop: impl Future<Output = ()>,
 ) -> Result<()> {
     let mut stop = pin!(stop);
     let mut claim = registry.claim(&spec)?;
-    // Declared after the claim, so that the cluster ends before its name is free.
-    let cluster = tokio::select! {
-        started = Box::pin(Cluster::start(spec)) => started?,
+    // Declared after the claim, so that the servers end before their name is free.
+    let bed = tokio::select! {
+        started = Box::pin(Bed::start(spec)) => started?,
         () = &mut stop => return Ok(()),
     };
-    let socket = cluster.folder().join("control.sock");
+    let socket = bed.folder().join("control.sock");
     let listener = UnixListener::bind(&socket)
         .map_err(Error::io(format!("open the control socket {}", socket.display())))?;
     claim.update(|standing| {
         standing.phase = Phase::Ready;
-        standing.uri = cluster.uri();
-        standing.admin_uri = cluster.admin_uri();
-        standing.folder = Some(cluster.folder().to_path_buf());
-        standing.nodes = cluster.nodes();
+        standing.uri = bed.uri();
+        standing.admin_uri = bed.admin_uri();
+        standing.folder = Some(bed.folder().to_path_buf());
+        standing.nodes = bed.nodes();
     })?;
     ready(claim.standing())?;
     tokio::select! {
-        served = Box::pin(serve(&cluster, &listener, &mut claim)) => served,
+        served = Box::pin(serve(&bed, &listener, &mut claim)) => served,
         () = &mut stop => Ok(()),
     }
 }
 
 /// Answers requests one after another: faults that overlap would make their outcomes ambiguous.
-async fn serve(cluster: &Cluster, listener: &UnixListener, claim: &mut Claim) -> Result<()> {
+async fn serve(bed: &Bed, listener: &UnixListener, claim: &mut Claim) -> Result<()> {
     loop {
         let accepted = listener.accept().await;
         let (stream, _) = accepted.map_err(Error::io("take a request"))?;
         // A client that goes away loses its answer and harms nobody else.
-        let record = || claim.update(|standing| standing.nodes = cluster.nodes());
-        if let Err(error) = control::answer(cluster, stream, record).await {
+        let record = || claim.update(|standing| standing.nodes = bed.nodes());
+        if let Err(error) = control::answer(bed, stream, record).await {
             tracing::warn!(%error, "a request was not answered");
         }
     }

@@ -1,4 +1,4 @@
-//! Which clusters stand in the background: one file for each name in the state folder.
+//! Which testbeds stand in the background: one file for each name in the state folder.
 //!
 //! A file is replaced whole, never written in place, so that a reader sees all of one state.
 //! Claiming and releasing a name happen under a lock on the folder itself, so that of two
@@ -11,28 +11,29 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use crate::bed::BedSpec;
 use crate::binary::dir_or_home;
-use crate::cluster::{ClusterSpec, NodeInfo, valid_name};
+use crate::cluster::{NodeInfo, valid_name};
 use crate::error::{Error, Result};
 use crate::process::{Liveness, ProcessId};
 use crate::scratch;
 
-/// How far a cluster has come.
+/// How far a testbed has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// Its servers are being started.
     Starting,
-    /// It takes majority writes.
+    /// It can be used.
     Ready,
 }
 
-/// What is written down of a standing cluster. It holds the passwords of a throw-away cluster and
+/// What is written down of a standing testbed. It holds the passwords of a throw-away cluster and
 /// is readable by its user only.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Standing {
     /// What it was built from; its name is the entry's.
-    pub spec: ClusterSpec,
+    pub spec: BedSpec,
     /// The process that keeps it.
     pub keeper: ProcessId,
     /// How far it has come.
@@ -129,16 +130,17 @@ impl Registry {
 
     /// Takes the name of `spec` for this process. A name whose keeper is dead is taken over, after
     /// what it left has been removed.
-    pub fn claim(&self, spec: &ClusterSpec) -> Result<Claim> {
-        if !valid_name(&spec.name) {
-            return Err(Error::BadName { name: spec.name.clone() });
+    pub fn claim(&self, spec: &BedSpec) -> Result<Claim> {
+        let name = spec.name();
+        if !valid_name(name) {
+            return Err(Error::BadName { name: name.to_owned() });
         }
         let made = fs::create_dir_all(&self.folder);
         made.map_err(Error::io(format!("make the folder {}", self.folder.display())))?;
         let _lock = self.lock()?;
-        if let Some(old) = self.find(&spec.name)? {
+        if let Some(old) = self.find(name)? {
             if old.keeper.liveness() != Liveness::Gone {
-                return Err(Error::NameTaken { name: spec.name.clone(), pid: old.keeper.pid });
+                return Err(Error::NameTaken { name: name.to_owned(), pid: old.keeper.pid });
             }
             sweep(&old);
         }
@@ -156,11 +158,12 @@ impl Registry {
     }
 
     fn write(&self, standing: &Standing) -> Result<()> {
-        let path = self.file(&standing.spec.name);
+        let name = standing.spec.name();
+        let path = self.file(name);
         let doing = || format!("write {}", path.display());
         let content = serde_json::to_vec_pretty(standing)
             .map_err(|error| Error::io(doing())(error.into()))?;
-        let new = self.folder.join(format!(".{}.new", standing.spec.name));
+        let new = self.folder.join(format!(".{name}.new"));
         scratch::write_private(&new, &content)?;
         fs::rename(&new, &path).map_err(Error::io(doing()))
     }
@@ -169,7 +172,7 @@ impl Registry {
     /// the kernel has killed already), folder, log.
     pub(crate) fn bury(&self, dead: &Standing) -> Result<()> {
         let _lock = self.lock()?;
-        let name = &dead.spec.name;
+        let name = dead.spec.name();
         // Another keeper may have taken the name over meanwhile; that one is not ours to remove.
         if self.find(name)?.is_some_and(|found| found.keeper == dead.keeper) {
             sweep(dead);
@@ -240,7 +243,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let name = &self.standing.spec.name;
+        let name = self.standing.spec.name();
         match self.registry.lock() {
             Ok(_lock) => self.registry.remove(name),
             Err(error) => tracing::warn!(%error, name, "could not free a testbed's name"),
@@ -251,6 +254,11 @@ impl Drop for Claim {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::ClusterSpec;
+
+    fn replica_set(name: &str) -> BedSpec {
+        ClusterSpec::replica_set(name, 1).into()
+    }
 
     fn registry() -> (tempfile::TempDir, Registry) {
         let folder = tempfile::tempdir().unwrap();
@@ -261,7 +269,7 @@ mod tests {
     #[test]
     fn a_name_is_claimed_once_and_free_again_after_its_claim() {
         let (_folder, registry) = registry();
-        let spec = ClusterSpec::replica_set("same", 1);
+        let spec = replica_set("same");
         let claim = registry.claim(&spec).unwrap();
         assert!(matches!(registry.claim(&spec), Err(Error::NameTaken { .. })));
         drop(claim);
@@ -272,7 +280,7 @@ mod tests {
     #[test]
     fn the_name_of_a_dead_keeper_is_taken_over_and_its_folder_removed() {
         let (folder, registry) = registry();
-        let spec = ClusterSpec::replica_set("left", 1);
+        let spec = replica_set("left");
         let left = folder.path().join("data");
         fs::create_dir(&left).unwrap();
         let mut claim = registry.claim(&spec).unwrap();
@@ -292,7 +300,7 @@ mod tests {
     fn a_name_that_could_leave_the_folder_is_refused() {
         let (_folder, registry) = registry();
         for name in ["../up", "", "A", "1a", "a/b", "a.b"] {
-            let claimed = registry.claim(&ClusterSpec::replica_set(name, 1));
+            let claimed = registry.claim(&replica_set(name));
             assert!(matches!(claimed, Err(Error::BadName { .. })), "{name:?}");
         }
     }
@@ -301,7 +309,7 @@ mod tests {
     fn only_its_user_can_read_what_is_written_down() {
         use std::os::unix::fs::PermissionsExt;
         let (_folder, registry) = registry();
-        let _claim = registry.claim(&ClusterSpec::replica_set("secret", 1)).unwrap();
+        let _claim = registry.claim(&replica_set("secret")).unwrap();
         let mode = registry.file("secret").metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }

@@ -6,12 +6,15 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde::Serialize;
 
+use crate::bed::BedSpec;
 use crate::cluster::{NodeInfo, Role};
 use crate::keeper::registry::{Phase, Standing};
 use crate::process::Liveness;
 use crate::wire;
 
-/// A cluster's state in one word.
+const PROBE_BOUND: Duration = Duration::from_secs(3);
+
+/// A testbed's state in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
@@ -35,12 +38,12 @@ pub struct NodeStatus {
     pub node: NodeInfo,
     /// What the kernel says of its process.
     pub liveness: Liveness,
-    /// What it says of itself: `primary`, `secondary`, `router`, `neither`; `None` if it does not
-    /// answer.
+    /// What it says of itself: `primary`, `secondary`, `router`, `neither`, or `serving` if it stands
+    /// alone; `None` if it does not answer.
     pub state: Option<&'static str>,
 }
 
-/// A standing cluster as it is now.
+/// A standing testbed as it is now.
 #[derive(Debug, Clone, Serialize)]
 pub struct Status {
     /// Its name.
@@ -49,7 +52,9 @@ pub struct Status {
     pub health: Health,
     /// The keeper's process id.
     pub keeper_pid: u32,
-    /// Shards; `None` for a replica set.
+    /// Its database: `mongodb`, `redis`, `kafka`.
+    pub database: &'static str,
+    /// Shards; `None` without any.
     pub shards: Option<u32>,
     /// Members of each replica set that holds data.
     pub members: u32,
@@ -63,32 +68,37 @@ pub struct Status {
     pub nodes: Vec<NodeStatus>,
 }
 
-/// Looks at a standing cluster.
+/// Looks at a standing testbed.
 pub async fn look(standing: &Standing) -> Status {
-    let nodes = join_all(standing.nodes.iter().map(look_at_node)).await;
+    let looked = standing.nodes.iter().map(|node| look_at_node(&standing.spec, node));
+    let nodes = join_all(looked).await;
     Status {
-        name: standing.spec.name.clone(),
+        name: standing.spec.name().to_owned(),
         health: health(standing.keeper.liveness(), standing.phase, &nodes),
         keeper_pid: standing.keeper.pid,
-        shards: standing.spec.shards,
-        members: standing.spec.members,
-        auth: standing.spec.auth,
+        database: standing.spec.database(),
+        shards: standing.spec.shards(),
+        members: standing.spec.members(),
+        auth: standing.spec.auth(),
         uri: standing.uri.clone(),
         admin_uri: standing.admin_uri.clone(),
         nodes,
     }
 }
 
-async fn look_at_node(node: &NodeInfo) -> NodeStatus {
+async fn look_at_node(spec: &BedSpec, node: &NodeInfo) -> NodeStatus {
     let liveness = node.process.map_or(Liveness::Gone, |process| process.liveness());
-    let state = match liveness {
-        Liveness::Running => wire::hello(node.port, Duration::from_secs(3)).await.ok(),
-        Liveness::Stopped | Liveness::Gone => None,
+    let state = match (liveness, spec) {
+        (Liveness::Stopped | Liveness::Gone, _) => None,
+        (Liveness::Running, BedSpec::Cluster(_)) => {
+            let hello = wire::hello(node.port, PROBE_BOUND).await.ok();
+            let is_router = node.role == Role::Router;
+            hello.map(|hello| if is_router { "router" } else { hello.state_name() })
+        }
+        (Liveness::Running, BedSpec::Single(spec)) => {
+            spec.engine.probe(node.port, PROBE_BOUND).await.ok().map(|()| "serving")
+        }
     };
-    let state = state.map(|hello| match node.role {
-        Role::Router => "router",
-        Role::Member | Role::Config => hello.state_name(),
-    });
     NodeStatus { node: node.clone(), liveness, state }
 }
 
@@ -96,7 +106,9 @@ fn health(keeper: Liveness, phase: Phase, nodes: &[NodeStatus]) -> Health {
     let silent = |node: &NodeStatus| node.state.is_none_or(|state| state == "neither");
     let led =
         |set: &str| nodes.iter().any(|node| node.node.set == set && node.state == Some("primary"));
-    let leaderless = |node: &NodeStatus| node.node.role != Role::Router && !led(&node.node.set);
+    let leaderless = |node: &NodeStatus| {
+        matches!(node.node.role, Role::Member | Role::Config) && !led(&node.node.set)
+    };
     match (keeper, phase) {
         (Liveness::Gone, _) => Health::Dead,
         (Liveness::Stopped, _) => Health::Stopped,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use imago_bench::morphus::{availability, placing, scaling};
-use imago_bench::{Size, flows, reshard};
+use imago_bench::{Size, flows, reshard, store};
 
 use super::flows_real;
 
@@ -35,6 +35,9 @@ pub enum Benchmark {
     /// The same with real processes in network namespaces; needs root, and starts no cluster.
     #[command(after_help = QUICK)]
     FlowsReal(flows_real::Args),
+    /// The adaptive store: transactions for each second of processor time, beside Redis's own.
+    #[command(after_help = QUICK)]
+    Store(Stores),
     /// Table 1 and Figs. 4 to 6 of Morphus: what succeeds while the shard key changes, and how fast.
     #[command(name = "morphus-table1", visible_aliases = ["morphus-fig4", "morphus-fig5", "morphus-fig6"])]
     #[command(after_help = QUICK)]
@@ -69,6 +72,41 @@ impl Documents {
         let documents = if self.quick { 20_000 } else { self.documents };
         let runs = if self.quick { 1 } else { self.runs };
         Size { documents, size_bytes: self.size_bytes, runs }
+    }
+}
+
+/// How large a benchmark of the store is.
+#[derive(Debug, clap::Args)]
+pub struct Stores {
+    /// Rows of 100 bytes.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..=20_000_000))]
+    pub rows: u64,
+    /// Transactions of each measurement in process; requests over RESP are twice as many.
+    #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1_000..=20_000_000))]
+    pub transactions: u64,
+    /// How often everything is measured; figures are medians.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub runs: u32,
+    /// Only show that the benchmark works: 20,000 rows, one run.
+    #[arg(long, conflicts_with_all = ["rows", "transactions", "runs"])]
+    pub quick: bool,
+}
+
+impl Stores {
+    pub fn size(&self) -> store::Size {
+        let Self { rows, transactions, runs, quick } = *self;
+        match quick {
+            true => store::Size {
+                rows: 20_000,
+                transactions: 10_000,
+                requests: 20_000,
+                operators_s: 1,
+                runs: 1,
+            },
+            false => {
+                store::Size { rows, transactions, requests: 2 * transactions, operators_s: 5, runs }
+            }
+        }
     }
 }
 

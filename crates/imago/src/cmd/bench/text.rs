@@ -32,7 +32,11 @@ pub fn text(report: &Value) -> String {
 }
 
 /// The lists of a report that are shown, with what is shown of each of their items.
-const TABLES: [(&str, &[&str]); 6] = [
+const TABLES: [(&str, &[&str]); 7] = [
+    (
+        "resp",
+        &["command", "store_per_s", "redis_per_s", "store_per_core_s", "redis_per_core_s", "ratio"],
+    ),
     (
         "patterns",
         &["pattern", "chunks", "servers", "seconds", "moved", "moved_greedy", "moved_random"],

@@ -239,7 +239,6 @@ const MISSING: &[(&str, &[&str])] = &[
     ),
     ("there is one user, named default", &["acl"]),
     ("it loads no code", &["fcall", "fcall_ro", "function", "module"]),
-    ("it runs no scripts", &["eval", "eval_ro", "evalsha", "evalsha_ro", "script"]),
     ("keys have no age", &["object", "touch"]),
     (
         "its metrics say what happens inside",
@@ -259,8 +258,9 @@ const MISSING_FOLLOWING: &[(&str, &[&str])] = &[
         &["client|caching", "client|getredir", "client|tracking", "client|trackinginfo"],
     ),
     ("it is configured where it is started", &["config|resetstat", "config|rewrite", "config|set"]),
+    ("a script is stopped by its bounds", &["script|debug", "script|kill"]),
     ("no key is only read or only written", &["command|getkeysandflags"]),
-    ("its manual describes it", &["client|help", "command|help", "config|help"]),
+    ("its manual describes it", &["client|help", "command|help", "config|help", "script|help"]),
 ];
 
 /// Why there is no such command, if Redis has it.

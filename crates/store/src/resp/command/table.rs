@@ -1,7 +1,7 @@
 //! The table of commands, in the order of their names.
 
 use super::super::session::client;
-use super::super::{about, operation, session};
+use super::super::{about, operation, script, session};
 use super::Does::{self, *};
 use super::{Command, Keys};
 
@@ -38,6 +38,18 @@ pub(in super::super) static COMMANDS: &[Command] = &[
     new("echo", 2, "connection", "1.0.0", "Says what it was told.")
         .flags(ASKS_FAST)
         .does(Session(session::echo)),
+    new("eval", -3, "scripting", "2.6.0", "Runs a script.")
+        .flags(SCRIPTS)
+        .does(Script(script::eval)),
+    new("eval_ro", -3, "scripting", "7.0.0", "Runs a script that only reads.")
+        .flags(SCRIPTS_READ)
+        .does(Script(script::eval_ro)),
+    new("evalsha", -3, "scripting", "2.6.0", "Runs a script that is known by its SHA-1.")
+        .flags(SCRIPTS)
+        .does(Script(script::eval_sha)),
+    new("evalsha_ro", -3, "scripting", "7.0.0", "The same for one that only reads.")
+        .flags(SCRIPTS_READ)
+        .does(Script(script::eval_sha_ro)),
     new("exec", 1, "transactions", "1.2.0", "Runs what was queued as one transaction.")
         .flags(RUNS)
         .does(Exec),
@@ -92,6 +104,8 @@ pub(in super::super) static COMMANDS: &[Command] = &[
         .flags(FOR_STRANGERS)
         .does(Reset),
     new("scan", -2, "generic", "2.8.0", "Lists keys, some at a time.").flags(READS).does(Scan),
+    new("script", -2, "scripting", "2.6.0", "What concerns the texts of scripts.")
+        .following(SCRIPT),
     new("select", 2, "connection", "1.0.0", "Chooses the database.")
         .flags(ASKS_FAST)
         .does(Session(session::select)),
@@ -181,10 +195,27 @@ static COMMAND: &[Command] = &[
         .does(Session(about::command_list)),
 ];
 
+static SCRIPT: &[Command] = &[
+    new("script|exists", -3, "scripting", "2.6.0", "Says which scripts are known.")
+        .flags(NOT_SCRIPTED)
+        .does(Session(script::exists)),
+    new("script|flush", -2, "scripting", "2.6.0", "Forgets all scripts.")
+        .flags(NOT_SCRIPTED)
+        .does(Session(script::flush)),
+    new("script|load", 3, "scripting", "2.6.0", "Makes a script known.")
+        .flags(LOADS)
+        .does(Session(script::load)),
+];
+
 static CONFIG: &[Command] = &[new("config|get", -3, "server", "2.0.0", "Reads the configuration.")
     .flags(ADMINISTERS)
     .does(Session(about::config))];
 
+const SCRIPTS: &[&str] = &["noscript", "stale", "skip_monitor", "no_mandatory_keys", "movablekeys"];
+const SCRIPTS_READ: &[&str] =
+    &["readonly", "noscript", "stale", "skip_monitor", "no_mandatory_keys", "movablekeys"];
+const NOT_SCRIPTED: &[&str] = &["noscript"];
+const LOADS: &[&str] = &["noscript", "stale"];
 const GROWS_FAST: &[&str] = &["write", "denyoom", "fast"];
 const GROWS: &[&str] = &["write", "denyoom"];
 const WRITES_FAST: &[&str] = &["write", "fast"];

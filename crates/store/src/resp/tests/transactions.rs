@@ -86,6 +86,15 @@ fn the_session_is_what_exec_made_it_only_if_it_happened() {
 }
 
 #[test]
+fn what_a_queue_says_has_a_bound() {
+    let mut store = Store::new(settings(), 1);
+    store.ask(0, "MULTI");
+    store.send(0, &b"COMMAND DOCS\r\n".repeat(80_000));
+    assert_eq!(store.ask(0, "EXEC"), "-ERR the answer would be longer than 268435456 bytes|");
+    assert_eq!(store.ask(0, "PING"), "+PONG|");
+}
+
+#[test]
 fn a_queue_has_a_bound() {
     let mut store = Store::new(Settings { request_bytes_max: 1_000, ..settings() }, 1);
     store.ask(0, "MULTI");

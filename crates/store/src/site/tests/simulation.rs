@@ -67,6 +67,14 @@ pub(super) struct Simulation {
     pub changes: usize,
     pub by_replicas: usize,
     bug: Option<Bug>,
+    /// A place in the log at which all are to give parts of an image, those that some life of a host gave
+    /// and that are not known to be all in the log, and the others.
+    mark: Position,
+    unfinished: Vec<(usize, Part)>,
+    parts: Vec<Part>,
+    image: Option<(Part, Vec<Snapshot>)>,
+    pub images: usize,
+    pub from_images: usize,
 }
 
 impl Simulation {
@@ -84,6 +92,12 @@ impl Simulation {
             changes: 0,
             by_replicas: 0,
             bug,
+            mark: 0,
+            unfinished: Vec::new(),
+            parts: Vec::new(),
+            image: None,
+            images: 0,
+            from_images: 0,
         };
         for site in (0..SITES).map(Site) {
             let leaving = VecDeque::new();
@@ -98,7 +112,17 @@ impl Simulation {
         self.hosts[at].epoch += 1;
         self.hosts[at].has_lost = false;
         self.hosts[at].told = 0;
-        let mut core = Core::new(site, self.hosts[at].epoch, Design::new(Site(0)));
+        let epoch = self.hosts[at].epoch;
+        let mut core = Core::new(site, epoch, Design::new(Site(0)));
+        if self.dice.random_range(0..2) == 0
+            && let Some((part, snapshots)) = &self.image
+        {
+            let (known, design) = (part.known, part.design.clone());
+            let image = Core::observer_of(known, design, snapshots.iter().cloned());
+            core = image.map_err(|key| format!("{key:?}")).unwrap().begun(site, epoch);
+            self.hosts[at].told = known;
+            self.from_images += 1;
+        }
         core.broken = self.bug;
         self.hosts[at].core = Some(core);
         self.tell(at, Input::Tick(self.now_ms));
@@ -114,6 +138,34 @@ impl Simulation {
                 Output::Answer(ticket, seen, answer) => self.answered(ticket, seen, answer),
                 Output::Back(ticket, _) => self.answered(ticket, 0, Err(Abort::Elsewhere)),
             }
+        }
+        self.assemble(at);
+    }
+
+    /// Takes the part of a host that has come to the mark, and puts together what is complete.
+    fn assemble(&mut self, at: usize) {
+        let Some(core) = &self.hosts[at].core else { return };
+        let has_part = self.unfinished.iter().any(|(host, _)| *host == at);
+        if self.mark > 0
+            && self.hosts[at].told == self.mark
+            && core.known() == self.mark
+            && !has_part
+        {
+            self.unfinished.extend(core.part().map(|part| (at, part)));
+        }
+        let own = self.unfinished.extract_if(.., |(host, _)| *host == at);
+        for (at, part) in own.collect::<Vec<_>>() {
+            match core.has_all_of(&part) {
+                Some(true) => self.parts.push(part),
+                Some(false) => self.unfinished.push((at, part)),
+                None => {}
+            }
+        }
+        if let Some(snapshots) = crate::engine::complete(&self.parts) {
+            self.image = Some((self.parts.swap_remove(0), snapshots));
+            self.parts.clear();
+            self.mark = 0;
+            self.images += 1;
         }
     }
 
@@ -167,6 +219,11 @@ impl Simulation {
             }
             970..972 => self.crash(at),
             972..973 => self.fence(at),
+            973..976 => {
+                self.mark = self.log.len() as Position;
+                self.unfinished.clear();
+                self.parts.clear();
+            }
             _ => {
                 if at < SITES.into() && self.hosts[at].core.as_ref().is_none_or(Core::is_over) {
                     self.begin(at);
@@ -252,7 +309,8 @@ impl Simulation {
             _ => Operator::Remaster(site),
         };
         let change = Change { start, operator };
-        self.tell(partition.master.0.into(), Input::Change(ticket, change, until_ms));
+        let change = Input::Change(ticket, change, until_ms);
+        self.tell(partition.master.0.into(), change);
     }
 
     fn transact(&mut self) {

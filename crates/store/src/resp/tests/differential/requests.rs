@@ -3,6 +3,7 @@
 use rand::prelude::*;
 
 use super::super::counted;
+use super::scripts::{SCRIPTS, hash};
 
 /// Requests of two connections.
 pub(super) struct Requests {
@@ -12,6 +13,14 @@ pub(super) struct Requests {
 /// Keys that nobody deletes, so that they may be watched: what came and went is not seen here as
 /// changed.
 const WATCHED: [&[u8]; 3] = [b"w", b"w2", b"w3"];
+/// Scripts that are known from the start, but for the last. Of others it is not asked whether they are:
+/// here they are once they are queued, there once they run.
+const KNOWN: [&str; 4] = [
+    "return ARGV",
+    "return redis.call('GET', KEYS[1])",
+    "return redis.call('SET', KEYS[1], ARGV[1], 'XX')",
+    "return 'never seen'",
+];
 const KEYS: [&[u8]; 5] = [b"a", b"b", b"c", b"\0\r\n\xff", b""];
 const VALUES: [&[u8]; 14] = [
     b"",
@@ -38,7 +47,9 @@ impl Requests {
     /// What the first connection does first.
     pub fn start(&mut self) -> Vec<u8> {
         let set: Vec<&[u8]> = WATCHED.iter().flat_map(|key| [*key, b"1"]).collect();
-        counted(&[vec![b"MSET".as_slice()], set].concat())
+        let loaded = KNOWN[..3].iter().map(|text| counted(&["SCRIPT", "LOAD", text]));
+        let set = counted(&[vec![b"MSET".as_slice()], set].concat());
+        loaded.chain([set]).collect::<Vec<_>>().concat()
     }
 
     /// The connection, and some requests.
@@ -123,7 +134,7 @@ impl Requests {
             "GET", "GET", "SET", "SET", "SETNX", "GETSET", "GETDEL", "MGET", "MSET", "MSETNX",
             "DEL", "UNLINK", "EXISTS", "TYPE", "STRLEN", "APPEND", "INCR", "DECR", "INCRBY",
             "DECRBY", "MULTI", "MULTI", "EXEC", "EXEC", "DISCARD", "WATCH", "WATCH", "UNWATCH",
-            "other",
+            "EVAL", "EVAL", "EVALSHA", "SCRIPT", "other",
         ]);
         if name == "other" {
             return self.other();
@@ -147,11 +158,43 @@ impl Requests {
             "SETNX" | "GETSET" | "APPEND" => vec![self.key(), self.value()],
             "INCRBY" | "DECRBY" => vec![self.key(), self.value()],
             "MGET" | "EXISTS" => self.several(|it| vec![it.key()]),
+            "EVAL" => {
+                let text = self.pick(SCRIPTS).as_bytes().to_vec();
+                [vec![text], self.keys_and_values()].concat()
+            }
+            "EVALSHA" => {
+                let hash = hash(self.pick(&KNOWN)).into_bytes();
+                [vec![hash], self.keys_and_values()].concat()
+            }
+            "SCRIPT" => {
+                let (text, hash) = (self.pick(SCRIPTS), hash(self.pick(&KNOWN)));
+                let [one, other]: [&str; 2] = self.pick(&[
+                    ["LOAD", text],
+                    ["LOAD", text],
+                    ["EXISTS", &hash],
+                    ["FLUSH", "NOW"],
+                    ["FOO", "x"],
+                ]);
+                [one, other].map(|word| word.as_bytes().to_vec()).into()
+            }
             "WATCH" => self.several(|it| vec![it.pick(&WATCHED).to_vec()]),
             "MSET" | "MSETNX" => self.several(|it| vec![it.key(), it.value()]),
             _ => Vec::new(),
         };
         [vec![name.as_bytes().to_vec()], behind].concat()
+    }
+
+    /// What follows the text of a script.
+    fn keys_and_values(&mut self) -> Vec<Vec<u8>> {
+        let keys: Vec<_> = (0..self.random.random_range(0..3)).map(|_| self.key()).collect();
+        let values: Vec<_> = (0..self.random.random_range(0..3)).map(|_| self.value()).collect();
+        let count = match self.random.random_range(0..30) {
+            0 => "-1".to_owned(),
+            1 => "7".to_owned(),
+            2 => "x".to_owned(),
+            _ => keys.len().to_string(),
+        };
+        [vec![count.into_bytes()], keys, values].concat()
     }
 
     fn other(&mut self) -> Vec<Vec<u8>> {

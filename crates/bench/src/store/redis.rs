@@ -1,0 +1,181 @@
+//! The store over RESP beside a Redis server, both driven by Redis's own benchmark, one after the other.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::Size;
+use crate::error::{Error, Result, process};
+use crate::process::cpu_s;
+use crate::statistics::Figure;
+
+/// How long a server may take to answer.
+const START_WAIT: Duration = Duration::from_secs(20);
+/// Keys are drawn from so many.
+const KEYS: &str = "100000";
+/// Connections, and requests that each sends before it reads an answer.
+const CLIENTS: [&str; 4] = ["-c", "20", "-P", "16"];
+
+/// A command over RESP: medians of the runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Compared {
+    /// MSET and MGET have ten keys.
+    pub command: &'static str,
+    /// Requests a second, by wall clock, of the store.
+    pub store_per_s: f64,
+    /// And of Redis.
+    pub redis_per_s: f64,
+    /// Requests for each second of the store's processor time.
+    pub store_per_core_s: f64,
+    /// And of Redis's.
+    pub redis_per_core_s: f64,
+    /// The store's, of Redis's, for each second of processor time.
+    pub ratio: f64,
+}
+
+pub(super) enum Absent {
+    Missing(&'static str),
+    Failed(Error),
+}
+
+impl From<Error> for Absent {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// A server that ends with this.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+fn spawn(name: &'static str, command: &mut Command) -> Result<Child, Absent> {
+    command.spawn().map_err(|cause| match cause.kind() {
+        std::io::ErrorKind::NotFound => Absent::Missing(name),
+        _ => Absent::Failed(process(format!("start {name}"))(cause)),
+    })
+}
+
+impl Server {
+    fn store(program: &Path) -> Result<Self, Absent> {
+        let mut command = Command::new(program);
+        command.args(["store", "serve", "--json", "--listen", "127.0.0.1:0"]);
+        command.args(["--admin", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut server = Self { child: spawn("imago", &mut command)?, port: 0 };
+        let mut line = String::new();
+        if let Some(output) = server.child.stdout.take() {
+            let read = BufReader::new(output).read_line(&mut line);
+            read.map_err(process("read what the store says"))?;
+        }
+        let said: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        let port = said["listen"].as_str().and_then(|at| at.rsplit(':').next()?.parse().ok());
+        server.port = port.ok_or_else(|| Error::Wrong(format!("the store said {line:?}")))?;
+        Ok(server)
+    }
+
+    fn redis() -> Result<Self, Absent> {
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+        let port = free.map_err(process("find a free port"))?.port();
+        let mut command = Command::new("redis-server");
+        command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port"]);
+        command.arg(port.to_string()).stdout(Stdio::null()).stderr(Stdio::null());
+        let server = Self { child: spawn("redis-server", &mut command)?, port };
+        let until = Instant::now() + START_WAIT;
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if Instant::now() > until {
+                let bound_s = START_WAIT.as_secs();
+                return Err(Error::TimedOut { what: "a Redis server".into(), bound_s }.into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(server)
+    }
+
+    /// Requests a second, and for each second of the server's processor time.
+    fn measure(&self, requests: u64, command: &[&str]) -> Result<(f64, f64), Absent> {
+        let mut benchmark = Command::new("redis-benchmark");
+        benchmark.args(["-h", "127.0.0.1", "-q", "-d", "100", "-r", KEYS, "-p"]);
+        benchmark.arg(self.port.to_string()).args(CLIENTS).arg("-n").arg(requests.to_string());
+        benchmark.args(command).stdout(Stdio::null()).stderr(Stdio::null());
+        let cpu = || cpu_s(self.child.id()).unwrap_or_default();
+        let (before, begin) = (cpu(), Instant::now());
+        let status = spawn("redis-benchmark", &mut benchmark)?.wait();
+        let (after, took_s) = (cpu(), begin.elapsed().as_secs_f64());
+        let status = status.map_err(process("wait for redis-benchmark"))?;
+        if !status.success() {
+            return Err(Error::Ended {
+                what: format!("redis-benchmark {}", command.join(" ")),
+                status: status.to_string(),
+                wanted: "success".into(),
+                said: String::new(),
+            }
+            .into());
+        }
+        let cpu_s = (after - before).max(0.01);
+        Ok((requests as f64 / took_s, requests as f64 / cpu_s))
+    }
+}
+
+/// Each command once, at both.
+pub(super) fn run(size: Size, program: &Path) -> Result<Vec<Compared>, Absent> {
+    let (store, redis) = (Server::store(program)?, Server::redis()?);
+    let mget = [&["MGET"][..], &["key:__rand_int__"; 10]].concat();
+    // What is read was written by the ones before.
+    let commands: [(&'static str, &[&str]); 4] = [
+        ("SET", &["-t", "set"]),
+        ("GET", &["-t", "get"]),
+        ("MSET", &["-t", "mset"]),
+        ("MGET", &mget),
+    ];
+    let compare = |(command, arguments): (&'static str, &[&str])| {
+        let requests = if arguments.len() > 2 || command == "MSET" {
+            size.requests / 4
+        } else {
+            size.requests
+        };
+        let (store_per_s, store_per_core_s) = store.measure(requests, arguments)?;
+        let (redis_per_s, redis_per_core_s) = redis.measure(requests, arguments)?;
+        let ratio = store_per_core_s / redis_per_core_s;
+        Ok(Compared {
+            command,
+            store_per_s,
+            redis_per_s,
+            store_per_core_s,
+            redis_per_core_s,
+            ratio,
+        })
+    };
+    commands.into_iter().map(compare).collect()
+}
+
+/// The medians of several runs.
+pub(super) fn medians(runs: &[Vec<Compared>]) -> Vec<Compared> {
+    let first = runs.first().into_iter().flatten();
+    first
+        .enumerate()
+        .map(|(at, one)| {
+            let median =
+                |of: fn(&Compared) -> f64| Figure::of(runs.iter().map(|run| of(&run[at]))).median;
+            Compared {
+                command: one.command,
+                store_per_s: median(|one| one.store_per_s),
+                redis_per_s: median(|one| one.redis_per_s),
+                store_per_core_s: median(|one| one.store_per_core_s),
+                redis_per_core_s: median(|one| one.redis_per_core_s),
+                ratio: median(|one| one.ratio),
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,251 @@
+//! `imago testbed up`: what may be started, with each database's own options, and starting it.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use imago_testbed::keeper;
+use imago_testbed::keeper::launch;
+use imago_testbed::keeper::registry::{Registry, Standing};
+use imago_testbed::{BedSpec, ClusterSpec, Error, SingleSpec};
+use serde::Serialize;
+
+use super::{failure, shape};
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+
+/// Which database, with its options.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Database {
+    /// MongoDB: a replica set, or a sharded cluster.
+    Mongodb(Mongodb),
+    /// Redis: one server, with an append-only file.
+    Redis(Redis),
+    /// Kafka: one server, broker and controller (KRaft) in one.
+    Kafka(Kafka),
+}
+
+/// What each of them takes.
+#[derive(Debug, clap::Args)]
+struct Kept {
+    /// The testbed's name: a–z, 0–9 and `-`, beginning with a letter, at most 32.
+    #[arg(long, value_name = "NAME")]
+    name: String,
+    /// Put data and logs below this folder instead of the system's temporary one.
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// Stay in the foreground and end everything at Ctrl-C.
+    #[arg(long)]
+    foreground: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Without --shards: one replica set. With it: a config replica set, S shards of M members, and a \
+router; a real mongos where PATH or IMAGO_MONGOS has one, else Imago's own stand-in.
+
+With --auth two users exist: an administrator (root), and an application user who is not root, so \
+that a write block stops it. Both connection strings are printed, with their passwords.
+
+Example: imago testbed up mongodb --name old --members 3 --auth")]
+pub(super) struct Mongodb {
+    #[command(flatten)]
+    kept: Kept,
+    /// Make a sharded cluster of this many shards.
+    #[arg(long, value_name = "S")]
+    shards: Option<u32>,
+    /// Members of the replica set, or of each shard.
+    #[arg(long, value_name = "M", default_value_t = 1)]
+    members: u32,
+    /// Require authorisation: a key file, an administrator, and a user who is not root.
+    #[arg(long)]
+    auth: bool,
+    /// The cache of each member, in MB; at least 256.
+    #[arg(long, value_name = "MB", default_value_t = 256)]
+    cache_mb: u32,
+    /// The oplog of each member, in MB; by default the server decides.
+    #[arg(long, value_name = "MB")]
+    oplog_mb: Option<u32>,
+    /// Set a server parameter on each member, for example ttlMonitorSleepSecs=1.
+    #[arg(long = "parameter", value_name = "NAME=VALUE", value_parser = parameter)]
+    parameters: Vec<(String, String)>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The server is the one named by IMAGO_REDIS, else the redis-server on PATH. A killed one comes back \
+with everything that it acknowledged.
+
+Example: imago testbed up redis --name cache --memory-mb 64")]
+pub(super) struct Redis {
+    #[command(flatten)]
+    kept: Kept,
+    /// What the data may take, in MB; writes are refused beyond.
+    #[arg(long, value_name = "MB", default_value_t = SingleSpec::MEMORY_MB)]
+    memory_mb: u32,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The server is the one whose jars lie in IMAGO_KAFKA, else the one that `make setup` fetched; the \
+Java (17 or newer) is the one named by IMAGO_JAVA, else that on PATH. The connection string is what \
+clients call bootstrap servers.
+
+Example: imago testbed up kafka --name log")]
+pub(super) struct Kafka {
+    #[command(flatten)]
+    kept: Kept,
+    /// The heap, in MB.
+    #[arg(long, value_name = "MB", default_value_t = SingleSpec::MEMORY_MB)]
+    heap_mb: u32,
+}
+
+fn parameter(typed: &str) -> Result<(String, String), String> {
+    match typed.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("it must be NAME=VALUE".into()),
+    }
+}
+
+impl Database {
+    /// What is to be started, and whether in the foreground.
+    fn spec(self) -> Result<(BedSpec, bool), Failure> {
+        Ok(match self {
+            Self::Mongodb(up) => {
+                let spec = ClusterSpec {
+                    folder: up.kept.folder()?,
+                    name: up.kept.name,
+                    shards: up.shards,
+                    members: up.members,
+                    auth: up.auth,
+                    cache_mb: up.cache_mb,
+                    oplog_mb: up.oplog_mb,
+                    parameters: up.parameters,
+                    ..ClusterSpec::default()
+                };
+                (spec.into(), up.kept.foreground)
+            }
+            Self::Redis(up) => up.kept.single(SingleSpec::redis, up.memory_mb)?,
+            Self::Kafka(up) => up.kept.single(SingleSpec::kafka, up.heap_mb)?,
+        })
+    }
+}
+
+impl Kept {
+    fn folder(&self) -> Result<Option<PathBuf>, Failure> {
+        let absolute = self.folder.as_ref().map(std::path::absolute).transpose();
+        absolute.map_err(|cause| {
+            Failure::new(Exit::Usage, "folder", "the folder has no absolute path").because(&cause)
+        })
+    }
+
+    fn single(
+        self,
+        of: fn(&str) -> SingleSpec,
+        memory_mb: u32,
+    ) -> Result<(BedSpec, bool), Failure> {
+        let spec = SingleSpec { folder: self.folder()?, memory_mb, ..of(&self.name) };
+        Ok((spec.into(), self.foreground))
+    }
+}
+
+/// Starts what was asked for, in the background or until Ctrl-C.
+pub(super) async fn start(
+    database: Database,
+    registry: &Registry,
+    context: &Context,
+) -> Result<(), Failure> {
+    let (spec, foreground) = database.spec()?;
+    // What is wrong with these is the caller's to mend: find it before anything is started.
+    spec.check().map_err(failure)?;
+    spec.find_programs().map_err(failure)?;
+    if foreground {
+        let ready = |standing: &Standing| {
+            let printed = context.output.result(&Summary::of(standing), summary_text);
+            printed.map_err(|cause| Error::Io {
+                doing: "print where the servers are".into(),
+                source: std::io::Error::other(cause.to_string()),
+            })
+        };
+        let stop = context.cancel.cancelled();
+        return Box::pin(keeper::keep(spec, registry, ready, stop)).await.map_err(failure);
+    }
+    let command = keeper_command(&spec)?;
+    let standing = tokio::select! {
+        standing = Box::pin(launch::up(&spec, registry, command)) => standing.map_err(failure)?,
+        () = context.cancel.cancelled() => return Err(Failure::new(
+            Exit::Interrupted,
+            "interrupted",
+            format!("interrupted: the testbed {} takes down what it had started", spec.name()),
+        )),
+    };
+    context.output.result(&Summary::of(&standing), summary_text)
+}
+
+fn keeper_command(spec: &BedSpec) -> Result<tokio::process::Command, Failure> {
+    let cannot = |cause: &(dyn std::error::Error + 'static)| {
+        Failure::new(Exit::Failed, "keeper", "cannot start a keeper").because(cause)
+    };
+    let program = std::env::current_exe().map_err(|cause| cannot(&cause))?;
+    let spec = serde_json::to_string(spec).map_err(|cause| cannot(&cause))?;
+    let mut command = tokio::process::Command::new(program);
+    command.args(["testbed", "keep", "--spec", &spec]);
+    Ok(command)
+}
+
+/// Keeps what `start` in another process asked for.
+pub(super) async fn keep(
+    spec: &str,
+    registry: &Registry,
+    context: &Context,
+) -> Result<(), Failure> {
+    let spec: BedSpec = serde_json::from_str(spec).map_err(|cause| {
+        Failure::new(Exit::Usage, "spec", "--spec holds no specification").because(&cause)
+    })?;
+    let stop = context.cancel.cancelled();
+    Box::pin(launch::keep_launched(spec, registry, stop)).await.map_err(failure)
+}
+
+/// A testbed that has just come up.
+#[derive(Serialize)]
+struct Summary<'a> {
+    name: &'a str,
+    database: &'a str,
+    uri: &'a str,
+    admin_uri: &'a str,
+    shards: Option<u32>,
+    members: u32,
+    auth: bool,
+    keeper_pid: u32,
+    nodes: Vec<&'a str>,
+}
+
+impl<'a> Summary<'a> {
+    fn of(standing: &'a Standing) -> Self {
+        let spec = &standing.spec;
+        Self {
+            name: spec.name(),
+            database: spec.database(),
+            uri: &standing.uri,
+            admin_uri: &standing.admin_uri,
+            shards: spec.shards(),
+            members: spec.members(),
+            auth: spec.auth(),
+            keeper_pid: standing.keeper.pid,
+            nodes: standing.nodes.iter().map(|node| &*node.name).collect(),
+        }
+    }
+}
+
+fn summary_text(summary: &Summary<'_>) -> String {
+    let mut text = format!(
+        "{} is up: {}\n  uri        {}\n",
+        summary.name,
+        shape(summary.database, summary.shards, summary.members, summary.auth),
+        summary.uri
+    );
+    if summary.auth {
+        _ = writeln!(text, "  admin uri  {}", summary.admin_uri);
+    }
+    _ = writeln!(text, "  nodes      {}", summary.nodes.join(", "));
+    text
+}

@@ -1,0 +1,228 @@
+//! Checkpoints: the database as of a place in the log, in a file, so that the log before it can go.
+//!
+//! A file is a header, then *blocks* with their lengths and checksums: first the design, then of each
+//! partition its name and its rows, a block at a time, and at last an end. One without its end, or with
+//! a block that is not whole, is no checkpoint. It is written under another name, made durable, and only
+//! then renamed: so a file with a checkpoint's name that is damaged was damaged later, which is an error
+//! and not passed over, for the log before it may be gone.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::design::Design;
+use crate::key::{Key, Value};
+use crate::log::{LogError, Result, failed, sync_folder};
+use crate::record::{Position, StoredValue};
+use crate::rows::{Row, Rows};
+use crate::site::{Core, Snapshot};
+
+#[cfg(test)]
+mod tests;
+
+/// The last byte is the format's version.
+const MAGIC: [u8; 8] = *b"imagocp1";
+/// A block is begun anew when it has so many bytes.
+const BLOCK_BYTES: usize = 1024 * 1024;
+/// A longer one was not written by us: it has at most one row that goes beyond.
+const BLOCK_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+#[derive(Serialize, Deserialize)]
+enum Block {
+    /// The prefix of the log, and the design there.
+    Design(Position, Design),
+    /// A partition begins, of a version.
+    Partition(Key, u64),
+    /// Its next rows: key, version, value.
+    Rows(Vec<(Key, u64, StoredValue)>),
+    /// There is no more; so many rows in all.
+    End(u64),
+}
+
+fn path_of(folder: &Path, known: Position) -> PathBuf {
+    folder.join(format!("{known:020}.checkpoint"))
+}
+
+/// The checkpoints of a folder, the newest last.
+fn all(folder: &Path) -> Result<Vec<(Position, PathBuf)>> {
+    let mut found = Vec::new();
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        Err(error) => return Err(failed("list", folder)(error)),
+    };
+    for entry in entries {
+        let path = entry.map_err(failed("list", folder))?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if let Some(known) = name.strip_suffix(".checkpoint").and_then(|known| known.parse().ok()) {
+            found.push((known, path));
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// Writes a checkpoint and returns its size in bytes. Partitions come in the order of their keys.
+///
+/// # Errors
+/// When it is not durable; older ones are as they were.
+pub fn write(
+    folder: &Path,
+    known: Position,
+    design: &Design,
+    snapshots: &[Snapshot],
+) -> Result<u64> {
+    let unfinished = folder.join("checkpoint.new");
+    let file = File::create(&unfinished).map_err(failed("make", &unfinished))?;
+    let written =
+        write_blocks(BufWriter::with_capacity(BLOCK_BYTES, file), known, design, snapshots);
+    let bytes = written.map_err(failed("write", &unfinished))?;
+    let path = path_of(folder, known);
+    fs::rename(&unfinished, &path).map_err(failed("rename", &unfinished))?;
+    sync_folder(folder)?;
+    Ok(bytes)
+}
+
+fn write_blocks(
+    mut to: BufWriter<File>,
+    known: Position,
+    design: &Design,
+    snapshots: &[Snapshot],
+) -> io::Result<u64> {
+    to.write_all(&MAGIC)?;
+    let mut bytes = MAGIC.len() as u64;
+    let mut put = |block: &Block| {
+        let payload = postcard::to_stdvec(block).map_err(io::Error::other)?;
+        let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
+        bytes += 8 + u64::from(length);
+        to.write_all(&length.to_le_bytes())?;
+        to.write_all(&crc32fast::hash(&payload).to_le_bytes())?;
+        to.write_all(&payload)
+    };
+    put(&Block::Design(known, design.clone()))?;
+    let mut many = 0;
+    for Snapshot { start, version, rows } in snapshots {
+        put(&Block::Partition(start.clone(), *version))?;
+        let (mut block, mut block_bytes) = (Vec::new(), 0);
+        for (key, row) in rows.iter() {
+            many += 1;
+            block_bytes += key.as_bytes().len() + row.value.len();
+            block.push((key.clone(), row.version, StoredValue(Value::clone(&row.value))));
+            if block_bytes >= BLOCK_BYTES {
+                put(&Block::Rows(std::mem::take(&mut block)))?;
+                block_bytes = 0;
+            }
+        }
+        put(&Block::Rows(block))?;
+    }
+    put(&Block::End(many))?;
+    to.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    Ok(bytes)
+}
+
+/// The newest checkpoint of a folder, as an observer of that prefix of the log, and its size in bytes;
+/// without one, an observer of nothing.
+///
+/// # Errors
+/// When it cannot be read, or is damaged.
+pub fn read_newest(folder: &Path, initial: Design) -> Result<(Core, u64)> {
+    let Some((_, path)) = all(folder)?.pop() else { return Ok((Core::observer(initial), 0)) };
+    let file = File::open(&path).map_err(failed("open", &path))?;
+    let bytes = file.metadata().map_err(failed("read", &path))?.len();
+    let mut from = Blocks { file: BufReader::with_capacity(BLOCK_BYTES, file), at: 0, path };
+    Ok((from.read()?, bytes))
+}
+
+struct Blocks {
+    file: BufReader<File>,
+    at: u64,
+    path: PathBuf,
+}
+
+impl Blocks {
+    fn damaged(&self, what: &'static str) -> LogError {
+        LogError::Damaged { path: self.path.clone(), at: self.at, what }
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
+        self.file.read_exact(bytes).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.damaged("a checkpoint is cut off"),
+            _ => failed("read", &self.path)(error),
+        })
+    }
+
+    fn next(&mut self) -> Result<Block> {
+        let (mut length, mut checksum) = ([0; 4], [0; 4]);
+        self.fill(&mut length)?;
+        self.fill(&mut checksum)?;
+        let length = u32::from_le_bytes(length) as usize;
+        if length > BLOCK_BYTES_MAX {
+            return Err(self.damaged("a block's length cannot be true"));
+        }
+        let mut payload = vec![0; length];
+        self.fill(&mut payload)?;
+        if crc32fast::hash(&payload) != u32::from_le_bytes(checksum) {
+            return Err(self.damaged("a block's checksum is wrong"));
+        }
+        let block = postcard::from_bytes(&payload)
+            .map_err(|_| self.damaged("a block cannot be read by this version"))?;
+        self.at += 8 + length as u64;
+        Ok(block)
+    }
+
+    fn read(&mut self) -> Result<Core> {
+        let mut magic = [0; MAGIC.len()];
+        self.fill(&mut magic)?;
+        if magic != MAGIC {
+            return Err(self.damaged("no checkpoint of this version begins there"));
+        }
+        self.at = MAGIC.len() as u64;
+        let Block::Design(known, design) = self.next()? else {
+            return Err(self.damaged("a checkpoint begins with a design"));
+        };
+        let mut snapshots: Vec<Snapshot> = Vec::new();
+        let mut sorted: Vec<(Key, Row)> = Vec::new();
+        let mut many = 0;
+        loop {
+            let block = self.next()?;
+            if !matches!(block, Block::Rows(_))
+                && let Some(last) = snapshots.last_mut()
+            {
+                many += sorted.len() as u64;
+                last.rows = Rows::from_sorted(std::mem::take(&mut sorted));
+            }
+            match block {
+                Block::Partition(start, version) => {
+                    snapshots.push(Snapshot { start, version, rows: Rows::default() });
+                }
+                Block::Rows(rows) => {
+                    let row = |(key, version, value): (Key, u64, StoredValue)| {
+                        (key, Row { version, value: Arc::clone(&value.0) })
+                    };
+                    sorted.extend(rows.into_iter().map(row));
+                }
+                Block::End(expected) if expected == many => break,
+                Block::End(_) => return Err(self.damaged("rows are missing")),
+                Block::Design(..) => return Err(self.damaged("a second design")),
+            }
+        }
+        Core::observer_of(known, design, snapshots)
+            .map_err(|_| self.damaged("its partitions are not those of its design"))
+    }
+}
+
+/// Removes all checkpoints but the one of a prefix of the log.
+///
+/// # Errors
+/// When one cannot be removed.
+pub fn drop_before(folder: &Path, known: Position) -> Result<()> {
+    for (older, path) in all(folder)? {
+        if older < known {
+            fs::remove_file(&path).map_err(failed("remove", &path))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! Who puts the sites' parts together to checkpoints, and removes what of the log these make needless.
+//!
+//! A checkpoint that cannot be written is no trouble for whoever is served: the log is kept, and the next
+//! one is tried when the log has grown as much again.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::checkpoint;
+use crate::key::Key;
+use crate::log::{self, LogError};
+use crate::order::Order;
+use crate::record::Position;
+use crate::site::{Part, Snapshot};
+
+/// How it stands with checkpoints.
+#[derive(Clone, Debug, Default)]
+pub struct Checkpoints {
+    /// The prefix of the log that the newest is of; 0 without one.
+    pub newest: Position,
+    /// Why the last one was not written, if so.
+    pub failure: Option<String>,
+}
+
+pub(super) struct Checkpointer {
+    pub folder: PathBuf,
+    pub order: Order,
+    pub parts: Receiver<Part>,
+    /// How much log is worth a checkpoint: as much as a checkpoint has, and no less than this.
+    pub mark_every: Arc<AtomicU64>,
+    pub mark_every_min: u64,
+    pub state: Arc<Mutex<Checkpoints>>,
+}
+
+impl Checkpointer {
+    /// Goes on until no site is there any more.
+    pub fn run(self) {
+        let mut parts: Vec<Part> = Vec::new();
+        while let Ok(part) = self.parts.recv() {
+            match parts.first().map(|first| first.known) {
+                Some(known) if part.known < known => continue,
+                Some(known) if part.known > known => parts.clear(),
+                _ => {}
+            }
+            parts.push(part);
+            if let Some(snapshots) = complete(&parts) {
+                let first = parts.swap_remove(0);
+                parts.clear();
+                let written = self.write(&first, &snapshots);
+                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                match written {
+                    Ok(()) => *state = Checkpoints { newest: first.known, failure: None },
+                    Err(error) => state.failure = Some(crate::order::with_causes(&error)),
+                }
+            }
+        }
+    }
+
+    fn write(&self, first: &Part, snapshots: &[Snapshot]) -> Result<(), LogError> {
+        // A checkpoint that knew more than the log would be a second truth.
+        if !self.order.sync() {
+            return Ok(());
+        }
+        let bytes = checkpoint::write(&self.folder, first.known, &first.design, snapshots)?;
+        self.mark_every.store(bytes.max(self.mark_every_min), Ordering::Relaxed);
+        checkpoint::drop_before(&self.folder, first.known)?;
+        log::drop_before(&self.folder, first.known)
+    }
+}
+
+/// The rows of all partitions, if they are all there.
+pub(crate) fn complete(parts: &[Part]) -> Option<Vec<Snapshot>> {
+    let snapshots = parts.iter().flat_map(|part| &part.copies);
+    let by_start: BTreeMap<&Key, &Snapshot> =
+        snapshots.map(|snapshot| (&snapshot.start, snapshot)).collect();
+    let design = &parts.first()?.design;
+    let found = design.partitions().map(|partition| by_start.get(&partition.range.start).copied());
+    found.map(Option::<&Snapshot>::cloned).collect()
+}

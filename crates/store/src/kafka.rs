@@ -1,0 +1,335 @@
+//! The redo log in Kafka: one topic with one partition, which is one order of groups for all sites.
+//!
+//! A record holds one group, as [`crate::log`] writes it to a file. Kafka numbers records and not
+//! frames, so *readers count*: a frame's position is how many frames lie before it in the topic, plus
+//! one. All readers read the same records in the same order, and so agree. A writer learns where its
+//! frames are by reading, like everybody else; the broker's answer only says that they are there.
+//!
+//! An answer that is lost is therefore harmless. The writer asks again, and the topic may have its
+//! group twice, the second even behind later groups: those frames are void to everybody who reads
+//! them ([`crate::log::RedoLog`]), and they count as positions for everybody.
+//!
+//! Frames are acknowledged once all replicas in step have them (`acks=all`), and are delivered only
+//! then. Against machines that stop all at once, that is as good as the topic's replicas: Kafka
+//! leaves it to the system when a file is written out.
+//!
+//! The invariant: the topic begins with its first record ever. It is made so that nothing of it is
+//! deleted, and a beginning that is missing is an error, for positions could not be counted.
+
+use std::time::{Duration, Instant};
+
+use crate::log::redo::{group, ungroup};
+use crate::log::{LogError, RedoLog, Result};
+use crate::record::{Frame, Position};
+use protocol::{
+    CREATE_TOPICS, Connection, FETCH, METADATA, PRODUCE, Reader, Writer, batch, invalid, read_batch,
+};
+
+mod fault;
+mod protocol;
+#[cfg(test)]
+mod tests;
+
+use fault::{Fault, TOPIC_EXISTS, check};
+
+/// A group that is longer does not become a record.
+const RECORD_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// What a fetch brings at most, but for a record that is longer alone.
+const FETCH_BYTES_MAX: i32 = 16 * 1024 * 1024;
+/// How long to wait after a failure: first, and at most; each time twice as long.
+const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Where the log is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KafkaSpec {
+    /// Brokers to begin with, each as `host:port`.
+    pub brokers: Vec<String>,
+    /// The topic: it is made if there is none.
+    pub topic: String,
+    /// How many copies a topic that is made has; of three, two must be in step.
+    pub replicas: i16,
+    /// How long anything is tried before it is an error; an election takes some seconds.
+    pub patience: Duration,
+}
+
+impl KafkaSpec {
+    /// How long a broker may be silent before another attempt: another one may lead by then.
+    fn silence(&self) -> Duration {
+        self.patience / 3
+    }
+
+    /// How long a broker may take to do something: less, so that it can still say that it did not.
+    fn work(&self) -> Duration {
+        self.patience / 4
+    }
+}
+
+/// The log, for one thread: who appends while others are delivered to has two of them.
+#[derive(Debug)]
+pub struct KafkaLog {
+    spec: KafkaSpec,
+    /// To the leader; none after a failure.
+    connection: Option<Connection>,
+    /// The record that is read next, and the position of its first frame.
+    offset: i64,
+    next: Position,
+}
+
+impl KafkaLog {
+    /// Opens the log, and makes its topic if there is none.
+    ///
+    /// # Errors
+    /// When no broker is reached, or the topic is not one for a log.
+    pub fn open(spec: KafkaSpec) -> Result<Self> {
+        let mut log = Self { spec, connection: None, offset: 0, next: 1 };
+        log.make_topic()?;
+        Ok(log)
+    }
+
+    fn make_topic(&mut self) -> Result<()> {
+        let in_step = self.spec.replicas / 2 + 1;
+        let settings = [
+            ("cleanup.policy", "delete".to_owned()),
+            ("retention.ms", "-1".to_owned()),
+            ("retention.bytes", "-1".to_owned()),
+            ("compression.type", "producer".to_owned()),
+            ("message.timestamp.type", "LogAppendTime".to_owned()),
+            ("max.message.bytes", (RECORD_BYTES_MAX + 1024).to_string()),
+            ("min.insync.replicas", in_step.to_string()),
+            ("unclean.leader.election.enable", "false".to_owned()),
+        ];
+        let mut body = Writer::default();
+        // One topic; one partition, with so many replicas, wherever the brokers like.
+        body.i32(1).text(&self.spec.topic).i32(1).i16(self.spec.replicas).i32(0);
+        body.i32(settings.len() as i32);
+        for (name, value) in &settings {
+            body.text(name).text(value);
+        }
+        // Within this time, and not only as a rehearsal.
+        body.i32(millis(self.spec.work())).i8(0);
+        self.patiently("make", |log| {
+            let mut connection = log.any_broker()?;
+            let mut answer = connection.ask(CREATE_TOPICS, &body)?;
+            let _throttled = answer.i32()?;
+            for _ in 0..answer.count()? {
+                answer.text()?;
+                match answer.i16()? {
+                    TOPIC_EXISTS => {}
+                    code => check(code)?,
+                }
+                answer.text()?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Does something until it succeeds, fails for good, or has failed for too long.
+    fn patiently<T>(
+        &mut self,
+        doing: &'static str,
+        mut attempt: impl FnMut(&mut Self) -> std::result::Result<T, Fault>,
+    ) -> Result<T> {
+        let started = Instant::now();
+        let mut pause = PAUSE;
+        loop {
+            let fault = match attempt(self) {
+                Ok(done) => return Ok(done),
+                Err(fault) => fault,
+            };
+            self.connection = None;
+            let is_over = started.elapsed() + pause > self.spec.patience;
+            let why = match fault {
+                Fault::Lasting(why) => why,
+                Fault::Passing(why) if is_over => {
+                    format!("{why}; tried for {} s", self.spec.patience.as_secs())
+                }
+                Fault::Passing(_) => {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(PAUSE_MAX);
+                    continue;
+                }
+            };
+            return Err(LogError::Remote { doing, log: self.name(), why });
+        }
+    }
+
+    fn name(&self) -> String {
+        format!("the topic {} of Kafka at {}", self.spec.topic, self.spec.brokers.join(","))
+    }
+
+    fn any_broker(&self) -> std::result::Result<Connection, Fault> {
+        let mut last = Fault::Lasting("no broker is named".into());
+        for broker in &self.spec.brokers {
+            match Connection::open(broker, self.spec.silence()) {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = Fault::Passing(format!("{broker}: {error}")),
+            }
+        }
+        Err(last)
+    }
+
+    /// The connection to the partition's leader.
+    fn leader(&mut self) -> std::result::Result<&mut Connection, Fault> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => {
+                let address = self.leader_address()?;
+                let opened = Connection::open(&address, self.spec.silence());
+                opened.map_err(|error| Fault::Passing(format!("{address}: {error}")))?
+            }
+        };
+        Ok(self.connection.insert(connection))
+    }
+
+    fn leader_address(&self) -> std::result::Result<String, Fault> {
+        let mut body = Writer::default();
+        // One topic, which is not to be made by asking for it.
+        body.i32(1).text(&self.spec.topic).i8(0);
+        let mut answer = self.any_broker()?.ask(METADATA, &body)?;
+        let _throttled = answer.i32()?;
+        let mut brokers = Vec::new();
+        for _ in 0..answer.count()? {
+            let (id, host, port) = (answer.i32()?, answer.text()?, answer.i32()?);
+            let _rack = answer.text()?;
+            brokers.push((id, format!("{host}:{port}")));
+        }
+        let (_cluster, _controller) = (answer.text()?, answer.i32()?);
+        if answer.count()? != 1 {
+            return Err(invalid("an answer about other topics than the one asked for").into());
+        }
+        check(answer.i16()?)?;
+        let (_name, _is_internal) = (answer.text()?, answer.i8()?);
+        match answer.count()? {
+            1 => {}
+            many => {
+                let why = format!("it has {many} partitions; a log is a topic with one");
+                return Err(Fault::Lasting(why));
+            }
+        }
+        check(answer.i16()?)?;
+        let (_partition, leader) = (answer.i32()?, answer.i32()?);
+        let known = brokers.into_iter().find(|(id, _)| *id == leader);
+        known.map(|(_, address)| address).ok_or(Fault::Passing("it has no leader now".into()))
+    }
+
+    fn produce(&mut self, group: &[u8]) -> std::result::Result<(), Fault> {
+        const ALL_IN_STEP: i16 = -1;
+        let mut body = Writer::default();
+        body.no_text().i16(ALL_IN_STEP).i32(millis(self.spec.work()));
+        body.i32(1).text(&self.spec.topic).i32(1).i32(0).sized(&batch(group)?)?;
+        let mut answer = self.leader()?.ask(PRODUCE, &body)?;
+        only_partition(&mut answer)?;
+        check(answer.i16()?)
+    }
+
+    /// Batches from the next record on, as the leader has them.
+    fn fetch(&mut self, wait: Duration) -> std::result::Result<Reader, Fault> {
+        const NO_REPLICA: i32 = -1;
+        let mut body = Writer::default();
+        // Something at least, or nothing once the time is over; no transactions to be told apart.
+        body.i32(NO_REPLICA).i32(millis(wait)).i32(1).i32(FETCH_BYTES_MAX).i8(0);
+        body.i32(1).text(&self.spec.topic);
+        body.i32(1).i32(0).i64(self.offset).i32(FETCH_BYTES_MAX);
+        let mut answer = self.leader()?.ask(FETCH, &body)?;
+        let _throttled = answer.i32()?;
+        only_partition(&mut answer)?;
+        check(answer.i16()?)?;
+        let (_high_watermark, _last_stable) = (answer.i64()?, answer.i64()?);
+        for _ in 0..answer.count()? {
+            let _aborted = (answer.i64()?, answer.i64()?);
+        }
+        let length = answer.count()?;
+        Ok(Reader::of(answer.take(length)?))
+    }
+
+    /// Hands over what a record holds, from a position on.
+    fn read_record(
+        &mut self,
+        offset: i64,
+        value: &[u8],
+        from: Position,
+        see: &mut dyn FnMut(Position, Frame),
+    ) -> Result<()> {
+        let frames = ungroup(value).map_err(|what| LogError::Remote {
+            doing: "read",
+            log: self.name(),
+            why: format!("record {offset} is no group of frames: {what}"),
+        })?;
+        for frame in frames {
+            if self.next >= from {
+                see(self.next, frame);
+            }
+            self.next += 1;
+        }
+        self.offset = offset + 1;
+        Ok(())
+    }
+}
+
+impl RedoLog for KafkaLog {
+    /// The position is never known: others may have written before.
+    fn append(&mut self, frames: &[Frame]) -> Result<Option<Position>> {
+        if frames.is_empty() {
+            return Ok(None);
+        }
+        let group = group(frames)?;
+        if group.len() > RECORD_BYTES_MAX {
+            let bytes = group.len();
+            let why = format!("a group of {bytes} bytes is too large: at most {RECORD_BYTES_MAX}");
+            return Err(LogError::Remote { doing: "write to", log: self.name(), why });
+        }
+        self.patiently("write to", |log| log.produce(&group)).map(|()| None)
+    }
+
+    fn deliver(
+        &mut self,
+        from: Position,
+        wait: Duration,
+        see: &mut dyn FnMut(Position, Frame),
+    ) -> Result<Position> {
+        if from < self.next {
+            // Which record holds it, only counting says.
+            (self.offset, self.next) = (0, 1);
+        }
+        let wait = wait.min(self.spec.work());
+        loop {
+            let mut fetched = self.patiently("read", |log| log.fetch(wait))?;
+            let offset = self.offset;
+            let cannot = |log: &Self, error: std::io::Error| LogError::Remote {
+                doing: "read",
+                log: log.name(),
+                why: format!("behind record {}: {error}", log.offset),
+            };
+            while let Some(batch) = read_batch(&mut fetched).map_err(|error| cannot(self, error))? {
+                for (at, value) in batch.records {
+                    // A batch may begin before the record that was asked for.
+                    if at >= self.offset {
+                        self.read_record(at, &value, from, see)?;
+                    }
+                }
+                self.offset = self.offset.max(batch.next);
+            }
+            // What was skipped on the way is no end: each turn gets further.
+            if self.next > from || self.offset == offset {
+                return Ok(self.next.max(from));
+            }
+        }
+    }
+}
+
+/// Goes to the one partition of the one topic that an answer is about.
+fn only_partition(answer: &mut Reader) -> std::result::Result<(), Fault> {
+    let topics = answer.count()?;
+    let _name = answer.text()?;
+    let partitions = answer.count()?;
+    let partition = answer.i32()?;
+    match (topics, partitions, partition) {
+        (1, 1, 0) => Ok(()),
+        _ => Err(invalid("an answer about another partition than the one asked for").into()),
+    }
+}
+
+fn millis(time: Duration) -> i32 {
+    i32::try_from(time.as_millis()).unwrap_or(i32::MAX)
+}

@@ -1,0 +1,49 @@
+//! Which failures of Kafka pass by themselves.
+
+use std::io;
+
+/// The topic that was to be made is there already.
+pub(super) const TOPIC_EXISTS: i16 = 36;
+
+/// Why something did not succeed, in words.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// It may succeed when it is tried again.
+    Passing(String),
+    /// It will not.
+    Lasting(String),
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::InvalidData => Self::Lasting(error.to_string()),
+            _ => Self::Passing(error.to_string()),
+        }
+    }
+}
+
+/// Whether an answer's code is that of success.
+pub(super) fn check(code: i16) -> Result<(), Fault> {
+    let (is_passing, what) = match code {
+        0 => return Ok(()),
+        1 => (false, "what was acknowledged is not there any more, or its beginning was deleted"),
+        // A topic that has just been made is not known to all brokers at once.
+        3 => (true, "the broker knows no such topic"),
+        5 => (true, "the topic has no leader now"),
+        6 => (true, "the broker is not the topic's leader any more"),
+        7 => (true, "the replicas did not take it in time"),
+        8 | 9 | 13 => (true, "a broker is not reached by the others"),
+        10 => (false, "the record is larger than the topic's max.message.bytes"),
+        19 | 20 => (true, "fewer replicas are in step than min.insync.replicas says"),
+        29..=31 => (false, "the broker does not permit it"),
+        35 => (false, "the broker does not have this version of the protocol"),
+        38 => (false, "there are fewer brokers than replicas"),
+        41 => (true, "the cluster is electing a controller"),
+        56 => (true, "the broker failed to write to its disk"),
+        74..=76 | 78 => (true, "the topic's leader is changing"),
+        _ => (false, "the broker refused it"),
+    };
+    let what = format!("{what} (Kafka's error {code})");
+    Err(if is_passing { Fault::Passing(what) } else { Fault::Lasting(what) })
+}

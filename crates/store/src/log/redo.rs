@@ -1,0 +1,135 @@
+//! What a redo log does, whoever keeps it.
+//!
+//! The idea: a log is an order of frames, and *reading* is what says where a frame stands in it. One
+//! that is written by many, over a network, cannot promise its writers more: an answer may be lost
+//! while the frames are not, and whoever then writes them again writes them twice. That is harmless,
+//! for a frame says whose it is and which (its author's site, epoch and number), and the second one
+//! counts for nothing ([`crate::design::Verdict::Void`]).
+//!
+//! The invariants, of each log: positions are consecutive, from 1 on; every reader finds the same
+//! frame at a position, at any time; what was appended without an error is delivered.
+
+use std::time::Duration;
+
+use super::{
+    Frame, Log, LogError, Position, Result, Unread, decode, encode, failed, read_segment, segments,
+};
+
+/// One order of frames. A log that many write has one value for each thread that uses it.
+pub trait RedoLog: Send {
+    /// Writes frames behind all others, as one group: without an error, they are in the log and stay
+    /// there. Returns the position of the first where the log knows it before it is read.
+    ///
+    /// # Errors
+    /// When nobody knows whether they are in the log. Whoever has written them must write nothing
+    /// else before reading has shown it: frames behind a gap in their author's numbers are void.
+    fn append(&mut self, frames: &[Frame]) -> Result<Option<Position>>;
+
+    /// Hands over frames from a position on, in their order, as many as are at hand, and returns the
+    /// position behind the last. Where there are none yet and others may write some, it waits for
+    /// them, at most so long, or shorter if the log has its own bound.
+    ///
+    /// # Errors
+    /// When the log cannot be read; what was handed over is right all the same.
+    fn deliver(
+        &mut self,
+        from: Position,
+        wait: Duration,
+        see: &mut dyn FnMut(Position, Frame),
+    ) -> Result<Position>;
+}
+
+impl RedoLog for Log {
+    fn append(&mut self, frames: &[Frame]) -> Result<Option<Position>> {
+        Log::append(self, frames).map(Some)
+    }
+
+    /// Of one file at most. Nobody else writes this log, so there is nothing to wait for.
+    fn deliver(
+        &mut self,
+        from: Position,
+        _wait: Duration,
+        see: &mut dyn FnMut(Position, Frame),
+    ) -> Result<Position> {
+        if from >= self.next {
+            return Ok(from);
+        }
+        let holds = |(first, _): &(Position, _)| *first <= from.max(1);
+        let Some((first, path)) = segments(&self.folder)?.into_iter().rfind(holds) else {
+            let what = "the frames before it are missing";
+            return Err(LogError::Damaged { path: self.folder.clone(), at: 0, what });
+        };
+        let content = std::fs::read(&path).map_err(failed("read", &path))?;
+        let mut next = first;
+        let mut see_those = |position, frame| {
+            if position >= from {
+                see(position, frame);
+            }
+        };
+        read_segment(&path, &content, false, &mut next, &mut see_those)?;
+        Ok(next)
+    }
+}
+
+/// Frames as a group of a log whose readers count: they give it its position, and it says none.
+pub(crate) fn group(frames: &[Frame]) -> Result<Vec<u8>> {
+    encode(0, 0, frames)
+}
+
+/// The frames of such a group.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn ungroup(group: &[u8]) -> std::result::Result<Vec<Frame>, &'static str> {
+    match decode(group, 0) {
+        Ok(read) if read.end == group.len() => Ok(read.frames),
+        Ok(_) => Err("more than a group"),
+        Err(Unread::Torn(what) | Unread::Wrong(what)) => Err(what),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::Sync;
+    use crate::record::{Author, Body, Site};
+
+    fn frame(number: u64) -> Frame {
+        Frame { by: Author { site: Site(1), epoch: 1, number }, body: Body::Join }
+    }
+
+    #[test]
+    fn a_log_in_files_delivers_what_was_appended_from_any_position_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = Log::open(folder.path(), Sync::Never, 200, |_, _| {}).unwrap();
+        let log: &mut dyn RedoLog = &mut log;
+        let frames: Vec<Frame> = (1..=100).map(frame).collect();
+        for (n, group) in frames.chunks(7).enumerate() {
+            assert_eq!(log.append(group).unwrap(), Some(7 * n as Position + 1));
+        }
+        for from in 1..=102 {
+            let (mut next, mut delivered) = (from, Vec::new());
+            loop {
+                let mut see = |at, frame| delivered.push((at, frame));
+                let behind = log.deliver(next, Duration::ZERO, &mut see).unwrap();
+                if behind == next {
+                    break;
+                }
+                next = behind;
+            }
+            let expected = frames.iter().skip(from as usize - 1).cloned();
+            assert!(delivered.into_iter().eq((from..).zip(expected)), "{from}");
+        }
+    }
+
+    #[test]
+    fn a_group_without_a_position_comes_back_and_half_of_it_does_not() {
+        let frames: Vec<Frame> = (1..=3).map(frame).collect();
+        let written = group(&frames).unwrap();
+        assert_eq!(ungroup(&written), Ok(frames));
+        for end in 0..written.len() {
+            assert!(ungroup(&written[..end]).is_err());
+        }
+        assert!(ungroup(&[written.clone(), written].concat()).is_err());
+    }
+}

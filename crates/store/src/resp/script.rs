@@ -1,0 +1,255 @@
+//! EVAL: a program in Lua that runs at the transaction's site, inside its procedure, over the keys that
+//! it names.
+//!
+//! What a script touches has to be known before it runs, so KEYS is binding here: a command on another
+//! key is an error. All of KEYS count as written, and for EVAL_RO as read only. As in Redis, what a
+//! script wrote before an error of its own stays; only what exceeds a bound takes everything back.
+//!
+//! Each run has a machine of its own ([`machine`]), so that no script sees what another left behind. The
+//! texts are kept by their SHA-1, for EVALSHA, in a table that all connections share and that forgets
+//! the oldest.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sha1::{Digest, Sha1};
+
+use super::answer::Answer;
+use super::operation::{Operation, key};
+use super::parse::Arguments;
+use super::session::{Call, NOT_AN_INTEGER};
+use super::{Settings, number};
+use crate::key::{Key, Table};
+
+pub(super) mod machine;
+mod value;
+
+/// How many texts are known at once, their bytes together, and those of one.
+const SCRIPTS_MAX: usize = 10_000;
+const SCRIPTS_BYTES_MAX: usize = 64 * 1024 * 1024;
+const SCRIPT_BYTES_MAX: usize = 1024 * 1024;
+
+const UNKNOWN: &str = "NOSCRIPT No matching script. Please use EVAL.";
+
+/// How much one transaction's scripts may take.
+#[derive(Clone)]
+pub struct ScriptLimits {
+    /// The memory of a machine, in bytes, with KEYS, ARGV and whatever was read.
+    pub memory_bytes_max: usize,
+    /// The instructions of the machine.
+    pub steps_max: u64,
+    /// The time, in ms, as [`Self::clock_ms`] says it.
+    pub time_ms_max: u64,
+    /// A clock; without one only steps are counted, and a step may be long.
+    pub clock_ms: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
+}
+
+impl Default for ScriptLimits {
+    fn default() -> Self {
+        let memory_bytes_max = 16 * 1024 * 1024;
+        Self { memory_bytes_max, steps_max: 10_000_000, time_ms_max: 50, clock_ms: None }
+    }
+}
+
+type Hash = [u8; 20];
+
+/// The texts of scripts; shared by all connections.
+#[derive(Default)]
+pub struct Scripts(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    bytes: usize,
+    texts: BTreeMap<Hash, Arc<[u8]>>,
+    /// The oldest first.
+    order: VecDeque<Hash>,
+}
+
+impl Scripts {
+    fn keep(&self, hash: Hash, text: &[u8]) -> Arc<[u8]> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(text) = known.texts.get(&hash) {
+            return Arc::clone(text);
+        }
+        let text: Arc<[u8]> = text.into();
+        known.bytes += text.len();
+        known.texts.insert(hash, Arc::clone(&text));
+        known.order.push_back(hash);
+        while known.order.len() > SCRIPTS_MAX || known.bytes > SCRIPTS_BYTES_MAX {
+            let Some(oldest) = known.order.pop_front() else { break };
+            known.bytes -= known.texts.remove(&oldest).map_or(0, |text| text.len());
+        }
+        text
+    }
+
+    fn get(&self, hash: &Hash) -> Option<Arc<[u8]>> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.texts.get(hash).cloned()
+    }
+
+    fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Known::default();
+    }
+}
+
+/// A script that is to be run.
+pub(super) struct Script {
+    text: Arc<[u8]>,
+    hash: Hash,
+    table: Table,
+    /// As they are declared, in their order, each once.
+    keys: Vec<Key>,
+    names: Vec<Vec<u8>>,
+    arguments: Vec<Vec<u8>>,
+    is_read_only: bool,
+    settings: Arc<Settings>,
+}
+
+impl Script {
+    /// Adds the keys that it reads, and those that it may write.
+    pub fn declare(&self, reads: &mut Vec<Key>, writes: &mut Vec<Key>) {
+        let keys = if self.is_read_only { reads } else { writes };
+        keys.extend_from_slice(&self.keys);
+    }
+}
+
+fn hash_of(text: &[u8]) -> Hash {
+    Sha1::digest(text).into()
+}
+
+fn hex(hash: &[u8]) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(digits: &[u8]) -> Option<Hash> {
+    let digits = std::str::from_utf8(digits).ok().filter(|it| it.is_ascii() && it.len() == 40)?;
+    let mut hash = Hash::default();
+    for (byte, at) in hash.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(&digits[at..at + 2], 16).ok()?;
+    }
+    Some(hash)
+}
+
+fn check(text: &[u8]) -> Result<(), Answer> {
+    if text.len() > SCRIPT_BYTES_MAX {
+        let text = format!("ERR a script is too long: at most {SCRIPT_BYTES_MAX} bytes");
+        return Err(Answer::error(text));
+    }
+    if text.starts_with(b"#!") {
+        let text =
+            "ERR a script that begins with '#!' is not supported by Imago: there are no flags";
+        return Err(Answer::error(text));
+    }
+    Ok(())
+}
+
+/// What a request for a script comes to.
+pub(super) type Understand = fn(&Arguments<'_>, Table, &Arc<Settings>) -> Result<Operation, Answer>;
+
+pub(super) fn eval(arguments: &Arguments<'_>, table: Table, settings: &Arc<Settings>) -> Eval {
+    by_text(arguments, table, settings, false)
+}
+
+pub(super) fn eval_ro(arguments: &Arguments<'_>, table: Table, settings: &Arc<Settings>) -> Eval {
+    by_text(arguments, table, settings, true)
+}
+
+pub(super) fn eval_sha(arguments: &Arguments<'_>, table: Table, settings: &Arc<Settings>) -> Eval {
+    by_hash(arguments, table, settings, false)
+}
+
+pub(super) fn eval_sha_ro(
+    arguments: &Arguments<'_>,
+    table: Table,
+    settings: &Arc<Settings>,
+) -> Eval {
+    by_hash(arguments, table, settings, true)
+}
+
+type Eval = Result<Operation, Answer>;
+
+fn by_text(
+    arguments: &Arguments<'_>,
+    table: Table,
+    settings: &Arc<Settings>,
+    is_read_only: bool,
+) -> Eval {
+    let count = count_keys(arguments)?;
+    let (hash, text) = learn(arguments.at(1), settings)?;
+    understood(arguments, table, settings, (text, hash, count, is_read_only))
+}
+
+/// Keeps a text, if it is a script.
+fn learn(text: &[u8], settings: &Settings) -> Result<(Hash, Arc<[u8]>), Answer> {
+    let hash = hash_of(text);
+    if let Some(known) = settings.scripts.get(&hash) {
+        return Ok((hash, known));
+    }
+    check(text)?;
+    machine::compile(text, &settings.script_limits)?;
+    Ok((hash, settings.scripts.keep(hash, text)))
+}
+
+fn by_hash(
+    arguments: &Arguments<'_>,
+    table: Table,
+    settings: &Arc<Settings>,
+    is_read_only: bool,
+) -> Eval {
+    let unknown = || Answer::error(UNKNOWN);
+    if arguments.at(1).len() != 40 {
+        return Err(unknown());
+    }
+    let count = count_keys(arguments)?;
+    let hash = from_hex(arguments.at(1)).ok_or_else(unknown)?;
+    let text = settings.scripts.get(&hash).ok_or_else(unknown)?;
+    understood(arguments, table, settings, (text, hash, count, is_read_only))
+}
+
+fn count_keys(arguments: &Arguments<'_>) -> Result<usize, Answer> {
+    let count = number::integer(arguments.at(2)).ok_or_else(|| Answer::error(NOT_AN_INTEGER))?;
+    if count > arguments.len() as i64 - 3 {
+        return Err(Answer::error("ERR Number of keys can't be greater than number of args"));
+    }
+    usize::try_from(count).map_err(|_| Answer::error("ERR Number of keys can't be negative"))
+}
+
+fn understood(
+    arguments: &Arguments<'_>,
+    table: Table,
+    settings: &Arc<Settings>,
+    (text, hash, count, is_read_only): (Arc<[u8]>, Hash, usize, bool),
+) -> Eval {
+    let names: Vec<_> = arguments.from(3).take(count).map(<[u8]>::to_vec).collect();
+    let mut keys = names.iter().map(|name| key(table, name)).collect::<Result<Vec<_>, _>>()?;
+    keys.sort_unstable();
+    keys.dedup();
+    let arguments = arguments.from(3 + count).map(<[u8]>::to_vec).collect();
+    let settings = Arc::clone(settings);
+    let script = Script { text, hash, table, keys, names, arguments, is_read_only, settings };
+    Ok(Operation::Script(Box::new(script)))
+}
+
+pub(super) fn load(Call { arguments, settings, .. }: Call<'_>) -> Result<Answer, Answer> {
+    let (hash, _) = learn(arguments.at(2), settings)?;
+    Ok(Answer::bulk(hex(&hash)))
+}
+
+pub(super) fn exists(Call { arguments, settings, .. }: Call<'_>) -> Result<Answer, Answer> {
+    let is_known = |hash: Hash| settings.scripts.get(&hash).is_some();
+    let known = arguments.from(2).map(|digits| from_hex(digits).is_some_and(is_known));
+    Ok(Answer::Array(known.map(|known| Answer::Integer(known.into())).collect()))
+}
+
+pub(super) fn flush(Call { arguments, settings, .. }: Call<'_>) -> Result<Answer, Answer> {
+    let is_right = match arguments.len() {
+        2 => true,
+        3 => arguments.is(2, "SYNC") || arguments.is(2, "ASYNC"),
+        _ => false,
+    };
+    if !is_right {
+        return Err(Answer::error("ERR SCRIPT FLUSH only support SYNC|ASYNC option"));
+    }
+    settings.scripts.forget();
+    Ok(Answer::OK)
+}

@@ -1,0 +1,232 @@
+//! The machine that runs a script: a Lua 5.1, as Redis has it, without files, processes, other code or
+//! memory of earlier scripts, and with bounds on memory, on instructions and, if there is a clock, on
+//! time.
+//!
+//! The prelude (`prelude.lua`) makes of it what scripts expect. What cannot be left running takes the
+//! whole transaction back: its own errors a script may catch, but not that it is over.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+
+use mlua::{
+    ChunkMode, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Value, VmState,
+};
+
+use super::super::answer::Answer;
+use super::super::command::{self, COMMANDS, Does};
+use super::super::parse::Kept;
+use super::super::procedure::Rows;
+use super::value::{reason, to_answer, to_lua, to_text};
+use super::{Script, ScriptLimits, hash_of, hex};
+use crate::transaction::Abort;
+
+const PRELUDE: &str = include_str!("prelude.lua");
+/// Where random numbers begin.
+const SEED: u64 = 0x330e;
+/// After so many instructions it is looked whether there are any left.
+const STEPS: u32 = 200;
+
+/// What the scripts of one transaction may still use.
+#[derive(Clone, Default)]
+pub(in super::super) struct Allowance {
+    begun: Option<(u64, u64)>,
+}
+
+/// Whether a script has to end.
+struct Meter {
+    steps_left: Cell<u64>,
+    until_ms: u64,
+    clock_ms: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
+    is_over: Cell<bool>,
+}
+
+impl Meter {
+    fn new(limits: &ScriptLimits, allowance: &Allowance) -> Self {
+        let clock_ms = limits.clock_ms.clone();
+        let (steps_left, until_ms) = allowance.begun.unwrap_or_else(|| {
+            let now_ms = clock_ms.as_ref().map_or(0, |clock_ms| clock_ms());
+            (limits.steps_max, now_ms.saturating_add(limits.time_ms_max))
+        });
+        let (steps_left, is_over) = (Cell::new(steps_left), Cell::new(false));
+        Self { steps_left, until_ms, clock_ms, is_over }
+    }
+
+    fn step(&self) -> mlua::Result<VmState> {
+        let steps_left = self.steps_left.get().saturating_sub(STEPS.into());
+        self.steps_left.set(steps_left);
+        let is_late = || self.clock_ms.as_ref().is_some_and(|clock_ms| clock_ms() > self.until_ms);
+        if self.is_over.get() || steps_left == 0 || is_late() {
+            self.is_over.set(true);
+            return Err(mlua::Error::runtime("it is over"));
+        }
+        Ok(VmState::Continue)
+    }
+}
+
+/// Checks that a text is a script.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn compile(text: &[u8], limits: &ScriptLimits) -> Result<(), Answer> {
+    let lua = machine(limits).map_err(|error| failure(&error))?;
+    load(&lua, text).map(|_| ())
+}
+
+fn machine(limits: &ScriptLimits) -> mlua::Result<Lua> {
+    let libraries = StdLib::STRING | StdLib::TABLE | StdLib::MATH;
+    let lua = Lua::new_with(libraries, LuaOptions::default())?;
+    lua.set_memory_limit(limits.memory_bytes_max)?;
+    Ok(lua)
+}
+
+fn failure(error: &mlua::Error) -> Answer {
+    Answer::error(format!("ERR {}", reason(error)))
+}
+
+/// The prelude. It is compiled once, since that would be most of what a short script costs.
+fn prelude(lua: &Lua) -> mlua::Result<Function> {
+    static COMPILED: OnceLock<Vec<u8>> = OnceLock::new();
+    if let Some(compiled) = COMPILED.get() {
+        return lua.load(&compiled[..]).set_mode(ChunkMode::Binary).into_function();
+    }
+    let prelude = lua.load(PRELUDE).set_name("@prelude").into_function()?;
+    _ = COMPILED.set(prelude.dump(true));
+    Ok(prelude)
+}
+
+/// A text as a function.
+fn load(lua: &Lua, text: &[u8]) -> Result<Function, Answer> {
+    let chunk = lua.load(text).set_name("@user_script").set_mode(ChunkMode::Text);
+    chunk.into_function().map_err(|error| {
+        let text = format!("ERR Error compiling script (new function): {}", reason(&error));
+        Answer::error(text)
+    })
+}
+
+/// Runs a script.
+///
+/// # Errors
+/// Why nothing of the transaction shall happen.
+pub(in super::super) fn run(script: &Script, rows: &mut Rows<'_, '_>) -> Result<Answer, Abort> {
+    let limits = &script.settings.script_limits;
+    let meter = Rc::new(Meter::new(limits, &rows.allowance));
+    let calls = RefCell::new(Calls { script, rows, abort: None });
+    let outcome = run_on_machine(script, limits, &meter, &calls);
+    let Calls { rows, abort, .. } = calls.into_inner();
+    rows.allowance.begun = Some((meter.steps_left.get(), meter.until_ms));
+    if let Some(abort) = abort {
+        return Err(abort);
+    }
+    if meter.is_over.get() {
+        let text = "BUSY the script took too long, and nothing of the transaction happened";
+        return Err(Abort::Refused(text.to_owned()));
+    }
+    Ok(outcome.unwrap_or_else(|error| failure(&error)))
+}
+
+fn run_on_machine(
+    script: &Script,
+    limits: &ScriptLimits,
+    meter: &Rc<Meter>,
+    calls: &RefCell<Calls<'_, '_, '_, '_>>,
+) -> mlua::Result<Answer> {
+    let lua = machine(limits)?;
+    let pcall: Function = lua.globals().get("pcall")?;
+    let body = match load(&lua, &script.text) {
+        Ok(body) => body,
+        Err(answer) => return Ok(answer),
+    };
+    for (name, values) in [("KEYS", &script.names), ("ARGV", &script.arguments)] {
+        let table = lua.create_table_with_capacity(values.len(), 0)?;
+        for (at, value) in (1..).zip(values) {
+            table.raw_set(at, lua.create_string(value)?)?;
+        }
+        lua.globals().set(name, table)?;
+    }
+    let of_hook = Rc::clone(meter);
+    let triggers = HookTriggers::new().every_nth_instruction(STEPS);
+    lua.set_hook(triggers, move |_, _| of_hook.step())?;
+    lua.scope(|scope| {
+        let run = scope.create_function(|lua, words: MultiValue| {
+            let answer =
+                calls.borrow_mut().call(&words).inspect_err(|_| meter.is_over.set(true))?;
+            let is_error = matches!(answer, Answer::Error(_));
+            Ok((to_lua(lua, &answer)?, is_error))
+        })?;
+        let is_over = scope.create_function(|_, ()| Ok(meter.is_over.get()))?;
+        let state = Rc::new(Cell::new(SEED));
+        let of_random = Rc::clone(&state);
+        let random = scope.create_function(move |_, ()| Ok(random(&of_random)))?;
+        let seed = scope.create_function(move |_, seed: f64| {
+            state.set((u64::from(seed as i64 as u32) << 16) + SEED);
+            Ok(())
+        })?;
+        let sha1hex =
+            scope.create_function(|_, text: mlua::String| Ok(hex(&hash_of(&text.as_bytes()))))?;
+        let version = script.settings.redis_version.as_str();
+        prelude(&lua)?.call::<()>((run, is_over, random, seed, sha1hex, version))?;
+        let (is_done, value): (bool, Value) = pcall.call(body)?;
+        if is_done {
+            return to_answer(&value);
+        }
+        let end = format!(" script: {}", hex(&script.hash));
+        Ok(Answer::Error([&*to_text(&value), end.as_bytes()].concat()))
+    })
+}
+
+/// The generator that Redis gives scripts, begun anew for each: a number from 0 on and below 1.
+fn random(state: &Cell<u64>) -> f64 {
+    state.set((state.get().wrapping_mul(0x5_deec_e66d).wrapping_add(0xb)) & 0xffff_ffff_ffff);
+    let range = f64::from(i32::MAX);
+    ((state.get() >> 17) as f64 % range) / range
+}
+
+/// The commands that a script calls.
+struct Calls<'s, 'w, 'r, 'v> {
+    script: &'s Script,
+    rows: &'w mut Rows<'r, 'v>,
+    /// Why nothing of the transaction shall happen.
+    abort: Option<Abort>,
+}
+
+impl Calls<'_, '_, '_, '_> {
+    fn call(&mut self, words: &MultiValue) -> mlua::Result<Answer> {
+        let words: Vec<_> = words.iter().filter_map(Value::as_string).collect();
+        let words: Vec<_> = words.iter().map(|word| word.as_bytes()).collect();
+        let kept = Kept::of(words.iter().map(|word| &**word));
+        let arguments = kept.arguments();
+        let Some(command) = command::find(COMMANDS, arguments.at(0)) else {
+            let reason = command::missing(&arguments);
+            let reason =
+                reason.unwrap_or_else(|| b"Unknown Redis command called from script".into());
+            return Ok(Answer::error([b"ERR ", &*reason].concat()));
+        };
+        let Does::Rows(understand) = command.does else {
+            return Ok(Answer::error("ERR This Redis command is not allowed from script"));
+        };
+        if !command.takes(arguments.len()) {
+            let text = "ERR Wrong number of args calling Redis command from script";
+            return Ok(Answer::error(text));
+        }
+        let operation = match understand(&arguments, self.script.table) {
+            Ok(operation) => operation,
+            Err(answer) => return Ok(answer),
+        };
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        operation.declare(&mut reads, &mut writes);
+        if self.script.is_read_only && !writes.is_empty() {
+            let text = "ERR Write commands are not allowed from read-only scripts.";
+            return Ok(Answer::error(text));
+        }
+        let keys = &self.script.keys;
+        if reads.iter().chain(&writes).any(|key| keys.binary_search(key).is_err()) {
+            let text = "ERR a script may use no key that is not among its KEYS";
+            return Ok(Answer::error(text));
+        }
+        operation.run(self.rows).map_err(|abort| {
+            self.abort = Some(abort);
+            mlua::Error::runtime("it is over")
+        })
+    }
+}

@@ -1,0 +1,100 @@
+//! The database as of a prefix of the log, put together from what its sites have.
+//!
+//! The idea: at one place in the log every site takes snapshots of what it masters, which costs it next
+//! to nothing. A master may be ahead of that place, by commits that the log has a little later; so its
+//! part is good once the log has them, and whoever goes on from the image passes over those that it has
+//! already, which their versions tell.
+//!
+//! Together the parts are complete if each partition of the design there is in one of them.
+
+use super::{Copy, Core};
+use crate::design::Design;
+use crate::key::Key;
+use crate::record::Position;
+use crate::rows::Rows;
+
+/// What one site masters.
+#[derive(Clone)]
+pub struct Part {
+    /// The prefix of the log, and the design there.
+    pub known: Position,
+    /// The same for all parts of a prefix.
+    pub design: Design,
+    /// The partitions.
+    pub copies: Vec<Snapshot>,
+    epoch: u64,
+    /// The frame of its site that has the last of it.
+    number: u64,
+}
+
+/// The rows of a partition.
+#[derive(Clone)]
+pub struct Snapshot {
+    /// Where it begins.
+    pub start: Key,
+    /// The version that the rows are of.
+    pub version: u64,
+    /// The rows.
+    pub rows: Rows,
+}
+
+impl Core {
+    /// What this site masters now; nothing of one that takes no part.
+    #[must_use]
+    pub fn part(&self) -> Option<Part> {
+        let own = self.copies.values().filter(|copy| copy.is_own);
+        let snapshot = |copy: &Copy| Snapshot {
+            start: copy.range.start.clone(),
+            version: copy.version,
+            rows: copy.rows.clone(),
+        };
+        self.is_live.then(|| Part {
+            known: self.known,
+            design: self.design.clone(),
+            copies: own.map(snapshot).collect(),
+            epoch: self.epoch,
+            number: self.written,
+        })
+    }
+
+    /// Each copy's version and rows.
+    #[cfg(test)]
+    pub(crate) fn usage_of_all(&self) -> impl Iterator<Item = (u64, &Rows)> {
+        self.copies.values().map(|copy| (copy.version, &copy.rows))
+    }
+
+    /// Whether the log has all of a part that this site gave; nothing if it never will.
+    #[must_use]
+    pub fn has_all_of(&self, part: &Part) -> Option<bool> {
+        #[cfg(test)]
+        if self.has(super::tests::Bug::ImageAheadOfLog) {
+            return Some(true);
+        }
+        let is_same_life = self.is_live && self.epoch == part.epoch;
+        is_same_life.then_some(part.number <= self.ordered)
+    }
+
+    /// An observer that has read a prefix of the log, from the rows of all partitions of the design
+    /// there, in the order of their keys.
+    ///
+    /// # Errors
+    /// Where a partition begins whose rows are missing, or rows begin of which there is no partition.
+    pub fn observer_of(
+        known: Position,
+        design: Design,
+        snapshots: impl IntoIterator<Item = Snapshot>,
+    ) -> Result<Self, Key> {
+        let mut core = Self::observer(design);
+        core.known = known;
+        let mut snapshots = snapshots.into_iter();
+        for (start, copy) in &mut core.copies {
+            let snapshot = snapshots.next().filter(|snapshot| snapshot.start == *start);
+            let Snapshot { version, rows, .. } = snapshot.ok_or_else(|| start.clone())?;
+            (copy.version, copy.rows) = (version, rows);
+        }
+        match snapshots.next() {
+            None => Ok(core),
+            Some(snapshot) => Err(snapshot.start),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What differs between the servers of one database and those of another: what they are started
+//! with, how they are asked whether they answer, how they tell that their port was taken.
+//!
+//! All else (ports, data, signals, ends) is [`crate::server`]'s and the same for each.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::kafka::{self, Kafka};
+use crate::redis::{self, Redis};
+use crate::wire;
+
+const PROBE_BOUND: Duration = Duration::from_secs(5);
+/// What MongoDB's servers exit with when their port is taken.
+const MONGO_EXIT_PORT_TAKEN: i32 = 48;
+/// What the others write into their log then: the system's own words.
+const PORT_TAKEN: &str = "Address already in use";
+
+/// A server program, with what it is started with wherever it is put.
+#[derive(Debug)]
+pub(crate) enum Program {
+    /// `mongod`, or `mongos`.
+    Mongo(Mongo),
+    /// `redis-server`.
+    Redis(Redis),
+    /// Kafka, broker and controller in one.
+    Kafka(Kafka),
+}
+
+/// Where a server is put.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// Its port on 127.0.0.1.
+    pub(crate) port: u16,
+    /// Its cluster's folder, in which it runs.
+    pub(crate) folder: PathBuf,
+    /// The folder of its data.
+    pub(crate) data: PathBuf,
+    /// Its log file.
+    pub(crate) log: PathBuf,
+}
+
+impl Place {
+    /// The standard output and error of a program that does not write its log file itself.
+    pub(crate) fn log_output(&self) -> Result<(Stdio, Stdio)> {
+        let open = || {
+            let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log)?;
+            Ok((log.try_clone()?.into(), log.into()))
+        };
+        open().map_err(Error::io(format!("open the log {}", self.log.display())))
+    }
+}
+
+impl Program {
+    /// The program's file.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Mongo(mongo) => &mongo.path,
+            Self::Redis(redis) => &redis.path,
+            Self::Kafka(kafka) => &kafka.installed.java,
+        }
+    }
+
+    /// Whether it has a data folder (a router has none).
+    pub(crate) fn keeps_data(&self) -> bool {
+        !matches!(self, Self::Mongo(Mongo { keeps_data: false, .. }))
+    }
+
+    /// Puts down what the program expects to find at its first start.
+    pub(crate) async fn prepare(&self, place: &Place) -> Result<()> {
+        match self {
+            Self::Mongo(_) | Self::Redis(_) => Ok(()),
+            Self::Kafka(kafka) => kafka.prepare(place).await,
+        }
+    }
+
+    /// How it is started.
+    pub(crate) fn command(&self, place: &Place) -> Result<Command> {
+        let mut command = match self {
+            Self::Mongo(mongo) => mongo.command(place),
+            Self::Redis(redis) => redis.command(place)?,
+            Self::Kafka(kafka) => kafka.command(place)?,
+        };
+        command.current_dir(&place.folder).stdin(Stdio::null());
+        Ok(command)
+    }
+
+    /// Asks the server at `port` for an answer.
+    pub(crate) async fn probe(&self, port: u16) -> Result<()> {
+        match self {
+            Self::Mongo(_) => wire::hello(port, PROBE_BOUND).await.map(drop),
+            Self::Redis(_) => redis::ping(port, PROBE_BOUND).await,
+            Self::Kafka(_) => kafka::ask_versions(port, PROBE_BOUND).await,
+        }
+    }
+
+    /// Whether it ended because somebody had taken its port.
+    pub(crate) fn found_port_taken(&self, status: ExitStatus, log: &Path) -> bool {
+        match self {
+            Self::Mongo(_) => status.code() == Some(MONGO_EXIT_PORT_TAKEN),
+            Self::Redis(_) | Self::Kafka(_) => {
+                std::fs::read_to_string(log).is_ok_and(|log| log.contains(PORT_TAKEN))
+            }
+        }
+    }
+
+    /// Has it take other ports than before, besides the one that [`Place`] names.
+    pub(crate) fn change_ports(&mut self) -> Result<()> {
+        match self {
+            Self::Mongo(_) | Self::Redis(_) => Ok(()),
+            Self::Kafka(kafka) => kafka.change_ports(),
+        }
+    }
+}
+
+/// A server of MongoDB's.
+#[derive(Debug)]
+pub(crate) struct Mongo {
+    pub(crate) path: PathBuf,
+    /// Besides those that its place asks for.
+    pub(crate) arguments: Vec<OsString>,
+    /// Whether it keeps data (a router does not).
+    pub(crate) keeps_data: bool,
+}
+
+impl Mongo {
+    fn command(&self, place: &Place) -> Command {
+        let mut command = Command::new(&self.path);
+        command
+            .arg("--port")
+            .arg(place.port.to_string())
+            .args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--quiet", "--logappend"])
+            .arg("--logpath")
+            .arg(&place.log)
+            .args(&self.arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        if self.keeps_data {
+            command.arg("--dbpath").arg(&place.data);
+        }
+        command
+    }
+}
