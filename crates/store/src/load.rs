@@ -15,11 +15,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use imago_workload::lists::{Generator, Pool, Request, Transaction};
+use imago_workload::lists::{Element, Generator, Outcome, Pool, Request, Transaction};
 
 mod client;
+mod probe;
 
 pub use client::{Client, ClientError};
+pub use probe::{Measured, Probe};
 
 /// How long a session waits before it connects again.
 const AGAIN_WAIT: Duration = Duration::from_millis(20);
@@ -116,7 +118,7 @@ impl Lists {
     ///
     /// # Errors
     /// When the store did not say it within half a minute.
-    pub fn read(self, address: SocketAddr) -> Result<Vec<Vec<u32>>, ClientError> {
+    pub fn read(self, address: SocketAddr) -> Result<Vec<Vec<Element>>, ClientError> {
         let until = Instant::now() + LAST_WAIT;
         loop {
             match Client::connect(address).and_then(|mut client| client.lists(self.count)) {
@@ -151,7 +153,7 @@ impl Shared {
         let began_ns = now_ns();
         let (outcome, reads) = client.run(&request);
         let ended_ns = now_ns();
-        if outcome == imago_workload::lists::Outcome::Done {
+        if outcome == Outcome::Done {
             self.acknowledged.fetch_add(1, Ordering::Relaxed);
         }
         Transaction { session, steps: request.steps, outcome, reads, began_ns, ended_ns }

@@ -32,6 +32,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
 mod reshard;
+mod store;
 
 /// What may be typed.
 #[derive(Debug, clap::Args)]
@@ -48,6 +49,8 @@ pub struct Args {
 enum Scene {
     /// Watch the shard key of a busy collection change under its clients.
     Reshard(reshard::Args),
+    /// Watch a store change its design, and lose a site, under its clients.
+    Store(store::Args),
 }
 
 /// A migration to another cluster.
@@ -104,6 +107,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let work = async {
         match &args.scene {
             Some(Scene::Reshard(args)) => Box::pin(reshard::run(args, context)).await,
+            Some(Scene::Store(args)) => Box::pin(store::run(args, context)).await,
             None => Box::pin(show(&args.migration, context)).await,
         }
     };

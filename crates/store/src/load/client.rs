@@ -36,11 +36,7 @@ impl Client {
     /// # Errors
     /// When there is nobody, or it is no store.
     pub fn connect(address: SocketAddr) -> Result<Self, ClientError> {
-        let client = redis::Client::open(format!("redis://{address}/"))?;
-        let connection = client.get_connection_with_timeout(CONNECT_WAIT)?;
-        connection.set_write_timeout(Some(SEND_WAIT))?;
-        connection.set_read_timeout(Some(ANSWER_WAIT))?;
-        Ok(Self { connection, is_usable: true })
+        Ok(Self { connection: connect(address)?, is_usable: true })
     }
 
     /// Whether the session goes on: its connection is there, and it is known how each transaction ended.
@@ -106,6 +102,15 @@ impl Client {
         }
         self.connection.recv_response()?.extract_error()
     }
+}
+
+/// A connection whose waits are bounded.
+pub(super) fn connect(address: SocketAddr) -> Result<redis::Connection, RedisError> {
+    let client = redis::Client::open(format!("redis://{address}/"))?;
+    let connection = client.get_connection_with_timeout(CONNECT_WAIT)?;
+    connection.set_write_timeout(Some(SEND_WAIT))?;
+    connection.set_read_timeout(Some(ANSWER_WAIT))?;
+    Ok(connection)
 }
 
 /// What an error says of whether it happened.

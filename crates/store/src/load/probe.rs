@@ -1,0 +1,105 @@
+//! Single-key operations at a steady rate, beside whatever else is asked of a store: how long they take
+//! is what its clients notice.
+//!
+//! Each has a moment at which it is to begin, and its latency counts from there: what waits behind a slow
+//! one is slow too. One that is refused, or cut off, is tried again until it is done, and counts once.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use super::AGAIN_WAIT;
+use super::client::connect;
+
+/// How many keys are read and written in turn.
+const KEYS: u64 = 1_000;
+
+/// A probe that runs. Without [`Probe::finish`] its thread ends by itself.
+pub struct Probe {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Vec<Measured>>>,
+}
+
+/// An operation that was done.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// When it was to begin.
+    pub at: Instant,
+    /// How long it took from there.
+    pub latency: Duration,
+}
+
+impl Probe {
+    /// Begins with one operation each so often.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(address: SocketAddr, every: Duration) -> io::Result<Self> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        let run = move || run(address, every, &over);
+        let thread = Some(thread::Builder::new().name("probe".into()).spawn(run)?);
+        Ok(Self { is_over, thread })
+    }
+
+    /// Ends it, and returns what was done, in its order.
+    ///
+    /// # Panics
+    /// When its thread did.
+    #[must_use]
+    pub fn finish(mut self) -> Vec<Measured> {
+        self.is_over.store(true, Ordering::Relaxed);
+        let thread = self.thread.take();
+        thread.map(|thread| thread.join().expect("a probe ends")).unwrap_or_default()
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+fn run(address: SocketAddr, every: Duration, is_over: &AtomicBool) -> Vec<Measured> {
+    let mut measured = Vec::new();
+    let mut connection = None;
+    let mut at = Instant::now();
+    for n in 0.. {
+        at += every;
+        thread::sleep(at.saturating_duration_since(Instant::now()));
+        let key = format!("probe{:04}", n / 2 % KEYS);
+        let command = match n % 2 {
+            0 => redis::cmd("SET").arg(key).arg(n).take(),
+            _ => redis::cmd("GET").arg(key).take(),
+        };
+        while !is_over.load(Ordering::Relaxed) {
+            let open = match connection.take() {
+                Some(open) => Ok(open),
+                None => connect(address),
+            };
+            let done = open.is_ok_and(|mut open: redis::Connection| {
+                let answered: Result<Value, _> = command.query(&mut open);
+                let is_there = answered.is_ok();
+                // What the store refuses it may take the next time, on the same connection.
+                if answered.is_ok() || answered.is_err_and(|error| error.code().is_some()) {
+                    connection = Some(open);
+                }
+                is_there
+            });
+            if done {
+                measured.push(Measured { at, latency: at.elapsed() });
+                break;
+            }
+            thread::sleep(AGAIN_WAIT);
+        }
+        if is_over.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    measured
+}
