@@ -199,7 +199,8 @@ impl Design {
         let partition = self.partitions.get_mut(&write.start).expect("a partition begins there");
         assert_eq!(partition.master, by, "a partition is written by its master");
         assert_eq!(partition.version + 1, write.version, "each commit is the next version");
-        assert!(write.rows.iter().all(|(key, _)| partition.range.contains(key)));
+        // Every site sees every frame, and the keys of most lie in no cache of its own.
+        debug_assert!(write.rows.iter().all(|(key, _)| partition.range.contains(key)));
         partition.version = write.version;
     }
 

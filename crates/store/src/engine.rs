@@ -38,6 +38,7 @@ mod mail;
 mod place;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 use checkpointer::Checkpointer;
 pub use checkpointer::Checkpoints;
@@ -46,6 +47,7 @@ pub(crate) use checkpointer::complete;
 pub use listener::Listener;
 use mail::{Batch, Mail, Outcome, Remote, StepOrder};
 use place::Place;
+pub use tls::{Tls, TlsError};
 
 /// The most sites of a store in one process.
 pub const SITES_MAX: u16 = 64;
@@ -285,7 +287,7 @@ impl Store {
         Session { shared: Arc::clone(&self.shared), seen: 0 }
     }
 
-    /// Serves the Redis protocol to whoever connects, and returns where.
+    /// Serves the Redis protocol to whoever connects, encrypted or not, and returns where.
     ///
     /// # Errors
     /// When nothing can listen there.
@@ -293,6 +295,7 @@ impl Store {
         &self,
         listener: TcpListener,
         mut settings: Settings,
+        tls: Option<Tls>,
     ) -> Result<SocketAddr, StoreError> {
         let failed = |error| StoreError::Start("a listener", error);
         let shared = Arc::clone(&self.shared);
@@ -300,7 +303,7 @@ impl Store {
             .script_limits
             .clock_ms
             .get_or_insert_with(|| Arc::new(move || shared.now_ms(Instant::now())));
-        let listener = Listener::new(listener, settings).map_err(failed)?;
+        let listener = Listener::new(listener, settings, tls).map_err(failed)?;
         let address = listener.address().map_err(failed)?;
         _ = self.shared.doors[0].send(Mail::Listen(Arc::new(listener)));
         Ok(address)

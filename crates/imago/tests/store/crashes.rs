@@ -43,7 +43,7 @@ async fn what_was_acknowledged_outlives_crashes_of_sites() {
     };
     let store = Arc::new(Store::start(&StoreOptions { sites: SITES, log: Some(log) }).unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = store.listen(listener, Settings::new("test", 1)).unwrap();
+    let address = store.listen(listener, Settings::new("test", 1), None).unwrap();
     let options = Options { sessions: 6, seed, pause: Duration::from_millis(1) };
     let load = Load::start(address, options).unwrap();
     for _ in 0..if is_long() { 40 } else { 8 } {

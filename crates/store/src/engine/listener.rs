@@ -11,6 +11,7 @@ use tokio::io::AsyncWriteExt as _;
 
 use super::Mail;
 use super::place::Place;
+use super::tls::Tls;
 use crate::resp::Settings;
 
 /// The most connections at a time.
@@ -22,6 +23,7 @@ const SHORTAGE_WAIT: Duration = Duration::from_millis(50);
 pub struct Listener {
     socket: TcpListener,
     pub(super) settings: Arc<Settings>,
+    pub(super) tls: Option<Tls>,
     numbers: AtomicU64,
     clients: AtomicUsize,
 }
@@ -40,11 +42,15 @@ impl Drop for Client {
 }
 
 impl Listener {
-    pub(super) fn new(socket: TcpListener, settings: Settings) -> io::Result<Self> {
+    pub(super) fn new(
+        socket: TcpListener,
+        settings: Settings,
+        tls: Option<Tls>,
+    ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let settings = Arc::new(settings);
         let (numbers, clients) = (AtomicU64::new(1), AtomicUsize::new(0));
-        Ok(Self { socket, settings, numbers, clients })
+        Ok(Self { socket, settings, tls, numbers, clients })
     }
 
     pub(super) fn address(&self) -> io::Result<SocketAddr> {

@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::io;
 use std::mem;
 use std::path::Path;
 use std::rc::Rc;
@@ -14,6 +15,8 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
 use super::line::{Line, talk};
+use super::listener::{Client, Listener};
+use super::tls::Tls;
 use super::{Batch, Mail, Map, Outcome, Remote, Shared, StepOrder, Ticket};
 use crate::checkpoint;
 use crate::design::Design;
@@ -25,6 +28,8 @@ use crate::transaction::{Abort, Transaction};
 
 /// How often a site is told the time.
 const TICK: Duration = Duration::from_millis(20);
+/// How long a client may take until the connection is encrypted.
+const GREETING_WAIT: Duration = Duration::from_secs(10);
 /// How often a checkpoint and what of the log lies behind it is read where they do not fit.
 const IMAGE_TRIES: usize = 3;
 /// How much mail is handled before connections have their turn.
@@ -126,14 +131,11 @@ impl Place {
                 tokio::task::spawn_local(async move { listener.accept_all(&place).await });
             }
             Mail::Connect(stream, listener) => {
-                let settings = Arc::clone(&listener.settings);
-                if let Ok(mut client) = listener.admit(stream) {
+                if let Ok(client) = Arc::clone(&listener).admit(stream) {
                     let place = Rc::clone(self);
-                    tokio::task::spawn_local(async move {
-                        let number = client.number;
-                        // A connection that breaks is its client's own affair.
-                        _ = talk(&place, &mut client.stream, settings, number).await;
-                    });
+                    // A connection that breaks is its client's own affair.
+                    let talk = async move { _ = place.receive(client, &listener).await };
+                    tokio::task::spawn_local(talk);
                 }
             }
             Mail::Said(from, message) => self.tell(Input::Said(from, message)),
@@ -238,6 +240,16 @@ impl Place {
         for (_, caller) in self.callers.borrow_mut().drain() {
             caller.tell(Outcome::Answer(known, Err(Abort::Deposed)), &self.shared.doors);
         }
+    }
+
+    /// Talks with a client that has come.
+    async fn receive(self: &Rc<Self>, mut client: Client, listener: &Listener) -> io::Result<()> {
+        let (settings, number) = (Arc::clone(&listener.settings), client.number);
+        let Some(Tls(acceptor)) = &listener.tls else {
+            return talk(self, &mut client.stream, settings, number).await;
+        };
+        let accepted = tokio::time::timeout(GREETING_WAIT, acceptor.accept(&mut client.stream));
+        talk(self, accepted.await??, settings, number).await
     }
 
     /// Runs a transaction here, unless it cannot begin until a time.

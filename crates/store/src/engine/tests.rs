@@ -189,7 +189,7 @@ struct Raw(std::net::TcpStream);
 impl Raw {
     fn connect(store: &Store) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = store.listen(listener, Settings::new("test", 1)).expect("it listens");
+        let address = store.listen(listener, Settings::new("test", 1), None).expect("it listens");
         Self::to(address)
     }
 

@@ -80,7 +80,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let store = start(folder.path().join("log")).await?;
     let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| failed(&error))?;
     let settings = Settings::new(env!("CARGO_PKG_VERSION"), 1);
-    let address = store.listen(listener, settings).map_err(|error| failed(&error))?;
+    let address = store.listen(listener, settings, None).map_err(|error| failed(&error))?;
 
     say(&format!("{} clients run transactions on lists, over the Redis protocol", args.sessions));
     let options = load::Options { sessions: args.sessions, seed: args.seed, pause: PAUSE };

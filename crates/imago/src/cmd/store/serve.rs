@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use imago_store::admin;
-use imago_store::engine::{LogOptions, Options, Store, StoreError};
+use imago_store::engine::{LogOptions, Options, Store, StoreError, Tls};
 use imago_store::log::Sync;
 use imago_store::resp::Settings;
 use serde::Serialize;
@@ -48,6 +48,12 @@ pub struct Args {
     /// Ask clients of Redis for the password in this file, without the line's end.
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
+    /// Encrypt connections of Redis's clients, with the certificate in this file (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
 }
 
 /// What is printed once clients can come.
@@ -72,6 +78,13 @@ pub(super) fn sync(typed: &str) -> Result<Sync, String> {
 
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let settings = settings(&args)?;
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => Some(
+            Tls::read(certificate, key)
+                .map_err(|error| Failure::from_error(Exit::Usage, "tls", &error))?,
+        ),
+        _ => None,
+    };
     let (listener, admin) = (bind(args.listen)?, bind(args.admin)?);
     let log = args.data.map(|folder| LogOptions {
         folder,
@@ -84,7 +97,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Ok(started) => Arc::new(started.map_err(|error| failure(&error))?),
         Err(cause) => return Err(Failure::from_error(Exit::Failed, "store", &cause)),
     };
-    let listen = store.listen(listener, settings).map_err(|error| failure(&error))?;
+    let listen = store.listen(listener, settings, tls).map_err(|error| failure(&error))?;
     let admin_address = admin.local_addr().map_err(|error| unbound(args.admin, &error))?;
     let admin = admin
         .set_nonblocking(true)
