@@ -1,9 +1,10 @@
 //! A load of list-append transactions on a store that serves the Redis protocol, from sessions that
 //! survive whatever happens to it, and their history (see `imago_workload::lists`).
 //!
-//! A session is a connection, on a thread of its own, with one transaction under way at a time: MULTI,
-//! its steps and EXEC leave in one piece. When the connection breaks, or the store does not know what
-//! became of a transaction, the next one is of a new session, on a new connection.
+//! A session is a connection, on a thread of its own. MULTI, a transaction's steps and EXEC leave in one
+//! piece, and now and then some transactions do, one behind the other. When the connection breaks, or the
+//! store does not know what became of a transaction, the next one is of a new session, on a new connection;
+//! what had left with it already counts as of a session of its own.
 //!
 //! Invariant: a transaction counts as not done only if no byte of it was sent, or the store itself said
 //! that nothing happened. Whatever else goes wrong, nobody knows.
@@ -137,9 +138,10 @@ impl Shared {
                 thread::sleep(AGAIN_WAIT);
                 continue;
             };
-            let session = self.sessions.fetch_add(1, Ordering::Relaxed);
+            let mut session = self.next_session();
             while !self.is_over.load(Ordering::Relaxed) && client.is_usable() {
-                sent.push(self.transact(session, &mut client, generator.draw()));
+                let requests = generator.draw_some();
+                session = self.transact(session, &mut client, requests, &mut sent);
                 if !pause.is_zero() {
                     thread::sleep(pause);
                 }
@@ -148,14 +150,30 @@ impl Shared {
         sent
     }
 
-    fn transact(&self, session: u32, client: &mut Client, request: Request) -> Transaction {
+    fn next_session(&self) -> u32 {
+        self.sessions.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Runs transactions of a session, and returns the session that goes on.
+    fn transact(
+        &self,
+        mut session: u32,
+        client: &mut Client,
+        requests: Vec<Request>,
+        sent: &mut Vec<Transaction>,
+    ) -> u32 {
         let now_ns = || u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let began_ns = now_ns();
-        let (outcome, reads) = client.run(&request);
+        let told = client.run(&requests);
         let ended_ns = now_ns();
-        if outcome == Outcome::Done {
-            self.acknowledged.fetch_add(1, Ordering::Relaxed);
+        for (Request { steps, .. }, (outcome, reads)) in requests.into_iter().zip(told) {
+            sent.push(Transaction { session, steps, outcome, reads, began_ns, ended_ns });
+            match outcome {
+                Outcome::Done => _ = self.acknowledged.fetch_add(1, Ordering::Relaxed),
+                Outcome::NotDone => {}
+                Outcome::Unknown => session = self.next_session(),
+            }
         }
-        Transaction { session, steps: request.steps, outcome, reads, began_ns, ended_ns }
+        session
     }
 }

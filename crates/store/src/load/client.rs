@@ -45,29 +45,20 @@ impl Client {
         self.is_usable
     }
 
-    /// Runs a transaction, and says what its reads saw if it is done.
-    pub fn run(&mut self, request: &Request) -> (Outcome, Vec<Vec<Element>>) {
-        let sent =
-            if request.is_one_command { many(&request.steps) } else { multi(&request.steps) };
-        // Of MULTI, the answers to what was queued come first.
-        let before = if request.is_one_command { 0 } else { request.steps.len() + 1 };
-        let answer = self.ask(&sent, before);
-        let outcome = match &answer {
-            Ok(Value::Array(_)) => Outcome::Done,
-            // A watched key would have changed: nothing happened.
-            Ok(Value::Nil) => Outcome::NotDone,
-            Ok(_) => Outcome::Unknown,
-            Err(error) => outcome(error),
-        };
-        self.is_usable = outcome != Outcome::Unknown;
-        let answers = match answer {
-            Ok(Value::Array(answers)) if answers.len() == request.steps.len() => answers,
-            Ok(Value::Array(_)) => vec![Value::Nil; request.steps.len()],
-            _ => return (outcome, Vec::new()),
-        };
-        let steps = request.steps.iter().zip(&answers);
-        let reads = steps.filter(|(step, _)| matches!(step, Step::Read(_)));
-        (outcome, reads.map(|(_, answer)| list(answer)).collect())
+    /// Runs transactions, sent in one piece, and says what came of each, and what its reads saw if it is
+    /// done.
+    pub fn run(&mut self, requests: &[Request]) -> Vec<(Outcome, Vec<Vec<Element>>)> {
+        let sent = requests.iter().flat_map(packed).collect::<Vec<u8>>();
+        // Where not all of it could be sent, some of it may have been.
+        let mut is_open = self.connection.send_packed_command(&sent).is_ok();
+        let mut told = Vec::new();
+        for request in requests {
+            let answer = if is_open { Some(self.answer(before(request))) } else { None };
+            is_open &= answer.as_ref().is_some_and(|answer| !is_broken(answer));
+            told.push(understood(request, answer));
+        }
+        self.is_usable = told.iter().all(|(outcome, _)| *outcome != Outcome::Unknown);
+        told
     }
 
     /// All lists, by a transaction that writes to each of them, though nothing: so it sees all that was
@@ -82,7 +73,8 @@ impl Client {
             pipeline.cmd("APPEND").arg(list.name()).arg("");
             pipeline.cmd("GET").arg(list.name());
         }
-        match self.ask(&pipeline.get_packed_pipeline(), 2 * count as usize + 1)? {
+        self.connection.send_packed_command(&pipeline.get_packed_pipeline())?;
+        match self.answer(2 * count as usize + 1)? {
             Value::Array(answers) if answers.len() == 2 * count as usize => {
                 Ok(answers.iter().skip(1).step_by(2).map(list).collect())
             }
@@ -90,18 +82,43 @@ impl Client {
         }
     }
 
-    /// Sends, and returns the last answer. Those before it say only that something was queued; if not,
-    /// the last one says that nothing happened.
-    fn ask(&mut self, sent: &[u8], before: usize) -> Result<Value, RedisError> {
-        self.connection.send_packed_command(sent)?;
+    /// The answer behind so many that only say that something was queued; if one does not, the last
+    /// one says that nothing happened.
+    fn answer(&mut self, before: usize) -> Result<Value, RedisError> {
         for _ in 0..before {
-            match self.connection.recv_response() {
-                Err(error) if error.code().is_none() => return Err(error),
-                _ => {}
+            let queued = self.connection.recv_response();
+            if is_broken(&queued) {
+                return queued;
             }
         }
         self.connection.recv_response()?.extract_error()
     }
+}
+
+/// Whether there is no answer, rather than one that is an error.
+fn is_broken(answer: &Result<Value, RedisError>) -> bool {
+    answer.as_ref().is_err_and(|error| error.code().is_none())
+}
+
+fn understood(
+    request: &Request,
+    answer: Option<Result<Value, RedisError>>,
+) -> (Outcome, Vec<Vec<Element>>) {
+    let outcome = match &answer {
+        Some(Ok(Value::Array(_))) => Outcome::Done,
+        // A watched key would have changed: nothing happened.
+        Some(Ok(Value::Nil)) => Outcome::NotDone,
+        Some(Err(error)) => outcome(error),
+        Some(Ok(_)) | None => Outcome::Unknown,
+    };
+    let answers = match answer {
+        Some(Ok(Value::Array(answers))) if answers.len() == request.steps.len() => answers,
+        Some(Ok(Value::Array(_))) => vec![Value::Okay; request.steps.len()],
+        _ => return (outcome, Vec::new()),
+    };
+    let steps = request.steps.iter().zip(&answers);
+    let reads = steps.filter(|(step, _)| matches!(step, Step::Read(_)));
+    (outcome, reads.map(|(_, answer)| list(answer)).collect())
 }
 
 /// A connection whose waits are bounded.
@@ -130,6 +147,15 @@ fn list(answer: &Value) -> Vec<Element> {
         _ => None,
     };
     read.unwrap_or_else(|| vec![NONSENSE])
+}
+
+/// How many answers say only that something was queued.
+fn before(request: &Request) -> usize {
+    if request.is_one_command { 0 } else { request.steps.len() + 1 }
+}
+
+fn packed(request: &Request) -> Vec<u8> {
+    if request.is_one_command { many(&request.steps) } else { multi(&request.steps) }
 }
 
 fn multi(steps: &[Step]) -> Vec<u8> {

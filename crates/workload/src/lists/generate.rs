@@ -16,6 +16,8 @@ const LISTS_MAX: usize = 4;
 const STEPS_MAX: usize = 6;
 /// Percent of the transactions that only read.
 const READ_ONLY_PERCENT: u32 = 30;
+/// The most transactions that are sent before one of them is answered.
+const AT_ONCE_MAX: u32 = 4;
 /// Half of the draws are among so many lists: transactions that meet show more than those that do not.
 const BUSY: u32 = 4;
 
@@ -77,6 +79,13 @@ impl Generator {
         let random =
             StdRng::seed_from_u64(seed.wrapping_mul(0x1_0000).wrapping_add(session.into()));
         Self { random, pool }
+    }
+
+    /// The next one, or the next few that are sent at once.
+    pub fn draw_some(&mut self) -> Vec<Request> {
+        let is_one = self.random.random_bool(0.7);
+        let count = if is_one { 1 } else { self.random.random_range(2..=AT_ONCE_MAX) };
+        (0..count).map(|_| self.draw()).collect()
     }
 
     /// The next one.
