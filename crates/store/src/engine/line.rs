@@ -218,7 +218,7 @@ impl Talk<'_> {
                 self.is_again = false;
                 break Waits::ForTime;
             }
-            let (slot, until, transaction) = match self.later.pop_front() {
+            let (slot, until, mut transaction) = match self.later.pop_front() {
                 Some(next) => next,
                 None if self.is_closing || self.line.is_full() => break Waits::ForAnswers,
                 None => match self.next() {
@@ -227,6 +227,8 @@ impl Talk<'_> {
                     Err(waits) => break waits,
                 },
             };
+            // What was answered since it came, it has to see.
+            transaction.session = self.seen.get();
             let (reads, writes) = (&transaction.reads, &transaction.writes);
             let here = self.place.site;
             let is_idle = self.at.is_none();
