@@ -117,8 +117,15 @@ impl Place {
     fn handle(self: &Rc<Self>, mail: Mail) -> bool {
         match mail {
             Mail::Transact(transactions) => {
+                // Behind one that comes back none is run: it would overtake that.
+                let mut is_back = false;
                 for (remote, transaction, until) in transactions {
-                    self.transact(Caller::Remote(remote), transaction, until);
+                    let caller = Caller::Remote(remote);
+                    if is_back {
+                        caller.tell(Outcome::Back(transaction), &self.shared.doors);
+                    } else {
+                        is_back = self.transact(caller, transaction, until);
+                    }
                 }
             }
             Mail::Step(step) => {
@@ -252,10 +259,20 @@ impl Place {
         talk(self, accepted.await??, settings, number).await
     }
 
-    /// Runs a transaction here, unless it cannot begin until a time.
-    pub(super) fn transact(&self, caller: Caller, transaction: Transaction, until: Instant) {
+    /// Runs a transaction here, unless it cannot begin until a time. True says that it came back at once.
+    pub(super) fn transact(
+        &self,
+        caller: Caller,
+        transaction: Transaction,
+        until: Instant,
+    ) -> bool {
         let ticket = self.expect(caller);
-        self.tell(Input::Transact(ticket, transaction, self.shared.now_ms(until)));
+        let until_ms = self.shared.now_ms(until);
+        let outputs = self.core.borrow_mut().on(Input::Transact(ticket, transaction, until_ms));
+        let is_back = |output: &Output| matches!(output, Output::Back(back, _) if *back == ticket);
+        let is_back = outputs.iter().any(is_back);
+        self.obey(outputs);
+        is_back
     }
 
     /// Lets another site run transactions.
