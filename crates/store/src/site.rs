@@ -31,7 +31,7 @@
 //! 5. Where the design says that a site has a replica, it has the rows.
 //! 6. A site that finds itself given up for dead, or with a newer life, forgets all that it had.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::mem;
 use std::sync::Arc;
 
@@ -127,6 +127,9 @@ pub struct Core {
     queued: HashSet<u64>,
     /// Clients whose waiting transactions are being given back, all from one on.
     returned: HashSet<u64>,
+    /// Clients of whose transactions the log has not all yet, and the last frame that it has to have: so
+    /// long a session has seen more than the client could be told.
+    ahead: HashMap<u64, u64>,
     /// Partitions whose design is being changed, by start, and by which frame.
     changing: BTreeMap<Key, u64>,
     /// Answers that wait for a frame of this site, in the order of the frames.
@@ -210,6 +213,7 @@ impl Core {
             taken: BTreeSet::new(),
             queued: HashSet::new(),
             returned: HashSet::new(),
+            ahead: HashMap::new(),
             changing: BTreeMap::new(),
             answers: VecDeque::new(),
             adoptions: BTreeMap::new(),
@@ -407,6 +411,7 @@ impl Core {
         self.changing.clear();
         self.taken.clear();
         self.queued.clear();
+        self.ahead.clear();
         self.wanted.clear();
         let held = mem::take(&mut self.answers).into_iter().map(|held| held.ticket);
         let adoptions = mem::take(&mut self.adoptions).into_values();
@@ -421,7 +426,8 @@ impl Core {
 
     fn tick(&mut self, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
-        let now_ms = self.now_ms;
+        let (now_ms, ordered) = (self.now_ms, self.ordered);
+        self.ahead.retain(|_, number| *number > ordered);
         let waiting = mem::take(&mut self.waiting).into_iter();
         let (late, waiting): (VecDeque<_>, _) = waiting.partition(|one| one.until_ms <= now_ms);
         self.waiting = waiting;

@@ -91,7 +91,9 @@ impl Core {
         };
         transaction.writes.iter().for_each(|key| see(self.design.of(key)));
         transaction.reads.iter().flat_map(|range| self.design.within(range)).for_each(&mut see);
-        let is_one = !has_replica || last <= self.ordered;
+        // What its client sent before it may have been seen by others who saw more than this prefix.
+        let ahead = transaction.client.and_then(|client| self.ahead.get(&client)).copied();
+        let is_one = !has_replica || last.max(ahead.unwrap_or(0)) <= self.ordered;
         #[cfg(test)]
         let is_one = is_one || self.has(super::tests::Bug::SnapshotAheadOfLog);
         if !is_one {

@@ -118,6 +118,10 @@ impl Core {
         let written = view.written;
         let has_written = answer.is_ok() && !written.is_empty();
         let number = if has_written { self.commit(written) } else { last };
+        if let Some(client) = transaction.client.filter(|_| number > self.ordered) {
+            let ahead = self.ahead.entry(client).or_default();
+            *ahead = number.max(*ahead);
+        }
         self.hold(ticket, answer, number, has_written);
     }
 
