@@ -35,9 +35,10 @@ test: lint ## everything that must pass: check, then all tests against real serv
 	$(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
 
 # As a job of its own: half an hour of one cluster on two cores.
-test-long: setup ## ten thousand simulations of the store, and fifty deaths in changes of shape
+test-long: setup ## ten thousand simulations of the store, and fifty deaths in changes of shape, sixty of a store
 	IMAGO_SEEDS=10000 $(CARGO) test --locked --workspace --lib -- site::tests
 	IMAGO_LONG=1 $(CARGO) test --locked --workspace --test reshard -- --nocapture random:: $(ARGS)
+	IMAGO_LONG=1 $(CARGO) test --locked --package imago --test store -- --nocapture deaths:: crashes:: $(ARGS)
 
 demo: setup ## move a live, busy collection between two real clusters, and prove it
 	$(IMAGO) demo $(ARGS)

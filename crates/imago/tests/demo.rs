@@ -25,3 +25,28 @@ fn the_demo_moves_a_busy_collection_and_loses_nothing() {
         assert!(summary[measured].is_number(), "{measured}: {summary}");
     }
 }
+
+#[test]
+fn a_store_changes_its_design_and_loses_a_site_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_imago"));
+    demo.current_dir(folder.path()).args(["demo", "store", "--json"]);
+    demo.args(["--sessions", "4", "--times", "8", "--idle-s", "1"]);
+    let output = demo.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for wrong in ["lost", "anomalies"] {
+        assert_eq!(summary[wrong], 0, "{wrong}: {summary}");
+    }
+    assert_eq!(summary["second_checker"], "sound", "{summary}");
+    assert!(summary["acknowledged"].as_u64() > Some(200), "{summary}");
+    for operator in ["split", "merge", "add_replica", "remove_replica", "remaster"] {
+        let made = &summary["operators"][operator];
+        assert!(made["times"].as_u64() >= Some(8), "{operator}: {summary}");
+        assert!(made["median_ms"].is_number(), "{operator}: {summary}");
+    }
+    for measured in ["site_down_ms", "p99_ms_before", "p99_ms_during"] {
+        assert!(summary[measured].is_number(), "{measured}: {summary}");
+    }
+}

@@ -116,7 +116,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         () = context.cancel.cancelled() => Err(Failure::new(
             Exit::Interrupted,
             "interrupted",
-            "the demo was stopped; its clusters are gone",
+            "the demo was stopped; what it had started is gone",
         )),
     }
 }

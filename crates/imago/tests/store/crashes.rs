@@ -46,7 +46,7 @@ async fn what_was_acknowledged_outlives_crashes_of_sites() {
     let address = store.listen(listener, Settings::new("test", 1), None).unwrap();
     let options = Options { sessions: 6, seed, pause: Duration::from_millis(1) };
     let load = Load::start(address, options).unwrap();
-    for _ in 0..if is_long() { 200 } else { 8 } {
+    for _ in 0..if is_long() { 40 } else { 8 } {
         let until = Instant::now() + Duration::from_millis(random.random_range(100..900));
         while Instant::now() < until {
             let change = change::draw(&mut random, SITES);

@@ -16,6 +16,7 @@ const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
 /// Crates that are in the build in more than one incompatible version, and who keeps the older.
 const TWICE: &[Exception] = &[
+    ("base64", "0.22 by bson, mongodb and Imago, 0.23 by ureq"),
     ("embedded-io", "0.4 and 0.6, of which postcard uses neither: both are traits alone"),
     ("getrandom", "0.2 by ring, 0.3 by rand 0.9 (bson, mongodb), 0.4 by rand 0.10"),
     (
