@@ -59,6 +59,8 @@ pub type Ticket = u64;
 
 /// How many may wait at a site; more are refused.
 const WAITING_MAX: usize = 10_000;
+/// How many groups of its own frames a site keeps for the sake of those who are behind.
+const SPENT_MAX: usize = 1_024;
 /// The site that an observer is, and its life: nobody's.
 const NOBODY: (Site, u64) = (Site(u16::MAX), u64::MAX);
 
@@ -139,6 +141,8 @@ pub struct Core {
     /// Copies that others asked for, until the log has what is given.
     wanted: BTreeMap<(Site, Key), Wanted>,
     outputs: Vec<Output>,
+    /// Frames of its own that others may still look at.
+    spent: VecDeque<Arc<[Frame]>>,
     /// What the tests break, to see whether they notice.
     #[cfg(test)]
     broken: Option<tests::Bug>,
@@ -219,6 +223,7 @@ impl Core {
             adoptions: BTreeMap::new(),
             wanted: BTreeMap::new(),
             outputs: Vec::new(),
+            spent: VecDeque::new(),
             #[cfg(test)]
             broken: None,
         }
@@ -246,11 +251,27 @@ impl Core {
                 self.ask(ticket, until_ms, Want::Change(change));
             }
             Input::Adopt(ticket, start, until_ms) => self.adopt(ticket, start, until_ms),
-            Input::Logged(first, frames) => self.follow_all(first, &frames),
+            Input::Logged(first, frames) => {
+                self.follow_all(first, &frames);
+                self.outlive(frames);
+            }
             Input::Said(from, message) => self.hear(from, message),
             Input::Tick(now_ms) => self.tick(now_ms),
         }
         mem::take(&mut self.outputs)
+    }
+
+    /// Keeps frames of its own until nobody else has them. Whoever drops them last touches each key and
+    /// value in them, and to the site that wrote them these are at hand.
+    fn outlive(&mut self, frames: Arc<[Frame]>) {
+        if frames.first().is_some_and(|frame| frame.by.site == self.site) {
+            self.spent.push_back(frames);
+        }
+        while self.spent.len() > SPENT_MAX
+            || self.spent.front().is_some_and(|frames| Arc::strong_count(frames) == 1)
+        {
+            self.spent.pop_front();
+        }
     }
 
     /// The design as of the prefix of the log that the site has.
