@@ -2,6 +2,10 @@
 //! sites die, the usual tools, and what it says when it cannot be done.
 
 #![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
+#![allow(
+    clippy::print_stdout,
+    reason = "a seed, and what a test did, are for whoever reads its output"
+)]
 
 mod change;
 mod crashes;

@@ -116,11 +116,11 @@ impl<'s> Changes<'s> {
                 })
             }
             _ => {
-                let pairs = partitions.windows(2);
+                let mut pairs = partitions.windows(2);
                 let is_alike = |pair: &&[&Partition]| {
                     pair[0].master == pair[1].master && pair[0].replicas == pair[1].replicas
                 };
-                pairs.filter(is_alike).last().map(|pair| (begin(pair[0]), Operator::Merge))
+                pairs.rfind(is_alike).map(|pair| (begin(pair[0]), Operator::Merge))
             }
         }
     }
