@@ -8,6 +8,7 @@ use super::*;
 use crate::key::{KeyRange, Value};
 use crate::record::Write;
 
+mod behind;
 mod simulation;
 
 use simulation::{Outcome, Simulation};

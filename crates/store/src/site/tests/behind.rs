@@ -1,0 +1,95 @@
+//! A transaction that its client sent behind another one, without waiting for its answer.
+
+use super::*;
+use crate::key::Table;
+use crate::record::Operator;
+
+/// Two sites, the log between them, and what they answered.
+struct Pair {
+    cores: [Core; 2],
+    /// What was written and is not in the log yet.
+    leaving: Vec<Frame>,
+    next: Position,
+    answered: Vec<Ticket>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let core = |n| Core::new(Site(n), 1, Design::new(Site(0)));
+        let cores = [core(0), core(1)];
+        let mut pair = Self { cores, leaving: Vec::new(), next: 1, answered: Vec::new() };
+        for site in 0..2 {
+            pair.tell(site, Input::Tick(1));
+        }
+        pair.log();
+        pair
+    }
+
+    fn tell(&mut self, site: usize, input: Input) {
+        for output in self.cores[site].on(input) {
+            match output {
+                Output::Write(frame) => self.leaving.push(frame),
+                Output::Answer(ticket, _, answer) => {
+                    assert!(answer.is_ok(), "{ticket}: {answer:?}");
+                    self.answered.push(ticket);
+                }
+                Output::Back(ticket, _) => panic!("{ticket} came back"),
+                Output::Say(to, message) => {
+                    let from = Site(u16::try_from(site).expect("two"));
+                    self.tell(usize::from(to.0), Input::Said(from, message));
+                }
+            }
+        }
+    }
+
+    /// The log has what was written, until nothing is.
+    fn log(&mut self) {
+        for _ in 0..100 {
+            let frames: Arc<[Frame]> = mem::take(&mut self.leaving).into();
+            if frames.is_empty() {
+                return;
+            }
+            for site in 0..2 {
+                self.tell(site, Input::Logged(self.next, Arc::clone(&frames)));
+            }
+            self.next += frames.len() as Position;
+        }
+        panic!("the sites write without an end");
+    }
+
+    fn transact(&mut self, ticket: Ticket, client: u64, reads: Vec<KeyRange>, writes: Vec<Key>) {
+        let written = writes.clone();
+        let procedure = move |view: &mut crate::transaction::View<'_>| {
+            written.iter().try_for_each(|key| view.put(key, Arc::from(*b"x")))?;
+            Ok(Vec::new())
+        };
+        let client = Some(client);
+        let transaction =
+            Transaction { reads, writes, session: 0, client, procedure: Box::new(procedure) };
+        self.tell(0, Input::Transact(ticket, transaction, 1_000));
+    }
+}
+
+#[test]
+fn a_read_of_replicas_waits_for_what_its_client_wrote_before_it() {
+    let key = |row: &[u8]| Key::new(Table(0), row);
+    let mut pair = Pair::new();
+    let change = |operator| Change { start: key(b"m"), operator };
+    let split = Change { start: Key::least(), operator: Operator::Split(key(b"m")) };
+    pair.tell(0, Input::Change(1, split, 1_000));
+    pair.log();
+    pair.tell(1, Input::Adopt(2, key(b"m"), 1_000));
+    pair.log();
+    pair.tell(0, Input::Change(3, change(Operator::Remaster(Site(1))), 1_000));
+    pair.log();
+    assert_eq!(pair.answered, [1, 2, 3]);
+    assert_eq!(pair.cores[0].design.of(&key(b"z")).master, Site(1));
+
+    let replicated = || vec![KeyRange::only(&key(b"z"))];
+    pair.transact(4, 7, Vec::new(), vec![key(b"a")]);
+    pair.transact(5, 7, replicated(), Vec::new());
+    pair.transact(6, 8, replicated(), Vec::new());
+    assert_eq!(pair.answered[3..], [6], "only another client's prefix may be that of before");
+    pair.log();
+    assert_eq!(pair.answered[4..], [4, 5]);
+}
