@@ -31,9 +31,21 @@ pub fn anywhere() -> SocketAddr {
 impl Served {
     /// Starts it with its log in a folder, and waits until clients can come.
     pub fn start(folder: &Path, sites: u16, listen: SocketAddr, admin: SocketAddr) -> Self {
+        Self::start_with(folder, sites, listen, admin, &[])
+    }
+
+    /// The same, with more to be said.
+    pub fn start_with(
+        folder: &Path,
+        sites: u16,
+        listen: SocketAddr,
+        admin: SocketAddr,
+        more: &[&str],
+    ) -> Self {
         let mut command = imago(&["store", "serve", "--json", "--data"]);
         command.arg(folder).args(["--sites", &sites.to_string()]);
         command.args(["--listen", &listen.to_string(), "--admin", &admin.to_string()]);
+        command.args(more);
         let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         let stdout = child.stdout.take().unwrap();

@@ -81,3 +81,29 @@ fn redis_benchmark_works_unchanged() {
     }
     assert!(!said.to_lowercase().contains("error"), "{said}");
 }
+
+#[test]
+fn connections_are_encrypted_and_ask_for_the_password() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (certificate, key, password) = (path("cert.pem"), path("key.pem"), path("password"));
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj"]);
+    openssl.args(["/CN=localhost", "-keyout", &key, "-out", &certificate]);
+    if !openssl.stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        eprintln!("there is no openssl here: it is not tried");
+        return;
+    }
+    std::fs::write(&password, "secret\n").unwrap();
+    let more = ["--tls-cert", &certificate, "--tls-key", &key, "--password-file", &password];
+    let data = folder.path().join("data");
+    let served = Served::start_with(&data, 1, anywhere(), anywhere(), &more);
+    let tls = ["--tls", "--cacert", &certificate, "--sni", "localhost", "--insecure"];
+    let Some(stranger) = tool("redis-cli", &served, &tls, "GET a\n") else { return };
+    assert!(text(&stranger.stdout).contains("NOAUTH"), "{stranger:?}");
+    let known = [&tls[..], &["--no-auth-warning", "-a", "secret"]].concat();
+    let known = tool("redis-cli", &served, &known, "SET a 1\nGET a\n").unwrap();
+    assert_eq!(text(&known.stdout), "OK\n1\n", "{known:?}");
+    let plain = tool("redis-cli", &served, &[], "GET a\n").unwrap();
+    assert!(!text(&plain.stdout).contains("NOAUTH"), "what is not encrypted is no request");
+}
