@@ -10,6 +10,8 @@ use redis::{Pipeline, RedisError, Value};
 const CONNECT_WAIT: Duration = Duration::from_secs(2);
 const SEND_WAIT: Duration = Duration::from_secs(10);
 const ANSWER_WAIT: Duration = Duration::from_secs(20);
+/// How many lists are read in one transaction at the end.
+const LISTS_AT_ONCE: usize = 1_000;
 /// Stands for what is no list at all: nobody appends it, so that the check says so.
 const NONSENSE: Element = Element::MAX;
 
@@ -61,25 +63,30 @@ impl Client {
         told
     }
 
-    /// All lists, by a transaction that writes to each of them, though nothing: so it sees all that was
+    /// All lists, by transactions that write to each of them, though nothing: so they see all that was
     /// ever acknowledged, whoever did it.
     ///
     /// # Errors
     /// When the store does not answer, or something else.
     pub fn lists(&mut self, count: u32) -> Result<Vec<Vec<Element>>, ClientError> {
-        let mut pipeline = redis::pipe();
-        pipeline.atomic();
-        for list in (0..count).map(List) {
-            pipeline.cmd("APPEND").arg(list.name()).arg("");
-            pipeline.cmd("GET").arg(list.name());
-        }
-        self.connection.send_packed_command(&pipeline.get_packed_pipeline())?;
-        match self.answer(2 * count as usize + 1)? {
-            Value::Array(answers) if answers.len() == 2 * count as usize => {
-                Ok(answers.iter().skip(1).step_by(2).map(list).collect())
+        let all: Vec<List> = (0..count).map(List).collect();
+        let mut contents = Vec::new();
+        for some in all.chunks(LISTS_AT_ONCE) {
+            let mut pipeline = redis::pipe();
+            pipeline.atomic();
+            for list in some {
+                pipeline.cmd("APPEND").arg(list.name()).arg("");
+                pipeline.cmd("GET").arg(list.name());
             }
-            other => Err(ClientError::Answer(format!("{other:?}"))),
+            self.connection.send_packed_command(&pipeline.get_packed_pipeline())?;
+            match self.answer(2 * some.len() + 1)? {
+                Value::Array(answers) if answers.len() == 2 * some.len() => {
+                    contents.extend(answers.iter().skip(1).step_by(2).map(list));
+                }
+                other => return Err(ClientError::Answer(format!("{other:?}"))),
+            }
         }
+        Ok(contents)
     }
 
     /// The answer behind so many that only say that something was queued; if one does not, the last

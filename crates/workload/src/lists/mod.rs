@@ -9,8 +9,8 @@
 //! 1. [`Outcome::NotDone`] is said only of what certainly did not happen and never will.
 //! 2. A session ends with the first transaction of which it is not known whether it happened, and so with
 //!    its connection. What is promised to a session is promised to its later transactions.
-//! 3. The last look at all lists ([`History::last`]) is taken when nothing is under way any more, and by a
-//!    transaction that writes to all of them: one that only reads may see an older snapshot.
+//! 3. The last look at all lists ([`History::last`]) is taken when nothing is under way any more, and by
+//!    transactions that write to what they read: one that only reads may see an older snapshot.
 
 mod check;
 mod generate;
