@@ -115,6 +115,16 @@ impl Design {
         Self { partitions: BTreeMap::from([(Key::least(), all)]), lives: HashMap::new() }
     }
 
+    /// The same design, of keys in memory of their own.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        let apart = |(start, partition): (&Key, &Partition)| {
+            let range = partition.range.apart();
+            (start.apart(), Partition { range, ..partition.clone() })
+        };
+        Self { partitions: self.partitions.iter().map(apart).collect(), lives: self.lives.clone() }
+    }
+
     /// The partitions, in the order of their keys.
     pub fn partitions(&self) -> impl DoubleEndedIterator<Item = &Partition> {
         self.partitions.values()
@@ -243,9 +253,10 @@ impl Design {
         match &change.operator {
             Operator::Split(at) => {
                 let mut behind = partition.clone();
+                let at = at.apart();
                 partition.range.end = Some(at.clone());
                 behind.range.start = at.clone();
-                self.partitions.insert(at.clone(), behind);
+                self.partitions.insert(at, behind);
             }
             Operator::Merge => {
                 let end = partition.range.end.clone().expect("it was looked at");

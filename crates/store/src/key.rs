@@ -55,6 +55,13 @@ impl Key {
         Some((Table(u32::from_be_bytes(*table)), row))
     }
 
+    /// The same key in memory of its own. Whoever clones a key or drops one writes where all its clones
+    /// are read: keys that every site looks at all the time are not to be shared among them.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self::from_bytes(self.as_bytes())
+    }
+
     /// The next key: no other lies between the two.
     #[must_use]
     pub fn successor(&self) -> Self {
@@ -209,6 +216,12 @@ impl KeyRange {
             };
         }
         touches
+    }
+
+    /// The same range, of keys in memory of their own.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self { start: self.start.apart(), end: self.end.as_ref().map(Key::apart) }
     }
 
     fn ends_behind(&self, key: &Key) -> bool {

@@ -232,10 +232,13 @@ impl Core {
     /// As [`Core::new`], but from an observer's prefix on: the log is to be told from there.
     #[must_use]
     pub fn begun(&self, site: Site, epoch: u64) -> Self {
-        let mut core = Self::observer(self.design.clone());
+        let mut core = Self::observer(self.design.apart());
         (core.site, core.epoch, core.known) = (site, epoch, self.known);
         // Until it lives it is the image of everything: only then it is known what its own is.
-        core.copies.clone_from(&self.copies);
+        for (copy, image) in core.copies.values_mut().zip(self.copies.values()) {
+            let range = mem::replace(copy, image.clone()).range;
+            copy.range = range;
+        }
         core.write(Body::Join);
         core
     }

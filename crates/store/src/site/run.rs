@@ -135,7 +135,8 @@ impl Core {
                 _ => self.copy_of(&key).expect("what is mastered here is here"),
             };
             if writes.last().is_none_or(|write| write.start != copy.range.start) {
-                let start = copy.range.start.clone();
+                // Every site will look at it.
+                let start = copy.range.start.apart();
                 writes.push(Write { start, version: copy.version + 1, rows: Vec::new() });
             }
             last = Some(copy);
