@@ -30,7 +30,7 @@ fn every_benchmark_is_listed() {
     let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
     let of_imago = ["copy", "replay", "verify", "reshard", "placement", "flows", "flows-real"];
     let of_morphus = ["morphus-table1", "morphus-fig7", "morphus-fig8"];
-    assert_eq!(names, [&of_imago[..], &of_morphus[..]].concat());
+    assert_eq!(names, [&of_imago[..], &["store"], &of_morphus[..]].concat());
 }
 
 #[test]
@@ -97,6 +97,28 @@ fn placements_are_decided_exactly_and_compared_with_the_hungarian_algorithm() {
     for one in report["patterns"].as_array().unwrap() {
         assert_figures(one, &["seconds", "moved", "moved_greedy", "moved_random"]);
         assert!(one["moved_greedy"].as_u64() <= one["moved"].as_u64(), "{one}");
+    }
+}
+
+#[test]
+fn the_store_is_measured_in_process_and_beside_redis() {
+    let report = bench(&["run", "store", "--quick"]);
+    let figures = [
+        "rmw3_txn_per_core_s",
+        "rmw3_logged_ratio",
+        "two_sites_speedup",
+        "split_ms_median",
+        "merge_ms_median",
+        "remaster_ms_median",
+        "others_p99_ratio",
+        "bytes_per_raw_byte",
+        "recovery_s",
+    ];
+    assert_figures(&report, &figures);
+    // Either it was compared, or it says which program is missing.
+    assert_ne!(report["resp_ratio_to_redis"].is_null(), report["resp_note"].is_null(), "{report}");
+    for one in report["resp"].as_array().unwrap() {
+        assert_figures(one, &["store_per_core_s", "redis_per_core_s", "ratio"]);
     }
 }
 
