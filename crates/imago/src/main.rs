@@ -30,7 +30,10 @@ fn main() -> std::process::ExitCode {
         }
     };
     let ended = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(Box::pin(run(cli))),
+        // Never dropped: a runtime that is taken down stops its tasks one after the other, and the
+        // driver's monitors panic when the pool that they ask is gone before they are. What has to
+        // be ended in order has ended when `run` returns; the process takes the rest with it.
+        Ok(runtime) => Box::leak(Box::new(runtime)).block_on(Box::pin(run(cli))),
         Err(cause) => Err(Failure::new(
             Exit::Failed,
             "runtime",
