@@ -14,7 +14,7 @@ pub const KEY_BYTES_MAX: usize = 64 * 1024;
 pub type Value = Arc<[u8]>;
 
 /// A table, by number; its name is the catalogue's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Table(pub u32);
 
 /// Where a row lies: its table's number in four bytes, the highest first, and the row's own key.

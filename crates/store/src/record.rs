@@ -13,6 +13,7 @@ use crate::key::{Key, Value};
 mod bytes;
 
 pub(crate) use bytes::Bytes as StoredValue;
+pub(crate) use bytes::{pairs, value};
 
 /// A site, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -17,6 +17,7 @@
 //!
 //! Keys of database n are rows of table n. Keys do not expire, and all values are strings.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::key::{Key, KeyRange};
@@ -33,14 +34,17 @@ mod parse;
 mod procedure;
 mod scan;
 mod script;
+mod sent;
 mod session;
 
 use answer::Answer;
 use command::{Command, Does};
-use multi::{Pending, Queue, Versions};
+use multi::{Pending, Queue};
 use parse::{Arguments, Limits, Parser};
+use procedure::Versions;
 pub use scan::{Cursors, Scan};
 pub use script::{ScriptLimits, Scripts};
+pub use sent::received;
 use session::{Call, Session};
 
 /// How many databases there are.
@@ -73,6 +77,12 @@ pub struct Settings {
     pub script_limits: ScriptLimits,
     /// Their texts.
     pub scripts: Scripts,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self::new("", 0)
+    }
 }
 
 impl Settings {
@@ -135,7 +145,8 @@ struct Client {
     watched: Versions,
     /// Transactions of which it is not known how they ended; and what becomes of the connection if the
     /// last of them happens.
-    running: usize,
+    /// Walks among them have theirs.
+    running: VecDeque<Option<Box<Scan>>>,
     pending: Option<Pending>,
     is_closed: bool,
 }
@@ -150,7 +161,7 @@ impl Connection {
             session,
             queue: None,
             watched: Vec::new(),
-            running: 0,
+            running: VecDeque::new(),
             pending: None,
             is_closed: false,
         };
@@ -183,7 +194,11 @@ impl Connection {
                 client.session.buffer_bytes = parser.bytes();
                 client.session.pending_bytes = parser.pending_bytes();
                 let next = client.obey(&parser.arguments());
-                client.running += usize::from(matches!(next, Next::Run(_) | Next::Scan(_)));
+                match &next {
+                    Next::Run(_) => client.running.push_back(None),
+                    Next::Scan(scan) => client.running.push_back(Some(Box::new(scan.clone()))),
+                    Next::Wait | Next::Reply(_) | Next::Close(_) => {}
+                }
                 next
             }
             Err(malformed) => client.close(&Answer::Error(malformed.0)),
@@ -193,14 +208,14 @@ impl Connection {
     /// What to send for the first transaction of which it was not told yet how it ended.
     pub fn reply(&mut self, outcome: Result<Vec<u8>, Abort>) -> Vec<u8> {
         let client = &mut self.client;
-        client.running = client.running.saturating_sub(1);
-        if client.running == 0
-            && let Some(pending) = client.pending.take()
-            && let Ok(answer) = &outcome
-        {
-            client.settle(pending, answer);
+        let scan = client.running.pop_front().flatten();
+        let pending = client.pending.take_if(|_| client.running.is_empty());
+        match (outcome, pending, scan) {
+            (Ok(answer), Some(pending), _) => client.settle(pending, answer),
+            (Ok(found), None, Some(scan)) => scan.told(&found),
+            (Ok(answer), None, None) => answer,
+            (Err(abort), _, _) => refusal(&abort).encoded(client.session.protocol),
         }
-        outcome.unwrap_or_else(|abort| refusal(&abort).encoded(client.session.protocol))
     }
 }
 

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::key::{Key, KeyRange, Value};
 use crate::record::Position;
 
@@ -53,6 +55,12 @@ pub trait Procedure: Send {
     /// # Errors
     /// Why nothing of it shall happen.
     fn run(&mut self, view: &mut View<'_>) -> Result<Vec<u8>, Abort>;
+
+    /// The bytes of which another process makes the same ([`crate::resp::received`]); none of one that
+    /// can be run in this process only.
+    fn sent(&self) -> Option<Vec<u8>> {
+        None
+    }
 }
 
 impl<F> Procedure for F
@@ -65,7 +73,7 @@ where
 }
 
 /// Why a transaction did nothing.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Abort {
     /// The procedure's own reason.
     #[error("{0}")]
@@ -91,7 +99,7 @@ pub enum Abort {
 }
 
 /// What came of a transaction.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
     /// What its procedure answered.
     pub answer: Vec<u8>,

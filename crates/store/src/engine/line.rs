@@ -292,7 +292,11 @@ impl Talk<'_> {
         };
         let until = Instant::now() + PATIENCE;
         let slot = self.line.push(Slot::Open(until));
-        self.scans.extend(scan.map(|scan| (slot, scan)));
+        if let Some(scan) = scan {
+            let first = self.line.first.get();
+            self.scans.retain(|slot, _| *slot >= first);
+            self.scans.insert(slot, scan);
+        }
         Ok(Some((slot, until, self.transaction(request))))
     }
 

@@ -56,6 +56,38 @@ impl<'de> Deserialize<'de> for Key {
     }
 }
 
+/// One value.
+pub(crate) mod value {
+    use super::{Bytes, Deserialize, Deserializer, Serialize, Serializer, Stored};
+
+    pub(crate) fn serialize<S: Serializer>(value: &Stored, to: S) -> Result<S::Ok, S::Error> {
+        Bytes(Stored::clone(value)).serialize(to)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Stored, D::Error> {
+        Bytes::deserialize(from).map(|bytes| bytes.0)
+    }
+}
+
+/// Keys with values.
+pub(crate) mod pairs {
+    use super::{Bytes, Deserialize, Deserializer, Key, Serializer, Stored};
+
+    pub(crate) fn serialize<S: Serializer>(
+        pairs: &[(Key, Stored)],
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_seq(pairs.iter().map(|(key, value)| (key, Bytes(Stored::clone(value)))))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<(Key, Stored)>, D::Error> {
+        let pairs = Vec::<(Key, Bytes)>::deserialize(from)?;
+        Ok(pairs.into_iter().map(|(key, value)| (key, value.0)).collect())
+    }
+}
+
 pub(super) mod rows {
     use super::{Bytes, Deserialize, Deserializer, Key, Serializer, Stored};
 

@@ -5,11 +5,13 @@
 
 use std::borrow::Cow;
 
+use serde::{Deserialize, Serialize};
+
 use super::number::decimal;
 use crate::key::Value;
 
 /// The version of the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Protocol {
     Two,
     Three,
@@ -25,13 +27,13 @@ impl Protocol {
 }
 
 /// See the module's documentation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Answer {
     Status(Cow<'static, str>),
     /// Its first word is what clients tell it by.
     Error(Vec<u8>),
     Integer(i64),
-    Bulk(Value),
+    Bulk(#[serde(with = "crate::record::value")] Value),
     /// Text for people; version 3 says so.
     Text(String),
     Nil,

@@ -8,23 +8,17 @@
 //! Unlike in Redis, a key that was not there, came and went is unchanged.
 
 use std::mem;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use super::answer::{Answer, Protocol};
 use super::command::{Command, Does};
 use super::parse::{Arguments, Kept};
-use super::procedure::{Rows, Step, batch, check, request, said};
+use super::procedure::{Step, Versions, Watch, batch, check, request, said};
 use super::session::{Call, Session};
 use super::{Client, KEYS_MAX, Next, operation, refusal};
-use crate::key::Key;
-use crate::transaction::{Abort, View};
 
 /// The most commands that are queued; the most bytes are those of a request.
 const QUEUED_MAX: usize = 100_000;
 const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
-
-/// Keys, and the versions of their rows; none if there is no row.
-pub(super) type Versions = Vec<(Key, Option<u64>)>;
 
 /// What MULTI began.
 #[derive(Default)]
@@ -48,7 +42,7 @@ impl Queue {
 /// What becomes of the connection if the transaction happens that is on its way.
 pub(super) enum Pending {
     /// These are the versions that are watched from then on.
-    Watch(Arc<Mutex<Versions>>),
+    Watch,
     /// This is the session.
     Exec(Box<Session>),
 }
@@ -158,40 +152,33 @@ impl Client {
             let text = format!("ERR too many keys are watched: at most {KEYS_MAX}");
             return self.say(&Answer::error(text));
         }
-        let seen = Arc::new(Mutex::new(Versions::new()));
-        let (shared, wanted, protocol) = (Arc::clone(&seen), keys.clone(), self.session.protocol);
-        let procedure = move |view: &mut View<'_>| -> Result<Vec<u8>, Abort> {
-            let rows = Rows::new(view);
-            let versions = wanted.iter().map(|key| Ok((key.clone(), rows.version(key)?)));
-            let versions = versions.collect::<Result<Versions, Abort>>()?;
-            *shared.lock().unwrap_or_else(PoisonError::into_inner) = versions;
-            Ok(Answer::OK.encoded(protocol))
-        };
-        match request(keys, Vec::new(), Box::new(procedure)) {
+        match request(keys.clone(), Vec::new(), Box::new(Watch(keys))) {
             Ok(request) => {
-                self.pending = Some(Pending::Watch(seen));
+                self.pending = Some(Pending::Watch);
                 Next::Run(super::Request { alone: true, ..request })
             }
             Err(answer) => self.say(&answer),
         }
     }
 
-    /// The transaction happened that was on its way, and said this.
-    pub(super) fn settle(&mut self, pending: Pending, answer: &[u8]) {
+    /// The transaction happened that was on its way, and said this: what to send for it.
+    pub(super) fn settle(&mut self, pending: Pending, answer: Vec<u8>) -> Vec<u8> {
         match pending {
-            Pending::Watch(seen) => {
-                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                for (key, version) in seen.drain(..) {
+            Pending::Watch => {
+                let seen: Versions = postcard::from_bytes(&answer).expect("WATCH wrote it");
+                for (key, version) in seen {
                     // Of a key that is watched twice, what was seen first counts.
                     if !self.watched.iter().any(|(watched, _)| *watched == key) {
                         self.watched.push((key, version));
                     }
                 }
+                Answer::OK.encoded(self.session.protocol)
             }
             Pending::Exec(session) => {
                 if answer != Answer::NilArray.encoded(self.session.protocol) {
                     self.session = *session;
                 }
+                answer
             }
         }
     }

@@ -4,6 +4,8 @@
 //! Invariant: an operation that answers with an error has written nothing. So inside EXEC its error
 //! stands in its place, and whatever else is there happens.
 
+use serde::{Deserialize, Serialize};
+
 use super::answer::Answer;
 use super::number;
 use super::parse::Arguments;
@@ -11,26 +13,38 @@ use super::procedure::Rows;
 use super::script::{Script, machine};
 use super::session::{NOT_AN_INTEGER, SYNTAX};
 use crate::key::{KEY_BYTES_MAX, Key, Table, Value};
+use crate::record;
 use crate::transaction::Abort;
 
 /// See the module's documentation.
+#[derive(Serialize, Deserialize)]
 pub(super) enum Operation {
     Get(Key),
     GetAll(Vec<Key>),
     GetDelete(Key),
-    Set { key: Key, value: Value, when: When, says: Says },
-    SetAll { rows: Vec<(Key, Value)>, only_absent: bool },
+    Set {
+        key: Key,
+        #[serde(with = "record::value")]
+        value: Value,
+        when: When,
+        says: Says,
+    },
+    SetAll {
+        #[serde(with = "record::pairs")]
+        rows: Vec<(Key, Value)>,
+        only_absent: bool,
+    },
     Delete(Vec<Key>),
     Exists(Vec<Key>),
     Kind(Key),
     Length(Key),
-    Append(Key, Value),
+    Append(Key, #[serde(with = "record::value")] Value),
     Add(Key, i64),
     Script(Box<Script>),
 }
 
 /// When a value is set.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum When {
     Always,
     Absent,
@@ -38,7 +52,7 @@ pub(super) enum When {
 }
 
 /// What setting a value says.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Says {
     /// OK, or nothing if it was not set.
     Ok,

@@ -3,9 +3,12 @@
 //! The answer is written here, as it is sent, in the version of the protocol that the connection had
 //! when the request came.
 
+use serde::{Deserialize, Serialize};
+
 use super::answer::{Answer, Protocol, array_of};
 use super::operation::Operation;
 use super::script::machine::Allowance;
+use super::sent::{self, Kind};
 use super::{ANSWER_BYTES_MAX, KEYS_MAX, Request};
 use crate::key::{Key, KeyRange, Value};
 use crate::transaction::{Abort, Procedure, View, WRITTEN_BYTES_MAX};
@@ -66,8 +69,9 @@ pub(super) fn check(answer_bytes: usize) -> Result<(), Abort> {
 }
 
 /// One operation.
-struct Single {
-    operation: Operation,
+#[derive(Serialize, Deserialize)]
+pub(super) struct Single {
+    pub operation: Operation,
     protocol: Protocol,
 }
 
@@ -77,9 +81,14 @@ impl Procedure for Single {
         check(answer.bytes())?;
         Ok(answer.encoded(self.protocol))
     }
+
+    fn sent(&self) -> Option<Vec<u8>> {
+        sent::bytes_of(Kind::Single, self)
+    }
 }
 
 /// One command among those that EXEC runs.
+#[derive(Serialize, Deserialize)]
 pub(super) enum Step {
     /// It has its answer already, since it concerns the connection only.
     Say(Answer),
@@ -87,8 +96,9 @@ pub(super) enum Step {
 }
 
 /// What EXEC runs.
-struct Batch {
-    steps: Vec<(Step, Protocol)>,
+#[derive(Serialize, Deserialize)]
+pub(super) struct Batch {
+    pub steps: Vec<(Step, Protocol)>,
     /// The keys that were watched, and the versions of their rows then.
     watched: Vec<(Key, Option<u64>)>,
     protocol: Protocol,
@@ -113,6 +123,30 @@ impl Procedure for Batch {
             answer.encode(*protocol, &mut out);
         }
         Ok(out)
+    }
+
+    fn sent(&self) -> Option<Vec<u8>> {
+        sent::bytes_of(Kind::Batch, self)
+    }
+}
+
+/// The versions of rows, as a transaction sees them.
+pub(super) type Versions = Vec<(Key, Option<u64>)>;
+
+/// What WATCH runs: it answers with the versions.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Watch(pub Vec<Key>);
+
+impl Procedure for Watch {
+    fn run(&mut self, view: &mut View<'_>) -> Result<Vec<u8>, Abort> {
+        let rows = Rows::new(view);
+        let versions = self.0.iter().map(|key| Ok((key.clone(), rows.version(key)?)));
+        let versions = versions.collect::<Result<Versions, Abort>>()?;
+        Ok(postcard::to_stdvec(&versions).expect("they have a form in bytes"))
+    }
+
+    fn sent(&self) -> Option<Vec<u8>> {
+        sent::bytes_of(Kind::Watch, self)
     }
 }
 

@@ -11,8 +11,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 use super::answer::{Answer, Protocol};
 use super::parse::Arguments;
+use super::sent::{self, Kind};
 use super::session::{NOT_AN_INTEGER, SYNTAX};
 use super::{Request, Settings, glob, number};
 use crate::key::{Key, KeyRange, Table};
@@ -139,46 +142,77 @@ impl Scan {
     pub fn within(&self, end: Option<&Key>) -> Request {
         let to_end = KeyRange { start: self.start.clone(), end: end.cloned() };
         let range = to_end.intersection(&KeyRange::of_table(self.table));
-        let procedure = Box::new(Step { scan: self.clone(), range: range.clone() });
+        let procedure = Box::new(Step {
+            range: range.clone(),
+            table: self.table,
+            count: self.count,
+            pattern: self.pattern.clone(),
+            lists_strings: self.lists_strings,
+        });
         Request { reads: vec![range], writes: Vec::new(), procedure, alone: false }
     }
 
+    /// What to send for what a step found.
+    pub(super) fn told(&self, found: &[u8]) -> Vec<u8> {
+        let found: Found = postcard::from_bytes(found).expect("a step wrote it");
+        let next = found.next.map_or(0, |key| self.settings.cursors.name(key));
+        let names = found.names.into_iter().map(Answer::bulk).collect();
+        let answer = Answer::Array(vec![Answer::bulk(next.to_string()), Answer::Array(names)]);
+        answer.encoded(self.protocol)
+    }
+}
+
+/// What a step does at its site, which knows no cursors.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Step {
+    range: KeyRange,
+    table: Table,
+    count: usize,
+    pattern: Option<Vec<u8>>,
+    lists_strings: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Found {
+    /// Where it goes on, if it does.
+    next: Option<Key>,
+    names: Vec<Vec<u8>>,
+}
+
+impl Step {
     fn lists(&self, name: &[u8]) -> bool {
         self.lists_strings && self.pattern.as_ref().is_none_or(|pattern| glob::fits(pattern, name))
     }
 }
 
-struct Step {
-    scan: Scan,
-    range: KeyRange,
-}
-
 impl Procedure for Step {
     fn run(&mut self, view: &mut View<'_>) -> Result<Vec<u8>, Abort> {
-        let Self { scan, range } = self;
-        let rows = view.range(range, scan.count)?;
-        let all_of_it = KeyRange::of_table(scan.table);
+        let rows = view.range(&self.range, self.count)?;
+        let all_of_it = KeyRange::of_table(self.table);
         // Behind the last row; behind the range, if that was all of it; nowhere behind the last range.
         let mut next = match rows.last() {
-            Some((last, _)) if rows.len() == scan.count => Some(last.successor()),
+            Some((last, _)) if rows.len() == self.count => Some(last.successor()),
             _ => {
-                range.end.clone().filter(|end| all_of_it.end.as_ref().is_none_or(|last| end < last))
+                let end = self.range.end.clone();
+                end.filter(|end| all_of_it.end.as_ref().is_none_or(|last| end < last))
             }
         };
         let (mut names, mut bytes) = (Vec::new(), 0);
         for (key, _) in rows {
             let Some((_, name)) = key.row() else { continue };
-            if scan.lists(name) {
+            if self.lists(name) {
                 bytes += name.len();
-                names.push(Answer::bulk(name));
+                names.push(name.to_vec());
             }
             if bytes > LISTED_BYTES_MAX {
                 next = Some(key.successor());
                 break;
             }
         }
-        let next = next.map_or(0, |key| scan.settings.cursors.name(key));
-        let answer = Answer::Array(vec![Answer::bulk(next.to_string()), Answer::Array(names)]);
-        Ok(answer.encoded(scan.protocol))
+        Ok(postcard::to_stdvec(&Found { next, names }).expect("it has a form in bytes"))
+    }
+
+    fn sent(&self) -> Option<Vec<u8>> {
+        sent::bytes_of(Kind::Step, self)
     }
 }

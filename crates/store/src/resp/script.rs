@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
 use sha1::{Digest, Sha1};
 
 use super::answer::Answer;
@@ -93,7 +94,9 @@ impl Scripts {
 }
 
 /// A script that is to be run.
+#[derive(Serialize, Deserialize)]
 pub(super) struct Script {
+    #[serde(with = "crate::record::value")]
     text: Arc<[u8]>,
     hash: Hash,
     table: Table,
@@ -102,7 +105,9 @@ pub(super) struct Script {
     names: Vec<Vec<u8>>,
     arguments: Vec<Vec<u8>>,
     is_read_only: bool,
-    settings: Arc<Settings>,
+    /// Those of the process in which it is.
+    #[serde(skip)]
+    pub settings: Arc<Settings>,
 }
 
 impl Script {

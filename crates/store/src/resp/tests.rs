@@ -19,6 +19,8 @@ struct Memory {
     rows: BTreeMap<Key, Seen>,
     version: u64,
     ends: Vec<Key>,
+    /// Those of where procedures run.
+    settings: Arc<Settings>,
 }
 
 impl ReadRows for Memory {
@@ -34,7 +36,16 @@ impl ReadRows for Memory {
 }
 
 impl Memory {
+    /// Every other time in another process, as far as the procedure can tell.
     fn run(&mut self, mut request: Request) -> Result<Vec<u8>, Abort> {
+        if self.version % 2 == 1 {
+            let sent = request.procedure.sent().expect("what clients ask for can be sent");
+            assert!(
+                received(&sent[..sent.len() - 1], &self.settings).is_none(),
+                "a part of it is none"
+            );
+            request.procedure = received(&sent, &self.settings).expect("it was sent");
+        }
         let (reads, writes) = (&request.reads, &request.writes);
         assert!(reads.is_sorted_by(|one, other| one.start < other.start));
         assert!(writes.is_sorted_by(|one, other| one < other));
@@ -93,7 +104,8 @@ impl Store {
     fn new(settings: Settings, connections: u64) -> Self {
         let settings = Arc::new(settings);
         let connect = |id| Connection::new(Arc::clone(&settings), id);
-        Self { memory: Memory::default(), connections: (1..=connections).map(connect).collect() }
+        let connections = (1..=connections).map(connect).collect();
+        Self { memory: Memory { settings, ..Memory::default() }, connections }
     }
 
     fn send(&mut self, at: usize, bytes: &[u8]) -> Vec<u8> {

@@ -130,7 +130,8 @@ impl Both {
             Connection::new(Arc::clone(&settings), id[1..].parse().expect("a number"))
         };
         let connections = sockets.iter_mut().map(connect).collect();
-        Self { store: Store { memory: Memory::default(), connections }, sockets }
+        let memory = Memory { settings, ..Memory::default() };
+        Self { store: Store { memory, connections }, sockets }
     }
 
     /// Sends both the same, and compares what comes back.
