@@ -28,28 +28,37 @@ use crate::record::{Frame, Position, Site};
 use crate::resp::Settings;
 use crate::router::{DesignPolicy, MostMastered, Route, route};
 use crate::site::{Core, Input, Ticket, Usage};
-use crate::transaction::{Abort, Done, Procedure, Transaction};
 
 mod change;
 mod checkpointer;
+mod ear;
+mod gate;
 mod line;
+mod link;
 mod listener;
 mod mail;
+mod member;
 mod place;
+mod session;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod wire;
 
 use checkpointer::Checkpointer;
 pub use checkpointer::Checkpoints;
 #[cfg(test)]
 pub(crate) use checkpointer::complete;
+use gate::Gate;
+use link::Link;
 pub use listener::Listener;
-use mail::{Batch, Mail, Outcome, Remote, StepOrder};
-use place::Place;
+use mail::{Batch, Door, Mail, Outcome, Remote, StepOrder};
+pub use member::{Member, MemberError, MemberEvent};
+use place::{GivePart, Place};
+pub use session::Session;
 pub use tls::{Tls, TlsError};
 
-/// The most sites of a store in one process.
+/// The most sites of a store.
 pub const SITES_MAX: u16 = 64;
 /// How long a transaction, or a change of design, may take until it has begun.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -78,6 +87,15 @@ pub struct LogOptions {
     pub segment_bytes: u64,
 }
 
+/// How a store is whose sites are in processes of their own.
+#[derive(Clone, Copy, Debug)]
+pub struct Apart {
+    /// How many threads have the clients; one at least.
+    pub fronts: u16,
+    /// How long a site's process may be silent until it is given up for dead.
+    pub silence: Duration,
+}
+
 /// Why a store could not be started, or a change was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -85,7 +103,7 @@ pub enum StoreError {
     #[error(transparent)]
     Log(#[from] LogError),
     /// Too few sites, or too many.
-    #[error("{0} sites: a store in one process has from 1 to {SITES_MAX}")]
+    #[error("{0} sites: a store has from 1 to {SITES_MAX}")]
     Sites(u16),
     /// The log knows of a site that is not started.
     #[error("the log in {folder} is of a store with {least} sites at least: start as many")]
@@ -105,7 +123,7 @@ pub enum StoreError {
     #[error("there is no {0}: this store has {1} sites, from 0 on")]
     NoSite(Site, usize),
     /// A site dies only where it can come back.
-    #[error("a store without a log has nothing from which a site could come back")]
+    #[error("a store without a log has nothing from which a site could begin again")]
     NoLog,
 }
 
@@ -121,7 +139,9 @@ pub struct Map {
 /// A store that runs. It stops when it is dropped.
 pub struct Store {
     shared: Arc<Shared>,
-    sites: Vec<JoinHandle<()>>,
+    /// Of sites, of links to sites, and of clients.
+    threads: Vec<JoinHandle<()>>,
+    gate: Option<Gate>,
     checkpointer: Option<JoinHandle<()>>,
     log: Option<JoinHandle<()>>,
 }
@@ -130,7 +150,11 @@ pub struct Store {
 pub(crate) struct Shared {
     began: Instant,
     map: ArcSwap<Map>,
-    doors: Vec<mpsc::UnboundedSender<Mail>>,
+    /// The one that it began with.
+    first: Map,
+    /// Of the sites, by number, and then of threads that have clients only.
+    doors: Vec<Door>,
+    sites: usize,
     order: Order,
     policy: Box<dyn DesignPolicy>,
     /// Whoever changes the design for a transaction does so alone until it has run: two that want the
@@ -144,12 +168,12 @@ pub(crate) struct Shared {
     end: OnceLock<String>,
 }
 
-/// A site's end of the order of frames.
-struct Door(mpsc::UnboundedSender<Mail>);
+/// A door's end of the order of frames.
+struct Following(Door);
 
-impl Follower for Door {
+impl Follower for Following {
     fn follow(&mut self, first: Position, frames: &Arc<[Frame]>) -> bool {
-        self.0.send(Mail::Logged(first, Arc::clone(frames))).is_ok()
+        self.0.send(Mail::Logged(first, Arc::clone(frames)))
     }
 
     fn mark(&mut self) {
@@ -178,6 +202,28 @@ impl Store {
         options: &Options,
         policy: Box<dyn DesignPolicy>,
     ) -> Result<Self, StoreError> {
+        let store = Self::start_as(options, policy, None)?;
+        store.await_sites()?;
+        Ok(store)
+    }
+
+    /// As [`Store::start`], but each site is in a process of its own ([`Member`]), which comes to
+    /// [`Store::admit`]. Here are the log, the map, and threads that have the clients.
+    ///
+    /// # Errors
+    /// The same, and without a log: from what should a site begin?
+    pub fn start_router(options: &Options, apart: &Apart) -> Result<Self, StoreError> {
+        if options.log.is_none() {
+            return Err(StoreError::NoLog);
+        }
+        Self::start_as(options, Box::new(MostMastered), Some(apart))
+    }
+
+    fn start_as(
+        options: &Options,
+        policy: Box<dyn DesignPolicy>,
+        apart: Option<&Apart>,
+    ) -> Result<Self, StoreError> {
         if !(1..=SITES_MAX).contains(&options.sites) {
             return Err(StoreError::Sites(options.sites));
         }
@@ -185,7 +231,7 @@ impl Store {
         let mut image = Core::observer(initial.clone());
         let mark_every = Arc::new(AtomicU64::new(0));
         let mut state = Checkpoints::default();
-        let (mut sites, mut log_thread) = (Vec::new(), None);
+        let (mut threads, mut log_thread) = (Vec::new(), None);
         let order = match &options.log {
             None => Order::in_memory(),
             Some(LogOptions { folder, sync, segment_bytes }) => {
@@ -207,13 +253,16 @@ impl Store {
                 order
             }
         };
+        let numbers = options.sites + apart.map_or(0, |apart| apart.fronts.max(1));
         let (doors, inboxes): (Vec<_>, Vec<_>) =
-            (0..options.sites).map(|_| mpsc::unbounded_channel()).unzip();
-        let map = Map { known: image.known(), design: image.design().clone() };
+            (0..numbers).map(|_| mpsc::unbounded_channel()).unzip();
+        let map = || Map { known: image.known(), design: image.design().clone() };
         let shared = Arc::new(Shared {
             began: Instant::now(),
-            map: ArcSwap::from_pointee(map),
-            doors,
+            map: ArcSwap::from_pointee(map()),
+            first: map(),
+            doors: doors.into_iter().map(Door::Here).collect(),
+            sites: options.sites.into(),
             order,
             policy,
             moves: tokio::sync::Mutex::new(()),
@@ -238,37 +287,65 @@ impl Store {
             let failed = |error| StoreError::Start("the checkpoints", error);
             checkpointer = Some(thread.map_err(failed)?);
         }
-        let mut epochs = Vec::new();
         // All of them follow before the first one writes.
         for door in &shared.doors {
-            let next = shared.order.join(Box::new(Door(door.clone())));
+            let next = shared.order.join(Box::new(Following(door.clone())));
             assert_eq!(next, image.known() + 1, "nobody writes before the sites begin");
         }
-        for (site, inbox) in (0..options.sites).map(Site).zip(inboxes) {
-            let epoch = image.design().epoch(site) + 1;
-            let core = image.begun(site, epoch);
-            epochs.push(epoch);
-            let shared = Arc::clone(&shared);
-            let parts = parts.clone();
-            let run = move || Place::run(shared, site, core, inbox, parts);
+        for (site, inbox) in (0..numbers).map(Site).zip(inboxes) {
+            let (shared, parts) = (Arc::clone(&shared), parts.clone());
+            // Without a log nobody makes checkpoints.
+            let give: GivePart = Arc::new(move |part| _ = parts.send(part));
+            let known = image.known();
+            let run: Box<dyn FnOnce() + Send> = match apart {
+                Some(apart) if site.0 < options.sites => {
+                    let link = Link::new(shared, site, known, apart.silence, give);
+                    Box::new(move || link.run(inbox))
+                }
+                Some(_) => {
+                    let core = Core::onlooker(known, image.design().apart());
+                    Box::new(move || Place::run(shared, site, core, inbox, give))
+                }
+                None => {
+                    let core = image.begun(site, image.design().epoch(site) + 1);
+                    Box::new(move || Place::run(shared, site, core, inbox, give))
+                }
+            };
             let thread = thread::Builder::new().name(site.to_string()).spawn(run);
-            sites.push(thread.map_err(|error| StoreError::Start("a site", error))?);
+            threads.push(thread.map_err(|error| StoreError::Start("a site", error))?);
         }
         drop((image, parts));
-        let store = Self { shared, sites, checkpointer, log: log_thread };
-        store.await_sites(&epochs)?;
-        let known = store.map().known;
-        store.shared.stepped.store(known, Ordering::Relaxed);
-        Ok(store)
+        let known = shared.map.load().known;
+        shared.stepped.store(known, Ordering::Relaxed);
+        Ok(Self { shared, threads, gate: None, checkpointer, log: log_thread })
+    }
+
+    /// Lets the processes of sites come in which know a secret, and returns where.
+    ///
+    /// # Errors
+    /// When nothing can listen there.
+    pub fn admit(
+        &mut self,
+        listener: TcpListener,
+        secret: String,
+    ) -> Result<SocketAddr, StoreError> {
+        let gate = Gate::open(Arc::clone(&self.shared), listener, secret);
+        let gate = gate.map_err(|error| StoreError::Start("the gate for sites", error))?;
+        let address = gate.address();
+        self.gate = Some(gate);
+        Ok(address)
     }
 
     /// Waits until the log has the beginning of every site's new life.
-    fn await_sites(&self, epochs: &[u64]) -> Result<(), StoreError> {
+    fn await_sites(&self) -> Result<(), StoreError> {
         let until = Instant::now() + BEGIN_WAIT;
+        let sites = (0..self.sites() as u16).map(Site);
         loop {
-            let map = self.shared.map.load();
-            let mut lives = (0..).map(Site).zip(epochs);
-            if lives.all(|(site, epoch)| map.design.epoch(site) >= *epoch) {
+            let now = self.shared.map.load();
+            let begun = |site: Site| now.design.epoch(site) > self.shared.first.design.epoch(site);
+            if sites.clone().all(begun) {
+                let known = now.known;
+                self.shared.stepped.fetch_max(known, Ordering::Relaxed);
                 return Ok(());
             }
             if let Some(why) = self.trouble() {
@@ -279,12 +356,6 @@ impl Store {
             }
             thread::sleep(Duration::from_millis(1));
         }
-    }
-
-    /// A new session: its transactions see at least what those before them saw.
-    #[must_use]
-    pub fn session(&self) -> Session {
-        Session { shared: Arc::clone(&self.shared), seen: 0 }
     }
 
     /// Serves the Redis protocol to whoever connects, encrypted or not, and returns where.
@@ -305,7 +376,7 @@ impl Store {
             .get_or_insert_with(|| Arc::new(move || shared.now_ms(Instant::now())));
         let listener = Listener::new(listener, settings, tls).map_err(failed)?;
         let address = listener.address().map_err(failed)?;
-        _ = self.shared.doors[0].send(Mail::Listen(Arc::new(listener)));
+        _ = self.shared.fronts()[0].send(Mail::Listen(Arc::new(listener)));
         Ok(address)
     }
 
@@ -318,7 +389,7 @@ impl Store {
     /// How many sites it has.
     #[must_use]
     pub fn sites(&self) -> usize {
-        self.shared.doors.len()
+        self.shared.sites
     }
 
     /// Why nothing can be written now, if so.
@@ -342,9 +413,10 @@ impl Store {
     /// What each site has; nothing of one that has stopped.
     pub async fn usage(&self) -> Vec<(Site, Vec<Usage>)> {
         let mut all = Vec::new();
-        for (site, door) in (0..).map(Site).zip(&self.shared.doors) {
+        for (site, door) in (0..).map(Site).zip(self.shared.site_doors()) {
             let (answer, counted) = oneshot::channel();
-            if door.send(Mail::Count(answer)).is_ok() {
+            let tell = move |usage| _ = answer.send(usage);
+            if door.send(Mail::Count(Box::new(tell))) {
                 all.push((site, counted.await.unwrap_or_default()));
             }
         }
@@ -357,7 +429,7 @@ impl Store {
     /// # Errors
     /// Without a log, or without such a site.
     pub async fn crash(&self, site: Site) -> Result<(), StoreError> {
-        let doors = &self.shared.doors;
+        let doors = self.shared.site_doors();
         let door = doors.get(usize::from(site.0)).ok_or(StoreError::NoSite(site, doors.len()))?;
         if self.shared.log.is_none() {
             return Err(StoreError::NoLog);
@@ -372,10 +444,11 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
+        drop(self.gate.take());
         for door in &self.shared.doors {
             _ = door.send(Mail::Stop);
         }
-        for thread in self.sites.drain(..) {
+        for thread in self.threads.drain(..) {
             _ = thread.join();
         }
         if let Some(thread) = self.checkpointer.take() {
@@ -389,8 +462,20 @@ impl Drop for Store {
 }
 
 impl Shared {
-    fn door(&self, site: Site) -> &mpsc::UnboundedSender<Mail> {
+    fn door(&self, site: Site) -> &Door {
         &self.doors[usize::from(site.0)]
+    }
+
+    fn site_doors(&self) -> &[Door] {
+        &self.doors[..self.sites]
+    }
+
+    /// The threads that have clients: those of the sites, where these are in this process.
+    fn fronts(&self) -> &[Door] {
+        match &self.doors[self.sites..] {
+            [] => &self.doors,
+            fronts => fronts,
+        }
     }
 
     fn now_ms(&self, at: Instant) -> u64 {
@@ -404,54 +489,5 @@ impl Shared {
 
     fn route(&self, reads: &[KeyRange], writes: &[Key], near: Option<Site>) -> Route {
         route(&self.map.load().design, &*self.policy, reads, writes, near)
-    }
-}
-
-/// Transactions one after the other, each of which sees at least what those before it saw.
-pub struct Session {
-    shared: Arc<Shared>,
-    seen: Position,
-}
-
-impl Session {
-    /// Runs a transaction at a site that can, which is brought about where there is none.
-    ///
-    /// # Errors
-    /// Why nothing of it happened; after [`Abort::Deposed`] it may have.
-    pub async fn run(
-        &mut self,
-        reads: Vec<KeyRange>,
-        writes: Vec<Key>,
-        procedure: Box<dyn Procedure>,
-    ) -> Result<Done, Abort> {
-        let until = Instant::now() + PATIENCE;
-        let session = self.seen;
-        let mut transaction = Transaction { reads, writes, session, client: None, procedure };
-        loop {
-            let Transaction { reads, writes, .. } = &transaction;
-            let (site, _moved) = match self.shared.route(reads, writes, None) {
-                Route::Run(site) => (site, None),
-                Route::First(_) => {
-                    let moves = self.shared.moves.lock().await;
-                    (self.shared.bring_about(reads, writes, until).await?, Some(moves))
-                }
-            };
-            let (answer, outcome) = oneshot::channel();
-            let mail = Mail::Transact(vec![(Remote::Once(answer), transaction, until)]);
-            _ = self.shared.door(site).send(mail);
-            match outcome.await {
-                Ok(Outcome::Answer(seen, answer)) => {
-                    self.seen = self.seen.max(seen);
-                    return answer;
-                }
-                Ok(Outcome::Back(back)) => transaction = back,
-                // Its thread is gone, and what it knew.
-                Err(_) => return Err(Abort::Deposed),
-            }
-            if Instant::now() >= until {
-                return Err(Abort::Late);
-            }
-            tokio::time::sleep(BACK_WAIT).await;
-        }
     }
 }

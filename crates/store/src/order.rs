@@ -35,8 +35,18 @@ pub trait Follower: Send {
 #[derive(Clone)]
 pub struct Order {
     followers: Arc<Mutex<Followers>>,
-    /// To the thread that writes the log; without one there is only this process's memory.
-    writer: Option<Sender<Handed>>,
+    way: Way,
+}
+
+/// Where frames go that are handed in.
+#[derive(Clone)]
+enum Way {
+    /// Nowhere but into this process's memory.
+    Memory,
+    /// To the thread that writes the log.
+    Log(Sender<Handed>),
+    /// To another process, which tells this one the log.
+    Elsewhere(Arc<dyn Fn(Vec<Frame>) + Send + Sync>),
 }
 
 enum Handed {
@@ -61,7 +71,13 @@ impl Order {
     #[must_use]
     pub fn in_memory() -> Self {
         let followers = Followers { next: 1, all: Vec::new(), end: None, is_full: false };
-        Self { followers: Arc::new(Mutex::new(followers)), writer: None }
+        Self { followers: Arc::new(Mutex::new(followers)), way: Way::Memory }
+    }
+
+    /// The order that another process keeps: who follows it there is told, and nobody here.
+    #[must_use]
+    pub fn elsewhere(send: impl Fn(Vec<Frame>) + Send + Sync + 'static) -> Self {
+        Self { way: Way::Elsewhere(Arc::new(send)), ..Self::in_memory() }
     }
 
     /// The order of a log, whose thread ends with [`Order::end`], or when the last handle is dropped;
@@ -82,7 +98,7 @@ impl Order {
                 .run()
         };
         let thread = thread::Builder::new().name("log".into()).spawn(write)?;
-        Ok((Self { followers, writer: Some(writer) }, thread))
+        Ok((Self { followers, way: Way::Log(writer) }, thread))
     }
 
     /// Hands in a site's next frames.
@@ -90,24 +106,25 @@ impl Order {
         if frames.is_empty() {
             return;
         }
-        match &self.writer {
+        match &self.way {
             // A thread that is gone has told everybody why.
-            Some(writer) => _ = writer.send(Handed::Frames(frames)),
-            None => lock(&self.followers).tell(frames.into()),
+            Way::Log(writer) => _ = writer.send(Handed::Frames(frames)),
+            Way::Memory => lock(&self.followers).tell(frames.into()),
+            Way::Elsewhere(send) => send(frames),
         }
     }
 
     /// Makes all durable that was handed in before; false where that cannot be.
     #[must_use]
     pub fn sync(&self) -> bool {
-        let Some(writer) = &self.writer else { return false };
+        let Way::Log(writer) = &self.way else { return false };
         let (done, is_done) = channel();
         writer.send(Handed::Sync(done)).is_ok() && is_done.recv().is_ok()
     }
 
     /// Nothing is written any more.
     pub fn end(&self) {
-        if let Some(writer) = &self.writer {
+        if let Way::Log(writer) = &self.way {
             _ = writer.send(Handed::End);
         }
     }

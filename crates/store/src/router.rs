@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::design::Design;
 use crate::key::{Key, KeyRange};
 use crate::record::{Change, Operator, Site};
@@ -23,7 +25,7 @@ pub enum Route {
 }
 
 /// One change of the design.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
     /// A site makes itself a replica of the partition that begins at a key.
     Adopt(Site, Key),

@@ -20,8 +20,11 @@
 use std::mem;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::key::{Key, KeyRange, Value};
 
+mod bytes;
 mod join;
 mod shelf;
 #[cfg(test)]
@@ -45,7 +48,7 @@ pub struct Row {
 }
 
 /// How much there is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
     /// Rows.
     pub rows: u64,

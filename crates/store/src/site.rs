@@ -35,6 +35,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::mem;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::design::{Design, Impossible, Partition, Verdict};
 use crate::key::Key;
 use crate::record::{Author, Body, Change, Frame, Position, Site};
@@ -93,7 +95,7 @@ pub enum Output {
 }
 
 /// A copy's size and use.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Usage {
     /// Where its partition begins.
     pub start: Key,
@@ -227,6 +229,15 @@ impl Core {
             #[cfg(test)]
             broken: None,
         }
+    }
+
+    /// What follows the design only: it has no copy of anything, and takes no part.
+    #[must_use]
+    pub fn onlooker(known: Position, design: Design) -> Self {
+        let mut core = Self::observer(design);
+        core.known = known;
+        core.copies.clear();
+        core
     }
 
     /// As [`Core::new`], but from an observer's prefix on: the log is to be told from there.

@@ -1,6 +1,7 @@
 //! `imago store`: a store that serves transactions, and changes of its design by hand.
 
 mod order;
+mod processes;
 mod serve;
 
 use clap::Subcommand;
@@ -20,6 +21,10 @@ pub struct Args {
 enum Action {
     /// Serve a store to clients of Redis, until Ctrl-C.
     Serve(serve::Args),
+    /// Serve a store whose sites are in processes of their own, until Ctrl-C.
+    Router(processes::RouterArgs),
+    /// Serve one site of a store whose router is in another process, until Ctrl-C.
+    Site(processes::SiteArgs),
     /// Show partitions, who masters them and who has replicas, with sizes and rates.
     Design(order::Where),
     /// Cut a partition in two at a key.
@@ -38,6 +43,8 @@ enum Action {
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::Serve(args) => serve::run(args, context).await,
+        Action::Router(args) => processes::router(args, context).await,
+        Action::Site(args) => processes::site(args, context).await,
         Action::Design(at) => order::design(&at, context).await,
         Action::Split(at) => order::change("split", at.into(), context).await,
         Action::Merge(at) => order::change("merge", at.into(), context).await,

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use tokio::sync::oneshot;
 
-use super::mail::{Mail, Outcome, StepOrder};
+use super::mail::{Mail, Outcome, Remote, StepOrder};
 use super::{BACK_WAIT, PATIENCE, Shared, Store, StoreError};
 use crate::key::{Key, KeyRange};
 use crate::record::{Change, Operator, Site};
@@ -49,12 +49,14 @@ impl Shared {
         let site = match &step {
             Step::Adopt(site, _) | Step::Change(site, _) => *site,
         };
-        let door = self.doors.get(usize::from(site.0)).ok_or_else(|| {
-            Abort::Refused(StoreError::NoSite(site, self.doors.len()).to_string())
-        })?;
+        let door = self
+            .site_doors()
+            .get(usize::from(site.0))
+            .ok_or_else(|| Abort::Refused(StoreError::NoSite(site, self.sites).to_string()))?;
         let (answer, outcome) = oneshot::channel();
         let (session, until) = (self.stepped.load(Ordering::Relaxed), Instant::now() + PATIENCE);
-        _ = door.send(Mail::Step(StepOrder { step, session, until, answer }));
+        let answer = Remote::Once(answer);
+        door.send(Mail::Step(StepOrder { step, session, until, answer }));
         match outcome.await {
             Ok(Outcome::Answer(seen, answer)) => {
                 self.stepped.fetch_max(seen, Ordering::Relaxed);

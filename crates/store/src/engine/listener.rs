@@ -61,8 +61,7 @@ impl Listener {
     pub(super) async fn accept_all(self: Arc<Self>, place: &Rc<Place>) {
         let socket = self.socket.try_clone().and_then(tokio::net::TcpListener::from_std);
         let Ok(socket) = socket else { return };
-        let doors = &place.shared.doors;
-        for door in doors.iter().cycle() {
+        for door in place.shared.fronts().iter().cycle() {
             let mut stream = loop {
                 match socket.accept().await {
                     Ok((stream, _)) => break stream,

@@ -4,13 +4,42 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::Listener;
 use crate::record::{Frame, Position, Site};
 use crate::router::Step;
-use crate::site::{Message, Ticket, Usage};
+use crate::site::{Message, Part, Ticket, Usage};
 use crate::transaction::{Abort, Done, Transaction};
+
+/// Where to hand in what is for a site, or for a thread that has clients, wherever that is.
+#[derive(Clone)]
+pub(crate) enum Door {
+    /// In this process.
+    Here(mpsc::UnboundedSender<Mail>),
+    /// In another one, by way of the router's.
+    Away(std::sync::mpsc::Sender<Leaving>, Site),
+}
+
+/// What leaves a site's process.
+pub(crate) enum Leaving {
+    Frames(Vec<Frame>),
+    Mail(Site, Mail),
+    Counted(u64, Vec<Usage>),
+    Part(Part),
+    /// Nothing leaves behind this.
+    End,
+}
+
+impl Door {
+    /// Hands it in; false where nobody takes anything any more.
+    pub fn send(&self, mail: Mail) -> bool {
+        match self {
+            Self::Here(door) => door.send(mail).is_ok(),
+            Self::Away(way, site) => way.send(Leaving::Mail(*site, mail)).is_ok(),
+        }
+    }
+}
 
 /// What comes to a site's door.
 pub(crate) enum Mail {
@@ -23,17 +52,26 @@ pub(crate) enum Mail {
     /// What it masters now is to be a part of a checkpoint.
     Mark,
     /// What copies it has.
-    Count(oneshot::Sender<Vec<Usage>>),
+    Count(Counted),
     /// Its process shall seem to have died, and come back.
     Die(oneshot::Sender<()>),
     /// Clients come here.
     Listen(Arc<Listener>),
     /// A client.
     Connect(TcpStream, Arc<Listener>),
+    /// What another site says, as it came from its process.
+    Relayed(Site, Vec<u8>),
+    /// The site's process has come.
+    Arrived(TcpStream),
+    /// The connection with a number has nothing more to say.
+    Lost(u64),
     /// There is no more log.
     End,
     Stop,
 }
+
+/// Who is told what copies a site has.
+pub(crate) type Counted = Box<dyn FnOnce(Vec<Usage>) + Send>;
 
 /// A step of a change of design.
 pub(crate) struct StepOrder {
@@ -41,7 +79,7 @@ pub(crate) struct StepOrder {
     /// The prefix of the log that has what the steps before it did.
     pub session: Position,
     pub until: Instant,
-    pub answer: oneshot::Sender<Outcome>,
+    pub answer: Remote,
 }
 
 /// Transactions in their order, and until when each may begin.
@@ -52,6 +90,18 @@ pub(crate) enum Remote {
     Once(oneshot::Sender<Outcome>),
     /// A site which has it under a ticket of its own.
     Site(Site, Ticket),
+}
+
+impl Remote {
+    /// Tells him. Whoever does not wait any more need not know.
+    pub fn tell(self, outcome: Outcome, doors: &[Door]) {
+        match self {
+            Self::Once(answer) => _ = answer.send(outcome),
+            Self::Site(site, ticket) => {
+                _ = doors[usize::from(site.0)].send(Mail::Outcome(ticket, outcome));
+            }
+        }
+    }
 }
 
 /// What came of something.

@@ -8,7 +8,6 @@ use std::mem;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -17,7 +16,7 @@ use tokio::task::LocalSet;
 use super::line::{Line, talk};
 use super::listener::{Client, Listener};
 use super::tls::Tls;
-use super::{Batch, Mail, Map, Outcome, Remote, Shared, StepOrder, Ticket};
+use super::{Batch, Door, Mail, Map, Outcome, Remote, Shared, StepOrder, Ticket};
 use crate::checkpoint;
 use crate::design::Design;
 use crate::log;
@@ -35,6 +34,9 @@ const IMAGE_TRIES: usize = 3;
 /// How much mail is handled before connections have their turn.
 const MAIL_MAX: usize = 256;
 
+/// Takes a part of a checkpoint.
+pub(super) type GivePart = Arc<dyn Fn(Part) + Send + Sync>;
+
 /// A site's thread, as what runs on it sees it.
 pub(super) struct Place {
     pub(super) shared: Arc<Shared>,
@@ -45,7 +47,7 @@ pub(super) struct Place {
     /// Steps that are to see more of the log than there is here.
     early: RefCell<Vec<StepOrder>>,
     /// To whoever makes checkpoints; and parts of which the log does not have all yet.
-    parts: Sender<Part>,
+    parts: GivePart,
     unfinished: RefCell<Vec<Part>>,
     leaving: RefCell<Vec<Frame>>,
 }
@@ -64,7 +66,7 @@ impl Place {
         site: Site,
         core: Core,
         mut inbox: mpsc::UnboundedReceiver<Mail>,
-        parts: Sender<Part>,
+        parts: GivePart,
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = match runtime {
@@ -156,27 +158,31 @@ impl Place {
                 self.obey(outputs);
                 self.take_steps();
                 self.give_parts();
-                if self.core.borrow().is_over() {
-                    self.begin_again();
+                if self.core.borrow().is_over() && !self.begin_again() {
+                    return false;
                 }
             }
             Mail::Mark => {
                 self.unfinished.borrow_mut().extend(self.core.borrow().part());
                 self.give_parts();
             }
-            Mail::Count(answer) => _ = answer.send(self.core.borrow().usage().collect()),
+            Mail::Count(answer) => answer(self.core.borrow().usage().collect()),
             Mail::Die(answer) => {
                 let (site, epoch) = (self.site, self.core.borrow().epoch());
                 let by = Author { site, epoch, number: 0 };
                 // What it has not handed in yet is lost with it.
                 self.leaving.borrow_mut().clear();
                 self.shared.order.submit(vec![Frame { by, body: Body::Fence }]);
-                self.begin_again();
+                let has_begun = self.begin_again();
                 _ = answer.send(());
+                return has_begun;
             }
             Mail::End => {
                 self.forget_callers();
                 return false;
+            }
+            Mail::Relayed(..) | Mail::Arrived(_) | Mail::Lost(_) => {
+                unreachable!("only a link is told this")
             }
             Mail::Stop => return false,
         }
@@ -193,11 +199,11 @@ impl Place {
         let due: Vec<_> = self.early.borrow_mut().extract_if(.., is_due).collect();
         for StepOrder { step, session, until, answer } in due {
             if session > known {
-                _ = answer.send(Outcome::Answer(known, Err(Abort::Late)));
+                answer.tell(Outcome::Answer(known, Err(Abort::Late)), &self.shared.doors);
                 continue;
             }
             let until_ms = self.shared.now_ms(until);
-            let ticket = self.expect(Caller::Remote(Remote::Once(answer)));
+            let ticket = self.expect(Caller::Remote(answer));
             self.tell(match step {
                 Step::Adopt(_, start) => Input::Adopt(ticket, start, until_ms),
                 Step::Change(_, change) => Input::Change(ticket, change, until_ms),
@@ -214,21 +220,20 @@ impl Place {
         let core = self.core.borrow();
         unfinished.retain(|part| core.has_all_of(part).is_some());
         for part in unfinished.extract_if(.., |part| core.has_all_of(part) == Some(true)) {
-            // Without a log nobody makes checkpoints.
-            _ = self.parts.send(part);
+            (self.parts)(part);
         }
     }
 
-    /// A new life, from what the log has.
-    fn begin_again(&self) {
+    /// A new life, from what the log has; false where it is not this thread that begins it.
+    fn begin_again(&self) -> bool {
         self.forget_callers();
+        let Some(options) = &self.shared.log else { return false };
         let (known, epoch) = {
             let core = self.core.borrow();
             (core.known(), core.epoch())
         };
         // It is gone before the next one fills as much memory.
         *self.core.borrow_mut() = Core::observer(Design::new(Site(0)));
-        let options = self.shared.log.as_ref().expect("without a log nobody is given up for dead");
         match image_of(&options.folder, known) {
             Ok(image) => {
                 let epoch = epoch.max(image.design().epoch(self.site)) + 1;
@@ -239,6 +244,7 @@ impl Place {
                 _ = self.shared.end.set(format!("{} cannot come back: {error}", self.site));
             }
         }
+        true
     }
 
     /// Nobody knows what became of what was under way.
@@ -343,20 +349,16 @@ impl Place {
 }
 
 impl Caller {
-    fn tell(self, outcome: Outcome, doors: &[mpsc::UnboundedSender<Mail>]) {
-        // Whoever does not wait any more need not know.
+    fn tell(self, outcome: Outcome, doors: &[Door]) {
         match self {
             Self::Line(line, number, seen) => line.answer(number, outcome, &seen),
-            Self::Remote(Remote::Once(answer)) => _ = answer.send(outcome),
-            Self::Remote(Remote::Site(site, ticket)) => {
-                _ = doors[usize::from(site.0)].send(Mail::Outcome(ticket, outcome));
-            }
+            Self::Remote(remote) => remote.tell(outcome, doors),
         }
     }
 }
 
 /// The database as of a prefix of the log, or a later one if the newest checkpoint is of that.
-fn image_of(folder: &Path, known: Position) -> log::Result<Core> {
+pub(super) fn image_of(folder: &Path, known: Position) -> log::Result<Core> {
     let mut tries = 0;
     loop {
         tries += 1;

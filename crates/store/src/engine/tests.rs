@@ -7,6 +7,7 @@ use super::*;
 use crate::key::Table;
 use crate::record::Operator;
 use crate::transaction::View;
+use crate::transaction::{Abort, Transaction};
 
 fn options(folder: Option<&std::path::Path>, sites: u16) -> Options {
     let log = folder.map(|folder| LogOptions {
@@ -106,7 +107,7 @@ fn no_mail_is_lost_however_much_has_come() {
     let counted: Vec<_> = (0..2_000)
         .map(|_| {
             let (answer, counted) = oneshot::channel();
-            _ = door.send(Mail::Count(answer));
+            door.send(Mail::Count(Box::new(|usage| _ = answer.send(usage))));
             counted
         })
         .collect();

@@ -11,6 +11,8 @@
 
 use std::mem;
 
+use serde::{Deserialize, Serialize};
+
 use crate::design::Impossible;
 use crate::key::Key;
 use crate::record::{Body, Change, Operator, Position, Site, Write};
@@ -20,7 +22,7 @@ use crate::transaction::Abort;
 use super::{Copy, Core, Output, Ticket, refused};
 
 /// What sites say to each other, besides what is in the log.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Message {
     /// I keep what the log says of this partition: give me its rows as of my prefix, or later.
     Want {

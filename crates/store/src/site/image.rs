@@ -27,6 +27,14 @@ pub struct Part {
     number: u64,
 }
 
+impl Part {
+    /// A part that a site in another process gave, once the log had all of it.
+    #[must_use]
+    pub fn given(known: Position, design: Design, copies: Vec<Snapshot>) -> Self {
+        Self { known, design, copies, epoch: 0, number: 0 }
+    }
+}
+
 /// The rows of a partition.
 #[derive(Clone)]
 pub struct Snapshot {
@@ -54,6 +62,15 @@ impl Core {
             copies: own.map(snapshot).collect(),
             epoch: self.epoch,
             number: self.written,
+        })
+    }
+
+    /// What it has copies of, in the order of the keys.
+    pub(crate) fn snapshots(&self) -> impl Iterator<Item = Snapshot> {
+        self.copies.iter().map(|(start, copy)| Snapshot {
+            start: start.clone(),
+            version: copy.version,
+            rows: copy.rows.clone(),
         })
     }
 

@@ -1,12 +1,12 @@
-//! `imago store serve`: all sites of a store in one process.
+//! `imago store serve`: all sites of a store in one process, or its router's process only.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use imago_store::admin;
-use imago_store::engine::{LogOptions, Options, Store, StoreError, Tls};
+use imago_store::engine::{self, LogOptions, Options, Store, StoreError, Tls};
 use imago_store::log::Sync;
 use imago_store::resp::Settings;
 use serde::Serialize;
@@ -61,6 +61,8 @@ pub struct Args {
 struct Serving {
     listen: String,
     admin: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peers: Option<String>,
     sites: u16,
     partitions: usize,
 }
@@ -76,7 +78,22 @@ pub(super) fn sync(typed: &str) -> Result<Sync, String> {
     }
 }
 
+/// Where the processes of sites come in, and how they are had.
+pub(super) struct Apart {
+    pub peers: SocketAddr,
+    pub secret: String,
+    pub how: engine::Apart,
+}
+
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    run_as(args, None, context).await
+}
+
+pub(super) async fn run_as(
+    args: Args,
+    apart: Option<Apart>,
+    context: &Context,
+) -> Result<(), Failure> {
     let settings = settings(&args)?;
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(certificate), Some(key)) => Some(
@@ -86,17 +103,29 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         _ => None,
     };
     let (listener, admin) = (bind(args.listen)?, bind(args.admin)?);
+    let gate = match apart {
+        Some(Apart { peers, secret, how }) => Some((bind(peers)?, secret, how)),
+        None => None,
+    };
     let log = args.data.map(|folder| LogOptions {
         folder,
         sync: args.sync,
         segment_bytes: args.segment_mb * 1024 * 1024,
     });
     let options = Options { sites: args.sites, log };
-    let started = tokio::task::spawn_blocking(move || Store::start(&options)).await;
-    let store = match started {
-        Ok(started) => Arc::new(started.map_err(|error| failure(&error))?),
+    let started = tokio::task::spawn_blocking(move || {
+        let Some((listener, secret, how)) = gate else {
+            return Store::start(&options).map(|store| (store, None));
+        };
+        let mut store = Store::start_router(&options, &how)?;
+        let peers = store.admit(listener, secret)?;
+        Ok((store, Some(peers)))
+    });
+    let (store, peers) = match started.await {
+        Ok(started) => started.map_err(|error| failure(&error))?,
         Err(cause) => return Err(Failure::from_error(Exit::Failed, "store", &cause)),
     };
+    let store = Arc::new(store);
     let listen = store.listen(listener, settings, tls).map_err(|error| failure(&error))?;
     let admin_address = admin.local_addr().map_err(|error| unbound(args.admin, &error))?;
     let admin = admin
@@ -106,12 +135,15 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let serving = Serving {
         listen: listen.to_string(),
         admin: admin_address.to_string(),
+        peers: peers.map(|peers| peers.to_string()),
         sites: args.sites,
         partitions: store.map().design.partitions().count(),
     };
     context.output.result(&serving, |serving| {
+        let peers = serving.peers.as_ref();
+        let peers = peers.map(|at| format!(" Processes of sites: {at}.")).unwrap_or_default();
         format!(
-            "{} sites, {} partitions. Redis's clients: {}. Changes of the design: {}. Ctrl-C ends it.",
+            "{} sites, {} partitions. Redis's clients: {}. Changes of the design: {}.{peers} Ctrl-C ends it.",
             serving.sites, serving.partitions, serving.listen, serving.admin
         )
     })?;
@@ -139,18 +171,23 @@ fn settings(args: &Args) -> Result<Settings, Failure> {
     let started_ms = u64::try_from(started.as_millis()).unwrap_or_default();
     let mut settings = Settings::new(env!("CARGO_PKG_VERSION"), started_ms);
     if let Some(file) = &args.password_file {
-        let read = std::fs::read_to_string(file).map_err(|cause| {
-            let message = format!("cannot read the password in {}", file.display());
-            Failure::new(Exit::Usage, "password_file", message).because(&cause)
-        })?;
-        let password = read.trim_end_matches(['\r', '\n']);
-        if password.is_empty() {
-            let message = format!("there is no password in {}", file.display());
-            return Err(Failure::new(Exit::Usage, "password_file", message));
-        }
-        settings.passwords.push(password.to_owned());
+        settings.passwords.push(secret_in(file, "password")?);
     }
     Ok(settings)
+}
+
+/// What stands in a file, without the line's end.
+pub(super) fn secret_in(file: &Path, what: &str) -> Result<String, Failure> {
+    let read = std::fs::read_to_string(file).map_err(|cause| {
+        let message = format!("cannot read the {what} in {}", file.display());
+        Failure::new(Exit::Usage, "password_file", message).because(&cause)
+    })?;
+    let secret = read.trim_end_matches(['\r', '\n']);
+    if secret.is_empty() {
+        let message = format!("there is no {what} in {}", file.display());
+        return Err(Failure::new(Exit::Usage, "password_file", message));
+    }
+    Ok(secret.to_owned())
 }
 
 fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
@@ -165,7 +202,7 @@ fn unbound(address: SocketAddr, cause: &std::io::Error) -> Failure {
 
 fn failure(error: &StoreError) -> Failure {
     let exit = match error {
-        StoreError::Sites(_) => Exit::Usage,
+        StoreError::Sites(_) | StoreError::NoLog => Exit::Usage,
         StoreError::Log(_) | StoreError::SitesMissing { .. } => Exit::Precondition,
         _ => Exit::Failed,
     };

@@ -1,0 +1,140 @@
+//! `imago store router` and `imago store site`: a store in many processes.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use imago_store::engine::{self, Member, MemberError, MemberEvent};
+use imago_store::record::Site;
+use imago_store::resp::Settings;
+use serde::Serialize;
+
+use super::serve::{self, Apart, run_as, secret_in};
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The router has the log (--data), the clients and the map; the sites come to it with `imago store site`, one \
+process for each, on this machine or on others. A site keeps nothing on a disk. One that is silent is given \
+up for dead: replicas of what it mastered become masters, what was acknowledged is kept, and when it comes \
+back it begins with what the log has. Whoever knows the secret may come as a site, and what sites and the \
+router say to each other is not encrypted: keep it to a network that you trust.
+
+Example: imago store router --sites 2 --data /var/lib/imago --peers 10.0.0.1:7380 --secret-file secret")]
+pub struct RouterArgs {
+    #[command(flatten)]
+    serve: serve::Args,
+    /// Where the processes of sites connect; port 0 chooses a free one.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7380")]
+    peers: SocketAddr,
+    /// Let in only sites that know what stands in this file. Without it --peers has to be an address of
+    /// this machine only.
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// How long a site may be silent until it is given up for dead, in ms.
+    #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1_000..=600_000))]
+    site_timeout_ms: u64,
+    /// How many threads have the clients; as many as there are processors unless it is given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: Option<u16>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+It needs no disk: it begins with what the router's log has, and does so again whenever it has lost the router.
+
+Example: imago store site --number 1 --router 10.0.0.1:7380 --secret-file secret")]
+pub struct SiteArgs {
+    /// Which site, from 0 on.
+    #[arg(long, value_name = "N")]
+    number: u16,
+    /// Where the router lets sites in (`imago store router --peers`).
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7380")]
+    router: String,
+    /// What the router wants to know stands in this file.
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// How long to look for a router that is away, in s, until this is an error.
+    #[arg(long, value_name = "S", default_value_t = 600)]
+    patience_s: u64,
+}
+
+pub async fn router(args: RouterArgs, context: &Context) -> Result<(), Failure> {
+    let RouterArgs { serve, peers, secret_file, site_timeout_ms, threads } = args;
+    if secret_file.is_none() && !peers.ip().is_loopback() {
+        let message = format!("whoever reaches {peers} could come as a site");
+        return Err(Failure::new(Exit::Usage, "secret_file", message)
+            .help("give a secret with --secret-file, or an address of this machine only"));
+    }
+    let cores = || std::thread::available_parallelism().map_or(1, |many| many.get().min(64) as u16);
+    let fronts = threads.unwrap_or_else(cores);
+    let silence = Duration::from_millis(site_timeout_ms);
+    let how = engine::Apart { fronts, silence };
+    let apart = Apart { peers, secret: secret(secret_file.as_deref())?, how };
+    run_as(serve, Some(apart), context).await
+}
+
+fn secret(file: Option<&Path>) -> Result<String, Failure> {
+    file.map_or(Ok(String::new()), |file| secret_in(file, "secret"))
+}
+
+/// What is printed when something becomes of a site.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Became {
+    Serves { site: u16, epoch: u64 },
+    Alone { site: u16, why: String },
+}
+
+pub async fn site(args: SiteArgs, context: &Context) -> Result<(), Failure> {
+    let SiteArgs { number, router, secret_file, patience_s } = args;
+    let member = Member {
+        site: Site(number),
+        router: router.clone(),
+        secret: secret(secret_file.as_deref())?,
+        patience: Duration::from_secs(patience_s),
+        settings: Settings::new(env!("CARGO_PKG_VERSION"), 0),
+    };
+    let (told, mut events) = tokio::sync::mpsc::unbounded_channel();
+    let is_stopped = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&is_stopped);
+    let tell = move |event| _ = told.send(event);
+    let mut serving = tokio::task::spawn_blocking(move || member.serve(&tell, &stopped));
+    let ended = loop {
+        tokio::select! {
+            () = context.cancel.cancelled() => {
+                is_stopped.store(true, Ordering::Relaxed);
+                break serving.await;
+            }
+            Some(event) = events.recv() => {
+                let became = match event {
+                    MemberEvent::Serves(epoch) => Became::Serves { site: number, epoch },
+                    MemberEvent::Alone(why) => Became::Alone { site: number, why },
+                };
+                context.output.result(&became, |became| match became {
+                    Became::Serves { epoch, .. } => {
+                        format!("site {number} serves, in its life {epoch}. Ctrl-C ends it.")
+                    }
+                    Became::Alone { why, .. } => {
+                        format!("site {number} has lost the router at {router}, and looks for it: {why}")
+                    }
+                })?;
+            }
+            ended = &mut serving => break ended,
+        }
+    };
+    match ended {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => {
+            let exit = match &error {
+                MemberError::Refused { .. } => Exit::Precondition,
+                MemberError::Away { .. } => Exit::Failed,
+            };
+            Err(Failure::from_error(exit, "site", &error))
+        }
+        Err(cause) => Err(Failure::from_error(Exit::Failed, "site", &cause)),
+    }
+}

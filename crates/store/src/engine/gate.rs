@@ -1,0 +1,97 @@
+//! Where the processes of sites come in: each says who it is and that it knows the secret, and is handed
+//! to the link of its site.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use subtle::ConstantTimeEq as _;
+
+use super::Shared;
+use super::mail::Mail;
+use super::wire::{self, PROTOCOL, ToRouter, ToSite};
+use crate::record::{Frame, Site};
+
+/// How long whoever comes may take to say who it is.
+const HELLO_WAIT: Duration = Duration::from_secs(3);
+/// How often it is looked whether the gate is to be closed.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// A gate that is open. It is closed when it is dropped.
+pub(super) struct Gate {
+    address: SocketAddr,
+    is_closed: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Gate {
+    pub fn open(shared: Arc<Shared>, listener: TcpListener, secret: String) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        listener.set_nonblocking(true)?;
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let closed = Arc::clone(&is_closed);
+        let watch = move || {
+            while !closed.load(Ordering::Relaxed) {
+                match listener.accept() {
+                    // One at a time: whoever is slow is waited for, and not for long.
+                    Ok((stream, _)) => _ = greet(stream, &shared, &secret),
+                    Err(_) => thread::sleep(LOOK_EVERY),
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("gate".into()).spawn(watch)?;
+        Ok(Self { address, is_closed, thread: Some(thread) })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            _ = thread.join();
+        }
+    }
+}
+
+fn greet(mut stream: TcpStream, shared: &Shared, secret: &str) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(HELLO_WAIT))?;
+    stream.set_write_timeout(Some(HELLO_WAIT))?;
+    match admitted(wire::read_hello(&mut stream)?, shared, secret) {
+        Ok(site) => {
+            _ = shared.door(site).send(Mail::Arrived(stream));
+            Ok(())
+        }
+        Err(why) => wire::write(&mut stream, &ToSite::<Vec<Frame>>::Bye(why, false)),
+    }
+}
+
+/// Which site it is, or why it may not come in.
+fn admitted(hello: ToRouter, shared: &Shared, expected: &str) -> Result<Site, String> {
+    let ToRouter::Hello { protocol, version, site, secret } = hello else {
+        return Err("whoever comes says first who it is".into());
+    };
+    if !bool::from(secret.as_bytes().ct_eq(expected.as_bytes())) {
+        return Err("the secret is another one (--secret-file)".into());
+    }
+    if protocol != PROTOCOL {
+        return Err(format!(
+            "imago {version} speaks version {protocol} of what sites and routers say, and the router, \
+             of imago {}, version {PROTOCOL}: run the same imago on both sides",
+            env!("CARGO_PKG_VERSION")
+        ));
+    }
+    let sites = shared.sites;
+    if usize::from(site.0) >= sites {
+        return Err(format!("there is no {site}: this store has {sites} sites, from 0 on"));
+    }
+    Ok(site)
+}

@@ -1,0 +1,429 @@
+//! A site in a process of its own: it goes to the router's process, is told there what to begin with, and
+//! serves until the connection is lost. Then it has lost its life, and begins a new one.
+//!
+//! It keeps nothing: what it has is in the log, which is the router's. So it needs no disk, and whoever
+//! starts it on another machine has the same site there.
+
+use std::io::{self, BufReader, BufWriter, Write as _};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use tokio::sync::mpsc;
+
+use super::mail::{Door, Leaving, Mail, Remote, StepOrder};
+use super::place::Place;
+use super::wire::{self, ALIVE_EVERY, PROTOCOL, ToRouter, ToSite};
+use super::{Checkpoints, Map, Shared};
+use crate::key::Key;
+use crate::order::Order;
+use crate::record::Site;
+use crate::resp::{Settings, received};
+use crate::router::MostMastered;
+use crate::rows::{Row, Rows};
+use crate::site::{Core, Input, Part, Snapshot};
+use crate::transaction::Transaction;
+
+/// How long a router may take to take a connection, and to answer it.
+const CONNECT_WAIT: Duration = Duration::from_secs(3);
+/// Between two attempts to find a router.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// A site that is to be served by this process.
+pub struct Member {
+    /// Which site.
+    pub site: Site,
+    /// Where the router admits sites, as `host:port`.
+    pub router: String,
+    /// What the router wants to hear.
+    pub secret: String,
+    /// How long the router may be away.
+    pub patience: Duration,
+    /// What scripts may take.
+    pub settings: Settings,
+}
+
+/// What becomes of it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum MemberEvent {
+    /// It has what there is in the log, and serves; the epoch of its life.
+    Serves(u64),
+    /// It has lost the router, and looks for it; why.
+    Alone(String),
+}
+
+/// Why it does not serve any more.
+#[derive(Debug, thiserror::Error)]
+pub enum MemberError {
+    /// The router will not have it.
+    #[error("the router at {router} refuses {site}: {why}")]
+    Refused {
+        /// Which site.
+        site: Site,
+        /// Where the router is.
+        router: String,
+        /// Its reason.
+        why: String,
+    },
+    /// The router is away.
+    #[error("no router at {router} for {} s: {why}", patience.as_secs())]
+    Away {
+        /// Where it should be.
+        router: String,
+        /// For how long it was looked for.
+        patience: Duration,
+        /// What came of the last attempt.
+        why: String,
+    },
+}
+
+/// How a life, or an attempt at one, came to its end.
+enum End {
+    Stopped,
+    /// The router's last words; whether it is any use to come again.
+    Bye(String, bool),
+    Lost(io::Error),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        Self::Lost(error)
+    }
+}
+
+impl Member {
+    /// Serves until it is stopped. It may take a second to notice.
+    ///
+    /// # Errors
+    /// When the router will not have it, or is not found for too long.
+    pub fn serve(
+        mut self,
+        tell: &dyn Fn(MemberEvent),
+        is_stopped: &AtomicBool,
+    ) -> Result<(), MemberError> {
+        let began = Instant::now();
+        let clock_ms = move || u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.settings.script_limits.clock_ms.get_or_insert_with(|| Arc::new(clock_ms));
+        let settings = Arc::new(std::mem::take(&mut self.settings));
+        let mut alone_since = Instant::now();
+        let mut is_told = false;
+        loop {
+            let mut serves = |epoch| {
+                is_told = false;
+                tell(MemberEvent::Serves(epoch));
+            };
+            let began = Instant::now();
+            let mut has_served = false;
+            let mut served = |epoch| {
+                has_served = true;
+                serves(epoch);
+            };
+            let why = match self.live(&settings, &mut served, is_stopped) {
+                Err(End::Stopped) | Ok(()) => return Ok(()),
+                Err(End::Bye(why, false)) => {
+                    let (site, router) = (self.site, self.router);
+                    return Err(MemberError::Refused { site, router, why });
+                }
+                Err(End::Bye(why, true)) => why,
+                Err(End::Lost(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    "the connection was closed".to_owned()
+                }
+                Err(End::Lost(error)) => error.to_string(),
+            };
+            if has_served {
+                alone_since = Instant::now().max(began);
+            }
+            if !std::mem::replace(&mut is_told, true) {
+                tell(MemberEvent::Alone(why.clone()));
+            }
+            if alone_since.elapsed() > self.patience {
+                let (router, patience) = (self.router, self.patience);
+                return Err(MemberError::Away { router, patience, why });
+            }
+            if is_stopped.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// One life, from the first word to the last.
+    fn live(
+        &self,
+        settings: &Arc<Settings>,
+        serves: &mut dyn FnMut(u64),
+        is_stopped: &AtomicBool,
+    ) -> Result<(), End> {
+        let mut stream = self.connect()?;
+        wire::write(
+            &mut stream,
+            &ToRouter::Hello {
+                protocol: PROTOCOL,
+                version: env!("CARGO_PKG_VERSION").into(),
+                site: self.site,
+                secret: self.secret.clone(),
+            },
+        )?;
+        let (leave, leaving) = std::sync::mpsc::channel();
+        let to = stream.try_clone()?;
+        let speak = move || speak(to, &leaving);
+        let speaking = thread::Builder::new().name("words".into()).spawn(speak)?;
+        let mut life = Life { member: self, settings, leave, is_stopped, served: None };
+        let ended = life.listen(&stream, serves);
+        let Life { leave, served, .. } = life;
+        _ = stream.shutdown(Shutdown::Both);
+        _ = leave.send(Leaving::End);
+        if let Some((inbox, thread)) = served {
+            _ = inbox.send(Mail::Stop);
+            _ = thread.join();
+        }
+        _ = speaking.join();
+        ended
+    }
+
+    fn connect(&self) -> io::Result<TcpStream> {
+        let mut last = io::Error::other("its name has no address");
+        for address in self.router.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, CONNECT_WAIT) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    stream.set_read_timeout(Some(CONNECT_WAIT))?;
+                    stream.set_write_timeout(Some(CONNECT_WAIT))?;
+                    return Ok(stream);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}
+
+/// The site's thread, and its door.
+type Served = (mpsc::UnboundedSender<Mail>, thread::JoinHandle<()>);
+
+/// A life that is being lived.
+struct Life<'m> {
+    member: &'m Member,
+    settings: &'m Arc<Settings>,
+    leave: Sender<Leaving>,
+    is_stopped: &'m AtomicBool,
+    served: Option<Served>,
+}
+
+impl Life<'_> {
+    fn listen(&mut self, stream: &TcpStream, serves: &mut dyn FnMut(u64)) -> Result<(), End> {
+        let mut from = BufReader::new(stream);
+        let (core, epoch, sites) = self.image(stream, &mut from)?;
+        self.begin(&core, epoch, sites)?;
+        drop(core);
+        serves(epoch);
+        loop {
+            let said = wire::read(&mut from)?;
+            if self.is_stopped.load(Ordering::Relaxed) {
+                return Err(End::Stopped);
+            }
+            let (inbox, thread) = self.served.as_ref().expect("it has begun");
+            if thread.is_finished() {
+                return Err(End::Lost(io::Error::other("the site was given up for dead")));
+            }
+            let mail = self.mail(said, sites)?;
+            if let Some(mail) = mail {
+                _ = inbox.send(mail);
+            }
+        }
+    }
+
+    /// What the life begins with: everything, as of a prefix of the log.
+    fn image(
+        &self,
+        stream: &TcpStream,
+        from: &mut BufReader<&TcpStream>,
+    ) -> Result<(Core, u64, u16), End> {
+        let invalid = |what| End::Lost(io::Error::new(io::ErrorKind::InvalidData, what));
+        let mut said = wire::read::<ToSite>(from)?;
+        while let ToSite::Alive = said {
+            said = wire::read(from)?;
+        }
+        let (epoch, sites, known, design) = match said {
+            ToSite::Welcome { epoch, sites, silence_ms, known, design } => {
+                let silence = Duration::from_millis(silence_ms.max(1));
+                stream.set_read_timeout(Some(silence))?;
+                stream.set_write_timeout(Some(silence))?;
+                (epoch, sites, known, design)
+            }
+            ToSite::Bye(why, is_use) => return Err(End::Bye(why, is_use)),
+            _ => return Err(invalid("the router does not say first what to begin with")),
+        };
+        let mut snapshots = Vec::new();
+        let mut rows: Vec<(Key, Row)> = Vec::new();
+        let mut partition: Option<(Key, u64)> = None;
+        let mut image = None;
+        loop {
+            if self.is_stopped.load(Ordering::Relaxed) {
+                return Err(End::Stopped);
+            }
+            let said = wire::read::<ToSite>(from)?;
+            if let ToSite::Rows(more) = said {
+                rows.extend(more.into_iter().map(wire::row));
+                continue;
+            }
+            if let ToSite::Alive = said {
+                continue;
+            }
+            if let Some((start, version)) = partition.take() {
+                let rows = std::mem::take(&mut rows);
+                if !rows.is_sorted_by(|(one, _), (next, _)| one < next) {
+                    return Err(invalid("rows that are not in their order"));
+                }
+                snapshots.push(Snapshot { start, version, rows: Rows::from_sorted(rows) });
+            }
+            if let ToSite::Partition(start, version) = said {
+                partition = Some((start, version));
+                continue;
+            }
+            let core = match &mut image {
+                Some(core) => core,
+                None => {
+                    let snapshots = std::mem::take(&mut snapshots);
+                    let core = Core::observer_of(known, design.clone(), snapshots);
+                    image.insert(core.map_err(|_| invalid("partitions are missing"))?)
+                }
+            };
+            match said {
+                ToSite::Logged(first, frames) => {
+                    _ = core.on(Input::Logged(first, frames.into()));
+                }
+                ToSite::Begin => break,
+                ToSite::Bye(why, is_use) => return Err(End::Bye(why, is_use)),
+                _ => return Err(invalid("the router asks before the life has begun")),
+            }
+        }
+        let image = image.ok_or_else(|| invalid("there is nothing to begin with"))?;
+        Ok((image, epoch, sites))
+    }
+
+    fn begin(&mut self, core: &Core, epoch: u64, sites: u16) -> Result<(), End> {
+        let site = self.member.site;
+        let (door, inbox) = mpsc::unbounded_channel();
+        // Behind the sites' doors is the router's own.
+        let doors = (0..=sites).map(Site).map(|number| match number {
+            own if own == site => Door::Here(door.clone()),
+            other => Door::Away(self.leave.clone(), other),
+        });
+        let map = || Map { known: core.known(), design: core.design().clone() };
+        let leave = self.leave.clone();
+        let shared = Arc::new(Shared {
+            began: Instant::now(),
+            map: ArcSwap::from_pointee(map()),
+            first: map(),
+            doors: doors.collect(),
+            sites: sites.into(),
+            order: Order::elsewhere(move |frames| _ = leave.send(Leaving::Frames(frames))),
+            policy: Box::new(MostMastered),
+            moves: tokio::sync::Mutex::new(()),
+            stepped: AtomicU64::new(0),
+            log: None,
+            checkpoints: Arc::new(Mutex::new(Checkpoints::default())),
+            end: OnceLock::new(),
+        });
+        let leave = self.leave.clone();
+        let give = Arc::new(move |part: Part| _ = leave.send(Leaving::Part(part)));
+        let core = core.begun(site, epoch);
+        let run = move || Place::run(shared, site, core, inbox, give);
+        let thread = thread::Builder::new().name(site.to_string()).spawn(run)?;
+        self.served = Some((door, thread));
+        Ok(())
+    }
+
+    /// What the router says, as it comes to the site's door.
+    fn mail(&self, said: ToSite, sites: u16) -> Result<Option<Mail>, End> {
+        let invalid = |what| End::Lost(io::Error::new(io::ErrorKind::InvalidData, what));
+        let until = |left_ms| Instant::now() + Duration::from_millis(left_ms);
+        Ok(Some(match said {
+            ToSite::Logged(first, frames) => Mail::Logged(first, frames.into()),
+            ToSite::Transact(asked) => {
+                let mut batch = Vec::new();
+                for it in asked {
+                    let procedure = received(&it.procedure, self.settings)
+                        .ok_or_else(|| invalid("a transaction that is none"))?;
+                    let (reads, writes, session, client) =
+                        (it.reads, it.writes, it.session, it.client);
+                    let transaction = Transaction { reads, writes, session, client, procedure };
+                    let remote = Remote::Site(Site(sites), it.number);
+                    batch.push((remote, transaction, until(it.left_ms)));
+                }
+                Mail::Transact(batch)
+            }
+            ToSite::Step(number, step, session, left_ms) => {
+                let answer = Remote::Site(Site(sites), number);
+                Mail::Step(StepOrder { step, session, until: until(left_ms), answer })
+            }
+            ToSite::Said(from, said) => {
+                let said = postcard::from_bytes(&said).map_err(|_| invalid("a site's message"))?;
+                Mail::Said(from, said)
+            }
+            ToSite::Count(number) => {
+                let leave = self.leave.clone();
+                let tell = move |usage| _ = leave.send(Leaving::Counted(number, usage));
+                Mail::Count(Box::new(tell))
+            }
+            ToSite::Mark => Mail::Mark,
+            ToSite::Alive => return Ok(None),
+            ToSite::Bye(why, is_use) => return Err(End::Bye(why, is_use)),
+            ToSite::Welcome { .. } | ToSite::Partition(..) | ToSite::Rows(_) | ToSite::Begin => {
+                return Err(invalid("the life has begun already"));
+            }
+        }))
+    }
+}
+
+/// Says to the router what leaves the site, and that the site is there.
+fn speak(to: TcpStream, leaving: &Receiver<Leaving>) -> io::Result<()> {
+    let mut to = BufWriter::new(to);
+    loop {
+        let mut next = match leaving.recv_timeout(ALIVE_EVERY) {
+            Ok(next) => Some(next),
+            Err(RecvTimeoutError::Timeout) => {
+                wire::write(&mut to, &ToRouter::Alive)?;
+                None
+            }
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        };
+        while let Some(said) = next.take().or_else(|| leaving.try_recv().ok()) {
+            if !say(&mut to, said)? {
+                return to.flush();
+            }
+        }
+        to.flush()?;
+    }
+}
+
+/// False says that it was the last.
+fn say(to: &mut BufWriter<TcpStream>, leaving: Leaving) -> io::Result<bool> {
+    let said = match leaving {
+        Leaving::Frames(frames) => ToRouter::Write(frames),
+        Leaving::Mail(_, Mail::Outcome(number, outcome)) => ToRouter::outcome(number, outcome),
+        Leaving::Mail(site, Mail::Said(_, message)) => {
+            ToRouter::Say(site, postcard::to_stdvec(&message).map_err(io::Error::other)?)
+        }
+        Leaving::Mail(..) => unreachable!("a site without clients says nothing else"),
+        Leaving::Counted(number, usage) => ToRouter::Counted(number, usage),
+        Leaving::Part(part) => {
+            wire::write(to, &ToRouter::Part(part.known, part.design))?;
+            for Snapshot { start, version, rows } in part.copies {
+                wire::write(to, &ToRouter::Partition(start, version))?;
+                for rows in wire::pieces(&rows) {
+                    wire::write(to, &ToRouter::Rows(rows))?;
+                }
+            }
+            ToRouter::PartEnd
+        }
+        Leaving::End => return Ok(false),
+    };
+    wire::write(to, &said)?;
+    Ok(true)
+}

@@ -1,0 +1,70 @@
+//! Transactions from inside of the process, one after the other.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+
+use super::mail::{Mail, Outcome, Remote};
+use super::{BACK_WAIT, PATIENCE, Shared, Store};
+use crate::key::{Key, KeyRange};
+use crate::record::Position;
+use crate::router::Route;
+use crate::transaction::{Abort, Done, Procedure, Transaction};
+
+impl Store {
+    /// A new session: its transactions see at least what those before them saw.
+    #[must_use]
+    pub fn session(&self) -> Session {
+        Session { shared: Arc::clone(&self.shared), seen: 0 }
+    }
+}
+
+/// Transactions one after the other, each of which sees at least what those before it saw.
+pub struct Session {
+    shared: Arc<Shared>,
+    seen: Position,
+}
+
+impl Session {
+    /// Runs a transaction at a site that can, which is brought about where there is none.
+    ///
+    /// # Errors
+    /// Why nothing of it happened; after [`Abort::Deposed`] it may have.
+    pub async fn run(
+        &mut self,
+        reads: Vec<KeyRange>,
+        writes: Vec<Key>,
+        procedure: Box<dyn Procedure>,
+    ) -> Result<Done, Abort> {
+        let until = Instant::now() + PATIENCE;
+        let session = self.seen;
+        let mut transaction = Transaction { reads, writes, session, client: None, procedure };
+        loop {
+            let Transaction { reads, writes, .. } = &transaction;
+            let (site, _moved) = match self.shared.route(reads, writes, None) {
+                Route::Run(site) => (site, None),
+                Route::First(_) => {
+                    let moves = self.shared.moves.lock().await;
+                    (self.shared.bring_about(reads, writes, until).await?, Some(moves))
+                }
+            };
+            let (answer, outcome) = oneshot::channel();
+            let mail = Mail::Transact(vec![(Remote::Once(answer), transaction, until)]);
+            _ = self.shared.door(site).send(mail);
+            match outcome.await {
+                Ok(Outcome::Answer(seen, answer)) => {
+                    self.seen = self.seen.max(seen);
+                    return answer;
+                }
+                Ok(Outcome::Back(back)) => transaction = back,
+                // Its thread is gone, and what it knew.
+                Err(_) => return Err(Abort::Deposed),
+            }
+            if Instant::now() >= until {
+                return Err(Abort::Late);
+            }
+            tokio::time::sleep(BACK_WAIT).await;
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! What the process of a router and those of its sites say to each other.
+//!
+//! One connection of TCP for each site. A message is its length in four bytes, the lowest first, and
+//! what it says. Nobody waits for an answer before the next one: answers name what they answer.
+//!
+//! Both sides say something every [`ALIVE_EVERY`] at least. Who hears nothing for the time that the
+//! router was told is alone, and both sides take that for the end of the site's life: the router fences
+//! it, and what the site still writes reaches nobody, for the log is the router's.
+
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::mail::Outcome;
+use crate::design::Design;
+use crate::key::{Key, KeyRange, Value};
+use crate::record::{Frame, Position, Site, StoredValue};
+use crate::router::Step;
+use crate::rows::{Row, Rows};
+use crate::site::Usage;
+use crate::transaction::{Abort, Done};
+
+/// What changes whenever a message does: both sides have to speak the same.
+pub(super) const PROTOCOL: u32 = 1;
+/// How often each side says that it is there, if it has nothing else to say.
+pub(super) const ALIVE_EVERY: Duration = Duration::from_millis(300);
+/// The longest message, in bytes: what has more rows comes in several, but for one partition's replica.
+const MESSAGE_BYTES_MAX: usize = 1024 * 1024 * 1024;
+/// The longest message of a process that has not said yet who it is.
+const HELLO_BYTES_MAX: usize = 64 * 1024;
+/// About how many bytes of rows are sent at once.
+const ROWS_BYTES: usize = 1024 * 1024;
+/// How much memory a message is given before it comes.
+const TRUSTED_BYTES: usize = 1024 * 1024;
+
+/// What a router's process says to a site's.
+#[derive(Serialize, Deserialize)]
+pub(super) enum ToSite<F = Vec<Frame>> {
+    /// This life has this epoch. It begins from a prefix of the log, of which comes the rest.
+    Welcome {
+        epoch: u64,
+        sites: u16,
+        silence_ms: u64,
+        known: Position,
+        design: Design,
+    },
+    /// A partition of that prefix begins, of a version.
+    Partition(Key, u64),
+    /// Its next rows.
+    Rows(Vec<(Key, u64, StoredValue)>),
+    /// That was all of it: the life begins.
+    Begin,
+    /// The log's next frames.
+    Logged(Position, F),
+    Transact(Vec<Asked>),
+    /// The number of the question, the prefix of the log that it needs, and for how long, in ms.
+    Step(u64, Step, Position, u64),
+    /// What another site says.
+    Said(Site, Vec<u8>),
+    Count(u64),
+    Mark,
+    Alive,
+    /// The connection ends, and why; whether it is any use to come again.
+    Bye(String, bool),
+}
+
+/// A transaction, the number of the question, and for how many ms.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Asked {
+    pub number: u64,
+    pub reads: Vec<KeyRange>,
+    pub writes: Vec<Key>,
+    pub session: Position,
+    pub client: Option<u64>,
+    #[serde(with = "bytes")]
+    pub procedure: Vec<u8>,
+    pub left_ms: u64,
+}
+
+/// What a site's process says to a router's.
+#[derive(Serialize, Deserialize)]
+pub(super) enum ToRouter {
+    Hello {
+        protocol: u32,
+        version: String,
+        site: Site,
+        secret: String,
+    },
+    Write(Vec<Frame>),
+    /// What came of a question.
+    Ended(u64, Position, Result<Done, Abort>),
+    /// It cannot be done there.
+    Back(Asked),
+    /// To another site.
+    Say(Site, #[serde(with = "bytes")] Vec<u8>),
+    Counted(u64, Vec<Usage>),
+    /// A part of a checkpoint begins, then its partitions with their rows, and it ends.
+    Part(Position, Design),
+    Partition(Key, u64),
+    Rows(Vec<(Key, u64, StoredValue)>),
+    PartEnd,
+    Alive,
+}
+
+impl ToRouter {
+    /// What came of a question with a number.
+    pub fn outcome(number: u64, outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Answer(known, answer) => Self::Ended(number, known, answer),
+            Outcome::Back(transaction) => Self::Back(Asked {
+                number,
+                reads: transaction.reads,
+                writes: transaction.writes,
+                session: transaction.session,
+                client: transaction.client,
+                procedure: transaction.procedure.sent().expect("it was sent here"),
+                left_ms: 0,
+            }),
+        }
+    }
+}
+
+/// Writes a message.
+///
+/// # Errors
+/// When the other side does not take it, or it is too long.
+pub(super) fn write(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let mut bytes = postcard::to_extend(message, vec![0; 4]).map_err(io::Error::other)?;
+    let length = bytes.len() - 4;
+    if length > MESSAGE_BYTES_MAX {
+        let text = format!("a message of {length} bytes is too long: at most {MESSAGE_BYTES_MAX}");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    let length = u32::try_from(length).expect("it is less than 4 GB");
+    bytes[..4].copy_from_slice(&length.to_le_bytes());
+    to.write_all(&bytes)
+}
+
+/// Reads a message.
+///
+/// # Errors
+/// When none comes in time, or what comes is none.
+pub(super) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
+    read_within(from, MESSAGE_BYTES_MAX)
+}
+
+/// Reads the first message of whoever connects.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn read_hello(from: &mut impl Read) -> io::Result<ToRouter> {
+    read_within(from, HELLO_BYTES_MAX)
+}
+
+fn read_within<T: DeserializeOwned>(from: &mut impl Read, bytes_max: usize) -> io::Result<T> {
+    let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+    let mut length = [0; 4];
+    from.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > bytes_max {
+        return Err(invalid(format!("a message of {length} bytes: at most {bytes_max}")));
+    }
+    // A length costs nothing; what comes does.
+    let mut bytes = Vec::with_capacity(length.min(TRUSTED_BYTES));
+    let come = from.take(length as u64).read_to_end(&mut bytes)?;
+    if come < length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    match postcard::take_from_bytes(&bytes) {
+        Ok((message, [])) => Ok(message),
+        Ok(_) => Err(invalid("more than a message".into())),
+        Err(error) => Err(invalid(format!("no message: {error}"))),
+    }
+}
+
+/// Rows, about [`ROWS_BYTES`] at a time.
+pub(super) fn pieces(rows: &Rows) -> impl Iterator<Item = Vec<(Key, u64, StoredValue)>> {
+    let mut rows = rows.iter().peekable();
+    std::iter::from_fn(move || {
+        rows.peek()?;
+        let (mut piece, mut bytes) = (Vec::new(), 0);
+        while bytes < ROWS_BYTES
+            && let Some((key, row)) = rows.next()
+        {
+            bytes += key.as_bytes().len() + row.value.len();
+            piece.push((key.clone(), row.version, StoredValue(Value::clone(&row.value))));
+        }
+        Some(piece)
+    })
+}
+
+/// A row that came.
+pub(super) fn row((key, version, value): (Key, u64, StoredValue)) -> (Key, Row) {
+    (key, Row { version, value: value.0 })
+}
+
+/// Byte strings as such.
+mod bytes {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::record::StoredValue;
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(bytes)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        StoredValue::deserialize(from).map(|bytes| bytes.0.to_vec())
+    }
+}
