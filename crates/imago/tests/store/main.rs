@@ -7,6 +7,7 @@
     reason = "a seed, and what a test did, are for whoever reads its output"
 )]
 
+mod apart;
 mod change;
 mod crashes;
 mod deaths;

@@ -42,7 +42,18 @@ impl Served {
         admin: SocketAddr,
         more: &[&str],
     ) -> Self {
-        let mut command = imago(&["store", "serve", "--json", "--data"]);
+        Self::start_as("serve", folder, sites, [listen, admin], more)
+    }
+
+    /// The same, or a router.
+    pub fn start_as(
+        verb: &str,
+        folder: &Path,
+        sites: u16,
+        [listen, admin]: [SocketAddr; 2],
+        more: &[&str],
+    ) -> Self {
+        let mut command = imago(&["store", verb, "--json", "--data"]);
         command.arg(folder).args(["--sites", &sites.to_string()]);
         command.args(["--listen", &listen.to_string(), "--admin", &admin.to_string()]);
         command.args(more);

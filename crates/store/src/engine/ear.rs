@@ -1,6 +1,6 @@
 //! Who hears what a site's process says, on the router's side, and does it.
 
-use std::io::{BufReader, ErrorKind};
+use std::io::BufReader;
 use std::mem;
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
@@ -34,10 +34,7 @@ impl Ear {
             match wire::read(&mut from).map(|said| self.obey(said)) {
                 Ok(Ok(())) => {}
                 Ok(Err(what)) => break what.to_owned(),
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                    break "the connection was closed".to_owned();
-                }
-                Err(error) => break error.to_string(),
+                Err(error) => break wire::told(&error),
             }
         };
         tracing::warn!(site = self.site.0, why, "a site's process is not heard any more");

@@ -129,10 +129,7 @@ impl Member {
                     return Err(MemberError::Refused { site, router, why });
                 }
                 Err(End::Bye(why, true)) => why,
-                Err(End::Lost(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    "the connection was closed".to_owned()
-                }
-                Err(End::Lost(error)) => error.to_string(),
+                Err(End::Lost(error)) => wire::told(&error),
             };
             if has_served {
                 alone_since = Instant::now().max(began);

@@ -196,6 +196,17 @@ pub(super) fn row((key, version, value): (Key, u64, StoredValue)) -> (Key, Row) 
     (key, Row { version, value: value.0 })
 }
 
+/// Why the other side is not heard any more, for people.
+pub(super) fn told(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => "the connection was closed".to_owned(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            "nothing was heard of it for too long".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
 /// Byte strings as such.
 mod bytes {
     use serde::{Deserialize, Deserializer, Serializer};

@@ -1,0 +1,279 @@
+//! A store in many processes: sites and the router are killed and stopped, one after the other and at the
+//! same time, while clients use it and its design changes. `IMAGO_LONG` asks for many faults instead of a
+//! handful.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use imago_store::load::{Load, Options};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::change;
+use crate::proof::{is_long, prove, seed};
+use crate::served::{Served, anywhere, imago};
+
+const SITES: u16 = 3;
+const HANDFUL: u32 = 8;
+const MANY: u32 = 100;
+/// How long a site may be silent.
+const SILENCE: Duration = Duration::from_millis(1_000);
+/// How long anything may take that has to come.
+const WAIT: Duration = Duration::from_secs(20);
+
+/// A router's process.
+fn router(folder: &Path, listen: SocketAddr, admin: SocketAddr, peers: SocketAddr) -> Served {
+    let (peers, silence) = (peers.to_string(), SILENCE.as_millis().to_string());
+    let more = ["--peers", &peers, "--site-timeout-ms", &silence, "--sync", "5"];
+    Served::start_as("router", folder, SITES, [listen, admin], &more)
+}
+
+fn peers(router: &Served) -> SocketAddr {
+    router.said["peers"].as_str().unwrap().parse().unwrap()
+}
+
+/// A site's process, and what it says. It ends with whoever started it.
+struct Process {
+    child: Child,
+    events: Receiver<Value>,
+}
+
+impl Process {
+    fn start(number: u16, router: SocketAddr) -> Self {
+        let mut command = imago(&["store", "site", "--json"]);
+        command.args(["--number", &number.to_string(), "--router", &router.to_string()]);
+        let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (told, events) = channel();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                _ = told.send(serde_json::from_str(&line).unwrap());
+            }
+        });
+        Self { child, events }
+    }
+
+    /// Waits until it says that it serves, and returns the epoch of its life.
+    fn serves(&self) -> u64 {
+        loop {
+            let event = self.events.recv_timeout(WAIT).expect("it serves in time");
+            if event["event"] == "serves" {
+                return event["epoch"].as_u64().unwrap();
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Its exit code, once it has ended by itself.
+    fn ended(&mut self) -> Option<i32> {
+        let until = Instant::now() + WAIT;
+        while Instant::now() < until {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("it does not end")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn design(router: &Served) -> Value {
+    let url = format!("http://{}/design", router.admin);
+    let agent = ureq::Agent::new_with_config(ureq::Agent::config_builder().proxy(None).build());
+    agent.get(&url).call().unwrap().body_mut().read_json().unwrap()
+}
+
+/// Waits for something of the design.
+fn await_design(router: &Served, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    let until = Instant::now() + WAIT;
+    loop {
+        let now = design(router);
+        if holds(&now) {
+            return now;
+        }
+        assert!(Instant::now() < until, "{what}: {now}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn change(router: &Served, verb: &str, key: &str, site: u16) -> Value {
+    let until = Instant::now() + WAIT;
+    loop {
+        let answer = router.post(verb, &json!({ "key": key, "site": site }));
+        if let Some((200, said)) = answer {
+            return said;
+        }
+        assert!(Instant::now() < until, "{verb} {key} {site}: {answer:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// One line of Redis's protocol, and the first of its answer.
+fn ask(at: SocketAddr, line: &str) -> String {
+    let mut connection = TcpStream::connect(at).unwrap();
+    connection.set_read_timeout(Some(WAIT)).unwrap();
+    connection.write_all(format!("{line}\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    BufReader::new(connection).read_line(&mut answer).unwrap();
+    answer.trim_end().to_owned()
+}
+
+#[test]
+fn what_was_acknowledged_outlives_deaths_of_sites_and_of_the_router() {
+    let seed = seed();
+    let mut random = StdRng::seed_from_u64(seed);
+    let folder = tempfile::tempdir().unwrap();
+    let mut router_process = router(folder.path(), anywhere(), anywhere(), anywhere());
+    let [listen, admin, peers] =
+        [router_process.listen, router_process.admin, peers(&router_process)];
+    let mut sites: Vec<_> = (0..SITES).map(|site| Process::start(site, peers)).collect();
+    sites.iter().for_each(|site| _ = site.serves());
+    let options = Options { sessions: 6, seed, pause: Duration::from_millis(1) };
+    let load = Load::start(listen, options).unwrap();
+    let mut happened: BTreeMap<&str, u32> = BTreeMap::new();
+    for _ in 0..if is_long() { MANY } else { HANDFUL } {
+        let until = Instant::now() + Duration::from_millis(random.random_range(500..1_500));
+        while Instant::now() < until {
+            let change = change::draw(&mut random, SITES);
+            let body = json!({ "key": change.key, "site": change.site });
+            match router_process.post(change.verb, &body) {
+                Some((200, _)) => *happened.entry(change.verb).or_default() += 1,
+                Some((409 | 503, _)) => {}
+                other => panic!("{change:?}: {other:?}"),
+            }
+        }
+        let at = random.random_range(0..sites.len());
+        let number = u16::try_from(at).unwrap();
+        let fault = match random.random_range(0..8) {
+            0..=3 => {
+                sites[at].kill();
+                std::thread::sleep(Duration::from_millis(random.random_range(0..700)));
+                sites[at] = Process::start(number, peers);
+                "site killed"
+            }
+            4..=5 => {
+                router_process.kill();
+                router_process = router(folder.path(), listen, admin, peers);
+                "router killed"
+            }
+            6 => {
+                // Longer than it may be silent: it comes back without knowing that it was given up.
+                sites[at].signal(Signal::STOP);
+                std::thread::sleep(SILENCE * 2);
+                sites[at].signal(Signal::CONT);
+                "site stopped"
+            }
+            _ => {
+                sites[at].kill();
+                router_process.kill();
+                router_process = router(folder.path(), listen, admin, peers);
+                sites[at] = Process::start(number, peers);
+                "both killed"
+            }
+        };
+        *happened.entry(fault).or_default() += 1;
+        let before = load.acknowledged();
+        let until = Instant::now() + WAIT;
+        while load.acknowledged() == before {
+            assert!(Instant::now() < until, "nothing is acknowledged after {fault}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    println!("{happened:?}");
+    // Who wants what a dead site had to itself waits for it.
+    await_design(&router_process, "all sites live", |design| {
+        design["sites"].as_array().unwrap().iter().all(|site| site["is_live"] == true)
+    });
+    let verdict = prove(load, listen);
+    assert!(verdict.done > 200, "{verdict:?}");
+}
+
+#[test]
+fn replicas_take_over_from_a_site_that_dies_and_from_one_that_is_silent() {
+    let folder = tempfile::tempdir().unwrap();
+    let router = router(folder.path(), anywhere(), anywhere(), anywhere());
+    let mut sites: Vec<_> = (0..2).map(|site| Process::start(site, peers(&router))).collect();
+    assert_eq!(sites.iter().map(Process::serves).collect::<Vec<_>>(), [1, 1]);
+    assert_eq!(ask(router.listen, "MSET a 1 b 2"), "+OK");
+    change(&router, "add-replica", "0:a", 1);
+    sites[0].kill();
+    await_design(&router, "the replica is the master", |now| now["partitions"][0]["master"] == 1);
+    assert_eq!(ask(router.listen, "INCR a"), ":2", "without the site that had written it");
+    sites[0] = Process::start(0, peers(&router));
+    assert_eq!(sites[0].serves(), 2, "a new life");
+    change(&router, "add-replica", "0:a", 0);
+    sites[1].signal(Signal::STOP);
+    await_design(&router, "the other one took over", |now| now["partitions"][0]["master"] == 0);
+    assert_eq!(ask(router.listen, "INCR a"), ":3");
+    sites[1].signal(Signal::CONT);
+    assert_eq!(sites[1].serves(), 2, "it finds that its life is over, and begins another");
+    change(&router, "add-replica", "0:a", 1);
+    let now = design(&router);
+    assert_eq!(now["partitions"][0]["rows"], 2, "{now}");
+}
+
+#[test]
+fn who_comes_as_a_site_that_is_there_is_served_instead_and_the_other_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let router = router(folder.path(), anywhere(), anywhere(), anywhere());
+    let mut first = Process::start(0, peers(&router));
+    first.serves();
+    assert_eq!(ask(router.listen, "SET a 1"), "+OK");
+    let second = Process::start(0, peers(&router));
+    assert_eq!(second.serves(), 2);
+    assert_eq!(first.ended(), Some(4));
+    assert_eq!(ask(router.listen, "INCR a"), ":2");
+}
+
+#[test]
+fn a_site_that_the_router_does_not_know_or_that_has_another_secret_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "open sesame\n").unwrap();
+    let data = folder.path().join("data");
+    let more = ["--peers", "127.0.0.1:0", "--secret-file", secret.to_str().unwrap()];
+    let router = Served::start_as("router", &data, 2, [anywhere(), anywhere()], &more);
+    let at = peers(&router).to_string();
+    let refused = |words: &[&str], why: &str| {
+        let mut command = imago(&["store", "site", "--json", "--router", &at]);
+        let output = command.args(words).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(4), "{said}");
+        assert!(said.contains(why), "{said}");
+    };
+    refused(&["--number", "0"], "secret");
+    refused(&["--number", "2", "--secret-file", secret.to_str().unwrap()], "2 sites");
+    // Nobody who speaks something else harms those who come behind.
+    let mut stranger = TcpStream::connect(&at).unwrap();
+    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let mut command = imago(&["store", "site", "--json", "--router", &at, "--number", "0"]);
+    command.arg("--secret-file").arg(&secret).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(line.contains("serves"), "{line:?}");
+}
