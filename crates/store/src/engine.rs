@@ -32,6 +32,7 @@ use crate::transaction::{Abort, Done, Procedure, Transaction};
 
 mod change;
 mod checkpointer;
+mod half;
 mod line;
 mod listener;
 mod mail;
