@@ -1,6 +1,7 @@
 //! `imago store`: a store that serves transactions, and changes of its design by hand.
 
 mod order;
+mod secret;
 mod serve;
 
 use clap::Subcommand;

@@ -13,4 +13,5 @@ mod deaths;
 mod misuse;
 mod proof;
 mod served;
+mod token;
 mod tools;
