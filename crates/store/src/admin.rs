@@ -11,6 +11,9 @@
 //! A change is answered when the log has it. What cannot be done is answered with 409 and a reason, what
 //! did not come in time or happened at a site that died with 503, and what makes no sense with 400; all
 //! as `{"error": TEXT}`.
+//!
+//! With a [`Token`] whoever does not say it is answered with 401; but for the metrics, which tell numbers
+//! and no keys, to whoever collects them.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,6 +23,7 @@ use std::time::{Duration, Instant};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 use metrics::{gauge, with_local_recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
@@ -30,6 +34,10 @@ use crate::engine::Store;
 use crate::key::Key;
 use crate::record::{Operator, Site};
 use crate::transaction::Abort;
+
+mod token;
+
+pub use token::{NoToken, Token};
 
 /// How long rates are means of, at least.
 const RATES_OVER: Duration = Duration::from_secs(1);
@@ -116,22 +124,25 @@ struct Samples {
 
 type Answer<T> = Result<Json<T>, (StatusCode, Json<serde_json::Value>)>;
 
-/// Serves it for as long as it is polled.
+/// Serves it for as long as it is polled, to whoever says the token if there is one.
 ///
 /// # Errors
 /// When connections cannot be taken any more.
-pub async fn serve(store: Arc<Store>, socket: TcpListener) -> io::Result<()> {
+pub async fn serve(store: Arc<Store>, socket: TcpListener, token: Option<Token>) -> io::Result<()> {
     let recorder = PrometheusBuilder::new().build_recorder();
     let admin = Arc::new(Admin { store, samples: Mutex::default(), recorder });
-    let routes = axum::Router::new()
+    let mut routes = axum::Router::new()
         .route("/design", get(design))
-        .route("/metrics", get(metrics))
         .route("/split", post(split))
         .route("/merge", post(merge))
         .route("/add-replica", post(add_replica))
         .route("/remove-replica", post(remove_replica))
-        .route("/remaster", post(remaster))
-        .with_state(admin);
+        .route("/remaster", post(remaster));
+    if let Some(token) = token {
+        routes = routes.layer(from_fn_with_state(token, token::guard));
+    }
+    // What is added behind the guard is not guarded.
+    let routes = routes.route("/metrics", get(metrics)).with_state(admin);
     axum::serve(socket, routes).await
 }
 

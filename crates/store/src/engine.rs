@@ -33,6 +33,7 @@ mod change;
 mod checkpointer;
 mod ear;
 mod gate;
+mod half;
 mod line;
 mod link;
 mod listener;

@@ -19,6 +19,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::key::{Key, KeyRange};
 use crate::transaction::{Abort, Procedure};
@@ -36,6 +37,7 @@ mod scan;
 mod script;
 mod sent;
 mod session;
+mod unfinished;
 
 use answer::Answer;
 use command::{Command, Does};
@@ -46,6 +48,8 @@ pub use scan::{Cursors, Scan};
 pub use script::{ScriptLimits, Scripts};
 pub use sent::received;
 use session::{Call, Session};
+use unfinished::Share;
+pub use unfinished::{UNFINISHED_BYTES_MAX, Unfinished};
 
 /// How many databases there are.
 pub const DATABASES: u32 = 16;
@@ -55,6 +59,11 @@ pub const KEYS_MAX: usize = 10_000;
 pub const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// The longest request, in bytes, if nothing else is set.
 pub const REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// How long a client may take to go on with half a request, if nothing else is set.
+pub const REQUEST_WAIT: Duration = Duration::from_secs(60);
+/// Whoever goes on with one sends so many bytes more of it.
+const HEADWAY_BYTES: usize = 16 * 1024;
 
 /// What INFO says: sections, and of each its lines by name.
 pub type Sections = Vec<(String, Vec<(String, String)>)>;
@@ -71,6 +80,10 @@ pub struct Settings {
     pub info: Arc<dyn Fn() -> Sections + Send + Sync>,
     /// The longest request, in bytes; less than 4 GB.
     pub request_bytes_max: usize,
+    /// How long a client may take to go on with half a request: see [`Headway`].
+    pub request_wait: Duration,
+    /// What all connections hold of requests that are not whole.
+    pub unfinished: Arc<Unfinished>,
     /// Where walks by SCAN go on.
     pub cursors: Cursors,
     /// What scripts may take.
@@ -96,6 +109,8 @@ impl Settings {
             redis_version: "7.2.0".to_owned(),
             info: Arc::new(Vec::new),
             request_bytes_max: REQUEST_BYTES_MAX,
+            request_wait: REQUEST_WAIT,
+            unfinished: Unfinished::new(UNFINISHED_BYTES_MAX),
             cursors: Cursors::new(started_ms),
             script_limits: ScriptLimits::default(),
             scripts: Scripts::default(),
@@ -130,10 +145,16 @@ pub struct Request {
     pub alone: bool,
 }
 
+/// How far a client has come with what it has sent half of: the requests before it, and how many times
+/// 16 KB there are of it. Who sends a byte now and then comes no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Headway(u64, usize);
+
 /// One client's connection. See the module's documentation.
 pub struct Connection {
     parser: Parser,
     client: Client,
+    share: Share,
 }
 
 /// A connection behind the parser.
@@ -156,6 +177,7 @@ impl Connection {
     #[must_use]
     pub fn new(settings: Arc<Settings>, id: u64) -> Self {
         let session = Session::new(&settings, id);
+        let share = Share::new(&settings.unfinished);
         let client = Client {
             settings,
             session,
@@ -165,19 +187,63 @@ impl Connection {
             pending: None,
             is_closed: false,
         };
-        Self { parser: Parser::new(), client }
+        Self { parser: Parser::new(), client, share }
     }
 
     /// Takes what the client sent. It keeps hardly more than the longest request: what is fed beyond
-    /// that before [`Self::next`] has used up the rest is lost, and closes the connection.
+    /// that before [`Self::next`] has used up the rest is lost, and closes the connection. So does what
+    /// all connections together do not hold any more.
     pub fn feed(&mut self, bytes: &[u8]) {
-        self.parser.feed(bytes, self.client.settings.request_bytes_max);
+        let held = self.parser.bytes_with(bytes.len()) + self.client.queued_bytes();
+        if self.share.hold(held) {
+            self.parser.feed(bytes, self.client.settings.request_bytes_max);
+        } else {
+            self.parser.refuse(self.client.settings.unfinished.refusal());
+        }
+    }
+
+    /// How far the client has come with half a request, or with a queue that is not its own memory;
+    /// none where it has left nothing half done.
+    #[must_use]
+    pub fn headway(&self) -> Option<Headway> {
+        let (requests, bytes) = self.parser.half();
+        let is_half = bytes > 0 || !self.share.is_none();
+        is_half.then_some(Headway(requests, bytes / HEADWAY_BYTES))
+    }
+
+    /// Ends the connection of a client that did not go on in time; what is to be sent before.
+    pub fn give_up(&mut self) -> Vec<u8> {
+        let seconds = self.client.settings.request_wait.as_secs_f64();
+        let text = format!("ERR Protocol error: half a request, and nothing more for {seconds} s");
+        self.client.is_closed = true;
+        self.let_go();
+        Answer::error(text).encoded(self.client.session.protocol)
     }
 
     /// What is to be done next.
     #[allow(clippy::should_implement_trait, reason = "it never ends, and `Wait` is not its end")]
     pub fn next(&mut self) -> Next {
-        let Self { parser, client } = self;
+        let next = self.advance();
+        if self.client.is_closed {
+            self.let_go();
+        } else if !self.share.hold(self.held()) {
+            self.parser.refuse(self.client.settings.unfinished.refusal());
+        }
+        next
+    }
+
+    fn held(&self) -> usize {
+        self.parser.bytes() + self.client.queued_bytes()
+    }
+
+    /// A connection that is closed holds nothing of what others could have.
+    fn let_go(&mut self) {
+        (self.parser, self.client.queue) = (Parser::new(), None);
+        self.share = Share::new(&self.client.settings.unfinished);
+    }
+
+    fn advance(&mut self) -> Next {
+        let Self { parser, client, .. } = self;
         if client.is_closed {
             return Next::Close(Vec::new());
         }
@@ -220,6 +286,10 @@ impl Connection {
 }
 
 impl Client {
+    fn queued_bytes(&self) -> usize {
+        self.queue.as_ref().map_or(0, Queue::bytes)
+    }
+
     fn say(&self, answer: &Answer) -> Next {
         Next::Reply(answer.encoded(self.session.protocol))
     }

@@ -2,6 +2,7 @@
 
 mod order;
 mod processes;
+mod secret;
 mod serve;
 
 use clap::Subcommand;

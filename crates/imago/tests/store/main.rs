@@ -14,4 +14,5 @@ mod deaths;
 mod misuse;
 mod proof;
 mod served;
+mod token;
 mod tools;

@@ -10,7 +10,7 @@ use crate::served::{Served, anywhere, imago};
 
 /// Runs `imago store` with these words, which has to fail so, and returns its error as JSON.
 #[track_caller]
-fn fails(words: &[&str], exit: i32) -> Value {
+pub fn fails(words: &[&str], exit: i32) -> Value {
     let output = run(words);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(exit), "{words:?}: {said}");
@@ -19,7 +19,7 @@ fn fails(words: &[&str], exit: i32) -> Value {
     said["error"].clone()
 }
 
-fn run(words: &[&str]) -> Output {
+pub fn run(words: &[&str]) -> Output {
     // Where it wrongly begins to serve it must not do so for ever.
     let mut command = std::process::Command::new("timeout");
     let imago = imago(&["store"]);
@@ -27,11 +27,11 @@ fn run(words: &[&str]) -> Output {
     command.args(words).arg("--json").output().unwrap()
 }
 
-fn serve<'a>(listen: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+pub fn serve<'a>(listen: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["serve", "--listen", listen, "--admin", "127.0.0.1:0"], more].concat()
 }
 
-fn text(of: &Value) -> &str {
+pub fn text(of: &Value) -> &str {
     of["message"].as_str().unwrap()
 }
 

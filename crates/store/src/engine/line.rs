@@ -16,10 +16,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{MutexGuard, Notify};
 use tokio::time;
 
+use super::half::Half;
 use super::place::{Caller, Place};
 use super::{BACK_WAIT, Outcome, PATIENCE, Remote};
 use crate::record::{Position, Site};
-use crate::resp::{Connection, Next, Request, Scan, Settings};
+use crate::resp::{Connection, Headway, Next, Request, Scan, Settings};
 use crate::router::Route;
 use crate::transaction::{Abort, Done, Transaction};
 
@@ -157,6 +158,7 @@ pub(super) async fn talk(
     settings: Arc<Settings>,
     id: u64,
 ) -> io::Result<()> {
+    let mut half = Half::new(settings.request_wait);
     let mut talk = Talk {
         place,
         connection: Connection::new(settings, id),
@@ -189,18 +191,38 @@ pub(super) async fn talk(
             Waits::Not => {}
             Waits::ForTime => time::sleep(BACK_WAIT).await,
             Waits::ForAnswers => talk.line.changed.notified().await,
-            Waits::ForInput => tokio::select! {
-                read = stream.read(&mut buffer) => match read? {
-                    0 => return Ok(()),
-                    bytes => talk.connection.feed(&buffer[..bytes]),
-                },
-                () = talk.line.changed.notified() => {}
-            },
+            Waits::ForInput => {
+                let until = half.until(talk.left_half());
+                let gives_up = async {
+                    match until {
+                        Some(until) => time::sleep_until(until.into()).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    read = stream.read(&mut buffer) => match read? {
+                        0 => return Ok(()),
+                        bytes => talk.connection.feed(&buffer[..bytes]),
+                    },
+                    () = talk.line.changed.notified() => {}
+                    () = gives_up => talk.give_up(),
+                }
+            }
         }
     }
 }
 
 impl Talk<'_> {
+    /// How far the client has come with what it has left half done, while it waits for nothing.
+    fn left_half(&self) -> Option<Headway> {
+        self.connection.headway().filter(|_| self.line.slots.borrow().is_empty())
+    }
+
+    fn give_up(&mut self) {
+        self.is_closing = true;
+        self.line.push(Slot::Said(self.connection.give_up()));
+    }
+
     /// Begins what can begin.
     async fn go_on(&mut self) -> Waits {
         // For another site, in one piece: what comes later has to wait.

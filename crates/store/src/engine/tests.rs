@@ -9,6 +9,8 @@ use crate::record::Operator;
 use crate::transaction::View;
 use crate::transaction::{Abort, Transaction};
 
+mod half;
+
 fn options(folder: Option<&std::path::Path>, sites: u16) -> Options {
     let log = folder.map(|folder| LogOptions {
         folder: folder.to_owned(),
@@ -184,14 +186,17 @@ fn what_was_acknowledged_outlives_crashes_of_sites_and_the_process() {
     }
 }
 
+fn listen(store: &Store, settings: Settings) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    store.listen(listener, settings, None).expect("it listens")
+}
+
 /// A client that sends and receives bytes as they are.
 struct Raw(std::net::TcpStream);
 
 impl Raw {
     fn connect(store: &Store) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = store.listen(listener, Settings::new("test", 1), None).expect("it listens");
-        Self::to(address)
+        Self::to(listen(store, Settings::new("test", 1)))
     }
 
     fn to(address: SocketAddr) -> Self {
@@ -210,6 +215,13 @@ impl Raw {
         let read = std::io::Read::read_exact(&mut self.0, &mut answer);
         let answer = String::from_utf8_lossy(&answer);
         assert!(read.is_ok() && answer == text, "{read:?}: {answer:?} instead of {text:?}");
+    }
+
+    #[track_caller]
+    fn expect_end(&mut self) {
+        let mut rest = Vec::new();
+        let read = std::io::Read::read_to_end(&mut self.0, &mut rest);
+        assert_eq!((read.ok(), rest), (Some(0), Vec::new()), "it is closed");
     }
 }
 
@@ -253,8 +265,7 @@ fn requests_of_a_connection_are_answered_in_their_order_whatever_moves() {
     }
     client.send("QUIT\r\n");
     client.expect("+OK\r\n");
-    let mut rest = Vec::new();
-    assert_eq!(std::io::Read::read_to_end(&mut client.0, &mut rest).ok(), Some(0), "it is closed");
+    client.expect_end();
 }
 
 #[test]

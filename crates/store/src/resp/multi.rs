@@ -37,6 +37,11 @@ impl Queue {
     pub fn len(&self) -> usize {
         self.commands.len()
     }
+
+    /// What it takes of memory, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
 }
 
 /// What becomes of the connection if the transaction happens that is on its way.

@@ -26,8 +26,8 @@ const ARGUMENTS_MAX: i64 = 1024 * 1024;
 /// The same, and the longest argument, from a client that has not said yet who it is.
 const STRANGERS_ARGUMENTS_MAX: i64 = 10;
 const STRANGERS_BYTES_MAX: i64 = 16 * 1024;
-/// What an idle connection's buffers may keep.
-const KEPT_BYTES_MAX: usize = 64 * 1024;
+/// What an idle connection's buffers may keep, each.
+pub(super) const KEPT_BYTES_MAX: usize = 64 * 1024;
 
 /// How much is taken from a client.
 #[derive(Clone, Copy, Debug)]
@@ -159,8 +159,10 @@ pub(super) struct Parser {
     searched: usize,
     reading: Reading,
     slices: Vec<Slice>,
-    /// More was sent than was wanted.
-    is_flooded: bool,
+    /// How many requests there were before it.
+    requests: u64,
+    /// Why what was sent since is not taken, if so.
+    flood: Option<String>,
 }
 
 impl Parser {
@@ -172,14 +174,15 @@ impl Parser {
             searched: 0,
             reading: Reading::Start,
             slices: Vec::new(),
-            is_flooded: false,
+            requests: 0,
+            flood: None,
         }
     }
 
     /// Takes more of the stream. What is fed beyond the bound is dropped, and is an error once the
     /// requests in front of it are done.
     pub fn feed(&mut self, bytes: &[u8], request_bytes_max: usize) {
-        if self.is_flooded {
+        if self.flood.is_some() {
             return;
         }
         // It moves no more than was used up since the last time, so that no byte moves often.
@@ -191,10 +194,16 @@ impl Parser {
             }
         }
         let pending = self.buffer.len() - self.start;
-        self.is_flooded = pending + bytes.len() > request_bytes_max + LINE_BYTES_MAX;
-        if !self.is_flooded {
+        if pending + bytes.len() > request_bytes_max + LINE_BYTES_MAX {
+            self.refuse("too big request".to_owned());
+        } else {
             self.buffer.extend_from_slice(bytes);
         }
+    }
+
+    /// Takes no more of the stream, and says why once the requests that have come are done.
+    pub fn refuse(&mut self, why: String) {
+        self.flood.get_or_insert(why);
     }
 
     /// Goes on to the next request; whether all of it has come, to be had by [`Self::arguments`] until
@@ -211,7 +220,7 @@ impl Parser {
                 Reading::Done => return Ok(true),
             };
             if !goes_on {
-                return if self.is_flooded { malformed("too big request") } else { Ok(false) };
+                return self.flood.as_ref().map_or(Ok(false), malformed);
             }
         }
     }
@@ -226,6 +235,17 @@ impl Parser {
         self.buffer.capacity() + self.slices.capacity() * size_of::<Slice>()
     }
 
+    /// The same, at most, with so many bytes more.
+    pub fn bytes_with(&self, more: usize) -> usize {
+        let (held, room) = (self.buffer.len(), self.buffer.capacity());
+        self.bytes() + if held + more > room { room.max(more) } else { 0 }
+    }
+
+    /// How many requests there were, and how much there is of half a one behind them, in bytes.
+    pub fn half(&self) -> (u64, usize) {
+        (self.requests, self.buffer.len() - self.start)
+    }
+
     /// What has come and is not used up, in bytes.
     pub fn pending_bytes(&self) -> usize {
         self.buffer.len() - self.start - self.read
@@ -233,6 +253,7 @@ impl Parser {
 
     fn drop_read(&mut self) {
         self.start += self.read;
+        self.requests += 1;
         (self.read, self.searched, self.reading) = (0, 0, Reading::Start);
         self.slices.clear();
         self.slices.shrink_to(KEPT_BYTES_MAX / size_of::<Slice>());

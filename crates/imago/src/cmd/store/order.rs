@@ -2,11 +2,14 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use imago_store::admin::{DesignReport, Order};
+use imago_store::admin::{DesignReport, Order, Token};
 use serde_json::Value;
+use ureq::RequestBuilder;
 
+use super::secret;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -19,6 +22,9 @@ pub struct Where {
     /// Where the store takes changes of its design (`imago store serve --admin`).
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7379")]
     admin: SocketAddr,
+    /// The file with the token that the store asks for there (`imago store serve --admin-token-file`).
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 }
 
 /// Which partition of which store.
@@ -48,7 +54,7 @@ impl From<At> for AtSite {
 }
 
 pub async fn design(at: &Where, context: &Context) -> Result<(), Failure> {
-    let asked = ask(at.admin, "design", None).await?;
+    let asked = ask(at, "design", None).await?;
     let report: DesignReport = serde_json::from_value(asked).map_err(|cause| {
         Failure::new(Exit::Failed, "store_answer", "the store's answer is not understood")
             .because(&cause)
@@ -59,7 +65,7 @@ pub async fn design(at: &Where, context: &Context) -> Result<(), Failure> {
 
 pub async fn change(verb: &str, at: AtSite, context: &Context) -> Result<(), Failure> {
     let order = Order { key: at.at.key, site: at.site };
-    ask(at.at.store.admin, verb, Some(&order)).await?;
+    ask(&at.at.store, verb, Some(&order)).await?;
     context.output.result(&serde_json::json!({ "done": verb }), |_| format!("{verb}: done"))
 }
 
@@ -105,7 +111,9 @@ fn table(report: &DesignReport) -> String {
 }
 
 /// Asks, or with an order tells, a store.
-async fn ask(admin: SocketAddr, path: &str, order: Option<&Order>) -> Result<Value, Failure> {
+async fn ask(at: &Where, path: &str, order: Option<&Order>) -> Result<Value, Failure> {
+    let admin = at.admin;
+    let token = at.token_file.as_deref().map(secret::token).transpose()?;
     let url = format!("http://{admin}/{path}");
     let order = order.cloned();
     let asked = tokio::task::spawn_blocking(move || {
@@ -116,8 +124,8 @@ async fn ask(admin: SocketAddr, path: &str, order: Option<&Order>) -> Result<Val
             .build();
         let agent = ureq::Agent::new_with_config(config);
         let mut answer = match order {
-            None => agent.get(&url).call()?,
-            Some(order) => agent.post(&url).send_json(order)?,
+            None => saying(token.as_ref(), agent.get(&url)).call()?,
+            Some(order) => saying(token.as_ref(), agent.post(&url)).send_json(order)?,
         };
         let status = answer.status().as_u16();
         Ok::<_, ureq::Error>((status, answer.body_mut().read_json::<Value>()?))
@@ -134,8 +142,18 @@ async fn ask(admin: SocketAddr, path: &str, order: Option<&Order>) -> Result<Val
     let why = || body["error"].as_str().unwrap_or("no reason was given").to_owned();
     match status {
         200 => Ok(body),
+        401 => Err(Failure::new(Exit::Precondition, "store_token", why()).help(
+            "--token-file is a file with the token that `imago store serve --admin-token-file` was given",
+        )),
         400 => Err(Failure::new(Exit::Usage, "store_order", why())),
         409 => Err(Failure::new(Exit::Precondition, "store_refused", why())),
         _ => Err(Failure::new(Exit::Failed, "store_failed", format!("{status}: {}", why()))),
+    }
+}
+
+fn saying<B>(token: Option<&Token>, request: RequestBuilder<B>) -> RequestBuilder<B> {
+    match token {
+        Some(token) => request.header("authorization", token.header()),
+        None => request,
     }
 }

@@ -11,7 +11,8 @@ use imago_store::record::Site;
 use imago_store::resp::Settings;
 use serde::Serialize;
 
-use super::serve::{self, Apart, run_as, secret_in};
+use super::secret as secrets;
+use super::serve::{self, Apart, run_as};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -78,7 +79,7 @@ pub async fn router(args: RouterArgs, context: &Context) -> Result<(), Failure> 
 }
 
 fn secret(file: Option<&Path>) -> Result<String, Failure> {
-    file.map_or(Ok(String::new()), |file| secret_in(file, "secret"))
+    file.map_or(Ok(String::new()), |file| secrets::read(file, "secret_file", "secret"))
 }
 
 /// What is printed when something becomes of a site.

@@ -1,16 +1,17 @@
 //! `imago store serve`: all sites of a store in one process, or its router's process only.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use imago_store::admin;
+use imago_store::admin::{self, Token};
 use imago_store::engine::{self, LogOptions, Options, Store, StoreError, Tls};
 use imago_store::log::Sync;
 use imago_store::resp::Settings;
 use serde::Serialize;
 
+use super::secret;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -41,10 +42,14 @@ pub struct Args {
     /// Where clients of Redis connect; port 0 chooses a free one.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6379")]
     listen: SocketAddr,
-    /// Where `imago store design`, `split` and the others connect, by HTTP. It asks for no password:
-    /// keep it to this machine.
+    /// Where `imago store design`, `split` and the others connect, by HTTP, which is not encrypted. One
+    /// that other machines can reach needs --admin-token-file.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7379")]
     admin: SocketAddr,
+    /// Ask whoever uses the admin address, but for its metrics, for the token in this file, without the
+    /// line's end: the header `Authorization: Bearer TOKEN`, or --token-file of the other verbs.
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<PathBuf>,
     /// Ask clients of Redis for the password in this file, without the line's end.
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
@@ -102,6 +107,7 @@ pub(super) async fn run_as(
         ),
         _ => None,
     };
+    let token = token(&args)?;
     let (listener, admin) = (bind(args.listen)?, bind(args.admin)?);
     let gate = match apart {
         Some(Apart { peers, secret, how }) => Some((bind(peers)?, secret, how)),
@@ -147,7 +153,7 @@ pub(super) async fn run_as(
             serving.sites, serving.partitions, serving.listen, serving.admin
         )
     })?;
-    let serves = tokio::spawn(admin::serve(Arc::clone(&store), admin));
+    let serves = tokio::spawn(admin::serve(Arc::clone(&store), admin, token));
     let ended = loop {
         tokio::select! {
             () = context.cancel.cancelled() => break Ok(()),
@@ -171,23 +177,25 @@ fn settings(args: &Args) -> Result<Settings, Failure> {
     let started_ms = u64::try_from(started.as_millis()).unwrap_or_default();
     let mut settings = Settings::new(env!("CARGO_PKG_VERSION"), started_ms);
     if let Some(file) = &args.password_file {
-        settings.passwords.push(secret_in(file, "password")?);
+        settings.passwords.push(secret::read(file, "password_file", "password")?);
     }
     Ok(settings)
 }
 
-/// What stands in a file, without the line's end.
-pub(super) fn secret_in(file: &Path, what: &str) -> Result<String, Failure> {
-    let read = std::fs::read_to_string(file).map_err(|cause| {
-        let message = format!("cannot read the {what} in {}", file.display());
-        Failure::new(Exit::Usage, "password_file", message).because(&cause)
-    })?;
-    let secret = read.trim_end_matches(['\r', '\n']);
-    if secret.is_empty() {
-        let message = format!("there is no {what} in {}", file.display());
-        return Err(Failure::new(Exit::Usage, "password_file", message));
+/// What the admin address asks for; what other machines can reach asks for something.
+fn token(args: &Args) -> Result<Option<Token>, Failure> {
+    let token = args.admin_token_file.as_deref().map(secret::token).transpose()?;
+    if token.is_none() && !args.admin.ip().to_canonical().is_loopback() {
+        let message = format!(
+            "other machines could change the design at --admin {}, which asks for no token",
+            args.admin
+        );
+        return Err(Failure::new(Exit::Usage, "admin_open", message).help(
+            "give --admin-token-file FILE, with a token in it, or an address of this machine alone, \
+             such as --admin 127.0.0.1:7379",
+        ));
     }
-    Ok(secret.to_owned())
+    Ok(token)
 }
 
 fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {

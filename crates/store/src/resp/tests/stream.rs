@@ -106,6 +106,59 @@ fn half_a_request_does_not_grow_without_bound() {
 }
 
 #[test]
+fn all_connections_together_hold_no_more_than_their_bound() {
+    const ALL_MAX: usize = 4_000_000;
+    let settings = Arc::new(Settings { unfinished: Unfinished::new(ALL_MAX), ..settings() });
+    let mut memory = Memory::default();
+    let mut clients: Vec<_> =
+        (0..50).map(|id| Connection::new(Arc::clone(&settings), id)).collect();
+    let large = counted(&[b"SET".as_slice(), b"a", &vec![b'x'; 1_000_000]]);
+    let (half, rest) = large.split_at(large.len() - 10);
+    let mut refused = vec![Vec::new(); clients.len()];
+    for piece in half.chunks(10_000) {
+        for (client, refused) in clients.iter_mut().zip(&mut refused) {
+            client.feed(piece);
+            refused.extend(memory.serve(client).0);
+        }
+        let held =
+            |client: &Connection| client.parser.bytes().saturating_sub(unfinished::OWN_BYTES);
+        let open = clients.iter().zip(&refused).filter(|(_, refused)| refused.is_empty());
+        assert!(open.map(|(client, _)| held(client)).sum::<usize>() <= ALL_MAX);
+    }
+    let error = b"-ERR Protocol error: unfinished requests of all clients together are too big: \
+                  at most 4000000 bytes, try later\r\n";
+    let (open, closed): (Vec<_>, Vec<_>) =
+        refused.iter().enumerate().partition(|(_, refused)| refused.is_empty());
+    assert!(closed.iter().all(|(_, refused)| *refused == error));
+    assert!(!open.is_empty() && !closed.is_empty());
+    // What is small is taken meanwhile, and what is whole is no longer in the way.
+    let mut another = Connection::new(Arc::clone(&settings), 99);
+    another.feed(b"PING\r\n");
+    assert_eq!(memory.serve(&mut another).0, b"+PONG\r\n");
+    for (at, _) in open {
+        clients[at].feed(rest);
+        assert_eq!(memory.serve(&mut clients[at]).0, b"+OK\r\n");
+    }
+    another.feed(&large);
+    assert_eq!(memory.serve(&mut another).0, b"+OK\r\n");
+}
+
+#[test]
+fn what_is_queued_counts_among_what_all_hold() {
+    let settings = Settings { unfinished: Unfinished::new(1_000_000), ..settings() };
+    let mut store = Store::new(settings, 2);
+    let piece = counted(&[b"SET".as_slice(), b"a", &vec![b'x'; 100_000]]);
+    store.send(0, b"MULTI\r\n");
+    let mut said = Vec::new();
+    for _ in 0..20 {
+        said.extend(store.send(0, &piece));
+    }
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.ends_with("at most 1000000 bytes, try later\r\n"), "{said}");
+    assert_eq!(store.send(1, &counted(&[b"SET".as_slice(), b"a", &[0; 900_000]])), b"+OK\r\n");
+}
+
+#[test]
 fn who_feeds_without_asking_is_cut_off_behind_what_was_kept() {
     let mut settings = settings();
     settings.request_bytes_max = 10_000;

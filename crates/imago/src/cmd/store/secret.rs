@@ -1,0 +1,30 @@
+//! Secrets come from files: what is typed, others on the machine can read.
+
+use std::path::Path;
+
+use imago_store::admin::Token;
+
+use crate::exit::{Exit, Failure};
+
+/// What is in a file, without the line's end. `code` and `what` are for the error.
+pub fn read(file: &Path, code: &'static str, what: &str) -> Result<String, Failure> {
+    let read = std::fs::read_to_string(file).map_err(|cause| {
+        let message = format!("cannot read the {what} in {}", file.display());
+        Failure::new(Exit::Usage, code, message).because(&cause)
+    })?;
+    let secret = read.trim_end_matches(['\r', '\n']);
+    if secret.is_empty() {
+        let message = format!("there is no {what} in {}", file.display());
+        return Err(Failure::new(Exit::Usage, code, message));
+    }
+    Ok(secret.to_owned())
+}
+
+/// The admin address's token in a file.
+pub fn token(file: &Path) -> Result<Token, Failure> {
+    let text = read(file, "token_file", "token")?;
+    Token::new(&text).map_err(|cause| {
+        let message = format!("what is in {} is no token", file.display());
+        Failure::new(Exit::Usage, "token_file", message).because(&cause)
+    })
+}

@@ -1,0 +1,63 @@
+//! Who may use the admin address: whoever says its token, as `Authorization: Bearer TOKEN`.
+//!
+//! How much of a wrong token is right does not show in the time that its refusal takes.
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use subtle::ConstantTimeEq;
+
+use super::text;
+
+/// A token.
+#[derive(Clone)]
+pub struct Token(String);
+
+/// Why a text is no token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a token is one word of visible ASCII characters")]
+pub struct NoToken;
+
+impl Token {
+    /// A token of this text.
+    ///
+    /// # Errors
+    /// Where it cannot be in a header.
+    pub fn new(text: &str) -> Result<Self, NoToken> {
+        let is_word = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+        is_word.then(|| Self(text.to_owned())).ok_or(NoToken)
+    }
+
+    /// What is to be in a request's `Authorization`.
+    #[must_use]
+    pub fn header(&self) -> String {
+        format!("Bearer {}", self.0)
+    }
+
+    /// Whether a request says it, or what it is told.
+    fn check(&self, headers: &HeaderMap) -> Result<(), &'static str> {
+        let said = headers.get(header::AUTHORIZATION).map(header::HeaderValue::as_bytes);
+        let token = said.and_then(|said| match said.split_at_checked("Bearer ".len())? {
+            (scheme, token) if scheme.eq_ignore_ascii_case(b"Bearer ") => Some(token),
+            _ => None,
+        });
+        let token = token.ok_or("a token is asked for here: Authorization: Bearer TOKEN")?;
+        let is_it = bool::from(self.0.as_bytes().ct_eq(token));
+        is_it.then_some(()).ok_or("this is not the token of this store")
+    }
+}
+
+/// Lets requests through that say the token.
+pub(super) async fn guard(State(token): State<Token>, request: Request, next: Next) -> Response {
+    match token.check(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(why) => {
+            let scheme = [(header::WWW_AUTHENTICATE, "Bearer")];
+            let answer: (_, _, Json<serde_json::Value>) =
+                (StatusCode::UNAUTHORIZED, scheme, text(&why));
+            answer.into_response()
+        }
+    }
+}
