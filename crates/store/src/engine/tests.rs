@@ -9,7 +9,10 @@ use crate::record::Operator;
 use crate::transaction::View;
 use crate::transaction::{Abort, Transaction};
 
+mod apart;
+
 mod half;
+mod words;
 
 fn options(folder: Option<&std::path::Path>, sites: u16) -> Options {
     let log = folder.map(|folder| LogOptions {
@@ -228,6 +231,11 @@ impl Raw {
 #[test]
 fn requests_of_a_connection_are_answered_in_their_order_whatever_moves() {
     let store = Arc::new(Store::start(&options(None, 3)).expect("a store in memory"));
+    are_answered_in_their_order(&store);
+}
+
+/// What a connection sends is done in its order, while partitions move among three sites.
+fn are_answered_in_their_order(store: &Arc<Store>) {
     let runtime = runtime();
     runtime.block_on(async {
         for n in [3, 6] {
@@ -236,7 +244,7 @@ fn requests_of_a_connection_are_answered_in_their_order_whatever_moves() {
         }
     });
     let mover = {
-        let store = Arc::clone(&store);
+        let store = Arc::clone(store);
         runtime.spawn(async move {
             for n in 0..200_u32 {
                 let at = key(n % 3 * 3);
@@ -246,7 +254,7 @@ fn requests_of_a_connection_are_answered_in_their_order_whatever_moves() {
             }
         })
     };
-    let mut client = Raw::connect(&store);
+    let mut client = Raw::connect(store);
     let mut round = 0;
     while !mover.is_finished() || round < 20 {
         round += 1;

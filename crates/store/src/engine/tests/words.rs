@@ -1,0 +1,97 @@
+//! What sites and routers say to each other, damaged in every way: it is refused, and costs no more memory
+//! than what came.
+
+use proptest::prelude::*;
+
+use crate::design::Design;
+use crate::engine::wire::{self, Asked, ToRouter, ToSite};
+use crate::key::{Key, KeyRange, Table};
+use crate::record::{Author, Body, Frame, Site, StoredValue};
+use crate::transaction::{Abort, Done};
+
+fn key(n: u8) -> Key {
+    Key::new(Table(0), &[n])
+}
+
+fn written(message: &impl serde::Serialize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    wire::write(&mut bytes, message).expect("memory takes it");
+    bytes
+}
+
+/// One of each kind that has something in it.
+fn messages() -> Vec<Vec<u8>> {
+    let rows = || vec![(key(1), 1, StoredValue((*b"one").into()))];
+    let by = Author { site: Site(1), epoch: 2, number: 3 };
+    let frames = vec![Frame { by, body: Body::Join }];
+    let asked = || Asked {
+        number: 1,
+        reads: vec![KeyRange::only(&key(1))],
+        writes: vec![key(2)],
+        session: 3,
+        client: Some(4),
+        procedure: vec![1, 2, 3],
+        left_ms: 5,
+    };
+    let done = Done { answer: vec![1; 300], committed: Some(7) };
+    let hello =
+        ToRouter::Hello { protocol: 1, version: "1".into(), site: Site(2), secret: "s".into() };
+    vec![
+        written(&ToSite::<Vec<Frame>>::Welcome {
+            epoch: 1,
+            sites: 2,
+            silence_ms: 3,
+            known: 4,
+            design: Design::new(Site(0)),
+        }),
+        written(&ToSite::<Vec<Frame>>::Rows(rows())),
+        written(&ToSite::Logged(9, frames.clone())),
+        written(&ToSite::<Vec<Frame>>::Transact(vec![asked(), asked()])),
+        written(&ToSite::<Vec<Frame>>::Said(Site(1), vec![0; 40])),
+        written(&ToSite::<Vec<Frame>>::Bye("why".into(), true)),
+        written(&hello),
+        written(&ToRouter::Write(frames)),
+        written(&ToRouter::Ended(1, 2, Ok(done))),
+        written(&ToRouter::Ended(1, 2, Err(Abort::Late))),
+        written(&ToRouter::Back(asked())),
+    ]
+}
+
+#[test]
+fn what_is_written_is_read_and_a_part_of_it_is_not() {
+    for (n, bytes) in messages().into_iter().enumerate() {
+        let is_to_site = n < 6;
+        let read = |mut bytes: &[u8]| {
+            if is_to_site {
+                wire::read::<ToSite>(&mut bytes).map(|message| written(&message))
+            } else {
+                wire::read::<ToRouter>(&mut bytes).map(|message| written(&message))
+            }
+        };
+        assert_eq!(read(&bytes).expect("it was written"), bytes);
+        for len in 0..bytes.len() {
+            assert!(read(&bytes[..len]).is_err(), "message {n} cut at {len}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn damaged_messages_are_refused_or_others(
+        which in 0_usize..11,
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        tail in prop::collection::vec(any::<u8>(), 0..40),
+    ) {
+        let mut bytes = messages().swap_remove(which);
+        bytes.extend(tail);
+        for (at, byte) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        _ = wire::read::<ToSite>(&mut &*bytes);
+        _ = wire::read::<ToRouter>(&mut &*bytes);
+        _ = wire::read_hello(&mut &*bytes);
+    }
+}
