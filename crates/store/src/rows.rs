@@ -17,6 +17,7 @@
 //!    of the nodes before it.
 //! 4. The sizes above a node are the sums of what is in it.
 
+use std::hint::black_box;
 use std::mem;
 use std::sync::Arc;
 
@@ -81,6 +82,15 @@ enum Node {
     Inner(Shelf<Kid>),
 }
 
+impl Node {
+    fn touch(&self) -> u64 {
+        match self {
+            Self::Leaf(rows) => rows.touch(),
+            Self::Inner(kids) => kids.touch(),
+        }
+    }
+}
+
 impl Keyed for (Key, Row) {
     fn key(&self) -> &Key {
         &self.0
@@ -136,6 +146,34 @@ impl Rows {
                 Node::Inner(kids) => node = &kids[kids.way(key)].node,
             }
         }
+    }
+
+    /// The rows under keys, as [`Self::get`] finds them one by one.
+    ///
+    /// All go down the tree together, a level at a time. What takes time is waiting for nodes that lie
+    /// far away in memory, and the wait for one is the same as that for all of a level.
+    #[must_use]
+    pub fn get_each(&self, keys: &[Key]) -> Vec<Option<&Row>> {
+        let Some(tree) = &self.0 else { return vec![None; keys.len()] };
+        let mut nodes = vec![&*tree.root.node; keys.len()];
+        let mut places = vec![0; keys.len()];
+        for _ in 0..tree.height {
+            black_box(nodes.iter().fold(0, |all, node| all ^ node.touch()));
+            for ((node, key), place) in nodes.iter().zip(keys).zip(&mut places) {
+                let Node::Inner(kids) = node else { unreachable!("it is above the leaves") };
+                *place = kids.way(key);
+            }
+            for (node, place) in nodes.iter_mut().zip(&places) {
+                let Node::Inner(kids) = *node else { unreachable!("it is above the leaves") };
+                *node = &kids[*place].node;
+            }
+        }
+        black_box(nodes.iter().fold(0, |all, node| all ^ node.touch()));
+        let found = nodes.iter().zip(keys).map(|(node, key)| {
+            let Node::Leaf(rows) = *node else { unreachable!("it is as high as it says") };
+            rows.place(key).ok().map(|at| &rows[at].1)
+        });
+        found.collect()
     }
 
     /// Puts a row under a key, and returns the one that was there.

@@ -127,6 +127,10 @@ pub struct View<'a> {
 /// Where a view's rows are.
 pub(crate) trait ReadRows {
     fn get(&self, key: &Key) -> Option<Seen>;
+    /// As [`Self::get`] of each.
+    fn get_each(&self, keys: &[Key]) -> Vec<Option<Seen>> {
+        keys.iter().map(|key| self.get(key)).collect()
+    }
     /// The first rows of a range, at most so many.
     fn range(&self, range: &KeyRange, limit: usize) -> Vec<(Key, Seen)>;
 }
@@ -144,6 +148,21 @@ impl View<'_> {
             return Err(Abort::Undeclared(key.clone()));
         }
         Ok(self.rows.get(key))
+    }
+
+    /// Reads rows, which together takes less than one after the other.
+    ///
+    /// # Errors
+    /// When a key was not declared.
+    pub fn get_each(&self, keys: &[Key]) -> Result<Vec<Option<Seen>>, Abort> {
+        if !self.written.is_empty() {
+            return keys.iter().map(|key| self.get(key)).collect();
+        }
+        let is_declared = |key: &&Key| self.may_write(key) || range_of(self.reads, key).is_some();
+        match keys.iter().find(|key| !is_declared(key)) {
+            Some(key) => Err(Abort::Undeclared(key.clone())),
+            None => Ok(self.rows.get_each(keys)),
+        }
     }
 
     /// Reads the first rows of a range, at most so many, in the order of their keys.

@@ -213,8 +213,9 @@ impl Operation {
         match self {
             Self::Get(key) => rows.get(key).map(Answer::value),
             Self::GetAll(keys) => {
-                let values = keys.iter().map(|key| rows.get(key).map(Answer::value));
-                values.collect::<Result<_, _>>().map(Answer::Array)
+                let values = rows.get_each(keys)?;
+                let values = values.into_iter().map(|seen| Answer::value(seen.map(|it| it.value)));
+                Ok(Answer::Array(values.collect()))
             }
             Self::GetDelete(key) => {
                 let old = rows.get(key)?;

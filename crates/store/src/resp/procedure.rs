@@ -11,7 +11,7 @@ use super::script::machine::Allowance;
 use super::sent::{self, Kind};
 use super::{ANSWER_BYTES_MAX, KEYS_MAX, Request};
 use crate::key::{Key, KeyRange, Value};
-use crate::transaction::{Abort, Procedure, View, WRITTEN_BYTES_MAX};
+use crate::transaction::{Abort, Procedure, Seen, View, WRITTEN_BYTES_MAX};
 
 /// The rows that operations read and write, with what they write counted: a transaction that grows
 /// beyond what it may be ends there, not when it has filled the memory.
@@ -29,6 +29,10 @@ impl<'r, 'v> Rows<'r, 'v> {
 
     pub fn get(&self, key: &Key) -> Result<Option<Value>, Abort> {
         Ok(self.view.get(key)?.map(|seen| seen.value))
+    }
+
+    pub fn get_each(&self, keys: &[Key]) -> Result<Vec<Option<Seen>>, Abort> {
+        self.view.get_each(keys)
     }
 
     /// The version of a row, if it is there.

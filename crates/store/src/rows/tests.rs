@@ -155,6 +155,9 @@ proptest! {
         };
         prop_assert!(rows.range(&range).eq(expected));
         prop_assert_eq!(rows.get(&key(probe)), oracle.get(&key(probe)));
+        let probes = [probe, from, to.unwrap_or(probe), probe].map(key);
+        let found = probes.iter().map(|probe| oracle.get(probe)).collect::<Vec<_>>();
+        prop_assert_eq!(rows.get_each(&probes), found);
     }
 
     #[test]
