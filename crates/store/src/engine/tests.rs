@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::key::Table;
+use crate::log::Sync;
 use crate::record::Operator;
 use crate::transaction::View;
 
 fn options(folder: Option<&std::path::Path>, sites: u16) -> Options {
-    let log = folder.map(|folder| LogOptions {
+    let log = folder.map(|folder| LogOptions::Files {
         folder: folder.to_owned(),
         sync: Sync::Never,
         segment_bytes: 8 * 1024,

@@ -29,7 +29,7 @@ async fn a_topic_that_is_no_log_is_refused_with_what_is_wrong() {
     let why = refused(&mut foreign);
     assert!(why.contains("record 1 is no group of frames"), "{why}");
 
-    let mut wide = KafkaLog { spec: spec(&kafka, "wide"), connection: None, offset: 0, next: 1 };
+    let mut wide = KafkaLog::reader(spec(&kafka, "wide"));
     let mut two_partitions = Writer::default();
     two_partitions.i32(1).text("wide").i32(2).i16(1).i32(0).i32(0).i32(10_000).i8(0);
     wide.any_broker().unwrap().ask(CREATE_TOPICS, &two_partitions).unwrap();
