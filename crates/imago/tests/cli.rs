@@ -118,7 +118,7 @@ fn the_environment_is_over_the_file() {
 
 #[test]
 fn the_file_sets_options() {
-    let output = run_with_file("json = true\nlog = 'imago=['", &["completions", "bash"]);
+    let output = run_with_file("json = true\nlog-filter = 'imago=['", &["completions", "bash"]);
     assert_eq!(output.status.code(), Some(2));
     let error: Value = serde_json::from_slice(&output.stderr).unwrap();
     assert_eq!(error["error"]["code"], "log_filter");
@@ -139,7 +139,7 @@ fn a_misspelt_key_of_the_file_is_not_ignored() {
     assert_usage(&run_with_file("progres = 'none'", &args), &["`progres`"]);
     assert_usage(&run_with_file("[copi]\nfrom = 'x'", &args), &["`copi`"]);
     assert_usage(&run_with_file("[completions]\nfrom = 'x'", &args), &["`completions.from`"]);
-    assert_usage(&run_with_file("log = ['a', 'b']", &args), &["`log` is a list"]);
+    assert_usage(&run_with_file("log-filter = ['a', 'b']", &args), &["`log-filter` is a list"]);
     assert_usage(&run_with_file("log = ", &args), &["imago.toml", "not valid"]);
 }
 

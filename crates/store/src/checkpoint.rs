@@ -41,7 +41,7 @@ enum Block {
     Rows(Vec<(Key, u64, StoredValue)>),
     /// There is no more; so many rows in all.
     End(u64),
-    /// Where in a topic it was made; comes before the end, or not at all.
+    /// Where in a topic it was made; comes before the partitions, or not at all.
     Landmark(Landmark),
 }
 
@@ -127,6 +127,9 @@ fn write_blocks(
         to.write_all(&payload)
     };
     put(&Block::Design(known, design.clone()))?;
+    if let Some(landmark) = landmark {
+        put(&Block::Landmark(landmark.clone()))?;
+    }
     let mut many = 0;
     for Snapshot { start, version, rows } in snapshots {
         put(&Block::Partition(start.clone(), *version))?;
@@ -141,9 +144,6 @@ fn write_blocks(
             }
         }
         put(&Block::Rows(block))?;
-    }
-    if let Some(landmark) = landmark {
-        put(&Block::Landmark(landmark.clone()))?;
     }
     put(&Block::End(many))?;
     to.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
@@ -215,7 +215,7 @@ impl Blocks {
         let (mut many, mut landmark) = (0, None);
         loop {
             let block = self.next()?;
-            if !matches!(block, Block::Rows(_))
+            if matches!(block, Block::Partition(..) | Block::End(_))
                 && let Some(last) = snapshots.last_mut()
             {
                 many += sorted.len() as u64;

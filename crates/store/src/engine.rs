@@ -218,7 +218,9 @@ impl Store {
             assert_eq!(next, image.known() + 1, "nobody writes before the sites begin");
         }
         for (site, inbox) in (0..options.sites).map(Site).zip(inboxes) {
-            let epoch = shared.lives.next(image.design().epoch(site));
+            let epoch_of = |site| image.design().epoch(site);
+            let all = (0..options.sites).map(Site).map(epoch_of);
+            let epoch = shared.lives.first(epoch_of(site), all);
             let core = image.begun(site, epoch);
             epochs.push(epoch);
             let shared = Arc::clone(&shared);

@@ -14,3 +14,4 @@ mod misuse;
 mod proof;
 mod served;
 mod tools;
+mod topic;

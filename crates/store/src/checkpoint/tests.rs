@@ -38,12 +38,16 @@ fn the_newest_is_read_as_it_was_written() {
     let whole = Snapshot { start: Key::least(), version: 1, rows: Rows::default() };
     assert_eq!(read(folder.path()).map(|core| core.known()).ok(), Some(0));
     write(folder.path(), 41, &Design::new(Site(0)), &[whole], None).expect("it is written");
-    let bytes = write(folder.path(), 42, &design, &snapshots, None).expect("it is written");
+    let landmark = Landmark::some();
+    let bytes = write(folder.path(), 42, &design, &snapshots, Some(&landmark));
+    let bytes = bytes.expect("it is written");
     let path = path_of(folder.path(), 42);
     assert_eq!(fs::metadata(&path).map(|file| file.len()).ok(), Some(bytes));
     drop_before(folder.path(), 42).expect("the older one goes");
     assert_eq!(all(folder.path()).expect("a list"), [(42, path)]);
-    let core = read(folder.path()).expect("it is read");
+    let newest = read_newest(folder.path(), Design::new(Site(0))).expect("it is read");
+    assert_eq!((newest.bytes, newest.landmark), (bytes, Some(landmark)));
+    let core = newest.image;
     assert_eq!((core.known(), core.design()), (42, &design));
     let read: Vec<_> = core.usage_of_all().map(|(version, rows)| (version, rows.clone())).collect();
     for (snapshot, (version, rows)) in snapshots.iter().zip(&read) {

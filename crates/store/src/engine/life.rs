@@ -29,6 +29,12 @@ impl Lives {
         Self { process: Some((drawn >> PROCESS_BITS) as u32) }
     }
 
+    /// The epoch with which a process begins a site that had one, when its sites had these. One of many
+    /// begins all of them above all: of two processes that start at once, one has the greater epochs.
+    pub(super) fn first(self, own: u64, all: impl Iterator<Item = u64>) -> u64 {
+        self.next(if self.process.is_some() { all.fold(own, u64::max) } else { own })
+    }
+
     /// The epoch of the life behind one.
     pub(super) fn next(self, epoch: u64) -> u64 {
         match self.process {
@@ -58,6 +64,10 @@ mod tests {
         assert_eq!((alone.next(0), alone.next(7), count(alone.next(7))), (1, 8, 8));
         assert!(!alone.is_anothers(8));
         let (one, other) = (Lives { process: Some(7) }, Lives { process: Some(9) });
+        assert_eq!(
+            (alone.first(3, [9].into_iter()), count(one.first(3, [9 << 32].into_iter()))),
+            (4, 10)
+        );
         let first = one.next(0);
         assert_eq!((count(first), count(one.next(first)), count(other.next(first))), (1, 2, 2));
         assert!(one.next(first) > other.next(0) && other.next(first) > one.next(first));

@@ -25,6 +25,8 @@ use crate::site::{Core, Input};
 
 /// How often a checkpoint and what of the log lies behind it is read where they do not fit.
 const IMAGE_TRIES: usize = 3;
+/// How long brokers that are not there are asked to make the topic: whoever starts a store waits for it.
+const OPEN_PATIENCE: Duration = Duration::from_secs(15);
 /// How long one wait for what the topic is known to have takes.
 const TOPIC_WAIT: Duration = Duration::from_millis(200);
 
@@ -114,7 +116,9 @@ impl LogOptions {
                 let is_marked = checkpoints.is_some();
                 let every = if is_marked { bytes.max(mark_every_min) } else { u64::MAX };
                 let mark_every = Arc::new(AtomicU64::new(every));
-                let mut log = KafkaLog::open(topic.clone())?;
+                let patience = topic.patience.min(OPEN_PATIENCE);
+                KafkaLog::open(KafkaSpec { patience, ..topic.clone() })?;
+                let mut log = KafkaLog::reader(topic.clone());
                 if let Some(landmark) = &landmark {
                     log.begin_at(landmark)?;
                 }

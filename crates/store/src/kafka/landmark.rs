@@ -22,6 +22,13 @@ pub struct Landmark {
     pub(super) checksum: u32,
 }
 
+#[cfg(test)]
+impl Landmark {
+    pub(crate) fn some() -> Self {
+        Self { offset: 12, first: 40, checksum: 7 }
+    }
+}
+
 impl KafkaLog {
     /// The last record that was read, if any was.
     #[must_use]
