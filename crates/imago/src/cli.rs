@@ -44,7 +44,7 @@ pub struct Global {
     /// Which log lines appear on stderr, for example info or imago_mongo=debug; without it, only
     /// warnings of the libraries.
     #[arg(long, global = true, value_name = "FILTER")]
-    pub log: Option<String>,
+    pub log_filter: Option<String>,
     /// Read settings from this file instead of ./imago.toml.
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,

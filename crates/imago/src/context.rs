@@ -48,8 +48,8 @@ impl Context {
             renderings: Mutex::default(),
         };
         context.show_progress(global.progress, bars)?;
-        // Without --log there is no log of events: warnings are in the progress already.
-        if global.log.is_some() {
+        // Without --log-filter there is no log of events: warnings are in the progress already.
+        if global.log_filter.is_some() {
             context.render(render::log::Log)?;
         }
         if let Some(address) = global.metrics {

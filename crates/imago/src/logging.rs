@@ -10,7 +10,7 @@ use crate::exit::{Exit, Failure};
 
 /// Begins to log what the options want; `bars` are taken away while a line is written.
 pub fn begin(global: &Global, bars: &MultiProgress) -> Result<(), Failure> {
-    let filter = global.log.as_deref().unwrap_or("warn");
+    let filter = global.log_filter.as_deref().unwrap_or("warn");
     let filter = EnvFilter::try_new(filter).map_err(|cause| {
         Failure::new(Exit::Usage, "log_filter", format!("{filter:?} is not a log filter"))
             .because(&cause)

@@ -80,7 +80,7 @@ fn for_a_program_an_error_is_one_json_object_on_stderr() {
 
 #[test]
 fn an_unwatched_error_has_no_colour() {
-    let output = run(&["--log", "imago=[", "completions", "bash"]);
+    let output = run(&["--log-filter", "imago=[", "completions", "bash"]);
     assert_usage(&output, &["log filter", "info"]);
     assert!(!output.stderr.contains(&0x1b), "escape codes");
 }
@@ -95,27 +95,30 @@ fn the_environment_sets_options() {
 
 #[test]
 fn what_is_typed_is_over_the_environment() {
-    for typed in
-        [["--log", "warn", "completions", "bash"], ["completions", "bash", "--log", "warn"]]
-    {
+    for typed in [
+        ["--log-filter", "warn", "completions", "bash"],
+        ["completions", "bash", "--log-filter", "warn"],
+    ] {
         let directory = tempfile::tempdir().unwrap();
         let mut command = imago(directory.path());
-        assert_completions(&command.args(typed).env("IMAGO_LOG", "imago=[").output().unwrap());
+        assert_completions(
+            &command.args(typed).env("IMAGO_LOG_FILTER", "imago=[").output().unwrap(),
+        );
     }
 }
 
 #[test]
 fn the_environment_is_over_the_file() {
     let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("imago.toml"), "log = 'imago=['").unwrap();
+    std::fs::write(directory.path().join("imago.toml"), "log-filter = 'imago=['").unwrap();
     let mut command = imago(directory.path());
-    command.args(["completions", "bash"]).env("IMAGO_LOG", "warn");
+    command.args(["completions", "bash"]).env("IMAGO_LOG_FILTER", "warn");
     assert_completions(&command.output().unwrap());
 }
 
 #[test]
 fn the_file_sets_options() {
-    let output = run_with_file("json = true\nlog = 'imago=['", &["completions", "bash"]);
+    let output = run_with_file("json = true\nlog-filter = 'imago=['", &["completions", "bash"]);
     assert_eq!(output.status.code(), Some(2));
     let error: Value = serde_json::from_slice(&output.stderr).unwrap();
     assert_eq!(error["error"]["code"], "log_filter");
@@ -125,7 +128,8 @@ fn the_file_sets_options() {
 fn a_wrong_value_in_the_file_is_blamed_on_the_file() {
     let output = run_with_file("progress = 'loud'", &["completions", "bash"]);
     assert_usage(&output, &["configuration file imago.toml", "loud"]);
-    let output = run_with_file("log = 'info'", &["--progress", "loud", "completions", "bash"]);
+    let output =
+        run_with_file("log-filter = 'info'", &["--progress", "loud", "completions", "bash"]);
     assert!(!text(&output.stderr).contains("imago.toml"), "typed, not in the file");
 }
 
@@ -135,7 +139,7 @@ fn a_misspelt_key_of_the_file_is_not_ignored() {
     assert_usage(&run_with_file("progres = 'none'", &args), &["`progres`"]);
     assert_usage(&run_with_file("[copi]\nfrom = 'x'", &args), &["`copi`"]);
     assert_usage(&run_with_file("[completions]\nfrom = 'x'", &args), &["`completions.from`"]);
-    assert_usage(&run_with_file("log = ['a', 'b']", &args), &["`log` is a list"]);
+    assert_usage(&run_with_file("log-filter = ['a', 'b']", &args), &["`log-filter` is a list"]);
     assert_usage(&run_with_file("log = ", &args), &["imago.toml", "not valid"]);
 }
 

@@ -180,7 +180,7 @@ impl Admin {
             let masters = copies.iter().filter(|copy| copy.is_master).count() as u64;
             SiteReport {
                 site: site.0,
-                epoch: map.design.epoch(*site),
+                epoch: crate::engine::life::count(map.design.epoch(*site)),
                 is_live: !map.design.is_fenced(*site),
                 masters,
                 replicas: copies.len() as u64 - masters,

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::design::Design;
+use crate::kafka::Landmark;
 use crate::key::{Key, Value};
 use crate::log::{LogError, Result, failed, sync_folder};
 use crate::record::{Position, StoredValue};
@@ -40,6 +41,26 @@ enum Block {
     Rows(Vec<(Key, u64, StoredValue)>),
     /// There is no more; so many rows in all.
     End(u64),
+    /// Where in a topic it was made; comes before the partitions, or not at all.
+    Landmark(Landmark),
+}
+
+/// A checkpoint as it was read.
+pub struct Checkpoint {
+    /// An observer of its prefix of the log.
+    pub image: Core,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Where in a topic it was made, if its log is in Kafka.
+    pub landmark: Option<Landmark>,
+}
+
+impl Checkpoint {
+    /// What there is where there is none: an observer of nothing.
+    #[must_use]
+    pub fn of_nothing(initial: Design) -> Self {
+        Self { image: Core::observer(initial), bytes: 0, landmark: None }
+    }
 }
 
 fn path_of(folder: &Path, known: Position) -> PathBuf {
@@ -65,7 +86,8 @@ fn all(folder: &Path) -> Result<Vec<(Position, PathBuf)>> {
     Ok(found)
 }
 
-/// Writes a checkpoint and returns its size in bytes. Partitions come in the order of their keys.
+/// Writes a checkpoint and returns its size in bytes. Partitions come in the order of their keys. Where
+/// the log is in Kafka it says where in the topic it was made.
 ///
 /// # Errors
 /// When it is not durable; older ones are as they were.
@@ -74,11 +96,12 @@ pub fn write(
     known: Position,
     design: &Design,
     snapshots: &[Snapshot],
+    landmark: Option<&Landmark>,
 ) -> Result<u64> {
     let unfinished = folder.join("checkpoint.new");
     let file = File::create(&unfinished).map_err(failed("make", &unfinished))?;
-    let written =
-        write_blocks(BufWriter::with_capacity(BLOCK_BYTES, file), known, design, snapshots);
+    let to = BufWriter::with_capacity(BLOCK_BYTES, file);
+    let written = write_blocks(to, known, design, snapshots, landmark);
     let bytes = written.map_err(failed("write", &unfinished))?;
     let path = path_of(folder, known);
     fs::rename(&unfinished, &path).map_err(failed("rename", &unfinished))?;
@@ -91,6 +114,7 @@ fn write_blocks(
     known: Position,
     design: &Design,
     snapshots: &[Snapshot],
+    landmark: Option<&Landmark>,
 ) -> io::Result<u64> {
     to.write_all(&MAGIC)?;
     let mut bytes = MAGIC.len() as u64;
@@ -103,6 +127,9 @@ fn write_blocks(
         to.write_all(&payload)
     };
     put(&Block::Design(known, design.clone()))?;
+    if let Some(landmark) = landmark {
+        put(&Block::Landmark(landmark.clone()))?;
+    }
     let mut many = 0;
     for Snapshot { start, version, rows } in snapshots {
         put(&Block::Partition(start.clone(), *version))?;
@@ -123,17 +150,17 @@ fn write_blocks(
     Ok(bytes)
 }
 
-/// The newest checkpoint of a folder, as an observer of that prefix of the log, and its size in bytes;
-/// without one, an observer of nothing.
+/// The newest checkpoint of a folder; without one, that of nothing.
 ///
 /// # Errors
 /// When it cannot be read, or is damaged.
-pub fn read_newest(folder: &Path, initial: Design) -> Result<(Core, u64)> {
-    let Some((_, path)) = all(folder)?.pop() else { return Ok((Core::observer(initial), 0)) };
+pub fn read_newest(folder: &Path, initial: Design) -> Result<Checkpoint> {
+    let Some((_, path)) = all(folder)?.pop() else { return Ok(Checkpoint::of_nothing(initial)) };
     let file = File::open(&path).map_err(failed("open", &path))?;
     let bytes = file.metadata().map_err(failed("read", &path))?.len();
     let mut from = Blocks { file: BufReader::with_capacity(BLOCK_BYTES, file), at: 0, path };
-    Ok((from.read()?, bytes))
+    let (image, landmark) = from.read()?;
+    Ok(Checkpoint { image, bytes, landmark })
 }
 
 struct Blocks {
@@ -173,7 +200,7 @@ impl Blocks {
         Ok(block)
     }
 
-    fn read(&mut self) -> Result<Core> {
+    fn read(&mut self) -> Result<(Core, Option<Landmark>)> {
         let mut magic = [0; MAGIC.len()];
         self.fill(&mut magic)?;
         if magic != MAGIC {
@@ -185,10 +212,10 @@ impl Blocks {
         };
         let mut snapshots: Vec<Snapshot> = Vec::new();
         let mut sorted: Vec<(Key, Row)> = Vec::new();
-        let mut many = 0;
+        let (mut many, mut landmark) = (0, None);
         loop {
             let block = self.next()?;
-            if !matches!(block, Block::Rows(_))
+            if matches!(block, Block::Partition(..) | Block::End(_))
                 && let Some(last) = snapshots.last_mut()
             {
                 many += sorted.len() as u64;
@@ -206,11 +233,13 @@ impl Blocks {
                 }
                 Block::End(expected) if expected == many => break,
                 Block::End(_) => return Err(self.damaged("rows are missing")),
+                Block::Landmark(of_topic) => landmark = Some(of_topic),
                 Block::Design(..) => return Err(self.damaged("a second design")),
             }
         }
-        Core::observer_of(known, design, snapshots)
-            .map_err(|_| self.damaged("its partitions are not those of its design"))
+        let image = Core::observer_of(known, design, snapshots)
+            .map_err(|_| self.damaged("its partitions are not those of its design"))?;
+        Ok((image, landmark))
     }
 }
 

@@ -10,7 +10,6 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -19,26 +18,27 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::checkpoint;
-use crate::design::{Design, Partition};
+use crate::design::Design;
 use crate::key::{Key, KeyRange};
-use crate::log::{Log, LogError, Sync};
+use crate::log::LogError;
 use crate::order::{Follower, Order};
 use crate::record::{Frame, Position, Site};
 use crate::resp::Settings;
 use crate::router::{DesignPolicy, MostMastered, Route, route};
-use crate::site::{Core, Input, Ticket, Usage};
+use crate::site::{Core, Ticket, Usage};
 
 mod change;
 mod checkpointer;
 mod ear;
 mod gate;
 mod half;
+pub(crate) mod life;
 mod line;
 mod link;
 mod listener;
 mod mail;
 mod member;
+mod past;
 mod place;
 mod session;
 #[cfg(test)]
@@ -51,10 +51,13 @@ pub use checkpointer::Checkpoints;
 #[cfg(test)]
 pub(crate) use checkpointer::complete;
 use gate::Gate;
+use life::Lives;
 use link::Link;
 pub use listener::Listener;
 use mail::{Batch, Door, Mail, Outcome, Remote, StepOrder};
 pub use member::{Member, MemberError, MemberEvent};
+use past::Begun;
+pub use past::LogOptions;
 use place::{GivePart, Place};
 pub use session::Session;
 pub use tls::{Tls, TlsError};
@@ -77,17 +80,6 @@ pub struct Options {
     pub log: Option<LogOptions>,
 }
 
-/// The embedded log's settings.
-#[derive(Clone, Debug)]
-pub struct LogOptions {
-    /// Its folder.
-    pub folder: PathBuf,
-    /// When what is written becomes durable.
-    pub sync: Sync,
-    /// How large a file of it becomes.
-    pub segment_bytes: u64,
-}
-
 /// How a store is whose sites are in processes of their own.
 #[derive(Clone, Copy, Debug)]
 pub struct Apart {
@@ -107,10 +99,10 @@ pub enum StoreError {
     #[error("{0} sites: a store has from 1 to {SITES_MAX}")]
     Sites(u16),
     /// The log knows of a site that is not started.
-    #[error("the log in {folder} is of a store with {least} sites at least: start as many")]
+    #[error("{log} is of a store with {least} sites at least: start as many")]
     SitesMissing {
-        /// The log's folder.
-        folder: PathBuf,
+        /// Which log.
+        log: String,
         /// One more than the greatest number of a site that has a copy of anything.
         least: u16,
     },
@@ -164,6 +156,7 @@ pub(crate) struct Shared {
     /// The prefix of the log that has the last step of a change of design.
     stepped: AtomicU64,
     log: Option<LogOptions>,
+    lives: Lives,
     checkpoints: Arc<Mutex<Checkpoints>>,
     /// Why the log takes nothing any more.
     end: OnceLock<String>,
@@ -228,32 +221,11 @@ impl Store {
         if !(1..=SITES_MAX).contains(&options.sites) {
             return Err(StoreError::Sites(options.sites));
         }
-        let initial = Design::new(Site(0));
-        let mut image = Core::observer(initial.clone());
-        let mark_every = Arc::new(AtomicU64::new(0));
-        let mut state = Checkpoints::default();
-        let (mut threads, mut log_thread) = (Vec::new(), None);
-        let order = match &options.log {
-            None => Order::in_memory(),
-            Some(LogOptions { folder, sync, segment_bytes }) => {
-                let (checkpoint, bytes) = checkpoint::read_newest(folder, initial)?;
-                image = checkpoint;
-                mark_every.store(bytes.max(*segment_bytes), Ordering::Relaxed);
-                state.newest = image.known();
-                let from = image.known() + 1;
-                let see = |position, frame| _ = image.on(Input::Logged(position, [frame].into()));
-                let log = Log::open_from(folder, *sync, *segment_bytes, from, see)?;
-                let copies = image.design().partitions().flat_map(Partition::sites);
-                let least = copies.map(|site| site.0 + 1).max().unwrap_or_default();
-                if least > options.sites {
-                    return Err(StoreError::SitesMissing { folder: folder.clone(), least });
-                }
-                let (order, thread) = Order::of(log, Arc::clone(&mark_every))
-                    .map_err(|error| StoreError::Start("the log", error))?;
-                log_thread = Some(thread);
-                order
-            }
+        let begun = match &options.log {
+            None => Begun::in_memory(),
+            Some(log) => log.begin(options.sites)?,
         };
+        let Begun { image, order, thread: log_thread, mark_every, newest, checkpoints } = begun;
         let numbers = options.sites + apart.map_or(0, |apart| apart.fronts.max(1));
         let (doors, inboxes): (Vec<_>, Vec<_>) =
             (0..numbers).map(|_| mpsc::unbounded_channel()).unzip();
@@ -269,18 +241,19 @@ impl Store {
             moves: tokio::sync::Mutex::new(()),
             stepped: AtomicU64::new(0),
             log: options.log.clone(),
-            checkpoints: Arc::new(Mutex::new(state)),
+            lives: options.log.as_ref().map_or_else(Lives::of_one_process, LogOptions::lives),
+            checkpoints: Arc::new(Mutex::new(Checkpoints { newest, failure: None })),
             end: OnceLock::new(),
         });
         let (parts, assembled) = std::sync::mpsc::channel();
         let mut checkpointer = None;
-        if let Some(LogOptions { folder, segment_bytes, .. }) = &options.log {
+        if let Some(folder) = checkpoints {
             let checkpoints = Checkpointer {
-                folder: folder.clone(),
+                folder,
+                is_of_topic: matches!(&options.log, Some(LogOptions::Kafka { .. })),
                 order: shared.order.clone(),
                 parts: assembled,
                 mark_every,
-                mark_every_min: *segment_bytes,
                 state: Arc::clone(&shared.checkpoints),
             };
             let thread = thread::Builder::new().name("checkpoints".into());
@@ -288,6 +261,7 @@ impl Store {
             let failed = |error| StoreError::Start("the checkpoints", error);
             checkpointer = Some(thread.map_err(failed)?);
         }
+        let mut threads = Vec::new();
         // All of them follow before the first one writes.
         for door in &shared.doors {
             let next = shared.order.join(Box::new(Following(door.clone())));
@@ -308,7 +282,9 @@ impl Store {
                     Box::new(move || Place::run(shared, site, core, inbox, give))
                 }
                 None => {
-                    let core = image.begun(site, image.design().epoch(site) + 1);
+                    let epoch_of = |site| image.design().epoch(site);
+                    let all = (0..options.sites).map(Site).map(epoch_of);
+                    let core = image.begun(site, shared.lives.first(epoch_of(site), all));
                     Box::new(move || Place::run(shared, site, core, inbox, give))
                 }
             };
@@ -349,11 +325,14 @@ impl Store {
                 self.shared.stepped.fetch_max(known, Ordering::Relaxed);
                 return Ok(());
             }
-            if let Some(why) = self.trouble() {
+            // Brokers that are away may come back; a full disk has to be seen to.
+            let is_patient = matches!(self.shared.log, Some(LogOptions::Kafka { .. }));
+            if let Some(why) = if is_patient { self.end() } else { self.trouble() } {
                 return Err(StoreError::NotBegun(why));
             }
             if Instant::now() > until {
-                return Err(StoreError::NotBegun("the log does not go on".into()));
+                let why = self.trouble().unwrap_or_else(|| "the log does not go on".into());
+                return Err(StoreError::NotBegun(why));
             }
             thread::sleep(Duration::from_millis(1));
         }

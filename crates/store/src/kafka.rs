@@ -14,31 +14,42 @@
 //! leaves it to the system when a file is written out.
 //!
 //! The invariant: the topic begins with its first record ever. It is made so that nothing of it is
-//! deleted, and a beginning that is missing is an error, for positions could not be counted.
+//! deleted, one that was made otherwise is refused, and a beginning that is missing is an error, for positions could not be counted.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::log::redo::{group, ungroup};
+use crate::log::redo::{checksum, group, ungroup};
 use crate::log::{LogError, RedoLog, Result};
 use crate::record::{Frame, Position};
-use protocol::{
-    CREATE_TOPICS, Connection, FETCH, METADATA, PRODUCE, Reader, Writer, batch, invalid, read_batch,
-};
+use protocol::{Connection, FETCH, METADATA, PRODUCE, Reader, Writer, batch, invalid, read_batch};
 
+mod address;
 mod fault;
+mod landmark;
 mod protocol;
+mod setting;
 #[cfg(test)]
 mod tests;
+mod watch;
 
-use fault::{Fault, TOPIC_EXISTS, check};
+pub use address::NotTopic;
+pub use landmark::Landmark;
+pub use watch::Watch;
 
-/// A group that is longer does not become a record.
-const RECORD_BYTES_MAX: usize = 16 * 1024 * 1024;
+use fault::{Fault, check};
+
+/// A group that is longer does not become a record: the largest transaction fits, and a broker takes
+/// requests of 100 MB unless it is told otherwise.
+const RECORD_BYTES_MAX: usize = 80 * 1024 * 1024;
 /// What a fetch brings at most, but for a record that is longer alone.
 const FETCH_BYTES_MAX: i32 = 16 * 1024 * 1024;
 /// How long to wait after a failure: first, and at most; each time twice as long.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long a broker may be silent, and how long it may take to do something, at most.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+const WORK_MAX: Duration = Duration::from_secs(8);
 
 /// Where the log is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,12 +67,12 @@ pub struct KafkaSpec {
 impl KafkaSpec {
     /// How long a broker may be silent before another attempt: another one may lead by then.
     fn silence(&self) -> Duration {
-        self.patience / 3
+        (self.patience / 3).min(SILENCE_MAX)
     }
 
     /// How long a broker may take to do something: less, so that it can still say that it did not.
     fn work(&self) -> Duration {
-        self.patience / 4
+        (self.patience / 4).min(WORK_MAX)
     }
 }
 
@@ -74,54 +85,47 @@ pub struct KafkaLog {
     /// The record that is read next, and the position of its first frame.
     offset: i64,
     next: Position,
+    /// The last record that was read, and how many bytes all had.
+    last: Option<Landmark>,
+    read_bytes: u64,
+    watch: Arc<Watch>,
 }
 
 impl KafkaLog {
     /// Opens the log, and makes its topic if there is none.
     ///
     /// # Errors
-    /// When no broker is reached, or the topic is not one for a log.
+    /// When no broker is reached, or the topic is not one for a log, or would lose some of it.
     pub fn open(spec: KafkaSpec) -> Result<Self> {
-        let mut log = Self { spec, connection: None, offset: 0, next: 1 };
+        let mut log = Self::reader(spec);
         log.make_topic()?;
+        log.check_topic()?;
         Ok(log)
     }
 
-    fn make_topic(&mut self) -> Result<()> {
-        let in_step = self.spec.replicas / 2 + 1;
-        let settings = [
-            ("cleanup.policy", "delete".to_owned()),
-            ("retention.ms", "-1".to_owned()),
-            ("retention.bytes", "-1".to_owned()),
-            ("compression.type", "producer".to_owned()),
-            ("message.timestamp.type", "LogAppendTime".to_owned()),
-            ("max.message.bytes", (RECORD_BYTES_MAX + 1024).to_string()),
-            ("min.insync.replicas", in_step.to_string()),
-            ("unclean.leader.election.enable", "false".to_owned()),
-        ];
-        let mut body = Writer::default();
-        // One topic; one partition, with so many replicas, wherever the brokers like.
-        body.i32(1).text(&self.spec.topic).i32(1).i16(self.spec.replicas).i32(0);
-        body.i32(settings.len() as i32);
-        for (name, value) in &settings {
-            body.text(name).text(value);
-        }
-        // Within this time, and not only as a rehearsal.
-        body.i32(millis(self.spec.work())).i8(0);
-        self.patiently("make", |log| {
-            let mut connection = log.any_broker()?;
-            let mut answer = connection.ask(CREATE_TOPICS, &body)?;
-            let _throttled = answer.i32()?;
-            for _ in 0..answer.count()? {
-                answer.text()?;
-                match answer.i16()? {
-                    TOPIC_EXISTS => {}
-                    code => check(code)?,
-                }
-                answer.text()?;
-            }
-            Ok(())
-        })
+    /// The log, of which it is known that it is there.
+    #[must_use]
+    pub fn reader(spec: KafkaSpec) -> Self {
+        let watch = Arc::default();
+        Self { spec, connection: None, offset: 0, next: 1, last: None, read_bytes: 0, watch }
+    }
+
+    /// The same log, for another thread, which has read nothing of it.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self::reader(self.spec.clone())
+    }
+
+    /// What others may look at meanwhile.
+    #[must_use]
+    pub fn watch(&self) -> Arc<Watch> {
+        Arc::clone(&self.watch)
+    }
+
+    /// How many bytes the records had that were read so far.
+    #[must_use]
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes
     }
 
     /// Does something until it succeeds, fails for good, or has failed for too long.
@@ -134,17 +138,22 @@ impl KafkaLog {
         let mut pause = PAUSE;
         loop {
             let fault = match attempt(self) {
-                Ok(done) => return Ok(done),
+                Ok(done) => {
+                    self.watch.set(None);
+                    return Ok(done);
+                }
                 Err(fault) => fault,
             };
             self.connection = None;
             let is_over = started.elapsed() + pause > self.spec.patience;
+            let is_over = is_over || self.watch.is_ending();
             let why = match fault {
                 Fault::Lasting(why) => why,
                 Fault::Passing(why) if is_over => {
-                    format!("{why}; tried for {} s", self.spec.patience.as_secs())
+                    format!("{why}; tried for {} s", started.elapsed().as_secs())
                 }
-                Fault::Passing(_) => {
+                Fault::Passing(why) => {
+                    self.watch.set(Some(format!("cannot {doing} {}: {why}", self.name())));
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(PAUSE_MAX);
                     continue;
@@ -155,7 +164,7 @@ impl KafkaLog {
     }
 
     fn name(&self) -> String {
-        format!("the topic {} of Kafka at {}", self.spec.topic, self.spec.brokers.join(","))
+        self.spec.to_string()
     }
 
     fn any_broker(&self) -> std::result::Result<Connection, Fault> {
@@ -256,6 +265,8 @@ impl KafkaLog {
             log: self.name(),
             why: format!("record {offset} is no group of frames: {what}"),
         })?;
+        self.read_bytes += value.len() as u64;
+        self.last = Some(Landmark { offset, first: self.next, checksum: checksum(value) });
         for frame in frames {
             if self.next >= from {
                 see(self.next, frame);

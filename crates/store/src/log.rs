@@ -17,17 +17,20 @@
 //! 3. A group is read as a whole or not at all.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::record::{Frame, Position};
 
+mod folder;
 mod group;
 pub(crate) mod redo;
 #[cfg(test)]
 mod tests;
 
+use folder::make_durable;
+pub(crate) use folder::{failed, lock_folder, sync_folder};
 pub use group::GROUP_BYTES_MAX;
 use group::{Unread, decode, encode, was_durable};
 pub use redo::RedoLog;
@@ -85,6 +88,14 @@ pub enum LogError {
     InUse {
         /// The folder.
         path: PathBuf,
+    },
+    /// A folder is of another log.
+    #[error("{path} has {what}: choose another folder, or start the store with that log")]
+    Foreign {
+        /// The folder.
+        path: PathBuf,
+        /// What is in it.
+        what: &'static str,
     },
     /// Something could not be done with a log that others keep.
     #[error("cannot {doing} {log}: {why}")]
@@ -167,10 +178,6 @@ pub struct Log {
     is_unsure: bool,
 }
 
-pub(crate) fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LogError {
-    move |source| LogError::Io { doing, path: path.to_owned(), source }
-}
-
 impl Log {
     /// Opens the log in a folder, which is made if there is none, and reads all of it to `see`.
     ///
@@ -197,12 +204,7 @@ impl Log {
         from: Position,
         mut see: impl FnMut(Position, Frame),
     ) -> Result<Self> {
-        make_folder(folder)?;
-        let lock_path = folder.join("lock");
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
-        let lock = lock.map_err(failed("open", &lock_path))?;
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| LogError::InUse { path: folder.to_owned() })?;
+        let lock = lock_folder(folder)?;
         let segments = segments_from(folder, from)?;
         let mut next = segments.first().map_or(from, |(first, _)| *first);
         let mut see = |position, frame| {
@@ -421,6 +423,14 @@ fn segments_from(folder: &Path, from: Position) -> Result<Vec<(Position, PathBuf
     }
 }
 
+/// Whether there is a log in a folder.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub(crate) fn is_in(folder: &Path) -> Result<bool> {
+    segments(folder).map(|segments| !segments.is_empty())
+}
+
 fn segment_path(folder: &Path, first: Position) -> PathBuf {
     folder.join(format!("{first:020}.log"))
 }
@@ -437,39 +447,6 @@ fn segments(folder: &Path) -> Result<Vec<(Position, PathBuf)>> {
     }
     segments.sort_unstable();
     Ok(segments)
-}
-
-/// Makes a folder, and the folders above it know it.
-fn make_folder(folder: &Path) -> Result<()> {
-    let missing: Vec<&Path> = folder.ancestors().take_while(|above| !above.exists()).collect();
-    fs::create_dir_all(folder).map_err(failed("make", folder))?;
-    for made in missing {
-        match made.parent().filter(|above| !above.as_os_str().is_empty()) {
-            Some(above) => sync_folder(above)?,
-            None => sync_folder(Path::new("."))?,
-        }
-    }
-    Ok(())
-}
-
-/// Makes durable what a file has, and returns how much that is. After a failure to do so once, the
-/// system may take what it could not write for written; so it is written anew.
-fn make_durable(path: &Path) -> Result<u64> {
-    let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
-    let mut file = file.map_err(failed("open", path))?;
-    let mut content = Vec::new();
-    let written = file.read_to_end(&mut content).and_then(|_| {
-        file.seek(SeekFrom::Start(0))?;
-        file.write_all(&content)?;
-        file.sync_all()
-    });
-    written.map_err(failed("sync", path))?;
-    Ok(content.len() as u64)
-}
-
-pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(failed("sync", folder))
 }
 
 /// Reads a file's groups, and returns how much of it is whole.

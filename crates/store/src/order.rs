@@ -13,11 +13,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{io, mem, thread};
 
+use crate::kafka::Landmark;
 use crate::log::{Log, LogError};
 use crate::record::{Frame, Position};
 
-/// Frames of a group; more come with the next.
-const GROUP_FRAMES_MAX: usize = 10_000;
+mod group;
+mod topic;
+
+use group::{FRAMES_MAX, groups};
+use topic::Topic;
+
 /// How long a full disk is given until what did not fit is tried again, at most.
 const FULL_DISK_WAIT: Duration = Duration::from_millis(100);
 
@@ -36,6 +41,8 @@ pub trait Follower: Send {
 pub struct Order {
     followers: Arc<Mutex<Followers>>,
     way: Way,
+    /// What is to be known of a log in Kafka.
+    topic: Option<Topic>,
 }
 
 /// Where frames go that are handed in.
@@ -70,8 +77,8 @@ impl Order {
     /// An order that only memory knows: it ends with the process.
     #[must_use]
     pub fn in_memory() -> Self {
-        let followers = Followers { next: 1, all: Vec::new(), end: None, is_full: false };
-        Self { followers: Arc::new(Mutex::new(followers)), way: Way::Memory }
+        let followers = Arc::new(Mutex::new(Followers::behind(0)));
+        Self { followers, way: Way::Memory, topic: None }
     }
 
     /// The order that another process keeps: who follows it there is told, and nobody here.
@@ -88,8 +95,7 @@ impl Order {
     /// When there can be no thread.
     pub fn of(log: Log, mark_every: Arc<AtomicU64>) -> io::Result<(Self, JoinHandle<()>)> {
         let (writer, frames) = channel();
-        let followers = Followers { next: log.next(), all: Vec::new(), end: None, is_full: false };
-        let followers = Arc::new(Mutex::new(followers));
+        let followers = Arc::new(Mutex::new(Followers::behind(log.next() - 1)));
         let told = Arc::clone(&followers);
         let write = move || {
             let (later, syncs) = (Vec::new(), Vec::new());
@@ -98,7 +104,7 @@ impl Order {
                 .run()
         };
         let thread = thread::Builder::new().name("log".into()).spawn(write)?;
-        Ok((Self { followers, way: Way::Log(writer) }, thread))
+        Ok((Self { followers, way: Way::Log(writer), topic: None }, thread))
     }
 
     /// Hands in a site's next frames.
@@ -122,8 +128,17 @@ impl Order {
         writer.send(Handed::Sync(done)).is_ok() && is_done.recv().is_ok()
     }
 
+    /// Where in a topic the mark was set that was given at a position, unless that is long ago.
+    #[must_use]
+    pub fn landmark(&self, known: Position) -> Option<Landmark> {
+        self.topic.as_ref()?.landmark(known)
+    }
+
     /// Nothing is written any more.
     pub fn end(&self) {
+        if let Some(topic) = &self.topic {
+            topic.end();
+        }
         if let Way::Log(writer) = &self.way {
             _ = writer.send(Handed::End);
         }
@@ -151,19 +166,33 @@ impl Order {
     pub fn trouble(&self) -> Option<String> {
         let followers = lock(&self.followers);
         let full = || followers.is_full.then(|| "the log's disk is full".to_owned());
-        followers.end.clone().or_else(full)
+        let away = || self.topic.as_ref().and_then(Topic::trouble);
+        followers.end.clone().or_else(full).or_else(away)
     }
 }
 
-fn lock(followers: &Mutex<Followers>) -> MutexGuard<'_, Followers> {
-    followers.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Followers {
+    fn behind(known: Position) -> Self {
+        Self { next: known + 1, all: Vec::new(), end: None, is_full: false }
+    }
+
     fn tell(&mut self, frames: Arc<[Frame]>) {
         let first = self.next;
         self.next += frames.len() as Position;
         self.all.retain_mut(|follower| follower.follow(first, &frames));
+    }
+
+    fn mark(&mut self) {
+        self.all.iter_mut().for_each(|follower| follower.mark());
+    }
+
+    fn end(&mut self, why: String) {
+        self.all.iter_mut().for_each(|follower| follower.end(&why));
+        self.end = Some(why);
     }
 }
 
@@ -188,29 +217,34 @@ impl Writer {
                 Ok(None) => break self.log.sync(),
                 Err(error) => break Err(error),
             };
-            while group.len() < GROUP_FRAMES_MAX
+            while group.len() < FRAMES_MAX
                 && let Ok(handed) = self.frames.try_recv()
             {
                 group.extend(self.taken(handed));
             }
-            if let Err(error) = self.write(&group) {
+            let written =
+                groups(group).into_iter().try_for_each(|group| self.write_and_tell(group));
+            if let Err(error) = written {
                 break Err(error);
-            }
-            let mut followers = lock(&self.followers);
-            followers.tell(group.into());
-            self.unmarked += self.log.group_bytes();
-            if self.unmarked >= self.mark_every.load(Ordering::Relaxed) {
-                self.unmarked = 0;
-                followers.all.iter_mut().for_each(|follower| follower.mark());
             }
         };
         let why = match ended {
             Ok(()) => "the store was stopped".to_owned(),
             Err(error) => with_causes(&error),
         };
+        lock(&self.followers).end(why);
+    }
+
+    fn write_and_tell(&mut self, group: Vec<Frame>) -> Result<(), LogError> {
+        self.write(&group)?;
         let mut followers = lock(&self.followers);
-        followers.all.iter_mut().for_each(|follower| follower.end(&why));
-        followers.end = Some(why);
+        followers.tell(group.into());
+        self.unmarked += self.log.group_bytes();
+        if self.unmarked >= self.mark_every.load(Ordering::Relaxed) {
+            self.unmarked = 0;
+            followers.mark();
+        }
+        Ok(())
     }
 
     fn taken(&mut self, handed: Handed) -> Vec<Frame> {

@@ -31,6 +31,32 @@ pub struct Frame {
     pub body: Body,
 }
 
+impl Frame {
+    /// No fewer bytes than it has in the log.
+    #[must_use]
+    pub fn bytes_max(&self) -> usize {
+        // Numbers have from one to ten bytes, by their size.
+        const AUTHOR: usize = 3 + 10 + 10;
+        const NUMBERS: usize = 32;
+        const ROW: usize = 5 + 1 + 5;
+        let row = |(key, value): &(Key, Option<Value>)| {
+            ROW + key.as_bytes().len() + value.as_ref().map_or(0, |value| value.len())
+        };
+        let write = |write: &Write| {
+            NUMBERS + write.start.as_bytes().len() + write.rows.iter().map(row).sum::<usize>()
+        };
+        let body = match &self.body {
+            Body::Commit(writes) => writes.iter().map(write).sum(),
+            Body::Change(Change { start, operator: Operator::Split(at) }) => {
+                start.as_bytes().len() + at.as_bytes().len()
+            }
+            Body::Change(Change { start, .. }) => start.as_bytes().len(),
+            Body::Join | Body::Fence => 0,
+        };
+        AUTHOR + NUMBERS + body
+    }
+}
+
 /// Who wrote a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Author {

@@ -260,7 +260,7 @@ pub(super) fn logged(size: Size) -> Result<Logged> {
     order.end();
     _ = thread.join();
     drop(runner);
-    let log = LogOptions {
+    let log = LogOptions::Files {
         folder: folder.path().to_owned(),
         sync: Sync::Always,
         segment_bytes: SEGMENT_BYTES,

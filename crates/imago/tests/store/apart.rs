@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use crate::change;
 use crate::proof::{is_long, prove, seed};
 use crate::served::{Served, anywhere, imago};
+use crate::topic::broker;
 
 const SITES: u16 = 3;
 const HANDFUL: u32 = 8;
@@ -29,10 +30,15 @@ const SILENCE: Duration = Duration::from_millis(1_000);
 const WAIT: Duration = Duration::from_secs(20);
 
 /// A router's process.
-fn router(folder: &Path, listen: SocketAddr, admin: SocketAddr, peers: SocketAddr) -> Served {
+fn router(log: &[&str], [listen, admin, peers]: [SocketAddr; 3]) -> Served {
     let (peers, silence) = (peers.to_string(), SILENCE.as_millis().to_string());
-    let more = ["--peers", &peers, "--site-timeout-ms", &silence, "--sync", "5"];
-    Served::start_as("router", folder, SITES, [listen, admin], &more)
+    let more = ["--peers", &peers, "--site-timeout-ms", &silence];
+    Served::start_as("router", &[log, &more].concat(), SITES, [listen, admin])
+}
+
+/// One with its log in a folder.
+fn alone(folder: &Path) -> Served {
+    router(&["--data", folder.to_str().unwrap(), "--sync", "5"], [anywhere(); 3])
 }
 
 fn peers(router: &Served) -> SocketAddr {
@@ -142,12 +148,26 @@ fn ask(at: SocketAddr, line: &str) -> String {
 
 #[test]
 fn what_was_acknowledged_outlives_deaths_of_sites_and_of_the_router() {
+    let folder = tempfile::tempdir().unwrap();
+    outlives(&["--data", folder.path().to_str().unwrap(), "--sync", "5"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_outlives_them_with_the_log_in_kafka() {
+    let Some(kafka) = broker("apart").await else { return };
+    let (url, folder) = (format!("kafka://{}/lists", kafka.uri()), tempfile::tempdir().unwrap());
+    let data = folder.path().to_str().unwrap().to_owned();
+    let outlived = tokio::task::spawn_blocking(move || outlives(&["--log", &url, "--data", &data]));
+    outlived.await.unwrap();
+}
+
+/// Sites and the router are killed and stopped, with the log wherever it is said to be.
+fn outlives(log: &[&str]) {
     let seed = seed();
     let mut random = StdRng::seed_from_u64(seed);
-    let folder = tempfile::tempdir().unwrap();
-    let mut router_process = router(folder.path(), anywhere(), anywhere(), anywhere());
-    let [listen, admin, peers] =
-        [router_process.listen, router_process.admin, peers(&router_process)];
+    let mut router_process = router(log, [anywhere(); 3]);
+    let addresses = [router_process.listen, router_process.admin, peers(&router_process)];
+    let [listen, _, peers] = addresses;
     let mut sites: Vec<_> = (0..SITES).map(|site| Process::start(site, peers)).collect();
     sites.iter().for_each(|site| _ = site.serves());
     let options = Options { sessions: 6, seed, pause: Duration::from_millis(1) };
@@ -175,7 +195,7 @@ fn what_was_acknowledged_outlives_deaths_of_sites_and_of_the_router() {
             }
             4..=5 => {
                 router_process.kill();
-                router_process = router(folder.path(), listen, admin, peers);
+                router_process = router(log, addresses);
                 "router killed"
             }
             6 => {
@@ -188,7 +208,7 @@ fn what_was_acknowledged_outlives_deaths_of_sites_and_of_the_router() {
             _ => {
                 sites[at].kill();
                 router_process.kill();
-                router_process = router(folder.path(), listen, admin, peers);
+                router_process = router(log, addresses);
                 sites[at] = Process::start(number, peers);
                 "both killed"
             }
@@ -213,7 +233,7 @@ fn what_was_acknowledged_outlives_deaths_of_sites_and_of_the_router() {
 #[test]
 fn replicas_take_over_from_a_site_that_dies_and_from_one_that_is_silent() {
     let folder = tempfile::tempdir().unwrap();
-    let router = router(folder.path(), anywhere(), anywhere(), anywhere());
+    let router = alone(folder.path());
     let mut sites: Vec<_> = (0..2).map(|site| Process::start(site, peers(&router))).collect();
     assert_eq!(sites.iter().map(Process::serves).collect::<Vec<_>>(), [1, 1]);
     assert_eq!(ask(router.listen, "MSET a 1 b 2"), "+OK");
@@ -237,7 +257,7 @@ fn replicas_take_over_from_a_site_that_dies_and_from_one_that_is_silent() {
 #[test]
 fn who_comes_as_a_site_that_is_there_is_served_instead_and_the_other_ends() {
     let folder = tempfile::tempdir().unwrap();
-    let router = router(folder.path(), anywhere(), anywhere(), anywhere());
+    let router = alone(folder.path());
     let mut first = Process::start(0, peers(&router));
     first.serves();
     assert_eq!(ask(router.listen, "SET a 1"), "+OK");
@@ -253,8 +273,9 @@ fn a_site_that_the_router_does_not_know_or_that_has_another_secret_is_refused() 
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "open sesame\n").unwrap();
     let data = folder.path().join("data");
-    let more = ["--peers", "127.0.0.1:0", "--secret-file", secret.to_str().unwrap()];
-    let router = Served::start_as("router", &data, 2, [anywhere(), anywhere()], &more);
+    let (data, secret_file) = (data.to_str().unwrap(), secret.to_str().unwrap());
+    let more = ["--data", data, "--peers", "127.0.0.1:0", "--secret-file", secret_file];
+    let router = Served::start_as("router", &more, 2, [anywhere(), anywhere()]);
     let at = peers(&router).to_string();
     let refused = |words: &[&str], why: &str| {
         let mut command = imago(&["store", "site", "--json", "--router", &at]);

@@ -36,7 +36,7 @@ async fn what_was_acknowledged_outlives_crashes_of_sites() {
     let seed = seed();
     let mut random = StdRng::seed_from_u64(seed);
     let folder = tempfile::tempdir().unwrap();
-    let log = LogOptions {
+    let log = LogOptions::Files {
         folder: folder.path().to_owned(),
         sync: Sync::Every(Duration::from_millis(5)),
         segment_bytes: 1024 * 1024,

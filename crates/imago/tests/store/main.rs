@@ -16,3 +16,4 @@ mod proof;
 mod served;
 mod token;
 mod tools;
+mod topic;

@@ -104,6 +104,32 @@ fn what_makes_no_sense_is_a_usage_error() {
 }
 
 #[test]
+fn a_log_in_kafka_that_makes_no_sense_is_a_usage_error_and_nothing_is_touched() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let refused = |words: &[&str], why: &str| {
+        let words = [words, &["--data", data.to_str().unwrap()]].concat();
+        let output = run(&serve("127.0.0.1:0", &words));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains(why), "{words:?}: {said}");
+    };
+    refused(&["--log", "kafka://nowhere/t"], "is no HOST:PORT");
+    refused(&["--log", "127.0.0.1:9092"], "kafka://HOST:PORT[,HOST:PORT]/TOPIC");
+    refused(&["--log", "kafka://h:1/t?replicas=0"], "replicas");
+    refused(&["--log", "kafka://h:1/t", "--sync", "always"], "--sync");
+    refused(&["--log", "kafka://h:1/t", "--segment-mb", "5"], "--segment-mb");
+    assert!(!data.exists());
+}
+
+#[test]
+fn a_broker_that_is_not_there_is_an_unmet_precondition() {
+    // Bound and let go: nobody listens there.
+    let gone: SocketAddr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let error = fails(&serve("127.0.0.1:0", &["--log", &format!("kafka://{gone}/t")]), 4);
+    assert!(text(&error).contains(&format!("{gone}")), "{error}");
+}
+
+#[test]
 fn a_change_that_the_design_does_not_allow_is_an_unmet_precondition() {
     let folder = tempfile::tempdir().unwrap();
     let (_served, admin) = start(folder.path());

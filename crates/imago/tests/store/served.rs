@@ -42,21 +42,25 @@ impl Served {
         admin: SocketAddr,
         more: &[&str],
     ) -> Self {
-        Self::start_as("serve", folder, sites, [listen, admin], more)
+        let data = ["--data", folder.to_str().unwrap()];
+        Self::start_on(&[&data, more].concat(), sites, listen, admin)
+    }
+
+    /// The same, with its log wherever it is said to be.
+    pub fn start_on(log: &[&str], sites: u16, listen: SocketAddr, admin: SocketAddr) -> Self {
+        Self::start_as("serve", log, sites, [listen, admin])
     }
 
     /// The same, or a router.
     pub fn start_as(
         verb: &str,
-        folder: &Path,
+        log: &[&str],
         sites: u16,
         [listen, admin]: [SocketAddr; 2],
-        more: &[&str],
     ) -> Self {
-        let mut command = imago(&["store", verb, "--json", "--data"]);
-        command.arg(folder).args(["--sites", &sites.to_string()]);
+        let mut command = imago(&["store", verb, "--json", "--sites", &sites.to_string()]);
         command.args(["--listen", &listen.to_string(), "--admin", &admin.to_string()]);
-        command.args(more);
+        command.args(log);
         let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         let stdout = child.stdout.take().unwrap();
@@ -76,9 +80,14 @@ impl Served {
     }
 
     /// Asks it to end, as Ctrl-C does, and returns its exit code; none when it does not within 20 s.
-    pub fn interrupted(mut self) -> Option<i32> {
+    pub fn interrupted(self) -> Option<i32> {
         let id = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+        self.ended()
+    }
+
+    /// Waits until it has ended, and returns its exit code; none when it does not within 20 s.
+    pub fn ended(mut self) -> Option<i32> {
         for _ in 0..2_000 {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();

@@ -252,7 +252,7 @@ fn a_command_that_exists_is_not_found() {
         "imago load --uri x & imago load stop",
         "cargo move",
         "make demo ARGS=--json",
-        "IMAGO_LOG=debug imago job list > file",
+        "IMAGO_LOG_FILTER=debug imago job list > file",
     ] {
         assert_eq!(found_in(right), [""; 0], "{right}");
     }

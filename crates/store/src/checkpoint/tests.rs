@@ -28,7 +28,7 @@ fn some() -> (Design, Vec<Snapshot>) {
 }
 
 fn read(folder: &Path) -> Result<Core> {
-    read_newest(folder, Design::new(Site(0))).map(|(core, _)| core)
+    read_newest(folder, Design::new(Site(0))).map(|newest| newest.image)
 }
 
 #[test]
@@ -37,13 +37,17 @@ fn the_newest_is_read_as_it_was_written() {
     let (design, snapshots) = some();
     let whole = Snapshot { start: Key::least(), version: 1, rows: Rows::default() };
     assert_eq!(read(folder.path()).map(|core| core.known()).ok(), Some(0));
-    write(folder.path(), 41, &Design::new(Site(0)), &[whole]).expect("it is written");
-    let bytes = write(folder.path(), 42, &design, &snapshots).expect("it is written");
+    write(folder.path(), 41, &Design::new(Site(0)), &[whole], None).expect("it is written");
+    let landmark = Landmark::some();
+    let bytes = write(folder.path(), 42, &design, &snapshots, Some(&landmark));
+    let bytes = bytes.expect("it is written");
     let path = path_of(folder.path(), 42);
     assert_eq!(fs::metadata(&path).map(|file| file.len()).ok(), Some(bytes));
     drop_before(folder.path(), 42).expect("the older one goes");
     assert_eq!(all(folder.path()).expect("a list"), [(42, path)]);
-    let core = read(folder.path()).expect("it is read");
+    let newest = read_newest(folder.path(), Design::new(Site(0))).expect("it is read");
+    assert_eq!((newest.bytes, newest.landmark), (bytes, Some(landmark)));
+    let core = newest.image;
     assert_eq!((core.known(), core.design()), (42, &design));
     let read: Vec<_> = core.usage_of_all().map(|(version, rows)| (version, rows.clone())).collect();
     for (snapshot, (version, rows)) in snapshots.iter().zip(&read) {
@@ -57,7 +61,7 @@ fn the_newest_is_read_as_it_was_written() {
 fn damage_is_an_error_wherever_it_is() {
     let folder = tempfile::tempdir().expect("a folder");
     let (design, snapshots) = some();
-    write(folder.path(), 42, &design, &snapshots).expect("it is written");
+    write(folder.path(), 42, &design, &snapshots, None).expect("it is written");
     let path = path_of(folder.path(), 42);
     let content = fs::read(&path).expect("it is there");
     for at in (0..content.len()).step_by(997).chain(content.len() - 40..content.len()) {

@@ -4,11 +4,11 @@
 //! one is tried when the log has grown as much again.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::past::Folder;
 use crate::checkpoint;
 use crate::key::Key;
 use crate::log::{self, LogError};
@@ -26,12 +26,13 @@ pub struct Checkpoints {
 }
 
 pub(super) struct Checkpointer {
-    pub folder: PathBuf,
+    pub folder: Folder,
+    /// Whether a checkpoint is to say where in a topic it was made.
+    pub is_of_topic: bool,
     pub order: Order,
     pub parts: Receiver<Part>,
-    /// How much log is worth a checkpoint: as much as a checkpoint has, and no less than this.
+    /// How much log is worth a checkpoint: as much as a checkpoint has, and no less than the folder says.
     pub mark_every: Arc<AtomicU64>,
-    pub mark_every_min: u64,
     pub state: Arc<Mutex<Checkpoints>>,
 }
 
@@ -64,10 +65,21 @@ impl Checkpointer {
         if !self.order.sync() {
             return Ok(());
         }
-        let bytes = checkpoint::write(&self.folder, first.known, &first.design, snapshots)?;
-        self.mark_every.store(bytes.max(self.mark_every_min), Ordering::Relaxed);
-        checkpoint::drop_before(&self.folder, first.known)?;
-        log::drop_before(&self.folder, first.known)
+        let Folder { path, mark_every_min, .. } = &self.folder;
+        let landmark = self.order.landmark(first.known);
+        if self.is_of_topic && landmark.is_none() {
+            let why = "its sites gave their parts too late, and where it is was forgotten".into();
+            return Err(LogError::Remote {
+                doing: "make a checkpoint of",
+                log: "the topic".into(),
+                why,
+            });
+        }
+        let design = &first.design;
+        let bytes = checkpoint::write(path, first.known, design, snapshots, landmark.as_ref())?;
+        self.mark_every.store(bytes.max(*mark_every_min), Ordering::Relaxed);
+        checkpoint::drop_before(path, first.known)?;
+        log::drop_before(path, first.known)
     }
 }
 

@@ -16,7 +16,6 @@ use std::collections::HashMap;
 use std::io::{self, BufReader, BufWriter, Write as _};
 use std::mem;
 use std::net::{Shutdown, TcpStream};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -26,9 +25,9 @@ use tokio::sync::mpsc;
 use super::Shared;
 use super::ear::Ear;
 use super::mail::{Counted, Mail, Outcome, Remote, StepOrder};
-use super::place::{GivePart, image_of};
+use super::past::{LogOptions, Rest};
+use super::place::GivePart;
 use super::wire::{self, ALIVE_EVERY, Asked, ToSite};
-use crate::log;
 use crate::order::with_causes;
 use crate::record::{Author, Body, Frame, Position, Site};
 use crate::site::{Core, Snapshot};
@@ -272,8 +271,13 @@ impl Link {
         self.flush();
         self.lose();
         self.given_up_at = None;
-        let known_epoch = self.shared.map.load().design.epoch(self.site);
-        self.epoch = self.epoch.max(known_epoch) + 1;
+        let newest = self.shared.map.load().design.epoch(self.site);
+        if newest > self.epoch && self.shared.lives.is_anothers(newest) {
+            let why = format!("another process took over the log, and began {} anew", self.site);
+            _ = self.shared.end.set(why);
+            return;
+        }
+        self.epoch = self.shared.lives.next(self.epoch.max(newest));
         self.arrivals += 1;
         let began = self.hear(&stream).and_then(|hearing| {
             let mut talk = Talk { stream: BufWriter::new(stream), hearing };
@@ -295,7 +299,7 @@ impl Link {
     ) -> io::Result<()> {
         let options = self.shared.log.clone().expect("there is one where sites are apart");
         self.handle_without_it(door);
-        let image = self.image(to, options.folder.clone())?;
+        let (image, mut rest) = self.image(to, options)?;
         let mut sent = image.known();
         let write = |to: &mut BufWriter<_>, message: &ToSite<&[Frame]>| wire::write(to, message);
         let silence_ms = u64::try_from(self.silence.as_millis()).unwrap_or(u64::MAX);
@@ -319,9 +323,7 @@ impl Link {
             let is_near = upto - sent <= FRAMES_MAX;
             while sent < upto {
                 let piece = upto.min(sent + FRAMES_MAX);
-                let mut frames = Vec::new();
-                log::read(&options.folder, sent + 1, piece, |_, frame| frames.push(frame))
-                    .map_err(io::Error::other)?;
+                let frames = rest.read(sent + 1, piece).map_err(io::Error::other)?;
                 write(to, &ToSite::Logged(sent + 1, &frames))?;
                 sent = piece;
             }
@@ -337,10 +339,10 @@ impl Link {
     }
 
     /// Reads what a life begins with; the site is told meanwhile that somebody is there.
-    fn image(&self, to: &mut BufWriter<TcpStream>, folder: PathBuf) -> io::Result<Core> {
+    fn image(&self, to: &mut BufWriter<TcpStream>, log: LogOptions) -> io::Result<(Core, Rest)> {
         let known = self.seen;
         let reading = thread::Builder::new().name("image".into());
-        let reading = reading.spawn(move || image_of(&folder, known))?;
+        let reading = reading.spawn(move || log.image_and_rest(known))?;
         let mut said = Instant::now();
         while !reading.is_finished() {
             thread::sleep(LOOK_EVERY);

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
+use super::life::{self, Lives};
 use super::mail::{Door, Leaving, Mail, Remote, StepOrder};
 use super::place::Place;
 use super::wire::{self, ALIVE_EVERY, PROTOCOL, ToRouter, ToSite};
@@ -50,7 +51,7 @@ pub struct Member {
 /// What becomes of it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum MemberEvent {
-    /// It has what there is in the log, and serves; the epoch of its life.
+    /// It has what there is in the log, and serves; which of the site's lives, from 1 on.
     Serves(u64),
     /// It has lost the router, and looks for it; why.
     Alone(String),
@@ -217,7 +218,7 @@ impl Life<'_> {
         let (core, epoch, sites) = self.image(stream, &mut from)?;
         self.begin(&core, epoch, sites)?;
         drop(core);
-        serves(epoch);
+        serves(life::count(epoch));
         loop {
             let said = wire::read(&mut from)?;
             if self.is_stopped.load(Ordering::Relaxed) {
@@ -324,6 +325,7 @@ impl Life<'_> {
             moves: tokio::sync::Mutex::new(()),
             stepped: AtomicU64::new(0),
             log: None,
+            lives: Lives::of_one_process(),
             checkpoints: Arc::new(Mutex::new(Checkpoints::default())),
             end: OnceLock::new(),
         });

@@ -5,7 +5,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::mem;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,9 +16,7 @@ use super::line::{Line, talk};
 use super::listener::{Client, Listener};
 use super::tls::Tls;
 use super::{Batch, Door, Mail, Map, Outcome, Remote, Shared, StepOrder, Ticket};
-use crate::checkpoint;
 use crate::design::Design;
-use crate::log;
 use crate::record::{Author, Body, Frame, Position, Site};
 use crate::router::Step;
 use crate::site::{Core, Input, Output, Part};
@@ -29,8 +26,6 @@ use crate::transaction::{Abort, Transaction};
 const TICK: Duration = Duration::from_millis(20);
 /// How long a client may take until the connection is encrypted.
 const GREETING_WAIT: Duration = Duration::from_secs(10);
-/// How often a checkpoint and what of the log lies behind it is read where they do not fit.
-const IMAGE_TRIES: usize = 3;
 /// How much mail is handled before connections have their turn.
 const MAIL_MAX: usize = 256;
 
@@ -158,8 +153,8 @@ impl Place {
                 self.obey(outputs);
                 self.take_steps();
                 self.give_parts();
-                if self.core.borrow().is_over() && !self.begin_again() {
-                    return false;
+                if self.core.borrow().is_over() {
+                    return self.begin_again();
                 }
             }
             Mail::Mark => {
@@ -173,9 +168,9 @@ impl Place {
                 // What it has not handed in yet is lost with it.
                 self.leaving.borrow_mut().clear();
                 self.shared.order.submit(vec![Frame { by, body: Body::Fence }]);
-                let has_begun = self.begin_again();
+                let goes_on = self.begin_again();
                 _ = answer.send(());
-                return has_begun;
+                return goes_on;
             }
             Mail::End => {
                 self.forget_callers();
@@ -224,27 +219,34 @@ impl Place {
         }
     }
 
-    /// A new life, from what the log has; false where it is not this thread that begins it.
+    /// A new life, from what the log has. False says that there is none, or that it is not this thread
+    /// that begins it.
     fn begin_again(&self) -> bool {
         self.forget_callers();
-        let Some(options) = &self.shared.log else { return false };
-        let (known, epoch) = {
+        let Some(log) = &self.shared.log else { return false };
+        let (known, epoch, newest) = {
             let core = self.core.borrow();
-            (core.known(), core.epoch())
+            (core.known(), core.epoch(), core.design().epoch(self.site))
         };
+        if newest > epoch && self.shared.lives.is_anothers(newest) {
+            let why = format!("another process took over {log}, and began {} anew", self.site);
+            _ = self.shared.end.set(why);
+            return false;
+        }
         // It is gone before the next one fills as much memory.
         *self.core.borrow_mut() = Core::observer(Design::new(Site(0)));
-        match image_of(&options.folder, known) {
+        match log.image_of(known) {
             Ok(image) => {
-                let epoch = epoch.max(image.design().epoch(self.site)) + 1;
+                let epoch = self.shared.lives.next(epoch.max(image.design().epoch(self.site)));
                 *self.core.borrow_mut() = image.begun(self.site, epoch);
                 self.tell(Input::Tick(self.shared.now_ms(Instant::now())));
+                true
             }
             Err(error) => {
                 _ = self.shared.end.set(format!("{} cannot come back: {error}", self.site));
+                false
             }
         }
-        true
     }
 
     /// Nobody knows what became of what was under way.
@@ -353,28 +355,6 @@ impl Caller {
         match self {
             Self::Line(line, number, seen) => line.answer(number, outcome, &seen),
             Self::Remote(remote) => remote.tell(outcome, doors),
-        }
-    }
-}
-
-/// The database as of a prefix of the log, or a later one if the newest checkpoint is of that.
-pub(super) fn image_of(folder: &Path, known: Position) -> log::Result<Core> {
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        let read = checkpoint::read_newest(folder, Design::new(Site(0)));
-        let read = read.and_then(|(mut image, _)| {
-            let from = image.known() + 1;
-            log::read(folder, from, known, |position, frame| {
-                image.on(Input::Logged(position, [frame].into()));
-            })?;
-            Ok(image)
-        });
-        match read {
-            Ok(image) => return Ok(image),
-            // A newer checkpoint may have come, and what it makes needless gone.
-            Err(_) if tries < IMAGE_TRIES => {}
-            Err(error) => return Err(error),
         }
     }
 }

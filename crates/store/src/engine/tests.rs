@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::key::Table;
+use crate::log::Sync;
 use crate::record::Operator;
 use crate::transaction::View;
 use crate::transaction::{Abort, Transaction};
@@ -15,7 +16,7 @@ mod half;
 mod words;
 
 fn options(folder: Option<&std::path::Path>, sites: u16) -> Options {
-    let log = folder.map(|folder| LogOptions {
+    let log = folder.map(|folder| LogOptions::Files {
         folder: folder.to_owned(),
         sync: Sync::Never,
         segment_bytes: 8 * 1024,

@@ -27,6 +27,7 @@ impl From<io::Error> for Fault {
 pub(super) fn check(code: i16) -> Result<(), Fault> {
     let (is_passing, what) = match code {
         0 => return Ok(()),
+        -1 => (true, "the broker failed, and does not say why"),
         1 => (false, "what was acknowledged is not there any more, or its beginning was deleted"),
         // A topic that has just been made is not known to all brokers at once.
         3 => (true, "the broker knows no such topic"),

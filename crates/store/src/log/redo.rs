@@ -88,6 +88,11 @@ pub(crate) fn ungroup(group: &[u8]) -> std::result::Result<Vec<Frame>, &'static 
     }
 }
 
+/// What such a group says that its checksum is.
+pub(crate) fn checksum(group: &[u8]) -> u32 {
+    group.get(12..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -140,7 +140,8 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
 }
 
 async fn start(folder: std::path::PathBuf) -> Result<Arc<Store>, Failure> {
-    let log = LogOptions { folder, sync: Sync::Always, segment_bytes: 16 * 1024 * 1024 };
+    let segment_bytes = 16 * 1024 * 1024;
+    let log = LogOptions::Files { folder, sync: Sync::Always, segment_bytes };
     let options = Options { sites: SITES, log: Some(log) };
     let started = tokio::task::spawn_blocking(move || Store::start(&options)).await;
     let started = started.map_err(|error| failed(&error))?;

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use imago_store::admin::{self, Token};
 use imago_store::engine::{self, LogOptions, Options, Store, StoreError, Tls};
+use imago_store::kafka::KafkaSpec;
 use imago_store::log::Sync;
 use imago_store::resp::Settings;
 use serde::Serialize;
@@ -21,17 +22,30 @@ Clients use the Redis protocol (RESP2 and RESP3): redis-cli, redis-benchmark and
 Commands over several keys, MULTI/EXEC with WATCH among them, are transactions under strong-session \
 snapshot isolation, wherever their keys lie.
 
-Without --data the store lives in memory and ends with the process. With it, what is acknowledged is in \
-the log first; with --sync always (the default) also on the disk.
+Without --data and --log the store lives in memory and ends with the process. With --data, what is \
+acknowledged is in the log there first; with --sync always (the default) also on the disk.
 
-Example: imago store serve --sites 4 --data /var/lib/imago --listen 127.0.0.1:6379")]
+With --log, the log is a topic of Kafka, and what is acknowledged is on all of the topic's replicas that are \
+in step: it outlives what they outlive, and with one replica no more than that one broker. (A broker leaves \
+it to its system when it writes to its disk.) With --data beside it, checkpoints go there, and a start reads \
+the newest one and what the topic has behind it; without, a start reads the topic from its first record on. \
+The topic is made if there is none, and nothing of it is ever deleted by Imago. Another process that is \
+started on the topic takes it over: this one then ends.
+
+Examples: imago store serve --sites 4 --data /var/lib/imago --listen 127.0.0.1:6379
+          imago store serve --sites 4 --log kafka://k1:9092,k2:9092,k3:9092/imago?replicas=3")]
 pub struct Args {
     /// How many sites, each on a thread of its own.
     #[arg(long, value_name = "N", default_value_t = 1)]
     sites: u16,
-    /// The log's folder.
+    /// The folder of the log, or with --log only of its checkpoints.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// The log, if it is to be in Kafka: kafka://HOST:PORT[,HOST:PORT]/TOPIC[?replicas=N]. A topic that is
+    /// made has N replicas, or one for each broker named here, three at most; of three, two must be in
+    /// step.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["sync", "segment_mb"])]
+    log: Option<KafkaSpec>,
     /// When a commit is on the disk: before it is acknowledged (always), so many ms later at most, or
     /// whenever the system writes it (never).
     #[arg(long, value_name = "always|never|MS", default_value = "always", value_parser = sync)]
@@ -113,11 +127,21 @@ pub(super) async fn run_as(
         Some(Apart { peers, secret, how }) => Some((bind(peers)?, secret, how)),
         None => None,
     };
-    let log = args.data.map(|folder| LogOptions {
-        folder,
-        sync: args.sync,
-        segment_bytes: args.segment_mb * 1024 * 1024,
-    });
+    let (sync, segment_bytes) = (args.sync, args.segment_mb * 1024 * 1024);
+    let log = match (args.log, args.data) {
+        (Some(topic), checkpoints) => {
+            Some(LogOptions::Kafka { topic, checkpoints, checkpoint_bytes: segment_bytes })
+        }
+        (None, Some(folder)) => Some(LogOptions::Files { folder, sync, segment_bytes }),
+        (None, None) => None,
+    };
+    let help = match &log {
+        Some(LogOptions::Kafka { .. }) => {
+            "what was acknowledged is in the topic; see to its brokers, or to whoever took it over, and \
+             start again"
+        }
+        _ => "what was acknowledged is in the log; see to its disk, and start again",
+    };
     let options = Options { sites: args.sites, log };
     let started = tokio::task::spawn_blocking(move || {
         let Some((listener, secret, how)) = gate else {
@@ -160,7 +184,7 @@ pub(super) async fn run_as(
             () = tokio::time::sleep(Duration::from_millis(100)) => {
                 if let Some(why) = store.end() {
                     let failure = Failure::new(Exit::Failed, "store_ended", format!("the store ended: {why}"));
-                    break Err(failure.help("what was acknowledged is in the log; see to its disk, and start again"));
+                    break Err(failure.help(help));
                 }
             }
         }

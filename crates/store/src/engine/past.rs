@@ -1,0 +1,293 @@
+//! Where a store's log is, and the database as of what it has: for a store that starts, and for a site
+//! that comes back.
+//!
+//! The newest checkpoint is read, if there is one, and the log behind it. Whether the two belong to each
+//! other is looked at: a checkpoint of a log in Kafka says where in its topic it was made, one of a log
+//! in the same folder does not.
+
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::StoreError;
+use super::life::Lives;
+use crate::checkpoint::{self, Checkpoint};
+use crate::design::{Design, Partition};
+use crate::kafka::{KafkaLog, KafkaSpec};
+use crate::log::{self, Log, LogError, RedoLog as _, Sync};
+use crate::order::Order;
+use crate::record::{Frame, Position, Site};
+use crate::site::{Core, Input};
+
+/// How often a checkpoint and what of the log lies behind it is read where they do not fit.
+const IMAGE_TRIES: usize = 3;
+/// How long brokers that are not there are asked to make the topic: whoever starts a store waits for it.
+const OPEN_PATIENCE: Duration = Duration::from_secs(15);
+/// How long one wait for what the topic is known to have takes.
+const TOPIC_WAIT: Duration = Duration::from_millis(200);
+
+/// Where a log is.
+#[derive(Clone, Debug)]
+pub enum LogOptions {
+    /// In files of this process alone.
+    Files {
+        /// Their folder.
+        folder: PathBuf,
+        /// When what is written becomes durable.
+        sync: Sync,
+        /// How large a file of it becomes.
+        segment_bytes: u64,
+    },
+    /// In Kafka.
+    Kafka {
+        /// Where.
+        topic: KafkaSpec,
+        /// The folder of checkpoints; without one a start reads the topic from its first record on.
+        checkpoints: Option<PathBuf>,
+        /// How much of the topic is worth a checkpoint, at least.
+        checkpoint_bytes: u64,
+    },
+}
+
+/// A log that goes on, and what it has.
+pub(super) struct Begun {
+    pub(super) image: Core,
+    pub(super) order: Order,
+    pub(super) thread: Option<JoinHandle<()>>,
+    pub(super) mark_every: Arc<AtomicU64>,
+    /// What the newest checkpoint is of.
+    pub(super) newest: Position,
+    pub(super) checkpoints: Option<Folder>,
+}
+
+/// Where checkpoints are.
+pub(super) struct Folder {
+    pub(super) path: PathBuf,
+    /// How much log is worth one, at least.
+    pub(super) mark_every_min: u64,
+    /// Keeps other processes out, where the log does not.
+    pub(super) _lock: Option<File>,
+}
+
+impl Begun {
+    /// What ends with the process.
+    pub(super) fn in_memory() -> Self {
+        Self {
+            image: Core::observer(Design::new(Site(0))),
+            order: Order::in_memory(),
+            thread: None,
+            mark_every: Arc::default(),
+            newest: 0,
+            checkpoints: None,
+        }
+    }
+}
+
+impl LogOptions {
+    /// Opens the log, and reads all of it that no checkpoint has, for a store of so many sites.
+    pub(super) fn begin(&self, sites: u16) -> Result<Begun, StoreError> {
+        let failed = |error| StoreError::Start("the log", error);
+        match self {
+            Self::Files { folder, sync, segment_bytes } => {
+                let Checkpoint { mut image, bytes, .. } = self.newest(folder)?;
+                let mark_every = Arc::new(AtomicU64::new(bytes.max(*segment_bytes)));
+                let newest = image.known();
+                let from = newest + 1;
+                let see = |position, frame| follow(&mut image, position, frame);
+                let log = Log::open_from(folder, *sync, *segment_bytes, from, see)?;
+                self.check_sites(&image, sites)?;
+                let (order, thread) = Order::of(log, Arc::clone(&mark_every)).map_err(failed)?;
+                let (path, mark_every_min) = (folder.clone(), *segment_bytes);
+                let checkpoints = Some(Folder { path, mark_every_min, _lock: None });
+                let thread = Some(thread);
+                Ok(Begun { image, order, thread, mark_every, newest, checkpoints })
+            }
+            Self::Kafka { topic, checkpoints, checkpoint_bytes } => {
+                let lock = checkpoints.as_deref().map(log::lock_folder).transpose()?;
+                let Checkpoint { mut image, bytes, landmark } = match checkpoints {
+                    Some(folder) => self.newest(folder)?,
+                    None => Checkpoint::of_nothing(Design::new(Site(0))),
+                };
+                let mark_every_min = *checkpoint_bytes;
+                let is_marked = checkpoints.is_some();
+                let every = if is_marked { bytes.max(mark_every_min) } else { u64::MAX };
+                let mark_every = Arc::new(AtomicU64::new(every));
+                let patience = topic.patience.min(OPEN_PATIENCE);
+                KafkaLog::open(KafkaSpec { patience, ..topic.clone() })?;
+                let mut log = KafkaLog::reader(topic.clone());
+                if let Some(landmark) = &landmark {
+                    log.begin_at(landmark)?;
+                }
+                let newest = image.known();
+                read_topic(&mut log, &mut image, None)?;
+                self.check_sites(&image, sites)?;
+                let order = Order::of_topic(log, image.known(), Arc::clone(&mark_every));
+                let (order, thread) = order.map_err(failed)?;
+                let folder =
+                    |path: &PathBuf| Folder { path: path.clone(), mark_every_min, _lock: lock };
+                let (checkpoints, thread) = (checkpoints.as_ref().map(folder), Some(thread));
+                Ok(Begun { image, order, thread, mark_every, newest, checkpoints })
+            }
+        }
+    }
+
+    /// Whether all sites are started that have a copy of anything.
+    fn check_sites(&self, image: &Core, sites: u16) -> Result<(), StoreError> {
+        let copies = image.design().partitions().flat_map(Partition::sites);
+        let least = copies.map(|site| site.0 + 1).max().unwrap_or_default();
+        if least > sites {
+            return Err(StoreError::SitesMissing { log: self.to_string(), least });
+        }
+        Ok(())
+    }
+
+    /// How sites that begin with this log begin their lives.
+    pub(super) fn lives(&self) -> Lives {
+        match self {
+            Self::Files { .. } => Lives::of_one_process(),
+            Self::Kafka { .. } => Lives::of_one_of_many(),
+        }
+    }
+
+    /// The database as of a prefix of the log, or a later one if the newest checkpoint is of that.
+    pub(super) fn image_of(&self, known: Position) -> log::Result<Core> {
+        self.image_and_rest(known).map(|(image, _)| image)
+    }
+
+    /// The same, and what lies behind it.
+    pub(super) fn image_and_rest(&self, known: Position) -> log::Result<(Core, Rest)> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.try_image_of(known) {
+                Ok(read) => return Ok(read),
+                // A newer checkpoint may have come, and what it makes needless gone.
+                Err(_) if tries < IMAGE_TRIES => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn try_image_of(&self, known: Position) -> log::Result<(Core, Rest)> {
+        match self {
+            Self::Files { folder, .. } => {
+                let mut image = self.newest(folder)?.image;
+                let from = image.known() + 1;
+                let see = |position, frame| follow(&mut image, position, frame);
+                log::read(folder, from, known, see)?;
+                Ok((image, Rest::Files(folder.clone())))
+            }
+            Self::Kafka { topic, checkpoints, .. } => {
+                let Checkpoint { mut image, landmark, .. } = match checkpoints {
+                    Some(folder) => self.newest(folder)?,
+                    None => Checkpoint::of_nothing(Design::new(Site(0))),
+                };
+                let mut log = KafkaLog::reader(topic.clone());
+                if let Some(landmark) = &landmark {
+                    log.begin_at(landmark)?;
+                }
+                read_topic(&mut log, &mut image, Some((known, topic.patience)))?;
+                Ok((image, Rest::Topic(Box::new(log), topic.patience)))
+            }
+        }
+    }
+
+    /// The newest checkpoint of a folder, which is one of this log.
+    fn newest(&self, folder: &Path) -> log::Result<Checkpoint> {
+        let newest = checkpoint::read_newest(folder, Design::new(Site(0)))?;
+        let is_of_topic = newest.landmark.is_some();
+        let path = || folder.to_owned();
+        match self {
+            Self::Files { .. } if is_of_topic => {
+                Err(LogError::Foreign { path: path(), what: "the checkpoints of a log in Kafka" })
+            }
+            Self::Kafka { .. }
+                if newest.image.known() > 0 && !is_of_topic || log::is_in(folder)? =>
+            {
+                Err(LogError::Foreign { path: path(), what: "a log of its own" })
+            }
+            _ => Ok(newest),
+        }
+    }
+}
+
+/// The log behind an image.
+pub(super) enum Rest {
+    /// In the files of a folder.
+    Files(PathBuf),
+    /// In a topic, of which whoever reads it is where the image ends; how long its leader is given.
+    Topic(Box<KafkaLog>, Duration),
+}
+
+impl Rest {
+    /// The frames from a position up to another, which the log has.
+    pub(super) fn read(&mut self, from: Position, upto: Position) -> log::Result<Vec<Frame>> {
+        let mut frames = Vec::new();
+        match self {
+            Self::Files(folder) => log::read(folder, from, upto, |_, frame| frames.push(frame))?,
+            Self::Topic(log, patience) => {
+                let until = Instant::now() + *patience;
+                let mut next = from;
+                while next <= upto {
+                    let mut see = |position, frame| {
+                        if position <= upto {
+                            frames.push(frame);
+                        }
+                    };
+                    let behind = log.deliver(next, TOPIC_WAIT, &mut see)?;
+                    if behind == next && Instant::now() >= until {
+                        return Err(log.lost(upto));
+                    }
+                    next = behind;
+                }
+            }
+        }
+        Ok(frames)
+    }
+}
+
+impl fmt::Display for LogOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Files { folder, .. } => write!(f, "the log in {}", folder.display()),
+            Self::Kafka { topic, .. } => topic.fmt(f),
+        }
+    }
+}
+
+fn follow(image: &mut Core, position: Position, frame: Frame) {
+    image.on(Input::Logged(position, [frame].into()));
+}
+
+/// Lets an image follow a topic: to its end, or up to a position that it has, for which the leader of
+/// now is given some time.
+fn read_topic(
+    log: &mut KafkaLog,
+    image: &mut Core,
+    upto: Option<(Position, Duration)>,
+) -> log::Result<()> {
+    let upto_max = upto.map_or(Position::MAX, |(upto, _)| upto);
+    let until = Instant::now() + upto.map_or(Duration::ZERO, |(_, patience)| patience);
+    let wait = if upto.is_some() { TOPIC_WAIT } else { Duration::ZERO };
+    while image.known() < upto_max {
+        let next = image.known() + 1;
+        let mut see = |position, frame| {
+            if position <= upto_max {
+                follow(image, position, frame);
+            }
+        };
+        let behind = log.deliver(next, wait, &mut see)?;
+        match (behind == next, upto) {
+            (true, None) => break,
+            (true, Some((upto, _))) if Instant::now() >= until => {
+                return Err(log.lost(upto));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

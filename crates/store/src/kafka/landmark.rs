@@ -1,0 +1,68 @@
+//! Where in the topic a checkpoint was made: so that whoever begins from it need not count from the
+//! first record on.
+//!
+//! The idea: the last record that the checkpoint has is remembered by its number, the position of its
+//! first frame, and the checksum of what it holds. It is looked at before anything behind it is read:
+//! another topic, or one that was made anew under the same name, has another record there.
+
+use serde::{Deserialize, Serialize};
+
+use super::protocol::read_batch;
+use super::{KafkaLog, Result};
+use crate::log::LogError;
+use crate::record::Position;
+
+/// See the module's documentation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Landmark {
+    /// The record's number.
+    pub(super) offset: i64,
+    /// The position of its first frame.
+    pub(super) first: Position,
+    pub(super) checksum: u32,
+}
+
+#[cfg(test)]
+impl Landmark {
+    pub(crate) fn some() -> Self {
+        Self { offset: 12, first: 40, checksum: 7 }
+    }
+}
+
+impl KafkaLog {
+    /// The last record that was read, if any was.
+    #[must_use]
+    pub fn landmark(&self) -> Option<&Landmark> {
+        self.last.as_ref()
+    }
+
+    /// Goes on from a record that was read before, maybe by another process.
+    ///
+    /// # Errors
+    /// When the topic cannot be read, or has another record there.
+    pub fn begin_at(&mut self, landmark: &Landmark) -> Result<()> {
+        (self.offset, self.next) = (landmark.offset, landmark.first);
+        let offset = self.offset;
+        let wait = self.spec.work();
+        let mut fetched = self.patiently("read", |log| log.fetch(wait))?;
+        let found = read_batch(&mut fetched);
+        let records = found.ok().flatten().map(|batch| batch.records).unwrap_or_default();
+        let record = records.into_iter().find(|(at, _)| *at == offset);
+        if record.is_some_and(|(_, value)| super::checksum(&value) == landmark.checksum) {
+            return Ok(());
+        }
+        Err(self.unread(format!(
+            "record {offset} is not the one that the newest checkpoint was made behind: the \
+             checkpoint is of another topic, or the topic was made anew"
+        )))
+    }
+
+    /// What was read before is not there any more.
+    pub(crate) fn lost(&self, known: Position) -> LogError {
+        self.unread(format!("it ends before frame {known}, which was read before"))
+    }
+
+    fn unread(&self, why: String) -> LogError {
+        LogError::Remote { doing: "read", log: self.name(), why }
+    }
+}

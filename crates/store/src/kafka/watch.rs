@@ -1,0 +1,38 @@
+//! How it stands with a log in Kafka, for those who wait for it, while a thread is busy with it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Watch {
+    trouble: Mutex<Option<String>>,
+    is_ending: AtomicBool,
+}
+
+impl Watch {
+    /// Why nothing goes on at the moment, if so: it is tried again.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.lock().clone()
+    }
+
+    /// From here on nothing is tried again: whoever uses the log is to end.
+    pub fn end(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its user is to end.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set(&self, trouble: Option<String>) {
+        *self.lock() = trouble;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<String>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,59 @@
+//! What logs and checkpoints do with folders: they are made, held by one process at a time, and what is
+//! in them is made durable, names too.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::Path;
+
+use super::{LogError, Result};
+
+pub(crate) fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LogError {
+    move |source| LogError::Io { doing, path: path.to_owned(), source }
+}
+
+/// Makes a folder if there is none, and keeps other processes out of it for as long as the file is open.
+///
+/// # Errors
+/// When it cannot be used, or another process has it.
+pub(crate) fn lock_folder(folder: &Path) -> Result<File> {
+    make_folder(folder)?;
+    let path = folder.join("lock");
+    let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let lock = lock.map_err(failed("open", &path))?;
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| LogError::InUse { path: folder.to_owned() })?;
+    Ok(lock)
+}
+
+/// Makes a folder, and the folders above it know it.
+fn make_folder(folder: &Path) -> Result<()> {
+    let missing: Vec<&Path> = folder.ancestors().take_while(|above| !above.exists()).collect();
+    fs::create_dir_all(folder).map_err(failed("make", folder))?;
+    for made in missing {
+        match made.parent().filter(|above| !above.as_os_str().is_empty()) {
+            Some(above) => sync_folder(above)?,
+            None => sync_folder(Path::new("."))?,
+        }
+    }
+    Ok(())
+}
+
+/// Makes durable what a file has, and returns how much that is. After a failure to do so once, the
+/// system may take what it could not write for written; so it is written anew.
+pub(super) fn make_durable(path: &Path) -> Result<u64> {
+    let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
+    let mut file = file.map_err(failed("open", path))?;
+    let mut content = Vec::new();
+    let written = file.read_to_end(&mut content).and_then(|_| {
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&content)?;
+        file.sync_all()
+    });
+    written.map_err(failed("sync", path))?;
+    Ok(content.len() as u64)
+}
+
+pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(failed("sync", folder))
+}

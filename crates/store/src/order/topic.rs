@@ -1,0 +1,194 @@
+//! The order of a log that others may write too, where reading says what stands where: one thread
+//! appends, another reads, and tells followers only what it read.
+//!
+//! A group is appended again until it is known to be there, before the next: frames behind a gap in
+//! their author's numbers are void, and those that are there twice count once. So a lost answer costs
+//! time, and nothing else.
+//!
+//! While the brokers are away nobody is told anything, and how much comes is bounded by how far a site
+//! may be ahead. After the log's patience it ends.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::group::{FRAMES_MAX, groups};
+use super::{Followers, Handed, Order, Way, lock, with_causes};
+use crate::kafka::{KafkaLog, Landmark, Watch};
+use crate::log::{LogError, RedoLog as _};
+use crate::record::{Frame, Position};
+
+/// How long one wait for others' frames takes at most, and how soon an end is noticed.
+const READ_WAIT: Duration = Duration::from_millis(500);
+/// How long it may take until whoever appends notices that nobody reads any more.
+const LOOK_WAIT: Duration = Duration::from_millis(250);
+/// How many marks are remembered: a checkpoint is made of one of the last.
+const LANDMARKS_MAX: usize = 8;
+
+/// What others may look at while the topic's threads are busy.
+#[derive(Clone)]
+pub(super) struct Topic {
+    appending: Arc<Watch>,
+    reading: Arc<Watch>,
+    landmarks: Arc<Mutex<VecDeque<(Position, Landmark)>>>,
+}
+
+impl Topic {
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.appending.trouble().or_else(|| self.reading.trouble())
+    }
+
+    /// Nothing is tried again: what is handed in is written if it can be.
+    pub(super) fn end(&self) {
+        self.appending.end();
+    }
+
+    pub(super) fn landmark(&self, known: Position) -> Option<Landmark> {
+        let landmarks = lock(&self.landmarks);
+        landmarks.iter().find(|(at, _)| *at == known).map(|(_, landmark)| landmark.clone())
+    }
+}
+
+impl Order {
+    /// The order of a topic, by somebody who has read it up to a position. Nothing is told before the
+    /// first frames were handed in: by then everybody follows. Its thread ends as that of
+    /// [`Order::of`], and followers are given marks as there, the first one the earlier the more was
+    /// read already.
+    ///
+    /// # Errors
+    /// When there can be no thread.
+    pub fn of_topic(
+        read: KafkaLog,
+        known: Position,
+        mark_every: Arc<AtomicU64>,
+    ) -> io::Result<(Self, JoinHandle<()>)> {
+        let appends = read.another();
+        let topic =
+            Topic { appending: appends.watch(), reading: read.watch(), landmarks: Arc::default() };
+        let (writer, frames) = channel();
+        let followers = Arc::new(Mutex::new(Followers::behind(known)));
+        let reader = Reader {
+            log: read,
+            next: known + 1,
+            mark_every,
+            marked: 0,
+            landmarks: Arc::clone(&topic.landmarks),
+            followers: Arc::clone(&followers),
+        };
+        let told = Arc::clone(&followers);
+        let run = move || Appender { log: appends, frames, has_ended: false }.run(reader, &told);
+        let thread = thread::Builder::new().name("log".into()).spawn(run)?;
+        Ok((Self { followers, way: Way::Log(writer), topic: Some(topic) }, thread))
+    }
+}
+
+struct Appender {
+    log: KafkaLog,
+    frames: Receiver<Handed>,
+    has_ended: bool,
+}
+
+impl Appender {
+    fn run(mut self, reader: Reader, followers: &Mutex<Followers>) {
+        let reading = reader.log.watch();
+        let (begin, may_begin) = channel();
+        let read = move || if may_begin.recv().is_ok() { reader.run() } else { Ok(()) };
+        let ended = match thread::Builder::new().name("log's reader".into()).spawn(read) {
+            Ok(reader) => {
+                let appended = self.append_all(begin, &reader);
+                reading.end();
+                // What the reader met came first, if anything did.
+                let read = reader.join().unwrap_or(Ok(()));
+                appended.and(read).map_err(|error| with_causes(&error))
+            }
+            Err(error) => Err(format!("cannot start the log's reader: {error}")),
+        };
+        let why = ended.err().unwrap_or_else(|| "the store was stopped".to_owned());
+        lock(followers).end(why);
+    }
+
+    /// Goes on until nothing comes any more, nothing can be written, or nobody reads.
+    fn append_all<T>(&mut self, begin: Sender<()>, reader: &JoinHandle<T>) -> Result<(), LogError> {
+        let mut begin = Some(begin);
+        while !self.has_ended && !reader.is_finished() {
+            let (mut group, mut syncs) = (Vec::new(), Vec::new());
+            match self.frames.recv_timeout(LOOK_WAIT) {
+                Ok(handed) => self.take(handed, &mut group, &mut syncs),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => self.has_ended = true,
+            }
+            while group.len() < FRAMES_MAX
+                && let Ok(handed) = self.frames.try_recv()
+            {
+                self.take(handed, &mut group, &mut syncs);
+            }
+            if !group.is_empty() {
+                _ = begin.take().map(|begin| begin.send(()));
+            }
+            for group in groups(group) {
+                self.log.append(&group)?;
+            }
+            // Whoever asked may not wait any more.
+            syncs.into_iter().for_each(|done: Sender<()>| _ = done.send(()));
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, handed: Handed, group: &mut Vec<Frame>, syncs: &mut Vec<Sender<()>>) {
+        match handed {
+            Handed::Frames(_) if self.has_ended => {}
+            Handed::Frames(frames) => group.extend(frames),
+            Handed::Sync(done) => syncs.push(done),
+            Handed::End => self.has_ended = true,
+        }
+    }
+}
+
+struct Reader {
+    log: KafkaLog,
+    next: Position,
+    /// How much is read between two marks, and how much was up to the last, in bytes.
+    mark_every: Arc<AtomicU64>,
+    marked: u64,
+    landmarks: Arc<Mutex<VecDeque<(Position, Landmark)>>>,
+    followers: Arc<Mutex<Followers>>,
+}
+
+impl Reader {
+    fn run(mut self) -> Result<(), LogError> {
+        let watch = self.log.watch();
+        while !watch.is_ending() {
+            let mut frames = Vec::new();
+            let mut see = |_, frame| frames.push(frame);
+            let read = self.log.deliver(self.next, READ_WAIT, &mut see);
+            if !frames.is_empty() {
+                self.tell(frames);
+            }
+            read?;
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, frames: Vec<Frame>) {
+        self.next += frames.len() as Position;
+        let mut followers = lock(&self.followers);
+        followers.tell(frames.into());
+        let read = self.log.read_bytes();
+        if read - self.marked < self.mark_every.load(Ordering::Relaxed) {
+            return;
+        }
+        self.marked = read;
+        if let Some(landmark) = self.log.landmark() {
+            let mut landmarks = lock(&self.landmarks);
+            landmarks.push_back((self.next - 1, landmark.clone()));
+            while landmarks.len() > LANDMARKS_MAX {
+                landmarks.pop_front();
+            }
+        }
+        followers.mark();
+    }
+}
