@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::design::Design;
+use crate::design::{BeforePins, Design};
 use crate::key::{Key, Value};
 use crate::log::{LogError, Result, failed, sync_folder};
 use crate::record::{Position, StoredValue};
@@ -32,14 +32,16 @@ const BLOCK_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 #[derive(Serialize, Deserialize)]
 enum Block {
-    /// The prefix of the log, and the design there.
-    Design(Position, Design),
+    /// As [`Block::Design`], before there were pins; only read.
+    BeforePins(Position, BeforePins),
     /// A partition begins, of a version.
     Partition(Key, u64),
     /// Its next rows: key, version, value.
     Rows(Vec<(Key, u64, StoredValue)>),
     /// There is no more; so many rows in all.
     End(u64),
+    /// The prefix of the log, and the design there.
+    Design(Position, Design),
 }
 
 fn path_of(folder: &Path, known: Position) -> PathBuf {
@@ -180,8 +182,10 @@ impl Blocks {
             return Err(self.damaged("no checkpoint of this version begins there"));
         }
         self.at = MAGIC.len() as u64;
-        let Block::Design(known, design) = self.next()? else {
-            return Err(self.damaged("a checkpoint begins with a design"));
+        let (known, design) = match self.next()? {
+            Block::Design(known, design) => (known, design),
+            Block::BeforePins(known, design) => (known, design.into()),
+            _ => return Err(self.damaged("a checkpoint begins with a design")),
         };
         let mut snapshots: Vec<Snapshot> = Vec::new();
         let mut sorted: Vec<(Key, Row)> = Vec::new();
@@ -206,7 +210,9 @@ impl Blocks {
                 }
                 Block::End(expected) if expected == many => break,
                 Block::End(_) => return Err(self.damaged("rows are missing")),
-                Block::Design(..) => return Err(self.damaged("a second design")),
+                Block::Design(..) | Block::BeforePins(..) => {
+                    return Err(self.damaged("a second design"));
+                }
             }
         }
         Core::observer_of(known, design, snapshots)

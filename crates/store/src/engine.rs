@@ -93,7 +93,7 @@ pub enum StoreError {
     SitesMissing {
         /// The log's folder.
         folder: PathBuf,
-        /// One more than the greatest number of a site that has a copy of anything.
+        /// One more than the greatest number of a site that has a copy of anything, or a pin.
         least: u16,
     },
     /// The system would not start it.
@@ -197,8 +197,8 @@ impl Store {
                 let from = image.known() + 1;
                 let see = |position, frame| _ = image.on(Input::Logged(position, [frame].into()));
                 let log = Log::open_from(folder, *sync, *segment_bytes, from, see)?;
-                let copies = image.design().partitions().flat_map(Partition::sites);
-                let least = copies.map(|site| site.0 + 1).max().unwrap_or_default();
+                let known = image.design().partitions().flat_map(Partition::known_sites);
+                let least = known.map(|site| site.0 + 1).max().unwrap_or_default();
                 if least > options.sites {
                     return Err(StoreError::SitesMissing { folder: folder.clone(), least });
                 }
@@ -328,10 +328,11 @@ impl Store {
         self.shared.trouble()
     }
 
-    /// How it stands with checkpoints.
+    /// How it stands with checkpoints; nothing without a log.
     #[must_use]
-    pub fn checkpoints(&self) -> Checkpoints {
-        self.shared.checkpoints.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn checkpoints(&self) -> Option<Checkpoints> {
+        let state = self.shared.checkpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.log.is_some().then(|| state.clone())
     }
 
     /// Why it can do nothing any more, if so.
@@ -432,6 +433,7 @@ impl Session {
             let Transaction { reads, writes, .. } = &transaction;
             let (site, _moved) = match self.shared.route(reads, writes, None) {
                 Route::Run(site) => (site, None),
+                Route::Never(abort) => return Err(abort),
                 Route::First(_) => {
                     let moves = self.shared.moves.lock().await;
                     (self.shared.bring_about(reads, writes, until).await?, Some(moves))

@@ -11,6 +11,7 @@ mod change;
 mod crashes;
 mod deaths;
 mod misuse;
+mod pins;
 mod proof;
 mod served;
 mod token;

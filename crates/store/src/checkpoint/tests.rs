@@ -12,6 +12,8 @@ fn some() -> (Design, Vec<Snapshot>) {
     let mut design = Design::new(Site(0));
     let change = Change { start: Key::least(), operator: Operator::Split(key(100)) };
     design.change(&change).expect("it can be split");
+    let change = Change { start: key(100), operator: Operator::Pin(Site(0)) };
+    design.change(&change).expect("it can be pinned");
     let rows = |from: u32, to: u32| {
         let mut rows = Rows::default();
         for n in from..to {
@@ -51,6 +53,31 @@ fn the_newest_is_read_as_it_was_written() {
         assert!(snapshot.rows.iter().eq(rows.iter()));
         assert_eq!(snapshot.rows.size(), rows.size());
     }
+}
+
+/// A checkpoint of before there were pins, as it was written then: of frame 9, of two partitions which
+/// site 0 masters, the first with a replica at site 1 and one row.
+const BEFORE_PINS: &str = "696d61676f6370313500000013698b650009020000010900000000303030303102000101090000\
+     000030303030310900000000303030303100010000020001010001010100030000009fe28a6701000311000000258cd63f02\
+     010900000000303030303003036f6c640c000000017075c2010900000000303030303102020000007d70ef73020002000000\
+     aa71f31d0301";
+
+#[test]
+fn one_of_before_there_were_pins_is_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let digits: Vec<u32> =
+        BEFORE_PINS.chars().map(|digit| digit.to_digit(16).expect("a digit")).collect();
+    let content: Vec<u8> = digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect();
+    fs::write(path_of(folder.path(), 9), content).expect("it is written");
+    let core = read(folder.path()).expect("it is read");
+    assert_eq!((core.known(), core.design().epoch(Site(1))), (9, 1));
+    let partitions: Vec<_> = core.design().partitions().collect();
+    assert_eq!(partitions.len(), 2);
+    assert_eq!(partitions[0].range.end, Some(key(1)));
+    assert_eq!(partitions[0].sites().collect::<Vec<_>>(), [Site(0), Site(1)]);
+    assert!(partitions.iter().all(|partition| partition.pin.is_none()));
+    let rows: Vec<u64> = core.usage_of_all().map(|(_, rows)| rows.size().rows).collect();
+    assert_eq!(rows, [1, 0]);
 }
 
 #[test]

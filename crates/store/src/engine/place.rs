@@ -19,7 +19,8 @@ use super::listener::{Client, Listener};
 use super::tls::Tls;
 use super::{Batch, Mail, Map, Outcome, Remote, Shared, StepOrder, Ticket};
 use crate::checkpoint;
-use crate::design::Design;
+use crate::design::{Design, Partition};
+use crate::key::Key;
 use crate::log;
 use crate::record::{Author, Body, Frame, Position, Site};
 use crate::router::Step;
@@ -32,6 +33,8 @@ const TICK: Duration = Duration::from_millis(20);
 const GREETING_WAIT: Duration = Duration::from_secs(10);
 /// How often a checkpoint and what of the log lies behind it is read where they do not fit.
 const IMAGE_TRIES: usize = 3;
+/// How long a site waits until it asks again for what is pinned to it and could not be had.
+const HOME_WAIT: Duration = Duration::from_millis(100);
 /// How much mail is handled before connections have their turn.
 const MAIL_MAX: usize = 256;
 
@@ -48,6 +51,8 @@ pub(super) struct Place {
     parts: Sender<Part>,
     unfinished: RefCell<Vec<Part>>,
     leaving: RefCell<Vec<Frame>>,
+    /// Whether what is pinned here is on its way.
+    is_fetching: Cell<bool>,
 }
 
 /// Who is told what came of a transaction.
@@ -84,6 +89,7 @@ impl Place {
             parts,
             unfinished: RefCell::default(),
             leaving: RefCell::default(),
+            is_fetching: Cell::new(false),
         });
         LocalSet::new().block_on(&runtime, async move {
             // What it says first makes it alive.
@@ -152,6 +158,7 @@ impl Place {
                 // Whoever is answered finds a map that has what he is told.
                 if is_change {
                     self.publish();
+                    self.fetch_pinned();
                 }
                 self.obey(outputs);
                 self.take_steps();
@@ -217,6 +224,32 @@ impl Place {
             // Without a log nobody makes checkpoints.
             _ = self.parts.send(part);
         }
+    }
+
+    /// The first partition that is pinned here and has another master, which inherited it; by the map
+    /// that [`Shared::pin`] goes by too.
+    fn away(&self) -> Option<Key> {
+        let map = self.shared.map.load();
+        let is_away = |one: &&Partition| one.pin == Some(self.site) && one.master != self.site;
+        let away = map.design.partitions().find(is_away)?;
+        self.core.borrow().is_live().then(|| away.range.start.clone())
+    }
+
+    /// Takes back what is pinned here, for as long as there is any.
+    fn fetch_pinned(self: &Rc<Self>) {
+        if self.is_fetching.get() || self.away().is_none() {
+            return;
+        }
+        self.is_fetching.set(true);
+        let place = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            while let Some(start) = place.away() {
+                if place.shared.pin(&start, place.site).await.is_err() {
+                    tokio::time::sleep(HOME_WAIT).await;
+                }
+            }
+            place.is_fetching.set(false);
+        });
     }
 
     /// A new life, from what the log has.
