@@ -7,6 +7,8 @@ use super::*;
 use crate::key::Key;
 use crate::record::{Author, Body, Change, Operator, Site, Write};
 
+mod fuzz;
+
 const SEGMENT_BYTES: u64 = 2_000;
 
 fn frame(number: u64, value: &[u8]) -> Frame {
