@@ -30,6 +30,9 @@ const BLOCK_BYTES: usize = 1024 * 1024;
 /// A longer one was not written by us: it has at most one row that goes beyond.
 const BLOCK_BYTES_MAX: usize = 256 * 1024 * 1024;
 
+/// What is wrong where the file ends too early.
+const CUT_OFF: &str = "a checkpoint is cut off";
+
 #[derive(Serialize, Deserialize)]
 enum Block {
     /// As [`Block::Design`], before there were pins; only read.
@@ -134,12 +137,14 @@ pub fn read_newest(folder: &Path, initial: Design) -> Result<(Core, u64)> {
     let Some((_, path)) = all(folder)?.pop() else { return Ok((Core::observer(initial), 0)) };
     let file = File::open(&path).map_err(failed("open", &path))?;
     let bytes = file.metadata().map_err(failed("read", &path))?.len();
-    let mut from = Blocks { file: BufReader::with_capacity(BLOCK_BYTES, file), at: 0, path };
+    let file = BufReader::with_capacity(BLOCK_BYTES, file);
+    let mut from = Blocks { file, bytes, at: 0, path };
     Ok((from.read()?, bytes))
 }
 
 struct Blocks {
     file: BufReader<File>,
+    bytes: u64,
     at: u64,
     path: PathBuf,
 }
@@ -151,7 +156,7 @@ impl Blocks {
 
     fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
         self.file.read_exact(bytes).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => self.damaged("a checkpoint is cut off"),
+            io::ErrorKind::UnexpectedEof => self.damaged(CUT_OFF),
             _ => failed("read", &self.path)(error),
         })
     }
@@ -163,6 +168,10 @@ impl Blocks {
         let length = u32::from_le_bytes(length) as usize;
         if length > BLOCK_BYTES_MAX {
             return Err(self.damaged("a block's length cannot be true"));
+        }
+        // Before memory is taken for it.
+        if length as u64 > self.bytes.saturating_sub(self.at + 8) {
+            return Err(self.damaged(CUT_OFF));
         }
         let mut payload = vec![0; length];
         self.fill(&mut payload)?;

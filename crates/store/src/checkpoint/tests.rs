@@ -1,6 +1,7 @@
 //! What was written is read, and what is not whole is never taken for it.
 
 use super::*;
+use crate::fuzz::allocation;
 use crate::key::Table;
 use crate::record::{Change, Operator, Site};
 
@@ -78,6 +79,17 @@ fn one_of_before_there_were_pins_is_read() {
     assert!(partitions.iter().all(|partition| partition.pin.is_none()));
     let rows: Vec<u64> = core.usage_of_all().map(|(_, rows)| rows.size().rows).collect();
     assert_eq!(rows, [1, 0]);
+}
+
+#[test]
+fn no_memory_is_taken_for_a_block_that_is_not_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let length = u32::try_from(BLOCK_BYTES_MAX).expect("it fits").to_le_bytes();
+    let content = [&MAGIC[..], &length, &[0; 100]].concat();
+    fs::write(path_of(folder.path(), 9), content).expect("it is written");
+    let (refused, bytes) = allocation::peak(|| read(folder.path()).err());
+    assert!(matches!(refused, Some(LogError::Damaged { .. })), "{refused:?}");
+    assert!(bytes < 4 * BLOCK_BYTES, "{bytes}");
 }
 
 #[test]
