@@ -2,7 +2,8 @@
 //!
 //! A file is a header, then *blocks* with their lengths and checksums: first the design, then of each
 //! partition its name and its rows, a block at a time, and at last an end. One without its end, or with
-//! a block that is not whole, is no checkpoint. It is written under another name, made durable, and only
+//! a block that is not whole, is no checkpoint. A block's checksum is also of all before it, so that none
+//! is missing, doubled, or another file's. It is written under another name, made durable, and only
 //! then renamed: so a file with a checkpoint's name that is damaged was damaged later, which is an error
 //! and not passed over, for the log before it may be gone.
 
@@ -35,7 +36,7 @@ const CUT_OFF: &str = "a checkpoint is cut off";
 
 #[derive(Serialize, Deserialize)]
 enum Block {
-    /// As [`Block::Design`], before there were pins; only read.
+    /// As [`Block::Design`], before there were pins; only read. Each checksum is of its block alone.
     BeforePins(Position, BeforePins),
     /// A partition begins, of a version.
     Partition(Key, u64),
@@ -91,6 +92,13 @@ pub fn write(
     Ok(bytes)
 }
 
+/// Of a block, and of those before it by theirs; 0 where there is none.
+fn checksum(before: u32, payload: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(before);
+    hasher.update(payload);
+    hasher.finalize()
+}
+
 fn write_blocks(
     mut to: BufWriter<File>,
     known: Position,
@@ -98,13 +106,14 @@ fn write_blocks(
     snapshots: &[Snapshot],
 ) -> io::Result<u64> {
     to.write_all(&MAGIC)?;
-    let mut bytes = MAGIC.len() as u64;
+    let (mut bytes, mut sum) = (MAGIC.len() as u64, 0);
     let mut put = |block: &Block| {
         let payload = postcard::to_stdvec(block).map_err(io::Error::other)?;
         let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
         bytes += 8 + u64::from(length);
         to.write_all(&length.to_le_bytes())?;
-        to.write_all(&crc32fast::hash(&payload).to_le_bytes())?;
+        sum = checksum(sum, &payload);
+        to.write_all(&sum.to_le_bytes())?;
         to.write_all(&payload)
     };
     put(&Block::Design(known, design.clone()))?;
@@ -138,7 +147,7 @@ pub fn read_newest(folder: &Path, initial: Design) -> Result<(Core, u64)> {
     let file = File::open(&path).map_err(failed("open", &path))?;
     let bytes = file.metadata().map_err(failed("read", &path))?.len();
     let file = BufReader::with_capacity(BLOCK_BYTES, file);
-    let mut from = Blocks { file, bytes, at: 0, path };
+    let mut from = Blocks { file, bytes, at: 0, before: Some(0), path };
     Ok((from.read()?, bytes))
 }
 
@@ -146,6 +155,8 @@ struct Blocks {
     file: BufReader<File>,
     bytes: u64,
     at: u64,
+    /// The checksum of the block before; none in a file whose blocks' are each its own.
+    before: Option<u32>,
     path: PathBuf,
 }
 
@@ -162,9 +173,9 @@ impl Blocks {
     }
 
     fn next(&mut self) -> Result<Block> {
-        let (mut length, mut checksum) = ([0; 4], [0; 4]);
+        let (mut length, mut stored) = ([0; 4], [0; 4]);
         self.fill(&mut length)?;
-        self.fill(&mut checksum)?;
+        self.fill(&mut stored)?;
         let length = u32::from_le_bytes(length) as usize;
         if length > BLOCK_BYTES_MAX {
             return Err(self.damaged("a block's length cannot be true"));
@@ -175,9 +186,11 @@ impl Blocks {
         }
         let mut payload = vec![0; length];
         self.fill(&mut payload)?;
-        if crc32fast::hash(&payload) != u32::from_le_bytes(checksum) {
+        let sum = checksum(self.before.unwrap_or(0), &payload);
+        if sum != u32::from_le_bytes(stored) {
             return Err(self.damaged("a block's checksum is wrong"));
         }
+        self.before = self.before.map(|_| sum);
         let block = postcard::from_bytes(&payload)
             .map_err(|_| self.damaged("a block cannot be read by this version"))?;
         self.at += 8 + length as u64;
@@ -193,7 +206,10 @@ impl Blocks {
         self.at = MAGIC.len() as u64;
         let (known, design) = match self.next()? {
             Block::Design(known, design) => (known, design),
-            Block::BeforePins(known, design) => (known, design.into()),
+            Block::BeforePins(known, design) => {
+                self.before = None;
+                (known, design.into())
+            }
             _ => return Err(self.damaged("a checkpoint begins with a design")),
         };
         let mut snapshots: Vec<Snapshot> = Vec::new();

@@ -92,6 +92,57 @@ fn no_memory_is_taken_for_a_block_that_is_not_there() {
     assert!(bytes < 4 * BLOCK_BYTES, "{bytes}");
 }
 
+/// The blocks of a file, with their lengths and checksums.
+fn blocks(mut content: &[u8]) -> Vec<Vec<u8>> {
+    content = &content[MAGIC.len()..];
+    let mut all = Vec::new();
+    while let Some((length, _)) = content.split_first_chunk() {
+        let (block, rest) = content.split_at(8 + u32::from_le_bytes(*length) as usize);
+        all.push(block.to_vec());
+        content = rest;
+    }
+    all
+}
+
+#[test]
+fn blocks_that_are_whole_and_not_in_their_places_are_damage() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let content = |rows: u32| {
+        let (design, mut snapshots) = some();
+        snapshots[0].rows.insert(key(rows), Row { version: 1, value: [1].into() });
+        write(folder.path(), 42, &design, &snapshots).expect("it is written");
+        blocks(&fs::read(path_of(folder.path(), 42)).expect("it is there"))
+    };
+    // Two that differ in one row, and have as many.
+    let (one, other) = (content(0), content(1));
+    assert!(one.len() > 6);
+    let refuses = |blocks: &[Vec<u8>]| {
+        fs::write(path_of(folder.path(), 42), [&MAGIC[..], &blocks.concat()].concat())
+            .expect("it is written");
+        let refused = read(folder.path()).err();
+        assert!(matches!(refused, Some(LogError::Damaged { .. })), "{refused:?}");
+    };
+    for at in 0..one.len() {
+        let mut changed = one.clone();
+        changed.remove(at);
+        refuses(&changed);
+        changed = one.clone();
+        changed.insert(at, one[at].clone());
+        // What follows the end has never been read.
+        if at + 1 < one.len() {
+            refuses(&changed);
+            changed = one.clone();
+            changed.swap(at, at + 1);
+            refuses(&changed);
+        }
+        if one[at] != other[at] && at + 1 < one.len() {
+            changed = one.clone();
+            changed[at] = other[at].clone();
+            refuses(&changed);
+        }
+    }
+}
+
 #[test]
 fn damage_is_an_error_wherever_it_is() {
     let folder = tempfile::tempdir().expect("a folder");
