@@ -233,6 +233,9 @@ impl Blocks {
                     };
                     sorted.extend(rows.into_iter().map(row));
                 }
+                Block::End(_) if self.at < self.bytes => {
+                    return Err(self.damaged("there is more behind a checkpoint's end"));
+                }
                 Block::End(expected) if expected == many => break,
                 Block::End(_) => return Err(self.damaged("rows are missing")),
                 Block::Design(..) | Block::BeforePins(..) => {
