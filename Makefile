@@ -37,6 +37,7 @@ test: lint ## everything that must pass: check, then all tests against real serv
 # As a job of its own: half an hour of one cluster on two cores.
 test-long: setup ## ten thousand simulations of the store, and fifty deaths in changes of shape, sixty of a store
 	IMAGO_SEEDS=10000 $(CARGO) test --locked --workspace --lib -- site::tests
+	IMAGO_LONG=1 $(CARGO) test --locked --package imago-store --lib -- fuzz
 	IMAGO_LONG=1 $(CARGO) test --locked --workspace --test reshard -- --nocapture random:: $(ARGS)
 	IMAGO_LONG=1 $(CARGO) test --locked --package imago --test store -- --nocapture deaths:: crashes:: $(ARGS)
 

@@ -4,8 +4,8 @@
 //! | request | |
 //! |---|---|
 //! | `GET /design` | [`DesignReport`] |
-//! | `POST /split`, `/merge` | [`Order`] without a site |
-//! | `POST /add-replica`, `/remove-replica`, `/remaster` | [`Order`] with a site |
+//! | `POST /split`, `/merge`, `/unpin` | [`Order`] without a site |
+//! | `POST /add-replica`, `/remove-replica`, `/remaster`, `/pin` | [`Order`] with a site |
 //! | `GET /metrics` | for Prometheus |
 //!
 //! A change is answered when the log has it. What cannot be done is answered with 409 and a reason, what
@@ -63,6 +63,17 @@ pub struct DesignReport {
     pub sites: Vec<SiteReport>,
     /// Why nothing can be written now, if so.
     pub trouble: Option<String>,
+    /// How it stands with checkpoints; none without a log.
+    pub checkpoints: Option<CheckpointsReport>,
+}
+
+/// The checkpoints of a store's log.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CheckpointsReport {
+    /// The place in the log that the newest is of; 0 before the first.
+    pub newest: u64,
+    /// Why the last one that was due was not written, if so: the log before it is kept meanwhile.
+    pub failure: Option<String>,
 }
 
 /// A partition. What only its master can tell is missing where that is not alive, and rates until it
@@ -77,6 +88,8 @@ pub struct PartitionReport {
     pub master: u16,
     /// The sites with replicas.
     pub replicas: Vec<u16>,
+    /// The site that it is pinned to.
+    pub pin: Option<u16>,
     /// Its rows.
     pub rows: Option<u64>,
     /// Bytes of their keys and values.
@@ -137,7 +150,9 @@ pub async fn serve(store: Arc<Store>, socket: TcpListener, token: Option<Token>)
         .route("/merge", post(merge))
         .route("/add-replica", post(add_replica))
         .route("/remove-replica", post(remove_replica))
-        .route("/remaster", post(remaster));
+        .route("/remaster", post(remaster))
+        .route("/pin", post(pin))
+        .route("/unpin", post(unpin));
     if let Some(token) = token {
         routes = routes.layer(from_fn_with_state(token, token::guard));
     }
@@ -170,6 +185,7 @@ impl Admin {
                 end: partition.range.end.as_ref().map(Key::to_string),
                 master: partition.master.0,
                 replicas: partition.replicas.iter().map(|site| site.0).collect(),
+                pin: partition.pin.map(|site| site.0),
                 rows: size.map(|size| size.rows),
                 bytes: size.map(|size| size.bytes),
                 writes_per_s: rates.map(|rates| rates.0),
@@ -193,6 +209,10 @@ impl Admin {
             partitions: partitions.collect(),
             sites: sites.collect(),
             trouble: self.store.trouble(),
+            checkpoints: self
+                .store
+                .checkpoints()
+                .map(|state| CheckpointsReport { newest: state.newest, failure: state.failure }),
         }
     }
 
@@ -201,9 +221,13 @@ impl Admin {
         order: Order,
         operator: impl FnOnce(Key, Site) -> Operator,
     ) -> Answer<()> {
-        let key: Key = order.key.parse().map_err(|error: crate::key::NoKey| senseless(&error))?;
+        let key = Self::key(&order)?;
         let operator = operator(key.clone(), Site(order.site.unwrap_or_default()));
         answer(self.store.change(&key, operator).await)
+    }
+
+    fn key(order: &Order) -> Result<Key, (StatusCode, Json<serde_json::Value>)> {
+        order.key.parse().map_err(|error: crate::key::NoKey| senseless(&error))
     }
 
     fn site(order: &Order) -> Result<Site, (StatusCode, Json<serde_json::Value>)> {
@@ -234,7 +258,9 @@ impl Samples {
 fn answer(done: Result<(), Abort>) -> Answer<()> {
     let status = match &done {
         Ok(()) => return Ok(Json(())),
-        Err(Abort::Refused(_) | Abort::Undeclared(_) | Abort::TooLarge(_)) => StatusCode::CONFLICT,
+        Err(
+            Abort::Refused(_) | Abort::Undeclared(_) | Abort::TooLarge(_) | Abort::PinnedApart(..),
+        ) => StatusCode::CONFLICT,
         Err(Abort::Elsewhere | Abort::Late | Abort::Busy | Abort::Deposed) => {
             StatusCode::SERVICE_UNAVAILABLE
         }
@@ -266,8 +292,7 @@ async fn merge(State(admin): Shared, Json(order): Json<Order>) -> Answer<()> {
 
 async fn add_replica(State(admin): Shared, Json(order): Json<Order>) -> Answer<()> {
     let site = Admin::site(&order)?;
-    let key: Key = order.key.parse().map_err(|error: crate::key::NoKey| senseless(&error))?;
-    answer(admin.store.add_replica(&key, site).await)
+    answer(admin.store.add_replica(&Admin::key(&order)?, site).await)
 }
 
 async fn remove_replica(State(admin): Shared, Json(order): Json<Order>) -> Answer<()> {
@@ -280,12 +305,26 @@ async fn remaster(State(admin): Shared, Json(order): Json<Order>) -> Answer<()> 
     admin.change(order, |_, site| Operator::Remaster(site)).await
 }
 
+async fn pin(State(admin): Shared, Json(order): Json<Order>) -> Answer<()> {
+    let site = Admin::site(&order)?;
+    answer(admin.store.pin(&Admin::key(&order)?, site).await)
+}
+
+async fn unpin(State(admin): Shared, Json(order): Json<Order>) -> Answer<()> {
+    admin.change(order, |_, _| Operator::Unpin).await
+}
+
 async fn metrics(State(admin): Shared) -> String {
     let report = admin.report().await;
     with_local_recorder(&admin.recorder, || {
         gauge!("imago_store_design_position").set(report.changed_at as f64);
         gauge!("imago_store_partitions").set(report.partitions.len() as f64);
         gauge!("imago_store_is_writable").set(if report.trouble.is_none() { 1.0 } else { 0.0 });
+        if let Some(checkpoints) = &report.checkpoints {
+            gauge!("imago_store_checkpoint_position").set(checkpoints.newest as f64);
+            let is_written = checkpoints.failure.is_none();
+            gauge!("imago_store_checkpoint_is_written").set(if is_written { 1.0 } else { 0.0 });
+        }
         let sum = |of: fn(&PartitionReport) -> Option<f64>| -> f64 {
             report.partitions.iter().filter_map(of).sum()
         };

@@ -2,7 +2,8 @@
 //!
 //! A file is a header, then *blocks* with their lengths and checksums: first the design, then of each
 //! partition its name and its rows, a block at a time, and at last an end. One without its end, or with
-//! a block that is not whole, is no checkpoint. It is written under another name, made durable, and only
+//! a block that is not whole, is no checkpoint. A block's checksum is also of all before it, so that none
+//! is missing, doubled, or another file's. It is written under another name, made durable, and only
 //! then renamed: so a file with a checkpoint's name that is damaged was damaged later, which is an error
 //! and not passed over, for the log before it may be gone.
 
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::design::Design;
+use crate::design::{BeforePins, Design};
 use crate::kafka::Landmark;
 use crate::key::{Key, Value};
 use crate::log::{LogError, Result, failed, sync_folder};
@@ -31,16 +32,21 @@ const BLOCK_BYTES: usize = 1024 * 1024;
 /// A longer one was not written by us: it has at most one row that goes beyond.
 const BLOCK_BYTES_MAX: usize = 256 * 1024 * 1024;
 
+/// What is wrong where the file ends too early.
+const CUT_OFF: &str = "a checkpoint is cut off";
+
 #[derive(Serialize, Deserialize)]
 enum Block {
-    /// The prefix of the log, and the design there.
-    Design(Position, Design),
+    /// As [`Block::Design`], before there were pins; only read. Each checksum is of its block alone.
+    BeforePins(Position, BeforePins),
     /// A partition begins, of a version.
     Partition(Key, u64),
     /// Its next rows: key, version, value.
     Rows(Vec<(Key, u64, StoredValue)>),
     /// There is no more; so many rows in all.
     End(u64),
+    /// The prefix of the log, and the design there.
+    Design(Position, Design),
     /// Where in a topic it was made; comes before the partitions, or not at all.
     Landmark(Landmark),
 }
@@ -109,6 +115,13 @@ pub fn write(
     Ok(bytes)
 }
 
+/// Of a block, and of those before it by theirs; 0 where there is none.
+fn checksum(before: u32, payload: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(before);
+    hasher.update(payload);
+    hasher.finalize()
+}
+
 fn write_blocks(
     mut to: BufWriter<File>,
     known: Position,
@@ -117,13 +130,14 @@ fn write_blocks(
     landmark: Option<&Landmark>,
 ) -> io::Result<u64> {
     to.write_all(&MAGIC)?;
-    let mut bytes = MAGIC.len() as u64;
+    let (mut bytes, mut sum) = (MAGIC.len() as u64, 0);
     let mut put = |block: &Block| {
         let payload = postcard::to_stdvec(block).map_err(io::Error::other)?;
         let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
         bytes += 8 + u64::from(length);
         to.write_all(&length.to_le_bytes())?;
-        to.write_all(&crc32fast::hash(&payload).to_le_bytes())?;
+        sum = checksum(sum, &payload);
+        to.write_all(&sum.to_le_bytes())?;
         to.write_all(&payload)
     };
     put(&Block::Design(known, design.clone()))?;
@@ -158,14 +172,18 @@ pub fn read_newest(folder: &Path, initial: Design) -> Result<Checkpoint> {
     let Some((_, path)) = all(folder)?.pop() else { return Ok(Checkpoint::of_nothing(initial)) };
     let file = File::open(&path).map_err(failed("open", &path))?;
     let bytes = file.metadata().map_err(failed("read", &path))?.len();
-    let mut from = Blocks { file: BufReader::with_capacity(BLOCK_BYTES, file), at: 0, path };
+    let file = BufReader::with_capacity(BLOCK_BYTES, file);
+    let mut from = Blocks { file, bytes, at: 0, before: Some(0), path };
     let (image, landmark) = from.read()?;
     Ok(Checkpoint { image, bytes, landmark })
 }
 
 struct Blocks {
     file: BufReader<File>,
+    bytes: u64,
     at: u64,
+    /// The checksum of the block before; none in a file whose blocks' are each its own.
+    before: Option<u32>,
     path: PathBuf,
 }
 
@@ -176,24 +194,30 @@ impl Blocks {
 
     fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
         self.file.read_exact(bytes).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => self.damaged("a checkpoint is cut off"),
+            io::ErrorKind::UnexpectedEof => self.damaged(CUT_OFF),
             _ => failed("read", &self.path)(error),
         })
     }
 
     fn next(&mut self) -> Result<Block> {
-        let (mut length, mut checksum) = ([0; 4], [0; 4]);
+        let (mut length, mut stored) = ([0; 4], [0; 4]);
         self.fill(&mut length)?;
-        self.fill(&mut checksum)?;
+        self.fill(&mut stored)?;
         let length = u32::from_le_bytes(length) as usize;
         if length > BLOCK_BYTES_MAX {
             return Err(self.damaged("a block's length cannot be true"));
         }
+        // Before memory is taken for it.
+        if length as u64 > self.bytes.saturating_sub(self.at + 8) {
+            return Err(self.damaged(CUT_OFF));
+        }
         let mut payload = vec![0; length];
         self.fill(&mut payload)?;
-        if crc32fast::hash(&payload) != u32::from_le_bytes(checksum) {
+        let sum = checksum(self.before.unwrap_or(0), &payload);
+        if sum != u32::from_le_bytes(stored) {
             return Err(self.damaged("a block's checksum is wrong"));
         }
+        self.before = self.before.map(|_| sum);
         let block = postcard::from_bytes(&payload)
             .map_err(|_| self.damaged("a block cannot be read by this version"))?;
         self.at += 8 + length as u64;
@@ -207,8 +231,13 @@ impl Blocks {
             return Err(self.damaged("no checkpoint of this version begins there"));
         }
         self.at = MAGIC.len() as u64;
-        let Block::Design(known, design) = self.next()? else {
-            return Err(self.damaged("a checkpoint begins with a design"));
+        let (known, design) = match self.next()? {
+            Block::Design(known, design) => (known, design),
+            Block::BeforePins(known, design) => {
+                self.before = None;
+                (known, design.into())
+            }
+            _ => return Err(self.damaged("a checkpoint begins with a design")),
         };
         let mut snapshots: Vec<Snapshot> = Vec::new();
         let mut sorted: Vec<(Key, Row)> = Vec::new();
@@ -231,10 +260,15 @@ impl Blocks {
                     };
                     sorted.extend(rows.into_iter().map(row));
                 }
+                Block::End(_) if self.at < self.bytes => {
+                    return Err(self.damaged("there is more behind a checkpoint's end"));
+                }
                 Block::End(expected) if expected == many => break,
                 Block::End(_) => return Err(self.damaged("rows are missing")),
                 Block::Landmark(of_topic) => landmark = Some(of_topic),
-                Block::Design(..) => return Err(self.damaged("a second design")),
+                Block::Design(..) | Block::BeforePins(..) => {
+                    return Err(self.damaged("a second design"));
+                }
             }
         }
         let image = Core::observer_of(known, design, snapshots)

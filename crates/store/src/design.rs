@@ -13,6 +13,8 @@
 //!    frame that is missing none counts, and none counts twice. The author of one that counts masters
 //!    the partition: only he himself, or a fence, could have taken it from him.
 //! 4. A partition's version never shrinks at any key.
+//! 5. A partition that is pinned to a site is mastered by another one only from where that site is given
+//!    up for dead on, until it is brought back.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -21,8 +23,11 @@ use serde::{Deserialize, Serialize};
 use crate::key::{Key, KeyRange};
 use crate::record::{Body, Change, Frame, Operator, Site, Write};
 
+mod before_pins;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use before_pins::BeforePins;
 
 /// All partitions, by where they begin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +47,8 @@ pub struct Partition {
     pub master: Site,
     /// The sites that have copies, besides.
     pub replicas: BTreeSet<Site>,
+    /// The site that is to be its master, if that is not to be any.
+    pub pin: Option<Site>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +85,15 @@ pub enum Impossible {
     /// Masters or replicas differ.
     #[error("partitions are merged when they have the same master and the same replicas")]
     NotAlike,
+    /// Their pins differ.
+    #[error("partitions are merged when they are pinned to the same site, or neither of them is")]
+    PinsDiffer,
+    /// Another site is to be its master.
+    #[error("the partition is pinned to {0}: unpin it, or pin it to another site")]
+    Pinned(Site),
+    /// No site is.
+    #[error("the partition is not pinned")]
+    NotPinned,
     /// The site has a copy already.
     #[error("the site has a copy already")]
     HasCopy,
@@ -96,6 +112,17 @@ impl Partition {
         self.master == site || self.replicas.contains(&site)
     }
 
+    /// The same, and the site that it is pinned to.
+    pub(crate) fn known_sites(&self) -> impl Iterator<Item = Site> {
+        self.sites().chain(self.pin)
+    }
+
+    fn hand_over(&mut self, to: Site) {
+        self.replicas.remove(&to);
+        self.replicas.insert(self.master);
+        self.master = to;
+    }
+
     /// The sites that have copies, the master first.
     pub fn sites(&self) -> impl Iterator<Item = Site> {
         std::iter::once(self.master).chain(self.replicas.iter().copied())
@@ -111,6 +138,7 @@ impl Design {
             version: 0,
             master,
             replicas: BTreeSet::new(),
+            pin: None,
         };
         Self { partitions: BTreeMap::from([(Key::least(), all)]), lives: HashMap::new() }
     }
@@ -148,6 +176,13 @@ impl Design {
         let first = self.of(&range.start).range.start.clone();
         let rest = self.partitions.range(first..).map(|(_, partition)| partition);
         rest.take_while(|partition| partition.range.overlaps(range))
+    }
+
+    /// The only site that can become a partition's master, if there is only one: a pin binds nobody
+    /// while its site is dead, or what others inherit could not come together.
+    #[must_use]
+    pub fn bound_to(&self, partition: &Partition) -> Option<Site> {
+        partition.pin.filter(|pin| !self.is_fenced(*pin))
     }
 
     /// The epoch of a site's life now; 0 before the first.
@@ -229,16 +264,25 @@ impl Design {
                 let end = partition.range.end.as_ref().ok_or(Impossible::NothingBehind)?;
                 let behind = &self.partitions[end];
                 let is_alike = partition.master == behind.master;
-                holds(is_alike && partition.replicas == behind.replicas, Impossible::NotAlike)
+                holds(is_alike && partition.replicas == behind.replicas, Impossible::NotAlike)?;
+                holds(partition.pin == behind.pin, Impossible::PinsDiffer)
             }
             Operator::AddReplica(site, epoch) => {
                 let is_alive = self.epoch(*site) == *epoch && !self.is_fenced(*site);
                 holds(is_alive, Impossible::Lost)?;
                 holds(!partition.is_at(*site), Impossible::HasCopy)
             }
-            Operator::RemoveReplica(site) | Operator::Remaster(site) => {
+            Operator::RemoveReplica(site) => {
                 holds(partition.replicas.contains(site), Impossible::NoReplica)
             }
+            Operator::Remaster(site) => {
+                if let Some(pin) = self.bound_to(partition).filter(|pin| pin != site) {
+                    return Err(Impossible::Pinned(pin));
+                }
+                holds(partition.replicas.contains(site), Impossible::NoReplica)
+            }
+            Operator::Pin(site) => holds(partition.is_at(*site), Impossible::NoReplica),
+            Operator::Unpin => holds(partition.pin.is_some(), Impossible::NotPinned),
         }
     }
 
@@ -267,18 +311,21 @@ impl Design {
             }
             Operator::AddReplica(site, _) => _ = partition.replicas.insert(*site),
             Operator::RemoveReplica(site) => _ = partition.replicas.remove(site),
-            Operator::Remaster(to) => {
-                partition.replicas.remove(to);
-                partition.replicas.insert(partition.master);
-                partition.master = *to;
+            Operator::Remaster(to) => partition.hand_over(*to),
+            Operator::Pin(to) => {
+                partition.pin = Some(*to);
+                if partition.master != *to {
+                    partition.hand_over(*to);
+                }
             }
+            Operator::Unpin => partition.pin = None,
         }
         Ok(())
     }
 
     /// What a dead site mastered goes to whoever has a replica, and masters least; and the dead site
     /// has replicas of nothing. What has no other copy stays its own: it is written again when the
-    /// site is back.
+    /// site is back. What was pinned to it still is.
     fn inherit(&mut self, dead: Site) {
         let mut mastered: BTreeMap<Site, usize> = BTreeMap::new();
         for partition in self.partitions.values_mut() {

@@ -103,7 +103,7 @@ pub enum StoreError {
     SitesMissing {
         /// Which log.
         log: String,
-        /// One more than the greatest number of a site that has a copy of anything.
+        /// One more than the greatest number of a site that has a copy of anything, or a pin.
         least: u16,
     },
     /// The system would not start it.
@@ -139,6 +139,17 @@ pub struct Store {
     log: Option<JoinHandle<()>>,
 }
 
+/// What a process has of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// All of it.
+    Whole,
+    /// The log, the map and the clients.
+    Router,
+    /// One site.
+    Site,
+}
+
 /// What everybody in the process shares.
 pub(crate) struct Shared {
     began: Instant,
@@ -148,6 +159,7 @@ pub(crate) struct Shared {
     /// Of the sites, by number, and then of threads that have clients only.
     doors: Vec<Door>,
     sites: usize,
+    role: Role,
     order: Order,
     policy: Box<dyn DesignPolicy>,
     /// Whoever changes the design for a transaction does so alone until it has run: two that want the
@@ -236,6 +248,7 @@ impl Store {
             first: map(),
             doors: doors.into_iter().map(Door::Here).collect(),
             sites: options.sites.into(),
+            role: if apart.is_some() { Role::Router } else { Role::Whole },
             order,
             policy,
             moves: tokio::sync::Mutex::new(()),
@@ -378,10 +391,12 @@ impl Store {
         self.shared.trouble()
     }
 
-    /// How it stands with checkpoints.
+    /// How it stands with checkpoints; nothing where none are made.
     #[must_use]
-    pub fn checkpoints(&self) -> Checkpoints {
-        self.shared.checkpoints.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn checkpoints(&self) -> Option<Checkpoints> {
+        let state = self.shared.checkpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = self.shared.log.as_ref();
+        log.is_some_and(LogOptions::has_checkpoints).then(|| state.clone())
     }
 
     /// Why it can do nothing any more, if so.

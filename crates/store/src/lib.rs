@@ -10,6 +10,8 @@ pub mod admin;
 pub mod checkpoint;
 pub mod design;
 pub mod engine;
+#[cfg(test)]
+mod fuzz;
 pub mod kafka;
 pub mod key;
 pub mod load;

@@ -103,7 +103,8 @@ pub struct Change {
     pub operator: Operator,
 }
 
-/// The five changes of a design.
+/// The changes of a design: the five of the paper, and pins. New ones come last, so that older logs are
+/// read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operator {
     /// Two partitions instead of one; the second begins here.
@@ -116,6 +117,10 @@ pub enum Operator {
     RemoveReplica(Site),
     /// A replica becomes the master, and the master a replica.
     Remaster(Site),
+    /// A site that has a copy is the master from here on, and stays it; who was the master has a replica.
+    Pin(Site),
+    /// Whoever is the master need not stay it.
+    Unpin,
 }
 
 impl fmt::Display for Site {

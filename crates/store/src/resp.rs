@@ -402,7 +402,9 @@ fn refusal(abort: &Abort) -> Answer {
         Abort::Deposed => {
             Answer::error(format!("TRYAGAIN it may or may not have happened: {abort}"))
         }
-        Abort::Undeclared(_) | Abort::TooLarge(_) => Answer::error(format!("ERR {abort}")),
+        Abort::Undeclared(_) | Abort::TooLarge(_) | Abort::PinnedApart(..) => {
+            Answer::error(format!("ERR {abort}"))
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! Where a transaction runs: at a site that masters all that it writes and has a copy of all that it
 //! reads (MorphoSys, §3.2); and what is to be done to the design where there is none.
 //!
+//! A pinned partition stays where it is pinned: what a transaction writes besides comes there, and one
+//! that writes two that are pinned to two sites is refused.
+//!
 //! The router knows a design, which may be behind: a site that finds that it has not what it is asked
 //! for gives the transaction back. So a router may be wrong, but nothing that it does is.
 
@@ -11,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::design::Design;
 use crate::key::{Key, KeyRange};
 use crate::record::{Change, Operator, Site};
+use crate::transaction::Abort;
 
 #[cfg(test)]
 mod tests;
@@ -22,6 +26,8 @@ pub enum Route {
     Run(Site),
     /// Nowhere until this is done.
     First(Step),
+    /// Nowhere, by what the design's pins say.
+    Never(Abort),
 }
 
 /// One change of the design.
@@ -35,9 +41,16 @@ pub enum Step {
 
 /// Decides what the design becomes where no site can run a transaction as it is.
 pub trait DesignPolicy: Send + Sync {
-    /// The next step towards a design in which some site can. It is asked again after each, and has
-    /// to come to an end whatever others change meanwhile, if they change nothing for a while.
-    fn next_step(&self, design: &Design, reads: &[KeyRange], writes: &[Key]) -> Step;
+    /// The next step towards a design in which some site can: that one, if it is given, for something
+    /// is pinned there. It is asked again after each, and has to come to an end whatever others change
+    /// meanwhile, if they change nothing for a while.
+    fn next_step(
+        &self,
+        design: &Design,
+        reads: &[KeyRange],
+        writes: &[Key],
+        home: Option<Site>,
+    ) -> Step;
 }
 
 /// The site that masters most of what is written comes to master all of it, and gets replicas of the
@@ -74,14 +87,34 @@ pub fn route(
     };
     let fitting = || candidates.iter().copied().filter(|site| fits(*site));
     let live = fitting().find(|site| !design.is_fenced(*site));
-    match live.or_else(|| fitting().next()) {
-        Some(site) => Route::Run(site),
-        None => Route::First(policy.next_step(design, reads, writes)),
+    if let Some(site) = live.or_else(|| fitting().next()) {
+        return Route::Run(site);
+    }
+    match home_of(design, writes) {
+        Ok(home) => Route::First(policy.next_step(design, reads, writes, home)),
+        Err(apart) => Route::Never(apart),
+    }
+}
+
+/// Where a transaction has to write, if anything that it writes is pinned.
+fn home_of(design: &Design, writes: &[Key]) -> Result<Option<Site>, Abort> {
+    let bound = |key| Some((key, design.bound_to(design.of(key))?));
+    let mut all = writes.iter().filter_map(bound);
+    let Some((key, home)) = all.next() else { return Ok(None) };
+    match all.find(|(_, site)| *site != home) {
+        Some((other, site)) => Err(Abort::PinnedApart(key.clone(), home, other.clone(), site)),
+        None => Ok(Some(home)),
     }
 }
 
 impl DesignPolicy for MostMastered {
-    fn next_step(&self, design: &Design, reads: &[KeyRange], writes: &[Key]) -> Step {
+    fn next_step(
+        &self,
+        design: &Design,
+        reads: &[KeyRange],
+        writes: &[Key],
+        home: Option<Site>,
+    ) -> Step {
         let written = || writes.iter().map(|key| design.of(key));
         let read = || reads.iter().flat_map(|range| design.within(range));
         // How much each site masters of what is written, then has of all, the master counting more.
@@ -98,7 +131,8 @@ impl DesignPolicy for MostMastered {
         // Of equals the one with the least number, so that all who ask come to the same.
         let live = merits.iter().filter(|(site, _)| !design.is_fenced(**site));
         let best = live.max_by_key(|(site, merit)| (**merit, std::cmp::Reverse(**site)));
-        let home = *best.or_else(|| merits.iter().next()).expect("every key has a master").0;
+        let most = || best.or_else(|| merits.iter().next()).map(|(site, _)| *site);
+        let home = home.or_else(most).expect("every key has a master");
         let is_missing = written().chain(read()).find(|partition| !partition.is_at(home));
         if let Some(partition) = is_missing {
             return Step::Adopt(home, partition.range.start.clone());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::key::{Key, KeyRange, Value};
-use crate::record::Position;
+use crate::record::{Position, Site};
 
 /// The most that a transaction writes, in bytes of keys and values.
 pub const WRITTEN_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -93,6 +93,11 @@ pub enum Abort {
     /// It writes more than a transaction may.
     #[error("{0} bytes are too many for one transaction: at most {WRITTEN_BYTES_MAX}")]
     TooLarge(usize),
+    /// Partitions that it writes are to be mastered by two sites.
+    #[error(
+        "{0:?} is pinned to {1} and {2:?} to {3}: no transaction writes both until one is unpinned"
+    )]
+    PinnedApart(Key, Site, Key, Site),
     /// The site was given up for dead before the log had the transaction.
     #[error("the site was given up for dead")]
     Deposed,

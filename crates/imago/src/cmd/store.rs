@@ -38,6 +38,10 @@ enum Action {
     RemoveReplica(order::AtSite),
     /// Have a site with a replica become the partition's master.
     Remaster(order::AtSite),
+    /// Have a site become the partition's master and stay it, whatever transactions want.
+    Pin(order::AtSite),
+    /// Let the partition's master change again.
+    Unpin(order::At),
 }
 
 /// Does what was typed.
@@ -52,5 +56,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::AddReplica(at) => order::change("add-replica", at, context).await,
         Action::RemoveReplica(at) => order::change("remove-replica", at, context).await,
         Action::Remaster(at) => order::change("remaster", at, context).await,
+        Action::Pin(at) => order::change("pin", at, context).await,
+        Action::Unpin(at) => order::change("unpin", at.into(), context).await,
     }
 }

@@ -4,6 +4,9 @@ use imago_workload::lists::{LISTS, List};
 use rand::RngExt;
 use rand::rngs::StdRng;
 
+/// The one site to which partitions are pinned.
+const PINNED_TO: u16 = 1;
+
 /// One of them.
 #[derive(Debug, Clone)]
 pub struct Change {
@@ -15,7 +18,7 @@ pub struct Change {
 }
 
 pub fn draw(random: &mut StdRng, sites: u16) -> Change {
-    const VERBS: [&str; 8] = [
+    const VERBS: [&str; 10] = [
         "split",
         "split",
         "merge",
@@ -24,11 +27,15 @@ pub fn draw(random: &mut StdRng, sites: u16) -> Change {
         "add-replica",
         "remove-replica",
         "remaster",
+        "pin",
+        "unpin",
     ];
+    let verb = VERBS[random.random_range(0..VERBS.len())];
     let list = List(random.random_range(0..LISTS));
     Change {
-        verb: VERBS[random.random_range(0..VERBS.len())],
+        verb,
         key: format!("0:{}", list.name()),
-        site: random.random_range(0..sites),
+        // What were pinned to two sites could not be written together.
+        site: if verb == "pin" { PINNED_TO } else { random.random_range(0..sites) },
     }
 }

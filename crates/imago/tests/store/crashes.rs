@@ -26,6 +26,8 @@ async fn make(store: &Store, change: &Change) -> Result<(), Abort> {
         "merge" => Operator::Merge,
         "remove-replica" => Operator::RemoveReplica(Site(change.site)),
         "remaster" => Operator::Remaster(Site(change.site)),
+        "unpin" => Operator::Unpin,
+        "pin" => return store.pin(&key, Site(change.site)).await,
         _ => return store.add_replica(&key, Site(change.site)).await,
     };
     store.change(&key, operator).await

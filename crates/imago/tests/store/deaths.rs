@@ -48,5 +48,5 @@ fn what_was_acknowledged_outlives_deaths_of_the_process_and_changes_of_its_desig
     println!("changed: {changed:?}");
     let verdict = prove(load, served.listen);
     assert!(verdict.done > 200 && verdict.unknown > 0, "{verdict:?}");
-    assert_eq!(changed.len(), 5, "each change was made: {changed:?}");
+    assert_eq!(changed.len(), 7, "each change was made: {changed:?}");
 }

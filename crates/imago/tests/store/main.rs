@@ -12,6 +12,7 @@ mod change;
 mod crashes;
 mod deaths;
 mod misuse;
+mod pins;
 mod proof;
 mod served;
 mod token;

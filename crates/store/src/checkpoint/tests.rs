@@ -1,6 +1,7 @@
 //! What was written is read, and what is not whole is never taken for it.
 
 use super::*;
+use crate::fuzz::allocation;
 use crate::key::Table;
 use crate::record::{Change, Operator, Site};
 
@@ -12,6 +13,8 @@ fn some() -> (Design, Vec<Snapshot>) {
     let mut design = Design::new(Site(0));
     let change = Change { start: Key::least(), operator: Operator::Split(key(100)) };
     design.change(&change).expect("it can be split");
+    let change = Change { start: key(100), operator: Operator::Pin(Site(0)) };
+    design.change(&change).expect("it can be pinned");
     let rows = |from: u32, to: u32| {
         let mut rows = Rows::default();
         for n in from..to {
@@ -54,6 +57,92 @@ fn the_newest_is_read_as_it_was_written() {
         assert_eq!(snapshot.version, *version);
         assert!(snapshot.rows.iter().eq(rows.iter()));
         assert_eq!(snapshot.rows.size(), rows.size());
+    }
+}
+
+/// A checkpoint of before there were pins, as it was written then: of frame 9, of two partitions which
+/// site 0 masters, the first with a replica at site 1 and one row.
+const BEFORE_PINS: &str = "696d61676f6370313500000013698b650009020000010900000000303030303102000101090000\
+     000030303030310900000000303030303100010000020001010001010100030000009fe28a6701000311000000258cd63f02\
+     010900000000303030303003036f6c640c000000017075c2010900000000303030303102020000007d70ef73020002000000\
+     aa71f31d0301";
+
+#[test]
+fn one_of_before_there_were_pins_is_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let digits: Vec<u32> =
+        BEFORE_PINS.chars().map(|digit| digit.to_digit(16).expect("a digit")).collect();
+    let content: Vec<u8> = digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect();
+    fs::write(path_of(folder.path(), 9), content).expect("it is written");
+    let core = read(folder.path()).expect("it is read");
+    assert_eq!((core.known(), core.design().epoch(Site(1))), (9, 1));
+    let partitions: Vec<_> = core.design().partitions().collect();
+    assert_eq!(partitions.len(), 2);
+    assert_eq!(partitions[0].range.end, Some(key(1)));
+    assert_eq!(partitions[0].sites().collect::<Vec<_>>(), [Site(0), Site(1)]);
+    assert!(partitions.iter().all(|partition| partition.pin.is_none()));
+    let rows: Vec<u64> = core.usage_of_all().map(|(_, rows)| rows.size().rows).collect();
+    assert_eq!(rows, [1, 0]);
+}
+
+#[test]
+fn no_memory_is_taken_for_a_block_that_is_not_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let length = u32::try_from(BLOCK_BYTES_MAX).expect("it fits").to_le_bytes();
+    let content = [&MAGIC[..], &length, &[0; 100]].concat();
+    fs::write(path_of(folder.path(), 9), content).expect("it is written");
+    let (refused, bytes) = allocation::peak(|| read(folder.path()).err());
+    assert!(matches!(refused, Some(LogError::Damaged { .. })), "{refused:?}");
+    assert!(bytes < 4 * BLOCK_BYTES, "{bytes}");
+}
+
+/// The blocks of a file, with their lengths and checksums.
+fn blocks(mut content: &[u8]) -> Vec<Vec<u8>> {
+    content = &content[MAGIC.len()..];
+    let mut all = Vec::new();
+    while let Some((length, _)) = content.split_first_chunk() {
+        let (block, rest) = content.split_at(8 + u32::from_le_bytes(*length) as usize);
+        all.push(block.to_vec());
+        content = rest;
+    }
+    all
+}
+
+#[test]
+fn blocks_that_are_whole_and_not_in_their_places_are_damage() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let content = |rows: u32| {
+        let (design, mut snapshots) = some();
+        snapshots[0].rows.insert(key(rows), Row { version: 1, value: [1].into() });
+        write(folder.path(), 42, &design, &snapshots, None).expect("it is written");
+        blocks(&fs::read(path_of(folder.path(), 42)).expect("it is there"))
+    };
+    // Two that differ in one row, and have as many.
+    let (one, other) = (content(0), content(1));
+    assert!(one.len() > 6);
+    let refuses = |blocks: &[Vec<u8>]| {
+        fs::write(path_of(folder.path(), 42), [&MAGIC[..], &blocks.concat()].concat())
+            .expect("it is written");
+        let refused = read(folder.path()).err();
+        assert!(matches!(refused, Some(LogError::Damaged { .. })), "{refused:?}");
+    };
+    for at in 0..one.len() {
+        let mut changed = one.clone();
+        changed.remove(at);
+        refuses(&changed);
+        changed = one.clone();
+        changed.insert(at, one[at].clone());
+        refuses(&changed);
+        if at + 1 < one.len() {
+            changed = one.clone();
+            changed.swap(at, at + 1);
+            refuses(&changed);
+        }
+        if one[at] != other[at] && at + 1 < one.len() {
+            changed = one.clone();
+            changed[at] = other[at].clone();
+            refuses(&changed);
+        }
     }
 }
 

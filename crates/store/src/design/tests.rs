@@ -19,6 +19,8 @@ fn change() -> impl Strategy<Value = Change> {
         2 => site().prop_map(|site| Operator::AddReplica(site, 0)),
         1 => site().prop_map(Operator::RemoveReplica),
         2 => site().prop_map(Operator::Remaster),
+        1 => site().prop_map(Operator::Pin),
+        1 => Just(Operator::Unpin),
     ];
     (0..8_u8, operator).prop_map(|(start, operator)| Change { start: key(start), operator })
 }
@@ -42,10 +44,30 @@ fn expected(before: &Design, change: &Change) -> bool {
         Operator::Split(k) => p.range.start < *k && p.range.contains(k),
         Operator::Merge => p.range.end.as_ref().is_some_and(|end| {
             let high = before.beginning_at(end).unwrap();
-            high.master == p.master && high.replicas == p.replicas
+            high.master == p.master && high.replicas == p.replicas && high.pin == p.pin
         }),
         Operator::AddReplica(s, _) => p.master != *s && !p.replicas.contains(s),
-        Operator::RemoveReplica(s) | Operator::Remaster(s) => p.replicas.contains(s),
+        Operator::RemoveReplica(s) => p.replicas.contains(s),
+        Operator::Remaster(s) => p.replicas.contains(s) && p.pin.is_none_or(|pin| pin == *s),
+        Operator::Pin(s) => p.master == *s || p.replicas.contains(s),
+        Operator::Unpin => p.pin.is_some(),
+    }
+}
+
+/// What becomes of a pin, and that nobody but its site masters what is pinned.
+fn check_pins(before: &Design, after: &Design, change: &Change) {
+    for n in 0..9 {
+        let (old, new) = (before.of(&key(n)), after.of(&key(n)));
+        let expected = match change.operator {
+            Operator::Pin(site) if old.range.start == change.start => Some(site),
+            Operator::Unpin if old.range.start == change.start => None,
+            _ => old.pin,
+        };
+        assert_eq!(new.pin, expected);
+        assert!(new.pin.is_none_or(|pin| pin == new.master));
+        let had: BTreeSet<Site> = old.sites().collect();
+        let is_handed_over = matches!(change.operator, Operator::Pin(_) | Operator::Remaster(_));
+        assert!(!is_handed_over || new.sites().collect::<BTreeSet<_>>() == had);
     }
 }
 
@@ -63,6 +85,9 @@ proptest! {
                 prop_assert_eq!(&design, &before);
             }
             check(&design);
+            if made.is_ok() {
+                check_pins(&before, &design, &change);
+            }
             for n in 0..9 {
                 let (old, new) = (before.of(&key(n)), design.of(&key(n)));
                 let (start, p) = (&change.start, &old.range.start);
@@ -80,6 +105,36 @@ proptest! {
 
 fn frame(site: u16, epoch: u64, number: u64, body: Body) -> Frame {
     Frame { by: Author { site: Site(site), epoch, number }, body }
+}
+
+#[test]
+fn what_is_pinned_to_a_dead_site_goes_anywhere_and_then_only_back() {
+    let mut design = Design::new(Site(0));
+    let join = |site, epoch| frame(site, epoch, 1, Body::Join);
+    for site in 0..3 {
+        assert_eq!(design.follow(&join(site, 1)), Verdict::Counts);
+    }
+    let change =
+        |design: &mut Design, operator| design.change(&Change { start: Key::least(), operator });
+    for operator in [
+        Operator::AddReplica(Site(1), 1),
+        Operator::AddReplica(Site(2), 1),
+        Operator::Pin(Site(1)),
+        Operator::RemoveReplica(Site(0)),
+    ] {
+        assert_eq!(change(&mut design, operator), Ok(()));
+    }
+    assert_eq!(design.follow(&frame(1, 1, 0, Body::Fence)), Verdict::Counts);
+    let partition = design.of(&Key::least());
+    assert_eq!((partition.master, partition.pin), (Site(2), Some(Site(1))));
+    assert_eq!(change(&mut design, Operator::AddReplica(Site(0), 1)), Ok(()));
+    assert_eq!(change(&mut design, Operator::Remaster(Site(0))), Ok(()));
+    assert_eq!(design.follow(&join(1, 2)), Verdict::Counts);
+    let refused = change(&mut design, Operator::Remaster(Site(2)));
+    assert_eq!(refused, Err(Impossible::Pinned(Site(1))));
+    assert_eq!(change(&mut design, Operator::AddReplica(Site(1), 2)), Ok(()));
+    assert_eq!(change(&mut design, Operator::Remaster(Site(1))), Ok(()));
+    assert_eq!(design.of(&Key::least()).master, Site(1));
 }
 
 #[test]

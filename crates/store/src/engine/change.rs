@@ -25,6 +25,14 @@ impl Store {
         self.shared.step(Step::Adopt(at, start)).await
     }
 
+    /// Pins the partition that a key is in to a site, which is made its master if it is not.
+    ///
+    /// # Errors
+    /// As [`Store::add_replica`]; a replica may have been made.
+    pub async fn pin(&self, key: &Key, at: Site) -> Result<(), Abort> {
+        self.shared.pin(key, at).await
+    }
+
     /// Changes the partition that a key is in.
     ///
     /// # Errors
@@ -44,19 +52,54 @@ impl Shared {
         self.map.load().design.of(key).range.start.clone()
     }
 
+    /// Pins a partition, by as many steps as it takes.
+    pub(super) async fn pin(&self, key: &Key, at: Site) -> Result<(), Abort> {
+        self.check_site(at)?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let step = {
+                let map = self.map.load();
+                let partition = map.design.of(key);
+                let start = partition.range.start.clone();
+                if partition.master == at && partition.pin == Some(at) {
+                    return Ok(());
+                }
+                if partition.is_at(at) {
+                    let operator = Operator::Pin(at);
+                    Step::Change(partition.master, Change { start, operator })
+                } else {
+                    Step::Adopt(at, start)
+                }
+            };
+            match self.step(step).await {
+                Ok(()) => {}
+                // Somebody changed it meanwhile, or is about to: it is looked at again.
+                Err(Abort::Refused(_) | Abort::Elsewhere | Abort::Busy)
+                    if Instant::now() < until =>
+                {
+                    tokio::time::sleep(BACK_WAIT).await;
+                }
+                Err(abort) => return Err(abort),
+            }
+        }
+    }
+
+    fn check_site(&self, site: Site) -> Result<(), Abort> {
+        let count = self.sites;
+        let missing = || Abort::Refused(StoreError::NoSite(site, count).to_string());
+        if usize::from(site.0) < count { Ok(()) } else { Err(missing()) }
+    }
+
     /// Does one step of a change of design.
     async fn step(&self, step: Step) -> Result<(), Abort> {
         let site = match &step {
             Step::Adopt(site, _) | Step::Change(site, _) => *site,
         };
-        let door = self
-            .site_doors()
-            .get(usize::from(site.0))
-            .ok_or_else(|| Abort::Refused(StoreError::NoSite(site, self.sites).to_string()))?;
+        self.check_site(site)?;
         let (answer, outcome) = oneshot::channel();
         let (session, until) = (self.stepped.load(Ordering::Relaxed), Instant::now() + PATIENCE);
         let answer = Remote::Once(answer);
-        door.send(Mail::Step(StepOrder { step, session, until, answer }));
+        self.door(site).send(Mail::Step(StepOrder { step, session, until, answer }));
         match outcome.await {
             Ok(Outcome::Answer(seen, answer)) => {
                 self.stepped.fetch_max(seen, Ordering::Relaxed);
@@ -77,6 +120,7 @@ impl Shared {
         loop {
             match self.route(reads, writes, None) {
                 Route::Run(site) => return Ok(site),
+                Route::Never(abort) => return Err(abort),
                 Route::First(step) => match self.step(step).await {
                     // Somebody changed it meanwhile, or is about to: it is looked at again.
                     Ok(()) => {}

@@ -256,6 +256,10 @@ impl Talk<'_> {
             let is_idle = self.at.is_none();
             let site = match self.place.shared.route(reads, writes, Some(here)) {
                 Route::Run(site) => site,
+                Route::Never(abort) => {
+                    self.line.end(slot, abort);
+                    continue;
+                }
                 Route::First(_) if is_idle => {
                     let shared = &self.place.shared;
                     self.moved = Some(shared.moves.lock().await);

@@ -19,7 +19,7 @@ use super::life::{self, Lives};
 use super::mail::{Door, Leaving, Mail, Remote, StepOrder};
 use super::place::Place;
 use super::wire::{self, ALIVE_EVERY, PROTOCOL, ToRouter, ToSite};
-use super::{Checkpoints, Map, Shared};
+use super::{Checkpoints, Map, Role, Shared};
 use crate::key::Key;
 use crate::order::Order;
 use crate::record::Site;
@@ -320,6 +320,7 @@ impl Life<'_> {
             first: map(),
             doors: doors.collect(),
             sites: sites.into(),
+            role: Role::Site,
             order: Order::elsewhere(move |frames| _ = leave.send(Leaving::Frames(frames))),
             policy: Box::new(MostMastered),
             moves: tokio::sync::Mutex::new(()),

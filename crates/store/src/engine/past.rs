@@ -135,10 +135,15 @@ impl LogOptions {
         }
     }
 
+    /// Whether checkpoints are made.
+    pub(super) fn has_checkpoints(&self) -> bool {
+        !matches!(self, Self::Kafka { checkpoints: None, .. })
+    }
+
     /// Whether all sites are started that have a copy of anything.
     fn check_sites(&self, image: &Core, sites: u16) -> Result<(), StoreError> {
-        let copies = image.design().partitions().flat_map(Partition::sites);
-        let least = copies.map(|site| site.0 + 1).max().unwrap_or_default();
+        let known = image.design().partitions().flat_map(Partition::known_sites);
+        let least = known.map(|site| site.0 + 1).max().unwrap_or_default();
         if least > sites {
             return Err(StoreError::SitesMissing { log: self.to_string(), least });
         }

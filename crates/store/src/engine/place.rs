@@ -15,8 +15,9 @@ use tokio::task::LocalSet;
 use super::line::{Line, talk};
 use super::listener::{Client, Listener};
 use super::tls::Tls;
-use super::{Batch, Door, Mail, Map, Outcome, Remote, Shared, StepOrder, Ticket};
+use super::{Batch, Door, Mail, Map, Outcome, Remote, Role, Shared, StepOrder, Ticket};
 use crate::design::Design;
+use crate::key::Key;
 use crate::record::{Author, Body, Frame, Position, Site};
 use crate::router::Step;
 use crate::site::{Core, Input, Output, Part};
@@ -26,6 +27,8 @@ use crate::transaction::{Abort, Transaction};
 const TICK: Duration = Duration::from_millis(20);
 /// How long a client may take until the connection is encrypted.
 const GREETING_WAIT: Duration = Duration::from_secs(10);
+/// How long a site waits until it asks again for what is pinned to it and could not be had.
+const HOME_WAIT: Duration = Duration::from_millis(100);
 /// How much mail is handled before connections have their turn.
 const MAIL_MAX: usize = 256;
 
@@ -45,6 +48,8 @@ pub(super) struct Place {
     parts: GivePart,
     unfinished: RefCell<Vec<Part>>,
     leaving: RefCell<Vec<Frame>>,
+    /// Whether what is pinned here is on its way.
+    is_fetching: Cell<bool>,
 }
 
 /// Who is told what came of a transaction.
@@ -81,6 +86,7 @@ impl Place {
             parts,
             unfinished: RefCell::default(),
             leaving: RefCell::default(),
+            is_fetching: Cell::new(false),
         });
         LocalSet::new().block_on(&runtime, async move {
             // What it says first makes it alive.
@@ -149,6 +155,7 @@ impl Place {
                 // Whoever is answered finds a map that has what he is told.
                 if is_change {
                     self.publish();
+                    self.fetch_pinned();
                 }
                 self.obey(outputs);
                 self.take_steps();
@@ -217,6 +224,44 @@ impl Place {
         for part in unfinished.extract_if(.., |part| core.has_all_of(part) == Some(true)) {
             (self.parts)(part);
         }
+    }
+
+    /// The first partition that has another master than the site to which it is pinned, which is alive:
+    /// somebody inherited it; by the map that [`Shared::pin`] goes by too. Each site looks for its own,
+    /// where it can ask the others; where it cannot, one of the router's threads looks for all.
+    fn away(&self) -> Option<(Key, Site)> {
+        let map = self.shared.map.load();
+        let design = &map.design;
+        let is_looked_for = |site: Site| match self.shared.role {
+            Role::Whole => site == self.site && self.core.borrow().is_live(),
+            Role::Router => {
+                usize::from(self.site.0) == self.shared.sites
+                    && design.epoch(site) > 0
+                    && !design.is_fenced(site)
+            }
+            Role::Site => false,
+        };
+        design.partitions().find_map(|partition| {
+            let home = partition.pin.filter(|pin| *pin != partition.master)?;
+            is_looked_for(home).then(|| (partition.range.start.clone(), home))
+        })
+    }
+
+    /// Takes back what is pinned, for as long as there is any.
+    fn fetch_pinned(self: &Rc<Self>) {
+        if self.is_fetching.get() || self.away().is_none() {
+            return;
+        }
+        self.is_fetching.set(true);
+        let place = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            while let Some((start, home)) = place.away() {
+                if place.shared.pin(&start, home).await.is_err() {
+                    tokio::time::sleep(HOME_WAIT).await;
+                }
+            }
+            place.is_fetching.set(false);
+        });
     }
 
     /// A new life, from what the log has. False says that there is none, or that it is not this thread

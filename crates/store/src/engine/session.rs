@@ -44,6 +44,7 @@ impl Session {
             let Transaction { reads, writes, .. } = &transaction;
             let (site, _moved) = match self.shared.route(reads, writes, None) {
                 Route::Run(site) => (site, None),
+                Route::Never(abort) => return Err(abort),
                 Route::First(_) => {
                     let moves = self.shared.moves.lock().await;
                     (self.shared.bring_about(reads, writes, until).await?, Some(moves))

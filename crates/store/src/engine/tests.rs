@@ -13,6 +13,7 @@ use crate::transaction::{Abort, Transaction};
 mod apart;
 
 mod half;
+mod pins;
 mod words;
 
 fn options(folder: Option<&std::path::Path>, sites: u16) -> Options {
@@ -171,7 +172,7 @@ fn what_was_acknowledged_outlives_crashes_of_sites_and_the_process() {
             }
             assert_eq!(store.trouble(), None);
         });
-        let checkpoints = store.checkpoints();
+        let checkpoints = store.checkpoints().expect("it has a log");
         assert!(checkpoints.newest > 0 && checkpoints.failure.is_none(), "{checkpoints:?}");
         drop(store);
         let files = std::fs::read_dir(folder.path()).expect("a folder").count();

@@ -7,6 +7,8 @@ use super::*;
 use crate::key::Key;
 use crate::record::{Author, Body, Change, Operator, Site, Write};
 
+mod fuzz;
+
 const SEGMENT_BYTES: u64 = 2_000;
 
 fn frame(number: u64, value: &[u8]) -> Frame {
@@ -66,12 +68,30 @@ fn every_kind_of_frame_comes_back() {
         Operator::AddReplica(Site(1), 2),
         Operator::RemoveReplica(Site(1)),
         Operator::Remaster(Site(1)),
+        Operator::Pin(Site(1)),
+        Operator::Unpin,
     ];
     let changes = operators.map(|operator| Body::Change(Change { start: key(), operator }));
     let bodies = [Body::Join, Body::Fence, Body::Commit(Vec::new())].into_iter().chain(changes);
     let frames: Vec<Frame> = bodies.map(|body| Frame { by, body }).collect();
     let group = encode(1, 0, &frames).unwrap();
     assert!(matches!(decode(&group, 1), Ok(group) if group.frames == frames));
+}
+
+#[test]
+fn operators_are_written_as_they_always_were() {
+    let operators = [
+        Operator::Split(Key::from_bytes(&[8])),
+        Operator::Merge,
+        Operator::AddReplica(Site(1), 2),
+        Operator::RemoveReplica(Site(1)),
+        Operator::Remaster(Site(1)),
+        Operator::Pin(Site(1)),
+        Operator::Unpin,
+    ];
+    let written = operators.map(|operator| postcard::to_stdvec(&operator).unwrap());
+    let expected: [&[u8]; 7] = [&[0, 1, 8], &[1], &[2, 1, 2], &[3, 1], &[4, 1], &[5, 1], &[6]];
+    assert_eq!(written, expected);
 }
 
 #[test]

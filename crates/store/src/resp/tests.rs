@@ -9,6 +9,7 @@ use crate::transaction::{ReadRows, Seen, View};
 
 mod commands;
 mod differential;
+mod fuzz;
 mod scripts;
 mod stream;
 mod transactions;

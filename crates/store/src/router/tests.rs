@@ -1,8 +1,11 @@
 //! Whatever the design: a route is to a site that can, and the steps lead to one.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::record::{Author, Body, Frame};
 
 const SITES: u16 = 4;
 
@@ -25,16 +28,32 @@ fn do_step(design: &mut Design, step: &Step) {
 }
 
 fn designs() -> impl Strategy<Value = Design> {
-    let changes = prop::collection::vec((0..4_u8, 0..12_u8, 0..SITES), 0..40);
+    let changes = prop::collection::vec((0..7_u8, 0..12_u8, 0..SITES), 0..40);
     changes.prop_map(|changes| {
         let mut design = Design::new(Site(0));
+        let join = |site| Frame { by: Author { site, epoch: 1, number: 1 }, body: Body::Join };
+        (0..SITES).for_each(|site| _ = design.follow(&join(Site(site))));
         for (what, at, site) in changes {
             let start = design.of(&key(at)).range.start.clone();
             let operator = match what {
                 0 => Operator::Split(key(at)),
-                1 => Operator::AddReplica(Site(site), 0),
+                1 => Operator::AddReplica(Site(site), design.epoch(Site(site))),
                 2 => Operator::Remaster(Site(site)),
-                _ => Operator::RemoveReplica(Site(site)),
+                3 => Operator::RemoveReplica(Site(site)),
+                4 => Operator::Pin(Site(site)),
+                5 => Operator::Unpin,
+                // A death, after which others have what it had, and one more life.
+                _ => {
+                    let (site, epoch) = (Site(site), design.epoch(Site(site)));
+                    let by = |epoch, number| Author { site, epoch, number };
+                    design.follow(&Frame { by: by(epoch, 0), body: Body::Fence });
+                    // Without an heir it has to come back: it is waited for.
+                    let has_any = design.partitions().any(|one| one.master == site);
+                    if has_any || at % 2 == 0 {
+                        design.follow(&Frame { by: by(epoch + 1, 1), body: Body::Join });
+                    }
+                    continue;
+                }
             };
             // What cannot be done leaves it as it was.
             _ = design.change(&Change { start, operator });
@@ -60,11 +79,22 @@ proptest! {
             match route(&design, &MostMastered, &reads, &writes, near.map(Site)) {
                 Route::Run(site) => break site,
                 Route::First(step) => do_step(&mut design, &step),
+                Route::Never(Abort::PinnedApart(one, site, other, another)) => {
+                    prop_assert!(site != another && writes.contains(&one) && writes.contains(&other));
+                    for (key, site) in [(one, site), (other, another)] {
+                        let partition = design.of(&key);
+                        prop_assert!(partition.pin == Some(site) && !design.is_fenced(site));
+                    }
+                    return Ok(());
+                }
+                Route::Never(_) => unreachable!("of pins alone"),
             }
             steps += 1;
             prop_assert!(steps <= most, "{steps} steps");
         };
         prop_assert!(writes.iter().all(|key| design.of(key).master == site));
+        let pinned: BTreeSet<Site> = writes.iter().filter_map(|key| design.of(key).pin).collect();
+        prop_assert!(steps == 0 || pinned.iter().all(|pin| *pin == site || design.is_fenced(*pin)));
         let mut read = reads.iter().flat_map(|range| design.within(range));
         prop_assert!(read.all(|partition| partition.is_at(site)));
     }

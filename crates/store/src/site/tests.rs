@@ -36,12 +36,16 @@ pub(super) enum Bug {
 
 impl Simulation {
     fn check(&self) -> Tally {
+        let mut seen = Tally::default();
         // What the log says of each key, and the prefix at which it says so.
         let mut design = Design::new(Site(0));
         let mut history: BTreeMap<Key, Vec<(Position, Option<Value>)>> = BTreeMap::new();
         let mut commits: HashMap<Position, &[Write]> = HashMap::new();
         for (position, frame) in (1..).zip(&self.log) {
-            if let (Verdict::Counts, Body::Commit(writes)) = (design.follow(frame), &frame.body) {
+            let before = design.clone();
+            let verdict = design.follow(frame);
+            seen.pins += stays_pinned(&before, &design, frame);
+            if let (Verdict::Counts, Body::Commit(writes)) = (verdict, &frame.body) {
                 commits.insert(position, writes);
                 for (key, value) in writes.iter().flat_map(|write| &write.rows) {
                     history.entry(key.clone()).or_default().push((position, value.clone()));
@@ -54,7 +58,6 @@ impl Simulation {
             let before = writes.partition_point(|(position, _)| *position <= prefix);
             writes[..before].last().and_then(|(_, value)| value.clone())
         };
-        let mut seen = Tally::default();
         let written: BTreeSet<&[u8]> = commits
             .values()
             .flat_map(|writes| writes.iter().flat_map(|write| &write.rows))
@@ -143,6 +146,28 @@ struct Tally {
     replicas: usize,
     images: usize,
     from_images: usize,
+    pins: usize,
+}
+
+/// What is pinned leaves its site only where that dies, and comes back there. How many are pinned by
+/// this frame.
+fn stays_pinned(before: &Design, after: &Design, frame: &Frame) -> usize {
+    let is_commit = matches!(frame.body, Body::Commit(_));
+    let partitions = after.partitions().filter(|_| !is_commit);
+    partitions
+        .filter(|new| {
+            let Some(pin) = new.pin else { return false };
+            let old = before.of(&new.range.start);
+            if old.pin != Some(pin) {
+                assert_eq!(new.master, pin, "who is pinned is the master");
+                return true;
+            }
+            let is_death = frame.body == Body::Fence && frame.by.site == old.master;
+            let is_free = is_death || before.is_fenced(pin);
+            assert!(new.master == pin || new.master == old.master || is_free, "{new:?} {old:?}");
+            false
+        })
+        .count()
 }
 
 /// A range that was read, and what was in it.
@@ -202,11 +227,13 @@ fn every_history_is_one_under_snapshot_isolation() {
         all.replicas += tally.replicas;
         all.images += tally.images;
         all.from_images += tally.from_images;
+        all.pins += tally.pins;
     }
     eprintln!("{all:?}");
     // A simulation in which nothing happens shows nothing.
     assert!(all.done > 50 * runs && all.committed > 20 * runs && all.changes > 5 * runs);
     assert!(runs == 1 || all.by_replicas > 2 * runs && all.replicas > all.partitions);
+    assert!(runs == 1 || all.pins > runs);
     assert!(runs == 1 || all.images > runs / 4 && all.from_images > runs / 8);
 }
 

@@ -74,13 +74,15 @@ fn table(report: &DesignReport) -> String {
     let number =
         |number: Option<u64>| number.map_or_else(|| "-".into(), |number| number.to_string());
     let rate = |rate: Option<f64>| rate.map_or_else(|| "-".into(), |rate| format!("{rate:.0}"));
-    let title = ["from", "master", "replicas", "rows", "bytes", "writes/s", "reads/s"];
+    let site = |site: Option<u16>| site.map_or_else(|| "-".into(), |site| site.to_string());
+    let title = ["from", "master", "pin", "replicas", "rows", "bytes", "writes/s", "reads/s"];
     let mut lines = vec![title.map(str::to_owned)];
     for partition in &report.partitions {
         let replicas: Vec<String> = partition.replicas.iter().map(u16::to_string).collect();
         lines.push([
             if partition.start.is_empty() { "(first)".into() } else { partition.start.clone() },
             partition.master.to_string(),
+            site(partition.pin),
             if replicas.is_empty() { "-".into() } else { replicas.join(",") },
             number(partition.rows),
             number(partition.bytes),
@@ -103,6 +105,15 @@ fn table(report: &DesignReport) -> String {
             "site {}: life {}{state}, masters {}, replicas {}, {} rows",
             site.site, site.epoch, site.masters, site.replicas, site.rows
         );
+    }
+    if let Some(checkpoints) = &report.checkpoints {
+        _ = match checkpoints.newest {
+            0 => writeln!(text, "checkpoints: none yet"),
+            newest => writeln!(text, "checkpoints: the newest is of frame {newest} of the log"),
+        };
+        if let Some(failure) = &checkpoints.failure {
+            _ = writeln!(text, "the last checkpoint was not written: {failure}");
+        }
     }
     if let Some(trouble) = &report.trouble {
         _ = writeln!(text, "nothing can be written now: {trouble}");

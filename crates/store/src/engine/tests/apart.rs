@@ -110,15 +110,16 @@ fn checkpoints_are_put_together_from_sites_apart_and_begun_from() {
         }
     }
     let until = Instant::now() + Duration::from_secs(30);
-    while apart.store.checkpoints().newest == 0 {
-        assert!(Instant::now() < until, "{:?}", apart.store.checkpoints());
+    let state = |apart: &Apart| apart.store.checkpoints().expect("there are checkpoints");
+    while state(&apart).newest == 0 {
+        assert!(Instant::now() < until, "{:?}", state(&apart));
         client.send("SET 0000 0\r\n");
         client.expect("+OK\r\n");
         thread::sleep(Duration::from_millis(1));
     }
     client.send(&format!("SET 0000 {}\r\n", value(0)));
     client.expect("+OK\r\n");
-    assert_eq!(apart.store.checkpoints().failure, None);
+    assert_eq!(state(&apart).failure, None);
     // What a site begins with is the checkpoint now: the log before it is gone.
     let first = crate::log::read(folder.path(), 1, 1, |_, _| {});
     assert!(first.is_err(), "the log has its first frame no more");

@@ -301,11 +301,13 @@ impl Simulation {
         let ticket = self.next;
         self.next += 1;
         let until_ms = self.now_ms + PATIENCE_MS;
-        let operator = match self.dice.random_range(0..12) {
+        let operator = match self.dice.random_range(0..14) {
             0..2 => Operator::Split(key(n)),
             2..4 => Operator::Merge,
             4..9 => return self.tell(site.0.into(), Input::Adopt(ticket, start, until_ms)),
             9 => Operator::RemoveReplica(site),
+            10 => Operator::Pin(site),
+            11 => Operator::Unpin,
             _ => Operator::Remaster(site),
         };
         let change = Change { start, operator };

@@ -1,0 +1,35 @@
+//! A design as checkpoints had it before a partition could be pinned: they are still read.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Design, Life};
+use crate::key::{Key, KeyRange};
+use crate::record::Site;
+
+/// See the module's documentation.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct BeforePins {
+    partitions: BTreeMap<Key, Partition>,
+    lives: HashMap<Site, Life>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Partition {
+    range: KeyRange,
+    version: u64,
+    master: Site,
+    replicas: BTreeSet<Site>,
+}
+
+impl From<BeforePins> for Design {
+    fn from(before: BeforePins) -> Self {
+        let partition = |(start, partition)| {
+            let Partition { range, version, master, replicas } = partition;
+            (start, super::Partition { range, version, master, replicas, pin: None })
+        };
+        let partitions = before.partitions.into_iter().map(partition).collect();
+        Self { partitions, lives: before.lives }
+    }
+}

@@ -1,0 +1,132 @@
+//! Bytes that were right, and then damaged as disks, networks and other programs damage them: what reads
+//! them must neither panic, nor take memory for what is only announced, nor take them for right.
+//!
+//! A fuzzer that runs with the other tests, on what the compiler of the day can do. It knows where the
+//! pieces of a format begin and where its lengths are, and draws everything from a seed: one that fails is
+//! printed, and `IMAGO_SEED` gives the same draws again. `IMAGO_LONG` asks for fifty times as many.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+pub(crate) mod allocation;
+
+/// How many times as many cases there are where a test shall take its time.
+const LONG: u64 = 50;
+/// What a length says when it lies, besides what is near the truth.
+const LIES: [u32; 8] = [0, 1, 0x7fff_ffff, 0x8000_0000, u32::MAX, 1 << 28, 1 << 20, 0x0d0a_0d0a];
+
+/// Checks so many cases, or the one that is asked for.
+#[track_caller]
+pub(crate) fn many(cases: u64, check: impl Fn(&mut StdRng)) {
+    let set = std::env::var("IMAGO_SEED").ok().map(|seed| seed.parse::<u64>().expect("a number"));
+    let times = if std::env::var_os("IMAGO_LONG").is_some() { LONG } else { 1 };
+    for seed in set.map_or(0..cases * times, |seed| seed..seed + 1) {
+        let mut dice = StdRng::seed_from_u64(seed);
+        let checked = catch_unwind(AssertUnwindSafe(|| check(&mut dice)));
+        assert!(checked.is_ok(), "IMAGO_SEED={seed} repeats it");
+    }
+}
+
+/// A byte string, and what is known of its format.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Right {
+    pub bytes: Vec<u8>,
+    /// Where pieces begin.
+    pub seams: Vec<usize>,
+    /// Where lengths are, as four bytes with the lowest first.
+    pub lengths: Vec<usize>,
+}
+
+impl Right {
+    /// A place in it, which is as likely a seam as any other.
+    fn place(&self, dice: &mut StdRng, bytes: &[u8]) -> usize {
+        let any = dice.random_range(0..=bytes.len());
+        if self.seams.is_empty() || dice.random_bool(0.5) {
+            return any;
+        }
+        self.seams[dice.random_range(0..self.seams.len())].min(bytes.len())
+    }
+
+    fn piece(&self, dice: &mut StdRng, bytes: &[u8]) -> std::ops::Range<usize> {
+        let (one, other) = (self.place(dice, bytes), self.place(dice, bytes));
+        one.min(other)..one.max(other)
+    }
+
+    /// It as it is after one to three accidents; `others` is what pieces may come from, besides.
+    pub fn damaged(&self, dice: &mut StdRng, others: &[Right]) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        for _ in 0..dice.random_range(1..=3) {
+            self.damage(dice, &mut bytes, others);
+        }
+        bytes
+    }
+
+    fn damage(&self, dice: &mut StdRng, bytes: &mut Vec<u8>, others: &[Right]) {
+        let at = self.place(dice, bytes);
+        match dice.random_range(0..9) {
+            0 => bytes.truncate(at),
+            1 => drop(bytes.drain(self.piece(dice, bytes))),
+            2 => {
+                let piece = bytes[self.piece(dice, bytes)].to_vec();
+                bytes.splice(at..at, piece);
+            }
+            3 if !others.is_empty() => {
+                let other = &others[dice.random_range(0..others.len())];
+                let piece = other.bytes[other.piece(dice, &other.bytes)].to_vec();
+                let gone = self.piece(dice, bytes);
+                bytes.splice(gone, piece);
+            }
+            4 => {
+                // Two pieces that lie beside each other change places.
+                let (piece, middle) = (self.piece(dice, bytes), self.place(dice, bytes));
+                let middle = middle.clamp(piece.start, piece.end) - piece.start;
+                bytes[piece].rotate_left(middle);
+            }
+            5 if !self.lengths.is_empty() => {
+                let at = self.lengths[dice.random_range(0..self.lengths.len())];
+                if let Some(length) = bytes.get_mut(at..at + 4) {
+                    let truth = u32::from_le_bytes([length[0], length[1], length[2], length[3]]);
+                    let near = truth.wrapping_add(dice.random_range(0..9)).wrapping_sub(4);
+                    let lie = LIES.get(dice.random_range(0..2 * LIES.len())).copied();
+                    length.copy_from_slice(&lie.unwrap_or(near).to_le_bytes());
+                }
+            }
+            6 => {
+                // A number that is written in digits, or whatever stands there.
+                let words = ["-1", "0", "1", "9999999", "2147483648", "18446744073709551616", "-"];
+                let is_digit = |byte: &u8| byte.is_ascii_digit();
+                let from = bytes[at..].iter().position(is_digit).map_or(at, |to| at + to);
+                let many = bytes[from..].iter().take_while(|byte| is_digit(byte)).count();
+                let word = words[dice.random_range(0..words.len())];
+                bytes.splice(from..from + many, word.bytes());
+            }
+            7 => {
+                let many = dice.random_range(1..20);
+                let random: Vec<u8> = (0..many).map(|_| dice.random()).collect();
+                bytes.splice(at..at, random);
+            }
+            _ => {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte ^= 1 << dice.random_range(0..8);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_is_drawn_is_drawn_again_and_differs() {
+    let right =
+        Right { bytes: b"*1\r\n$4\r\nPING\r\n".repeat(3), seams: vec![14], lengths: vec![3] };
+    let all: std::collections::BTreeSet<_> = (0..200)
+        .map(|seed| {
+            let draw =
+                || right.damaged(&mut StdRng::seed_from_u64(seed), std::slice::from_ref(&right));
+            assert_eq!(draw(), draw());
+            draw()
+        })
+        .collect();
+    assert!(all.len() > 150, "{}", all.len());
+}
