@@ -246,11 +246,14 @@ impl Store {
             if lives.all(|(site, epoch)| map.design.epoch(site) >= *epoch) {
                 return Ok(());
             }
-            if let Some(why) = self.trouble() {
+            // Brokers that are away may come back; a full disk has to be seen to.
+            let is_patient = matches!(self.shared.log, Some(LogOptions::Kafka { .. }));
+            if let Some(why) = if is_patient { self.end() } else { self.trouble() } {
                 return Err(StoreError::NotBegun(why));
             }
             if Instant::now() > until {
-                return Err(StoreError::NotBegun("the log does not go on".into()));
+                let why = self.trouble().unwrap_or_else(|| "the log does not go on".into());
+                return Err(StoreError::NotBegun(why));
             }
             thread::sleep(Duration::from_millis(1));
         }

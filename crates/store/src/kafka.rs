@@ -14,7 +14,7 @@
 //! leaves it to the system when a file is written out.
 //!
 //! The invariant: the topic begins with its first record ever. It is made so that nothing of it is
-//! deleted, and a beginning that is missing is an error, for positions could not be counted.
+//! deleted, one that was made otherwise is refused, and a beginning that is missing is an error, for positions could not be counted.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,14 +22,13 @@ use std::time::{Duration, Instant};
 use crate::log::redo::{checksum, group, ungroup};
 use crate::log::{LogError, RedoLog, Result};
 use crate::record::{Frame, Position};
-use protocol::{
-    CREATE_TOPICS, Connection, FETCH, METADATA, PRODUCE, Reader, Writer, batch, invalid, read_batch,
-};
+use protocol::{Connection, FETCH, METADATA, PRODUCE, Reader, Writer, batch, invalid, read_batch};
 
 mod address;
 mod fault;
 mod landmark;
 mod protocol;
+mod setting;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -38,7 +37,7 @@ pub use address::NotTopic;
 pub use landmark::Landmark;
 pub use watch::Watch;
 
-use fault::{Fault, TOPIC_EXISTS, check};
+use fault::{Fault, check};
 
 /// A group that is longer does not become a record: the largest transaction fits, and a broker takes
 /// requests of 100 MB unless it is told otherwise.
@@ -96,10 +95,11 @@ impl KafkaLog {
     /// Opens the log, and makes its topic if there is none.
     ///
     /// # Errors
-    /// When no broker is reached, or the topic is not one for a log.
+    /// When no broker is reached, or the topic is not one for a log, or would lose some of it.
     pub fn open(spec: KafkaSpec) -> Result<Self> {
         let mut log = Self::reader(spec);
         log.make_topic()?;
+        log.check_topic()?;
         Ok(log)
     }
 
@@ -126,43 +126,6 @@ impl KafkaLog {
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes
-    }
-
-    fn make_topic(&mut self) -> Result<()> {
-        let in_step = self.spec.replicas / 2 + 1;
-        let settings = [
-            ("cleanup.policy", "delete".to_owned()),
-            ("retention.ms", "-1".to_owned()),
-            ("retention.bytes", "-1".to_owned()),
-            ("compression.type", "producer".to_owned()),
-            ("message.timestamp.type", "LogAppendTime".to_owned()),
-            ("max.message.bytes", (RECORD_BYTES_MAX + 1024).to_string()),
-            ("min.insync.replicas", in_step.to_string()),
-            ("unclean.leader.election.enable", "false".to_owned()),
-        ];
-        let mut body = Writer::default();
-        // One topic; one partition, with so many replicas, wherever the brokers like.
-        body.i32(1).text(&self.spec.topic).i32(1).i16(self.spec.replicas).i32(0);
-        body.i32(settings.len() as i32);
-        for (name, value) in &settings {
-            body.text(name).text(value);
-        }
-        // Within this time, and not only as a rehearsal.
-        body.i32(millis(self.spec.work())).i8(0);
-        self.patiently("make", |log| {
-            let mut connection = log.any_broker()?;
-            let mut answer = connection.ask(CREATE_TOPICS, &body)?;
-            let _throttled = answer.i32()?;
-            for _ in 0..answer.count()? {
-                answer.text()?;
-                match answer.i16()? {
-                    TOPIC_EXISTS => {}
-                    code => check(code)?,
-                }
-                answer.text()?;
-            }
-            Ok(())
-        })
     }
 
     /// Does something until it succeeds, fails for good, or has failed for too long.

@@ -3,14 +3,17 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 
+use std::collections::HashSet;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use imago_store::engine::{LogOptions, Options, Session, Store, StoreError};
-use imago_store::kafka::KafkaSpec;
+use imago_store::kafka::{KafkaLog, KafkaSpec};
 use imago_store::key::{Key, KeyRange, Table};
-use imago_store::record::{Operator, Site};
+use imago_store::log::RedoLog;
+use imago_store::record::{Author, Frame, Operator, Site};
 use imago_store::transaction::{Abort, View};
 use imago_testbed::{Single, SingleSpec, find_kafka};
 
@@ -65,8 +68,7 @@ async fn all(store: &Store) -> Vec<(Key, usize)> {
         Ok(Vec::new())
     };
     store.session().run(reads, Vec::new(), Box::new(procedure)).await.unwrap();
-    let told = told.lock().unwrap().clone();
-    told
+    told.lock().unwrap().clone()
 }
 
 async fn until(what: &str, is_so: impl Fn() -> bool) {
@@ -182,6 +184,65 @@ async fn without_a_broker_a_store_waits_says_so_and_ends_after_its_patience() {
     kafka.restart().await.unwrap();
     let store = open(&topic(&kafka, "gone"), None).unwrap();
     assert_eq!(all(&store).await[0], (key(1), 10));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_written_twice_because_an_answer_was_lost_counts_once_and_nothing_behind_it_is_lost()
+ {
+    let Some(kafka) = start("silent").await else { return };
+    // A broker that is silent for a third of it is asked again.
+    let topic = KafkaSpec { patience: Duration::from_secs(9), ..topic(&kafka, "silent") };
+    let store = Arc::new(open(&topic, None).unwrap());
+    let written = Arc::new(AtomicUsize::new(0));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let writers = (0..3).map(|writer| {
+        let (store, written, is_over) =
+            (Arc::clone(&store), Arc::clone(&written), Arc::clone(&is_over));
+        tokio::spawn(async move {
+            let (mut session, mut n) = (store.session(), writer);
+            while !is_over.load(Ordering::Relaxed) {
+                put(&mut session, n, 1 + n).await.unwrap();
+                written.fetch_add(1, Ordering::Relaxed);
+                n += 3;
+            }
+            (writer..n).step_by(3).collect::<Vec<_>>()
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    for _ in 0..2 {
+        let before = written.load(Ordering::Relaxed);
+        until("it is written", || written.load(Ordering::Relaxed) > before + 50).await;
+        kafka.stop().unwrap();
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        kafka.resume().unwrap();
+    }
+    let before = written.load(Ordering::Relaxed);
+    until("it goes on", || written.load(Ordering::Relaxed) > before + 50).await;
+    is_over.store(true, Ordering::Relaxed);
+    let mut expected = Vec::new();
+    for writer in writers {
+        expected.extend(writer.await.unwrap());
+    }
+    expected.sort_unstable();
+    let mut expected: Vec<_> = expected.into_iter().map(|n| (key(n), 1 + n)).collect();
+    expected.sort();
+    assert_eq!((store.end(), all(&store).await), (None, expected.clone()));
+    drop(store);
+
+    let (mut frames, mut twice, mut next) = (HashSet::new(), 0, 1);
+    let mut log = KafkaLog::reader(topic.clone());
+    loop {
+        let mut see = |_, frame: Frame| {
+            let Author { site, epoch, number } = frame.by;
+            twice += usize::from(!frames.insert((site, epoch, number)));
+        };
+        match log.deliver(next, Duration::ZERO, &mut see).unwrap() {
+            behind if behind == next => break,
+            behind => next = behind,
+        }
+    }
+    println!("{} frames, {twice} of them twice", frames.len());
+    assert_eq!(all(&open(&topic, None).unwrap()).await, expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

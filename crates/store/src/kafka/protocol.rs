@@ -1,4 +1,4 @@
-//! As much of Kafka's protocol as one log needs: five requests, each in the oldest version that
+//! As much of Kafka's protocol as one log needs: six requests, each in the oldest version that
 //! Kafka 4 still takes, and the format of records.
 //!
 //! A message is its length and a body. A request's body begins with its kind, its version, an id
@@ -25,6 +25,7 @@ pub(super) const PRODUCE: Api = Api(0, 3);
 pub(super) const FETCH: Api = Api(1, 4);
 pub(super) const METADATA: Api = Api(3, 4);
 pub(super) const CREATE_TOPICS: Api = Api(19, 2);
+pub(super) const DESCRIBE_CONFIGS: Api = Api(32, 1);
 
 /// A connection to a broker, on which one request is answered after another.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 use imago_testbed::{Single, SingleSpec, find_kafka};
 
+use super::protocol::CREATE_TOPICS;
 use super::*;
 use crate::record::{Author, Body, Site};
 
@@ -35,6 +36,12 @@ async fn a_topic_that_is_no_log_is_refused_with_what_is_wrong() {
     wide.any_broker().unwrap().ask(CREATE_TOPICS, &two_partitions).unwrap();
     let why = refused(&mut wide);
     assert!(why.contains("it has 2 partitions"), "{why}");
+
+    let mut forgetful = Writer::default();
+    forgetful.i32(1).text("forgetful").i32(1).i16(1).i32(0).i32(0).i32(10_000).i8(0);
+    wide.any_broker().unwrap().ask(CREATE_TOPICS, &forgetful).unwrap();
+    let why = KafkaLog::open(spec(&kafka, "forgetful")).unwrap_err().to_string();
+    assert!(why.contains("cannot use the topic forgetful") && why.contains("has to be"), "{why}");
 
     let many = KafkaSpec { replicas: 3, ..spec(&kafka, "many") };
     let why = KafkaLog::open(many).unwrap_err().to_string();
