@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// See the module's documentation.
@@ -81,9 +82,14 @@ impl Served {
 
     /// Asks it to end, as Ctrl-C does, and returns its exit code; none when it does not within 20 s.
     pub fn interrupted(self) -> Option<i32> {
-        let id = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+        self.signal(Signal::INT);
         self.ended()
+    }
+
+    /// Stops it where it is, as if its machine were away, or lets it go on.
+    pub fn signal(&self, signal: Signal) {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, signal).unwrap();
     }
 
     /// Waits until it has ended, and returns its exit code; none when it does not within 20 s.

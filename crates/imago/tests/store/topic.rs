@@ -8,6 +8,7 @@ use imago_store::load::{Load, Options};
 use imago_testbed::{Single, SingleSpec, find_kafka};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::change;
@@ -109,8 +110,11 @@ async fn a_process_whose_topic_another_one_takes_over_ends_and_nothing_is_lost()
     let next = Served::start_on(&log(&url, None), SITES, anywhere(), anywhere());
     let (listen, admin) = (served.listen, served.admin);
     assert_eq!(served.ended(), Some(1), "it ends, and says that it did not want to");
-    // Where the first one was, the third one takes over from the second.
+    // Where the first one was, a third one takes over from the second, which knows nothing of it for a while.
+    next.signal(Signal::STOP);
     let last = Served::start_on(&log(&url, None), SITES, listen, admin);
+    answered(&load, load.acknowledged());
+    next.signal(Signal::CONT);
     assert_eq!(next.ended(), Some(1));
     answered(&load, load.acknowledged());
     let address = last.listen;

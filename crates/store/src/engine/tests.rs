@@ -126,13 +126,32 @@ fn no_mail_is_lost_however_much_has_come() {
 #[test]
 fn what_was_acknowledged_outlives_crashes_of_sites_and_the_process() {
     let folder = tempfile::tempdir().expect("a folder");
-    let options = options(Some(folder.path()), 3);
+    outlives_crashes(&options(Some(folder.path()), 3), folder.path());
+}
+
+#[test]
+fn what_was_acknowledged_outlives_crashes_also_from_a_topic_and_checkpoints_of_it() {
+    if let Err(missing) = imago_testbed::find_kafka() {
+        eprintln!("skipped: {missing}");
+        return;
+    }
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let kafka = imago_testbed::Single::start(imago_testbed::SingleSpec::kafka("crashes"));
+    let kafka = runtime.block_on(kafka).expect("a broker");
+    let topic = format!("kafka://{}/t", kafka.uri()).parse().expect("a topic");
+    let folder = tempfile::tempdir().expect("a folder");
+    let checkpoints = Some(folder.path().to_owned());
+    let log = LogOptions::Kafka { topic, checkpoints, checkpoint_bytes: 8 * 1024 };
+    outlives_crashes(&Options { sites: 3, log: Some(log) }, folder.path());
+}
+
+fn outlives_crashes(options: &Options, folder: &std::path::Path) {
     let runtime = runtime();
     // What was acknowledged at least, and what may have happened besides.
     let mut sure: BTreeMap<Key, u32> = BTreeMap::new();
     let mut doubtful: BTreeMap<Key, u32> = BTreeMap::new();
     for round in 0..3_u32 {
-        let store = Arc::new(Store::start(&options).expect("a store with a log"));
+        let store = Arc::new(Store::start(options).expect("a store with a log"));
         runtime.block_on(async {
             let mut workers = Vec::new();
             for worker in 0..4_u32 {
@@ -175,9 +194,9 @@ fn what_was_acknowledged_outlives_crashes_of_sites_and_the_process() {
         let checkpoints = store.checkpoints().expect("it has a log");
         assert!(checkpoints.newest > 0 && checkpoints.failure.is_none(), "{checkpoints:?}");
         drop(store);
-        let files = std::fs::read_dir(folder.path()).expect("a folder").count();
+        let files = std::fs::read_dir(folder).expect("a folder").count();
         assert!(files < 20, "{files} files: the log before a checkpoint goes");
-        let store = Store::start(&options).expect("the log is there");
+        let store = Store::start(options).expect("the log is there");
         let found = runtime.block_on(all(&mut store.session()));
         let acknowledged: u32 = sure.values().sum();
         assert!(acknowledged > 600 * (round + 1), "{acknowledged} are few");

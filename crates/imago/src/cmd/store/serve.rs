@@ -28,7 +28,9 @@ acknowledged is in the log there first; with --sync always (the default) also on
 With --log, the log is a topic of Kafka, and what is acknowledged is on all of the topic's replicas that are \
 in step: it outlives what they outlive, and with one replica no more than that one broker. (A broker leaves \
 it to its system when it writes to its disk.) With --data beside it, checkpoints go there, and a start reads \
-the newest one and what the topic has behind it; without, a start reads the topic from its first record on. \
+the newest one and what the topic has behind it; without --data no checkpoints are made, and each start reads \
+the topic from its first record on. While no broker answers nothing is acknowledged, and after two minutes the \
+store ends. \
 The topic is made if there is none, and nothing of it is ever deleted by Imago. Another process that is \
 started on the topic takes it over: this one then ends.
 
