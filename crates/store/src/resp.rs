@@ -328,7 +328,7 @@ impl Client {
                 Does::Rows(_)
                     | Does::Script(_)
                     | Does::Session(_)
-                    | Does::Scan
+                    | Does::Scan(_)
                     | Does::Unwatch
                     | Does::Nothing
             );
@@ -348,12 +348,12 @@ impl Client {
                 let answer = act(Call { arguments, session: &mut self.session, settings });
                 self.say(&answer.unwrap_or_else(|error| error))
             }
-            Does::Scan => Scan::understood(arguments, database, protocol, &self.settings)
+            Does::Scan(understand) => understand(arguments, database, protocol, &self.settings)
                 .map_or_else(|answer| self.say(&answer), Next::Scan),
             Does::Multi => self.multi(),
             Does::Exec => self.exec(),
             Does::Discard => self.discard(),
-            Does::Watch => self.watch(arguments),
+            Does::Watch { says_values } => self.watch(arguments, says_values),
             Does::Unwatch => {
                 self.watched.clear();
                 self.say(&Answer::OK)

@@ -9,6 +9,7 @@ use crate::transaction::{ReadRows, Seen, View};
 
 mod commands;
 mod differential;
+mod own;
 mod scripts;
 mod stream;
 mod transactions;
