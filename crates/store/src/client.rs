@@ -74,8 +74,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(1);
 /// How long any attempt waits at most.
 const LAST_WAIT: Duration = Duration::from_millis(100);
 
-/// How a client is.
-#[derive(Clone, Debug)]
+/// How a client is. It cannot be shown, since it has the password.
+#[derive(Clone)]
 pub struct Options {
     /// The store's password, if it has one.
     pub password: Option<String>,

@@ -26,6 +26,7 @@ use crate::transaction::{Abort, Procedure};
 
 mod about;
 mod answer;
+mod call;
 mod command;
 mod glob;
 mod multi;
@@ -40,6 +41,7 @@ mod session;
 mod unfinished;
 
 use answer::Answer;
+pub use call::Procedures;
 use command::{Command, Does};
 use multi::{Pending, Queue};
 use parse::{Arguments, Limits, Parser};
@@ -90,6 +92,8 @@ pub struct Settings {
     pub script_limits: ScriptLimits,
     /// Their texts.
     pub scripts: Scripts,
+    /// What else can be called.
+    pub procedures: Arc<Procedures>,
 }
 
 impl Default for Settings {
@@ -114,6 +118,7 @@ impl Settings {
             cursors: Cursors::new(started_ms),
             script_limits: ScriptLimits::default(),
             scripts: Scripts::default(),
+            procedures: Arc::default(),
         }
     }
 }

@@ -179,6 +179,22 @@ impl Connection {
         self.ask(&sent).map(|_| ())
     }
 
+    /// Runs a procedure of the store over keys of one table.
+    pub fn call(
+        &mut self,
+        table: u32,
+        name: &str,
+        keys: &[&[u8]],
+        arguments: &[&[u8]],
+    ) -> Result<Vec<u8>, Fault> {
+        let mut command = redis::cmd("IMAGO.CALL");
+        command.arg(name).arg(keys.len()).arg(keys).arg(arguments);
+        match self.ask_in(table, &command)? {
+            Value::BulkString(answer) => Ok(answer),
+            other => Err(nonsense(&other)),
+        }
+    }
+
     /// Does it all in one transaction, if what is watched is as it was.
     pub fn exec<'t>(
         &mut self,

@@ -85,6 +85,23 @@ impl Client {
         self.write(table.number(), &Batch { deleted, ..Batch::default() })
     }
 
+    /// Runs a procedure that the store has under a name ([`crate::resp::Procedures`]) as one transaction
+    /// over these keys, which it may write, and returns what it says.
+    ///
+    /// # Errors
+    /// As [`Client::put_many`]; what the procedure refuses is [`ClientError::Refused`].
+    pub fn call<K: OrderedKey, V>(
+        &mut self,
+        name: &str,
+        table: &Table<K, V>,
+        keys: &[K],
+        arguments: &[&[u8]],
+    ) -> Result<Vec<u8>, ClientError> {
+        let keys = keys.iter().map(|key| table.key(key)).collect::<Result<Vec<_>, _>>()?;
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+        self.attempt(|connection| connection.call(table.number(), name, &keys, arguments))
+    }
+
     fn write(&mut self, table: u32, batch: &Batch<'_>) -> Result<(), ClientError> {
         if batch.put.is_empty() && batch.deleted.is_empty() {
             return Ok(());

@@ -45,7 +45,7 @@ pub(super) struct Keys {
 pub(super) enum Does {
     /// Reads and writes rows of a database.
     Rows(fn(&Arguments<'_>, Table) -> Result<Operation, Answer>),
-    /// The same by a script.
+    /// The same by a program.
     Script(script::Understand),
     /// Concerns its connection.
     Session(Act),

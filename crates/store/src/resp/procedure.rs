@@ -47,12 +47,27 @@ impl<'r, 'v> Rows<'r, 'v> {
         self.view.delete(key)
     }
 
+    /// Lets a procedure have the rows as they are, and counts what it wrote afterwards.
+    pub fn lend<T>(
+        &mut self,
+        run: impl FnOnce(&mut View<'v>) -> Result<T, Abort>,
+    ) -> Result<T, Abort> {
+        let done = run(self.view)?;
+        self.written_bytes = self.view.written_bytes();
+        self.check()?;
+        Ok(done)
+    }
+
     fn count(&mut self, key: &Key, value_bytes: usize) -> Result<(), Abort> {
         let key_bytes = key.as_bytes().len();
         let before = self.view.written.get(key);
         let before =
             before.map_or(0, |value| key_bytes + value.as_ref().map_or(0, |value| value.len()));
         self.written_bytes = self.written_bytes - before + key_bytes + value_bytes;
+        self.check()
+    }
+
+    fn check(&self) -> Result<(), Abort> {
         if self.written_bytes > WRITTEN_BYTES_MAX {
             return Err(Abort::TooLarge(self.written_bytes));
         }

@@ -1,10 +1,13 @@
 //! Rows at once, and walks.
 
 use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::resp::Procedures;
+use crate::transaction::Abort;
 
 const ORDERS: Table<(String, i64), u32> = Table::named(3, "orders");
 const OTHERS: Table<(String, i64), u32> = Table::named(3, "order");
@@ -86,4 +89,39 @@ fn a_walk_goes_on_behind_what_one_request_brings() {
     client.put_many(&ACCOUNTS, &all).expect("it is there");
     assert_eq!(client.scan(&ACCOUNTS, .., usize::MAX).expect("it answers"), all);
     assert_eq!(client.scan(&ACCOUNTS, 3.., 2_001).expect("it answers"), all[1..2_002]);
+}
+
+#[test]
+fn a_procedure_runs_over_the_rows_of_its_keys_wherever_they_are() {
+    let mut procedures = Procedures::default();
+    procedures.register("take", |view, keys, arguments| {
+        let refused = || Abort::Refused("ERR too little".to_owned());
+        let [amount] = arguments else { return Err(refused()) };
+        let amount: i64 = postcard::from_bytes(amount).map_err(|_| refused())?;
+        let mut left = amount;
+        for key in keys {
+            let seen = view.get(key)?.ok_or_else(refused)?;
+            let balance: i64 = postcard::from_bytes(&seen.value).map_err(|_| refused())?;
+            let taken = balance.min(left);
+            left -= taken;
+            let balance = postcard::to_stdvec(&(balance - taken)).map_err(|_| refused())?;
+            view.put(key, balance.into())?;
+        }
+        if left > 0 { Err(refused()) } else { Ok(b"taken".to_vec()) }
+    });
+    let store = in_memory(2);
+    let address = listen(&store, Settings { procedures: Arc::new(procedures), ..settings() });
+    runtime().block_on(cut(&store, &place(&ACCOUNTS, &2), Site(1)));
+    let mut client = connect(address);
+    client.put_many(&ACCOUNTS, &[(1, 10), (2, 10)]).expect("it is there");
+    let mut take = |amount: i64| {
+        let amount = postcard::to_stdvec(&amount).expect("it has a form");
+        client.call("take", &ACCOUNTS, &[1, 2], &[&amount])
+    };
+    assert_eq!(take(15).expect("there is as much"), b"taken");
+    let error = take(15).expect_err("there is less");
+    assert!(matches!(&error, ClientError::Refused(text) if text == "ERR too little"), "{error:?}");
+    let error = client.call("give", &ACCOUNTS, &[1], &[]).expect_err("there is none");
+    assert!(error.to_string().contains("no procedure called 'give'"), "{error}");
+    assert_eq!(client.get_many(&ACCOUNTS, &[1, 2]).expect("they are read"), [Some(0), Some(5)]);
 }

@@ -1,7 +1,7 @@
 //! The table of commands, in the order of their names.
 
 use super::super::session::client;
-use super::super::{about, operation, scan, script, session};
+use super::super::{about, call, operation, scan, script, session};
 use super::Does::{self, *};
 use super::{Command, Keys};
 
@@ -72,6 +72,12 @@ pub(in super::super) static COMMANDS: &[Command] = &[
     new("hello", -1, "connection", "6.0.0", "Chooses the version of the protocol.")
         .flags(FOR_STRANGERS)
         .does(Session(session::hello)),
+    new("imago.call", -3, "scripting", "0.1.0", "Runs a procedure of the store by its name.")
+        .flags(SCRIPTS)
+        .does(Script(call::call)),
+    new("imago.call_ro", -3, "scripting", "0.1.0", "Runs a procedure that only reads.")
+        .flags(SCRIPTS_READ)
+        .does(Script(call::call_ro)),
     new("imago.range", -3, "generic", "0.1.0", "Reads rows from one key on, up to another.")
         .flags(READS)
         .does(Scan(scan::range)),

@@ -73,3 +73,64 @@ fn a_range_has_the_rows_between_its_keys_whatever_the_partitions() {
         ],
     );
 }
+
+#[test]
+fn a_procedure_is_called_over_its_keys_and_undone_as_a_whole() {
+    let mut procedures = Procedures::default();
+    procedures.register("move", |view, keys, arguments| {
+        let refused = |text: &str| Abort::Refused(format!("ERR {text}"));
+        let amount =
+            arguments.first().and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+        let amount: i64 = amount.ok_or_else(|| refused("how much?"))?;
+        for (key, change) in keys.iter().zip([-amount, amount]) {
+            let old =
+                view.get(key)?.and_then(|it| std::str::from_utf8(&it.value).ok()?.parse().ok());
+            let new = old.unwrap_or(0) + change;
+            view.put(key, new.to_string().into_bytes().into())?;
+            if new < 0 {
+                return Err(refused("it is not there"));
+            }
+        }
+        assert!(amount != 13, "of all numbers");
+        Ok(b"moved".to_vec())
+    });
+    let other = Key::new(crate::key::Table(0), b"other");
+    procedures
+        .register("astray", move |view, _, _| view.put(&other, [].into()).map(|()| Vec::new()));
+    procedures.register("flood", |view, keys, _| {
+        view.put(&keys[0], vec![0; crate::transaction::WRITTEN_BYTES_MAX].into())?;
+        Ok(Vec::new())
+    });
+    let settings = Settings { procedures: Arc::new(procedures), ..settings() };
+    let mut store = Store::new(settings, 1);
+    dialogue(
+        &mut store,
+        &[
+            ("SET a 20", "+OK|"),
+            ("IMAGO.CALL move 2 a b 5", "$5|moved|"),
+            ("IMAGO.CALL move 2 a b 5", "$5|moved|"),
+            ("MGET a b", "*2|$2|10|$2|10|"),
+            ("IMAGO.CALL move 2 a b 11", "-ERR it is not there|"),
+            ("IMAGO.CALL move 2 b a 11", "-ERR it is not there|"),
+            ("IMAGO.CALL move 2 a b", "-ERR how much?|"),
+            ("IMAGO.CALL move 2 c d -13", "-ERR it is not there|"),
+            ("MSET c 99", "+OK|"),
+            ("IMAGO.CALL move 2 c d 13", "-ERR procedure 'move' panicked, and nothing happened|"),
+            ("MGET a b c d", "*4|$2|10|$2|10|$2|99|$-1|"),
+            ("IMAGO.CALL_RO move 2 a b 1", "-ERR 0:a is not among the declared keys|"),
+            ("IMAGO.CALL astray 1 a", "-ERR 0:other is not among the declared keys|"),
+            (
+                "IMAGO.CALL nope 0",
+                "-ERR there is no procedure called 'nope' where it would be run|",
+            ),
+            ("IMAGO.CALL move 3 a b", "-ERR Number of keys can't be greater than number of args|"),
+            ("IMAGO.CALL move -1 a b", "-ERR Number of keys can't be negative|"),
+            ("MULTI", "+OK|"),
+            ("IMAGO.CALL move 2 a b 1", "+QUEUED|"),
+            ("INCR a", "+QUEUED|"),
+            ("EXEC", "*2|$5|moved|:10|"),
+        ],
+    );
+    assert!(store.ask(0, "IMAGO.CALL flood 1 a").contains("are too many for one transaction"));
+    assert_eq!(store.ask(0, "GET a"), "$2|10|");
+}
