@@ -8,6 +8,7 @@
 
 pub mod admin;
 pub mod checkpoint;
+pub mod client;
 pub mod design;
 pub mod engine;
 #[cfg(test)]

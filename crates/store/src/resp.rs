@@ -26,6 +26,7 @@ use crate::transaction::{Abort, Procedure};
 
 mod about;
 mod answer;
+mod call;
 mod command;
 mod glob;
 mod multi;
@@ -40,6 +41,7 @@ mod session;
 mod unfinished;
 
 use answer::Answer;
+pub use call::Procedures;
 use command::{Command, Does};
 use multi::{Pending, Queue};
 use parse::{Arguments, Limits, Parser};
@@ -90,6 +92,8 @@ pub struct Settings {
     pub script_limits: ScriptLimits,
     /// Their texts.
     pub scripts: Scripts,
+    /// What else can be called.
+    pub procedures: Arc<Procedures>,
 }
 
 impl Default for Settings {
@@ -114,6 +118,7 @@ impl Settings {
             cursors: Cursors::new(started_ms),
             script_limits: ScriptLimits::default(),
             scripts: Scripts::default(),
+            procedures: Arc::default(),
         }
     }
 }
@@ -328,7 +333,7 @@ impl Client {
                 Does::Rows(_)
                     | Does::Script(_)
                     | Does::Session(_)
-                    | Does::Scan
+                    | Does::Scan(_)
                     | Does::Unwatch
                     | Does::Nothing
             );
@@ -348,12 +353,12 @@ impl Client {
                 let answer = act(Call { arguments, session: &mut self.session, settings });
                 self.say(&answer.unwrap_or_else(|error| error))
             }
-            Does::Scan => Scan::understood(arguments, database, protocol, &self.settings)
+            Does::Scan(understand) => understand(arguments, database, protocol, &self.settings)
                 .map_or_else(|answer| self.say(&answer), Next::Scan),
             Does::Multi => self.multi(),
             Does::Exec => self.exec(),
             Does::Discard => self.discard(),
-            Does::Watch => self.watch(arguments),
+            Does::Watch { says_values } => self.watch(arguments, says_values),
             Does::Unwatch => {
                 self.watched.clear();
                 self.say(&Answer::OK)

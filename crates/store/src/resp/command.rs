@@ -5,7 +5,7 @@ use super::answer::Answer;
 use super::operation::Operation;
 use super::parse::Arguments;
 use super::session::Act;
-use super::{Settings, script};
+use super::{Settings, scan, script};
 use std::sync::Arc;
 
 use crate::key::Table;
@@ -24,7 +24,7 @@ pub(super) struct Command {
     pub flags: &'static [&'static str],
     pub keys: Keys,
     pub group: &'static str,
-    /// The version of Redis that had it first.
+    /// The version of Redis that had it first; of Imago for its own.
     pub since: &'static str,
     pub summary: &'static str,
     pub does: Does,
@@ -45,15 +45,18 @@ pub(super) struct Keys {
 pub(super) enum Does {
     /// Reads and writes rows of a database.
     Rows(fn(&Arguments<'_>, Table) -> Result<Operation, Answer>),
-    /// The same by a script.
+    /// The same by a program.
     Script(script::Understand),
     /// Concerns its connection.
     Session(Act),
-    Scan,
+    /// Walks over rows in the order of their keys.
+    Scan(scan::Understand),
     Multi,
     Exec,
     Discard,
-    Watch,
+    Watch {
+        says_values: bool,
+    },
     Unwatch,
     Reset,
     Quit,

@@ -5,16 +5,18 @@
 //! if the transaction happens.
 //!
 //! WATCH is a transaction that reads versions; EXEC reads them again and does nothing if one differs.
-//! Unlike in Redis, a key that was not there, came and went is unchanged.
+//! Unlike in Redis, a key that was not there, came and went is unchanged. So whoever watches a key and then
+//! reads it may have read a value of which EXEC knows nothing; IMAGO.WATCH watches and reads in one state.
 
 use std::mem;
 
 use super::answer::{Answer, Protocol};
 use super::command::{Command, Does};
 use super::parse::{Arguments, Kept};
-use super::procedure::{Step, Versions, Watch, batch, check, request, said};
+use super::procedure::{Step, Watch, Watched, batch, check, request, said};
 use super::session::{Call, Session};
 use super::{Client, KEYS_MAX, Next, operation, refusal};
+use crate::record::StoredValue;
 
 /// The most commands that are queued; the most bytes are those of a request.
 const QUEUED_MAX: usize = 100_000;
@@ -46,8 +48,8 @@ impl Queue {
 
 /// What becomes of the connection if the transaction happens that is on its way.
 pub(super) enum Pending {
-    /// These are the versions that are watched from then on.
-    Watch,
+    /// What it saw is watched from then on, and said, if it was asked for.
+    Watch { says_values: bool },
     /// This is the session.
     Exec(Box<Session>),
 }
@@ -70,9 +72,11 @@ impl Client {
     }
 
     pub(super) fn enqueue(&mut self, command: &'static Command, arguments: &Arguments<'_>) -> Next {
-        if matches!(command.does, Does::Scan) {
-            return self
-                .reject("'SCAN' is not supported by Imago inside MULTI: it lists many partitions");
+        if matches!(command.does, Does::Scan(_)) {
+            let name = command.name.to_ascii_uppercase();
+            return self.reject(format!(
+                "'{name}' is not supported by Imago inside MULTI: it lists many partitions"
+            ));
         }
         let bytes_max = self.settings.request_bytes_max;
         let Some(queue) = &mut self.queue else { return Next::Wait };
@@ -145,7 +149,7 @@ impl Client {
         (step, session.protocol)
     }
 
-    pub(super) fn watch(&mut self, arguments: &Arguments<'_>) -> Next {
+    pub(super) fn watch(&mut self, arguments: &Arguments<'_>, says_values: bool) -> Next {
         if self.queue.is_some() {
             return self.say(&Answer::error("ERR WATCH inside MULTI is not allowed"));
         }
@@ -157,9 +161,9 @@ impl Client {
             let text = format!("ERR too many keys are watched: at most {KEYS_MAX}");
             return self.say(&Answer::error(text));
         }
-        match request(keys.clone(), Vec::new(), Box::new(Watch(keys))) {
+        match request(keys.clone(), Vec::new(), Box::new(Watch { keys, says_values })) {
             Ok(request) => {
-                self.pending = Some(Pending::Watch);
+                self.pending = Some(Pending::Watch { says_values });
                 Next::Run(super::Request { alone: true, ..request })
             }
             Err(answer) => self.say(&answer),
@@ -169,15 +173,20 @@ impl Client {
     /// The transaction happened that was on its way, and said this: what to send for it.
     pub(super) fn settle(&mut self, pending: Pending, answer: Vec<u8>) -> Vec<u8> {
         match pending {
-            Pending::Watch => {
-                let seen: Versions = postcard::from_bytes(&answer).expect("WATCH wrote it");
-                for (key, version) in seen {
+            Pending::Watch { says_values } => {
+                let seen: Watched = postcard::from_bytes(&answer).expect("WATCH wrote it");
+                for (key, version) in seen.versions {
                     // Of a key that is watched twice, what was seen first counts.
                     if !self.watched.iter().any(|(watched, _)| *watched == key) {
                         self.watched.push((key, version));
                     }
                 }
-                Answer::OK.encoded(self.session.protocol)
+                let value = |value: Option<StoredValue>| Answer::value(value.map(|value| value.0));
+                let answer = match says_values {
+                    true => Answer::Array(seen.values.into_iter().map(value).collect()),
+                    false => Answer::OK,
+                };
+                answer.encoded(self.session.protocol)
             }
             Pending::Exec(session) => {
                 if answer != Answer::NilArray.encoded(self.session.protocol) {

@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::answer::Answer;
+use super::call::Call;
 use super::number;
 use super::parse::Arguments;
 use super::procedure::Rows;
@@ -41,6 +42,7 @@ pub(super) enum Operation {
     Append(Key, #[serde(with = "record::value")] Value),
     Add(Key, i64),
     Script(Box<Script>),
+    Call(Box<Call>),
 }
 
 /// When a value is set.
@@ -202,6 +204,7 @@ impl Operation {
             Self::SetAll { rows, .. } => writes.extend(rows.iter().map(|(key, _)| key.clone())),
             Self::Delete(keys) => writes.extend_from_slice(keys),
             Self::Script(script) => script.declare(reads, writes),
+            Self::Call(call) => call.declare(reads, writes),
         }
     }
 
@@ -273,6 +276,7 @@ impl Operation {
                 Ok(Answer::Integer(there))
             }
             Self::Script(script) => machine::run(script, rows),
+            Self::Call(call) => call.run(rows),
             Self::Kind(key) => {
                 let is_there = rows.get(key)?.is_some();
                 Ok(Answer::status(if is_there { "string" } else { "none" }))

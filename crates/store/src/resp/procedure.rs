@@ -11,6 +11,7 @@ use super::script::machine::Allowance;
 use super::sent::{self, Kind};
 use super::{ANSWER_BYTES_MAX, KEYS_MAX, Request};
 use crate::key::{Key, KeyRange, Value};
+use crate::record::StoredValue;
 use crate::transaction::{Abort, Procedure, Seen, View, WRITTEN_BYTES_MAX};
 
 /// The rows that operations read and write, with what they write counted: a transaction that grows
@@ -35,9 +36,9 @@ impl<'r, 'v> Rows<'r, 'v> {
         self.view.get_each(keys)
     }
 
-    /// The version of a row, if it is there.
-    pub fn version(&self, key: &Key) -> Result<Option<u64>, Abort> {
-        Ok(self.view.get(key)?.map(|seen| seen.version))
+    /// A row with its version, if it is there.
+    pub fn seen(&self, key: &Key) -> Result<Option<Seen>, Abort> {
+        self.view.get(key)
     }
 
     pub fn put(&mut self, key: &Key, value: Value) -> Result<(), Abort> {
@@ -50,12 +51,27 @@ impl<'r, 'v> Rows<'r, 'v> {
         self.view.delete(key)
     }
 
+    /// Lets a procedure have the rows as they are, and counts what it wrote afterwards.
+    pub fn lend<T>(
+        &mut self,
+        run: impl FnOnce(&mut View<'v>) -> Result<T, Abort>,
+    ) -> Result<T, Abort> {
+        let done = run(self.view)?;
+        self.written_bytes = self.view.written_bytes();
+        self.check()?;
+        Ok(done)
+    }
+
     fn count(&mut self, key: &Key, value_bytes: usize) -> Result<(), Abort> {
         let key_bytes = key.as_bytes().len();
         let before = self.view.written.get(key);
         let before =
             before.map_or(0, |value| key_bytes + value.as_ref().map_or(0, |value| value.len()));
         self.written_bytes = self.written_bytes - before + key_bytes + value_bytes;
+        self.check()
+    }
+
+    fn check(&self) -> Result<(), Abort> {
         if self.written_bytes > WRITTEN_BYTES_MAX {
             return Err(Abort::TooLarge(self.written_bytes));
         }
@@ -112,7 +128,7 @@ impl Procedure for Batch {
     fn run(&mut self, view: &mut View<'_>) -> Result<Vec<u8>, Abort> {
         let mut rows = Rows::new(view);
         for (key, version) in &self.watched {
-            if rows.version(key)? != *version {
+            if rows.seen(key)?.map(|seen| seen.version) != *version {
                 return Ok(Answer::NilArray.encoded(self.protocol));
             }
         }
@@ -137,16 +153,38 @@ impl Procedure for Batch {
 /// The versions of rows, as a transaction sees them.
 pub(super) type Versions = Vec<(Key, Option<u64>)>;
 
-/// What WATCH runs: it answers with the versions.
+/// What WATCH runs: it answers with what it saw of the rows, all of it in one state.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Watch(pub Vec<Key>);
+pub(super) struct Watch {
+    pub keys: Vec<Key>,
+    /// Whether the client asked for them.
+    pub says_values: bool,
+}
+
+/// What WATCH saw.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Watched {
+    pub versions: Versions,
+    /// As many as keys, if they were asked for.
+    pub values: Vec<Option<StoredValue>>,
+}
 
 impl Procedure for Watch {
     fn run(&mut self, view: &mut View<'_>) -> Result<Vec<u8>, Abort> {
         let rows = Rows::new(view);
-        let versions = self.0.iter().map(|key| Ok((key.clone(), rows.version(key)?)));
-        let versions = versions.collect::<Result<Versions, Abort>>()?;
-        Ok(postcard::to_stdvec(&versions).expect("they have a form in bytes"))
+        let (mut versions, mut values, mut bytes) = (Versions::new(), Vec::new(), 0);
+        for key in &self.keys {
+            let seen = rows.seen(key)?;
+            versions.push((key.clone(), seen.as_ref().map(|seen| seen.version)));
+            if self.says_values {
+                let value = seen.map(|seen| StoredValue(seen.value));
+                bytes += value.as_ref().map_or(0, |value| value.0.len());
+                check(bytes)?;
+                values.push(value);
+            }
+        }
+        let watched = Watched { versions, values };
+        Ok(postcard::to_stdvec(&watched).expect("they have a form in bytes"))
     }
 
     fn sent(&self) -> Option<Vec<u8>> {

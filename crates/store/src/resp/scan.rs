@@ -1,6 +1,7 @@
-//! SCAN: the keys of a database in their order, some at a time.
+//! SCAN: the keys of a database in their order, some at a time. IMAGO.RANGE: the rows between two keys,
+//! likewise, and the key at which it goes on.
 //!
-//! Clients take a cursor for a number and send it back, while what is meant is a key to go on at. So the
+//! Clients of SCAN take a cursor for a number and send it back, while what is meant is a key to go on at. So the
 //! numbers are names of keys, in a table that all connections share, and that forgets the oldest: a walk
 //! that somebody gave up costs no memory for ever. A number may be used again, by whoever did not get
 //! the answer.
@@ -14,11 +15,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::answer::{Answer, Protocol};
+use super::operation::key;
 use super::parse::Arguments;
 use super::sent::{self, Kind};
 use super::session::{NOT_AN_INTEGER, SYNTAX};
 use super::{Request, Settings, glob, number};
 use crate::key::{Key, KeyRange, Table};
+use crate::record::StoredValue;
 use crate::transaction::{Abort, Procedure, View};
 
 /// How many cursors are known at once, and the bytes of their keys.
@@ -27,7 +30,7 @@ const CURSORS_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The most rows that one step looks at.
 const COUNT_MAX: i64 = 10_000;
 const COUNT: usize = 10;
-/// About how many bytes of keys one step lists.
+/// About how many bytes one step lists.
 const LISTED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Where walks go on; shared by all connections.
@@ -72,8 +75,9 @@ impl Cursors {
 /// where that ends.
 #[derive(Clone)]
 pub struct Scan {
-    start: Key,
-    table: Table,
+    /// What is left of it.
+    range: KeyRange,
+    says: Says,
     count: usize,
     pattern: Option<Vec<u8>>,
     /// Whether rows are of the kind that is asked for; all are strings.
@@ -82,8 +86,66 @@ pub struct Scan {
     settings: Arc<Settings>,
 }
 
+/// What a step says of the rows.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Says {
+    /// Their names, and a cursor.
+    Names,
+    /// Names and values, and the name at which it goes on.
+    Rows,
+}
+
+/// What a request for a walk comes to.
+pub(super) type Understand =
+    fn(&Arguments<'_>, Table, Protocol, &Arc<Settings>) -> Result<Scan, Answer>;
+
+/// Understands SCAN.
+pub(super) fn scan(
+    arguments: &Arguments<'_>,
+    table: Table,
+    protocol: Protocol,
+    settings: &Arc<Settings>,
+) -> Result<Scan, Answer> {
+    Scan::understood(arguments, table, protocol, settings)
+}
+
+/// Understands IMAGO.RANGE: the first key, the key in front of which it ends or nothing, COUNT.
+pub(super) fn range(
+    arguments: &Arguments<'_>,
+    table: Table,
+    protocol: Protocol,
+    settings: &Arc<Settings>,
+) -> Result<Scan, Answer> {
+    let mut range = KeyRange::of_table(table);
+    range.start = key(table, arguments.at(1))?;
+    if !arguments.at(2).is_empty() {
+        range.end = Some(key(table, arguments.at(2))?);
+    }
+    let count = match arguments.len() {
+        3 => COUNT,
+        5 if arguments.is(3, "COUNT") => count(arguments.at(4))?,
+        _ => return Err(Answer::error(SYNTAX)),
+    };
+    let scan = Scan::new(range, Says::Rows, protocol, settings);
+    Ok(Scan { count, ..scan })
+}
+
+/// How many rows a step looks at.
+fn count(digits: &[u8]) -> Result<usize, Answer> {
+    match number::integer(digits) {
+        None => Err(Answer::error(NOT_AN_INTEGER)),
+        Some(..1) => Err(Answer::error(SYNTAX)),
+        Some(count) => Ok(count.min(COUNT_MAX) as usize),
+    }
+}
+
 impl Scan {
-    pub(super) fn understood(
+    fn new(range: KeyRange, says: Says, protocol: Protocol, settings: &Arc<Settings>) -> Self {
+        let (pattern, settings) = (None, Arc::clone(settings));
+        Self { range, says, count: COUNT, pattern, lists_strings: true, protocol, settings }
+    }
+
+    fn understood(
         arguments: &Arguments<'_>,
         table: Table,
         protocol: Protocol,
@@ -91,24 +153,12 @@ impl Scan {
     ) -> Result<Self, Answer> {
         let cursor = std::str::from_utf8(arguments.at(1)).ok().and_then(|text| text.parse().ok());
         let cursor: u64 = cursor.ok_or_else(|| Answer::error("ERR invalid cursor"))?;
-        let mut scan = Self {
-            start: Key::new(table, &[]),
-            table,
-            count: COUNT,
-            pattern: None,
-            lists_strings: true,
-            protocol,
-            settings: Arc::clone(settings),
-        };
+        let mut scan = Self::new(KeyRange::of_table(table), Says::Names, protocol, settings);
         let mut at = 2;
         while at < arguments.len() {
             let Some(value) = arguments.get(at + 1) else { return Err(Answer::error(SYNTAX)) };
             if arguments.is(at, "COUNT") {
-                let count = number::integer(value).ok_or_else(|| Answer::error(NOT_AN_INTEGER))?;
-                if count < 1 {
-                    return Err(Answer::error(SYNTAX));
-                }
-                scan.count = count.min(COUNT_MAX) as usize;
+                scan.count = count(value)?;
             } else if arguments.is(at, "MATCH") {
                 scan.pattern = Some(value.to_vec()).filter(|pattern| pattern != b"*");
             } else if arguments.is(at, "TYPE") {
@@ -121,7 +171,7 @@ impl Scan {
         if cursor != 0 {
             let start = settings.cursors.key(cursor);
             let is_here = |start: &Key| start.row().is_some_and(|(of, _)| of == table);
-            scan.start = start.filter(is_here).ok_or_else(|| {
+            scan.range.start = start.filter(is_here).ok_or_else(|| {
                 Answer::error(
                     "ERR unknown cursor: it is of another database, or too old; begin at 0",
                 )
@@ -133,18 +183,19 @@ impl Scan {
     /// The key at which it goes on: the driver asks for the partition that has it.
     #[must_use]
     pub fn start(&self) -> &Key {
-        &self.start
+        &self.range.start
     }
 
-    /// The step, over what of its database lies in front of a key, the end of the partition; without one
+    /// The step, over what of it lies in front of a key, the end of the partition; without one
     /// the partition reaches to the end of all keys. May be asked for again if the partition changed.
     #[must_use]
     pub fn within(&self, end: Option<&Key>) -> Request {
-        let to_end = KeyRange { start: self.start.clone(), end: end.cloned() };
-        let range = to_end.intersection(&KeyRange::of_table(self.table));
+        let to_end = KeyRange { start: self.range.start.clone(), end: end.cloned() };
+        let range = to_end.intersection(&self.range);
         let procedure = Box::new(Step {
             range: range.clone(),
-            table: self.table,
+            last: self.range.end.clone(),
+            says: self.says,
             count: self.count,
             pattern: self.pattern.clone(),
             lists_strings: self.lists_strings,
@@ -155,10 +206,22 @@ impl Scan {
     /// What to send for what a step found.
     pub(super) fn told(&self, found: &[u8]) -> Vec<u8> {
         let found: Found = postcard::from_bytes(found).expect("a step wrote it");
-        let next = found.next.map_or(0, |key| self.settings.cursors.name(key));
-        let names = found.names.into_iter().map(Answer::bulk).collect();
-        let answer = Answer::Array(vec![Answer::bulk(next.to_string()), Answer::Array(names)]);
-        answer.encoded(self.protocol)
+        let mut values = found.values.into_iter();
+        let row = |name: Vec<u8>| {
+            [Some(Answer::bulk(name)), values.next().map(|value| Answer::Bulk(value.0))]
+        };
+        let rows = found.names.into_iter().flat_map(row).flatten().collect();
+        let next = match self.says {
+            Says::Names => {
+                let cursor = found.next.map_or(0, |key| self.settings.cursors.name(key));
+                Answer::bulk(cursor.to_string())
+            }
+            Says::Rows => {
+                let next = found.next.as_ref().and_then(Key::row);
+                next.map_or(Answer::Nil, |(_, name)| Answer::bulk(name))
+            }
+        };
+        Answer::Array(vec![next, Answer::Array(rows)]).encoded(self.protocol)
     }
 }
 
@@ -166,7 +229,9 @@ impl Scan {
 #[derive(Serialize, Deserialize)]
 pub(super) struct Step {
     range: KeyRange,
-    table: Table,
+    /// Where the walk ends.
+    last: Option<Key>,
+    says: Says,
     count: usize,
     pattern: Option<Vec<u8>>,
     lists_strings: bool,
@@ -177,6 +242,7 @@ struct Found {
     /// Where it goes on, if it does.
     next: Option<Key>,
     names: Vec<Vec<u8>>,
+    values: Vec<StoredValue>,
 }
 
 impl Step {
@@ -188,28 +254,31 @@ impl Step {
 impl Procedure for Step {
     fn run(&mut self, view: &mut View<'_>) -> Result<Vec<u8>, Abort> {
         let rows = view.range(&self.range, self.count)?;
-        let all_of_it = KeyRange::of_table(self.table);
         // Behind the last row; behind the range, if that was all of it; nowhere behind the last range.
         let mut next = match rows.last() {
             Some((last, _)) if rows.len() == self.count => Some(last.successor()),
             _ => {
                 let end = self.range.end.clone();
-                end.filter(|end| all_of_it.end.as_ref().is_none_or(|last| end < last))
+                end.filter(|end| self.last.as_ref().is_none_or(|last| end < last))
             }
         };
-        let (mut names, mut bytes) = (Vec::new(), 0);
-        for (key, _) in rows {
+        let (mut names, mut values, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for (key, seen) in rows {
             let Some((_, name)) = key.row() else { continue };
             if self.lists(name) {
                 bytes += name.len();
                 names.push(name.to_vec());
+                if self.says == Says::Rows {
+                    bytes += seen.value.len();
+                    values.push(StoredValue(seen.value));
+                }
             }
             if bytes > LISTED_BYTES_MAX {
                 next = Some(key.successor());
                 break;
             }
         }
-        Ok(postcard::to_stdvec(&Found { next, names }).expect("it has a form in bytes"))
+        Ok(postcard::to_stdvec(&Found { next, names, values }).expect("it has a form in bytes"))
     }
 
     fn sent(&self) -> Option<Vec<u8>> {

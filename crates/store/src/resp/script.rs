@@ -211,7 +211,7 @@ fn by_hash(
     understood(arguments, table, settings, (text, hash, count, is_read_only))
 }
 
-fn count_keys(arguments: &Arguments<'_>) -> Result<usize, Answer> {
+pub(super) fn count_keys(arguments: &Arguments<'_>) -> Result<usize, Answer> {
     let count = number::integer(arguments.at(2)).ok_or_else(|| Answer::error(NOT_AN_INTEGER))?;
     if count > arguments.len() as i64 - 3 {
         return Err(Answer::error("ERR Number of keys can't be greater than number of args"));

@@ -28,10 +28,10 @@ pub(super) fn bytes_of(kind: Kind, procedure: &impl Serialize) -> Option<Vec<u8>
 #[must_use]
 pub fn received(bytes: &[u8], settings: &Arc<Settings>) -> Option<Box<dyn Procedure>> {
     let (kind, bytes) = bytes.split_first()?;
-    let run_here = |operation: &mut Operation| {
-        if let Operation::Script(script) = operation {
-            script.settings = Arc::clone(settings);
-        }
+    let run_here = |operation: &mut Operation| match operation {
+        Operation::Script(script) => script.settings = Arc::clone(settings),
+        Operation::Call(call) => call.procedures = Arc::clone(&settings.procedures),
+        _ => {}
     };
     Some(match *kind {
         1 => {

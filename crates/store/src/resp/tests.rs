@@ -10,6 +10,7 @@ use crate::transaction::{ReadRows, Seen, View};
 mod commands;
 mod differential;
 mod fuzz;
+mod own;
 mod scripts;
 mod stream;
 mod transactions;

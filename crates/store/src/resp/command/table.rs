@@ -1,7 +1,7 @@
 //! The table of commands, in the order of their names.
 
 use super::super::session::client;
-use super::super::{about, operation, script, session};
+use super::super::{about, call, operation, scan, script, session};
 use super::Does::{self, *};
 use super::{Command, Keys};
 
@@ -72,6 +72,19 @@ pub(in super::super) static COMMANDS: &[Command] = &[
     new("hello", -1, "connection", "6.0.0", "Chooses the version of the protocol.")
         .flags(FOR_STRANGERS)
         .does(Session(session::hello)),
+    new("imago.call", -3, "scripting", "0.1.0", "Runs a procedure of the store by its name.")
+        .flags(SCRIPTS)
+        .does(Script(call::call)),
+    new("imago.call_ro", -3, "scripting", "0.1.0", "Runs a procedure that only reads.")
+        .flags(SCRIPTS_READ)
+        .does(Script(call::call_ro)),
+    new("imago.range", -3, "generic", "0.1.0", "Reads rows from one key on, up to another.")
+        .flags(READS)
+        .does(Scan(scan::range)),
+    new("imago.watch", -2, "transactions", "0.1.0", "Watches keys and reads their values.")
+        .flags(CONTROLS)
+        .keys_at(1, -1, 1)
+        .does(Watch { says_values: true }),
     new("incr", 2, "string", "1.0.0", "Adds one to an integer.")
         .flags(GROWS_FAST)
         .keys_at(1, 1, 1)
@@ -103,7 +116,9 @@ pub(in super::super) static COMMANDS: &[Command] = &[
     new("reset", 1, "connection", "6.2.0", "Makes the connection as it was at its beginning.")
         .flags(FOR_STRANGERS)
         .does(Reset),
-    new("scan", -2, "generic", "2.8.0", "Lists keys, some at a time.").flags(READS).does(Scan),
+    new("scan", -2, "generic", "2.8.0", "Lists keys, some at a time.")
+        .flags(READS)
+        .does(Scan(scan::scan)),
     new("script", -2, "scripting", "2.6.0", "What concerns the texts of scripts.")
         .following(SCRIPT),
     new("select", 2, "connection", "1.0.0", "Chooses the database.")
@@ -141,7 +156,7 @@ pub(in super::super) static COMMANDS: &[Command] = &[
     )
     .flags(CONTROLS)
     .keys_at(1, -1, 1)
-    .does(Watch),
+    .does(Watch { says_values: false }),
 ];
 
 static CLIENT: &[Command] = &[

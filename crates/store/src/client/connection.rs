@@ -1,0 +1,285 @@
+//! A connection, and what the store's answers mean.
+//!
+//! Invariants:
+//! 1. A fault says that nothing happened only if the store said so, or what was sent writes nothing.
+//! 2. Behind a broken connection no answer is taken for another's: it is not used again.
+
+use std::time::Duration;
+
+use redis::{Cmd, ConnectionInfo, RedisError, Value};
+
+use super::ClientError;
+
+/// Why something is not done.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// Others changed what was read.
+    Conflict,
+    /// Nothing happened, for this reason, which may pass.
+    Nothing(String),
+    /// It may have happened.
+    Unknown(String),
+    /// It is of no use to try again.
+    Failed(ClientError),
+}
+
+impl Fault {
+    /// The same, of what writes nothing: so nothing happened.
+    pub fn of_a_read(self) -> Self {
+        match self {
+            Self::Unknown(why) => Self::Nothing(why),
+            other => other,
+        }
+    }
+}
+
+/// How long a connection waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waits {
+    pub connect: Duration,
+    pub answer: Duration,
+}
+
+/// See the module's documentation.
+pub(super) struct Connection {
+    redis: redis::Connection,
+    /// Where the next command finds its rows.
+    table: u32,
+    /// Whether the store may watch keys for it that nobody asks about any more.
+    watches: bool,
+    is_broken: bool,
+}
+
+/// Requests that leave in one piece. The last one's answer counts, or the first that is an error.
+#[derive(Default)]
+struct Sent {
+    bytes: Vec<u8>,
+    answers: usize,
+}
+
+impl Sent {
+    fn add(&mut self, command: &Cmd) {
+        command.write_packed_command(&mut self.bytes);
+        self.answers += 1;
+    }
+
+    fn word(&mut self, word: &str) {
+        self.add(&redis::cmd(word));
+    }
+}
+
+/// What EXEC is to do in one table. No key is in two of its lists.
+#[derive(Default)]
+pub(super) struct Batch<'t> {
+    pub put: Vec<(&'t [u8], &'t [u8])>,
+    pub deleted: Vec<&'t [u8]>,
+    /// Rows that were read and stay as they are, but are to be locked as if they were written: those
+    /// that are there, and keys without a row.
+    pub there: Vec<&'t [u8]>,
+    pub absent: Vec<&'t [u8]>,
+}
+
+impl Batch<'_> {
+    /// Its commands. Those for what stays do nothing, since EXEC sees to it first that it is as it was.
+    fn add_to(&self, sent: &mut Sent) {
+        if !self.put.is_empty() {
+            sent.add(redis::cmd("MSET").arg(&self.put));
+        }
+        if !self.deleted.is_empty() || !self.absent.is_empty() {
+            sent.add(redis::cmd("DEL").arg(&self.deleted).arg(&self.absent));
+        }
+        if !self.there.is_empty() {
+            let there: Vec<_> = self.there.iter().map(|key| (*key, b"".as_slice())).collect();
+            sent.add(redis::cmd("MSETNX").arg(there));
+        }
+    }
+}
+
+/// What a step of a walk found: the key at which it goes on, and rows.
+pub(super) type Found = (Option<Vec<u8>>, Vec<(Vec<u8>, Vec<u8>)>);
+
+impl Connection {
+    pub fn open(info: &ConnectionInfo, waits: Waits) -> Result<Self, RedisError> {
+        let client = redis::Client::open(info.clone())?;
+        let redis = client.get_connection_with_timeout(waits.connect)?;
+        redis.set_write_timeout(Some(waits.answer))?;
+        redis.set_read_timeout(Some(waits.answer))?;
+        Ok(Self { redis, table: 0, watches: false, is_broken: false })
+    }
+
+    /// Lets the store end it.
+    #[cfg(test)]
+    pub fn hang_up(&mut self) {
+        _ = redis::cmd("QUIT").query::<Value>(&mut self.redis);
+    }
+
+    pub fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    /// Forgets what an earlier transaction watched.
+    pub fn begin(&mut self) -> Result<(), Fault> {
+        if self.watches {
+            let mut sent = Sent::default();
+            sent.word("UNWATCH");
+            self.ask(&sent).map_err(Fault::of_a_read)?;
+            self.watches = false;
+        }
+        Ok(())
+    }
+
+    /// Reads rows in one state, and lets EXEC look whether they are as they were in it.
+    pub fn watch(&mut self, table: u32, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Fault> {
+        self.watches = true;
+        self.read_all("IMAGO.WATCH", table, keys)
+    }
+
+    /// Reads rows in one state.
+    pub fn read(&mut self, table: u32, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Fault> {
+        self.read_all("MGET", table, keys)
+    }
+
+    fn read_all(
+        &mut self,
+        word: &str,
+        table: u32,
+        keys: &[&[u8]],
+    ) -> Result<Vec<Option<Vec<u8>>>, Fault> {
+        let answer = self.ask_in(table, redis::cmd(word).arg(keys)).map_err(Fault::of_a_read)?;
+        let rows = match answer {
+            Value::Array(rows) if rows.len() == keys.len() => rows,
+            other => return Err(nonsense(&other)),
+        };
+        let row = |row| match row {
+            Value::Nil => Ok(None),
+            Value::BulkString(bytes) => Ok(Some(bytes)),
+            other => Err(nonsense(&other)),
+        };
+        rows.into_iter().map(row).collect()
+    }
+
+    /// Reads the first rows of a range, as far as one partition has them.
+    pub fn step(
+        &mut self,
+        table: u32,
+        from: &[u8],
+        to: &[u8],
+        count: usize,
+    ) -> Result<Found, Fault> {
+        let mut command = redis::cmd("IMAGO.RANGE");
+        command.arg(from).arg(to).arg("COUNT").arg(count);
+        let answer = self.ask_in(table, &command).map_err(Fault::of_a_read)?;
+        redis::from_redis_value(answer).map_err(|error| nonsense(&error))
+    }
+
+    /// Sets rows in one transaction.
+    pub fn write(&mut self, table: u32, batch: &Batch<'_>) -> Result<(), Fault> {
+        let mut sent = self.sent_in(table);
+        batch.add_to(&mut sent);
+        self.ask(&sent).map(|_| ())
+    }
+
+    /// Runs a procedure of the store over keys of one table.
+    pub fn call(
+        &mut self,
+        table: u32,
+        name: &str,
+        keys: &[&[u8]],
+        arguments: &[&[u8]],
+    ) -> Result<Vec<u8>, Fault> {
+        let mut command = redis::cmd("IMAGO.CALL");
+        command.arg(name).arg(keys.len()).arg(keys).arg(arguments);
+        match self.ask_in(table, &command)? {
+            Value::BulkString(answer) => Ok(answer),
+            other => Err(nonsense(&other)),
+        }
+    }
+
+    /// Does it all in one transaction, if what is watched is as it was.
+    pub fn exec<'t>(
+        &mut self,
+        batches: impl IntoIterator<Item = (u32, Batch<'t>)>,
+    ) -> Result<(), Fault> {
+        let mut sent = Sent::default();
+        sent.word("MULTI");
+        let (mut table, mut writes) = (self.table, false);
+        for (number, batch) in batches {
+            writes = true;
+            if number != table {
+                sent.add(redis::cmd("SELECT").arg(number));
+                table = number;
+            }
+            batch.add_to(&mut sent);
+        }
+        sent.word("EXEC");
+        let done = self.ask(&sent);
+        let done = if writes { done } else { done.map_err(Fault::of_a_read) };
+        // Whatever it answered, nothing is watched any more.
+        self.watches = false;
+        match done? {
+            Value::Nil => Err(Fault::Conflict),
+            Value::Array(answers) => {
+                self.table = table;
+                let wrong = answers.iter().find(|answer| matches!(answer, Value::ServerError(_)));
+                // What is sent here is never wrong by itself, and the rest did happen.
+                wrong.map_or(Ok(()), |wrong| Err(Fault::Unknown(format!("{wrong:?}"))))
+            }
+            other if writes => Err(Fault::Unknown(format!("{other:?}"))),
+            other => Err(nonsense(&other)),
+        }
+    }
+
+    /// What makes the next command find the rows of a table.
+    fn sent_in(&mut self, table: u32) -> Sent {
+        let mut sent = Sent::default();
+        if table != self.table {
+            sent.add(redis::cmd("SELECT").arg(table));
+            self.table = table;
+        }
+        sent
+    }
+
+    fn ask_in(&mut self, table: u32, command: &Cmd) -> Result<Value, Fault> {
+        let mut sent = self.sent_in(table);
+        sent.add(command);
+        self.ask(&sent)
+    }
+
+    fn ask(&mut self, sent: &Sent) -> Result<Value, Fault> {
+        // Where not all of it could be sent, some of it may have been.
+        let mut answered = self.redis.send_packed_command(&sent.bytes).map(|()| Value::Nil);
+        let mut refused = None;
+        for _ in 0..sent.answers {
+            answered = answered.and_then(|_| self.redis.recv_response());
+            if let Ok(Value::ServerError(error)) = &answered {
+                refused.get_or_insert_with(|| error.clone());
+            }
+        }
+        match (answered, refused) {
+            (Err(error), _) => {
+                self.is_broken = true;
+                Err(Fault::Unknown(format!("the connection broke: {error}")))
+            }
+            (Ok(_), Some(error)) => {
+                // What is selected, or watched, depends on which of them was refused.
+                self.is_broken |= sent.answers > 1 && error.code() != "TRYAGAIN";
+                Err(meaning(error.code(), error.details().unwrap_or_default()))
+            }
+            (Ok(answer), None) => Ok(answer),
+        }
+    }
+}
+
+/// What an error says of whether it happened.
+fn meaning(code: &str, detail: &str) -> Fault {
+    let text = format!("{code} {detail}");
+    match code {
+        "TRYAGAIN" if detail.starts_with("nothing happened") => Fault::Nothing(text),
+        "TRYAGAIN" => Fault::Unknown(text),
+        _ => Fault::Failed(ClientError::Refused(text)),
+    }
+}
+
+fn nonsense(answer: &impl std::fmt::Debug) -> Fault {
+    Fault::Failed(ClientError::Nonsense(format!("{answer:?}")))
+}

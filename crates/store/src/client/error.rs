@@ -1,0 +1,77 @@
+//! What went wrong, and whether anything happened.
+
+use std::time::Duration;
+
+use redis::RedisError;
+
+use crate::key::KEY_BYTES_MAX;
+
+/// Why a client did not get what it asked for. Only after [`ClientError::Unknown`] may anything of it
+/// have happened.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody answers there.
+    #[error(
+        "cannot reach a store at {address} for {waited:?}: is it running, and is that its address?"
+    )]
+    Unreachable {
+        /// Where.
+        address: String,
+        /// How long it was tried.
+        waited: Duration,
+        /// The last attempt's end.
+        source: RedisError,
+    },
+    /// The store does not let the client in.
+    #[error("the store at {address} does not take the password, or wants one")]
+    NoEntry {
+        /// Where.
+        address: String,
+        /// What it said.
+        source: RedisError,
+    },
+    /// The store says that it cannot be done.
+    #[error("the store refused it, and nothing happened: {0}")]
+    Refused(String),
+    /// It was tried as often as may be. Others change the same rows all the time, or the store is not
+    /// well, which `last` says.
+    #[error(
+        "nothing happened, tried {attempts} times: {conflicts} times others had changed what was read; the last time: {last}"
+    )]
+    Exhausted {
+        /// How often it was tried.
+        attempts: u32,
+        /// How often of these others were in the way.
+        conflicts: u32,
+        /// What was in the way at last.
+        last: String,
+    },
+    /// It was sent, and nobody knows whether it happened, or still will. It is not tried again. A transaction
+    /// that writes a row under a number of its own, and looks first whether that is there, may be: of the
+    /// two only one happens.
+    #[error("it may or may not have happened, do it again only if that does no harm: {0}")]
+    Unknown(String),
+    /// What is read comes too late to count. The transaction begins again once its closure has
+    /// returned.
+    #[error("the transaction has to begin again")]
+    Again,
+    /// A key that is too long.
+    #[error("a key of {0} bytes is too long: at most {KEY_BYTES_MAX}")]
+    KeyTooLong(usize),
+    /// A value that has no form in bytes.
+    #[error("the value cannot be written")]
+    Unwritable(#[source] postcard::Error),
+    /// A row that was written with other types.
+    #[error("row {key} of table {table} is no {expected}: it was written with another type")]
+    OtherType {
+        /// The table's number.
+        table: u32,
+        /// The row's key as bytes, those that cannot be printed as `\xNN`.
+        key: String,
+        /// What was to be read.
+        expected: &'static str,
+    },
+    /// What answers is no store.
+    #[error("what is no answer to what was asked came from the store: {0}")]
+    Nonsense(String),
+}

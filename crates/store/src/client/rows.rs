@@ -1,0 +1,176 @@
+//! What needs no closure: rows at once, each call a transaction of its own, and walks.
+
+use std::ops::RangeBounds;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::connection::Batch;
+use super::ordered::{OrderedKey, PrefixOf};
+use super::table::Span;
+use super::{Client, ClientError, Table};
+
+/// How many rows of a walk are asked for at once.
+const ROWS_AT_ONCE: usize = 1_000;
+
+impl Client {
+    /// Reads a row.
+    ///
+    /// # Errors
+    /// When the store did not answer as often as it was tried, or the row is of another type.
+    pub fn get<K, V>(&mut self, table: &Table<K, V>, key: &K) -> Result<Option<V>, ClientError>
+    where
+        K: OrderedKey,
+        V: Serialize + DeserializeOwned,
+    {
+        let mut found = self.get_many(table, std::slice::from_ref(key))?;
+        Ok(found.pop().flatten())
+    }
+
+    /// Reads rows, all of them in one state of the store; at most 10,000.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn get_many<K, V>(
+        &mut self,
+        table: &Table<K, V>,
+        keys: &[K],
+    ) -> Result<Vec<Option<V>>, ClientError>
+    where
+        K: OrderedKey,
+        V: Serialize + DeserializeOwned,
+    {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys = keys.iter().map(|key| table.key(key)).collect::<Result<Vec<_>, _>>()?;
+        let all: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+        let found = self.attempt(|connection| connection.read(table.number(), &all))?;
+        let value = |(row, key): (Option<Vec<u8>>, &Vec<u8>)| {
+            row.map(|row| table.value_of(key, &row)).transpose()
+        };
+        found.into_iter().zip(&keys).map(value).collect()
+    }
+
+    /// Sets rows, all of them or none; at most 10,000. What was there is not looked at.
+    ///
+    /// # Errors
+    /// Why nothing happened, and [`ClientError::Unknown`] if it may have happened.
+    pub fn put_many<K, V>(
+        &mut self,
+        table: &Table<K, V>,
+        rows: &[(K, V)],
+    ) -> Result<(), ClientError>
+    where
+        K: OrderedKey,
+        V: Serialize + DeserializeOwned,
+    {
+        let rows = rows.iter().map(|(key, value)| Ok((table.key(key)?, table.bytes(value)?)));
+        let rows = rows.collect::<Result<Vec<_>, ClientError>>()?;
+        let put = rows.iter().map(|(key, value)| (&**key, &**value)).collect();
+        self.write(table.number(), &Batch { put, ..Batch::default() })
+    }
+
+    /// Deletes rows, all of them that are there or none; at most 10,000.
+    ///
+    /// # Errors
+    /// As [`Client::put_many`].
+    pub fn delete_many<K: OrderedKey, V>(
+        &mut self,
+        table: &Table<K, V>,
+        keys: &[K],
+    ) -> Result<(), ClientError> {
+        let keys = keys.iter().map(|key| table.key(key)).collect::<Result<Vec<_>, _>>()?;
+        let deleted = keys.iter().map(|key| &**key).collect();
+        self.write(table.number(), &Batch { deleted, ..Batch::default() })
+    }
+
+    /// Runs a procedure that the store has under a name ([`crate::resp::Procedures`]) as one transaction
+    /// over these keys, which it may write, and returns what it says.
+    ///
+    /// # Errors
+    /// As [`Client::put_many`]; what the procedure refuses is [`ClientError::Refused`].
+    pub fn call<K: OrderedKey, V>(
+        &mut self,
+        name: &str,
+        table: &Table<K, V>,
+        keys: &[K],
+        arguments: &[&[u8]],
+    ) -> Result<Vec<u8>, ClientError> {
+        let keys = keys.iter().map(|key| table.key(key)).collect::<Result<Vec<_>, _>>()?;
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+        self.attempt(|connection| connection.call(table.number(), name, &keys, arguments))
+    }
+
+    fn write(&mut self, table: u32, batch: &Batch<'_>) -> Result<(), ClientError> {
+        if batch.put.is_empty() && batch.deleted.is_empty() {
+            return Ok(());
+        }
+        self.attempt(|connection| connection.write(table, batch))
+    }
+
+    /// The first rows whose keys are in a range, at most so many, in the order of the keys. To go on,
+    /// ask for what is behind the last one.
+    ///
+    /// It is no snapshot: rows of different partitions, or a thousand rows apart, may be of different
+    /// states. A row that is there all the time is among them, and one that comes or goes may be.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn scan<K, V>(
+        &mut self,
+        table: &Table<K, V>,
+        range: impl RangeBounds<K>,
+        limit: usize,
+    ) -> Result<Vec<(K, V)>, ClientError>
+    where
+        K: OrderedKey,
+        V: Serialize + DeserializeOwned,
+    {
+        self.walk(table, table.range(&range)?, limit)
+    }
+
+    /// The same of the keys that begin so.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn scan_prefix<K, V>(
+        &mut self,
+        table: &Table<K, V>,
+        prefix: &impl PrefixOf<K>,
+        limit: usize,
+    ) -> Result<Vec<(K, V)>, ClientError>
+    where
+        K: OrderedKey,
+        V: Serialize + DeserializeOwned,
+    {
+        self.walk(table, table.prefix(prefix)?, limit)
+    }
+
+    fn walk<K, V>(
+        &mut self,
+        table: &Table<K, V>,
+        (start, end): Span,
+        limit: usize,
+    ) -> Result<Vec<(K, V)>, ClientError>
+    where
+        K: OrderedKey,
+        V: Serialize + DeserializeOwned,
+    {
+        let mut rows = Vec::new();
+        // To the store no end is the end of its table; one in front of all keys is no range at all.
+        let mut from = Some(start).filter(|_| end.as_ref().is_none_or(|end| !end.is_empty()));
+        let to = end.unwrap_or_default();
+        while let Some(start) = from.take().filter(|_| rows.len() < limit) {
+            let count = (limit - rows.len()).min(ROWS_AT_ONCE);
+            let step =
+                self.attempt(|connection| connection.step(table.number(), &start, &to, count));
+            let (next, found) = step?;
+            for (key, value) in found {
+                rows.push((table.key_of(&key)?, table.value_of(&key, &value)?));
+            }
+            from = next;
+        }
+        Ok(rows)
+    }
+}

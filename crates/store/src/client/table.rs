@@ -1,0 +1,131 @@
+//! A table as a program sees it: typed keys and values, and where its rows lie.
+
+use std::any::type_name;
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::ClientError;
+use super::ordered::{OrderedKey, PrefixOf, behind, encode_text, whole};
+use crate::key::KEY_BYTES_MAX;
+use crate::resp::DATABASES;
+
+/// Rows of one type, by keys of one type. Values are in postcard's format.
+///
+/// It is a name only: nothing is made in the store, and whoever names a table with other types finds
+/// rows that it cannot read, and is told so.
+///
+/// ```
+/// use imago_store::client::Table;
+///
+/// const BALANCES: Table<u64, i64> = Table::new(1);
+/// const ORDERS: Table<(String, u64), Vec<u32>> = Table::named(2, "orders");
+/// ```
+pub struct Table<K, V> {
+    number: u32,
+    name: &'static str,
+    types: PhantomData<fn(K) -> V>,
+}
+
+/// Keys from one on and up to another, as bytes; without an end up to that of all rows of the number.
+pub(super) type Span = (Vec<u8>, Option<Vec<u8>>);
+
+impl<K, V> Table<K, V> {
+    /// All rows of one of the store's tables, which is Redis's database of that number.
+    ///
+    /// # Panics
+    /// If there is none of that number: the first of 16 is 0.
+    #[must_use]
+    pub const fn new(number: u32) -> Self {
+        Self::named(number, "")
+    }
+
+    /// One of several in one of the store's tables, whose rows lie behind each other by their names. It
+    /// may not be shared with one that has none.
+    ///
+    /// # Panics
+    /// As [`Table::new`].
+    #[must_use]
+    pub const fn named(number: u32, name: &'static str) -> Self {
+        assert!(number < DATABASES, "a store has 16 tables, the first is 0");
+        Self { number, name, types: PhantomData }
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// What all its keys begin with.
+    fn start(&self) -> Vec<u8> {
+        let mut start = Vec::new();
+        if !self.name.is_empty() {
+            encode_text(self.name.as_bytes(), &mut start);
+        }
+        start
+    }
+}
+
+impl<K: OrderedKey, V> Table<K, V> {
+    /// A row's key, as the store has it.
+    pub(super) fn key(&self, key: &K) -> Result<Vec<u8>, ClientError> {
+        self.begun(key)
+    }
+
+    /// Where the keys of a range lie.
+    pub(super) fn range(&self, range: &impl RangeBounds<K>) -> Result<Span, ClientError> {
+        // No key lies between one and the same with a zero behind it.
+        let after = |key| self.key(key).map(|key| [&*key, &[0]].concat());
+        let start = match range.start_bound() {
+            Bound::Included(key) => self.key(key)?,
+            Bound::Excluded(key) => after(key)?,
+            Bound::Unbounded => self.start(),
+        };
+        let end = match range.end_bound() {
+            Bound::Included(key) => Some(after(key)?),
+            Bound::Excluded(key) => Some(self.key(key)?),
+            Bound::Unbounded => behind(self.start()),
+        };
+        Ok((start, end))
+    }
+
+    /// Where the keys lie that begin so.
+    pub(super) fn prefix(&self, prefix: &impl PrefixOf<K>) -> Result<Span, ClientError> {
+        let start = self.begun(prefix)?;
+        Ok((start.clone(), behind(start)))
+    }
+
+    /// What a row's key was made of.
+    pub(super) fn key_of(&self, bytes: &[u8]) -> Result<K, ClientError> {
+        let own = bytes.strip_prefix(&*self.start());
+        own.and_then(whole).ok_or_else(|| self.other_type(bytes, type_name::<K>()))
+    }
+
+    fn begun(&self, with: &impl OrderedKey) -> Result<Vec<u8>, ClientError> {
+        let mut key = self.start();
+        with.encode(&mut key);
+        match key.len() {
+            0..=KEY_BYTES_MAX => Ok(key),
+            bytes => Err(ClientError::KeyTooLong(bytes)),
+        }
+    }
+
+    fn other_type(&self, key: &[u8], expected: &'static str) -> ClientError {
+        let key = key.escape_ascii().to_string();
+        ClientError::OtherType { table: self.number, key, expected }
+    }
+}
+
+impl<K: OrderedKey, V: Serialize + DeserializeOwned> Table<K, V> {
+    pub(super) fn bytes(&self, value: &V) -> Result<Vec<u8>, ClientError> {
+        postcard::to_stdvec(value).map_err(ClientError::Unwritable)
+    }
+
+    pub(super) fn value_of(&self, key: &[u8], bytes: &[u8]) -> Result<V, ClientError> {
+        match postcard::take_from_bytes(bytes) {
+            Ok((value, [])) => Ok(value),
+            _ => Err(self.other_type(key, type_name::<V>())),
+        }
+    }
+}

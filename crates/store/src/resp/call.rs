@@ -1,0 +1,121 @@
+//! IMAGO.CALL: a procedure in Rust that the program around the store has under a name, run at the
+//! transaction's site like a script, for what has to be faster than a script.
+//!
+//! As with EVAL, what it touches has to be known before, so the keys that it is called with are binding:
+//! another one ends the transaction. All of them count as written, and for IMAGO.CALL_RO as read only.
+//! Unlike a script, it is taken back as a whole whenever it fails.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::Settings;
+use super::answer::Answer;
+use super::operation::{Operation, key};
+use super::parse::Arguments;
+use super::procedure::Rows;
+use super::script::count_keys;
+use crate::key::{Key, Table};
+use crate::transaction::{Abort, View};
+
+/// The longest name, in bytes.
+const NAME_BYTES_MAX: usize = 256;
+
+type Run = dyn Fn(&mut View<'_>, &[Key], &[Vec<u8>]) -> Result<Vec<u8>, Abort> + Send + Sync;
+
+/// Procedures by their names. Where sites are in processes of their own, each of these needs them.
+#[derive(Default)]
+pub struct Procedures(BTreeMap<String, Arc<Run>>);
+
+impl Procedures {
+    /// Gives a procedure a name. It is called with the keys and arguments that the client sent, in
+    /// their order, and what it returns is the answer. The text of its [`Abort::Refused`] is the error
+    /// that the client gets, whose first word is by convention one that clients tell it by: `ERR …`.
+    ///
+    /// A site runs one transaction at a time, and nothing bounds how long this one takes.
+    ///
+    /// # Panics
+    /// If the name is taken, or longer than 256 bytes.
+    pub fn register<F>(&mut self, name: &str, run: F)
+    where
+        F: Fn(&mut View<'_>, &[Key], &[Vec<u8>]) -> Result<Vec<u8>, Abort> + Send + Sync + 'static,
+    {
+        assert!(name.len() <= NAME_BYTES_MAX, "{name}: at most {NAME_BYTES_MAX} bytes");
+        let before = self.0.insert(name.to_owned(), Arc::new(run));
+        assert!(before.is_none(), "there are two procedures called {name}");
+    }
+}
+
+/// A procedure that is to be run.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Call {
+    name: String,
+    /// As they were sent.
+    keys: Vec<Key>,
+    arguments: Vec<Vec<u8>>,
+    is_read_only: bool,
+    /// Those of the process in which it is.
+    #[serde(skip)]
+    pub procedures: Arc<Procedures>,
+}
+
+pub(super) fn call(
+    arguments: &Arguments<'_>,
+    table: Table,
+    settings: &Arc<Settings>,
+) -> Result<Operation, Answer> {
+    understood(arguments, table, settings, false)
+}
+
+pub(super) fn call_ro(
+    arguments: &Arguments<'_>,
+    table: Table,
+    settings: &Arc<Settings>,
+) -> Result<Operation, Answer> {
+    understood(arguments, table, settings, true)
+}
+
+fn understood(
+    arguments: &Arguments<'_>,
+    table: Table,
+    settings: &Settings,
+    is_read_only: bool,
+) -> Result<Operation, Answer> {
+    let count = count_keys(arguments)?;
+    let name = arguments.at(1);
+    let name = std::str::from_utf8(&name[..name.len().min(NAME_BYTES_MAX + 1)]);
+    let name = name.map_err(|_| Answer::error("ERR the name of a procedure is no text"))?;
+    let keys = arguments.from(3).take(count).map(|name| key(table, name));
+    Ok(Operation::Call(Box::new(Call {
+        name: name.to_owned(),
+        keys: keys.collect::<Result<_, _>>()?,
+        arguments: arguments.from(3 + count).map(<[u8]>::to_vec).collect(),
+        is_read_only,
+        procedures: Arc::clone(&settings.procedures),
+    })))
+}
+
+impl Call {
+    /// Adds the keys that it reads, and those that it may write.
+    pub fn declare(&self, reads: &mut Vec<Key>, writes: &mut Vec<Key>) {
+        let keys = if self.is_read_only { reads } else { writes };
+        keys.extend_from_slice(&self.keys);
+    }
+
+    pub fn run(&self, rows: &mut Rows<'_, '_>) -> Result<Answer, Abort> {
+        let Some(run) = self.procedures.0.get(&self.name) else {
+            let name = &self.name;
+            let text = format!("ERR there is no procedure called '{name}' where it would be run");
+            return Ok(Answer::error(text));
+        };
+        rows.lend(|view| {
+            // A site is more than one procedure; what it wrote is gone with the view.
+            let ran = catch_unwind(AssertUnwindSafe(|| run(view, &self.keys, &self.arguments)));
+            let text = || format!("ERR procedure '{}' panicked, and nothing happened", self.name);
+            ran.unwrap_or_else(|_| Err(Abort::Refused(text())))
+        })
+        .map(Answer::bulk)
+    }
+}
