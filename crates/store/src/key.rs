@@ -1,7 +1,9 @@
 //! Keys and values: byte strings. Keys are in one ordered space, in which the tables lie one behind the
 //! other.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -19,39 +21,92 @@ pub struct Table(pub u32);
 
 /// Where a row lies: its table's number in four bytes, the highest first, and the row's own key.
 ///
-/// Cheap to clone. Keys are ordered as byte strings, so that a table's rows lie together.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Arc<[u8]>);
+/// Cheap to clone. Keys are ordered as byte strings, so that a table's rows lie together. A short one is
+/// where it is used, and nobody has to wait for memory that lies elsewhere to compare it.
+#[derive(Clone)]
+pub struct Key(Form);
+
+/// As long as a short key may be for a key to take no more room than one that lies elsewhere.
+const SHORT_MAX: usize = 22;
+
+#[derive(Clone)]
+enum Form {
+    Short(u8, [u8; SHORT_MAX]),
+    Long(Arc<[u8]>),
+}
+
+impl Form {
+    fn of(parts: [&[u8]; 2]) -> Self {
+        let [first, second] = parts;
+        let length = first.len() + second.len();
+        if length > SHORT_MAX {
+            return Self::Long(parts.concat().into());
+        }
+        let mut bytes = [0; SHORT_MAX];
+        bytes[..first.len()].copy_from_slice(first);
+        bytes[first.len()..length].copy_from_slice(second);
+        Self::Short(length as u8, bytes)
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Key {}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
+    }
+}
 
 impl Key {
     /// The key of a row.
     #[must_use]
     pub fn new(table: Table, row: &[u8]) -> Self {
-        Self([&table.0.to_be_bytes(), row].concat().into())
+        Self(Form::of([&table.0.to_be_bytes(), row]))
     }
 
     /// The least key of all: the empty string, which is in front of every table.
     #[must_use]
     pub fn least() -> Self {
-        Self(Arc::from([]))
+        Self(Form::of([&[], &[]]))
     }
 
     /// From what [`Key::as_bytes`] gave.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        Self(bytes.into())
+        Self(Form::of([bytes, &[]]))
     }
 
     /// The table and the row in it, as one byte string.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        match &self.0 {
+            Form::Short(length, bytes) => &bytes[..usize::from(*length)],
+            Form::Long(bytes) => bytes,
+        }
     }
 
     /// The table, and the row's own key; nothing for a bound that is shorter than a table's number.
     #[must_use]
     pub fn row(&self) -> Option<(Table, &[u8])> {
-        let (table, row) = self.0.split_first_chunk()?;
+        let (table, row) = self.as_bytes().split_first_chunk()?;
         Some((Table(u32::from_be_bytes(*table)), row))
     }
 
@@ -65,7 +120,7 @@ impl Key {
     /// The next key: no other lies between the two.
     #[must_use]
     pub fn successor(&self) -> Self {
-        Self([&*self.0, &[0]].concat().into())
+        Self(Form::of([self.as_bytes(), &[0]]))
     }
 }
 
@@ -75,8 +130,8 @@ impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.row() {
             Some((table, row)) => write!(f, "{}:{}", table.0, row.escape_ascii()),
-            None if self.0.is_empty() => Ok(()),
-            None => write!(f, "<{}>", self.0.escape_ascii()),
+            None if self.as_bytes().is_empty() => Ok(()),
+            None => write!(f, "<{}>", self.as_bytes().escape_ascii()),
         }
     }
 }
@@ -128,7 +183,7 @@ impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.row() {
             Some((table, row)) => write!(f, "{}:{}", table.0, row.escape_ascii()),
-            None => write!(f, "<{}>", self.0.escape_ascii()),
+            None => write!(f, "<{}>", self.as_bytes().escape_ascii()),
         }
     }
 }
