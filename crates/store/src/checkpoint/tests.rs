@@ -5,6 +5,8 @@ use crate::fuzz::allocation;
 use crate::key::Table;
 use crate::record::{Author, Body, Change, Frame, Operator, Site};
 
+mod fuzz;
+
 fn key(n: u32) -> Key {
     Key::new(Table(0), format!("{n:05}").as_bytes())
 }
@@ -92,14 +94,14 @@ fn no_memory_is_taken_for_a_block_that_is_not_there() {
     assert!(bytes < 4 * BLOCK_BYTES, "{bytes}");
 }
 
-/// The blocks of a file, with their lengths and checksums.
-fn blocks(mut content: &[u8]) -> Vec<Vec<u8>> {
-    content = &content[MAGIC.len()..];
-    let mut all = Vec::new();
-    while let Some((length, _)) = content.split_first_chunk() {
-        let (block, rest) = content.split_at(8 + u32::from_le_bytes(*length) as usize);
+/// The blocks of a file, with their lengths and checksums; the last has whatever is left.
+fn blocks(content: &[u8]) -> Vec<Vec<u8>> {
+    let (mut rest, mut all) = (&content[MAGIC.len()..], Vec::new());
+    while let Some((length, _)) = rest.split_first_chunk().filter(|_| rest.len() >= 8) {
+        let length = u32::from_le_bytes(*length) as usize + 8;
+        let (block, behind) = rest.split_at(length.min(rest.len()));
         all.push(block.to_vec());
-        content = rest;
+        rest = behind;
     }
     all
 }
