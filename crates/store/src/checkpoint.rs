@@ -239,6 +239,9 @@ impl Blocks {
             }
             _ => return Err(self.damaged("a checkpoint begins with a design")),
         };
+        if !design.is_whole() {
+            return Err(self.damaged("its partitions leave gaps, or overlap"));
+        }
         let mut snapshots: Vec<Snapshot> = Vec::new();
         let mut sorted: Vec<(Key, Row)> = Vec::new();
         let (mut many, mut landmark) = (0, None);
@@ -258,7 +261,17 @@ impl Blocks {
                     let row = |(key, version, value): (Key, u64, StoredValue)| {
                         (key, Row { version, value: Arc::clone(&value.0) })
                     };
-                    sorted.extend(rows.into_iter().map(row));
+                    let range = snapshots.last().and_then(|last| design.beginning_at(&last.start));
+                    let Some(range) = range.map(|partition| &partition.range) else {
+                        return Err(self.damaged("rows are of no partition"));
+                    };
+                    for (key, row) in rows.into_iter().map(row) {
+                        let is_next = sorted.last().is_none_or(|(last, _)| *last < key);
+                        if !is_next || !range.contains(&key) {
+                            return Err(self.damaged("a row is out of its place"));
+                        }
+                        sorted.push((key, row));
+                    }
                 }
                 Block::End(_) if self.at < self.bytes => {
                     return Err(self.damaged("there is more behind a checkpoint's end"));

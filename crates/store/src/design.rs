@@ -153,6 +153,18 @@ impl Design {
         Self { partitions: self.partitions.iter().map(apart).collect(), lives: self.lives.clone() }
     }
 
+    /// Whether it is a design at all (invariants 1 and 2), which is not sure where it was read.
+    pub(crate) fn is_whole(&self) -> bool {
+        let mut end = Some(Key::least());
+        let follows = |(start, partition): (&Key, &Partition)| {
+            let begins = Some(start) == end.as_ref() && partition.range.start == *start;
+            end.clone_from(&partition.range.end);
+            let is_one = !partition.range.is_empty();
+            begins && is_one && !partition.replicas.contains(&partition.master)
+        };
+        self.partitions.iter().all(follows) && end.is_none()
+    }
+
     /// The partitions, in the order of their keys.
     pub fn partitions(&self) -> impl DoubleEndedIterator<Item = &Partition> {
         self.partitions.values()

@@ -3,7 +3,9 @@
 use super::*;
 use crate::fuzz::allocation;
 use crate::key::Table;
-use crate::record::{Change, Operator, Site};
+use crate::record::{Author, Body, Change, Frame, Operator, Site};
+
+mod fuzz;
 
 fn key(n: u32) -> Key {
     Key::new(Table(0), format!("{n:05}").as_bytes())
@@ -96,14 +98,14 @@ fn no_memory_is_taken_for_a_block_that_is_not_there() {
     assert!(bytes < 4 * BLOCK_BYTES, "{bytes}");
 }
 
-/// The blocks of a file, with their lengths and checksums.
-fn blocks(mut content: &[u8]) -> Vec<Vec<u8>> {
-    content = &content[MAGIC.len()..];
-    let mut all = Vec::new();
-    while let Some((length, _)) = content.split_first_chunk() {
-        let (block, rest) = content.split_at(8 + u32::from_le_bytes(*length) as usize);
+/// The blocks of a file, with their lengths and checksums; the last has whatever is left.
+fn blocks(content: &[u8]) -> Vec<Vec<u8>> {
+    let (mut rest, mut all) = (&content[MAGIC.len()..], Vec::new());
+    while let Some((length, _)) = rest.split_first_chunk().filter(|_| rest.len() >= 8) {
+        let length = u32::from_le_bytes(*length) as usize + 8;
+        let (block, behind) = rest.split_at(length.min(rest.len()));
         all.push(block.to_vec());
-        content = rest;
+        rest = behind;
     }
     all
 }
@@ -144,6 +146,53 @@ fn blocks_that_are_whole_and_not_in_their_places_are_damage() {
             refuses(&changed);
         }
     }
+}
+
+/// The same blocks, each with the checksum that it has to have there.
+fn summed(blocks: &[Vec<u8>]) -> Vec<u8> {
+    let (mut content, mut sum) = (MAGIC.to_vec(), 0);
+    for block in blocks {
+        sum = checksum(sum, &block[8..]);
+        content.extend_from_slice(&block[..4]);
+        content.extend_from_slice(&sum.to_le_bytes());
+        content.extend_from_slice(&block[8..]);
+    }
+    content
+}
+
+#[test]
+fn rows_and_partitions_out_of_their_places_are_refused_behind_a_right_checksum_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (design, snapshots) = some();
+    write(folder.path(), 42, &design, &snapshots).expect("it is written");
+    let path = path_of(folder.path(), 42);
+    let content = fs::read(&path).expect("it is there");
+    let blocks = blocks(&content);
+    assert_eq!(summed(&blocks), content);
+    let refused = |blocks: &[Vec<u8>]| {
+        fs::write(&path, summed(blocks)).expect("it is written");
+        read(folder.path()).err().expect("it is refused").to_string()
+    };
+    for at in 1..blocks.len() - 1 {
+        let mut changed = blocks.clone();
+        changed.swap(at, at + 1);
+        let why = refused(&changed);
+        assert!(why.contains("damaged"), "{why}");
+    }
+    let block = |block: &Block| {
+        let payload = postcard::to_stdvec(block).expect("it is plain data");
+        let length = u32::try_from(payload.len()).expect("it is short").to_le_bytes();
+        [&length[..], &[0; 4], &payload].concat()
+    };
+    let mut design = Design::new(Site(0));
+    let by = Author { site: Site(0), epoch: 1, number: 1 };
+    design.follow(&Frame { by, body: Body::Join });
+    let whole = postcard::to_stdvec(&design).expect("it is plain data");
+    // A map of one partition becomes one of none.
+    let none = [&[0], &whole[whole.len() - 5..]].concat();
+    let gaps: Design = postcard::from_bytes(&none).expect("it can be read");
+    let why = refused(&[block(&Block::Design(42, gaps)), block(&Block::End(0))]);
+    assert!(why.contains("gaps"), "{why}");
 }
 
 #[test]
