@@ -9,6 +9,7 @@
 
 mod apart;
 mod change;
+mod counters;
 mod crashes;
 mod deaths;
 mod misuse;
