@@ -26,7 +26,7 @@
 //!
 //! # What a transaction may rely on
 //!
-//! *What returned successfully was one state.* Each call of [`Transaction::get`] or
+//! *What counts was one state.* Each call of [`Transaction::get`] or
 //! [`Transaction::get_many`] reads a state of its own, and two of them may not fit each other: a closure
 //! may see a sum that never was, and must not do anything with it but return. It counts only if all that
 //! it read is still so when it commits, also if it only read, and also if it returned an error of its own.

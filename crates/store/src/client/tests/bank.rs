@@ -4,6 +4,7 @@
 //! found out whether it did.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -39,12 +40,21 @@ pub(super) struct Day {
 
 impl Day {
     pub fn count(&self, outcome: Outcome) -> usize {
-        self.outcomes.values().filter(|it| **it == outcome).count()
+        count(&self.outcomes, outcome)
     }
 }
 
-/// Lets clients work until what is to be done meanwhile is done.
-pub(super) fn work(address: SocketAddr, clients: u64, meanwhile: impl FnOnce()) -> Day {
+fn count(outcomes: &Outcomes, outcome: Outcome) -> usize {
+    outcomes.values().filter(|it| **it == outcome).count()
+}
+
+/// Lets clients work until what is to be done meanwhile is done, which may ask how many transfers came to
+/// what so far.
+pub(super) fn work(
+    address: SocketAddr,
+    clients: u64,
+    meanwhile: impl FnOnce(&dyn Fn(Outcome) -> usize),
+) -> Day {
     let opening: Vec<_> = (0..COUNT).map(|account| (account, OPENING)).collect();
     connect(address).put_many(&ACCOUNTS, &opening).expect("it opens");
     let (is_over, outcomes) = (AtomicBool::new(false), Mutex::new(Outcomes::new()));
@@ -70,7 +80,9 @@ pub(super) fn work(address: SocketAddr, clients: u64, meanwhile: impl FnOnce()) 
             sums
         });
         // Whatever goes wrong, nobody works for ever.
-        let meanwhile = std::panic::catch_unwind(std::panic::AssertUnwindSafe(meanwhile));
+        let so_far = |outcome| count(&outcomes.lock().expect("nobody panics"), outcome);
+        let meanwhile = AssertUnwindSafe(|| meanwhile(&so_far));
+        let meanwhile = std::panic::catch_unwind(meanwhile);
         is_over.store(true, Ordering::Relaxed);
         let conflicts = clerks.into_iter().map(|clerk| clerk.join().expect("it ends")).sum();
         let sums = auditor.join().expect("it ends");
@@ -169,7 +181,7 @@ fn money_is_moved_and_never_made_whatever_meets_and_whatever_moves() {
     let store = in_memory(3);
     let address = listen(&store, settings());
     let runtime = runtime();
-    let day = work(address, 6, || {
+    let day = work(address, 6, |_| {
         runtime.block_on(async {
             cut(&store, &place(&ACCOUNTS, &2), Site(1)).await;
             for n in 0..120 {
