@@ -25,14 +25,15 @@ use crate::record::{Frame, Position};
 
 mod folder;
 mod group;
+mod mark;
 pub(crate) mod redo;
 #[cfg(test)]
 mod tests;
 
-use folder::make_durable;
 pub(crate) use folder::{failed, lock_folder, sync_folder};
 pub use group::GROUP_BYTES_MAX;
 use group::{Unread, decode, encode, was_durable};
+use mark::Mark;
 pub use redo::RedoLog;
 
 /// What is wrong where a file is gone.
@@ -168,6 +169,7 @@ pub struct Log {
     segment_bytes: u64,
     path: PathBuf,
     medium: Box<dyn Medium>,
+    mark: Mark,
     /// Of the file that is written now.
     bytes: u64,
     /// Of the last group.
@@ -235,7 +237,7 @@ impl Log {
             None => segment_path(folder, next),
         };
         let next = next.max(from);
-        let bytes = make_durable(&path)?;
+        let (bytes, mark) = mark::settle(&path)?;
         let file = OpenOptions::new().append(true).open(&path);
         let file = file.map_err(failed("open", &path))?;
         sync_folder(folder)?;
@@ -246,6 +248,7 @@ impl Log {
             segment_bytes,
             path,
             medium: Box::new(file),
+            mark,
             bytes,
             group_bytes: 0,
             next,
@@ -300,9 +303,11 @@ impl Log {
         if frames.is_empty() {
             return Ok(first);
         }
-        let group = encode(first, self.durable, frames)?;
-        if self.bytes > 0 && self.bytes + group.len() as u64 > self.segment_bytes {
+        let mut group = encode(first, self.durable, frames, self.mark)?;
+        let is_empty = self.bytes <= mark::LENGTH as u64;
+        if !is_empty && self.bytes + group.len() as u64 > self.segment_bytes {
             self.begin_segment()?;
+            group = encode(first, self.durable, frames, self.mark)?;
         }
         if let Err(source) = self.medium.append(&group) {
             // Half a group must not be followed by a whole one.
@@ -342,15 +347,22 @@ impl Log {
     fn begin_segment(&mut self) -> Result<()> {
         // A later file says that all before it was durable.
         self.sync()?;
-        // With half a new file, nothing may go into the old one.
-        self.is_unsure = true;
         let path = segment_path(&self.folder, self.next);
-        let file = OpenOptions::new().create_new(true).append(true).open(&path);
-        let file = file.map_err(failed("make", &path))?;
-        sync_folder(&self.folder)?;
-        (self.path, self.medium, self.bytes) = (path, Box::new(file), 0);
-        self.is_unsure = false;
-        Ok(())
+        let made = mark::make(&path).and_then(|made| sync_folder(&self.folder).map(|()| made));
+        match made {
+            Ok((file, mark)) => {
+                let bytes = mark::LENGTH as u64;
+                (self.path, self.medium, self.mark, self.bytes) =
+                    (path, Box::new(file), mark, bytes);
+                Ok(())
+            }
+            Err(error) => {
+                // With half a new file, nothing may go into the old one.
+                let is_gone = fs::remove_file(&path).is_ok() && sync_folder(&self.folder).is_ok();
+                self.is_unsure = !is_gone;
+                Err(error)
+            }
+        }
     }
 }
 
@@ -457,9 +469,18 @@ fn read_segment(
     next: &mut Position,
     see: &mut impl FnMut(Position, Frame),
 ) -> Result<usize> {
-    let mut at = 0;
+    let damaged =
+        |at: usize, what| LogError::Damaged { path: path.to_owned(), at: at as u64, what };
+    let mark = match mark::of(content) {
+        Ok(Some(mark)) => mark,
+        // Nothing is written behind one that is not there.
+        Ok(None) if is_last => return Ok(0),
+        Ok(None) => return Err(damaged(0, "it is cut off")),
+        Err(what) => return Err(damaged(0, what)),
+    };
+    let mut at = mark::LENGTH;
     while at < content.len() {
-        match decode(&content[at..], *next) {
+        match decode(&content[at..], *next, mark) {
             Ok(group) => {
                 for (position, frame) in (group.first..).zip(group.frames) {
                     see(position, frame);
@@ -467,9 +488,9 @@ fn read_segment(
                 }
                 at += group.end;
             }
-            Err(Unread::Torn(_)) if is_last && !was_durable(&content[at..], *next) => break,
+            Err(Unread::Torn(_)) if is_last && !was_durable(&content[at..], *next, mark) => break,
             Err(Unread::Torn(what) | Unread::Wrong(what)) => {
-                return Err(LogError::Damaged { path: path.to_owned(), at: at as u64, what });
+                return Err(damaged(at, what));
             }
         }
     }

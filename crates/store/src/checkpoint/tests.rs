@@ -164,7 +164,7 @@ fn summed(blocks: &[Vec<u8>]) -> Vec<u8> {
 fn rows_and_partitions_out_of_their_places_are_refused_behind_a_right_checksum_too() {
     let folder = tempfile::tempdir().expect("a folder");
     let (design, snapshots) = some();
-    write(folder.path(), 42, &design, &snapshots).expect("it is written");
+    write(folder.path(), 42, &design, &snapshots, None).expect("it is written");
     let path = path_of(folder.path(), 42);
     let content = fs::read(&path).expect("it is there");
     let blocks = blocks(&content);

@@ -1,11 +1,12 @@
 //! A group of frames as bytes: how it is written, and how one that is whole is told from one that is not.
 
+use super::mark::Mark;
 use super::{LogError, Result};
 use crate::record::{Frame, Position};
 
-/// Begins each group: it is looked for behind a broken one. The last byte is the format's version.
-pub(super) const MAGIC: [u8; 8] = *b"imagolg1";
-/// Magic, length of the frames, checksum, first position, how many frames, durable position.
+/// Begins a group that is alone where it is. The last byte is the format's version.
+pub(super) const ALONE: Mark = *b"imagolg1";
+/// Mark, length of the frames, checksum, first position, how many frames, durable position.
 pub(super) const HEADER: usize = 8 + 4 + 4 + 8 + 4 + 8;
 /// The frames of a group, in bytes; a longer one is no group of ours.
 pub const GROUP_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -27,13 +28,14 @@ pub(super) enum Unread {
 }
 
 /// Whether a later group says that the position was durable when it was written.
-pub(super) fn was_durable(rest: &[u8], position: Position) -> bool {
-    memchr::memmem::find_iter(rest, &MAGIC).any(|at| {
+pub(super) fn was_durable(rest: &[u8], position: Position, mark: Mark) -> bool {
+    memchr::memmem::find_iter(rest, &mark).any(|at| {
         let later = &rest[at..];
         // Its own position is what its header says; only the checksum is believed.
         let first = header_field(later, 16).map(u64::from_le_bytes);
         let durable = header_field(later, 28).map(u64::from_le_bytes);
-        let is_whole = first.is_some_and(|first| first > position && decode(later, first).is_ok());
+        let is_whole =
+            first.is_some_and(|first| first > position && decode(later, first, mark).is_ok());
         is_whole && durable.is_some_and(|durable| durable >= position)
     })
 }
@@ -42,7 +44,12 @@ fn header_field<const N: usize>(group: &[u8], at: usize) -> Option<[u8; N]> {
     group.get(at..at + N)?.try_into().ok()
 }
 
-pub(super) fn encode(first: Position, durable: Position, frames: &[Frame]) -> Result<Vec<u8>> {
+pub(super) fn encode(
+    first: Position,
+    durable: Position,
+    frames: &[Frame],
+    mark: Mark,
+) -> Result<Vec<u8>> {
     let mut group = vec![0; HEADER];
     for frame in frames {
         group = postcard::to_extend(frame, group).expect("frames are plain data in memory");
@@ -52,7 +59,7 @@ pub(super) fn encode(first: Position, durable: Position, frames: &[Frame]) -> Re
         return Err(LogError::TooLarge { bytes });
     };
     let many = u32::try_from(frames.len()).expect("a frame has at least one byte");
-    group[..8].copy_from_slice(&MAGIC);
+    group[..8].copy_from_slice(&mark);
     group[8..12].copy_from_slice(&length.to_le_bytes());
     group[16..24].copy_from_slice(&first.to_le_bytes());
     group[24..28].copy_from_slice(&many.to_le_bytes());
@@ -70,13 +77,17 @@ pub(super) fn checksum(group: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-pub(super) fn decode(from: &[u8], expected: Position) -> std::result::Result<Group, Unread> {
+pub(super) fn decode(
+    from: &[u8],
+    expected: Position,
+    mark: Mark,
+) -> std::result::Result<Group, Unread> {
     use Unread::{Torn, Wrong};
 
     if from.len() < HEADER {
         return Err(Torn("a group's header is cut off"));
     }
-    if from[..7] != MAGIC[..7] {
+    if from[..8] != mark {
         return Err(Torn("no group begins here"));
     }
     let field = |at| header_field(from, at).map_or(0, u32::from_le_bytes);
@@ -89,9 +100,6 @@ pub(super) fn decode(from: &[u8], expected: Position) -> std::result::Result<Gro
         return Err(Torn("a group's checksum is wrong"));
     }
     // From here on it is what somebody wrote, and was told of.
-    if from[7] != MAGIC[7] {
-        return Err(Wrong("a group is of another version of this format"));
-    }
     let first = header_field(from, 16).map_or(0, u64::from_le_bytes);
     if first != expected {
         return Err(Wrong("a group is out of its order"));

@@ -11,6 +11,7 @@
 
 use std::time::Duration;
 
+use super::group::ALONE;
 use super::{
     Frame, Log, LogError, Position, Result, Unread, decode, encode, failed, read_segment, segments,
 };
@@ -73,7 +74,7 @@ impl RedoLog for Log {
 
 /// Frames as a group of a log whose readers count: they give it its position, and it says none.
 pub(crate) fn group(frames: &[Frame]) -> Result<Vec<u8>> {
-    encode(0, 0, frames)
+    encode(0, 0, frames, ALONE)
 }
 
 /// The frames of such a group.
@@ -81,7 +82,7 @@ pub(crate) fn group(frames: &[Frame]) -> Result<Vec<u8>> {
 /// # Errors
 /// What is wrong with it.
 pub(crate) fn ungroup(group: &[u8]) -> std::result::Result<Vec<Frame>, &'static str> {
-    match decode(group, 0) {
+    match decode(group, 0, ALONE) {
         Ok(read) if read.end == group.len() => Ok(read.frames),
         Ok(_) => Err("more than a group"),
         Err(Unread::Torn(what) | Unread::Wrong(what)) => Err(what),

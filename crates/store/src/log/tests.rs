@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::group::{HEADER, MAGIC, checksum};
+use super::group::{ALONE, HEADER, checksum};
 use super::*;
 use crate::key::Key;
 use crate::record::{Author, Body, Change, Operator, Site, Write};
@@ -74,8 +74,8 @@ fn every_kind_of_frame_comes_back() {
     let changes = operators.map(|operator| Body::Change(Change { start: key(), operator }));
     let bodies = [Body::Join, Body::Fence, Body::Commit(Vec::new())].into_iter().chain(changes);
     let frames: Vec<Frame> = bodies.map(|body| Frame { by, body }).collect();
-    let group = encode(1, 0, &frames).unwrap();
-    assert!(matches!(decode(&group, 1), Ok(group) if group.frames == frames));
+    let group = encode(1, 0, &frames, ALONE).unwrap();
+    assert!(matches!(decode(&group, 1, ALONE), Ok(group) if group.frames == frames));
 }
 
 #[test]
@@ -116,20 +116,51 @@ fn what_is_whole_and_not_understood_is_never_cut_off() {
     written(folder.path(), &[1, 2]);
     let path = last_segment(folder.path());
     let content = fs::read(&path).unwrap();
-    let changed = |at: usize, to: u8| {
-        let mut group = encode(4, 3, &[frame(4, b"later")]).unwrap();
-        group[at] = to;
-        let checksum = checksum(&group);
-        group[12..16].copy_from_slice(&checksum.to_le_bytes());
-        group
-    };
-    // A kind of frame that comes one day, behind site, epoch and number; and another format.
-    let (strange, other) = (changed(HEADER + 3, 99), changed(7, b'2'));
-    for tail in [strange, encode(9, 3, &[frame(9, b"a gap")]).unwrap(), other] {
+    let mark = mark::of(&content).unwrap().unwrap();
+    // A kind of frame that comes one day, behind site, epoch and number.
+    let mut strange = encode(4, 3, &[frame(4, b"later")], mark).unwrap();
+    strange[HEADER + 3] = 99;
+    let checksum = checksum(&strange);
+    strange[12..16].copy_from_slice(&checksum.to_le_bytes());
+    for tail in [strange, encode(9, 3, &[frame(9, b"a gap")], mark).unwrap()] {
         let bad = [content.as_slice(), &tail].concat();
         fs::write(&path, &bad).unwrap();
         assert!(matches!(open(folder.path()), Err(LogError::Damaged { .. })));
         assert_eq!(fs::read(&path).unwrap(), bad);
+    }
+}
+
+#[test]
+fn what_a_client_made_up_does_not_make_a_torn_end_look_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, ends) = written(folder.path(), &[1]);
+    // A later group, as far as a client can know: it says that all before it was durable.
+    let forged = encode(9, 8, &[frame(9, b"forged")], ALONE).unwrap();
+    let (mut log, _) = open(folder.path()).unwrap();
+    log.append(&[frame(2, &forged)]).unwrap();
+    drop(log);
+    let path = last_segment(folder.path());
+    let mut content = fs::read(&path).unwrap();
+    assert!(memchr::memmem::find(&content, &forged).is_some());
+    // Its group was torn: the beginning did not come to the disk, and the rest did.
+    let begins = usize::try_from(ends[0]).unwrap();
+    content[begins..begins + HEADER].fill(0);
+    fs::write(&path, &content).unwrap();
+    assert_eq!(open(folder.path()).unwrap().1.len(), 1);
+}
+
+#[test]
+fn a_file_that_was_only_begun_is_begun_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (frames, _) = written(folder.path(), &[3, 3]);
+    let path = segment_path(folder.path(), 7);
+    for length in [0, 7, mark::LENGTH - 1] {
+        fs::write(&path, vec![b'i'; length]).unwrap();
+        let (mut log, read) = open(folder.path()).unwrap();
+        assert_eq!(read, frames);
+        assert_eq!(log.append(&[frame(7, b"more")]).unwrap(), 7);
+        drop(log);
+        assert_eq!(open(folder.path()).unwrap().1.len(), 7);
     }
 }
 
@@ -223,7 +254,7 @@ proptest! {
         let path = last_segment(folder.path());
         let content = fs::read(&path).unwrap();
         let begins = ends.iter().rev().nth(1).copied().filter(|at| *at < content.len() as u64);
-        let begins = usize::try_from(begins.unwrap_or(0)).unwrap();
+        let begins = begins.map_or(mark::LENGTH, |at| usize::try_from(at).unwrap());
         let kept = begins + ((content.len() - begins) as f64 * part) as usize;
         fs::write(&path, [&content[..kept], &rubbish].concat()).unwrap();
         let before = frames.len() - groups.last().unwrap();
@@ -257,9 +288,9 @@ proptest! {
 
     #[test]
     fn rubbish_is_no_group(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        prop_assert!(decode(&bytes, 1).is_err());
-        let behind = [&MAGIC[..], &bytes].concat();
-        prop_assert!(decode(&behind, 1).is_err());
-        was_durable(&behind, 1);
+        prop_assert!(decode(&bytes, 1, ALONE).is_err());
+        let behind = [&ALONE[..], &bytes].concat();
+        prop_assert!(decode(&behind, 1, ALONE).is_err());
+        was_durable(&behind, 1, ALONE);
     }
 }

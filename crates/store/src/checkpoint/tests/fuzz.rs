@@ -15,7 +15,7 @@ const BESIDES: usize = 8 * 1024 * 1024;
 fn corpus() -> Vec<Right> {
     let written = |design: &Design, snapshots: &[Snapshot]| {
         let folder = tempfile::tempdir().expect("a folder");
-        write(folder.path(), 42, design, snapshots).expect("it is written");
+        write(folder.path(), 42, design, snapshots, None).expect("it is written");
         let bytes = fs::read(path_of(folder.path(), 42)).expect("it is there");
         let (mut seams, mut at) = (Vec::new(), MAGIC.len());
         while let Some(length) = bytes.get(at..at + 4) {
@@ -91,7 +91,7 @@ fn a_wrong_checkpoint_with_right_checksums_is_refused_or_says_one_thing() {
                     })
                     .collect();
                 let again = tempfile::tempdir().expect("a folder");
-                write(again.path(), core.known(), core.design(), &snapshots)
+                write(again.path(), core.known(), core.design(), &snapshots, None)
                     .expect("it is written");
                 let same = read(again.path()).expect("it is read");
                 assert_eq!((same.known(), same.design()), (core.known(), core.design()));

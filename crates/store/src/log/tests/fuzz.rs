@@ -66,16 +66,16 @@ fn a_damaged_group_is_none_or_what_it_was() {
         let mut groups = Vec::new();
         for _ in 0..3 {
             let frames = frames(dice);
-            groups.push(whole(encode(5, 3, &frames).unwrap()));
+            groups.push(whole(encode(5, 3, &frames, ALONE).unwrap()));
         }
         let damaged = groups[0].damaged(dice, &groups);
-        let (read, bytes) = allocation::peak(|| decode(&damaged, 5));
+        let (read, bytes) = allocation::peak(|| decode(&damaged, 5, ALONE));
         assert!(bytes <= PER_BYTE_MAX * damaged.len() + BESIDES, "{bytes} of {}", damaged.len());
         if let Ok(group) = read {
             let is_one = groups.iter().any(|right| right.bytes == damaged[..group.end]);
             assert!(is_one, "what was damaged is taken for right");
         }
-        was_durable(&damaged, dice.random_range(0..9));
+        was_durable(&damaged, dice.random_range(0..9), ALONE);
         _ = redo::ungroup(&damaged);
     });
 }
@@ -85,23 +85,25 @@ fn a_damaged_group_is_none_or_what_it_was() {
 fn a_wrong_group_with_a_right_checksum_is_refused_or_says_one_thing() {
     many(3_000, |dice| {
         let frames = [frames(dice), frames(dice)];
-        let groups = frames.map(|frames| whole(encode(5, 3, &frames).unwrap()));
+        let groups = frames.map(|frames| whole(encode(5, 3, &frames, ALONE).unwrap()));
         let mut damaged = groups[0].damaged(dice, &groups);
         if damaged.len() < HEADER {
             return;
         }
         let length = u32::try_from(damaged.len() - HEADER).unwrap();
-        damaged[..8].copy_from_slice(&MAGIC);
+        damaged[..8].copy_from_slice(&ALONE);
         damaged[8..12].copy_from_slice(&length.to_le_bytes());
         damaged[16..24].copy_from_slice(&5_u64.to_le_bytes());
         let checksum = checksum(&damaged);
         damaged[12..16].copy_from_slice(&checksum.to_le_bytes());
-        let (read, bytes) = allocation::peak(|| decode(&damaged, 5));
+        let (read, bytes) = allocation::peak(|| decode(&damaged, 5, ALONE));
         assert!(bytes <= PER_BYTE_MAX * damaged.len() + BESIDES, "{bytes} of {}", damaged.len());
         match read {
             Ok(group) => {
-                let again = encode(group.first, 3, &group.frames).unwrap();
-                assert!(matches!(decode(&again, 5), Ok(again) if again.frames == group.frames));
+                let again = encode(group.first, 3, &group.frames, ALONE).unwrap();
+                assert!(
+                    matches!(decode(&again, 5, ALONE), Ok(again) if again.frames == group.frames)
+                );
             }
             Err(Unread::Torn(what) | Unread::Wrong(what)) => assert!(!what.is_empty()),
         }
@@ -126,9 +128,11 @@ fn write_some(dice: &mut StdRng) -> Written {
     for (first, path) in segments(folder.path()).unwrap() {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         let bytes = fs::read(&path).unwrap();
-        let (mut at, mut next, mut right) = (0, first, Right::default());
+        let mark = mark::of(&bytes).unwrap().unwrap();
+        let (mut at, mut next, mut right) = (mark::LENGTH, first, Right::default());
         while at < bytes.len() {
-            let group = decode(&bytes[at..], next).unwrap_or_else(|_| panic!("it was written"));
+            let group =
+                decode(&bytes[at..], next, mark).unwrap_or_else(|_| panic!("it was written"));
             let durable = bytes[at + 28..at + 36].try_into().map(u64::from_le_bytes).unwrap();
             groups.push((bytes[at..at + group.end].to_vec(), durable));
             right.seams.push(at);
@@ -144,8 +148,11 @@ fn write_some(dice: &mut StdRng) -> Written {
 /// How much must be read of what is left, by the groups that are whole there and the files that begin
 /// behind it.
 fn must_be_read(written: &Written, left: &[(String, Vec<u8>)]) -> Position {
-    let has =
-        |group: &[u8]| left.iter().any(|(_, file)| memchr::memmem::find(file, group).is_some());
+    let is_in = |group: &[u8], file: &[u8]| {
+        mark::of(file).is_ok_and(|mark| mark.is_some_and(|mark| group.starts_with(&mark)))
+            && memchr::memmem::find(file, group).is_some()
+    };
+    let has = |group: &[u8]| left.iter().any(|(_, file)| is_in(group, file));
     let told = written.groups.iter().filter(|(group, _)| has(group)).map(|(_, durable)| *durable);
     let begin = left.iter().filter_map(|(name, _)| name.strip_suffix(".log")?.parse::<u64>().ok());
     told.chain(begin.map(|first| first - 1)).max().unwrap_or(0)

@@ -1,0 +1,103 @@
+//! How a file of the log begins: with a *mark* that is drawn anew for each file, and that each of its
+//! groups begins with.
+//!
+//! What a client writes is in the file too, as he sent it. Behind a group that is not whole it is looked
+//! for groups that came later and say that it was durable; one that a client had made up there, and put
+//! into a value, would make a log that was only torn look damaged. He does not know the mark.
+
+use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::io::Write as _;
+use std::path::Path;
+
+use super::folder::make_durable;
+use super::{Result, failed};
+
+/// What a group begins with.
+pub(super) type Mark = [u8; 8];
+
+/// The last byte is the format's version.
+const MAGIC: [u8; 8] = *b"imagolg2";
+/// Magic, mark, checksum of both.
+pub(super) const LENGTH: usize = 8 + 8 + 4;
+
+/// A file's beginning, with a mark that nobody else knows.
+fn drawn() -> (Mark, [u8; LENGTH]) {
+    let mark = RandomState::new().build_hasher().finish().to_le_bytes();
+    (mark, beginning(mark))
+}
+
+fn beginning(mark: Mark) -> [u8; LENGTH] {
+    let mut bytes = [0; LENGTH];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..16].copy_from_slice(&mark);
+    let checksum = crc32fast::hash(&bytes[..16]);
+    bytes[16..].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+/// A file's mark; none where the machine stopped before it was written. It is durable before anything is
+/// written behind it.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn of(content: &[u8]) -> std::result::Result<Option<Mark>, &'static str> {
+    let Some(bytes) = content.first_chunk::<LENGTH>() else { return Ok(None) };
+    let mark = [8, 9, 10, 11, 12, 13, 14, 15].map(|at| bytes[at]);
+    if *bytes == beginning(mark) {
+        return Ok(Some(mark));
+    }
+    let is_ours = bytes[..7] == MAGIC[..7] && bytes[7] != MAGIC[7];
+    Err(if is_ours {
+        "it is of another version of this format"
+    } else {
+        "its beginning is damaged"
+    })
+}
+
+/// Makes a file of the log, of which only the beginning is there, and durable.
+pub(super) fn make(path: &Path) -> Result<(File, Mark)> {
+    let file = OpenOptions::new().create_new(true).append(true).open(path);
+    let mut file = file.map_err(failed("make", path))?;
+    let (mark, bytes) = drawn();
+    let written = file.write_all(&bytes).and_then(|()| file.sync_all());
+    written.map_err(failed("write to", path))?;
+    Ok((file, mark))
+}
+
+/// Makes durable what a file has, with a beginning if there is none, and returns how much that is.
+pub(super) fn settle(path: &Path) -> Result<(u64, Mark)> {
+    let content = match std::fs::read(path) {
+        Ok(content) => content,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(failed("read", path)(error)),
+    };
+    if let Ok(Some(mark)) = of(&content) {
+        return Ok((make_durable(path)?, mark));
+    }
+    let (mark, bytes) = drawn();
+    std::fs::write(path, bytes).map_err(failed("write to", path))?;
+    Ok((make_durable(path)?, mark))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_read_and_one_that_changed_is_damage() {
+        let (mark, bytes) = drawn();
+        assert_eq!(of(&[&bytes[..], b"groups"].concat()), Ok(Some(mark)));
+        assert_ne!(drawn().0, mark);
+        for at in 0..LENGTH {
+            assert_eq!(of(&bytes[..at]), Ok(None), "it was not written whole");
+            let mut changed = bytes;
+            changed[at] ^= 1;
+            assert!(of(&changed).is_err(), "byte {at}");
+        }
+        assert_eq!(
+            of(b"imagolg1 and what lies behind"),
+            Err("it is of another version of this format")
+        );
+    }
+}
