@@ -17,6 +17,8 @@ use crate::record::{Frame, Site};
 
 /// How long whoever comes may take to say who it is.
 const HELLO_WAIT: Duration = Duration::from_secs(3);
+/// How many are greeted at a time; more are closed, and may come again.
+const GREETED_MAX: usize = 64;
 /// How often it is looked whether the gate is to be closed.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -34,10 +36,18 @@ impl Gate {
         let is_closed = Arc::new(AtomicBool::new(false));
         let closed = Arc::clone(&is_closed);
         let watch = move || {
+            let greeted = Arc::new((shared, secret));
             while !closed.load(Ordering::Relaxed) {
+                // Everybody who is being greeted has a handle, and so has this thread.
+                let is_crowded = Arc::strong_count(&greeted) > GREETED_MAX;
                 match listener.accept() {
-                    // One at a time: whoever is slow is waited for, and not for long.
-                    Ok((stream, _)) => _ = greet(stream, &shared, &secret),
+                    Ok(_) if is_crowded => {}
+                    Ok((stream, _)) => {
+                        let with = Arc::clone(&greeted);
+                        let greet = move || _ = greet(stream, &with.0, &with.1);
+                        // Who finds no thread is closed, and comes again.
+                        _ = thread::Builder::new().name("greeting".into()).spawn(greet);
+                    }
                     Err(_) => thread::sleep(LOOK_EVERY),
                 }
             }

@@ -105,7 +105,7 @@ impl Link {
                 return;
             }
         };
-        let why = loop {
+        let why = 'told: loop {
             let wait = async { tokio::time::timeout(ALIVE_EVERY, door.recv()).await };
             let mut mail = match runtime.block_on(wait) {
                 Ok(Some(mail)) => Some(mail),
@@ -119,20 +119,16 @@ impl Link {
                 let Some(next) = mail.take().or_else(|| door.try_recv().ok()) else { break };
                 match next {
                     Mail::Arrived(stream) => self.welcome(stream, &mut door),
-                    Mail::Stop => mail = Some(Mail::Stop),
-                    Mail::End => mail = Some(Mail::End),
+                    Mail::Stop => break 'told "the router stops",
+                    Mail::End => break 'told "the router's log takes nothing any more",
                     other => self.handle(other),
                 }
-                if let Some(Mail::Stop | Mail::End) = mail {
-                    break;
-                }
-            }
-            match mail {
-                Some(Mail::Stop) => break "the router stops",
-                Some(Mail::End) => break "the router's log takes nothing any more",
-                _ => {}
             }
             self.flush();
+            // Also where it was told before anybody could see to it.
+            if self.talk.as_ref().is_some_and(|talk| talk.hearing.is_finished()) {
+                self.lose();
+            }
             if self.given_up_at.is_some_and(|at| at <= Instant::now()) {
                 self.fence();
             }
