@@ -252,7 +252,7 @@ fn what_is_broken_on_purpose_is_noticed() {
         Bug::ImageAheadOfLog,
     ];
     let noticed = bugs.map(|bug| {
-        (0..500).find(|seed| std::panic::catch_unwind(|| run(*seed, Some(bug))).is_err())
+        (0..1_000).find(|seed| std::panic::catch_unwind(|| run(*seed, Some(bug))).is_err())
     });
     std::panic::set_hook(hook);
     let all: Vec<_> = bugs.iter().zip(noticed).collect();

@@ -16,6 +16,8 @@ const KEYS: u8 = 12;
 const SESSIONS: usize = 5;
 /// Longer than messages take, shorter than a run.
 const PATIENCE_MS: u64 = 300;
+/// How far a host's clock may be ahead: as far as anybody is patient.
+const SKEW_MS_MAX: u64 = PATIENCE_MS;
 
 fn key(n: u8) -> Key {
     if n == 0 { Key::least() } else { Key::from_bytes(&[n]) }
@@ -50,6 +52,8 @@ pub(super) struct Host {
     leaving: VecDeque<Frame>,
     /// Whether something was lost on the way, which whoever runs it finds out one day.
     has_lost: bool,
+    /// How far its clock is ahead: it jumps, forwards and back.
+    skew_ms: u64,
 }
 
 pub(super) struct Simulation {
@@ -101,7 +105,8 @@ impl Simulation {
         };
         for site in (0..SITES).map(Site) {
             let leaving = VecDeque::new();
-            this.hosts.push(Host { site, epoch: 0, core: None, told: 0, leaving, has_lost: false });
+            let (epoch, core, told, has_lost, skew_ms) = (0, None, 0, false, 0);
+            this.hosts.push(Host { site, epoch, core, told, leaving, has_lost, skew_ms });
         }
         (0..SITES.into()).for_each(|at| this.begin(at));
         this
@@ -125,7 +130,11 @@ impl Simulation {
         }
         core.broken = self.bug;
         self.hosts[at].core = Some(core);
-        self.tell(at, Input::Tick(self.now_ms));
+        self.tell(at, Input::Tick(self.clock_ms(at)));
+    }
+
+    fn clock_ms(&self, at: usize) -> u64 {
+        self.now_ms + self.hosts[at].skew_ms
     }
 
     fn tell(&mut self, at: usize, input: Input) {
@@ -215,7 +224,10 @@ impl Simulation {
             880..960 => self.change(),
             960..970 => {
                 self.now_ms += self.dice.random_range(1..50);
-                self.tell(at, Input::Tick(self.now_ms));
+                if self.dice.random_range(0..10) == 0 {
+                    self.hosts[at].skew_ms = self.dice.random_range(0..=SKEW_MS_MAX);
+                }
+                self.tell(at, Input::Tick(self.clock_ms(at)));
             }
             970..972 => self.crash(at),
             972..973 => self.fence(at),
@@ -263,9 +275,10 @@ impl Simulation {
     /// the next one.
     fn crash(&mut self, at: usize) {
         if at < SITES.into() && self.dice.random_range(0..3) == 0 {
-            let Host { site, epoch, told, .. } = self.hosts[at];
+            let Host { site, epoch, told, skew_ms, .. } = self.hosts[at];
             let leaving = VecDeque::new();
-            let next = Host { site, epoch, core: None, told, leaving, has_lost: false };
+            let (core, has_lost) = (None, false);
+            let next = Host { site, epoch, core, told, leaving, has_lost, skew_ms };
             let old = std::mem::replace(&mut self.hosts[at], next);
             self.hosts.push(old);
             let moved = self.hosts.len() - 1;
@@ -300,19 +313,22 @@ impl Simulation {
         let site = Site(self.dice.random_range(0..SITES));
         let ticket = self.next;
         self.next += 1;
-        let until_ms = self.now_ms + PATIENCE_MS;
         let operator = match self.dice.random_range(0..14) {
             0..2 => Operator::Split(key(n)),
             2..4 => Operator::Merge,
-            4..9 => return self.tell(site.0.into(), Input::Adopt(ticket, start, until_ms)),
+            4..9 => {
+                let until_ms = self.clock_ms(site.0.into()) + PATIENCE_MS;
+                return self.tell(site.0.into(), Input::Adopt(ticket, start, until_ms));
+            }
             9 => Operator::RemoveReplica(site),
             10 => Operator::Pin(site),
             11 => Operator::Unpin,
             _ => Operator::Remaster(site),
         };
         let change = Change { start, operator };
-        let change = Input::Change(ticket, change, until_ms);
-        self.tell(partition.master.0.into(), change);
+        let master = partition.master.0.into();
+        let until_ms = self.clock_ms(master) + PATIENCE_MS;
+        self.tell(master, Input::Change(ticket, change, until_ms));
     }
 
     fn transact(&mut self) {
@@ -399,11 +415,14 @@ impl Simulation {
             client: None,
             procedure: Box::new(procedure),
         };
-        self.tell(at.into(), Input::Transact(ticket, transaction, self.now_ms + PATIENCE_MS));
+        let until_ms = self.clock_ms(at.into()) + PATIENCE_MS;
+        self.tell(at.into(), Input::Transact(ticket, transaction, until_ms));
     }
 
     /// No more faults, until everything has arrived.
     pub(super) fn calm_down(&mut self) {
+        self.now_ms += SKEW_MS_MAX;
+        self.hosts.iter_mut().for_each(|host| host.skew_ms = 0);
         for host in self.hosts.iter_mut().filter(|host| host.has_lost) {
             host.core = None;
         }
@@ -421,7 +440,7 @@ impl Simulation {
                     self.tell_next(at);
                 }
                 self.now_ms += 20;
-                self.tell(at, Input::Tick(self.now_ms));
+                self.tell(at, Input::Tick(self.clock_ms(at)));
             }
             for (from, to, message) in std::mem::take(&mut self.messages) {
                 self.tell(to.0.into(), Input::Said(from, message));
