@@ -167,6 +167,8 @@ pub(crate) struct Shared {
     moves: tokio::sync::Mutex<()>,
     /// The prefix of the log that has the last step of a change of design.
     stepped: AtomicU64,
+    /// Where sites are apart: the prefix of whose changes the map has all.
+    followed: AtomicU64,
     log: Option<LogOptions>,
     lives: Lives,
     checkpoints: Arc<Mutex<Checkpoints>>,
@@ -253,6 +255,7 @@ impl Store {
             policy,
             moves: tokio::sync::Mutex::new(()),
             stepped: AtomicU64::new(0),
+            followed: AtomicU64::new(0),
             log: options.log.clone(),
             lives: options.log.as_ref().map_or_else(Lives::of_one_process, LogOptions::lives),
             checkpoints: Arc::new(Mutex::new(Checkpoints { newest, failure: None })),

@@ -4,16 +4,19 @@
 //! who was told that there is a replica may make it the master.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
 use super::mail::{Mail, Outcome, Remote, StepOrder};
-use super::{BACK_WAIT, PATIENCE, Shared, Store, StoreError};
+use super::{BACK_WAIT, PATIENCE, Role, Shared, Store, StoreError};
 use crate::key::{Key, KeyRange};
-use crate::record::{Change, Operator, Site};
+use crate::record::{Change, Operator, Position, Site};
 use crate::router::{Route, Step};
 use crate::transaction::Abort;
+
+/// Between two looks whether the map has what a site told of.
+const MAP_WAIT: Duration = Duration::from_millis(1);
 
 impl Store {
     /// Makes a replica of the partition that a key is in, at a site.
@@ -103,10 +106,23 @@ impl Shared {
         match outcome.await {
             Ok(Outcome::Answer(seen, answer)) => {
                 self.stepped.fetch_max(seen, Ordering::Relaxed);
+                self.await_map(seen).await;
                 answer.map(|_| ())
             }
             // Its thread is gone.
             Ok(Outcome::Back(_)) | Err(_) => Err(Abort::Deposed),
+        }
+    }
+
+    /// Waits until the map has what a site told of, which its process may do before this one has read the
+    /// log as far: who is told that there are two partitions must not mean the one that there was.
+    async fn await_map(&self, seen: Position) {
+        let until = Instant::now() + PATIENCE;
+        while self.role == Role::Router
+            && self.followed.load(Ordering::Acquire) < seen
+            && Instant::now() < until
+        {
+            tokio::time::sleep(MAP_WAIT).await;
         }
     }
 

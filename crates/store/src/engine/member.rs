@@ -325,6 +325,7 @@ impl Life<'_> {
             policy: Box::new(MostMastered),
             moves: tokio::sync::Mutex::new(()),
             stepped: AtomicU64::new(0),
+            followed: AtomicU64::new(0),
             log: None,
             lives: Lives::of_one_process(),
             checkpoints: Arc::new(Mutex::new(Checkpoints::default())),

@@ -7,6 +7,7 @@ use std::io;
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -156,6 +157,9 @@ impl Place {
                 if is_change {
                     self.publish();
                     self.fetch_pinned();
+                }
+                if self.shared.role == Role::Router {
+                    self.shared.followed.fetch_max(self.core.borrow().known(), Ordering::Release);
                 }
                 self.obey(outputs);
                 self.take_steps();
