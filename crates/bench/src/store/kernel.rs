@@ -200,9 +200,9 @@ fn rmw3(dice: &mut StdRng, rows: &std::ops::Range<u64>) -> Transaction {
     let keys = [(); 3].map(|()| key(dice.random_range(rows.clone())));
     let writes = keys.to_vec();
     let procedure = move |view: &mut View<'_>| {
-        for key in &keys {
+        for (key, seen) in keys.iter().zip(view.get_each(&keys)?) {
             let mut value = [0; VALUE_BYTES];
-            if let Some(seen) = view.get(key)? {
+            if let Some(seen) = seen {
                 value.copy_from_slice(&seen.value);
             }
             value[0] = value[0].wrapping_add(1);
