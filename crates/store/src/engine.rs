@@ -24,7 +24,7 @@ use crate::log::LogError;
 use crate::order::{Follower, Order};
 use crate::record::{Frame, Position, Site};
 use crate::resp::Settings;
-use crate::router::{DesignPolicy, MostMastered, Route, route};
+use crate::router::{DesignPolicy, MostMastered, Route, master_of_all, route};
 use crate::site::{Core, Ticket, Usage};
 
 mod change;
@@ -485,7 +485,15 @@ impl Shared {
         self.end.get().cloned().or_else(|| self.order.trouble())
     }
 
-    fn route(&self, reads: &[KeyRange], writes: &[Key], near: Option<Site>) -> Route {
-        route(&self.map.load().design, &*self.policy, reads, writes, near)
+    fn route(
+        &self,
+        reads: &[KeyRange],
+        writes: &[Key],
+        near: Option<Site>,
+        at_masters: bool,
+    ) -> Route {
+        let map = self.map.load();
+        let at = at_masters.then(|| master_of_all(&map.design, reads, writes)).flatten();
+        at.map_or_else(|| route(&map.design, &*self.policy, reads, writes, near), Route::Run)
     }
 }

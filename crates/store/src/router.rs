@@ -96,6 +96,16 @@ pub fn route(
     }
 }
 
+/// The site that masters all that a transaction reads and writes, if there is one that is alive.
+#[must_use]
+pub fn master_of_all(design: &Design, reads: &[KeyRange], writes: &[Key]) -> Option<Site> {
+    let written = writes.iter().map(|key| design.of(key).master);
+    let read = reads.iter().flat_map(|range| design.within(range)).map(|one| one.master);
+    let mut masters = written.chain(read);
+    let first = masters.next().filter(|first| !design.is_fenced(*first))?;
+    masters.all(|other| other == first).then_some(first)
+}
+
 /// Where a transaction has to write, if anything that it writes is pinned.
 fn home_of(design: &Design, writes: &[Key]) -> Result<Option<Site>, Abort> {
     let bound = |key| Some((key, design.bound_to(design.of(key))?));

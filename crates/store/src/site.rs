@@ -61,6 +61,8 @@ pub type Ticket = u64;
 
 /// How many may wait at a site; more are refused.
 const WAITING_MAX: usize = 10_000;
+/// How long a transaction waits for what its session has seen until it is rather run where it is mastered.
+const BEHIND_MS_MAX: u64 = 100;
 /// How many groups of its own frames a site keeps for the sake of those who are behind.
 const SPENT_MAX: usize = 1_024;
 /// The site that an observer is, and its life: nobody's.
@@ -152,6 +154,7 @@ pub struct Core {
 
 struct Waiting {
     ticket: Ticket,
+    since_ms: u64,
     until_ms: u64,
     what: Want,
 }
@@ -167,6 +170,14 @@ impl Want {
         match self {
             Self::Transaction(transaction) => transaction.session,
             Self::Change(_) => 0,
+        }
+    }
+
+    /// Whether it goes elsewhere rather than wait for long: once. It says so then.
+    fn may_fall_back(&mut self) -> bool {
+        match self {
+            Self::Transaction(transaction) => !std::mem::replace(&mut transaction.at_masters, true),
+            Self::Change(_) => false,
         }
     }
 

@@ -22,6 +22,9 @@ pub struct Transaction {
     /// Who sends it: whoever does not wait for one answer before he sends the next transaction to the
     /// same site has them done in the order in which they came there.
     pub client: Option<u64>,
+    /// Whether it came back from a site that was behind what its session had seen for too long: it is to
+    /// run where what it reads is mastered, if one site masters all of it (MorphoSys, §4.3).
+    pub at_masters: bool,
     /// What it does.
     pub procedure: Box<dyn Procedure>,
 }

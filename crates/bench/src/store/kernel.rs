@@ -192,7 +192,8 @@ fn filling(keys: Vec<Key>) -> Transaction {
         Ok(Vec::new())
     };
     let (reads, client) = (Vec::new(), None);
-    Transaction { reads, writes, session: 0, client, procedure: Box::new(procedure) }
+    let (at_masters, procedure) = (false, Box::new(procedure));
+    Transaction { reads, writes, session: 0, client, at_masters, procedure }
 }
 
 /// Reads three rows and writes them changed.
@@ -211,7 +212,8 @@ fn rmw3(dice: &mut StdRng, rows: &std::ops::Range<u64>) -> Transaction {
         Ok(Vec::new())
     };
     let (reads, client) = (Vec::new(), None);
-    Transaction { reads, writes, session: 0, client, procedure: Box::new(procedure) }
+    let (at_masters, procedure) = (false, Box::new(procedure));
+    Transaction { reads, writes, session: 0, client, at_masters, procedure }
 }
 
 /// Runs so many, and returns the processor time that all of this process took, but for making them.

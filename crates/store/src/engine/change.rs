@@ -134,7 +134,7 @@ impl Shared {
         until: Instant,
     ) -> Result<Site, Abort> {
         loop {
-            match self.route(reads, writes, None) {
+            match self.route(reads, writes, None, false) {
                 Route::Run(site) => return Ok(site),
                 Route::Never(abort) => return Err(abort),
                 Route::First(step) => match self.step(step).await {

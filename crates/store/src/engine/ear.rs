@@ -59,10 +59,12 @@ impl Ear {
                 self.end(number, |_| Some(Outcome::Answer(known, answer)));
             }
             ToRouter::Back(asked) => self.end(asked.number, |_| {
-                let Asked { reads, writes, session, client, procedure, .. } = asked;
+                let Asked { reads, writes, session, client, at_masters, procedure, .. } = asked;
                 // It is sent on, or read again where it is run.
                 let procedure = received(&procedure, &Arc::default())?;
-                Some(Outcome::Back(Transaction { reads, writes, session, client, procedure }))
+                let transaction =
+                    Transaction { reads, writes, session, client, at_masters, procedure };
+                Some(Outcome::Back(transaction))
             }),
             ToRouter::Say(to, said) => {
                 let door = self.shared.site_doors().get(usize::from(to.0));

@@ -254,7 +254,8 @@ impl Talk<'_> {
             let (reads, writes) = (&transaction.reads, &transaction.writes);
             let here = self.place.site;
             let is_idle = self.at.is_none();
-            let site = match self.place.shared.route(reads, writes, Some(here)) {
+            let at_masters = transaction.at_masters;
+            let site = match self.place.shared.route(reads, writes, Some(here), at_masters) {
                 Route::Run(site) => site,
                 Route::Never(abort) => {
                     self.line.end(slot, abort);
@@ -329,7 +330,7 @@ impl Talk<'_> {
     fn transaction(&self, request: Request) -> Transaction {
         let Request { reads, writes, procedure, .. } = request;
         let (session, client) = (self.seen.get(), Some(self.id));
-        Transaction { reads, writes, session, client, procedure }
+        Transaction { reads, writes, session, client, at_masters: false, procedure }
     }
 
     fn step_of(&self, scan: &Scan) -> Request {
@@ -357,7 +358,9 @@ impl Talk<'_> {
         }
         for (slot, _, transaction) in &mut again {
             if let Some(scan) = self.scans.get(slot) {
-                *transaction = self.transaction(self.step_of(scan));
+                let at_masters = transaction.at_masters;
+                let step = self.transaction(self.step_of(scan));
+                *transaction = Transaction { at_masters, ..step };
             }
         }
         again.append(&mut self.later);

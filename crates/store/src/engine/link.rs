@@ -198,8 +198,9 @@ impl Link {
             return None;
         };
         let number = self.wait_for(Waiter::Remote(remote));
-        let Transaction { reads, writes, session, client, .. } = it;
-        Some(Asked { number, reads, writes, session, client, procedure, left_ms: left_ms(until) })
+        let Transaction { reads, writes, session, client, at_masters, .. } = it;
+        let left_ms = left_ms(until);
+        Some(Asked { number, reads, writes, session, client, at_masters, procedure, left_ms })
     }
 
     fn wait_for(&self, waiter: Waiter) -> u64 {

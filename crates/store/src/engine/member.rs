@@ -351,9 +351,14 @@ impl Life<'_> {
                 for it in asked {
                     let procedure = received(&it.procedure, self.settings)
                         .ok_or_else(|| invalid("a transaction that is none"))?;
-                    let (reads, writes, session, client) =
-                        (it.reads, it.writes, it.session, it.client);
-                    let transaction = Transaction { reads, writes, session, client, procedure };
+                    let transaction = Transaction {
+                        reads: it.reads,
+                        writes: it.writes,
+                        session: it.session,
+                        client: it.client,
+                        at_masters: it.at_masters,
+                        procedure,
+                    };
                     let remote = Remote::Site(Site(sites), it.number);
                     batch.push((remote, transaction, until(it.left_ms)));
                 }

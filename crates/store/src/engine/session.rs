@@ -39,10 +39,11 @@ impl Session {
     ) -> Result<Done, Abort> {
         let until = Instant::now() + PATIENCE;
         let session = self.seen;
-        let mut transaction = Transaction { reads, writes, session, client: None, procedure };
+        let (client, at_masters) = (None, false);
+        let mut transaction = Transaction { reads, writes, session, client, at_masters, procedure };
         loop {
-            let Transaction { reads, writes, .. } = &transaction;
-            let (site, _moved) = match self.shared.route(reads, writes, None) {
+            let Transaction { reads, writes, at_masters, .. } = &transaction;
+            let (site, _moved) = match self.shared.route(reads, writes, None, *at_masters) {
                 Route::Run(site) => (site, None),
                 Route::Never(abort) => return Err(abort),
                 Route::First(_) => {

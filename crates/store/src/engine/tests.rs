@@ -106,6 +106,7 @@ fn no_mail_is_lost_however_much_has_come() {
         writes: vec![key(1)],
         session: 0,
         client: None,
+        at_masters: false,
         procedure: Box::new(procedure),
     };
     let (answer, _done) = oneshot::channel();

@@ -74,6 +74,7 @@ pub(super) struct Asked {
     pub writes: Vec<Key>,
     pub session: Position,
     pub client: Option<u64>,
+    pub at_masters: bool,
     #[serde(with = "bytes")]
     pub procedure: Vec<u8>,
     pub left_ms: u64,
@@ -115,6 +116,7 @@ impl ToRouter {
                 writes: transaction.writes,
                 session: transaction.session,
                 client: transaction.client,
+                at_masters: transaction.at_masters,
                 procedure: transaction.procedure.sent().expect("it was sent here"),
                 left_ms: 0,
             }),

@@ -64,6 +64,17 @@ fn designs() -> impl Strategy<Value = Design> {
 
 proptest! {
     #[test]
+    fn the_master_of_all_masters_what_is_read_and_written(
+        design in designs(), read in 0..12_u8, written in 0..12_u8,
+    ) {
+        let (reads, writes) = ([KeyRange::only(&key(read))], [key(written)]);
+        let masters = [design.of(&key(read)).master, design.of(&key(written)).master];
+        let is_one = masters[0] == masters[1] && !design.is_fenced(masters[0]);
+        let found = master_of_all(&design, &reads, &writes);
+        prop_assert_eq!(found, is_one.then_some(masters[0]));
+    }
+
+    #[test]
     fn steps_lead_to_a_site_that_can(
         mut design in designs(),
         reads in prop::collection::vec(0..12_u8, 0..4),

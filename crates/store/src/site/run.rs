@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::mem;
 
-use super::{Core, Held, Output, Ticket, WAITING_MAX, Waiting, Want};
+use super::{BEHIND_MS_MAX, Core, Held, Output, Ticket, WAITING_MAX, Waiting, Want};
 use crate::key::{Key, Value};
 use crate::record::{Body, Position, Write};
 use crate::transaction::{Abort, Done, Transaction, View, WRITTEN_BYTES_MAX};
@@ -18,7 +18,7 @@ const AHEAD_MAX: u64 = 100_000;
 impl Core {
     pub(super) fn ask(&mut self, ticket: Ticket, until_ms: u64, mut what: Want) {
         if !self.is_live {
-            return self.give_back(Waiting { ticket, until_ms, what });
+            return self.give_back(Waiting { ticket, since_ms: self.now_ms, until_ms, what });
         }
         if self.written - self.ordered >= AHEAD_MAX {
             return self.refuse(ticket, Abort::Busy);
@@ -36,7 +36,7 @@ impl Core {
         }
         // Those of its client that were given back are none that waits now.
         self.returned.clear();
-        let waiting = self.attempt(Waiting { ticket, until_ms, what });
+        let waiting = self.attempt(Waiting { ticket, since_ms: self.now_ms, until_ms, what });
         self.waiting.extend(waiting);
     }
 
@@ -63,6 +63,14 @@ impl Core {
         let is_early = waiting.what.session() > self.known;
         #[cfg(test)]
         let is_early = is_early && !self.has(super::tests::Bug::SessionIgnored);
+        if is_early
+            && self.now_ms >= waiting.since_ms + BEHIND_MS_MAX
+            && waiting.what.may_fall_back()
+        {
+            self.returned.extend(client);
+            self.give_back(waiting);
+            return None;
+        }
         if is_early || client.is_some_and(|client| self.queued.contains(&client)) {
             self.queued.extend(client);
             return Some(waiting);

@@ -30,6 +30,7 @@ fn messages() -> Vec<Vec<u8>> {
         writes: vec![key(2)],
         session: 3,
         client: Some(4),
+        at_masters: true,
         procedure: vec![1, 2, 3],
         left_ms: 5,
     };

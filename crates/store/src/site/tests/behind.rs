@@ -64,8 +64,14 @@ impl Pair {
             Ok(Vec::new())
         };
         let client = Some(client);
-        let transaction =
-            Transaction { reads, writes, session: 0, client, procedure: Box::new(procedure) };
+        let transaction = Transaction {
+            reads,
+            writes,
+            session: 0,
+            client,
+            at_masters: false,
+            procedure: Box::new(procedure),
+        };
         self.tell(0, Input::Transact(ticket, transaction, 1_000));
     }
 }
@@ -92,4 +98,27 @@ fn a_read_of_replicas_waits_for_what_its_client_wrote_before_it() {
     assert_eq!(pair.answered[3..], [6], "only another client's prefix may be that of before");
     pair.log();
     assert_eq!(pair.answered[4..], [4, 5]);
+}
+
+#[test]
+fn who_waits_long_for_what_its_session_saw_is_sent_to_the_master_and_once_only() {
+    let mut pair = Pair::new();
+    let site = &mut pair.cores[0];
+    let ahead = Transaction {
+        reads: vec![KeyRange::everything()],
+        writes: Vec::new(),
+        session: 1_000,
+        client: Some(1),
+        at_masters: false,
+        procedure: Box::new(|_: &mut crate::transaction::View<'_>| Ok(Vec::new())),
+    };
+    assert!(site.on(Input::Transact(1, ahead, 5_000)).is_empty());
+    assert!(site.on(Input::Tick(BEHIND_MS_MAX)).is_empty(), "it is not long yet");
+    let mut outputs = site.on(Input::Tick(BEHIND_MS_MAX + 1));
+    let Some(Output::Back(1, again)) = outputs.pop() else { panic!("it does not come back") };
+    assert!(again.at_masters && outputs.is_empty());
+    assert!(site.on(Input::Transact(2, again, 5_000)).is_empty());
+    assert!(site.on(Input::Tick(4_999)).is_empty(), "there is nowhere else for it");
+    let late = site.on(Input::Tick(5_000));
+    assert!(matches!(late[..], [Output::Answer(2, _, Err(Abort::Late))]));
 }

@@ -413,6 +413,7 @@ impl Simulation {
             writes,
             session: since,
             client: None,
+            at_masters: false,
             procedure: Box::new(procedure),
         };
         let until_ms = self.clock_ms(at.into()) + PATIENCE_MS;
