@@ -20,9 +20,11 @@ use crate::statistics::{Figure, percentile};
 const PARTITION_ROWS: u64 = 5_000;
 /// Rows of the others.
 const OTHER_ROWS: u64 = 50_000;
-/// Between two transactions of a client, and between two changes.
+/// Between two transactions of a client.
 const PAUSE: Duration = Duration::from_millis(1);
-const CHANGE_EVERY: Duration = Duration::from_millis(5);
+/// Between two changes, in microseconds: any time, for clients wake at whole milliseconds, and whoever
+/// wakes with them always meets them.
+const CHANGE_EVERY_US: std::ops::Range<u64> = 3_000..7_000;
 
 pub(super) struct Operators {
     pub split_ms: f64,
@@ -110,15 +112,20 @@ pub(super) fn run(size: Size) -> Result<Operators> {
         let busy = Instant::now();
         let (mut split, mut merge, mut remaster) = (Vec::new(), Vec::new(), Vec::new());
         let middle = key(PARTITION_ROWS / 2);
+        let mut dice = StdRng::seed_from_u64(4);
+        // This thread has nothing else to do: clients have one of their own.
+        let mut wait = || {
+            std::thread::sleep(Duration::from_micros(dice.random_range(CHANGE_EVERY_US)));
+        };
         let mut master = 0;
         while busy.elapsed() < phase {
             split.push(change(&own, Operator::Split(middle.clone())).await?);
-            tokio::time::sleep(CHANGE_EVERY).await;
+            wait();
             merge.push(change(&own, Operator::Merge).await?);
-            tokio::time::sleep(CHANGE_EVERY).await;
+            wait();
             master = 1 - master;
             remaster.push(change(&own, Operator::Remaster(Site(master))).await?);
-            tokio::time::sleep(CHANGE_EVERY).await;
+            wait();
         }
         let done = Instant::now();
         ends.store(true, Ordering::Relaxed);
