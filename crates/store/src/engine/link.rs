@@ -130,7 +130,7 @@ impl Link {
                 self.lose();
             }
             if self.given_up_at.is_some_and(|at| at <= Instant::now()) {
-                self.fence();
+                self.fence(self.epoch);
             }
         };
         self.send(&ToSite::Bye(why.into(), true));
@@ -242,7 +242,7 @@ impl Link {
             return;
         }
         self.hang_up();
-        self.fence();
+        self.fence(self.epoch);
         let lost = mem::take(&mut lock(&self.waiting).all);
         for waiter in lost.into_values() {
             match waiter {
@@ -255,9 +255,9 @@ impl Link {
         }
     }
 
-    fn fence(&mut self) {
+    fn fence(&mut self, epoch: u64) {
         self.given_up_at = None;
-        let by = Author { site: self.site, epoch: self.epoch, number: 0 };
+        let by = Author { site: self.site, epoch, number: 0 };
         self.shared.order.submit(vec![Frame { by, body: Body::Fence }]);
     }
 
@@ -274,7 +274,8 @@ impl Link {
             _ = self.shared.end.set(why);
             return;
         }
-        self.epoch = self.shared.lives.next(self.epoch.max(newest));
+        let before = self.epoch.max(newest);
+        self.epoch = self.shared.lives.next(before);
         self.arrivals += 1;
         let began = self.hear(&stream).and_then(|hearing| {
             let mut talk = Talk { stream: BufWriter::new(stream), hearing };
@@ -283,8 +284,10 @@ impl Link {
             begun
         });
         if began.is_err() {
-            // It has said nothing that would count: there is no life yet that could be fenced.
+            // It has said nothing that would count. But the life before it may be one that an earlier
+            // router knew, for which nobody looks any more.
             self.hang_up();
+            self.fence(before);
         }
     }
 

@@ -110,18 +110,12 @@ impl Member {
         let clock_ms = move || u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.settings.script_limits.clock_ms.get_or_insert_with(|| Arc::new(clock_ms));
         let settings = Arc::new(std::mem::take(&mut self.settings));
-        let mut alone_since = Instant::now();
-        let mut is_told = false;
+        let (mut alone_since, mut is_told) = (Instant::now(), false);
         loop {
-            let mut serves = |epoch| {
-                is_told = false;
-                tell(MemberEvent::Serves(epoch));
-            };
-            let began = Instant::now();
             let mut has_served = false;
-            let mut served = |epoch| {
+            let mut served = |life| {
                 has_served = true;
-                serves(epoch);
+                tell(MemberEvent::Serves(life));
             };
             let why = match self.live(&settings, &mut served, is_stopped) {
                 Err(End::Stopped) | Ok(()) => return Ok(()),
@@ -133,7 +127,7 @@ impl Member {
                 Err(End::Lost(error)) => wire::told(&error),
             };
             if has_served {
-                alone_since = Instant::now().max(began);
+                (alone_since, is_told) = (Instant::now(), false);
             }
             if !std::mem::replace(&mut is_told, true) {
                 tell(MemberEvent::Alone(why.clone()));
