@@ -149,7 +149,7 @@ pub struct Core {
     spent: VecDeque<Arc<[Frame]>>,
     /// What the tests break, to see whether they notice.
     #[cfg(test)]
-    broken: Option<tests::Bug>,
+    broken: tests::Broken,
 }
 
 struct Waiting {
@@ -238,7 +238,7 @@ impl Core {
             outputs: Vec::new(),
             spent: VecDeque::new(),
             #[cfg(test)]
-            broken: None,
+            broken: tests::Broken::default(),
         }
     }
 
@@ -347,11 +347,6 @@ impl Core {
         self.is_over
     }
 
-    #[cfg(test)]
-    fn has(&self, bug: tests::Bug) -> bool {
-        self.broken == Some(bug)
-    }
-
     fn say(&mut self, output: Output) {
         self.outputs.push(output);
     }
@@ -404,6 +399,8 @@ impl Core {
         }
         match (&frame.body, verdict) {
             (_, Verdict::Void) => {}
+            #[cfg(test)]
+            (body, _) if !is_own && self.swap_with_next(body) => {}
             (Body::Join, _) => self.is_live |= is_own,
             // An own commit was applied when it was written.
             (Body::Commit(_), _) if is_own => {}
@@ -472,6 +469,8 @@ impl Core {
 
     fn tick(&mut self, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
+        #[cfg(test)]
+        self.catch_up();
         let (now_ms, ordered) = (self.now_ms, self.ordered);
         self.ahead.retain(|_, number| *number > ordered);
         let waiting = mem::take(&mut self.waiting).into_iter();

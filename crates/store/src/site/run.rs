@@ -31,6 +31,8 @@ impl Core {
         {
             return self.run(ticket, transaction, last);
         }
+        #[cfg(test)]
+        self.look_early(ticket, &what);
         if self.waiting.len() >= WAITING_MAX {
             return self.refuse(ticket, Abort::Busy);
         }
@@ -118,6 +120,10 @@ impl Core {
     fn run(&mut self, ticket: Ticket, transaction: &mut Transaction, last: u64) {
         let (reads, writes) = (&transaction.reads, &transaction.writes);
         let mut view = View { rows: &*self, reads, writes, written: BTreeMap::new() };
+        #[cfg(test)]
+        {
+            view.rows = self.rows_for(ticket);
+        }
         let answer = transaction.procedure.run(&mut view);
         let bytes = view.written_bytes();
         let is_too_large = bytes > WRITTEN_BYTES_MAX;

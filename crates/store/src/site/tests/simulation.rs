@@ -128,7 +128,7 @@ impl Simulation {
             self.hosts[at].told = known;
             self.from_images += 1;
         }
-        core.broken = self.bug;
+        core.broken.bug = self.bug;
         self.hosts[at].core = Some(core);
         self.tell(at, Input::Tick(self.clock_ms(at)));
     }
