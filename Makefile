@@ -9,6 +9,10 @@ ARGS ?=
 
 IMAGO = $(CARGO) run --locked --release --quiet --package imago --
 
+# The store's threads by drawn schedules: of the workspace it builds the store alone anew, with its locks and
+# queues exchanged.
+SCHEDULES = --locked --workspace --features imago-store/shuttle --test schedules
+
 .DEFAULT_GOAL := help
 .PHONY: help setup build lint tidy check test test-long demo bench
 
@@ -24,6 +28,7 @@ build: setup ## the optimised program, as target/release/imago
 lint: setup # formatting and clippy, every warning an error
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets --quiet -- -D warnings
+	$(CARGO) clippy $(SCHEDULES) --quiet -- -D warnings
 
 # Over the whole workspace, because one crate alone would build the dependencies with other features.
 tidy: setup # the layout rules of CONTRIBUTING.md
@@ -33,10 +38,12 @@ check: lint tidy ## formatting, clippy without a warning, layout rules
 
 test: lint ## everything that must pass: check, then all tests against real servers
 	$(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
+	$(CARGO) test $(SCHEDULES) $(ARGS)
 
 # As a job of its own: half an hour of one cluster on two cores.
 test-long: setup ## ten thousand simulations of the store, and fifty deaths in changes of shape, sixty of a store
 	IMAGO_SEEDS=10000 $(CARGO) test --locked --workspace --lib -- site::tests
+	IMAGO_LONG=1 $(CARGO) test $(SCHEDULES)
 	IMAGO_LONG=1 $(CARGO) test --locked --package imago-store --lib -- fuzz
 	IMAGO_LONG=1 $(CARGO) test --locked --workspace --test reshard -- --nocapture random:: $(ARGS)
 	IMAGO_LONG=1 $(CARGO) test --locked --package imago --test store -- --nocapture deaths:: crashes:: $(ARGS)

@@ -10,12 +10,9 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::design::Design;
@@ -26,6 +23,9 @@ use crate::record::{Frame, Position, Site};
 use crate::resp::Settings;
 use crate::router::{DesignPolicy, MostMastered, Route, master_of_all, route};
 use crate::site::{Core, Ticket, Usage};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{self, ArcSwap, Mutex};
 
 mod change;
 mod checkpointer;
@@ -261,7 +261,7 @@ impl Store {
             checkpoints: Arc::new(Mutex::new(Checkpoints { newest, failure: None })),
             end: OnceLock::new(),
         });
-        let (parts, assembled) = std::sync::mpsc::channel();
+        let (parts, assembled) = sync::mpsc::channel();
         let mut checkpointer = None;
         if let Some(folder) = checkpoints {
             let checkpoints = Checkpointer {

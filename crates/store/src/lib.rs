@@ -23,4 +23,8 @@ pub mod resp;
 pub mod router;
 pub mod rows;
 pub mod site;
+#[cfg(feature = "shuttle")]
+pub mod sync;
+#[cfg(not(feature = "shuttle"))]
+mod sync;
 pub mod transaction;

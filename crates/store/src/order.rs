@@ -6,16 +6,19 @@
 //! Frames go in batches: what comes while the log writes and makes durable is one group for it the
 //! next time, so that under load many commits share one wait for the disk.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-use std::{io, mem, thread};
+use std::{io, mem};
 
 use crate::kafka::Landmark;
 use crate::log::{Log, LogError};
 use crate::record::{Frame, Position};
+use crate::sync::atomic::{AtomicU64, Ordering};
+#[cfg(feature = "shuttle")]
+use crate::sync::fault::{self, Fault};
+use crate::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Mutex, MutexGuard};
 
 mod group;
 mod topic;
@@ -115,6 +118,11 @@ impl Order {
         match &self.way {
             // A thread that is gone has told everybody why.
             Way::Log(writer) => _ = writer.send(Handed::Frames(frames)),
+            #[cfg(feature = "shuttle")]
+            Way::Memory if fault::is(Fault::ToldBehindPlace) => {
+                let first = lock(&self.followers).place(&frames);
+                lock(&self.followers).pass_on(first, &frames.into());
+            }
             Way::Memory => lock(&self.followers).tell(frames.into()),
             Way::Elsewhere(send) => send(frames),
         }
@@ -181,9 +189,19 @@ impl Followers {
     }
 
     fn tell(&mut self, frames: Arc<[Frame]>) {
+        let first = self.place(&frames);
+        self.pass_on(first, &frames);
+    }
+
+    /// Gives frames their place.
+    fn place(&mut self, frames: &[Frame]) -> Position {
         let first = self.next;
         self.next += frames.len() as Position;
-        self.all.retain_mut(|follower| follower.follow(first, &frames));
+        first
+    }
+
+    fn pass_on(&mut self, first: Position, frames: &Arc<[Frame]>) {
+        self.all.retain_mut(|follower| follower.follow(first, frames));
     }
 
     fn mark(&mut self) {
@@ -266,7 +284,10 @@ impl Writer {
     /// and then is.
     fn await_frames(&mut self) -> Result<Option<Vec<Frame>>, LogError> {
         loop {
-            if !self.syncs.is_empty() {
+            let is_asked = !self.syncs.is_empty();
+            #[cfg(feature = "shuttle")]
+            let is_asked = is_asked && !fault::is(Fault::WaitBeforeSync);
+            if is_asked {
                 self.log.sync()?;
                 // Whoever asked may not wait any more.
                 self.syncs.drain(..).for_each(|done| _ = done.send(()));

@@ -3,7 +3,6 @@
 //! Each is made by a site that has seen as much of the log as whoever made the one before was told of:
 //! who was told that there is a replica may make it the master.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -13,6 +12,8 @@ use super::{BACK_WAIT, PATIENCE, Role, Shared, Store, StoreError};
 use crate::key::{Key, KeyRange};
 use crate::record::{Change, Operator, Position, Site};
 use crate::router::{Route, Step};
+use crate::sync::atomic::Ordering;
+use crate::sync::sleep;
 use crate::transaction::Abort;
 
 /// Between two looks whether the map has what a site told of.
@@ -80,7 +81,7 @@ impl Shared {
                 Err(Abort::Refused(_) | Abort::Elsewhere | Abort::Busy)
                     if Instant::now() < until =>
                 {
-                    tokio::time::sleep(BACK_WAIT).await;
+                    sleep(BACK_WAIT).await;
                 }
                 Err(abort) => return Err(abort),
             }
@@ -122,7 +123,7 @@ impl Shared {
             && self.followed.load(Ordering::Acquire) < seen
             && Instant::now() < until
         {
-            tokio::time::sleep(MAP_WAIT).await;
+            sleep(MAP_WAIT).await;
         }
     }
 
@@ -141,7 +142,7 @@ impl Shared {
                     // Somebody changed it meanwhile, or is about to: it is looked at again.
                     Ok(()) => {}
                     Err(Abort::Refused(_) | Abort::Elsewhere | Abort::Deposed | Abort::Busy) => {
-                        tokio::time::sleep(BACK_WAIT).await;
+                        sleep(BACK_WAIT).await;
                     }
                     Err(abort) => return Err(abort),
                 },

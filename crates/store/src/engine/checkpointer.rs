@@ -4,9 +4,7 @@
 //! one is tried when the log has grown as much again.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use super::past::Folder;
 use crate::checkpoint;
@@ -15,6 +13,9 @@ use crate::log::{self, LogError};
 use crate::order::Order;
 use crate::record::Position;
 use crate::site::{Part, Snapshot};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::mpsc::Receiver;
+use crate::sync::{Mutex, point};
 
 /// How it stands with checkpoints.
 #[derive(Clone, Debug, Default)]
@@ -78,7 +79,9 @@ impl Checkpointer {
         let design = &first.design;
         let bytes = checkpoint::write(path, first.known, design, snapshots, landmark.as_ref())?;
         self.mark_every.store(bytes.max(*mark_every_min), Ordering::Relaxed);
+        point();
         checkpoint::drop_before(path, first.known)?;
+        point();
         log::drop_before(path, first.known)
     }
 }

@@ -10,6 +10,7 @@ use super::Listener;
 use crate::record::{Frame, Position, Site};
 use crate::router::Step;
 use crate::site::{Message, Part, Ticket, Usage};
+use crate::sync::point;
 use crate::transaction::{Abort, Done, Transaction};
 
 /// Where to hand in what is for a site, or for a thread that has clients, wherever that is.
@@ -34,6 +35,7 @@ pub(crate) enum Leaving {
 impl Door {
     /// Hands it in; false where nobody takes anything any more.
     pub fn send(&self, mail: Mail) -> bool {
+        point();
         match self {
             Self::Here(door) => door.send(mail).is_ok(),
             Self::Away(way, site) => way.send(Leaving::Mail(*site, mail)).is_ok(),
@@ -96,7 +98,10 @@ impl Remote {
     /// Tells him. Whoever does not wait any more need not know.
     pub fn tell(self, outcome: Outcome, doors: &[Door]) {
         match self {
-            Self::Once(answer) => _ = answer.send(outcome),
+            Self::Once(answer) => {
+                point();
+                _ = answer.send(outcome);
+            }
             Self::Site(site, ticket) => {
                 _ = doors[usize::from(site.0)].send(Mail::Outcome(ticket, outcome));
             }

@@ -6,13 +6,12 @@
 
 use std::io::{self, BufReader, BufWriter, Write as _};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
 use super::life::{self, Lives};
@@ -27,6 +26,8 @@ use crate::resp::{Settings, received};
 use crate::router::MostMastered;
 use crate::rows::{Row, Rows};
 use crate::site::{Core, Input, Part, Snapshot};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::{ArcSwap, Mutex};
 use crate::transaction::Transaction;
 
 /// How long a router may take to take a connection, and to answer it.

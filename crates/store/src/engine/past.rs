@@ -9,8 +9,6 @@ use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::StoreError;
@@ -22,6 +20,9 @@ use crate::log::{self, Log, LogError, RedoLog as _, Sync};
 use crate::order::Order;
 use crate::record::{Frame, Position, Site};
 use crate::site::{Core, Input};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::point;
+use crate::sync::thread::JoinHandle;
 
 /// How often a checkpoint and what of the log lies behind it is read where they do not fit.
 const IMAGE_TRIES: usize = 3;
@@ -181,6 +182,7 @@ impl LogOptions {
         match self {
             Self::Files { folder, .. } => {
                 let mut image = self.newest(folder)?.image;
+                point();
                 let from = image.known() + 1;
                 let see = |position, frame| follow(&mut image, position, frame);
                 log::read(folder, from, known, see)?;

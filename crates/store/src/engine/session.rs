@@ -10,6 +10,7 @@ use super::{BACK_WAIT, PATIENCE, Shared, Store};
 use crate::key::{Key, KeyRange};
 use crate::record::Position;
 use crate::router::Route;
+use crate::sync::sleep;
 use crate::transaction::{Abort, Done, Procedure, Transaction};
 
 impl Store {
@@ -66,7 +67,7 @@ impl Session {
             if Instant::now() >= until {
                 return Err(Abort::Late);
             }
-            tokio::time::sleep(BACK_WAIT).await;
+            sleep(BACK_WAIT).await;
         }
     }
 }

@@ -10,10 +10,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::group::{FRAMES_MAX, groups};
@@ -21,6 +18,9 @@ use super::{Followers, Handed, Order, Way, lock, with_causes};
 use crate::kafka::{KafkaLog, Landmark, Watch};
 use crate::log::{LogError, RedoLog as _};
 use crate::record::{Frame, Position};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use crate::sync::{Mutex, thread};
 
 /// How long one wait for others' frames takes at most, and how soon an end is noticed.
 const READ_WAIT: Duration = Duration::from_millis(500);
@@ -65,7 +65,7 @@ impl Order {
         read: KafkaLog,
         known: Position,
         mark_every: Arc<AtomicU64>,
-    ) -> io::Result<(Self, JoinHandle<()>)> {
+    ) -> io::Result<(Self, thread::JoinHandle<()>)> {
         let appends = read.another();
         let topic =
             Topic { appending: appends.watch(), reading: read.watch(), landmarks: Arc::default() };
@@ -97,7 +97,7 @@ impl Appender {
         let reading = reader.log.watch();
         let (begin, may_begin) = channel();
         let read = move || if may_begin.recv().is_ok() { reader.run() } else { Ok(()) };
-        let ended = match thread::Builder::new().name("log's reader".into()).spawn(read) {
+        let ended = match std::thread::Builder::new().name("log's reader".into()).spawn(read) {
             Ok(reader) => {
                 let appended = self.append_all(begin, &reader);
                 reading.end();
@@ -112,7 +112,11 @@ impl Appender {
     }
 
     /// Goes on until nothing comes any more, nothing can be written, or nobody reads.
-    fn append_all<T>(&mut self, begin: Sender<()>, reader: &JoinHandle<T>) -> Result<(), LogError> {
+    fn append_all<T>(
+        &mut self,
+        begin: Sender<()>,
+        reader: &std::thread::JoinHandle<T>,
+    ) -> Result<(), LogError> {
         let mut begin = Some(begin);
         while !self.has_ended && !reader.is_finished() {
             let (mut group, mut syncs) = (Vec::new(), Vec::new());

@@ -44,6 +44,10 @@ impl Core {
 
     /// Tries whatever waits, the first who came first.
     pub(super) fn attempt_all(&mut self) {
+        #[cfg(feature = "shuttle")]
+        if crate::sync::fault::is(crate::sync::fault::Fault::WaitersForgotten) {
+            return;
+        }
         self.taken.clear();
         self.queued.clear();
         self.returned.clear();

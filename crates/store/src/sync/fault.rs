@@ -1,0 +1,31 @@
+//! What may be broken on purpose, to see that drawn schedules find it: what only another thread between
+//! two operations can tell.
+
+use std::cell::Cell;
+
+/// Two operations the wrong way round, apart that belong together, or one of them missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Frames have their place before followers are told, and others may tell them between.
+    ToldBehindPlace,
+    /// Who changed the design is answered before the map has the change.
+    MapBehindAnswer,
+    /// The log's thread waits for frames before it looks who waits for it.
+    WaitBeforeSync,
+    /// Who waits for a lock is not looked at when the log goes on.
+    WaitersForgotten,
+}
+
+thread_local! {
+    // All threads of a drawn schedule are one to the system.
+    static FAULT: Cell<Option<Fault>> = const { Cell::new(None) };
+}
+
+/// Breaks what is run from here on, or nothing.
+pub fn set(fault: Option<Fault>) {
+    FAULT.set(fault);
+}
+
+pub(crate) fn is(fault: Fault) -> bool {
+    FAULT.get() == Some(fault)
+}

@@ -1,0 +1,27 @@
+//! The system's threads, and tokio's tasks and clock.
+
+use std::io;
+use std::time::Duration;
+
+pub(crate) use std::sync::{Mutex, MutexGuard, atomic, mpsc};
+pub(crate) use std::thread;
+
+pub(crate) use arc_swap::ArcSwap;
+pub(crate) use tokio::time::sleep;
+use tokio::time::{Interval, interval};
+
+/// Runs a thread's task, and those that it spawns beside it, until it ends.
+pub(crate) fn run(task: impl Future<Output = ()>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    tokio::task::LocalSet::new().block_on(&runtime, task);
+    Ok(())
+}
+
+/// Tells a task the time now and then.
+pub(crate) fn ticks(every: Duration) -> Interval {
+    interval(every)
+}
+
+/// Where another thread may go on before this one, and a drawn schedule is to have that too.
+#[inline]
+pub(crate) fn point() {}
