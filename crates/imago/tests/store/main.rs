@@ -14,6 +14,7 @@ mod crashes;
 mod deaths;
 mod misuse;
 mod pins;
+mod processes;
 mod proof;
 mod served;
 mod token;
