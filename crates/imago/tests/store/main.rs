@@ -17,6 +17,7 @@ mod pins;
 mod processes;
 mod proof;
 mod served;
+mod takeover;
 mod token;
 mod tools;
 mod topic;

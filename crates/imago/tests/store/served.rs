@@ -109,6 +109,11 @@ impl Served {
         rustix::process::kill_process(id, signal).unwrap();
     }
 
+    /// Whether it has not ended.
+    pub fn runs(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
     /// Waits until it has ended, and returns its exit code; none when it does not within 20 s.
     pub fn ended(mut self) -> Option<i32> {
         for _ in 0..2_000 {
