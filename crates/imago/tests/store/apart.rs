@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::change;
 use crate::processes::{
-    Process, SILENCE, SITES, WAIT, ask, await_design, change, design, peers, router,
+    Process, SILENCE, SITES, WAIT, all_live, ask, await_design, change, design, peers, router,
 };
 use crate::proof::{is_long, prove, seed};
 use crate::served::{Served, anywhere, imago};
@@ -108,9 +108,7 @@ fn outlives(log: &[&str]) {
     }
     println!("{happened:?}");
     // Who wants what a dead site had to itself waits for it.
-    await_design(&router_process, "all sites live", |design| {
-        design["sites"].as_array().unwrap().iter().all(|site| site["is_live"] == true)
-    });
+    all_live(&router_process);
     let verdict = prove(load, listen);
     assert!(verdict.done > 200, "{verdict:?}");
 }

@@ -21,3 +21,4 @@ mod takeover;
 mod token;
 mod tools;
 mod topic;
+mod transfers;

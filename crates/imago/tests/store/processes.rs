@@ -125,6 +125,13 @@ pub fn await_design(router: &Served, what: &str, holds: impl Fn(&Value) -> bool)
     }
 }
 
+/// Waits until all sites live.
+pub fn all_live(router: &Served) {
+    await_design(router, "all sites live", |design| {
+        design["sites"].as_array().unwrap().iter().all(|site| site["is_live"] == true)
+    });
+}
+
 /// Changes it, as soon as that can be done.
 pub fn change(router: &Served, verb: &str, key: &str, site: u16) -> Value {
     let until = Instant::now() + WAIT;

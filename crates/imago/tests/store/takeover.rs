@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::change;
 use crate::processes::{
-    Process, SILENCE, SITES, WAIT, ask, await_design, change, design, router, try_router,
+    Process, SILENCE, SITES, WAIT, all_live, ask, change, design, router, try_router,
 };
 use crate::proof::{is_long, prove, seed};
 use crate::served::{Served, anywhere};
@@ -48,12 +48,6 @@ fn answered(load: &Load, after: &str) {
         assert!(began.elapsed() < WAIT, "nothing is acknowledged after {after}");
         std::thread::sleep(Duration::from_millis(10));
     }
-}
-
-fn all_live(router: &Served) {
-    await_design(router, "all sites live", |design| {
-        design["sites"].as_array().unwrap().iter().all(|site| site["is_live"] == true)
-    });
 }
 
 /// Runs a test beside a broker, with the topic's address.
