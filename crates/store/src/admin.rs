@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
 use crate::engine::Store;
+use crate::engine::life::count;
 use crate::key::Key;
 use crate::record::{Operator, Site};
 use crate::transaction::Abort;
@@ -105,7 +106,8 @@ pub struct PartitionReport {
 pub struct SiteReport {
     /// Its number.
     pub site: u16,
-    /// Which of its lives this is, from 1 on.
+    /// Which of its lives this is, from 1 on; with the log in Kafka, since the router or the process with
+    /// all sites was started. 0 if it has not come.
     pub epoch: u64,
     /// Whether it takes part.
     pub is_live: bool,
@@ -196,8 +198,8 @@ impl Admin {
             let masters = copies.iter().filter(|copy| copy.is_master).count() as u64;
             SiteReport {
                 site: site.0,
-                epoch: crate::engine::life::count(map.design.epoch(*site)),
-                is_live: !map.design.is_fenced(*site),
+                epoch: count(map.design.epoch(*site)),
+                is_live: count(map.design.epoch(*site)) > 0 && !map.design.is_fenced(*site),
                 masters,
                 replicas: copies.len() as u64 - masters,
                 rows: copies.iter().map(|copy| copy.size.rows).sum(),

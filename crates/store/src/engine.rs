@@ -224,7 +224,11 @@ impl Store {
         if options.log.is_none() {
             return Err(StoreError::NoLog);
         }
-        Self::start_as(options, Box::new(MostMastered), Some(apart))
+        let store = Self::start_as(options, Box::new(MostMastered), Some(apart))?;
+        if store.shared.lives.claim().is_some() {
+            store.await_sites()?;
+        }
+        Ok(store)
     }
 
     fn start_as(
@@ -257,7 +261,7 @@ impl Store {
             stepped: AtomicU64::new(0),
             followed: AtomicU64::new(0),
             log: options.log.clone(),
-            lives: options.log.as_ref().map_or_else(Lives::of_one_process, LogOptions::lives),
+            lives: LogOptions::lives(options.log.as_ref(), image.design()),
             checkpoints: Arc::new(Mutex::new(Checkpoints { newest, failure: None })),
             end: OnceLock::new(),
         });
@@ -283,6 +287,9 @@ impl Store {
             let next = shared.order.join(Box::new(Following(door.clone())));
             assert_eq!(next, image.known() + 1, "nobody writes before the sites begin");
         }
+        if apart.is_some() {
+            shared.order.submit(shared.lives.claims(options.sites));
+        }
         for (site, inbox) in (0..numbers).map(Site).zip(inboxes) {
             let (shared, parts) = (Arc::clone(&shared), parts.clone());
             // Without a log nobody makes checkpoints.
@@ -298,9 +305,8 @@ impl Store {
                     Box::new(move || Place::run(shared, site, core, inbox, give))
                 }
                 None => {
-                    let epoch_of = |site| image.design().epoch(site);
-                    let all = (0..options.sites).map(Site).map(epoch_of);
-                    let core = image.begun(site, shared.lives.first(epoch_of(site), all));
+                    let epoch = shared.lives.next(image.design().epoch(site));
+                    let core = image.begun(site, epoch);
                     Box::new(move || Place::run(shared, site, core, inbox, give))
                 }
             };
@@ -327,31 +333,6 @@ impl Store {
         let address = gate.address();
         self.gate = Some(gate);
         Ok(address)
-    }
-
-    /// Waits until the log has the beginning of every site's new life.
-    fn await_sites(&self) -> Result<(), StoreError> {
-        let until = Instant::now() + BEGIN_WAIT;
-        let sites = (0..self.sites() as u16).map(Site);
-        loop {
-            let now = self.shared.map.load();
-            let begun = |site: Site| now.design.epoch(site) > self.shared.first.design.epoch(site);
-            if sites.clone().all(begun) {
-                let known = now.known;
-                self.shared.stepped.fetch_max(known, Ordering::Relaxed);
-                return Ok(());
-            }
-            // Brokers that are away may come back; a full disk has to be seen to.
-            let is_patient = matches!(self.shared.log, Some(LogOptions::Kafka { .. }));
-            if let Some(why) = if is_patient { self.end() } else { self.trouble() } {
-                return Err(StoreError::NotBegun(why));
-            }
-            if Instant::now() > until {
-                let why = self.trouble().unwrap_or_else(|| "the log does not go on".into());
-                return Err(StoreError::NotBegun(why));
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
     }
 
     /// Serves the Redis protocol to whoever connects, encrypted or not, and returns where.

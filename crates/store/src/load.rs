@@ -47,7 +47,7 @@ pub struct Load {
 }
 
 struct Shared {
-    address: SocketAddr,
+    addresses: Vec<SocketAddr>,
     began: Instant,
     pool: Arc<Pool>,
     /// The number of the next session.
@@ -62,8 +62,16 @@ impl Load {
     /// # Errors
     /// When the system gives no threads.
     pub fn start(address: SocketAddr, options: Options) -> io::Result<Self> {
+        Self::start_among(vec![address], options)
+    }
+
+    /// Begins on a store that is at any of these addresses, now at one and then at another.
+    ///
+    /// # Errors
+    /// As [`Load::start`].
+    pub fn start_among(addresses: Vec<SocketAddr>, options: Options) -> io::Result<Self> {
         let shared = Arc::new(Shared {
-            address,
+            addresses,
             began: Instant::now(),
             pool: Arc::default(),
             sessions: AtomicU32::new(0),
@@ -133,8 +141,11 @@ impl Lists {
 impl Shared {
     fn run(&self, mut generator: Generator, pause: Duration) -> Vec<Transaction> {
         let mut sent = Vec::new();
-        while !self.is_over.load(Ordering::Relaxed) {
-            let Ok(mut client) = Client::connect(self.address) else {
+        for address in self.addresses.iter().cycle() {
+            if self.is_over.load(Ordering::Relaxed) {
+                break;
+            }
+            let Ok(mut client) = Client::connect(*address) else {
                 thread::sleep(AGAIN_WAIT);
                 continue;
             };

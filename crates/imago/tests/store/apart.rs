@@ -4,146 +4,31 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use imago_store::load::{Load, Options};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
+use rustix::process::Signal;
+use serde_json::json;
 
 use crate::change;
+use crate::processes::{
+    Process, SILENCE, SITES, WAIT, all_live, ask, await_design, change, design, peers, router,
+};
 use crate::proof::{is_long, prove, seed};
 use crate::served::{Served, anywhere, imago};
 use crate::topic::broker;
 
-const SITES: u16 = 3;
 const HANDFUL: u32 = 8;
 const MANY: u32 = 100;
-/// How long a site may be silent.
-const SILENCE: Duration = Duration::from_millis(1_000);
-/// How long anything may take that has to come.
-const WAIT: Duration = Duration::from_secs(20);
-
-/// A router's process.
-fn router(log: &[&str], [listen, admin, peers]: [SocketAddr; 3]) -> Served {
-    let (peers, silence) = (peers.to_string(), SILENCE.as_millis().to_string());
-    let more = ["--peers", &peers, "--site-timeout-ms", &silence];
-    Served::start_as("router", &[log, &more].concat(), SITES, [listen, admin])
-}
 
 /// One with its log in a folder.
 fn alone(folder: &Path) -> Served {
     router(&["--data", folder.to_str().unwrap(), "--sync", "5"], [anywhere(); 3])
-}
-
-fn peers(router: &Served) -> SocketAddr {
-    router.said["peers"].as_str().unwrap().parse().unwrap()
-}
-
-/// A site's process, and what it says. It ends with whoever started it.
-struct Process {
-    child: Child,
-    events: Receiver<Value>,
-}
-
-impl Process {
-    fn start(number: u16, router: SocketAddr) -> Self {
-        let mut command = imago(&["store", "site", "--json"]);
-        command.args(["--number", &number.to_string(), "--router", &router.to_string()]);
-        let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        let (told, events) = channel();
-        std::thread::spawn(move || {
-            for line in stdout.lines().map_while(Result::ok) {
-                _ = told.send(serde_json::from_str(&line).unwrap());
-            }
-        });
-        Self { child, events }
-    }
-
-    /// Waits until it says that it serves, and returns the epoch of its life.
-    fn serves(&self) -> u64 {
-        loop {
-            let event = self.events.recv_timeout(WAIT).expect("it serves in time");
-            if event["event"] == "serves" {
-                return event["epoch"].as_u64().unwrap();
-            }
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    /// Its exit code, once it has ended by itself.
-    fn ended(&mut self) -> Option<i32> {
-        let until = Instant::now() + WAIT;
-        while Instant::now() < until {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        panic!("it does not end")
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
-
-fn design(router: &Served) -> Value {
-    let url = format!("http://{}/design", router.admin);
-    let agent = ureq::Agent::new_with_config(ureq::Agent::config_builder().proxy(None).build());
-    agent.get(&url).call().unwrap().body_mut().read_json().unwrap()
-}
-
-/// Waits for something of the design.
-fn await_design(router: &Served, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
-    let until = Instant::now() + WAIT;
-    loop {
-        let now = design(router);
-        if holds(&now) {
-            return now;
-        }
-        assert!(Instant::now() < until, "{what}: {now}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn change(router: &Served, verb: &str, key: &str, site: u16) -> Value {
-    let until = Instant::now() + WAIT;
-    loop {
-        let answer = router.post(verb, &json!({ "key": key, "site": site }));
-        if let Some((200, said)) = answer {
-            return said;
-        }
-        assert!(Instant::now() < until, "{verb} {key} {site}: {answer:?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// One line of Redis's protocol, and the first of its answer.
-fn ask(at: SocketAddr, line: &str) -> String {
-    let mut connection = TcpStream::connect(at).unwrap();
-    connection.set_read_timeout(Some(WAIT)).unwrap();
-    connection.write_all(format!("{line}\r\n").as_bytes()).unwrap();
-    let mut answer = String::new();
-    BufReader::new(connection).read_line(&mut answer).unwrap();
-    answer.trim_end().to_owned()
 }
 
 #[test]
@@ -223,9 +108,7 @@ fn outlives(log: &[&str]) {
     }
     println!("{happened:?}");
     // Who wants what a dead site had to itself waits for it.
-    await_design(&router_process, "all sites live", |design| {
-        design["sites"].as_array().unwrap().iter().all(|site| site["is_live"] == true)
-    });
+    all_live(&router_process);
     let verdict = prove(load, listen);
     assert!(verdict.done > 200, "{verdict:?}");
 }

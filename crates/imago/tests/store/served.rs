@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -12,6 +13,8 @@ use serde_json::Value;
 /// See the module's documentation.
 pub struct Served {
     child: Child,
+    /// Collects what it says of what goes wrong, which whoever reads the test's output sees too.
+    complaints: Option<JoinHandle<String>>,
     pub listen: SocketAddr,
     pub admin: SocketAddr,
     /// What it said when it had begun.
@@ -53,25 +56,39 @@ impl Served {
     }
 
     /// The same, or a router.
-    pub fn start_as(
+    pub fn start_as(verb: &str, log: &[&str], sites: u16, at: [SocketAddr; 2]) -> Self {
+        let started = Self::try_start_as(verb, log, sites, at);
+        started.unwrap_or_else(|(exit, why)| panic!("it ended with {exit:?}: {why}"))
+    }
+
+    /// The same; its exit code and why, if it ends before it has begun.
+    pub fn try_start_as(
         verb: &str,
         log: &[&str],
         sites: u16,
         [listen, admin]: [SocketAddr; 2],
-    ) -> Self {
+    ) -> Result<Self, (Option<i32>, String)> {
         let mut command = imago(&["store", verb, "--json", "--sites", &sites.to_string()]);
         command.args(["--listen", &listen.to_string(), "--admin", &admin.to_string()]);
         command.args(log);
-        let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
+        let mut child = command.spawn().unwrap();
         let mut line = String::new();
-        let stdout = child.stdout.take().unwrap();
+        let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let complaints = std::thread::spawn(move || {
+            let lines = BufReader::new(stderr).lines().map_while(Result::ok);
+            lines.inspect(|line| eprintln!("{line}")).collect::<Vec<_>>().join("\n")
+        });
         // It is there before a word is read that may be wrong: so it ends also then.
-        let mut served = Self { child, listen, admin, said: Value::Null };
-        BufReader::new(stdout).read_line(&mut line).unwrap();
+        let complaints = Some(complaints);
+        let mut served = Self { child, complaints, listen, admin, said: Value::Null };
+        if BufReader::new(stdout).read_line(&mut line).unwrap() == 0 {
+            return Err(served.ended_saying());
+        }
         served.said = serde_json::from_str(&line).unwrap_or_else(|_| panic!("it said {line:?}"));
         let address = |name: &str| served.said[name].as_str().unwrap().parse().unwrap();
         (served.listen, served.admin) = (address("listen"), address("admin"));
-        served
+        Ok(served)
     }
 
     /// As `kill -9` does, in the middle of whatever it does.
@@ -92,6 +109,11 @@ impl Served {
         rustix::process::kill_process(id, signal).unwrap();
     }
 
+    /// Whether it has not ended.
+    pub fn runs(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
     /// Waits until it has ended, and returns its exit code; none when it does not within 20 s.
     pub fn ended(mut self) -> Option<i32> {
         for _ in 0..2_000 {
@@ -101,6 +123,12 @@ impl Served {
             std::thread::sleep(Duration::from_millis(10));
         }
         None
+    }
+
+    /// The same, and what it said of why.
+    pub fn ended_saying(mut self) -> (Option<i32>, String) {
+        let complaints = self.complaints.take().unwrap();
+        (self.ended(), complaints.join().unwrap())
     }
 
     /// Tells it by HTTP; returns the status and the body, or nothing if it did not answer.

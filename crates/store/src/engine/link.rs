@@ -52,7 +52,7 @@ pub(super) struct Link {
     seen: Position,
     /// The epoch of the last life.
     epoch: u64,
-    /// When a life that an earlier router knew is given up, if nobody comes.
+    /// When a life is given up that an earlier router knew, or that was claimed, if nobody comes.
     given_up_at: Option<Instant>,
     /// Counts the connections.
     arrivals: u64,
@@ -87,8 +87,9 @@ impl Link {
         give: GivePart,
     ) -> Self {
         let design = &shared.first.design;
-        let epoch = design.epoch(site);
-        let is_live = epoch > 0 && !design.is_fenced(site);
+        let claim = shared.lives.claim();
+        let epoch = claim.unwrap_or(design.epoch(site));
+        let is_live = claim.is_some() || epoch > 0 && !design.is_fenced(site);
         let given_up_at = is_live.then(|| Instant::now() + silence);
         let (parts, seen, waiting) = (give, known, Arc::default());
         let (arrivals, talk) = (0, None);
@@ -269,10 +270,8 @@ impl Link {
         self.lose();
         self.given_up_at = None;
         let newest = self.shared.map.load().design.epoch(self.site);
-        if newest > self.epoch && self.shared.lives.is_anothers(newest) {
-            let why = format!("another process took over the log, and began {} anew", self.site);
-            _ = self.shared.end.set(why);
-            return;
+        if self.shared.lives.is_over(newest) {
+            return self.shared.end_for_another(self.site);
         }
         let before = self.epoch.max(newest);
         self.epoch = self.shared.lives.next(before);

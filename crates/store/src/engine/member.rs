@@ -1,5 +1,6 @@
 //! A site in a process of its own: it goes to the router's process, is told there what to begin with, and
-//! serves until the connection is lost. Then it has lost its life, and begins a new one.
+//! serves until the connection is lost. Then it has lost its life, and begins a new one, with whichever
+//! of the routers that it was told of lets it in.
 //!
 //! It keeps nothing: what it has is in the log, which is the router's. So it needs no disk, and whoever
 //! starts it on another machine has the same site there.
@@ -39,11 +40,11 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub struct Member {
     /// Which site.
     pub site: Site,
-    /// Where the router admits sites, as `host:port`.
-    pub router: String,
+    /// Where routers admit sites, each as `host:port`: one has the log, others may come after it.
+    pub routers: Vec<String>,
     /// What the router wants to hear.
     pub secret: String,
-    /// How long the router may be away.
+    /// How long all of them may be away.
     pub patience: Duration,
     /// What scripts may take.
     pub settings: Settings,
@@ -71,11 +72,11 @@ pub enum MemberError {
         /// Its reason.
         why: String,
     },
-    /// The router is away.
-    #[error("no router at {router} for {} s: {why}", patience.as_secs())]
+    /// No router is there.
+    #[error("no router at {routers} for {} s: {why}", patience.as_secs())]
     Away {
-        /// Where it should be.
-        router: String,
+        /// Where one should be.
+        routers: String,
         /// For how long it was looked for.
         patience: Duration,
         /// What came of the last attempt.
@@ -112,16 +113,17 @@ impl Member {
         self.settings.script_limits.clock_ms.get_or_insert_with(|| Arc::new(clock_ms));
         let settings = Arc::new(std::mem::take(&mut self.settings));
         let (mut alone_since, mut is_told) = (Instant::now(), false);
-        loop {
+        let routers = std::mem::take(&mut self.routers);
+        for router in routers.iter().cycle() {
             let mut has_served = false;
             let mut served = |life| {
                 has_served = true;
                 tell(MemberEvent::Serves(life));
             };
-            let why = match self.live(&settings, &mut served, is_stopped) {
+            let why = match self.live(router, &settings, &mut served, is_stopped) {
                 Err(End::Stopped) | Ok(()) => return Ok(()),
                 Err(End::Bye(why, false)) => {
-                    let (site, router) = (self.site, self.router);
+                    let (site, router) = (self.site, router.clone());
                     return Err(MemberError::Refused { site, router, why });
                 }
                 Err(End::Bye(why, true)) => why,
@@ -134,24 +136,26 @@ impl Member {
                 tell(MemberEvent::Alone(why.clone()));
             }
             if alone_since.elapsed() > self.patience {
-                let (router, patience) = (self.router, self.patience);
-                return Err(MemberError::Away { router, patience, why });
+                let (routers, patience) = (routers.join(", "), self.patience);
+                return Err(MemberError::Away { routers, patience, why });
             }
             if is_stopped.load(Ordering::Relaxed) {
                 return Ok(());
             }
             thread::sleep(PAUSE);
         }
+        Ok(())
     }
 
     /// One life, from the first word to the last.
     fn live(
         &self,
+        router: &str,
         settings: &Arc<Settings>,
         serves: &mut dyn FnMut(u64),
         is_stopped: &AtomicBool,
     ) -> Result<(), End> {
-        let mut stream = self.connect()?;
+        let mut stream = connect(router)?;
         wire::write(
             &mut stream,
             &ToRouter::Hello {
@@ -177,22 +181,22 @@ impl Member {
         _ = speaking.join();
         ended
     }
+}
 
-    fn connect(&self) -> io::Result<TcpStream> {
-        let mut last = io::Error::other("its name has no address");
-        for address in self.router.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, CONNECT_WAIT) {
-                Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    stream.set_read_timeout(Some(CONNECT_WAIT))?;
-                    stream.set_write_timeout(Some(CONNECT_WAIT))?;
-                    return Ok(stream);
-                }
-                Err(error) => last = error,
+fn connect(router: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::other("its name has no address");
+    for address in router.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT_WAIT) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(CONNECT_WAIT))?;
+                stream.set_write_timeout(Some(CONNECT_WAIT))?;
+                return Ok(stream);
             }
+            Err(error) => last = error,
         }
-        Err(last)
     }
+    Err(last)
 }
 
 /// The site's thread, and its door.

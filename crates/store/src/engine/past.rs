@@ -151,11 +151,11 @@ impl LogOptions {
         Ok(())
     }
 
-    /// How sites that begin with this log begin their lives.
-    pub(super) fn lives(&self) -> Lives {
-        match self {
-            Self::Files { .. } => Lives::of_one_process(),
-            Self::Kafka { .. } => Lives::of_one_of_many(),
+    /// How sites begin their lives whose log, if there is one, has come so far.
+    pub(super) fn lives(log: Option<&Self>, design: &Design) -> Lives {
+        match log {
+            None | Some(Self::Files { .. }) => Lives::of_one_process(),
+            Some(Self::Kafka { .. }) => Lives::of_one_of_many(design),
         }
     }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use super::life;
 use super::line::{Line, talk};
 use super::listener::{Client, Listener};
 use super::tls::Tls;
@@ -163,6 +164,9 @@ impl Place {
                     self.fetch_pinned();
                 }
                 if self.shared.role == Role::Router {
+                    if is_change {
+                        self.look_for_another();
+                    }
                     self.shared.followed.fetch_max(self.core.borrow().known(), Ordering::Release);
                 }
                 self.obey(outputs);
@@ -244,7 +248,7 @@ impl Place {
             Role::Whole => site == self.site && self.core.borrow().is_live(),
             Role::Router => {
                 usize::from(self.site.0) == self.shared.sites
-                    && design.epoch(site) > 0
+                    && life::count(design.epoch(site)) > 0
                     && !design.is_fenced(site)
             }
             Role::Site => false,
@@ -253,6 +257,16 @@ impl Place {
             let home = partition.pin.filter(|pin| *pin != partition.master)?;
             is_looked_for(home).then(|| (partition.range.start.clone(), home))
         })
+    }
+
+    /// Ends the router if another one, or whoever else, has its log.
+    fn look_for_another(&self) {
+        let core = self.core.borrow();
+        let mut sites = (0..self.shared.sites as u16).map(Site);
+        let is_over = |site: &Site| self.shared.lives.is_over(core.design().epoch(*site));
+        if let Some(site) = sites.find(is_over) {
+            self.shared.end_for_another(site);
+        }
     }
 
     /// Takes back what is pinned, for as long as there is any.
@@ -281,9 +295,8 @@ impl Place {
             let core = self.core.borrow();
             (core.known(), core.epoch(), core.design().epoch(self.site))
         };
-        if newest > epoch && self.shared.lives.is_anothers(newest) {
-            let why = format!("another process took over {log}, and began {} anew", self.site);
-            _ = self.shared.end.set(why);
+        if self.shared.lives.is_over(newest) {
+            self.shared.end_for_another(self.site);
             return false;
         }
         // It is gone before the next one fills as much memory.

@@ -99,7 +99,11 @@ fn table(report: &DesignReport) -> String {
         _ = writeln!(text, "{}", line.trim_end());
     }
     for site in &report.sites {
-        let state = if site.is_live { "" } else { ", given up for dead" };
+        let state = match (site.is_live, site.epoch) {
+            (true, _) => "",
+            (false, 0) => ", not there yet",
+            (false, _) => ", given up for dead",
+        };
         _ = writeln!(
             text,
             "site {}: life {}{state}, masters {}, replicas {}, {} rows",

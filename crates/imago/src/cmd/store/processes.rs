@@ -45,16 +45,19 @@ pub struct RouterArgs {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-It needs no disk: it begins with what the router's log has, and does so again whenever it has lost the router.
+It needs no disk: it begins with what the router's log has, and does so again whenever it has lost the router. \
+Where the log is in Kafka another router may take it over; a site that is told of both finds it.
 
-Example: imago store site --number 1 --router 10.0.0.1:7380 --secret-file secret")]
+Examples: imago store site --number 1 --router 10.0.0.1:7380 --secret-file secret
+          imago store site --number 1 --router 10.0.0.1:7380,10.0.0.2:7380 --secret-file secret")]
 pub struct SiteArgs {
     /// Which site, from 0 on.
     #[arg(long, value_name = "N")]
     number: u16,
-    /// Where the router lets sites in (`imago store router --peers`).
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7380")]
-    router: String,
+    /// Where the router lets sites in (`imago store router --peers`); with a comma between them, where
+    /// it may be: the site goes to whichever lets it in.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7380", value_delimiter = ',')]
+    router: Vec<String>,
     /// What the router wants to know stands in this file.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
@@ -94,7 +97,7 @@ pub async fn site(args: SiteArgs, context: &Context) -> Result<(), Failure> {
     let SiteArgs { number, router, secret_file, patience_s } = args;
     let member = Member {
         site: Site(number),
-        router: router.clone(),
+        routers: router.clone(),
         secret: secret(secret_file.as_deref())?,
         patience: Duration::from_secs(patience_s),
         settings: Settings::new(env!("CARGO_PKG_VERSION"), 0),
@@ -120,7 +123,8 @@ pub async fn site(args: SiteArgs, context: &Context) -> Result<(), Failure> {
                         format!("site {number} serves, in its life {epoch}. Ctrl-C ends it.")
                     }
                     Became::Alone { why, .. } => {
-                        format!("site {number} has lost the router at {router}, and looks for it: {why}")
+                        let routers = router.join(", ");
+                        format!("site {number} has no router, and looks for one at {routers}: {why}")
                     }
                 })?;
             }

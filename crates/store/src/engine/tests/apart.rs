@@ -27,7 +27,7 @@ impl Apparent {
         let stopped = Arc::clone(&is_stopped);
         let member = Member {
             site: Site(site),
-            router: peers.to_string(),
+            routers: vec![peers.to_string()],
             secret: "secret".into(),
             patience: Duration::from_secs(30),
             settings: Settings::new("test", 1),
