@@ -46,7 +46,7 @@ test-long: setup ## ten thousand simulations of the store, and fifty deaths in c
 	IMAGO_LONG=1 $(CARGO) test $(SCHEDULES)
 	IMAGO_LONG=1 $(CARGO) test --locked --package imago-store --lib -- fuzz
 	IMAGO_LONG=1 $(CARGO) test --locked --workspace --test reshard -- --nocapture random:: $(ARGS)
-	IMAGO_LONG=1 $(CARGO) test --locked --package imago --test store -- --nocapture deaths:: crashes:: $(ARGS)
+	IMAGO_LONG=1 $(CARGO) test --locked --package imago --test store -- --nocapture deaths:: crashes:: takeover:: transfers:: $(ARGS)
 
 demo: setup ## move a live, busy collection between two real clusters, and prove it
 	$(IMAGO) demo $(ARGS)

@@ -75,8 +75,8 @@ impl Throttle {
                 return Ok(());
             }
             buckets.limits = limits;
-            change(&mut buckets.documents, limits.documents_s, now_ns);
-            change(&mut buckets.bytes, limits.bytes_s, now_ns);
+            change(&mut buckets.documents, limits.documents_s, burst, now_ns);
+            change(&mut buckets.bytes, limits.bytes_s, burst, now_ns);
         }
         self.shared.changed.send_modify(|changes| *changes += 1);
         Ok(())
@@ -94,7 +94,7 @@ impl Throttle {
             if buckets.pace.as_ref().map(Bucket::rate_s) == bytes_s {
                 return;
             }
-            change(&mut buckets.pace, bytes_s, now_ns);
+            change(&mut buckets.pace, bytes_s, batch, now_ns);
         }
         self.shared.changed.send_modify(|changes| *changes += 1);
     }
@@ -105,7 +105,7 @@ impl Throttle {
         let buckets = self.lock();
         let rates = [&buckets.bytes, &buckets.pace];
         let least = rates.into_iter().flatten().map(Bucket::rate_s).min();
-        least.map_or(most, |rate_s| (rate_s / 100).max(BATCH_BYTES_MIN).min(most))
+        least.map_or(most, |rate_s| batch(rate_s).min(most))
     }
 
     /// Whether what can wait is held to a pace now.
@@ -195,7 +195,17 @@ fn burst(rate_s: u64) -> u64 {
     (rate_s / 10).max(1)
 }
 
-fn change(bucket: &mut Option<Bucket>, rate_s: Option<u64>, now_ns: u64) {
+/// What can wait goes in even steps: batches of several workers at once would be felt as one.
+fn batch(rate_s: u64) -> u64 {
+    (rate_s / 100).max(BATCH_BYTES_MIN)
+}
+
+fn change(
+    bucket: &mut Option<Bucket>,
+    rate_s: Option<u64>,
+    burst: impl Fn(u64) -> u64,
+    now_ns: u64,
+) {
     match (bucket.as_mut(), rate_s) {
         (Some(bucket), Some(rate_s)) => bucket.set_rate(rate_s, burst(rate_s), now_ns),
         (None, Some(rate_s)) => *bucket = Some(Bucket::new(rate_s, burst(rate_s), now_ns)),

@@ -166,6 +166,10 @@ pub struct Options {
     pub route: Option<Arc<Route>>,
 }
 
+/// So long clients are spared while what they changed meanwhile is applied.
+const SPARES_MAX: Duration = Duration::from_secs(30);
+/// A destination that is this close to being caught up is brought there at once.
+const NEAR_MS: u64 = 3_000;
 /// A destination that is this close is caught up.
 const CAUGHT_UP_MS: u64 = 1_000;
 const REPORT_EVERY: Duration = Duration::from_millis(250);
@@ -417,10 +421,14 @@ impl<'a> Copying<'a> {
         let ask = || self.clusters.source.cluster_time();
         let entered = patiently("ask for the source's time", self.run.control(), ask).await?;
         self.nudge().await;
-        // Under a load it would never catch up at a pace.
-        self.lead.hurry(until == Until::CaughtUp);
+        let began = Instant::now();
         loop {
             self.step().await?;
+            // The last changes are few; and under a heavy load it would never catch up at a pace.
+            let is_near = self.lead.standing().behind_ms < NEAR_MS;
+            if until == Until::CaughtUp && (is_near || began.elapsed() > SPARES_MAX) {
+                self.lead.hurry(true);
+            }
             let is_behind = self.lead.applied_to() < entered;
             if until == Until::CaughtUp
                 && !is_behind

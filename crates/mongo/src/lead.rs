@@ -23,6 +23,7 @@ use imago_job::control::{Control, Stop};
 use imago_job::retry::retry;
 use imago_plan::cuts::slice_of;
 use imago_plan::ledger::{Ledger, Position, Round, SliceState, Touch};
+use imago_plan::pace::rest;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
@@ -43,12 +44,15 @@ const LANES: usize = 8;
 /// Rounds that run at the same time.
 const ROUNDS_MAX: usize = 4;
 /// What clients hardly feel of a round while they are spared: then there is one at a time.
-const PACED_TOUCHES_MAX: usize = 100;
+const PACED_TOUCHES_MAX: usize = 32;
 /// While clients are spared, changes are read so seldom: each of their writes would otherwise cost
 /// the servers an answer, a read and another write.
-const PACED_READ_EVERY: Duration = Duration::from_millis(200);
+const PACED_READ_EVERY: Duration = Duration::from_secs(1);
+/// What waited for a slice is ready all at once when the slice is copied. While clients are spared, a
+/// round is followed by a rest, as long as all of it is applied within this time.
+const PACED_DRAIN: Duration = Duration::from_secs(10);
 /// Where so many changes come at once, reading them seldom spares nobody.
-const PACED_CHANGES_MAX: usize = 200;
+const PACED_CHANGES_MAX: usize = 1_000;
 /// Touches in one round.
 const ROUND_TOUCHES_MAX: usize = 2_000;
 /// Batches read ahead of the ledgers.
@@ -96,6 +100,7 @@ pub struct Checkpoint {
 struct RoundDone {
     ns: usize,
     round: Round<Id>,
+    took: Duration,
     outcome: Result<(Tally, Vec<Id>)>,
 }
 
@@ -114,6 +119,8 @@ pub struct Lead {
     /// Whose turn it is: lanes take turns, so that none starves where changes come faster than
     /// they are applied.
     turn: usize,
+    /// No round begins before it while clients are spared.
+    rests_until: Instant,
     leases: Leases,
     control: Control,
     counters: Arc<Counters>,
@@ -203,6 +210,7 @@ impl Lead {
             _reader: AbortOnDropHandle::new(reader),
             rounds: JoinSet::new(),
             turn: 0,
+            rests_until: Instant::now(),
             leases: parts.leases,
             control: parts.control,
             counters: parts.counters,
@@ -241,6 +249,8 @@ impl Lead {
         let counters = Arc::clone(&self.counters);
         let reads = self.held() < HELD_MAX && !self.control.is_paused();
         let mut slice_done = false;
+        let rest = self.rests_until.saturating_duration_since(Instant::now());
+        let tick = if rest.is_zero() { TICK } else { rest.min(TICK) };
         tokio::select! {
             biased;
             Some(done) = self.rounds.join_next() => {
@@ -248,7 +258,7 @@ impl Lead {
             }
             batch = self.batches.recv(), if reads => self.record(received(batch)?)?,
             () = counters.slice_done.notified() => slice_done = true,
-            () = tokio::time::sleep(TICK) => {}
+            () = tokio::time::sleep(tick) => {}
         }
         if !self.control.is_paused() {
             self.dispatch(None);
@@ -485,7 +495,10 @@ impl Lead {
         let (mut touches_max, mut rounds_max) = (ROUND_TOUCHES_MAX, ROUNDS_MAX);
         if exactly.is_none() {
             touches_max = touches_max.min(limit);
-            if self.control.throttle().is_paced() && !*self.is_awaited.borrow() {
+            if self.is_sparing() {
+                if Instant::now() < self.rests_until {
+                    return;
+                }
                 (touches_max, rounds_max) = (touches_max.min(PACED_TOUCHES_MAX), 1);
             }
         }
@@ -503,10 +516,16 @@ impl Lead {
                 exactly.map_or_else(|| ReadAt::After(self.time_of(round.last())), ReadAt::Exactly);
             let (pair, control) = (self.pairs[ns].clone(), self.control.clone());
             self.rounds.spawn(async move {
+                let began = Instant::now();
                 let outcome = apply(&pair, &wants_of(&round), at, &control).await;
-                RoundDone { ns, round, outcome }
+                RoundDone { ns, round, took: began.elapsed(), outcome }
             });
         }
+    }
+
+    /// Whether clients are spared, and nobody waits for the lead.
+    fn is_sparing(&self) -> bool {
+        self.control.throttle().is_paced() && !*self.is_awaited.borrow()
     }
 
     fn finish(&mut self, done: RoundDone) -> Result<()> {
@@ -516,6 +535,11 @@ impl Lead {
             self.touch(done.ns, id, false);
         }
         self.ledgers[done.ns].finish(done.round);
+        if self.is_sparing() {
+            let ready = self.held() - self.ledgers.iter().map(Ledger::aside).sum::<usize>();
+            let rounds = u32::try_from(ready.div_ceil(PACED_TOUCHES_MAX)).unwrap_or(u32::MAX);
+            self.rests_until = Instant::now() + rest(done.took, rounds, PACED_DRAIN);
+        }
         Ok(())
     }
 

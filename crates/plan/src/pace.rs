@@ -1,13 +1,15 @@
 //! How fast work that can wait may go beside clients that cannot: a rate from what a watch saw.
 //!
 //! The idea is TCP's. While answers come about as fast as they did without the work, the rate grows,
-//! by half until they were slow for the first time, and by a tenth from then on; when they come
+//! by a quarter until they were slow for the first time, and by a tenth from then on; when they come
 //! slower than is tolerated, it shrinks by a quarter. So it swings about the rate at which clients
 //! just begin to notice, wherever that is, and follows it when the load changes. A look errs now and
 //! then: the rate still grows while no more than one of four does.
 //!
 //! Invariants: the rate stays between [`Bounds`], so that the work always goes on; it never grows
 //! after a slow window, and never shrinks after a fast one.
+
+use std::time::Duration;
 
 /// Between which rates it stays, in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,12 +75,24 @@ impl Pace {
         let rate_s = if seen.is_slow() {
             self.rate_s - self.rate_s / 4
         } else {
-            let part = if was_slow { 10 } else { 2 };
+            let part = if was_slow { 10 } else { 4 };
             self.rate_s.saturating_add((self.rate_s / part).max(1))
         };
         Self { was_slow, ..Self::new(rate_s, self.bounds) }
     }
 }
+
+/// How long to rest after a piece of work that took `took`, when `left` more like it wait and new
+/// ones come: three times as long, so that clients have the servers to themselves most of the time,
+/// but not longer than lets all of them be done `within`.
+#[must_use]
+pub fn rest(took: Duration, left: u32, within: Duration) -> Duration {
+    let each = within / left.max(1);
+    (took * RESTS).min(each.saturating_sub(took))
+}
+
+/// See [`rest`].
+const RESTS: u32 = 3;
 
 /// The `percent`-th percentile: the least of `values` that so many percent of them do not exceed;
 /// nothing of nothing.
@@ -142,6 +156,16 @@ mod tests {
                     prop_assert!(pace.rate_s() > before || before == BOUNDS.most_s);
                 }
             }
+        }
+
+        #[test]
+        fn who_rests_is_done_in_time_if_it_can_be(took_ms in 0..200_u64, left in 0..10_000_u32) {
+            let (took, within) = (Duration::from_millis(took_ms), Duration::from_secs(5));
+            let rest = rest(took, left, within);
+            prop_assert!(rest <= took * 3);
+            prop_assert!(rest.is_zero() || (took + rest) * left <= within);
+            // No longer a rest would do, and no shorter one is taken.
+            prop_assert!(rest == took * 3 || (took + rest + Duration::from_millis(1)) * left > within);
         }
 
         #[test]

@@ -30,7 +30,7 @@ const STACK_BYTES: usize = 1024 * 1024;
 /// Schedules of a store in memory, and of one with files: as many as take seconds.
 const MANY: usize = 4_000;
 const SOME: usize = 300;
-const LONG: usize = 20;
+const LONG: usize = 10;
 const IN_MAP: &str = "whoever is told of a change finds it in the map";
 
 trait Story: Fn() + Send + std::marker::Sync + Copy + 'static {}

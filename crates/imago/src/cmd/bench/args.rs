@@ -148,7 +148,7 @@ impl Resharding {
             correlation: self.correlation,
             runs: self.runs,
             cutovers: self.cutovers,
-            idle_s: 15,
+            idle_s: 75,
             as_shipped: !self.no_shipped,
         };
         if !self.quick {
