@@ -13,12 +13,12 @@
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::atomic::Ordering;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{BEGIN_WAIT, LogOptions, SITES_MAX, Shared, Store, StoreError};
 use crate::design::Design;
 use crate::record::{Author, Body, Frame, Site};
+use crate::sync::thread;
 
 /// In an epoch of many processes, from below: the count of lives, the process, and the count of terms.
 const LIFE_BITS: u32 = 14;
