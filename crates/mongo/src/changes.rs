@@ -11,16 +11,21 @@
 
 use std::time::Duration;
 
-use bson::raw::RawBsonRef;
-use bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp, doc};
+use bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
 use futures_util::StreamExt;
 use imago_plan::backoff::Backoff;
-use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
+use imago_plan::ledger::Change;
+use mongodb::raw_batch_cursor::RawBatchCursor;
 
 use crate::endpoint::{Endpoint, answer, prefer_secondary};
 use crate::error::{Error, Result, code};
 use crate::namespace::Namespace;
 use crate::order::Id;
+
+mod parse;
+
+use parse::parse;
+pub use parse::token_time;
 
 /// Where a reader starts.
 #[derive(Clone, Debug)]
@@ -40,8 +45,8 @@ pub enum Event {
         ns: usize,
         /// Which document.
         id: Id,
-        /// Whether it was an insert.
-        fresh: bool,
+        /// What is known of it.
+        change: Change,
         /// When.
         time: Timestamp,
         /// What else [`ChangeReader::detailed`] wants to know.
@@ -111,6 +116,8 @@ struct Wanted {
     at: Start,
     await_max: Duration,
     is_detailed: bool,
+    /// For each namespace, the fields of [`ChangeReader::placing_by`].
+    placing: Vec<Vec<String>>,
 }
 
 /// Changes in one answer. Without a limit an answer holds 16 MB of them, tens of thousands: while
@@ -131,8 +138,19 @@ impl ChangeReader {
         start: Start,
         await_max: Duration,
     ) -> Self {
-        let wanted = Wanted { source, namespaces, at: start, await_max, is_detailed: false };
+        let placing = vec![Vec::new(); namespaces.len()];
+        let wanted =
+            Wanted { source, namespaces, at: start, await_max, is_detailed: false, placing };
         Self { wanted, cursor: None }
+    }
+
+    /// The same, telling apart updates of these fields, dotted ones too, from others: for each
+    /// namespace those by which its documents are placed where they go.
+    #[must_use]
+    pub fn placing_by(mut self, fields: Vec<Vec<String>>) -> Self {
+        assert_eq!(fields.len(), self.wanted.namespaces.len(), "fields for each namespace");
+        self.wanted.placing = fields;
+        self
     }
 
     /// The same with the [`Detail`] of each write.
@@ -191,7 +209,7 @@ impl ChangeReader {
                 return Err(Error::malformed("reading the change stream", "the stream ended"));
             }
         };
-        let batch = parse(&reply, &self.wanted.namespaces, self.wanted.is_detailed)?;
+        let batch = parse(&reply, &self.wanted)?;
         self.wanted.at = Start::After(batch.token.clone());
         Ok(batch)
     }
@@ -221,6 +239,9 @@ impl Wanted {
         };
         if self.is_detailed {
             fields.extend(doc! {"collectionUUID": 1, "fullDocument": 1});
+        }
+        if self.placing.iter().any(|fields| !fields.is_empty()) {
+            fields.insert("changed", changed_fields());
         }
         let command = doc! {
             "aggregate": 1,
@@ -317,156 +338,15 @@ fn is_lost_cursor(error: &Error) -> bool {
     matches!(error, Error::Malformed { cause, .. } if cause == "the stream ended")
 }
 
-fn parse(reply: &RawBatch, namespaces: &[Namespace], is_detailed: bool) -> Result<Batch> {
-    const DOING: &str = "reading the change stream";
-    let malformed = |cause: String| Error::malformed(DOING, cause);
-    let cursor =
-        reply.as_raw_document().get_document("cursor").map_err(|e| malformed(e.to_string()))?;
-    let mut batch = Batch {
-        events: Vec::new(),
-        token: RawDocumentBuf::new(),
-        time: Timestamp { time: 0, increment: 0 },
-        first_wall_ms: None,
-    };
-    let mut last_token = None;
-    for event in reply.doc_slices().map_err(|e| Error::server(DOING, e))? {
-        let event = event.map_err(|e| malformed(e.to_string()))?;
-        let event =
-            event.as_document().ok_or_else(|| malformed("an event is not a document".into()))?;
-        let mut parsed = parse_event(event, namespaces).map_err(|e| malformed(e.to_string()))?;
-        if is_detailed && let Some(Event::Touch { detail, .. }) = parsed.events.first_mut() {
-            *detail = Some(Box::new(detail_of(event).map_err(|e| malformed(e.to_string()))?));
-        }
-        batch.time = batch.time.max(parsed.time);
-        batch.first_wall_ms = batch.first_wall_ms.or(parsed.wall_ms);
-        last_token = parsed.token.or(last_token);
-        batch.events.extend(parsed.events);
-    }
-    let token = cursor.get_document("postBatchResumeToken").ok().or(last_token);
-    let token = token.ok_or_else(|| malformed("no resume token".into()))?;
-    batch.token = token.to_owned();
-    if let Some(time) = token_time(token) {
-        batch.time = batch.time.max(time);
-    }
-    Ok(batch)
-}
-
-struct Parsed<'a> {
-    events: Vec<Event>,
-    time: Timestamp,
-    wall_ms: Option<i64>,
-    token: Option<&'a RawDocument>,
-}
-
-fn parse_event<'a>(
-    event: &'a RawDocument,
-    namespaces: &[Namespace],
-) -> bson::error::Result<Parsed<'a>> {
-    let (mut kind, mut key, mut db, mut coll, mut to) = ("", None, "", "", None);
-    let mut parsed = Parsed {
-        events: Vec::new(),
-        time: Timestamp { time: 0, increment: 0 },
-        wall_ms: None,
-        token: None,
-    };
-    for field in event {
-        let (name, value) = field?;
-        match (name.as_str(), value) {
-            ("_id", RawBsonRef::Document(token)) => parsed.token = Some(token),
-            ("operationType", RawBsonRef::String(text)) => kind = text,
-            ("clusterTime", RawBsonRef::Timestamp(time)) => parsed.time = time,
-            ("wallTime", RawBsonRef::DateTime(wall)) => {
-                parsed.wall_ms = Some(wall.timestamp_millis());
-            }
-            ("documentKey", RawBsonRef::Document(document)) => key = document.get("_id")?,
-            ("ns", RawBsonRef::Document(ns)) => {
-                db = ns.get_str("db").unwrap_or_default();
-                coll = ns.get_str("coll").unwrap_or_default();
-            }
-            ("to", RawBsonRef::Document(ns)) => {
-                let name = |field| ns.get_str(field).unwrap_or_default();
-                to = Some(Namespace::new(name("db"), name("coll")));
-            }
-            _ => {}
-        }
-    }
-    let at = |db: &str, coll: &str| namespaces.iter().position(|ns| ns.coll == coll && ns.db == db);
-    let time = parsed.time;
-    match kind {
-        "insert" | "update" | "replace" | "delete" => {
-            if let (Some(ns), Some(id)) = (at(db, coll), key) {
-                let id = Id::from_raw(id);
-                let fresh = kind == "insert";
-                parsed.events.push(Event::Touch { ns, id, fresh, time, detail: None });
-            }
-        }
-        "drop" | "reshardCollection" => {
-            parsed.events.extend(at(db, coll).map(|ns| {
-                let what = if kind == "drop" { "dropped" } else { "resharded" };
-                Event::Disruption { ns, what: what.into() }
-            }));
-        }
-        "rename" => {
-            let to = to.unwrap_or_else(|| Namespace::new("", ""));
-            parsed.events.extend(
-                at(db, coll).map(|ns| Event::Disruption { ns, what: format!("renamed to {to}") }),
-            );
-            parsed.events.extend(at(&to.db, &to.coll).map(|ns| Event::Disruption {
-                ns,
-                what: format!("replaced by a rename of {db}.{coll}"),
-            }));
-        }
-        "dropDatabase" => {
-            let of_db = namespaces.iter().enumerate().filter(|(_, ns)| ns.db == db);
-            parsed.events.extend(
-                of_db.map(|(ns, _)| Event::Disruption {
-                    ns,
-                    what: "dropped with its database".into(),
-                }),
-            );
-        }
-        other => {
-            let what = other.to_owned();
-            parsed.events.extend(at(db, coll).map(|ns| Event::Structure { ns, what }));
-        }
-    }
-    Ok(parsed)
-}
-
-fn detail_of(event: &RawDocument) -> bson::error::Result<Detail> {
-    let document = match event.get("fullDocument")? {
-        Some(RawBsonRef::Document(document)) => Some(document.to_owned()),
-        _ => None,
-    };
-    let write = match event.get("operationType")? {
-        Some(RawBsonRef::String("delete")) => Write::Delete,
-        _ if document.is_some() => Write::Put,
-        _ => Write::Update,
-    };
-    let of = event.get("collectionUUID")?.map(Bson::try_from).transpose()?;
-    Ok(Detail { write, of: of.as_ref().map(Bson::to_string), document })
-}
-
-/// The cluster time inside a resume token: its `_data` is a hexadecimal key string whose first
-/// field is the time (`82`, then seconds and increment, big endian). Every server since 4.2 writes
-/// it so; high-water-mark tokens, which carry no event, included.
-#[must_use]
-pub fn token_time(token: &RawDocument) -> Option<Timestamp> {
-    let data = token.get_str("_data").ok()?;
-    let hex = data.strip_prefix("82")?;
-    let part = |range: std::ops::Range<usize>| u32::from_str_radix(hex.get(range)?, 16).ok();
-    Some(Timestamp { time: part(0..8)?, increment: part(8..16)? })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use bson::rawdoc;
-
-    #[test]
-    fn a_token_tells_its_cluster_time() {
-        let token = rawdoc! {"_data": "8265A1B2C3000000042B0229296E04"};
-        assert_eq!(token_time(&token), Some(Timestamp { time: 0x65A1_B2C3, increment: 4 }));
-        assert_eq!(token_time(&rawdoc! {"_data": "00"}), None);
-    }
+/// The paths of what an update changed, without the values; nothing for other events.
+fn changed_fields() -> Document {
+    let or_none = |value: Bson| doc! {"$ifNull": [value, []]};
+    let each = |of: Bson, part: &str| doc! {"$map": {"input": of, "in": format!("$$this.{part}")}};
+    let updated = doc! {"$objectToArray": "$updateDescription.updatedFields"};
+    let truncated = "$updateDescription.truncatedArrays";
+    doc! {"$concatArrays": [
+        or_none(each(updated.into(), "k").into()),
+        or_none("$updateDescription.removedFields".into()),
+        or_none(each(truncated.into(), "field").into()),
+    ]}
 }

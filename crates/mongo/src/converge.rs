@@ -22,6 +22,7 @@ use std::sync::LazyLock;
 use bson::raw::{CStr, RawArrayBuf, RawBsonRef, cstr};
 use bson::{Document, RawDocument, RawDocumentBuf, Timestamp, doc, rawdoc};
 use futures_util::StreamExt;
+use imago_plan::ledger::Change;
 use memchr::memmem::Finder;
 use mongodb::raw_batch_cursor::RawBatchCursor;
 
@@ -57,13 +58,13 @@ pub enum ReadAt {
     Exactly(Timestamp),
 }
 
-/// A document that may differ, and whether it was probably never written at the destination.
+/// A document that may differ, and what is known of how it came to.
 #[derive(Clone, Debug)]
 pub struct Want {
     /// Which document.
     pub id: Id,
-    /// Only ever inserted: try an insert first, which is cheaper.
-    pub fresh: bool,
+    /// What it went through.
+    pub change: Change,
 }
 
 /// What was done.
@@ -98,7 +99,8 @@ pub async fn converge(
     // Under a collation one `_id` may find a document of another: then each is looked up alone.
     let chunk = if pair.is_collated { 1 } else { IDS_MAX };
     for wants in wants.chunks(chunk) {
-        let fresh: HashMap<&Id, bool> = wants.iter().map(|want| (&want.id, want.fresh)).collect();
+        let known: HashMap<&Id, Change> =
+            wants.iter().map(|want| (&want.id, want.change)).collect();
         let mut absent: HashSet<&Id> = wants.iter().map(|want| &want.id).collect();
         let mut cursor = find(pair, wants.iter().map(|want| &want.id), at).await?;
         while let Some(batch) = answer("reading changed documents", cursor.next()).await? {
@@ -110,8 +112,8 @@ pub async fn converge(
             for found in &found {
                 absent.remove(&found.id);
             }
-            let is_fresh = |id: &Id| fresh.get(id).copied().unwrap_or(false);
-            put(pair, &found, is_fresh, stale).await?;
+            let known = |id: &Id| known.get(id).copied().unwrap_or(Change::Any);
+            put(pair, &found, known, stale).await?;
             tally.written += found.len() as u64;
             tally.bytes += found.iter().map(|found| found.raw.as_bytes().len() as u64).sum::<u64>();
         }
@@ -203,20 +205,28 @@ async fn find(pair: &Pair, ids: impl Iterator<Item = &Id>, at: ReadAt) -> Result
 pub(crate) async fn put(
     pair: &Pair,
     found: &[Found<'_>],
-    is_fresh: impl Fn(&Id) -> bool,
+    known: impl Fn(&Id) -> Change,
     stale: &mut Vec<Id>,
 ) -> Result<()> {
     let to = &pair.destination;
-    let placed = placed(pair, found).await?;
+    // What a change says of its own document says nothing of another one in its place.
+    let may_be_another = pair.has_foreign || pair.is_collated;
+    let change_of = |found: &Found<'_>| match known(&found.id) {
+        _ if may_be_another && !pair.shard_key.is_empty() => Change::Any,
+        change => change,
+    };
+    let lost = found.iter().filter(|found| change_of(found) == Change::Any);
+    let placed = placed(pair, lost).await?;
     let (mut inserts, mut replaces, mut moves) = (Vec::new(), Vec::new(), Vec::new());
     for found in found {
         if needs_room(found.raw) {
             moves.push(found);
             continue;
         }
-        let is_new = match &placed {
-            None => is_fresh(&found.id),
-            Some(placed) => match placed.get(&found.id) {
+        let is_new = match (change_of(found), &placed) {
+            (Change::Inserted, _) => true,
+            (Change::Kept, _) | (Change::Any, None) => false,
+            (Change::Any, Some(placed)) => match placed.get(&found.id) {
                 None => true,
                 Some(Place::At(key)) if *key == key_of(found.raw, &pair.shard_key) => false,
                 Some(_) => {
@@ -504,7 +514,10 @@ enum Place {
 }
 
 /// Where the destination holds these documents now, when their `_id`s do not say it.
-async fn placed(pair: &Pair, found: &[Found<'_>]) -> Result<Option<HashMap<Id, Place>>> {
+async fn placed<'a>(
+    pair: &Pair,
+    found: impl Iterator<Item = &'a Found<'a>>,
+) -> Result<Option<HashMap<Id, Place>>> {
     if pair.shard_key.is_empty() {
         return Ok(None);
     }
@@ -512,6 +525,9 @@ async fn placed(pair: &Pair, found: &[Found<'_>]) -> Result<Option<HashMap<Id, P
     let mut ids = RawArrayBuf::new();
     for found in found {
         ids.push(found.id.as_raw());
+    }
+    if ids.is_empty() {
+        return Ok(Some(HashMap::new()));
     }
     let mut projection = rawdoc! {"_id": 1};
     for field in &pair.shard_key {

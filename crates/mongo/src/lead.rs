@@ -22,14 +22,13 @@ use bson::{RawDocumentBuf, Timestamp};
 use imago_job::control::{Control, Stop};
 use imago_job::retry::retry;
 use imago_plan::cuts::slice_of;
-use imago_plan::ledger::{Ledger, Position, Round, SliceState, Touch};
-use imago_plan::pace::rest;
+use imago_plan::ledger::{Change, Ledger, Position, SliceState, Touch};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::changes::{Batch, ChangeReader, Event, Start};
-use crate::converge::{Pair, ReadAt, Tally, Want, converge};
+use crate::converge::{Pair, ReadAt};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result, code};
 use crate::leases::{Leases, Slice};
@@ -37,24 +36,19 @@ use crate::namespace::Namespace;
 use crate::order::Id;
 use crate::snapshot::{Counters, PATIENCE};
 
+mod rounds;
+
+use rounds::{RoundDone, apply, wants_of};
+
 /// Touches held in memory; beyond, the stream waits.
 pub const HELD_MAX: usize = 500_000;
 /// Lanes: changes of one `_id` always go through the same one.
 const LANES: usize = 8;
-/// Rounds that run at the same time.
-const ROUNDS_MAX: usize = 4;
-/// What clients hardly feel of a round while they are spared: then there is one at a time.
-const PACED_TOUCHES_MAX: usize = 32;
 /// While clients are spared, changes are read so seldom: each of their writes would otherwise cost
 /// the servers an answer, a read and another write.
-const PACED_READ_EVERY: Duration = Duration::from_secs(1);
-/// What waited for a slice is ready all at once when the slice is copied. While clients are spared, a
-/// round is followed by a rest, as long as all of it is applied within this time.
-const PACED_DRAIN: Duration = Duration::from_secs(10);
+const PACED_READ_EVERY: Duration = Duration::from_secs(2);
 /// Where so many changes come at once, reading them seldom spares nobody.
 const PACED_CHANGES_MAX: usize = 1_000;
-/// Touches in one round.
-const ROUND_TOUCHES_MAX: usize = 2_000;
 /// Batches read ahead of the ledgers.
 const BATCHES_AHEAD: usize = 4;
 const TICK: Duration = Duration::from_millis(50);
@@ -95,13 +89,6 @@ pub struct Checkpoint {
     pub token: RawDocumentBuf,
     /// The source's time there.
     pub time: Timestamp,
-}
-
-struct RoundDone {
-    ns: usize,
-    round: Round<Id>,
-    took: Duration,
-    outcome: Result<(Tally, Vec<Id>)>,
 }
 
 /// See the module's documentation.
@@ -177,7 +164,9 @@ impl Lead {
         let what = "ask for the source's time of day";
         let clock_ahead_ms =
             retry(what, &PATIENCE, &parts.control, Error::is_transient, ask).await?;
-        let mut reader = ChangeReader::new(parts.source, namespaces, parts.start, parts.await_max);
+        let placing = parts.pairs.iter().map(|pair| pair.shard_key.clone()).collect();
+        let mut reader = ChangeReader::new(parts.source, namespaces, parts.start, parts.await_max)
+            .placing_by(placing);
         parts.control.or_stop(reader.open()).await??;
         let (send, batches) = mpsc::channel(BATCHES_AHEAD);
         let (is_awaited, hurry) = watch::channel(false);
@@ -393,7 +382,7 @@ impl Lead {
                 && matches!(code(cause), Some(239 | 246))
             {
                 exact = false;
-                let wants = wants_of(&done.round);
+                let wants = wants_of(&done.rounds);
                 let pair = self.pairs[done.ns].clone();
                 let (tally, stale) = apply(&pair, &wants, ReadAt::After(at), &self.control).await?;
                 self.finish(RoundDone { outcome: Ok((tally, stale)), ..done })?;
@@ -448,13 +437,13 @@ impl Lead {
         self.heard = Instant::now();
         for event in &batch.events {
             match event {
-                Event::Touch { ns, id, fresh, time, .. } if wanted(*time) => {
+                Event::Touch { ns, id, change, time, .. } if wanted(*time) => {
                     self.changes_read += 1;
                     if self.recent.len() == RECENT_MAX {
                         self.recent.pop_front();
                     }
                     self.recent.push_back((*ns, id.clone()));
-                    self.touch(*ns, id.clone(), *fresh);
+                    self.touch(*ns, id.clone(), *change);
                 }
                 Event::Touch { .. } => {}
                 Event::Structure { ns, what } => self.structure.push((*ns, what.clone())),
@@ -467,10 +456,10 @@ impl Lead {
         Ok(())
     }
 
-    fn touch(&mut self, ns: usize, id: Id, fresh: bool) {
+    fn touch(&mut self, ns: usize, id: Id, change: Change) {
         let slice = slice_of(&self.cuts[ns], &id);
         let lane = lane_of(&self.pairs[ns], &id);
-        self.ledgers[ns].touch(id, slice, lane, Touch::at(self.position + 1, fresh));
+        self.ledgers[ns].touch(id, slice, lane, Touch::at(self.position + 1, change));
     }
 
     fn mark(&mut self, batch: Batch) {
@@ -486,61 +475,6 @@ impl Lead {
         {
             self.marks.pop_first();
         }
-    }
-
-    fn dispatch(&mut self, exactly: Option<Timestamp>) {
-        // A round passes the throttle as a whole: one of several seconds would be a burst.
-        let limit = self.control.throttle().limits().documents_s.unwrap_or(u64::MAX);
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let (mut touches_max, mut rounds_max) = (ROUND_TOUCHES_MAX, ROUNDS_MAX);
-        if exactly.is_none() {
-            touches_max = touches_max.min(limit);
-            if self.is_sparing() {
-                if Instant::now() < self.rests_until {
-                    return;
-                }
-                (touches_max, rounds_max) = (touches_max.min(PACED_TOUCHES_MAX), 1);
-            }
-        }
-        let lanes = self.ledgers.len() * LANES;
-        let first = self.turn;
-        for step in 0..lanes {
-            if self.rounds.len() >= rounds_max {
-                return;
-            }
-            let turn = (first + step) % lanes;
-            let (ns, lane) = (turn / LANES, turn % LANES);
-            let Some(round) = self.ledgers[ns].round(lane, touches_max) else { continue };
-            self.turn = turn + 1;
-            let at =
-                exactly.map_or_else(|| ReadAt::After(self.time_of(round.last())), ReadAt::Exactly);
-            let (pair, control) = (self.pairs[ns].clone(), self.control.clone());
-            self.rounds.spawn(async move {
-                let began = Instant::now();
-                let outcome = apply(&pair, &wants_of(&round), at, &control).await;
-                RoundDone { ns, round, took: began.elapsed(), outcome }
-            });
-        }
-    }
-
-    /// Whether clients are spared, and nobody waits for the lead.
-    fn is_sparing(&self) -> bool {
-        self.control.throttle().is_paced() && !*self.is_awaited.borrow()
-    }
-
-    fn finish(&mut self, done: RoundDone) -> Result<()> {
-        let (tally, stale) = done.outcome?;
-        self.changes_applied += tally.written + tally.deleted;
-        for id in stale {
-            self.touch(done.ns, id, false);
-        }
-        self.ledgers[done.ns].finish(done.round);
-        if self.is_sparing() {
-            let ready = self.held() - self.ledgers.iter().map(Ledger::aside).sum::<usize>();
-            let rounds = u32::try_from(ready.div_ceil(PACED_TOUCHES_MAX)).unwrap_or(u32::MAX);
-            self.rests_until = Instant::now() + rest(done.took, rounds, PACED_DRAIN);
-        }
-        Ok(())
     }
 
     /// Persists how far the stream is, then looks which slices nobody has leased yet: see
@@ -583,7 +517,7 @@ impl Lead {
             );
             if is_new && sighting.state == SliceState::Copied {
                 for id in sighting.leftovers {
-                    self.touch(sighting.ns, id, false);
+                    self.touch(sighting.ns, id, Change::Any);
                 }
             }
         }
@@ -668,52 +602,6 @@ fn lane_of(pair: &Pair, id: &Id) -> usize {
         return 0;
     }
     usize::try_from(id.stable_hash() % LANES as u64).expect("fewer lanes than memory")
-}
-
-fn wants_of(round: &Round<Id>) -> Vec<Want> {
-    let wants = round.touches.iter();
-    wants.map(|(id, touch)| Want { id: id.clone(), fresh: touch.fresh }).collect()
-}
-
-async fn apply(
-    pair: &Pair,
-    wants: &[Want],
-    at: ReadAt,
-    control: &Control,
-) -> Result<(Tally, Vec<Id>)> {
-    let stale = std::sync::Mutex::new(Vec::new());
-    let is_exact = matches!(at, ReadAt::Exactly(_));
-    let tally = retry(
-        &format!("apply changes to {}", pair.destination.ns),
-        &PATIENCE,
-        // An attempt is not dropped when the job is stopped: its write would go on at the server,
-        // and nobody would know when it ends.
-        &Control::default(),
-        |error: &Error| {
-            let too_old = is_exact && is_too_old(error);
-            error.is_transient() && !too_old && control.stopped().is_none()
-        },
-        |_| async {
-            // What a settled point waits for is few, and clients may be waiting for it too.
-            if !is_exact {
-                control.take(wants.len() as u64, 0).await?;
-            }
-            let mut found = Vec::new();
-            let done = Box::pin(converge(pair, wants, at, &mut found)).await;
-            stale.lock().expect("nobody panics holding it").append(&mut found);
-            if let (Ok(tally), false) = (&done, is_exact) {
-                // Only now it is known how many they were: the next ones wait for them.
-                control.or_stop(control.throttle().take(0, tally.bytes)).await?;
-            }
-            done
-        },
-    )
-    .await?;
-    Ok((tally, stale.into_inner().expect("nobody panics holding it")))
-}
-
-fn is_too_old(error: &Error) -> bool {
-    matches!(error, Error::Server { cause, .. } if matches!(code(cause), Some(239 | 246)))
 }
 
 /// Documents copied so far, of the slices in this process.

@@ -2,8 +2,8 @@
 //!
 //! The idea: a client knows best how a cluster feels, so the watch is one. It asks each server a
 //! small question again and again, finds a document by an `_id` that is not there, and compares how
-//! long answers take with how long they took while the bulk stood still for a moment. What to
-//! make of it is decided by [`imago_plan::pace`]; batches grow and shrink with the pace
+//! long answers take with how long they take while the bulk stands still, which it does for half a
+//! second of every three. What to make of it is decided by [`imago_plan::pace`]; batches grow and shrink with the pace
 //! ([`imago_job::throttle::Throttle::batch_bytes`]), for a large one is felt however rarely it comes.
 //!
 //! Where no client is at work there is nobody to spare, and the bulk goes at any speed. Servers count
@@ -20,7 +20,7 @@ use bson::{Document, doc};
 use futures_util::future::join_all;
 use imago_job::control::Control;
 use imago_job::reporter::Reporter;
-use imago_plan::pace::{Bounds, Pace, Window, percentile};
+use imago_plan::pace::{Bounds, Pace, Still};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -35,9 +35,12 @@ const STILL_S: u64 = 1;
 /// The pace at which it begins.
 const FIRST_S: u64 = 2_000_000;
 const BOUNDS: Bounds = Bounds { least_s: 1_000_000, most_s: 1_000_000_000 };
-/// How long one look takes, and how often a question is asked meanwhile: what a tenth of the answers
-/// exceed is known to within a twentieth of it by some hundred of them.
-const LOOK: Duration = Duration::from_secs(3);
+/// How long one look takes, and how often a question is asked meanwhile.
+const LOOK: Duration = Duration::from_millis(2_500);
+/// How long the bulk stands still before each look.
+const STILL: Duration = Duration::from_millis(500);
+/// The first time, when nothing is known yet.
+const FIRST_STILL: Duration = Duration::from_secs(3);
 /// The first look is short: nothing passes before it is over.
 const FIRST_LOOK: Duration = Duration::from_millis(200);
 const ASK_EVERY: Duration = Duration::from_millis(40);
@@ -45,10 +48,6 @@ const ASK_EVERY: Duration = Duration::from_millis(40);
 const SETTLES: Duration = Duration::from_millis(100);
 /// A server that takes longer is too slow by any measure.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// How often the bulk stands still: answers without it come at another speed an hour later.
-const LEARN_EVERY: Duration = Duration::from_secs(60);
-/// Of all answers, those are compared that so many percent do not exceed.
-const PERCENT: usize = 90;
 /// So many looks without clients, and nobody is there.
 const QUIET_LOOKS: u32 = 2;
 /// Reads of the collection itself that may all be Imago's own, a second.
@@ -125,43 +124,41 @@ struct Watch {
 impl Watch {
     async fn run(mut self) {
         let mut quiet = QUIET_LOOKS;
-        let mut pace = None;
-        let mut without_us = None;
-        let mut learnt = Instant::now();
-        let mut look = FIRST_LOOK;
+        // The pace, and what answers take without the bulk, while clients are at work.
+        let mut sparing: Option<(Pace, Still)> = None;
+        let mut lasts = FIRST_LOOK;
+        // What was done before does not count.
+        self.servers.have_clients().await;
         loop {
             if !self.control.throttle().limits().is_paced || self.servers.0.is_empty() {
-                (pace, without_us) = (None, None);
+                sparing = None;
                 self.pace.set(None);
                 tokio::time::sleep(LOOK).await;
                 continue;
             }
-            let is_still = pace.is_some() && without_us.is_none();
-            let lasts = std::mem::replace(&mut look, LOOK);
-            let seen = self.servers.look(lasts, pace.is_some(), is_still).await;
-            quiet = if seen.has_clients { 0 } else { quiet.saturating_add(1) };
+            if let Some((pace, still)) = &mut sparing {
+                self.pace.set(Some(STILL_S));
+                tokio::time::sleep(SETTLES).await;
+                let lasts = if still.is_empty() { FIRST_STILL } else { STILL };
+                still.add(&self.servers.ask(lasts, true).await);
+                self.pace.set(Some(pace.rate_s()));
+            }
+            let lasts = std::mem::replace(&mut lasts, LOOK);
+            let with_us = self.servers.ask(lasts, sparing.is_some()).await;
+            let has_clients = self.servers.have_clients().await;
+            quiet = if has_clients { 0 } else { quiet.saturating_add(1) };
             self.tell(quiet < QUIET_LOOKS);
             if quiet >= QUIET_LOOKS {
-                (pace, without_us) = (None, None);
+                sparing = None;
                 self.pace.set(None);
                 continue;
             }
-            let mut now = pace.unwrap_or_else(|| Pace::new(FIRST_S, BOUNDS));
-            match without_us {
-                None if is_still => (without_us, learnt) = (seen.answer_us, Instant::now()),
-                Some(without) => {
-                    let with_us = seen.answer_us.unwrap_or(u64::MAX);
-                    now = now.after(Window { with_us, without_us: without });
-                    tracing::debug!(with_us, without, rate_s = now.rate_s(), "pace");
-                    if learnt.elapsed() > LEARN_EVERY {
-                        without_us = None;
-                    }
-                }
-                None => {}
+            let (pace, still) =
+                sparing.get_or_insert_with(|| (Pace::new(FIRST_S, BOUNDS), Still::default()));
+            if let Some(seen) = still.beside(&with_us) {
+                *pace = pace.after(seen);
+                tracing::debug!(?seen, rate_s = pace.rate_s(), "pace");
             }
-            pace = Some(now);
-            let rate_s = if without_us.is_some() { now.rate_s() } else { STILL_S };
-            self.pace.set(Some(rate_s));
         }
     }
 
@@ -181,22 +178,23 @@ impl Watch {
     }
 }
 
-/// What one look saw.
-struct Seen {
-    has_clients: bool,
-    /// How long the slowest answers took but for a few; nothing when there was none.
-    answer_us: Option<u64>,
-}
-
 /// The servers that are watched.
 struct Servers(Vec<Server>);
 
 struct Server {
     endpoint: Endpoint,
     ns: Namespace,
-    /// What it had counted at the last look.
-    counted: Option<Counted>,
+    /// What it had counted when it was asked last.
+    seen: Option<Sight>,
+    /// Questions so far.
     asked: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sight {
+    counted: Counted,
+    asked: u64,
+    at: Instant,
 }
 
 /// Operations since the server began.
@@ -221,7 +219,7 @@ impl Servers {
         for (name, shard) in reached {
             match shard {
                 Ok(endpoint) => {
-                    servers.push(Server { endpoint, ns: ns.clone(), counted: None, asked: 0 });
+                    servers.push(Server { endpoint, ns: ns.clone(), seen: None, asked: 0 });
                 }
                 Err(error) => tracing::warn!(name, %error, "its clients are not watched"),
             }
@@ -229,27 +227,21 @@ impl Servers {
         Self(servers)
     }
 
-    /// Looks for a while whether clients are at work, and, if it is to be asked, how long answers
-    /// take: whoever is not spared need not be asked either.
-    async fn look(&mut self, lasts: Duration, asks: bool, is_still: bool) -> Seen {
-        if is_still {
-            tokio::time::sleep(SETTLES).await;
-        }
-        let looks = join_all(self.0.iter_mut().map(|server| server.look(lasts, asks))).await;
-        let has_clients = looks.iter().any(|(has_clients, _)| *has_clients);
-        let mut answers_us: Vec<u64> = looks.into_iter().flat_map(|(_, answers)| answers).collect();
-        Seen { has_clients, answer_us: percentile(&mut answers_us, PERCENT) }
+    /// How long answers take in a while, in microseconds, if they are to be asked: whoever is not
+    /// spared need not be.
+    async fn ask(&mut self, lasts: Duration, asks: bool) -> Vec<u64> {
+        join_all(self.0.iter_mut().map(|server| server.look(lasts, asks))).await.concat()
+    }
+
+    /// Whether clients were at work since this was asked last.
+    async fn have_clients(&mut self) -> bool {
+        join_all(self.0.iter_mut().map(Server::has_clients)).await.contains(&true)
     }
 }
 
 impl Server {
-    /// Whether clients were at work in a while, and how long answers took meanwhile.
-    async fn look(&mut self, lasts: Duration, asks: bool) -> (bool, Vec<u64>) {
-        let before = match self.counted {
-            Some(counted) => Ok(counted),
-            None => self.count().await,
-        };
-        let asked_before = self.asked;
+    /// How long answers took in a while.
+    async fn look(&mut self, lasts: Duration, asks: bool) -> Vec<u64> {
         let began = Instant::now();
         let mut answers_us = Vec::new();
         while began.elapsed() < lasts {
@@ -259,21 +251,25 @@ impl Server {
             }
             tokio::time::sleep_until(next).await;
         }
-        let after = self.count().await;
-        self.counted = after.as_ref().ok().copied();
-        let seconds = began.elapsed().as_secs_f64();
-        let has_clients = match (before, after) {
-            (Ok(before), Ok(after)) => {
-                after.others > before.others
-                    || after.reads.saturating_sub(before.reads + self.asked - asked_before)
-                        > (seconds * OWN_READS_S as f64) as u64
-            }
-            (Err(error), _) | (_, Err(error)) => {
+        answers_us
+    }
+
+    /// Whether clients were at work since this was asked last; at first it is not known, and they
+    /// are taken to be.
+    async fn has_clients(&mut self) -> bool {
+        let now = match self.count().await {
+            Ok(counted) => Sight { counted, asked: self.asked, at: Instant::now() },
+            Err(error) => {
                 tracing::debug!(%error, "a server does not say what clients do");
-                true
+                self.seen = None;
+                return true;
             }
         };
-        (has_clients, answers_us)
+        let Some(before) = self.seen.replace(now) else { return true };
+        let seconds = now.at.duration_since(before.at).as_secs_f64();
+        let own = before.counted.reads + now.asked - before.asked;
+        now.counted.others > before.counted.others
+            || now.counted.reads.saturating_sub(own) > (seconds * OWN_READS_S as f64) as u64
     }
 
     /// A question, and how long its answer took, in microseconds.

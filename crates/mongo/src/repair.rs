@@ -21,6 +21,7 @@ use bson::{Document, RawDocumentBuf, rawdoc};
 use imago_job::control::Control;
 use imago_job::retry::{Budget, retry};
 use imago_plan::backoff::Backoff;
+use imago_plan::ledger::Change;
 use serde::Serialize;
 
 use crate::collection::{Handle, Kind};
@@ -338,7 +339,8 @@ async fn write_once(
     control: &Control,
     stale: &mut Vec<Id>,
 ) -> Result<Tally> {
-    let wants: Vec<Want> = ids.iter().map(|id| Want { id: id.clone(), fresh: false }).collect();
+    let wants: Vec<Want> =
+        ids.iter().map(|id| Want { id: id.clone(), change: Change::Any }).collect();
     let what = format!("repair documents of {}", pair.destination.ns);
     let mut attempt = 0;
     let began = std::time::Instant::now();

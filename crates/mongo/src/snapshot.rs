@@ -20,13 +20,12 @@ use std::time::{Duration, Instant};
 
 use bson::raw::{RawBsonRef, cstr};
 use bson::{RawArray, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
-use futures_util::StreamExt;
-use futures_util::future::try_join_all;
+use futures_util::{StreamExt, TryStreamExt};
 use imago_job::control::Control;
 use imago_job::retry::{Budget, retry};
 use imago_plan::backoff::Backoff;
 use mongodb::raw_batch_cursor::RawBatchCursor;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 
 use crate::collection::{Definition, number};
 use crate::converge::{Found, Pair, ReadAt, found_in, inserts, make_room, read_concern};
@@ -52,6 +51,8 @@ pub struct Counters {
     pub bytes: AtomicU64,
     /// Woken when a slice is done.
     pub slice_done: Notify,
+    /// Held by who copies a slice while clients are spared.
+    turn: Mutex<()>,
 }
 
 /// One process's part in copying the bulk.
@@ -94,6 +95,10 @@ impl Worker {
         let mut last = None;
         loop {
             self.control.checkpoint().await?;
+            // At the same pace, slices one after another are less work than all at once: what
+            // changes in a slice that nobody has begun need not be applied.
+            let paced = self.control.throttle().is_paced();
+            let _turn = if paced { Some(self.counters.turn.lock().await) } else { None };
             let leased =
                 retry("lease a slice", &PATIENCE, &self.control, Error::is_transient, |_| {
                     self.leases.lease(last.as_ref())
@@ -267,7 +272,11 @@ impl SliceCopy<'_> {
             let refused = write::insert(&handle, &plain).await?.errors;
             Ok::<_, Error>((plain, refused, odd))
         });
-        for (plain, refused, odd) in try_join_all(sends.collect::<Vec<_>>()).await? {
+        // Where clients are spared, servers that share a machine are not kept busy all at once.
+        let paced = self.worker.control.throttle().is_paced();
+        let at_once = if paced { 1 } else { parts.len() };
+        let sent = futures_util::stream::iter(sends.collect::<Vec<_>>()).buffered(at_once);
+        for (plain, refused, odd) in sent.try_collect::<Vec<_>>().await? {
             for error in refused {
                 self.settle_one(plain[error.index], &error)?;
             }

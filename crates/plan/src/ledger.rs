@@ -44,6 +44,19 @@ pub enum SliceState {
     Copied,
 }
 
+/// What is known of a key's changes, from the one that allows the most to the one that allows the
+/// least: several of them are what the least of them is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Change {
+    /// It was inserted: the destination probably lacks it.
+    Inserted,
+    /// It was changed in fields by which the destination does not place it: what the destination
+    /// holds of it lies where the present state belongs.
+    Kept,
+    /// Anything else: a change of those fields, a replacement, a deletion.
+    Any,
+}
+
 /// The changes of one key that wait together: applied once, by one read of the present state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Touch {
@@ -51,21 +64,21 @@ pub struct Touch {
     pub first: Position,
     /// The last change's position: the read must see the source as of there, or later.
     pub last: Position,
-    /// Whether the key was only ever inserted, so that the destination probably lacks it.
-    pub fresh: bool,
+    /// What the changes were.
+    pub change: Change,
 }
 
 impl Touch {
     /// A touch by one change.
     #[must_use]
-    pub fn at(position: Position, fresh: bool) -> Self {
-        Self { first: position, last: position, fresh }
+    pub fn at(position: Position, change: Change) -> Self {
+        Self { first: position, last: position, change }
     }
 
     fn join(&mut self, later: Self) {
         self.first = self.first.min(later.first);
         self.last = self.last.max(later.last);
-        self.fresh &= later.fresh;
+        self.change = self.change.max(later.change);
     }
 }
 
@@ -325,8 +338,8 @@ mod tests {
     fn a_touch_waits_until_its_slice_is_copied() {
         let mut ledger = one_lane(2);
         ledger.see(1, SliceState::Copied, |_| 0);
-        ledger.touch(7, 0, 0, Touch::at(1, false));
-        ledger.touch(8, 1, 0, Touch::at(1, false));
+        ledger.touch(7, 0, 0, Touch::at(1, Change::Any));
+        ledger.touch(8, 1, 0, Touch::at(1, Change::Any));
         ledger.read_to(1);
         assert_eq!(take(&mut ledger), [8]);
         assert_eq!(ledger.checkpoint(), 0, "7 is still set aside");
@@ -340,7 +353,7 @@ mod tests {
     fn the_horizon_drops_only_what_a_later_lease_will_read() {
         let mut ledger = one_lane(3);
         for (key, slice, position) in [(1, 0, 1), (2, 0, 3), (3, 1, 1), (4, 2, 1)] {
-            ledger.touch(key, slice, 0, Touch::at(position, false));
+            ledger.touch(key, slice, 0, Touch::at(position, Change::Any));
         }
         ledger.read_to(3);
         ledger.see(1, SliceState::Leased, |_| 0);
@@ -355,7 +368,7 @@ mod tests {
     fn the_horizon_frees_the_checkpoint_from_a_key_that_is_touched_again() {
         let mut ledger = one_lane(1);
         for position in 1..=9 {
-            ledger.touch(5, 0, 0, Touch::at(position, false));
+            ledger.touch(5, 0, 0, Touch::at(position, Change::Any));
             ledger.read_to(position);
         }
         assert_eq!((ledger.horizon(8, &[0]), ledger.checkpoint()), (0, 8));
@@ -367,12 +380,12 @@ mod tests {
     fn touches_of_one_key_coalesce_and_keep_the_earliest_position() {
         let mut ledger = one_lane(1);
         ledger.see(0, SliceState::Copied, |_| 0);
-        ledger.touch(5, 0, 0, Touch::at(2, true));
-        ledger.touch(5, 0, 0, Touch::at(4, false));
+        ledger.touch(5, 0, 0, Touch::at(2, Change::Inserted));
+        ledger.touch(5, 0, 0, Touch::at(4, Change::Kept));
         ledger.read_to(4);
         assert_eq!((ledger.held(), ledger.checkpoint()), (1, 1));
         let round = ledger.round(0, 10).expect("a touch is ready");
-        assert_eq!(round.touches, [(5, Touch { first: 2, last: 4, fresh: false })]);
+        assert_eq!(round.touches, [(5, Touch { first: 2, last: 4, change: Change::Kept })]);
         ledger.finish(round);
         assert_eq!(ledger.checkpoint(), 4);
     }
@@ -381,9 +394,9 @@ mod tests {
     fn a_key_touched_during_its_round_waits_for_the_next_round() {
         let mut ledger = one_lane(1);
         ledger.see(0, SliceState::Copied, |_| 0);
-        ledger.touch(5, 0, 0, Touch::at(1, false));
+        ledger.touch(5, 0, 0, Touch::at(1, Change::Any));
         let round = ledger.round(0, 10).expect("a touch is ready");
-        ledger.touch(5, 0, 0, Touch::at(2, false));
+        ledger.touch(5, 0, 0, Touch::at(2, Change::Any));
         ledger.read_to(2);
         assert!(ledger.round(0, 10).is_none(), "the lane is busy");
         ledger.finish(round);
@@ -396,7 +409,7 @@ mod tests {
         let mut ledger = one_lane(1);
         ledger.see(0, SliceState::Copied, |_| 0);
         for key in 0..10 {
-            ledger.touch(key, 0, 0, Touch::at(1, false));
+            ledger.touch(key, 0, 0, Touch::at(1, Change::Any));
         }
         ledger.read_to(1);
         let round = ledger.round(0, 4).expect("touches are ready");

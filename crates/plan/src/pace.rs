@@ -6,9 +6,19 @@
 //! just begin to notice, wherever that is, and follows it when the load changes. A look errs now and
 //! then: the rate still grows while no more than one of four does.
 //!
+//! What answers take without the work drifts too: with the hour, with the cache, with who else uses
+//! the machine. So the work stands still for a moment again and again, and looks with and without it
+//! are compared that lie next to each other ([`Still`]).
+//!
+//! What is compared is the tail alone: by how much answers exceed what most take, on average. Work
+//! makes most answers no slower, and even quicker where it keeps processors awake, long after the
+//! slowest hundredth suffers. A high percentile by itself would be mostly chance in a look of a few
+//! hundred answers.
+//!
 //! Invariants: the rate stays between [`Bounds`], so that the work always goes on; it never grows
 //! after a slow window, and never shrinks after a fast one.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Between which rates it stays, in bytes per second.
@@ -28,25 +38,75 @@ pub struct Pace {
     was_slow: bool,
 }
 
-/// How long answers took in a while, in microseconds.
+/// By how much answers exceeded what most take, in nanoseconds, on average over all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// With the work.
-    pub with_us: u64,
+    pub with_ns: u64,
     /// Without it.
-    pub without_us: u64,
+    pub without_ns: u64,
 }
 
-/// Below this, differences are those of a scheduler and not of a load, in microseconds.
-const NOISE_US: u64 = 100;
+/// Below this, differences are those of a scheduler and not of a load, in nanoseconds.
+const NOISE_NS: u64 = 10_000;
 
 impl Window {
-    /// Whether answers take longer than clients bear: a sixth more than without the work, and more
-    /// than chance. So little, because the slowest hundredth suffers several times as much.
+    /// Whether the tail is longer than clients bear: by half, and by more than a scheduler's doing. In
+    /// a look of two hundred answers chance alone gives as much one time in five.
     #[must_use]
     pub fn is_slow(&self) -> bool {
-        self.with_us > self.without_us + (self.without_us / 6).max(NOISE_US)
+        self.with_ns > self.without_ns + (self.without_ns / 2).max(NOISE_NS)
     }
+}
+
+/// The last answers without the work, in microseconds.
+#[derive(Clone, Debug, Default)]
+pub struct Still {
+    answers_us: VecDeque<u64>,
+}
+
+/// So many answers are remembered: enough for a tail, few enough to follow a drift.
+const STILL_MAX: usize = 600;
+/// Of all answers, so many percent are what most take.
+const MOST_PERCENT: usize = 95;
+
+impl Still {
+    /// Whether nothing is known yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.answers_us.is_empty()
+    }
+
+    /// Takes note of answers without the work.
+    pub fn add(&mut self, answers_us: &[u64]) {
+        self.answers_us.extend(answers_us);
+        let over = self.answers_us.len().saturating_sub(STILL_MAX);
+        self.answers_us.drain(..over);
+    }
+
+    /// What answers with the work are beside them; nothing without answers on either side.
+    #[must_use]
+    pub fn beside(&self, with_us: &[u64]) -> Option<Window> {
+        let most_us = percentile(&mut self.answers_us.iter().copied().collect::<Vec<_>>())?;
+        let with_ns = tail_ns(most_us, with_us.iter().copied())?;
+        let without_ns = tail_ns(most_us, self.answers_us.iter().copied())?;
+        Some(Window { with_ns, without_ns })
+    }
+}
+
+/// What most take: the [`MOST_PERCENT`]th percentile.
+fn percentile(values: &mut [u64]) -> Option<u64> {
+    let at = (values.len() * MOST_PERCENT).div_ceil(100).checked_sub(1)?;
+    Some(*values.select_nth_unstable(at).1)
+}
+
+/// An answer that took several times as long says no more than that it was late: one that stood
+/// behind a checkpoint would outweigh all others.
+fn tail_ns(most_us: u64, answers_us: impl ExactSizeIterator<Item = u64>) -> Option<u64> {
+    let count = answers_us.len() as u128;
+    let beyond = answers_us.map(|took| took.saturating_sub(most_us).min(most_us.saturating_mul(2)));
+    let mean = (beyond.map(u128::from).sum::<u128>() * 1_000).checked_div(count)?;
+    Some(u64::try_from(mean).unwrap_or(u64::MAX))
 }
 
 impl Pace {
@@ -83,7 +143,7 @@ impl Pace {
 }
 
 /// How long to rest after a piece of work that took `took`, when `left` more like it wait and new
-/// ones come: three times as long, so that clients have the servers to themselves most of the time,
+/// ones come: nine times as long, so that clients have the servers to themselves most of the time,
 /// but not longer than lets all of them be done `within`.
 #[must_use]
 pub fn rest(took: Duration, left: u32, within: Duration) -> Duration {
@@ -92,14 +152,7 @@ pub fn rest(took: Duration, left: u32, within: Duration) -> Duration {
 }
 
 /// See [`rest`].
-const RESTS: u32 = 3;
-
-/// The `percent`-th percentile: the least of `values` that so many percent of them do not exceed;
-/// nothing of nothing.
-pub fn percentile(values: &mut [u64], percent: usize) -> Option<u64> {
-    let at = (values.len() * percent).div_ceil(100).max(1) - 1;
-    (at < values.len()).then(|| *values.select_nth_unstable(at).1)
-}
+const RESTS: u32 = 9;
 
 #[cfg(test)]
 mod tests {
@@ -108,10 +161,9 @@ mod tests {
 
     const BOUNDS: Bounds = Bounds { least_s: 100, most_s: 1_000_000 };
 
-    /// Servers whose answers take longer the more work they are given: by `per_byte_s` microseconds
-    /// for each byte per second beyond `free_s`.
-    fn answer_us(rate_s: u64, free_s: u64) -> u64 {
-        1_000 + rate_s.saturating_sub(free_s)
+    /// Servers whose answers' tail is longer the more work they are given, beyond `free_s`.
+    fn tail_ns_at(rate_s: u64, free_s: u64) -> u64 {
+        100_000 + 100 * rate_s.saturating_sub(free_s)
     }
 
     #[test]
@@ -120,33 +172,74 @@ mod tests {
         let mut pace = Pace::new(BOUNDS.most_s, BOUNDS);
         let rates: Vec<u64> = (0..300)
             .map(|_| {
-                let with_us = answer_us(pace.rate_s(), free_s);
-                pace = pace.after(Window { with_us, without_us: 1_000 });
+                let with_ns = tail_ns_at(pace.rate_s(), free_s);
+                pace = pace.after(Window { with_ns, without_ns: 100_000 });
                 pace.rate_s()
             })
             .collect();
-        let bearable_s = free_s + 166;
+        let bearable_s = free_s + 500;
         for rate_s in &rates[50..] {
             assert!((bearable_s * 3 / 4 - 1..=bearable_s * 11 / 10).contains(rate_s), "{rate_s}");
         }
     }
 
+    /// A thousand answers of 400 to 600 us, and `late` of a thousand that took `late_us`.
+    fn answers(late: usize, late_us: u64) -> Vec<u64> {
+        (0..1_000).map(|n| if n % 1_000 < late { late_us } else { 400 + n as u64 % 200 }).collect()
+    }
+
+    fn beside(still: &[u64], with: &[u64]) -> Window {
+        let mut before = Still::default();
+        before.add(still);
+        before.beside(with).unwrap()
+    }
+
     #[test]
-    fn a_percentile_is_one_of_the_values() {
-        assert_eq!(percentile(&mut [], 50), None);
-        assert_eq!(percentile(&mut [3, 1, 2], 50), Some(2));
-        assert_eq!(percentile(&mut [3, 1, 2], 100), Some(3));
-        assert_eq!(percentile(&mut [3, 1, 2], 0), Some(1));
+    fn only_the_tail_counts() {
+        let still = answers(20, 1_000);
+        assert!(!beside(&still, &still).is_slow());
+        let quicker: Vec<u64> =
+            still.iter().map(|us| if *us < 900 { us / 2 } else { *us }).collect();
+        assert!(!beside(&still, &quicker).is_slow());
+        assert!(beside(&still, &answers(60, 1_000)).is_slow(), "more are late");
+        assert!(beside(&answers(40, 800), &answers(40, 1_300)).is_slow(), "they are later");
+        let quicker_but: Vec<u64> =
+            answers(60, 1_000).iter().map(|us| if *us < 900 { us / 2 } else { *us }).collect();
+        assert!(beside(&still, &quicker_but).is_slow());
+    }
+
+    #[test]
+    fn a_stall_is_no_more_than_late() {
+        let mut with = answers(20, 1_000);
+        with[500] = 1_000_000;
+        assert!(!beside(&answers(20, 1_000), &with).is_slow());
+    }
+
+    #[test]
+    fn without_answers_nothing_is_known() {
+        let mut still = Still::default();
+        assert_eq!(still.beside(&[1]), None);
+        still.add(&[1]);
+        assert_eq!(still.beside(&[]), None);
+        assert_eq!(still.beside(&[2]), Some(Window { with_ns: 1_000, without_ns: 0 }));
+    }
+
+    #[test]
+    fn what_was_long_ago_is_forgotten() {
+        let mut still = Still::default();
+        still.add(&[10; STILL_MAX]);
+        still.add(&[1_000; STILL_MAX]);
+        assert_eq!(still.beside(&[1_000]), Some(Window { with_ns: 0, without_ns: 0 }));
     }
 
     proptest! {
         #[test]
         fn it_stays_within_its_bounds_and_goes_the_right_way(
-            rate_s: u64, windows in prop::collection::vec((0..100_000_u64, 0..100_000_u64), 1..50),
+            rate_s: u64, windows in prop::collection::vec((0..1_000_000_u64, 0..1_000_000_u64), 1..50),
         ) {
             let mut pace = Pace::new(rate_s, BOUNDS);
-            for (with_us, without_us) in windows {
-                let seen = Window { with_us, without_us };
+            for (with_ns, without_ns) in windows {
+                let seen = Window { with_ns, without_ns };
                 let before = pace.rate_s();
                 pace = pace.after(seen);
                 prop_assert!((BOUNDS.least_s..=BOUNDS.most_s).contains(&pace.rate_s()));
@@ -162,22 +255,22 @@ mod tests {
         fn who_rests_is_done_in_time_if_it_can_be(took_ms in 0..200_u64, left in 0..10_000_u32) {
             let (took, within) = (Duration::from_millis(took_ms), Duration::from_secs(5));
             let rest = rest(took, left, within);
-            prop_assert!(rest <= took * 3);
+            prop_assert!(rest <= took * RESTS);
             prop_assert!(rest.is_zero() || (took + rest) * left <= within);
             // No longer a rest would do, and no shorter one is taken.
-            prop_assert!(rest == took * 3 || (took + rest + Duration::from_millis(1)) * left > within);
+            prop_assert!(rest == took * RESTS || (took + rest + Duration::from_millis(1)) * left > within);
         }
 
         #[test]
-        fn a_percentile_is_where_a_sorted_list_has_it(
-            mut values in prop::collection::vec(0..100_u64, 1..60), percent in 1..=100_usize,
+        fn what_most_take_is_where_a_sorted_list_has_it(
+            mut values in prop::collection::vec(0..100_u64, 1..60),
         ) {
-            let found = percentile(&mut values.clone(), percent).unwrap();
+            let found = percentile(&mut values.clone()).unwrap();
             values.sort_unstable();
-            let below = values.iter().filter(|value| **value <= found).count();
-            prop_assert!(below * 100 >= values.len() * percent);
-            let strictly = values.iter().filter(|value| **value < found).count();
-            prop_assert!(strictly * 100 < values.len() * percent);
+            let up_to = values.iter().filter(|value| **value <= found).count();
+            let below = values.iter().filter(|value| **value < found).count();
+            prop_assert!(up_to * 100 >= values.len() * MOST_PERCENT);
+            prop_assert!(below * 100 < values.len() * MOST_PERCENT);
         }
     }
 }

@@ -121,6 +121,11 @@ pub struct Outcome {
     pub seconds: f64,
 }
 
+/// What changes in a slice waits until the slice is copied, all the longer beside clients who are
+/// spared: a collection is cut at least so often, unless its slices would be
+const SLICES: u64 = 32;
+/// smaller than this.
+const SLICE_BYTES_MIN: u64 = 2 * 1024 * 1024;
 /// The drain must not wait for a change that the block keeps from coming.
 const COMMIT_AWAIT_MAX: Duration = Duration::from_millis(5);
 /// How often a commit is tried whose drain misses its deadline.
@@ -340,7 +345,9 @@ async fn begin<'a>(
     await_max: Duration,
     state: State,
 ) -> Result<Copying<'a>> {
-    let options = options(how, await_max, None);
+    let mut options = options(how, await_max, None);
+    let size = Spec::of(run.record())?.copy.collections.iter().map(|of| of.size.bytes).sum::<u64>();
+    options.slice_bytes = (size / SLICES).clamp(SLICE_BYTES_MIN, SLICE_BYTES);
     Box::pin(Copying::begin_at(clusters, run, &options, state)).await
 }
 

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use bson::{RawDocumentBuf, Timestamp};
 use imago_job::control::Control;
 use imago_job::run::Run;
+use imago_plan::ledger::Change;
 use serde::Serialize;
 
 use super::run::Spec;
@@ -159,7 +160,7 @@ async fn write(pair: &Pair, fates: &BTreeMap<Id, Fate>) -> Result<Slipped> {
     // is removed here for one was to be replaced by these events; if it was not, it is named.
     let mut stale = Vec::new();
     if !found.is_empty() {
-        put(pair, &found, |_| false, &mut stale).await?;
+        put(pair, &found, |_| Change::Any, &mut stale).await?;
     }
     stale.retain(|id| !fates.contains_key(id));
     let lost = of(|fate| *fate == Fate::Lost).map(|(id, _)| id).chain(&stale);

@@ -59,8 +59,9 @@ pub(super) async fn compare(
     let mut waiting = ranges.into_iter();
     let mut running = FuturesUnordered::new();
     let mut tick = tokio::time::interval(TICK);
-    let at_once = search.spec.workers.max(1);
     loop {
+        let paced = search.control.throttle().is_paced();
+        let at_once = if paced { 1 } else { search.spec.workers.max(1) };
         while running.len() < at_once && !suspects.is_full() {
             let Some(range) = waiting.next() else { break };
             running.push(Box::pin(compare_range(search, range, size, &counters)));
@@ -208,11 +209,11 @@ async fn merge_range(
 }
 
 /// The next chunk of one side, no sooner than the pace allows it: reading a document at both sides
-/// costs the servers about half of what reading and writing it does.
+/// costs the servers about as much as reading and writing it does.
 async fn paced(search: &Search<'_>, reader: &mut Reader) -> Result<Option<Chunk>> {
     let chunk = search.control.or_stop(reader.next()).await??;
     let bytes = chunk.as_ref().map_or(0, Chunk::bytes);
-    search.control.take_paced(0, bytes as u64 / 4).await?;
+    search.control.take_paced(0, bytes as u64 / 2).await?;
     Ok(chunk)
 }
 

@@ -254,7 +254,7 @@ impl<D: Desk> Lead<D> {
             } else {
                 layout.lane_of(change.key)
             };
-            let touch = Touch::at(position, change.fresh);
+            let touch = Touch::at(position, change.what);
             self.desk.touch(change.key, layout.slice_of(change.key), lane, touch);
         }
         self.batch_end = Some(batch_end);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use imago_plan::ledger::{Position, SliceState, Touch};
+use imago_plan::ledger::{Change, Position, SliceState, Touch};
 
 use crate::desk::{Place, Touches, checkpoint_before};
 use crate::source::Key;
@@ -22,7 +22,7 @@ struct Entry {
     slice: usize,
     lane: usize,
     position: Position,
-    fresh: bool,
+    change: Change,
     fate: Fate,
 }
 
@@ -40,8 +40,8 @@ impl Naive {
     }
 
     pub fn touch(&mut self, key: Key, slice: usize, lane: usize, touch: Touch) {
-        let Touch { first: position, fresh, .. } = touch;
-        self.entries.push(Entry { key, slice, lane, position, fresh, fate: Fate::Waiting });
+        let Touch { first: position, change, .. } = touch;
+        self.entries.push(Entry { key, slice, lane, position, change, fate: Fate::Waiting });
     }
 
     pub fn read_to(&mut self, position: Position) {
@@ -145,10 +145,10 @@ impl Naive {
 fn coalesced<'a>(entries: impl Iterator<Item = &'a Entry>) -> Touches {
     let mut keys: BTreeMap<Key, Touch> = BTreeMap::new();
     for entry in entries {
-        let touch = keys.entry(entry.key).or_insert(Touch::at(entry.position, true));
+        let touch = keys.entry(entry.key).or_insert(Touch::at(entry.position, Change::Inserted));
         touch.first = touch.first.min(entry.position);
         touch.last = touch.last.max(entry.position);
-        touch.fresh &= entry.fresh;
+        touch.change = touch.change.max(entry.change);
     }
     keys.into_iter().collect()
 }

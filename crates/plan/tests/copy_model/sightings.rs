@@ -1,7 +1,7 @@
 //! The real ledger beside the naive one on operations that no well-ordered lead would send:
 //! sightings of slices that arrive late, touches recorded out of order.
 
-use imago_plan::ledger::{SliceState, Touch};
+use imago_plan::ledger::{Change, SliceState, Touch};
 use proptest::prelude::*;
 
 use crate::desk::Desk;
@@ -14,12 +14,16 @@ const LANES: usize = 2;
 #[derive(Clone, Copy, Debug)]
 enum Operation {
     /// So many positions after the checkpoint.
-    Touch(Key, u64, bool),
+    Touch(Key, u64, Change),
     Read(u64),
     See(usize, SliceState),
     Horizon(u64, [bool; SLICES]),
     Take(usize, usize),
     Finish(usize),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![Just(Change::Inserted), Just(Change::Kept), Just(Change::Any)]
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -29,7 +33,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         Just(SliceState::Copied)
     ];
     prop_oneof![
-        6 => (0..9u8, 1..6u64, any::<bool>()).prop_map(|(k, p, f)| Operation::Touch(k, p, f)),
+        6 => (0..9u8, 1..6u64, change()).prop_map(|(k, p, c)| Operation::Touch(k, p, c)),
         2 => (0..4u64).prop_map(Operation::Read),
         1 => (0..SLICES, state).prop_map(|(slice, state)| Operation::See(slice, state)),
         2 => (0..4u64, any::<[bool; SLICES]>()).prop_map(|(p, s)| Operation::Horizon(p, s)),
@@ -54,8 +58,8 @@ proptest! {
         let mut in_progress = [false; LANES];
         for operation in operations {
             match operation {
-                Operation::Touch(key, after, fresh) => {
-                    let touch = Touch::at(live.checkpoint() + after, fresh);
+                Operation::Touch(key, after, change) => {
+                    let touch = Touch::at(live.checkpoint() + after, change);
                     live.touch(key, usize::from(key) % SLICES, lane_of(key), touch);
                 }
                 Operation::Read(more) => {

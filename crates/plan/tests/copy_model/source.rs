@@ -4,6 +4,8 @@
 //! nothing happened to it between them. The history is also the change stream: write `t` is
 //! entry `t`, and a time is the number of writes before it.
 
+use imago_plan::ledger;
+
 /// A document's `_id`.
 pub type Key = u8;
 /// How many writes the source had seen.
@@ -17,8 +19,8 @@ pub struct Change {
     pub key: Key,
     /// Whether the key holds a document afterwards.
     pub present: bool,
-    /// Whether the key held none before.
-    pub fresh: bool,
+    /// What a stream would tell of it.
+    pub what: ledger::Change,
 }
 
 /// Every state that the collection was ever in.
@@ -75,7 +77,8 @@ impl Source {
 
     /// Puts a new document under `key`, or deletes the one that is there.
     pub fn write(&mut self, key: Key, present: bool) {
-        let fresh = self.at(key, self.now()).is_none();
-        self.log.push(Change { key, present, fresh });
+        let is_new = self.at(key, self.now()).is_none();
+        let what = if is_new { ledger::Change::Inserted } else { ledger::Change::Any };
+        self.log.push(Change { key, present, what });
     }
 }

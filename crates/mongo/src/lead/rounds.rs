@@ -1,0 +1,174 @@
+//! Rounds: touches on their way to the destination.
+//!
+//! Each round reads its documents' present states and writes them ([`crate::converge`]), beside the
+//! lead; what belongs to it is decided by the [`imago_plan::ledger`]. At full speed several run at
+//! once, each with as much as it can take. While clients are spared there is one at a time, a small
+//! one, and a rest after it.
+
+use std::time::{Duration, Instant};
+
+use bson::Timestamp;
+use imago_job::control::Control;
+use imago_job::retry::retry;
+use imago_plan::ledger::{Change, Ledger, Round};
+use imago_plan::pace::rest;
+
+use super::{LANES, Lead};
+use crate::converge::{Pair, ReadAt, Tally, Want, converge};
+use crate::error::{Error, Result, code};
+use crate::order::Id;
+use crate::snapshot::PATIENCE;
+
+/// Rounds that run at the same time.
+const ROUNDS_MAX: usize = 4;
+/// What clients hardly feel of a round while they are spared: then there is one at a time.
+const PACED_TOUCHES_MAX: usize = 32;
+/// What waited for a slice is ready all at once when the slice is copied. While clients are spared, a
+/// round is followed by a rest, as long as all of it is applied within this time.
+const PACED_DRAIN: Duration = Duration::from_secs(10);
+/// With more than these ready, changes come faster than small rounds apply them: keeping up with the
+/// source goes first.
+const PACED_READY_MAX: usize = 10_000;
+/// Touches in one round.
+const ROUND_TOUCHES_MAX: usize = 2_000;
+
+/// What came of a round.
+pub(super) struct RoundDone {
+    pub ns: usize,
+    /// Of different lanes.
+    pub rounds: Vec<Round<Id>>,
+    pub took: Duration,
+    pub outcome: Result<(Tally, Vec<Id>)>,
+}
+
+impl Lead {
+    pub(super) fn dispatch(&mut self, exactly: Option<Timestamp>) {
+        // A round passes the throttle as a whole: one of several seconds would be a burst.
+        let limit = self.control.throttle().limits().documents_s.unwrap_or(u64::MAX);
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        if exactly.is_none() && self.is_sparing() && self.ready() <= PACED_READY_MAX {
+            return self.dispatch_sparingly(limit.min(PACED_TOUCHES_MAX));
+        }
+        let touches_max =
+            if exactly.is_none() { ROUND_TOUCHES_MAX.min(limit) } else { ROUND_TOUCHES_MAX };
+        let lanes = self.ledgers.len() * LANES;
+        let first = self.turn;
+        for step in 0..lanes {
+            if self.rounds.len() >= ROUNDS_MAX {
+                return;
+            }
+            let turn = (first + step) % lanes;
+            let (ns, lane) = (turn / LANES, turn % LANES);
+            let Some(round) = self.ledgers[ns].round(lane, touches_max) else { continue };
+            self.turn = turn + 1;
+            self.spawn(ns, vec![round], exactly);
+        }
+    }
+
+    /// One round at a time, of all lanes together: a few commands for each server, and then a rest.
+    fn dispatch_sparingly(&mut self, touches_max: usize) {
+        if !self.rounds.is_empty() || Instant::now() < self.rests_until {
+            return;
+        }
+        let lanes = self.ledgers.len() * LANES;
+        let (mut joint, mut room, mut of) = (Vec::new(), touches_max, None);
+        for turn in (self.turn..self.turn + lanes).map(|turn| turn % lanes) {
+            let (ns, lane) = (turn / LANES, turn % LANES);
+            if room == 0 || of.is_some_and(|of| of != ns) {
+                break;
+            }
+            if let Some(round) = self.ledgers[ns].round(lane, room) {
+                (self.turn, of) = (turn + 1, Some(ns));
+                room -= round.touches.len();
+                joint.push(round);
+            }
+        }
+        if let Some(ns) = of {
+            self.spawn(ns, joint, None);
+        }
+    }
+
+    fn spawn(&mut self, ns: usize, rounds: Vec<Round<Id>>, exactly: Option<Timestamp>) {
+        let last = rounds.iter().map(Round::last).max().unwrap_or(0);
+        let at = exactly.map_or_else(|| ReadAt::After(self.time_of(last)), ReadAt::Exactly);
+        let (pair, control) = (self.pairs[ns].clone(), self.control.clone());
+        self.rounds.spawn(async move {
+            let began = Instant::now();
+            let outcome = apply(&pair, &wants_of(&rounds), at, &control).await;
+            RoundDone { ns, rounds, took: began.elapsed(), outcome }
+        });
+    }
+
+    /// Whether clients are spared, and nobody waits for the lead.
+    fn is_sparing(&self) -> bool {
+        self.control.throttle().is_paced() && !*self.is_awaited.borrow()
+    }
+
+    /// Touches that wait for nothing but a round, or are in one.
+    fn ready(&self) -> usize {
+        self.held() - self.ledgers.iter().map(Ledger::aside).sum::<usize>()
+    }
+
+    pub(super) fn finish(&mut self, done: RoundDone) -> Result<()> {
+        let (tally, stale) = done.outcome?;
+        self.changes_applied += tally.written + tally.deleted;
+        for id in stale {
+            self.touch(done.ns, id, Change::Any);
+        }
+        for round in done.rounds {
+            self.ledgers[done.ns].finish(round);
+        }
+        if self.is_sparing() {
+            let rounds = self.ready().div_ceil(PACED_TOUCHES_MAX);
+            let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
+            self.rests_until = Instant::now() + rest(done.took, rounds, PACED_DRAIN);
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn wants_of(rounds: &[Round<Id>]) -> Vec<Want> {
+    let wants = rounds.iter().flat_map(|round| &round.touches);
+    wants.map(|(id, touch)| Want { id: id.clone(), change: touch.change }).collect()
+}
+
+pub(super) async fn apply(
+    pair: &Pair,
+    wants: &[Want],
+    at: ReadAt,
+    control: &Control,
+) -> Result<(Tally, Vec<Id>)> {
+    let stale = std::sync::Mutex::new(Vec::new());
+    let is_exact = matches!(at, ReadAt::Exactly(_));
+    let tally = retry(
+        &format!("apply changes to {}", pair.destination.ns),
+        &PATIENCE,
+        // An attempt is not dropped when the job is stopped: its write would go on at the server,
+        // and nobody would know when it ends.
+        &Control::default(),
+        |error: &Error| {
+            let too_old = is_exact && is_too_old(error);
+            error.is_transient() && !too_old && control.stopped().is_none()
+        },
+        |_| async {
+            // What a settled point waits for is few, and clients may be waiting for it too.
+            if !is_exact {
+                control.take(wants.len() as u64, 0).await?;
+            }
+            let mut found = Vec::new();
+            let done = Box::pin(converge(pair, wants, at, &mut found)).await;
+            stale.lock().expect("nobody panics holding it").append(&mut found);
+            if let (Ok(tally), false) = (&done, is_exact) {
+                // Only now it is known how many they were: the next ones wait for them.
+                control.or_stop(control.throttle().take(0, tally.bytes)).await?;
+            }
+            done
+        },
+    )
+    .await?;
+    Ok((tally, stale.into_inner().expect("nobody panics holding it")))
+}
+
+fn is_too_old(error: &Error) -> bool {
+    matches!(error, Error::Server { cause, .. } if matches!(code(cause), Some(239 | 246)))
+}
