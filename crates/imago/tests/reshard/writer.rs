@@ -17,7 +17,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Inserts documents, and gives them other users from then on, one at a time.
+    /// Inserts documents, and changes one at a time from then on: one of three changes gives it
+    /// another user, the others leave it where it is.
     pub async fn start(uri: &str) -> Self {
         let app = Box::pin(Endpoint::connect(uri, "cluster")).await.unwrap();
         let id = |n: usize| format!("writer-{n:04}");
@@ -36,7 +37,14 @@ impl Writer {
                 let document = &mut documents[done % DOCUMENTS];
                 let mut key = document.clone();
                 key.remove("k");
-                let change = doc! {"$set": {"userID": user(done * 7919)}, "$inc": {"k": 1}};
+                let user = match done % 3 {
+                    0 => user(done * 7919),
+                    _ => document.get_str("userID").unwrap().to_owned(),
+                };
+                let mut change = doc! {"$inc": {"k": 1}};
+                if done % 3 == 0 {
+                    change.insert("$set", doc! {"userID": &user});
+                }
                 // Blocked for a moment, or unlucky: the document says whether it was done.
                 let changed = coll.update_one(key.clone(), change).await;
                 let is_done = match changed {
@@ -53,7 +61,7 @@ impl Writer {
                     }
                 };
                 if is_done {
-                    document.insert("userID", user(done * 7919));
+                    document.insert("userID", user);
                     document.insert("k", document.get_i32("k").unwrap() + 1);
                     done += 1;
                 }

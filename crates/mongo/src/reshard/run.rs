@@ -121,10 +121,11 @@ pub struct Outcome {
     pub seconds: f64,
 }
 
-/// What changes in a slice waits until the slice is copied, all the longer beside clients who are
-/// spared: a collection is cut at least so often, unless its slices would be
+/// A collection is cut at least so often, if its slices stay as large as the next constant says:
+/// what changes in a slice waits until the slice is copied, which takes long where clients are
+/// spared.
 const SLICES: u64 = 32;
-/// smaller than this.
+/// Smaller slices would be mostly leases.
 const SLICE_BYTES_MIN: u64 = 2 * 1024 * 1024;
 /// The drain must not wait for a change that the block keeps from coming.
 const COMMIT_AWAIT_MAX: Duration = Duration::from_millis(5);
