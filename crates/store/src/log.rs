@@ -30,7 +30,7 @@ pub(crate) mod redo;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use folder::{failed, lock_folder, sync_folder};
+pub(crate) use folder::{FolderLock, failed, lock_folder, sync_folder};
 pub use group::GROUP_BYTES_MAX;
 use group::{Unread, decode, encode, was_durable};
 use mark::Mark;
@@ -164,7 +164,7 @@ impl Medium for File {
 /// A log in a folder.
 pub struct Log {
     folder: PathBuf,
-    _lock: File,
+    _lock: FolderLock,
     sync: Sync,
     segment_bytes: u64,
     path: PathBuf,

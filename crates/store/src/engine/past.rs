@@ -6,7 +6,6 @@
 //! in the same folder does not.
 
 use std::fmt;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -71,7 +70,7 @@ pub(super) struct Folder {
     /// How much log is worth one, at least.
     pub(super) mark_every_min: u64,
     /// Keeps other processes out, where the log does not.
-    pub(super) _lock: Option<File>,
+    pub(super) _lock: Option<log::FolderLock>,
 }
 
 impl Begun {

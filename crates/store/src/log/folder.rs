@@ -5,24 +5,43 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
 use super::{LogError, Result};
 
 pub(crate) fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LogError {
     move |source| LogError::Io { doing, path: path.to_owned(), source }
 }
 
-/// Makes a folder if there is none, and keeps other processes out of it for as long as the file is open.
+/// A folder that other processes are kept out of.
+///
+/// It is given up by saying so. To close the file would do only where nobody has it open too, and a
+/// process that this one is just starting has all its files until it becomes another program.
+#[derive(Debug)]
+pub(crate) struct FolderLock(File);
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // If it fails, closing the file is next.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+/// Makes a folder if there is none, and keeps other processes out of it.
 ///
 /// # Errors
 /// When it cannot be used, or another process has it.
-pub(crate) fn lock_folder(folder: &Path) -> Result<File> {
+pub(crate) fn lock_folder(folder: &Path) -> Result<FolderLock> {
     make_folder(folder)?;
     let path = folder.join("lock");
     let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
     let lock = lock.map_err(failed("open", &path))?;
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| LogError::InUse { path: folder.to_owned() })?;
-    Ok(lock)
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(FolderLock(lock)),
+        Err(Errno::WOULDBLOCK) => Err(LogError::InUse { path: folder.to_owned() }),
+        Err(errno) => Err(failed("lock", &path)(errno.into())),
+    }
 }
 
 /// Makes a folder, and the folders above it know it.
@@ -56,4 +75,20 @@ pub(super) fn make_durable(path: &Path) -> Result<u64> {
 pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.map_err(failed("sync", folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_given_up_though_a_process_in_the_making_has_its_files() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let lock = lock_folder(folder.path()).expect("it is free");
+        assert!(matches!(lock_folder(folder.path()), Err(LogError::InUse { .. })));
+        // What a fork does with every file.
+        let _twin = lock.0.try_clone().expect("a file");
+        drop(lock);
+        lock_folder(folder.path()).expect("it is free again");
+    }
 }
