@@ -19,12 +19,16 @@ use crate::Machine;
 use crate::bed::places::Places;
 use crate::bed::{Bed, Cut, KEYS, Shape};
 use crate::error::{Error, Result};
-use crate::ground::CACHE_MB;
 use crate::statistics::{Figure, medians};
 use crate::subject::Commands;
 
 mod clients;
 mod native;
+
+/// The cache of each server: a quarter of what it would take by itself on a machine with 24 GB, and
+/// enough that a server does not write out its cache all the time, which clients feel more than what
+/// anybody does to the collection.
+const CACHE_MB: u32 = 3_072;
 
 pub use clients::{Clients, InPhase, Noticed};
 
@@ -39,7 +43,7 @@ pub struct Size {
     pub shards: u32,
     /// The share of documents whose new key follows from the old one, in reverse order.
     pub correlation: f64,
-    /// How often both are measured; figures are medians.
+    /// How often both are measured, and clients beside a change; figures are medians.
     pub runs: u32,
     /// Changes of the key under the clients' load.
     pub cutovers: u32,

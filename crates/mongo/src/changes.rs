@@ -118,11 +118,13 @@ struct Wanted {
     is_detailed: bool,
     /// For each namespace, the fields of [`ChangeReader::placing_by`].
     placing: Vec<Vec<String>>,
+    /// Changes in one answer, at most.
+    events_max: u32,
 }
 
 /// Changes in one answer. Without a limit an answer holds 16 MB of them, tens of thousands: while
 /// the source gathers those, nothing is applied, and after them the checkpoint waits for all.
-const BATCH_EVENTS: u32 = 5_000;
+pub const EVENTS_MAX: u32 = 5_000;
 /// In a row, without a batch in between.
 const REOPEN_ATTEMPTS_MAX: u32 = 60;
 /// How long a stream waits for a change unless told otherwise.
@@ -139,8 +141,15 @@ impl ChangeReader {
         await_max: Duration,
     ) -> Self {
         let placing = vec![Vec::new(); namespaces.len()];
-        let wanted =
-            Wanted { source, namespaces, at: start, await_max, is_detailed: false, placing };
+        let wanted = Wanted {
+            source,
+            namespaces,
+            at: start,
+            await_max,
+            is_detailed: false,
+            placing,
+            events_max: EVENTS_MAX,
+        };
         Self { wanted, cursor: None }
     }
 
@@ -158,6 +167,14 @@ impl ChangeReader {
     pub fn detailed(mut self) -> Self {
         self.wanted.is_detailed = true;
         self
+    }
+
+    /// From the next answer on none holds more changes than this. The stream is opened anew where
+    /// that is another number than before.
+    pub fn limit(&mut self, events_max: u32) {
+        if self.wanted.events_max != events_max {
+            (self.wanted.events_max, self.cursor) = (events_max, None);
+        }
     }
 
     /// Opens the stream now, so that an unusable start shows before anything depends on it.
@@ -257,7 +274,7 @@ impl Wanted {
         db.run_cursor_command(command)
             .selection_criteria(prefer_secondary())
             .max_time(self.await_max)
-            .batch_size(BATCH_EVENTS)
+            .batch_size(self.events_max)
             .batch()
             .await
             .map_err(|error| Error::server("opening the change stream", error))

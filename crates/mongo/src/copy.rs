@@ -166,8 +166,9 @@ pub struct Options {
     pub route: Option<Arc<Route>>,
 }
 
-/// So long clients are spared while what they changed meanwhile is applied.
-const SPARES_MAX: Duration = Duration::from_secs(30);
+/// So long clients are spared while what they changed meanwhile is applied: what waited for the last
+/// slice has been applied by then, and what is left comes faster than it is applied at a pace.
+const SPARES_MAX: Duration = Duration::from_secs(15);
 /// A destination that is this close to being caught up is brought there at once.
 const NEAR_MS: u64 = 3_000;
 /// A destination that is this close is caught up.

@@ -23,11 +23,12 @@ use imago_job::control::{Control, Stop};
 use imago_job::retry::retry;
 use imago_plan::cuts::slice_of;
 use imago_plan::ledger::{Change, Ledger, Position, SliceState, Touch};
+use imago_plan::pace::pause_before_reading;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::changes::{Batch, ChangeReader, Event, Start};
+use crate::changes::{Batch, ChangeReader, EVENTS_MAX, Event, Start};
 use crate::converge::{Pair, ReadAt};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result, code};
@@ -44,11 +45,9 @@ use rounds::{RoundDone, apply, wants_of};
 pub const HELD_MAX: usize = 500_000;
 /// Lanes: changes of one `_id` always go through the same one.
 const LANES: usize = 8;
-/// While clients are spared, changes are read so seldom: each of their writes would otherwise cost
-/// the servers an answer, a read and another write.
-const PACED_READ_EVERY: Duration = Duration::from_secs(2);
-/// Where so many changes come at once, reading them seldom spares nobody.
-const PACED_CHANGES_MAX: usize = 1_000;
+/// While clients are spared, an answer of the stream holds so few changes: what gathers them has a
+/// processor of each shard for a while.
+const PACED_EVENTS_MAX: u32 = 128;
 /// Batches read ahead of the ledgers.
 const BATCHES_AHEAD: usize = 4;
 const TICK: Duration = Duration::from_millis(50);
@@ -348,11 +347,13 @@ impl Lead {
             let ask = |_| self.pairs[0].source.endpoint.cluster_time();
             let what = "ask for the source's time";
             let at = retry(what, &PATIENCE, &self.control, Error::is_transient, ask).await?;
+            let source = self.pairs[0].source.endpoint.clone();
+            let (nudged, settled) = tokio::join!(source.nudge(), self.settle_at(at));
             // Without it the stream gets there too, only later.
-            if let Err(error) = self.pairs[0].source.endpoint.nudge().await {
+            if let Err(error) = nudged {
                 tracing::debug!(%error, "the source's shards were not nudged");
             }
-            if self.settle_at(at).await? {
+            if settled? {
                 return Ok(at);
             }
         }
@@ -576,17 +577,21 @@ async fn read_ahead(
     control: Control,
     mut is_awaited: watch::Receiver<bool>,
 ) {
+    let mut pause = Duration::ZERO;
     loop {
+        let spares = control.throttle().is_paced() && !*is_awaited.borrow();
+        reader.limit(if spares { PACED_EVENTS_MAX } else { EVENTS_MAX });
         let batch = reader.next().await;
-        let few = batch.as_ref().is_ok_and(|batch| batch.events.len() < PACED_CHANGES_MAX);
+        let events = batch.as_ref().map_or(0, |batch| batch.events.len());
         let ends = batch.is_err();
         if send.send(batch).await.is_err() || ends {
             return;
         }
-        if few && control.throttle().is_paced() {
+        if spares {
+            pause = pause_before_reading(pause, events, PACED_EVENTS_MAX as usize);
             let awaited = is_awaited.wait_for(|is_awaited| *is_awaited);
             // The sender is gone only when nobody reads any more, which the next batch finds out.
-            let _ = tokio::time::timeout(PACED_READ_EVERY, awaited).await;
+            let _ = tokio::time::timeout(pause, awaited).await;
         }
     }
 }

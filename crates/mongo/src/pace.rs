@@ -3,8 +3,9 @@
 //! The idea: a client knows best how a cluster feels, so the watch is one. It asks each server a
 //! small question again and again, finds a document by an `_id` that is not there, and compares how
 //! long answers take with how long they take while the bulk stands still, which it does for half a
-//! second of every three. What to make of it is decided by [`imago_plan::pace`]; batches grow and shrink with the pace
-//! ([`imago_job::throttle::Throttle::batch_bytes`]), for a large one is felt however rarely it comes.
+//! second of every three. What to make of it is decided by [`imago_plan::pace`]; batches grow and
+//! shrink with the pace ([`imago_job::throttle::Throttle::batch_bytes`]), for a large one is felt
+//! however rarely it comes.
 //!
 //! Where no client is at work there is nobody to spare, and the bulk goes at any speed. Servers count
 //! their operations by namespace (`top`): what is counted in those of the application, and is not
@@ -230,7 +231,13 @@ impl Servers {
     /// How long answers take in a while, in microseconds, if they are to be asked: whoever is not
     /// spared need not be.
     async fn ask(&mut self, lasts: Duration, asks: bool) -> Vec<u64> {
-        join_all(self.0.iter_mut().map(|server| server.look(lasts, asks))).await.concat()
+        let apart = ASK_EVERY / u32::try_from(self.0.len().max(1)).expect("few servers");
+        let looks = self.0.iter_mut().zip(0..).map(|(server, n)| async move {
+            // Questions to all of them at once would be felt, and would feel each other.
+            tokio::time::sleep(apart * n).await;
+            server.look(lasts, asks).await
+        });
+        join_all(looks).await.concat()
     }
 
     /// Whether clients were at work since this was asked last.

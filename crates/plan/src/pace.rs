@@ -154,6 +154,23 @@ pub fn rest(took: Duration, left: u32, within: Duration) -> Duration {
 /// See [`rest`].
 const RESTS: u32 = 9;
 
+/// How long to wait before more is read from a queue, after an answer with `found` of at most `most`
+/// entries, when it was `before` the last time: so long that answers come half full. Each answer has
+/// its price however little it holds, and a full one is felt. None at all when they stay fuller than
+/// that; so nothing piles up because of it.
+#[must_use]
+pub fn pause_before_reading(before: Duration, found: usize, most: usize) -> Duration {
+    if found * 2 > most {
+        let shorter = before * 3 / 4;
+        if shorter < READ_PAUSE_MIN { Duration::ZERO } else { shorter }
+    } else {
+        (before * 5 / 4).clamp(READ_PAUSE_MIN, READ_PAUSE_MAX)
+    }
+}
+
+const READ_PAUSE_MIN: Duration = Duration::from_millis(20);
+const READ_PAUSE_MAX: Duration = Duration::from_secs(2);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -259,6 +276,27 @@ mod tests {
             prop_assert!(rest.is_zero() || (took + rest) * left <= within);
             // No longer a rest would do, and no shorter one is taken.
             prop_assert!(rest == took * RESTS || (took + rest + Duration::from_millis(1)) * left > within);
+        }
+
+        #[test]
+        fn answers_come_half_full_where_they_can(per_s in 0..20_000_usize) {
+            let most = 128;
+            let (mut pause, mut waiting, mut answers) = (Duration::ZERO, 0.0, Vec::new());
+            for _ in 0..400 {
+                waiting += (pause + Duration::from_millis(2)).as_secs_f64() * per_s as f64;
+                let found = (waiting as usize).min(most);
+                waiting -= found as f64;
+                answers.push((found, pause));
+                pause = pause_before_reading(pause, found, most);
+                prop_assert!(pause <= READ_PAUSE_MAX);
+            }
+            let late = &answers[200..];
+            let mean = late.iter().map(|(found, _)| found).sum::<usize>() / late.len();
+            if (100..2_000).contains(&per_s) {
+                prop_assert!((most * 2 / 5..=most * 3 / 5).contains(&mean), "{mean}");
+            }
+            // What comes more slowly than answers could carry it does not pile up.
+            prop_assert!(waiting <= (most + per_s / 20) as f64, "{waiting} wait");
         }
 
         #[test]

@@ -46,7 +46,7 @@ pub struct Clients {
     pub reads: Noticed,
     /// The same of writes.
     pub writes: Noticed,
-    /// The phases of that change, in their order: when it is that clients notice it.
+    /// The phases of the last such change, in their order: when it is that clients notice it.
     pub noticed_in: Vec<InPhase>,
 }
 
@@ -63,7 +63,7 @@ pub struct InPhase {
     pub writes_p99_ms: Option<f64>,
 }
 
-/// One side of the calm load.
+/// One side of the calm load; medians of the runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Noticed {
     /// The 99th percentile of latencies before the change, in ms.
@@ -72,23 +72,27 @@ pub struct Noticed {
     pub p99_ms_during: f64,
     /// The one of the other.
     pub p99_ratio: f64,
+    /// The largest one of a run.
+    pub p99_ratio_max: f64,
     /// The share of operations that succeeded during the change, in percent.
     pub succeeded_percent: f64,
 }
 
 pub(super) async fn measure(bed: &Bed, size: Size, commands: &Commands) -> Result<Clients> {
     let (busy, cutovers) = Box::pin(there_and_back(bed, size, commands)).await?;
-    let (calm, before, during, phases) = Box::pin(beside(bed, size, commands)).await?;
+    let mut calm = Vec::new();
+    for _ in 0..size.runs {
+        let run = Box::pin(beside(bed, size, commands)).await?;
+        let (reads, writes) = (run.noticed(true), run.noticed(false));
+        tracing::info!(?reads, ?writes, "one change beside a calm load");
+        calm.push(run);
+    }
     let gap = |reads| Figure::of(cutovers.iter().map(|window| busy.gap_ms(reads, *window)));
     let (writes, reads) = (gap(false), gap(true));
-    let noticed = |reads| {
-        let p99 = |window| calm.p99_ms(reads, window).unwrap_or(f64::NAN);
-        let (p99_ms_idle, p99_ms_during) = (p99(before), p99(during));
-        let succeeded_percent = calm.succeeded_percent(reads, during).unwrap_or(f64::NAN);
-        let p99_ratio = p99_ms_during / p99_ms_idle;
-        Noticed { p99_ms_idle, p99_ms_during, p99_ratio, succeeded_percent }
+    let sum = |of: fn(&Verdict) -> u64| {
+        of(&busy.verdict) + calm.iter().map(|run| of(&run.seen.verdict)).sum::<u64>()
     };
-    let sum = |of: fn(&Verdict) -> u64| of(&busy.verdict) + of(&calm.verdict);
+    let noticed = |reads| Noticed::medians(calm.iter().map(|run| run.noticed(reads)).collect());
     Ok(Clients {
         write_gap_ms_max: writes.max,
         read_gap_ms_max: reads.max,
@@ -101,23 +105,62 @@ pub(super) async fn measure(bed: &Bed, size: Size, commands: &Commands) -> Resul
         acknowledged: sum(|verdict| verdict.writes_acknowledged),
         reads: noticed(true),
         writes: noticed(false),
-        noticed_in: in_phases(&calm, during, phases),
+        noticed_in: calm.pop().map(Calm::in_phases).unwrap_or_default(),
     })
 }
 
-/// The last phase ends with the change; what is left before the first one is the process' start.
-fn in_phases(calm: &Seen, during: Window, phases: Vec<(String, f64)>) -> Vec<InPhase> {
-    let mut to_ns = during.to_ns;
-    let mut noticed: Vec<InPhase> = Vec::new();
-    for (phase, seconds) in phases.into_iter().rev() {
-        let from_ns = to_ns.saturating_sub((seconds * 1e9) as u64).max(during.from_ns);
-        let p99 = |reads| calm.p99_ms(reads, Window { from_ns, to_ns });
-        let (reads_p99_ms, writes_p99_ms) = (p99(true), p99(false));
-        noticed.push(InPhase { phase, seconds, reads_p99_ms, writes_p99_ms });
-        to_ns = from_ns;
+/// One change beside the calm load.
+struct Calm {
+    seen: Seen,
+    before: Window,
+    during: Window,
+    phases: Vec<(String, f64)>,
+}
+
+impl Calm {
+    fn noticed(&self, reads: bool) -> Noticed {
+        let p99 = |window| self.seen.p99_ms(reads, window).unwrap_or(f64::NAN);
+        let (p99_ms_idle, p99_ms_during) = (p99(self.before), p99(self.during));
+        let succeeded = self.seen.succeeded_percent(reads, self.during);
+        let p99_ratio = p99_ms_during / p99_ms_idle;
+        Noticed {
+            p99_ms_idle,
+            p99_ms_during,
+            p99_ratio,
+            p99_ratio_max: p99_ratio,
+            succeeded_percent: succeeded.unwrap_or(f64::NAN),
+        }
     }
-    noticed.reverse();
-    noticed
+
+    /// The last phase ends with the change; what is left before the first one is the process' start.
+    fn in_phases(self) -> Vec<InPhase> {
+        let Self { seen, during, phases, .. } = self;
+        let mut to_ns = during.to_ns;
+        let mut noticed: Vec<InPhase> = Vec::new();
+        for (phase, seconds) in phases.into_iter().rev() {
+            let from_ns = to_ns.saturating_sub((seconds * 1e9) as u64).max(during.from_ns);
+            let p99 = |reads| seen.p99_ms(reads, Window { from_ns, to_ns });
+            let (reads_p99_ms, writes_p99_ms) = (p99(true), p99(false));
+            noticed.push(InPhase { phase, seconds, reads_p99_ms, writes_p99_ms });
+            to_ns = from_ns;
+        }
+        noticed.reverse();
+        noticed
+    }
+}
+
+impl Noticed {
+    fn medians(runs: Vec<Self>) -> Self {
+        let figure = |of: fn(&Self) -> f64| Figure::of(runs.iter().map(of));
+        let ratio = figure(|run| run.p99_ratio);
+        Self {
+            p99_ms_idle: figure(|run| run.p99_ms_idle).median,
+            p99_ms_during: figure(|run| run.p99_ms_during).median,
+            p99_ratio: ratio.median,
+            p99_ratio_max: ratio.max,
+            succeeded_percent: figure(|run| run.succeeded_percent).median,
+        }
+    }
 }
 
 /// Several changes of the key under one load.
@@ -134,20 +177,15 @@ async fn there_and_back(bed: &Bed, size: Size, commands: &Commands) -> Result<(S
     Ok((Box::pin(traffic.end()).await?, cutovers))
 }
 
-/// One change beside a load that leaves the servers room; the time before it, its own, and that of
-/// its phases.
-async fn beside(
-    bed: &Bed,
-    size: Size,
-    commands: &Commands,
-) -> Result<(Seen, Window, Window, Vec<(String, f64)>)> {
+/// One change beside a load that leaves the servers room.
+async fn beside(bed: &Bed, size: Size, commands: &Commands) -> Result<Calm> {
     let documents = (size.documents / CALM_PART).max(1_000);
     let traffic = Box::pin(start(bed, documents, CALM_MIX, CALM_PER_S)).await?;
     // Connections are opened, and caches filled.
     traffic.pass(3).await;
     let before = traffic.pass(size.idle_s).await;
     let (during, phases) = Box::pin(change(bed, KEYS[1], commands, &traffic)).await?;
-    Ok((Box::pin(traffic.end()).await?, before, during, phases))
+    Ok(Calm { seen: Box::pin(traffic.end()).await?, before, during, phases })
 }
 
 async fn start(bed: &Bed, documents: u64, mix: &str, rate_per_s: u32) -> Result<Traffic> {

@@ -29,6 +29,9 @@ const PACED_DRAIN: Duration = Duration::from_secs(10);
 /// With more than these ready, changes come faster than small rounds apply them: keeping up with the
 /// source goes first.
 const PACED_READY_MAX: usize = 10_000;
+/// Up to so many touches that a settled point waits for are one round of all lanes: one read finds
+/// them, and one write of each kind.
+const JOINT_TOUCHES_MAX: usize = 500;
 /// Touches in one round.
 const ROUND_TOUCHES_MAX: usize = 2_000;
 
@@ -46,8 +49,13 @@ impl Lead {
         // A round passes the throttle as a whole: one of several seconds would be a burst.
         let limit = self.control.throttle().limits().documents_s.unwrap_or(u64::MAX);
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        if exactly.is_none() && self.is_sparing() && self.ready() <= PACED_READY_MAX {
-            return self.dispatch_sparingly(limit.min(PACED_TOUCHES_MAX));
+        let ready = self.ready();
+        if exactly.is_none() && self.is_sparing() && ready <= PACED_READY_MAX {
+            return self.dispatch_jointly(limit.min(PACED_TOUCHES_MAX), None);
+        }
+        // Clients wait for a settled point: the fewer commands it takes, the sooner it is reached.
+        if exactly.is_some() && ready <= JOINT_TOUCHES_MAX {
+            return self.dispatch_jointly(JOINT_TOUCHES_MAX, exactly);
         }
         let touches_max =
             if exactly.is_none() { ROUND_TOUCHES_MAX.min(limit) } else { ROUND_TOUCHES_MAX };
@@ -65,9 +73,11 @@ impl Lead {
         }
     }
 
-    /// One round at a time, of all lanes together: a few commands for each server, and then a rest.
-    fn dispatch_sparingly(&mut self, touches_max: usize) {
-        if !self.rounds.is_empty() || Instant::now() < self.rests_until {
+    /// One round at a time, of all lanes together: a few commands for each server, and then a rest
+    /// if clients are spared.
+    fn dispatch_jointly(&mut self, touches_max: usize, exactly: Option<Timestamp>) {
+        let rests = exactly.is_none() && Instant::now() < self.rests_until;
+        if !self.rounds.is_empty() || rests {
             return;
         }
         let lanes = self.ledgers.len() * LANES;
@@ -84,7 +94,7 @@ impl Lead {
             }
         }
         if let Some(ns) = of {
-            self.spawn(ns, joint, None);
+            self.spawn(ns, joint, exactly);
         }
     }
 

@@ -204,8 +204,9 @@ async fn refuse_anothers_block(cluster: &Endpoint) -> Result<()> {
     ))
 }
 
-/// How many of the last changes are compared under the block.
-const LAST_CHANGES: usize = 1_000;
+/// How many of the last changes are compared under the block, for which clients wait: what was
+/// applied in the drain, mostly, at the end of it.
+const LAST_CHANGES: usize = 300;
 
 struct Drained {
     drain_ms: u64,
