@@ -26,8 +26,7 @@ mod clients;
 mod native;
 
 /// The cache of each server: a quarter of what it would take by itself on a machine with 24 GB, and
-/// enough that a server does not write out its cache all the time, which clients feel more than what
-/// anybody does to the collection.
+/// enough that a server does not write out its cache all the time, which clients feel too.
 const CACHE_MB: u32 = 3_072;
 
 pub use clients::{Clients, InPhase, Noticed};
