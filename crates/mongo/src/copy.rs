@@ -45,6 +45,7 @@ use crate::route::Route;
 use crate::snapshot::{Counters, PATIENCE, Worker, count_filtered};
 
 mod claim;
+mod follow;
 mod help;
 mod report;
 mod structure;
@@ -166,13 +167,6 @@ pub struct Options {
     pub route: Option<Arc<Route>>,
 }
 
-/// So long clients are spared while what they changed meanwhile is applied: what waited for the last
-/// slice has been applied by then, and what is left comes faster than it is applied at a pace.
-const SPARES_MAX: Duration = Duration::from_secs(15);
-/// A destination that is this close to being caught up is brought there at once.
-const NEAR_MS: u64 = 3_000;
-/// A destination that is this close is caught up.
-const CAUGHT_UP_MS: u64 = 1_000;
 const REPORT_EVERY: Duration = Duration::from_millis(250);
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 
@@ -412,33 +406,6 @@ impl<'a> Copying<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Applies changes until `until`.
-    ///
-    /// # Errors
-    /// What ends the job.
-    pub async fn follow(&mut self, until: Until) -> Result<()> {
-        let ask = || self.clusters.source.cluster_time();
-        let entered = patiently("ask for the source's time", self.run.control(), ask).await?;
-        self.nudge().await;
-        let began = Instant::now();
-        loop {
-            self.step().await?;
-            // The last changes are few; and under a heavy load it would never catch up at a pace.
-            let is_near = self.lead.standing().behind_ms < NEAR_MS;
-            if until == Until::CaughtUp && (is_near || began.elapsed() > SPARES_MAX) {
-                self.lead.hurry(true);
-            }
-            let is_behind = self.lead.applied_to() < entered;
-            if until == Until::CaughtUp
-                && !is_behind
-                && self.lead.standing().behind_ms < CAUGHT_UP_MS
-            {
-                self.lead.hurry(false);
-                return Ok(());
-            }
-        }
     }
 
     /// One step of the lead, with what goes along with it: structure, reports, the checkpoint.

@@ -134,6 +134,28 @@ impl Endpoint {
         Ok(shard)
     }
 
+    /// One member of this replica set, as the same user, with nobody in its place when it does not answer
+    /// within `max`. `host` is as the set's configuration has it.
+    ///
+    /// # Errors
+    /// When `host` is no address.
+    pub fn member(&self, host: &str, max: Duration) -> Result<Self> {
+        let failed =
+            |error: mongodb::error::Error| Error::server(format!("reaching {host}"), error);
+        let Shape::ReplicaSet(set) = &self.shape else { unreachable!("a router has no members") };
+        let mut options = (*self.options).clone();
+        options.hosts = vec![ServerAddress::parse(host).map_err(failed)?];
+        options.repl_set_name = Some(set.clone());
+        options.direct_connection = Some(true);
+        options.load_balanced = None;
+        options.srv_max_hosts = None;
+        options.server_selection_timeout = Some(max);
+        options.connect_timeout = Some(max);
+        let client = Client::with_options(options).map_err(failed)?;
+        let redacted = host.to_owned();
+        Ok(Self { client, redacted, ..self.clone() })
+    }
+
     /// The replica sets that hold this cluster's documents, by name, past the router; of one that
     /// does not answer within 5 s, why. A replica set is its own only one.
     ///

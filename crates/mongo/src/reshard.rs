@@ -21,12 +21,13 @@
 //! - Until the rename nothing of the collection is changed but the balancer's flag, so that
 //!   cancelling is dropping the shadow.
 //! - The rename is asked for only while writes are blocked and everything written before the block
-//!   is in the shadow (what a validator does not block is brought over behind it); and once it was asked for, nobody lifts the block before it is known how it
-//!   ended.
+//!   is in the shadow (what a validator does not block is brought over behind it); and once it was
+//!   asked for, nobody lifts the block before it is known how it ended.
 //! - Whoever goes on with a job whose process died finds out by what is there: the collection's
 //!   UUID, and whether the shadow exists.
 
 pub mod balance;
+mod bulk;
 mod bypass;
 mod choose;
 pub mod commit;
@@ -51,6 +52,7 @@ mod watch;
 mod weigh;
 mod zones;
 
+pub(crate) use bulk::route_of;
 pub use commit::Block;
 pub(crate) use native::refuse_help;
 pub use native::{begun, minimum};

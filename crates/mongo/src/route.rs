@@ -26,6 +26,10 @@ use crate::endpoint::{Endpoint, operation_time};
 use crate::error::{Error, Result};
 use crate::order::Id;
 
+mod reader;
+
+pub use reader::Reader;
+
 /// Which shard, by its index, owns which part of a key's space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
@@ -88,6 +92,8 @@ pub struct Route {
     pub names: Vec<String>,
     /// The shards themselves.
     pub shards: Vec<Endpoint>,
+    /// Who of each is read from.
+    pub readers: Vec<Reader>,
     router: Handle,
     new: Map,
     /// For each pair of shards (from × shards + to): how many sends may be under way, and the
@@ -96,12 +102,12 @@ pub struct Route {
 }
 
 impl Route {
-    /// The route of `router`'s collection to shards by the map `new`. `sockets(from, to)` tells how
-    /// many sends may be under way between two shards.
+    /// The route of `router`'s collection to shards by the map `new`, each with who is read from.
+    /// `sockets(from, to)` tells how many sends may be under way between two shards.
     #[must_use]
     pub fn new(
         router: Handle,
-        shards: Vec<(String, Endpoint)>,
+        shards: Vec<(String, Endpoint, Reader)>,
         new: Map,
         sockets: impl Fn(usize, usize) -> usize,
     ) -> Arc<Self> {
@@ -111,8 +117,8 @@ impl Route {
                 (Semaphore::new(sockets(pair / count, pair % count).max(1)), AtomicU64::new(0))
             })
             .collect();
-        let (names, shards) = shards.into_iter().unzip();
-        Arc::new(Self { names, shards, router, new, flows })
+        let (names, shards, readers) = shards.into_iter().collect();
+        Arc::new(Self { names, shards, readers, router, new, flows })
     }
 
     /// Looks at the old map.
@@ -145,6 +151,9 @@ impl Route {
             .ok_or_else(|| Error::malformed("asking for the time", "no operationTime"))?;
         for shard in &self.shards {
             shard.hear(&reply).await?;
+        }
+        for reader in &self.readers {
+            reader.hear(&reply).await;
         }
         Ok(Seen { map: Map::new(&key, &chunks)?, version, at })
     }

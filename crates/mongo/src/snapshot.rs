@@ -221,9 +221,14 @@ impl SliceCopy<'_> {
             let behind = self.behind_on[from].0.clone();
             let after = self.horizon.max(seen.at);
             let mut size = self.batch_size();
-            let mut cursor = self.open(&route.shards[from], behind.as_ref(), after, size).await?;
-            while let Some(batch) = answer("reading a slice", cursor.next()).await? {
-                let batch = batch.map_err(reading)?;
+            let reader = &route.readers[from];
+            let failed = |error| reader.failed(error);
+            let opened = self.open(reader.now(), behind.as_ref(), after, size).await;
+            let mut cursor = opened.map_err(failed)?;
+            while let Some(batch) =
+                answer("reading a slice", cursor.next()).await.map_err(failed)?
+            {
+                let batch = batch.map_err(reading).map_err(failed)?;
                 let found = batch.doc_slices().map_err(reading)?;
                 if !found.is_empty() {
                     self.write_shards(route, &seen, from, found).await?;
@@ -231,7 +236,8 @@ impl SliceCopy<'_> {
                 let behind = self.behind_on[from].0.clone();
                 if behind.is_some() && is_another_size(size, self.batch_size()) {
                     size = self.batch_size();
-                    cursor = self.open(&route.shards[from], behind.as_ref(), after, size).await?;
+                    let opened = self.open(reader.now(), behind.as_ref(), after, size).await;
+                    cursor = opened.map_err(failed)?;
                 }
             }
             self.behind_on[from].1 = true;

@@ -5,7 +5,8 @@ use imago_testbed::ClusterSpec;
 use crate::process::Process;
 use crate::scene::Scene;
 
-async fn of_three(name: &str) -> Scene {
+/// Two shards of three members.
+pub async fn of_three(name: &str) -> Scene {
     let spec =
         ClusterSpec { members: 3, election_timeout_ms: 2_000, ..ClusterSpec::sharded(name, 2) };
     Scene::of(spec.with_auth()).await
@@ -24,16 +25,17 @@ async fn unseat(scene: &Scene, name: &str) {
     scene.cluster.restart(&primary).await.unwrap();
 }
 
-/// Either it was done, or it said why not, and a second try succeeds.
-async fn done_in_the_end(scene: &Scene, job: &str, mut first: Process) {
+/// Either it was done, or it said why not, and a second try succeeds; what it said.
+pub async fn done_in_the_end(scene: &Scene, job: &str, mut first: Process) -> Option<String> {
     let (exit, ended) = first.ended();
     if exit == 0 {
-        return;
+        return None;
     }
     assert!(matches!(exit, 1 | 4 | 5), "{exit} {ended}");
     assert!(ended["error"]["message"].is_string(), "{ended}");
     let (exit, done) = scene.resume(job, &[]).ended();
     assert_eq!(exit, 0, "first {ended}, then {done}");
+    Some(ended["error"]["message"].to_string())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

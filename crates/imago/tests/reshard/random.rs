@@ -9,13 +9,11 @@
 
 #![allow(clippy::print_stdout, reason = "a run that fails shows what it drew")]
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::{Duration, Instant};
 
-use bson::{Document, doc};
-use imago_mongo::reshard::plan::Plan;
 use imago_testbed::{ClusterSpec, Role};
 
+use crate::dice::{Dice, is_long};
 use crate::process::Process;
 use crate::scene::Scene;
 
@@ -25,23 +23,6 @@ const MANY: u32 = 50;
 const PROCESSES_MAX: u32 = 12;
 /// Nobody waits longer than that for a handful, and in proportion for more.
 const HANDFUL_WITHIN: Duration = Duration::from_secs(400);
-
-/// SplitMix64: the next number of a seed's sequence.
-struct Dice(u64);
-
-impl Dice {
-    fn throw(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % sides
-    }
-}
-
-fn chance() -> u64 {
-    RandomState::new().build_hasher().finish()
-}
 
 /// Waits until then; false when the process ended before.
 async fn lives_for(at_work: &mut Process, time: Duration) -> bool {
@@ -72,26 +53,10 @@ async fn hurt(scene: &Scene, dice: &mut Dice) {
     scene.cluster.restart(&node).await.unwrap();
 }
 
-/// The next shape: the other key, with its chunks dealt out anew.
-async fn next_plan(scene: &Scene, now: &Document, dice: &mut Dice) -> Plan {
-    let of = |field: &str| doc! {field: 1};
-    let key = if now.contains_key("userID") { of("productID") } else { of("userID") };
-    let mut plan = scene.plan(key, 4).await;
-    plan.old_key = crate::scene::text_of(&now.keys().map(|f| (f.clone(), 1.into())).collect());
-    let first = dice.throw(2) as usize;
-    for (n, chunk) in plan.chunks.iter_mut().enumerate() {
-        chunk.shard = (n + first) % plan.shards.len();
-    }
-    plan
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_dies_at_whatever_moment_nothing_is_lost() {
-    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let seed = set("IMAGO_SEED").map_or_else(chance, |seed| seed.parse().unwrap());
-    let deaths_wanted = if set("IMAGO_LONG").is_some() { MANY } else { HANDFUL };
-    println!("the same again: IMAGO_SEED={seed}");
-    let mut dice = Dice(seed);
+    let deaths_wanted = if is_long() { MANY } else { HANDFUL };
+    let mut dice = Dice::of_the_seed();
     let spec =
         ClusterSpec { members: 3, election_timeout_ms: 2_000, ..ClusterSpec::sharded("random", 2) };
     let scene = Scene::of(spec.with_auth()).await;
@@ -101,8 +66,7 @@ async fn whoever_dies_at_whatever_moment_nothing_is_lost() {
     let mut life_ms = 4_000;
     let mut deaths = 0;
     while deaths < deaths_wanted {
-        let now = scene.collection().await;
-        let plan = next_plan(&scene, now.get_document("key").unwrap(), &mut dice).await;
+        let plan = scene.next_plan(&mut dice).await;
         let block = ["user-writes", "validator"][dice.throw(2) as usize];
         println!("{} by {block}, after {} s", plan.key, began.elapsed().as_secs());
         let words = ["--block", block, "--max-block-ms", "20000"];
@@ -151,7 +115,7 @@ async fn whoever_dies_at_whatever_moment_nothing_is_lost() {
 
 impl Scene {
     /// Neither a validator nor the record speaks of a block any more.
-    async fn is_unblocked(&self, job: &str) {
+    pub async fn is_unblocked(&self, job: &str) {
         let validation = self.validation().await;
         assert!(!validation.to_string().contains("imago"), "{validation}");
         let state = &self.record(job).await["checkpoint"];

@@ -275,7 +275,8 @@ impl Scene {
         members
     }
 
-    async fn direct(&self, port: u16) -> Endpoint {
+    /// The server at this port, as the administrator.
+    pub async fn direct(&self, port: u16) -> Endpoint {
         let login = self.cluster.credentials().map(|known| {
             let user = &known.admin;
             (format!("{}:{}@", user.name, user.password), "&authSource=admin")

@@ -48,7 +48,7 @@ pub async fn help(
         leases: Leases::new(clusters.destination.clone(), id.clone(), format!("worker/{process}")),
         control: control.clone(),
         counters: Arc::clone(&counters),
-        route: crate::reshard::run::route_of(&record, &clusters.destination).await?,
+        route: crate::reshard::route_of(&record, &clusters.destination).await?,
     };
     let journal = MongoJournal::new(clusters.destination.clone());
     obey(&journal, id, &control).await?;

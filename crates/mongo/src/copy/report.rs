@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use imago_job::event::Progress;
 
-use super::{CAUGHT_UP_MS, Copying, KIND};
+use super::follow::CAUGHT_UP_MS;
+use super::{Copying, KIND};
 use crate::route::Route;
 
 /// More flows than this make a line that nobody reads.

@@ -32,12 +32,17 @@ pub enum ExtJsonError {
     NoDocument(String),
 }
 
-/// Parses one value.
+/// Parses one value, also one in the notation of the database's shell as far as JSON5 has it: names
+/// without quotes, as in `{userID: 1}`, and single quotes.
 ///
 /// # Errors
 /// When `text` is not extended JSON.
 pub fn parse(text: &str) -> Result<RawBson, ExtJsonError> {
-    let json: Json = serde_json::from_str(text)?;
+    let json: Json = match serde_json::from_str(text) {
+        Ok(json) => json,
+        // Of what is neither, the usual notation's error is the more helpful one.
+        Err(error) => json5::from_str(text).map_err(|_| error)?,
+    };
     json.into_bson()
 }
 

@@ -90,6 +90,17 @@ fn relaxed_forms_are_read_too() {
 }
 
 #[test]
+fn the_shells_notation_is_read_as_far_as_json5_has_it() {
+    let key = parse_document("{userID: 1, 'time': -1, n: 5000000000, x: 1.5, a: {$gt: [null]}}");
+    let expected = rawdoc! {
+        "userID": 1, "time": -1, "n": 5_000_000_000_i64, "x": 1.5, "a": {"$gt": [null]},
+    };
+    assert_eq!(key.unwrap().as_bytes(), expected.as_bytes());
+    let error = parse("{userID: ISODate()}").unwrap_err();
+    assert!(error.to_string().starts_with("not valid JSON: key must be a string"), "{error}");
+}
+
+#[test]
 fn what_cannot_be_meant_is_refused() {
     assert!(matches!(parse(r#"{"$oid": "xyz"}"#), Err(ExtJsonError::Wrapper { .. })));
     assert!(matches!(parse("{"), Err(ExtJsonError::Syntax(_))));

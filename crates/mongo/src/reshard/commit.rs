@@ -7,7 +7,8 @@
 //!
 //! The drain has a deadline: if it is missed the block is lifted, and all of it is tried again
 //! later. The rename has none. Once it was asked for, the server may do it at any time, also when
-//! the answer is lost; so it is asked for again, and the cluster is looked at, until it is known.
+//! the answer is lost; so it is asked for again, and the cluster is looked at, until it is known. A
+//! block that stops deletes too is lifted as soon as the rename is recorded, before its answer comes.
 //!
 //! What clients see (tried on 6.0.5, `crates/imago/tests/reshard/clients.rs`):
 //! - A change stream on the collection shows all changes up to the rename, then `invalidate`: a client
@@ -27,6 +28,7 @@ use std::time::{Duration, Instant};
 use bson::{Bson, Document, Timestamp, doc};
 use imago_job::id::JobId;
 use imago_job::run::Run;
+use mongodb::options::ReadConcern;
 use serde::{Deserialize, Serialize};
 
 use super::run::Spec;
@@ -56,6 +58,8 @@ pub enum Block {
 /// How long a rename may stay undecided.
 const DECIDED_WITHIN: Duration = Duration::from_secs(600);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// How often it is looked whether a rename is recorded.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// How a commit went, where it went at all.
 #[derive(Clone, Debug)]
@@ -113,7 +117,7 @@ pub(super) async fn commit(
     tracing::debug!(ms = ms(blocked), "commit: writes are blocked");
     let drained = async {
         set?;
-        copying.state.becomes = shadow;
+        copying.state.becomes.clone_from(&shadow);
         Box::pin(drain(run, copying, block)).await
     };
     let left = block_max.saturating_sub(blocked.elapsed());
@@ -129,7 +133,13 @@ pub(super) async fn commit(
         }
     };
     let renaming = Instant::now();
-    if let Err(error) = rename(cluster, spec).await {
+    let mut answer = Box::pin(rename(cluster, spec));
+    let answered = tokio::select! {
+        answered = &mut answer => Some(answered),
+        // What slips past a validator is brought over when the rename has ended, and not before.
+        () = is_recorded(cluster, spec, shadow.as_ref()), if block != Block::Validator => None,
+    };
+    if let Some(Err(error)) = answered {
         if !matches!(error, Error::Undecided { .. }) {
             unblock(run, spec, copying, cluster).await?;
         }
@@ -139,6 +149,11 @@ pub(super) async fn commit(
     tracing::debug!(ms = ms(blocked), "commit: renamed");
     let slipped = conclude(run, cluster, spec, &mut copying.state).await?;
     let block_ms = ms(blocked);
+    tracing::debug!(ms = block_ms, "commit: the block is lifted");
+    if answered.is_none() {
+        answer.await?;
+        tracing::debug!(ms = ms(blocked), "commit: the rename has ended");
+    }
     // Of a block that is lifted nobody has to know at once; clients do not wait for it.
     copy::save_at_last(run, &copying.state).await?;
     let Drained { drain_ms, last_verified } = drained;
@@ -296,6 +311,24 @@ pub(super) async fn quiet(cluster: &Endpoint, ns: &Namespace) -> Result<()> {
     cluster.run_at_length(&ns.db, nothing).await.map(|_| ())
 }
 
+/// Returns when the config servers have recorded, for good, that the collection is what the shadow was.
+///
+/// They do so when every shard has renamed its part and lets nobody touch it yet: from then on what is
+/// written is written to what the shadow was. The answer to whoever asked comes only when the shards have
+/// let everybody in again, who then are in its way.
+async fn is_recorded(cluster: &Endpoint, spec: &Spec, shadow: Option<&String>) {
+    let Some(shadow) = shadow else { return std::future::pending().await };
+    let of = Handle::new(cluster.clone(), spec.reshard.ns.clone());
+    loop {
+        tokio::time::sleep(LOOK_AGAIN).await;
+        match uuid_of(cluster, &of).await {
+            Ok(uuid) if uuid.as_ref() == Some(shadow) => return,
+            // Whoever asked for the rename is told of what is wrong.
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
 async fn rename(cluster: &Endpoint, spec: &Spec) -> Result<()> {
     let (shadow, ns) = (spec.shadow(), &spec.reshard.ns);
     let command = doc! {
@@ -334,7 +367,8 @@ async fn rename(cluster: &Endpoint, spec: &Spec) -> Result<()> {
 pub(super) async fn uuid_of(cluster: &Endpoint, of: &Handle) -> Result<Option<String>> {
     let doing = "reading config.collections";
     let collections = cluster.client().database("config").collection::<Document>("collections");
-    let found = collections.find_one(doc! {"_id": of.ns.to_string()}).into_future();
+    let found = collections.find_one(doc! {"_id": of.ns.to_string()});
+    let found = found.read_concern(ReadConcern::majority()).into_future();
     let found = answer(doing, found).await?.map_err(|error| Error::server(doing, error))?;
     Ok(found.and_then(|found| found.get("uuid").map(Bson::to_string)))
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bson::{Document, doc};
+use bson::doc;
 use imago_job::control::{Control, Stop};
 use imago_job::event::Body;
 use imago_job::id::JobId;
@@ -15,6 +15,7 @@ use imago_job::record::{Limits, Record};
 use imago_job::run::{Ending, Run, RunError};
 use serde::{Deserialize, Serialize};
 
+use super::bulk::{measure, route_of};
 use super::commit::{self, Block, Committed, Fate, commit, ms};
 use super::plan::{Engine, Plan};
 use super::slipped::Slipped;
@@ -31,7 +32,7 @@ use crate::leases::WRITE_TIME_MAX;
 use crate::namespace::{Namespace, Selector};
 use crate::pace;
 use crate::preflight;
-use crate::route::{Map, Route};
+use crate::route::Route;
 use crate::verify::Mode;
 
 /// The kind of such a job's record.
@@ -361,69 +362,6 @@ fn options(how: &How, await_max: Duration, route: Option<Arc<Route>>) -> Options
         await_max,
         slice_bytes: SLICE_BYTES,
     }
-}
-
-/// The way past the router, where there is one: nothing for jobs of another kind, for a hashed key,
-/// whose values only the servers compute, and where a shard cannot be reached as this user.
-///
-/// # Errors
-/// When the router does not answer.
-pub(crate) async fn route_of(record: &Record, cluster: &Endpoint) -> Result<Option<Arc<Route>>> {
-    if record.kind != KIND {
-        return Ok(None);
-    }
-    let spec = Spec::of(record)?;
-    let plan = &spec.reshard;
-    let of = Handle::new(cluster.clone(), plan.ns.clone());
-    let key = preflight::parse_document(&plan.key, "the shard key")?;
-    let old = of.shard_key().await?.unwrap_or_default();
-    let is_hashed = |key: &Document| key.values().any(|way| way.as_str() == Some("hashed"));
-    if is_hashed(&key) || is_hashed(&old) {
-        return Ok(None);
-    }
-    let mut reached = cluster.shards().await?;
-    let mut shards = Vec::new();
-    for name in &plan.shards {
-        let Some(at) = reached.iter().position(|(known, _)| known == name) else {
-            return Ok(None);
-        };
-        match reached.swap_remove(at).1 {
-            Ok(shard) => shards.push((name.clone(), shard)),
-            Err(error) => {
-                tracing::info!(%error, "the bulk goes through the router");
-                return Ok(None);
-            }
-        }
-    }
-    let mut chunks = Vec::new();
-    for chunk in &plan.chunks {
-        chunks.push((shadow::min_of(chunk.min.as_deref(), &key)?, chunk.shard));
-    }
-    let sockets = |from, to| {
-        let flow = plan.flows.iter().find(|flow| (flow.from, flow.to) == (from, to));
-        flow.map_or(LOCAL_SOCKETS, |flow| flow.sockets)
-    };
-    Ok(Some(Route::new(of, shards, Map::new(&key, &chunks)?, sockets)))
-}
-
-/// What stays on its shard is in nobody's way.
-const LOCAL_SOCKETS: usize = 4;
-
-/// Says what went from which shard to which.
-fn measure(run: &Run, route: Option<&Route>) {
-    let Some(route) = route else { return };
-    let mut moved = 0;
-    for (from, to, bytes) in route.sent().filter(|(from, to, bytes)| from != to && *bytes > 0) {
-        moved += bytes;
-        let name = format!("moved_bytes {} to {}", route.names[from], route.names[to]);
-        run.reporter().measurement(name, bytes_f64(bytes), "bytes");
-    }
-    run.reporter().measurement("moved_bytes", bytes_f64(moved), "bytes");
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a figure to look at")]
-fn bytes_f64(bytes: u64) -> f64 {
-    bytes as f64
 }
 
 /// Fills the shadow until it follows the collection, and compares both.

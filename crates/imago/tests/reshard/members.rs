@@ -1,0 +1,147 @@
+//! Who of a shard's members is read from, and what their deaths do to a change of shape.
+//!
+//! One cluster and one load for all deaths, and shape after shape for the collection. Somebody dies, and comes
+//! back: by `make test` each of the victims, in phases in turn from a drawn one; each in each phase with
+//! `IMAGO_LONG`.
+
+#![allow(clippy::print_stdout, reason = "a run that fails shows what it drew")]
+
+use std::time::{Duration, Instant};
+
+use bson::{Document, doc};
+use imago_mongo::reshard::plan::Plan;
+
+use crate::dice::{Dice, is_long};
+use crate::disturbed::{done_in_the_end, of_three};
+use crate::process::wait_until;
+use crate::scene::{NS, Scene, found};
+
+const PHASES: [&str; 6] = ["prepare", "execute", "index", "recover", "verify", "commit"];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    Primary,
+    /// The secondary that the bulk is read from.
+    Reader,
+    /// A secondary that has nothing to do with it.
+    Idle,
+    ConfigPrimary,
+}
+
+const VICTIMS: [Victim; 4] = [Victim::Primary, Victim::Reader, Victim::Idle, Victim::ConfigPrimary];
+
+/// A secondary, by its name and as `host:port`.
+type Secondary = (String, String);
+
+impl Scene {
+    /// The secondaries of a set, in the order of their names.
+    async fn secondaries(&self, set: &str) -> Vec<Secondary> {
+        let primary = self.cluster.primary(set).await.unwrap();
+        let nodes = self.cluster.nodes().into_iter();
+        let others = nodes.filter(|node| node.set == set && node.name != primary);
+        others.map(|node| (node.name, format!("127.0.0.1:{}", node.port))).collect()
+    }
+
+    /// Has the plan read each shard from its first secondary; that one and the other, for each shard.
+    async fn read_from_secondaries(&self, plan: &mut Plan) -> Vec<[Secondary; 2]> {
+        let mut pairs = Vec::new();
+        for shard in &plan.shards {
+            let pair: [Secondary; 2] = self.secondaries(shard).await.try_into().unwrap();
+            pairs.push(pair);
+        }
+        plan.members = pairs.iter().map(|[reader, _]| Some(reader.1.clone())).collect();
+        pairs
+    }
+}
+
+/// How many documents of the collection a member has given to whoever asked for them by `find`.
+async fn given(scene: &Scene, host: &str) -> i64 {
+    let port = host.rsplit_once(':').unwrap().1.parse().unwrap();
+    // Slices are cut by looks at single documents.
+    let is_bulk = doc! {"$exists": false};
+    let asked = doc! {"ns": NS, "op": {"$in": ["query", "getmore"]}, "command.limit": is_bulk};
+    let member = scene.direct(port).await;
+    let find = doc! {"find": "system.profile", "filter": asked};
+    let notes = found(&member, "shop", find).await;
+    let documents = |note: &Document| i64::from(note.get_i32("nreturned").unwrap_or(0));
+    notes.iter().map(documents).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_bulk_is_read_from_the_members_of_the_plan() {
+    let scene = of_three("readers").await;
+    let note = |n: i32| doc! {"_id": n, "productID": format!("B{n:09}"), "userID": n * 37 % 100};
+    let notes: Vec<Document> = (0..2_000).map(|n| note(n * 25)).collect();
+    let insert = doc! {
+        "insert": "reviews", "documents": &notes, "writeConcern": {"w": 3},
+    };
+    scene.run("shop", insert).await;
+    let mut plan = scene.usual_plan().await;
+    let pairs = scene.read_from_secondaries(&mut plan).await;
+    for member in scene.members().await {
+        member.run("shop", doc! {"profile": 2}).await.unwrap();
+    }
+    let (exit, done) = scene.reshard(&plan, &["--verify", "none"]).ended();
+    assert_eq!(exit, 0, "{done}");
+    let mut read = 0;
+    for [(_, reader), (_, idle)] in &pairs {
+        read += given(&scene, reader).await;
+        assert_eq!(given(&scene, idle).await, 0, "{idle} is not the plan's");
+    }
+    // Where reading goes on with another size of batches, it begins with the last document.
+    assert!((2_000..2_010).contains(&read), "documents are read once, not {read} times in all");
+    scene.has_shape_of(&plan).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_dies_in_whatever_phase_the_change_is_made_and_nothing_is_lost() {
+    let scene = of_three("members").await;
+    let load = scene.load().await;
+    let mut dice = Dice::of_the_seed();
+    let first = dice.throw(PHASES.len() as u64) as usize;
+    for (n, victim) in VICTIMS.into_iter().enumerate() {
+        let one = [PHASES[(first + n) % PHASES.len()]];
+        for phase in if is_long() { &PHASES[..] } else { &one } {
+            dies(&scene, phase, victim, &mut dice).await;
+        }
+    }
+    scene.nothing_lost(load);
+}
+
+async fn dies(scene: &Scene, phase: &str, victim: Victim, dice: &mut Dice) {
+    let mut plan = scene.next_plan(dice).await;
+    let pairs = scene.read_from_secondaries(&mut plan).await;
+    let shard = dice.throw(pairs.len() as u64) as usize;
+    let node = match victim {
+        Victim::Primary => scene.cluster.primary(&plan.shards[shard]).await.unwrap(),
+        Victim::Reader => pairs[shard][0].0.clone(),
+        Victim::Idle => pairs[shard][1].0.clone(),
+        Victim::ConfigPrimary => scene.cluster.primary("members-cfg").await.unwrap(),
+    };
+    // So slow that a reader dies while it is read from.
+    let words = ["--pace", "full", "--documents-s", "2000", "--max-block-ms", "20000"];
+    let mut at_work = scene.reshard(&plan, &words);
+    let job = at_work.phase(phase);
+    scene.cluster.kill(&node).unwrap();
+    let killed = Instant::now();
+    tokio::time::sleep(Duration::from_millis(dice.throw(1_500))).await;
+    if (phase, victim) == ("execute", Victim::Reader) {
+        wait_until("another one takes its place", async || {
+            let said = at_work.errors();
+            assert!(!said.contains(r#""to":"index""#), "nobody took its place: {said}");
+            said.contains("is not read from for a minute")
+        })
+        .await;
+    }
+    let down_ms = killed.elapsed().as_millis();
+    scene.cluster.restart(&node).await.unwrap();
+    let ended = done_in_the_end(scene, &job, at_work).await;
+    let s = killed.elapsed().as_secs();
+    println!("{phase}: {victim:?} {node} down for {down_ms} ms, done after {s} s: {ended:?}");
+    let is_secondary = matches!(victim, Victim::Reader | Victim::Idle);
+    assert!(!is_secondary || ended.is_none(), "a secondary's death ended it: {ended:?}");
+    scene.has_shape_of(&plan).await;
+    scene.is_tidy().await;
+    scene.is_unblocked(&job).await;
+    scene.load_goes_on(20).await;
+}

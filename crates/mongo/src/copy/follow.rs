@@ -1,0 +1,117 @@
+//! Following the source: until the destination has caught up, or for as long as the job lasts.
+
+use std::cmp::Reverse;
+use std::time::{Duration, Instant};
+
+use imago_job::id::JobId;
+
+use super::{Copying, Until, patiently};
+use crate::error::{Error, Result};
+
+/// So long clients are spared while what they changed meanwhile is applied: what waited for the last
+/// slice has been applied by then, and what is left comes faster than it is applied at a pace.
+const SPARES_MAX: Duration = Duration::from_secs(15);
+/// A destination that is this close to being caught up is brought there at once.
+const NEAR_MS: u64 = 3_000;
+/// A destination that is this close is caught up.
+pub(super) const CAUGHT_UP_MS: u64 = 1_000;
+/// A destination that comes no closer to the source for so long does not catch up with it.
+const STUCK_AFTER: Duration = Duration::from_secs(1_800);
+
+impl Copying<'_> {
+    /// Applies changes until `until`.
+    ///
+    /// # Errors
+    /// What ends the job; a destination that is to catch up and comes no closer for half an hour.
+    pub async fn follow(&mut self, until: Until) -> Result<()> {
+        let ask = || self.clusters.source.cluster_time();
+        let entered = patiently("ask for the source's time", self.run.control(), ask).await?;
+        self.nudge().await;
+        if until == Until::HandedOver {
+            loop {
+                self.step().await?;
+            }
+        }
+        let began = Instant::now();
+        let mut approach = Approach::new(began);
+        loop {
+            self.step().await?;
+            let behind_ms = self.lead.standing().behind_ms;
+            // The last changes are few; and under a heavy load it would never catch up at a pace.
+            if behind_ms < NEAR_MS || began.elapsed() > SPARES_MAX {
+                self.lead.hurry(true);
+            }
+            let applied_to = self.lead.applied_to();
+            if applied_to >= entered && behind_ms < CAUGHT_UP_MS {
+                self.lead.hurry(false);
+                return Ok(());
+            }
+            let is_paused = self.run.control().is_paused();
+            let now = Instant::now();
+            let reached = (applied_to.min(entered), Reverse(behind_ms));
+            if approach.stuck_for(now, reached, is_paused) > STUCK_AFTER {
+                return Err(too_fast(behind_ms, &self.run.record().id));
+            }
+        }
+    }
+}
+
+fn too_fast(behind_ms: u64, job: &JobId) -> Error {
+    Error::precondition(
+        format!(
+            "the destination is {behind_ms} ms behind the source, and came no closer in {} minutes",
+            STUCK_AFTER.as_secs() / 60
+        ),
+        format!(
+            "the source is written faster than the destination takes it: go on at a quieter time, or \
+             let the job do more (`imago job status {job}` shows its limits, `imago job set {job}` \
+             changes them)"
+        ),
+    )
+}
+
+/// How long nothing has come closer than it was.
+struct Approach<T> {
+    closest: Option<T>,
+    since: Instant,
+}
+
+impl<T: Ord> Approach<T> {
+    fn new(now: Instant) -> Self {
+        Self { closest: None, since: now }
+    }
+
+    /// What is reached now, of which more is closer. A pause does not count.
+    fn stuck_for(&mut self, now: Instant, reached: T, is_paused: bool) -> Duration {
+        let reached = Some(reached);
+        if is_paused || reached > self.closest {
+            self.since = now;
+        }
+        if reached > self.closest {
+            self.closest = reached;
+        }
+        now - self.since
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_coming_closer_than_ever_counts() {
+        let began = Instant::now();
+        let at = |s| began + Duration::from_secs(s);
+        let mut approach = Approach::new(began);
+        let mut stuck_s = |s, reached, is_paused| {
+            approach.stuck_for(at(s), (1, Reverse(reached)), is_paused).as_secs()
+        };
+        assert_eq!(stuck_s(1, 900, false), 0, "the first look is as close as it ever was");
+        assert_eq!(stuck_s(3, 950, false), 2);
+        assert_eq!(stuck_s(5, 900, false), 4, "as close as before is no closer");
+        assert_eq!(stuck_s(6, 899, false), 0);
+        assert_eq!(stuck_s(9, 2_000, true), 0, "nobody comes closer while paused");
+        assert_eq!(stuck_s(11, 899, false), 2, "falling back does not make coming back a progress");
+        assert_eq!(approach.stuck_for(at(12), (2, Reverse(5_000)), false).as_secs(), 0);
+    }
+}
