@@ -34,9 +34,10 @@ pub struct Scene {
     _turn: SemaphorePermit<'static>,
 }
 
-/// Clusters that may be up at the same time: with more, servers on two cores miss each other's signs of
-/// life, and elections come that no test asked for.
-static TURNS: Semaphore = Semaphore::const_new(2);
+/// How many clusters of single members may be up at the same time: with more, servers on two cores miss
+/// each other's signs of life, and elections come that no test asked for. A larger one is up alone.
+const AT_ONCE: u32 = 2;
+static TURNS: Semaphore = Semaphore::const_new(AT_ONCE as usize);
 
 impl Scene {
     /// So many shards of one member, with the collection spread over them by its old key.
@@ -52,7 +53,8 @@ impl Scene {
 
     /// A cluster like this, with the collection spread over its shards.
     pub async fn of(spec: ClusterSpec) -> Self {
-        let turn = TURNS.acquire().await.unwrap();
+        let turns = if spec.members > 1 { AT_ONCE } else { 1 };
+        let turn = TURNS.acquire_many(turns).await.unwrap();
         let cluster = Box::pin(Cluster::start(spec)).await.unwrap();
         let admin = Box::pin(Endpoint::connect(&cluster.admin_uri(), "cluster")).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -192,7 +194,7 @@ impl Scene {
     pub async fn load(&self) -> Process {
         let uri = self.cluster.uri();
         let what = ["load", "--uri", &uri, "--ns", NS, "--documents", DOCUMENTS, "--size-bytes"];
-        let how = ["500", "--until-stopped", "--rate", "200", "--op-timeout", "60s", "--mix"];
+        let how = ["500", "--until-stopped", "--rate", "100", "--op-timeout", "60s", "--mix"];
         let mix = ["read=20,update=45,insert=25,delete=10", "--record", "h", "--control", "s"];
         let mut load = self.imago(&[&what[..], &how, &mix, &["--reinsert", "0.5"]].concat());
         while !self.path("s").exists() {

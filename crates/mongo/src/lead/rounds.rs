@@ -3,7 +3,7 @@
 //! Each round reads its documents' present states and writes them ([`crate::converge`]), beside the
 //! lead; what belongs to it is decided by the [`imago_plan::ledger`]. At full speed several run at
 //! once, each with as much as it can take. While clients are spared there is one at a time, a small
-//! one, and a rest after it. When somebody waits and little is left, that is one round of all lanes.
+//! one, and a rest after it.
 
 use std::time::{Duration, Instant};
 
@@ -29,8 +29,8 @@ const PACED_DRAIN: Duration = Duration::from_secs(10);
 /// With more than these ready, changes come faster than small rounds apply them: keeping up with the
 /// source goes first.
 const PACED_READY_MAX: usize = 10_000;
-/// Up to so many touches that somebody waits for are one round of all lanes: one read finds them, and
-/// one write of each kind.
+/// Up to so many touches that a settled point waits for are one round of all lanes: one read finds
+/// them, and one write of each kind.
 const JOINT_TOUCHES_MAX: usize = 500;
 /// Touches in one round.
 const ROUND_TOUCHES_MAX: usize = 2_000;
@@ -53,12 +53,12 @@ impl Lead {
         if exactly.is_none() && self.is_sparing() && ready <= PACED_READY_MAX {
             return self.dispatch_jointly(limit.min(PACED_TOUCHES_MAX), None);
         }
-        let limit = if exactly.is_none() { limit } else { usize::MAX };
-        // The fewer commands it takes, the sooner it is reached; and clients may wait for it too.
-        if *self.is_awaited.borrow() && ready <= JOINT_TOUCHES_MAX {
-            return self.dispatch_jointly(limit.min(JOINT_TOUCHES_MAX), exactly);
+        // Clients wait for a settled point: the fewer commands it takes, the sooner it is reached.
+        if exactly.is_some() && ready <= JOINT_TOUCHES_MAX {
+            return self.dispatch_jointly(JOINT_TOUCHES_MAX, exactly);
         }
-        let touches_max = ROUND_TOUCHES_MAX.min(limit);
+        let touches_max =
+            if exactly.is_none() { ROUND_TOUCHES_MAX.min(limit) } else { ROUND_TOUCHES_MAX };
         let lanes = self.ledgers.len() * LANES;
         let first = self.turn;
         for step in 0..lanes {
