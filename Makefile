@@ -41,11 +41,11 @@ test: lint ## everything that must pass: check, then all tests against real serv
 	$(CARGO) test $(SCHEDULES) $(ARGS)
 
 # As a job of its own: half an hour of one cluster on two cores.
-test-long: setup ## ten thousand simulations of the store, and fifty deaths in changes of shape, sixty of a store
+test-long: setup ## ten thousand simulations of the store, and 74 deaths in changes of shape, sixty of a store
 	IMAGO_SEEDS=10000 $(CARGO) test --locked --workspace --lib -- site::tests
 	IMAGO_LONG=1 $(CARGO) test $(SCHEDULES)
 	IMAGO_LONG=1 $(CARGO) test --locked --package imago-store --lib -- fuzz
-	IMAGO_LONG=1 $(CARGO) test --locked --workspace --test reshard -- --nocapture random:: $(ARGS)
+	IMAGO_LONG=1 $(CARGO) test --locked --workspace --test reshard -- --nocapture random:: members:: $(ARGS)
 	IMAGO_LONG=1 $(CARGO) test --locked --package imago --test store -- --nocapture deaths:: crashes:: takeover:: transfers:: $(ARGS)
 
 demo: setup ## move a live, busy collection between two real clusters, and prove it
