@@ -40,7 +40,7 @@ test: lint ## everything that must pass: check, then all tests against real serv
 	$(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
 	$(CARGO) test $(SCHEDULES) $(ARGS)
 
-# As a job of its own: half an hour of one cluster on two cores.
+# As a job of its own: an hour of one cluster after the other on two cores.
 test-long: setup ## ten thousand simulations of the store, and 74 deaths in changes of shape, sixty of a store
 	IMAGO_SEEDS=10000 $(CARGO) test --locked --workspace --lib -- site::tests
 	IMAGO_LONG=1 $(CARGO) test $(SCHEDULES)
