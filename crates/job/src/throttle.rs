@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use imago_plan::bucket::{Bucket, Position};
+use imago_plan::stride::Stride;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -34,6 +35,8 @@ struct Buckets {
     documents: Option<Bucket>,
     bytes: Option<Bucket>,
     pace: Option<Bucket>,
+    /// How large batches of what can wait are.
+    stride: Stride,
 }
 
 /// Where somebody stands in each line.
@@ -54,6 +57,7 @@ impl Throttle {
             documents: bucket(limits.documents_s),
             bytes: bucket(limits.bytes_s),
             pace: None,
+            stride: Stride::default(),
         };
         let (changed, _) = watch::channel(0);
         let shared = Shared { began: Instant::now(), buckets: Mutex::new(buckets), changed };
@@ -77,6 +81,7 @@ impl Throttle {
             buckets.limits = limits;
             change(&mut buckets.documents, limits.documents_s, burst, now_ns);
             change(&mut buckets.bytes, limits.bytes_s, burst, now_ns);
+            buckets.stride = Stride::default();
         }
         self.shared.changed.send_modify(|changes| *changes += 1);
         Ok(())
@@ -90,22 +95,23 @@ impl Throttle {
     pub fn set_pace(&self, bytes_s: Option<u64>) {
         let now_ns = self.now_ns();
         {
-            let mut buckets = self.lock();
+            let buckets = &mut *self.lock();
             if buckets.pace.as_ref().map(Bucket::rate_s) == bytes_s {
                 return;
             }
-            change(&mut buckets.pace, bytes_s, batch, now_ns);
+            change(&mut buckets.pace, bytes_s, |rate_s| batch(buckets.stride, rate_s), now_ns);
         }
         self.shared.changed.send_modify(|changes| *changes += 1);
     }
 
     /// How large a batch of what can wait may be, of `most` bytes: what passes in a hundredth of a
-    /// second, for a batch goes to the servers as a whole, and who comes behind it waits.
+    /// second, for a batch goes to the servers as a whole, and who comes behind it waits; more where
+    /// that does not reach the rate ([`imago_plan::stride`]).
     pub fn batch_bytes(&self, most: u64) -> u64 {
         let buckets = self.lock();
         let rates = [&buckets.bytes, &buckets.pace];
         let least = rates.into_iter().flatten().map(Bucket::rate_s).min();
-        least.map_or(most, |rate_s| batch(rate_s).min(most))
+        least.map_or(most, |rate_s| batch(buckets.stride, rate_s).min(most))
     }
 
     /// Whether what can wait is held to a pace now.
@@ -145,20 +151,7 @@ impl Throttle {
 
     fn wait_ns(&self, places: Places) -> u64 {
         let now_ns = self.now_ns();
-        let buckets = &mut *self.lock();
-        let wait = |(bucket, position): (&mut Option<Bucket>, Option<Position>)| {
-            match (bucket, position) {
-                (Some(bucket), Some(position)) => bucket.wait_ns(position, now_ns),
-                // The limit was taken away meanwhile.
-                _ => 0,
-            }
-        };
-        let lines = [
-            (&mut buckets.documents, places.documents),
-            (&mut buckets.bytes, places.bytes),
-            (&mut buckets.pace, places.pace),
-        ];
-        lines.into_iter().map(wait).max().unwrap_or(0)
+        self.lock().wait_ns(places, now_ns)
     }
 
     fn now_ns(&self) -> u64 {
@@ -182,7 +175,28 @@ impl Buckets {
 
     fn reserve_paced(&mut self, documents: u64, bytes: u64, now_ns: u64) -> Places {
         let pace = self.pace.as_mut().map(|bucket| bucket.reserve(bytes, now_ns));
-        Places { pace, ..self.reserve(documents, bytes, now_ns) }
+        let places = Places { pace, ..self.reserve(documents, bytes, now_ns) };
+        self.stride = self.stride.after(self.wait_ns(places, now_ns) > 0);
+        if let Some(pace) = &mut self.pace {
+            pace.set_rate(pace.rate_s(), batch(self.stride, pace.rate_s()), now_ns);
+        }
+        places
+    }
+
+    fn wait_ns(&mut self, places: Places, now_ns: u64) -> u64 {
+        let wait = |(bucket, position): (&mut Option<Bucket>, Option<Position>)| {
+            match (bucket, position) {
+                (Some(bucket), Some(position)) => bucket.wait_ns(position, now_ns),
+                // The limit was taken away meanwhile.
+                _ => 0,
+            }
+        };
+        let lines = [
+            (&mut self.documents, places.documents),
+            (&mut self.bytes, places.bytes),
+            (&mut self.pace, places.pace),
+        ];
+        lines.into_iter().map(wait).max().unwrap_or(0)
     }
 }
 
@@ -196,8 +210,8 @@ fn burst(rate_s: u64) -> u64 {
 }
 
 /// What can wait goes in even steps: batches of several workers at once would be felt as one.
-fn batch(rate_s: u64) -> u64 {
-    (rate_s / 100).max(BATCH_BYTES_MIN)
+fn batch(stride: Stride, rate_s: u64) -> u64 {
+    stride.of(rate_s).max(BATCH_BYTES_MIN)
 }
 
 fn change(
@@ -307,6 +321,18 @@ mod tests {
         throttle.set(limits(None, None)).unwrap();
         throttle.set_pace(None);
         assert_eq!(throttle.batch_bytes(4_000_000), 4_000_000);
+    }
+
+    #[tokio::test]
+    async fn a_batch_grows_while_the_rate_is_not_reached() {
+        let throttle = Throttle::new(limits(None, Some(10_000_000))).unwrap();
+        for _ in 0..100 {
+            // Nothing of the rate is used, so nobody waits.
+            throttle.take_paced(0, 0).await;
+        }
+        assert_eq!(throttle.batch_bytes(4_000_000), 2_500_000);
+        throttle.set(limits(None, Some(20_000_000))).unwrap();
+        assert_eq!(throttle.batch_bytes(4_000_000), 200_000);
     }
 
     #[test]

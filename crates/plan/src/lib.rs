@@ -16,3 +16,4 @@ pub mod netsim;
 pub mod pace;
 pub mod placement;
 pub mod spread;
+pub mod stride;

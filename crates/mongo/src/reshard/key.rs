@@ -159,7 +159,7 @@ mod tests {
     fn what_servers_refuse_is_a_mistake_in_typing() {
         for bad in [
             "{}",
-            "{user: 1}",
+            "{user: 1",
             r#"{"user": -1}"#,
             r#"{"place": "2dsphere"}"#,
             r#"{"words": "text"}"#,
@@ -178,6 +178,7 @@ mod tests {
         assert_eq!(Key::parse(text).unwrap().text(), text);
         assert!(Key::parse(text).unwrap().is_same(&doc! {"a.b": 1.0, "c": "hashed"}));
         assert!(!Key::parse(text).unwrap().is_same(&doc! {"c": "hashed", "a.b": 1}));
+        assert_eq!(Key::parse("{'a.b': 1, c: 'hashed'}").unwrap().text(), text);
     }
 
     fn value(taken: &RawDocument) -> Value {
