@@ -15,6 +15,10 @@ const SPARES_MAX: Duration = Duration::from_secs(15);
 const NEAR_MS: u64 = 3_000;
 /// A destination that is this close is caught up.
 pub(super) const CAUGHT_UP_MS: u64 = 1_000;
+/// On full servers changes come about as fast as they are applied: a destination that is near, and
+/// comes no nearer for so long, is as near as it gets. What is left is drained behind a block that
+/// has a deadline, where nobody adds to it.
+const AS_NEAR_AS_IT_GETS: Duration = Duration::from_secs(5);
 /// A destination that comes no closer to the source for so long does not catch up with it.
 const STUCK_AFTER: Duration = Duration::from_secs(1_800);
 
@@ -42,14 +46,16 @@ impl Copying<'_> {
                 self.lead.hurry(true);
             }
             let applied_to = self.lead.applied_to();
-            if applied_to >= entered && behind_ms < CAUGHT_UP_MS {
+            let is_paused = self.run.control().is_paused();
+            let reached = (applied_to.min(entered), Reverse(behind_ms));
+            let stuck_for = approach.stuck_for(Instant::now(), reached, is_paused);
+            let is_near = behind_ms < CAUGHT_UP_MS
+                || (behind_ms < NEAR_MS && stuck_for > AS_NEAR_AS_IT_GETS);
+            if applied_to >= entered && is_near {
                 self.lead.hurry(false);
                 return Ok(());
             }
-            let is_paused = self.run.control().is_paused();
-            let now = Instant::now();
-            let reached = (applied_to.min(entered), Reverse(behind_ms));
-            if approach.stuck_for(now, reached, is_paused) > STUCK_AFTER {
+            if stuck_for > STUCK_AFTER {
                 return Err(too_fast(behind_ms, &self.run.record().id));
             }
         }
