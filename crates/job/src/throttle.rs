@@ -35,7 +35,7 @@ struct Buckets {
     documents: Option<Bucket>,
     bytes: Option<Bucket>,
     pace: Option<Bucket>,
-    /// How large batches of what can wait are.
+    /// How large batches are where no pace is set.
     stride: Stride,
 }
 
@@ -95,18 +95,21 @@ impl Throttle {
     pub fn set_pace(&self, bytes_s: Option<u64>) {
         let now_ns = self.now_ns();
         {
-            let buckets = &mut *self.lock();
+            let mut buckets = self.lock();
             if buckets.pace.as_ref().map(Bucket::rate_s) == bytes_s {
                 return;
             }
-            change(&mut buckets.pace, bytes_s, |rate_s| batch(buckets.stride, rate_s), now_ns);
+            buckets.stride = Stride::default();
+            let burst = |rate_s| batch(Stride::default(), rate_s);
+            change(&mut buckets.pace, bytes_s, burst, now_ns);
         }
         self.shared.changed.send_modify(|changes| *changes += 1);
     }
 
     /// How large a batch of what can wait may be, of `most` bytes: what passes in a hundredth of a
-    /// second, for a batch goes to the servers as a whole, and who comes behind it waits; more where
-    /// that does not reach the rate ([`imago_plan::stride`]).
+    /// second, for a batch goes to the servers as a whole, and who comes behind it waits. More where
+    /// that does not reach a limit ([`imago_plan::stride`]), but not at a pace: there, answers that
+    /// come slowly are a reason to go slowly.
     pub fn batch_bytes(&self, most: u64) -> u64 {
         let buckets = self.lock();
         let rates = [&buckets.bytes, &buckets.pace];
@@ -176,9 +179,8 @@ impl Buckets {
     fn reserve_paced(&mut self, documents: u64, bytes: u64, now_ns: u64) -> Places {
         let pace = self.pace.as_mut().map(|bucket| bucket.reserve(bytes, now_ns));
         let places = Places { pace, ..self.reserve(documents, bytes, now_ns) };
-        self.stride = self.stride.after(self.wait_ns(places, now_ns) > 0);
-        if let Some(pace) = &mut self.pace {
-            pace.set_rate(pace.rate_s(), batch(self.stride, pace.rate_s()), now_ns);
+        if self.pace.is_none() {
+            self.stride = self.stride.after(self.wait_ns(places, now_ns) > 0);
         }
         places
     }
@@ -333,6 +335,11 @@ mod tests {
         assert_eq!(throttle.batch_bytes(4_000_000), 2_500_000);
         throttle.set(limits(None, Some(20_000_000))).unwrap();
         assert_eq!(throttle.batch_bytes(4_000_000), 200_000);
+        throttle.set_pace(Some(10_000_000));
+        for _ in 0..100 {
+            throttle.take_paced(0, 0).await;
+        }
+        assert_eq!(throttle.batch_bytes(4_000_000), 100_000, "clients are spared");
     }
 
     #[test]

@@ -49,8 +49,8 @@ impl Copying<'_> {
             let is_paused = self.run.control().is_paused();
             let reached = (applied_to.min(entered), Reverse(behind_ms));
             let stuck_for = approach.stuck_for(Instant::now(), reached, is_paused);
-            let is_near = behind_ms < CAUGHT_UP_MS
-                || (behind_ms < NEAR_MS && stuck_for > AS_NEAR_AS_IT_GETS);
+            let is_near =
+                behind_ms < CAUGHT_UP_MS || (behind_ms < NEAR_MS && stuck_for > AS_NEAR_AS_IT_GETS);
             if applied_to >= entered && is_near {
                 self.lead.hurry(false);
                 return Ok(());
