@@ -57,7 +57,7 @@ pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> R
     if old != new {
         compared.push(choice.server());
     }
-    let predicted_s = seconds(size, weighed.rows.len());
+    let predicted_s = seconds(size, weighed.rows.len(), control.throttle().limits());
     let index_bytes = survey.shards.iter().map(|shard| shard.index_bytes).sum();
     let space_bytes = space_bytes(&chosen.after, size, index_bytes);
     let mut found = findings::of_definition(cluster, &request.ns, &survey, &new);

@@ -5,11 +5,14 @@
 //! index entries, its place in the oplog) and one for each byte, and something that no size
 //! changes: creating and placing the shadow's chunks, catching up, the cut-over. Network, disks and
 //! load are not asked: on a cluster whose shards are machines of their own it takes less, over a slow
-//! line more, and at the pace of clients ([`crate::pace`]) as long as these allow.
+//! line more, and at the pace of clients ([`crate::pace`]) as long as these allow. An operator's limits
+//! are known, and kept twice: what is copied is compared at the same rate.
 //!
 //! The constants are fitted to whole changes of shape, comparison of all documents and commit
 //! included, of 20,000 and 1,000,000 documents of 1 KB on three shards of one member each that shared
 //! two cores and served no load.
+
+use imago_job::record::Limits;
 
 use crate::collection::Size;
 
@@ -24,11 +27,13 @@ const CHUNK_S: f64 = 0.02;
 
 /// How long a change of shape takes, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-pub(super) fn seconds(size: Size, chunks: usize) -> f64 {
-    FIXED_S
-        + size.documents as f64 / DOCUMENTS_PER_S
-        + size.bytes as f64 / BYTES_PER_S
-        + chunks as f64 * CHUNK_S
+pub(super) fn seconds(size: Size, chunks: usize, limits: Limits) -> f64 {
+    let (documents, bytes) = (size.documents as f64, size.bytes as f64);
+    let unlimited = documents / DOCUMENTS_PER_S + bytes / BYTES_PER_S;
+    let by_documents = limits.documents_s.map_or(0.0, |limit| documents / limit as f64);
+    // The comparison keeps to the limit of bytes too.
+    let by_bytes = limits.bytes_s.map_or(0.0, |limit| 2.0 * bytes / limit as f64);
+    FIXED_S + unlimited.max(by_documents).max(by_bytes) + chunks as f64 * CHUNK_S
 }
 
 /// What each shard needs beside what it has, in bytes: its documents uncompressed, and their share
@@ -44,13 +49,30 @@ pub(super) fn space_bytes(after: &[Size], total: Size, index_bytes: u64) -> Vec<
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn more_takes_longer() {
         let size = |documents, bytes| Size { documents, bytes };
-        assert!(seconds(size(2_000, 1_000), 1) > seconds(size(1_000, 1_000), 1));
-        assert!(seconds(size(1_000, 2_000), 1) > seconds(size(1_000, 1_000), 1));
+        let seconds = |documents, bytes| seconds(size(documents, bytes), 1, Limits::default());
+        assert!(seconds(2_000, 1_000) > seconds(1_000, 1_000));
+        assert!(seconds(1_000, 2_000) > seconds(1_000, 1_000));
+    }
+
+    #[test]
+    fn a_limit_takes_as_long_as_it_says() {
+        let size = Size { documents: 1_000_000, bytes: 1_000_000_000 };
+        let within_s = |documents_s, bytes_s| {
+            let limits = Limits { documents_s, bytes_s, ..Limits::default() };
+            Duration::from_secs_f64(seconds(size, 0, limits)).as_secs()
+        };
+        assert_eq!(within_s(None, None), 23);
+        assert_eq!(within_s(None, Some(1_000_000)), 2_003, "copied, and compared");
+        assert_eq!(within_s(Some(1_000), None), 1_003);
+        assert_eq!(within_s(Some(1_000), Some(1_000_000)), 2_003);
+        assert_eq!(within_s(Some(u64::MAX), Some(u64::MAX)), 23);
     }
 
     #[test]
