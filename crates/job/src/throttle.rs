@@ -332,7 +332,7 @@ mod tests {
             // Nothing of the rate is used, so nobody waits.
             throttle.take_paced(0, 0).await;
         }
-        assert_eq!(throttle.batch_bytes(4_000_000), 2_500_000);
+        assert_eq!(throttle.batch_bytes(4_000_000), 1_000_000);
         throttle.set(limits(None, Some(20_000_000))).unwrap();
         assert_eq!(throttle.batch_bytes(4_000_000), 200_000);
         throttle.set_pace(Some(10_000_000));
