@@ -49,9 +49,7 @@ impl Copying<'_> {
             let is_paused = self.run.control().is_paused();
             let reached = (applied_to.min(entered), Reverse(behind_ms));
             let stuck_for = approach.stuck_for(Instant::now(), reached, is_paused);
-            let is_near =
-                behind_ms < CAUGHT_UP_MS || (behind_ms < NEAR_MS && stuck_for > AS_NEAR_AS_IT_GETS);
-            if applied_to >= entered && is_near {
+            if applied_to >= entered && is_caught_up(behind_ms, stuck_for) {
                 self.lead.hurry(false);
                 return Ok(());
             }
@@ -60,6 +58,11 @@ impl Copying<'_> {
             }
         }
     }
+}
+
+/// Whether a destination that came no closer for so long counts as caught up.
+fn is_caught_up(behind_ms: u64, stuck_for: Duration) -> bool {
+    behind_ms < CAUGHT_UP_MS || (behind_ms < NEAR_MS && stuck_for > AS_NEAR_AS_IT_GETS)
 }
 
 fn too_fast(behind_ms: u64, job: &JobId) -> Error {
@@ -103,6 +106,14 @@ impl<T: Ord> Approach<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_near_and_comes_no_nearer_is_caught_up() {
+        let caught_up = |behind_ms, s| is_caught_up(behind_ms, Duration::from_secs(s));
+        assert!(caught_up(999, 0) && !caught_up(1_000, 0));
+        assert!(!caught_up(2_999, 5) && caught_up(2_999, 6));
+        assert!(!caught_up(3_000, 1_800), "far away, waiting is no reason to go on");
+    }
 
     #[test]
     fn only_coming_closer_than_ever_counts() {
