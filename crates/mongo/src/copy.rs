@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bson::{RawDocumentBuf, Timestamp, doc};
+use bson::Timestamp;
 use imago_job::control::{Control, Stop};
 use imago_job::eta::Meter;
 use imago_job::id::JobId;
@@ -24,23 +24,20 @@ use imago_job::record::{Limits, Record};
 use imago_job::retry::retry;
 use imago_job::run::{Ending, Run};
 use imago_plan::ledger::SliceState;
-use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::changes::Start;
 use crate::collection::Definition;
 use crate::converge::Pair;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::journal::MongoJournal;
-use crate::lead::{Checkpoint, Lead, Parts};
+use crate::lead::{Lead, Parts};
 use crate::leases::{Leases, WRITE_TIME_MAX};
 use crate::monitor::{self, Applied};
 use crate::preflight::{self, Plan};
 pub use crate::prepare::SLICE_BYTES;
 use crate::prepare::prepare;
-use crate::reshard::Block;
 use crate::route::Route;
 use crate::snapshot::{Counters, PATIENCE, Worker, count_filtered};
 
@@ -48,89 +45,17 @@ mod claim;
 mod follow;
 mod help;
 mod report;
+mod state;
 mod structure;
 
 pub use claim::{WRITE_WITHIN, claim, pace, take_over};
 pub use help::help;
+pub use state::{State, state_of};
+use state::{note, start_of};
+pub(crate) use state::{save, save_at_last};
 
 /// The kind of a copy's record.
 pub const KIND: &str = "copy";
-
-/// How far a copy is, as its record keeps it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct State {
-    /// The source's time before anything was read: seconds and increment.
-    pub t0: Option<(u32, u32)>,
-    /// Where the stream is to be resumed, once something of it was applied.
-    pub token: Option<String>,
-    /// The source's time there.
-    pub applied_to: Option<(u32, u32)>,
-    /// Whether the indexes are built.
-    pub is_indexed: bool,
-    /// Whether writes at the source may be blocked for a cut-over that did not end: whoever goes on
-    /// with the job lifts the block first.
-    #[serde(default)]
-    pub is_blocked: bool,
-    /// The names of each collection's indexes at the source when they were last followed, once they
-    /// are built: one of these that the source no longer has is dropped, also when it went while
-    /// nobody worked at the job. Others at the destination are not the job's.
-    #[serde(default)]
-    pub followed_indexes: Vec<Vec<String>>,
-    /// Whether the hook that moves the clients was begun, and nobody has written down how it ended:
-    /// then nobody knows at which cluster the clients are.
-    #[serde(default)]
-    pub hook_begun: bool,
-    /// In a job that leads back: whether the destination, which is the old cluster, refuses its
-    /// users' writes while it follows. Whoever goes on with the job sees to it that it does.
-    #[serde(default)]
-    pub is_destination_blocked: bool,
-    /// The job that keeps the old cluster following the new one, once cut over with `--reverse`.
-    #[serde(default)]
-    pub reverse_job: Option<JobId>,
-    /// In a job that leads back: the job that it leads back from.
-    #[serde(default)]
-    pub leads_back_from: Option<JobId>,
-    /// In a change of shape: the UUID of what takes the collection's name, once that was asked for.
-    #[serde(default)]
-    pub becomes: Option<String>,
-    /// In a change of shape: how it was begun to keep writes from the collection at the commit.
-    #[serde(default)]
-    pub block: Option<Block>,
-    /// In a change of shape: the collection's own validator, level and action, in extended JSON,
-    /// while one that refuses everything may stand in their place.
-    #[serde(default)]
-    pub validation: Option<String>,
-    /// In a change of shape: the source's time up to which the shadow is the collection, once the
-    /// rename was asked for while deletes could still come, and until these are brought over.
-    #[serde(default)]
-    pub drained_to: Option<(u32, u32)>,
-}
-
-impl State {
-    /// Refuses to go on while nobody knows where the clients are.
-    ///
-    /// # Errors
-    /// A precondition that says how to tell it.
-    pub fn refuse_undecided(&self, id: &JobId) -> Result<()> {
-        if !self.hook_begun {
-            return Ok(());
-        }
-        let command = match &self.leads_back_from {
-            None => format!("imago cutover {id}"),
-            Some(forward) => format!("imago cutover {forward} --rollback"),
-        };
-        Err(Error::precondition(
-            format!(
-                "a cut-over of job {id} died while its hook ran, so clients may be at either \
-                 cluster"
-            ),
-            format!(
-                "find out where they are, then: `{command} --clients-at source` lifts the block and \
-                 the job can go on; `{command} --clients-at destination` says that it is cut over"
-            ),
-        ))
-    }
-}
 
 /// What a process needs to work at a copy.
 #[derive(Clone)]
@@ -191,15 +116,6 @@ pub async fn create(clusters: &Clusters, plan: &Plan, limits: Limits) -> Result<
 /// When the record is not one of a copy.
 pub fn plan_of(record: &Record) -> Result<Plan> {
     serde_json::from_value(record.spec.clone()).map_err(|e| Error::malformed("the job's plan", e))
-}
-
-/// The state of a job.
-///
-/// # Errors
-/// When the record is not one of a copy.
-pub fn state_of(record: &Record) -> Result<State> {
-    serde_json::from_value(record.checkpoint.clone())
-        .map_err(|e| Error::malformed("the job's state", e))
 }
 
 /// Works at a claimed copy until it is done, interrupted or failed, and says so in its record.
@@ -539,35 +455,6 @@ async fn expected(plan: &Plan, pairs: &[Pair]) -> Result<(u64, u64)> {
         total.1 += planned.size.bytes * documents / planned.size.documents.max(1);
     }
     Ok(total)
-}
-
-pub(crate) async fn save(run: &Run, state: &State) -> Result<()> {
-    let value = serde_json::to_value(state).map_err(|e| Error::malformed("the job's state", e))?;
-    run.save(value).await.map_err(Error::from)
-}
-
-/// Saves what a successor must know, also when the job is to end; an error when it is no longer
-/// this process's.
-pub(crate) async fn save_at_last(run: &Run, state: &State) -> Result<()> {
-    let value = serde_json::to_value(state).map_err(|e| Error::malformed("the job's state", e))?;
-    run.save_at_last(value).await.map_err(Error::from)
-}
-
-fn note(state: &mut State, checkpoint: &Checkpoint) {
-    let text = checkpoint.token.get_str("_data").ok().map(str::to_owned);
-    state.token = text.or(state.token.take());
-    state.applied_to = Some((checkpoint.time.time, checkpoint.time.increment));
-}
-
-fn start_of(state: &State) -> Result<Start> {
-    if let Some(token) = &state.token {
-        let token = RawDocumentBuf::try_from(&doc! {"_data": token})
-            .map_err(|e| Error::malformed("the job's resume token", e))?;
-        return Ok(Start::After(token));
-    }
-    let (time, increment) =
-        state.t0.ok_or_else(|| Error::malformed("the job's state", "it has no T0"))?;
-    Ok(Start::At(Timestamp { time, increment }))
 }
 
 /// Does what may be done twice, again and again while a cluster elects or is away.

@@ -29,17 +29,20 @@ use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::changes::{Batch, ChangeReader, EVENTS_MAX, Event, Start};
-use crate::converge::{Pair, ReadAt};
+use crate::converge::Pair;
 use crate::endpoint::Endpoint;
-use crate::error::{Error, Result, code};
+use crate::error::{Error, Result};
 use crate::leases::{Leases, Slice};
 use crate::namespace::Namespace;
 use crate::order::Id;
 use crate::snapshot::{Counters, PATIENCE};
 
 mod rounds;
+mod settle;
+mod standing;
 
-use rounds::{RoundDone, apply, wants_of};
+use rounds::RoundDone;
+pub use standing::Standing;
 
 /// Touches held in memory; beyond, the stream waits.
 pub const HELD_MAX: usize = 500_000;
@@ -54,8 +57,6 @@ const TICK: Duration = Duration::from_millis(50);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Changes that are remembered for the last look before a cut-over.
 pub const RECENT_MAX: usize = 10_000;
-/// How often settling starts over when the source no longer keeps the state it asks for.
-const SETTLE_ATTEMPTS_MAX: usize = 8;
 
 /// What a stream position stands for.
 #[derive(Clone, Debug)]
@@ -64,21 +65,6 @@ struct Mark {
     time: Timestamp,
     /// The source's wall clock at the first change of the batch, in ms.
     wall_ms: Option<i64>,
-}
-
-/// How far the lead is, for those who show it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Standing {
-    /// Changes seen in the stream.
-    pub changes_read: u64,
-    /// Documents written or deleted by rounds.
-    pub changes_applied: u64,
-    /// Touches in memory.
-    pub held: usize,
-    /// How far the applied changes are behind the source, in ms.
-    pub lag_ms: u64,
-    /// The same, of the changes that the stream has shown: quiet shards do not count.
-    pub behind_ms: u64,
 }
 
 /// A place in the stream from which nothing is missed.
@@ -270,18 +256,6 @@ impl Lead {
         self.ledgers.iter().all(Ledger::is_copied)
     }
 
-    /// How far it is.
-    #[must_use]
-    pub fn standing(&self) -> Standing {
-        Standing {
-            changes_read: self.changes_read,
-            changes_applied: self.changes_applied,
-            held: self.held(),
-            lag_ms: self.behind_ms().max(self.unseen_ms()),
-            behind_ms: self.behind_ms(),
-        }
-    }
-
     /// Where a successor would begin, if anything was read yet.
     #[must_use]
     pub fn checkpoint(&self) -> Option<Checkpoint> {
@@ -325,91 +299,6 @@ impl Lead {
             self.finish(done.expect("a round neither panics nor is aborted"))?;
         }
         Ok(Arc::clone(&self.pairs))
-    }
-
-    /// Makes the destination the source at exactly one time, and returns that time. Until
-    /// [`Lead::go_on`] nothing more is applied.
-    ///
-    /// # Errors
-    /// What ends the job, and a source that keeps no history long enough to read it as of one time.
-    ///
-    /// # Panics
-    /// If not every slice is copied.
-    pub async fn settle(&mut self) -> Result<Timestamp> {
-        assert!(self.is_copied(), "only a complete copy can be settled");
-        self.hurry(true);
-        for _ in 0..SETTLE_ATTEMPTS_MAX {
-            self.record_late()?;
-            while !self.rounds.is_empty() {
-                let done = self.rounds.join_next().await.expect("a round is running");
-                self.finish(done.expect("a round neither panics nor is aborted"))?;
-            }
-            let ask = |_| self.pairs[0].source.endpoint.cluster_time();
-            let what = "ask for the source's time";
-            let at = retry(what, &PATIENCE, &self.control, Error::is_transient, ask).await?;
-            let source = self.pairs[0].source.endpoint.clone();
-            let (nudged, settled) = tokio::join!(source.nudge(), self.settle_at(at));
-            // Without it the stream gets there too, only later.
-            if let Err(error) = nudged {
-                tracing::debug!(%error, "the source's shards were not nudged");
-            }
-            if settled? {
-                return Ok(at);
-            }
-        }
-        Err(Error::precondition(
-            "the source does not keep its history long enough to be read as of one time",
-            "raise minSnapshotHistoryWindowInSeconds at the source, then `imago job resume`",
-        ))
-    }
-
-    async fn settle_at(&mut self, at: Timestamp) -> Result<bool> {
-        let mut exact = true;
-        while self.late.is_none() {
-            let batch = self.control.or_stop(self.batches.recv()).await?;
-            let batch = received(batch)?;
-            if batch.time < at {
-                self.record(batch)?;
-                continue;
-            }
-            self.record_events(&batch, |time| time <= at)?;
-            self.late = Some((batch, at));
-        }
-        loop {
-            self.dispatch(Some(at));
-            let Some(done) = self.rounds.join_next().await else { break };
-            let done = done.expect("a round neither panics nor is aborted");
-            if let Err(Error::Server { cause, .. }) = &done.outcome
-                && matches!(code(cause), Some(239 | 246))
-            {
-                exact = false;
-                let wants = wants_of(&done.rounds);
-                let pair = self.pairs[done.ns].clone();
-                let (tally, stale) = apply(&pair, &wants, ReadAt::After(at), &self.control).await?;
-                self.finish(RoundDone { outcome: Ok((tally, stale)), ..done })?;
-                continue;
-            }
-            self.finish(done)?;
-        }
-        assert!(self.ledgers.iter().all(Ledger::is_drained), "all touches were applied");
-        Ok(exact)
-    }
-
-    /// Leaves the settled point: what changed since is applied again as it comes.
-    ///
-    /// # Errors
-    /// When a change behind it ends the job.
-    pub fn go_on(&mut self) -> Result<()> {
-        self.hurry(false);
-        self.record_late()
-    }
-
-    fn record_late(&mut self) -> Result<()> {
-        if let Some((batch, at)) = self.late.take() {
-            self.record_events(&batch, |time| time > at)?;
-            self.mark(batch);
-        }
-        Ok(())
     }
 
     /// Waits for the rounds in progress; what they did and what they failed of is forgotten.
@@ -538,30 +427,6 @@ impl Lead {
         let newest = self.marks.values().next_back().map(|mark| mark.time);
         let at = self.marks.get(&position).map(|mark| mark.time);
         at.or(newest).unwrap_or(Timestamp { time: 0, increment: 0 })
-    }
-
-    /// The age of the oldest change that is not applied, by the source's clock; the time since the
-    /// stream was last heard of, when that is longer than its half second.
-    fn behind_ms(&self) -> u64 {
-        let silence_ms = u64::try_from(self.heard.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let silence_ms = if silence_ms > 1_000 { silence_ms } else { 0 };
-        let from = self.checkpoint_position() + 1;
-        let oldest = self.marks.range(from..).find_map(|(_, mark)| mark.wall_ms);
-        let oldest = oldest.filter(|_| self.held() > 0);
-        oldest.map_or(0, |oldest| self.age_ms(oldest)).max(silence_ms)
-    }
-
-    /// With shards, how far the stream is behind the present, to within a second: the quietest
-    /// shard may hold it back.
-    fn unseen_ms(&self) -> u64 {
-        let newest = self.marks.values().next_back();
-        let newest = newest.filter(|_| self.pairs[0].source.endpoint.is_sharded());
-        newest.map_or(0, |mark| self.age_ms(i64::from(mark.time.time + 1) * 1_000))
-    }
-
-    fn age_ms(&self, wall_ms: i64) -> u64 {
-        let now_ms = bson::DateTime::now().timestamp_millis() - self.clock_ahead_ms;
-        u64::try_from(now_ms - wall_ms).unwrap_or(0)
     }
 
     /// Whether indexes or options changed that nobody has seen to yet.

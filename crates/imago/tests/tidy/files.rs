@@ -5,18 +5,8 @@ use crate::tree::{Text, texts};
 
 const LINES_MAX: usize = 500;
 
-/// Files that are better long than split.
-const LONG_FILES: &[Exception] = &[
-    (
-        "crates/mongo/src/converge.rs",
-        "one read, and the forms of write that it may lead to: they share one decision",
-    ),
-    ("crates/mongo/src/copy.rs", "the phases of one job, which share its state"),
-    (
-        "crates/mongo/src/lead.rs",
-        "the one loop over a cluster's change stream, and what each kind of event does to its state",
-    ),
-];
+/// Files that are better long than split: none so far.
+const LONG_FILES: &[Exception] = &[];
 
 /// Names that say nothing of what is inside, so that everything ends up inside.
 const EMPTY_NAMES: [&str; 7] = ["utils", "util", "helpers", "helper", "manager", "common", "misc"];
