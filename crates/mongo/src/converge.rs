@@ -200,6 +200,7 @@ async fn find(pair: &Pair, ids: impl Iterator<Item = &Id>, at: ReadAt) -> Result
         "readConcern": read_concern(at),
     };
     let db = pair.source.endpoint.client().database(&pair.source.ns.db);
+    pair.source.endpoint.count_find();
     let found = db.run_raw_cursor_command(command).selection_criteria(prefer_secondary()).batch();
     answer("reading changed documents", found).await?.map_err(|error| reading(pair, error))
 }

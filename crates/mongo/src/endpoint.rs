@@ -2,6 +2,8 @@
 //!
 //! The invariant: whatever is retried here is idempotent, and whatever is printed is redacted.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
@@ -40,6 +42,8 @@ pub struct Endpoint {
     role: &'static str,
     redacted: String,
     identity: String,
+    /// See [`Endpoint::finds`]; the cluster's, whichever of its servers this one reaches.
+    finds: Arc<AtomicU64>,
 }
 
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(20);
@@ -81,7 +85,8 @@ impl Endpoint {
         let version = version_of(&build);
         let identity = identity_of(&client, &shape, &hello).await;
         let options = Box::new(options);
-        Ok(Self { client, options, shape, version, role, redacted, identity })
+        let finds = Arc::default();
+        Ok(Self { client, options, shape, version, role, redacted, identity, finds })
     }
 
     /// The driver's client.
@@ -129,6 +134,7 @@ impl Endpoint {
             role: "destination",
             redacted: host.to_owned(),
             identity: host.to_owned(),
+            finds: Arc::clone(&self.finds),
         };
         shard.run("admin", doc! {"ping": 1}).await?;
         Ok(shard)
@@ -216,6 +222,17 @@ impl Endpoint {
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.identity
+    }
+
+    /// Finds that this process has sent to the cluster, through the router or past it: a server counts
+    /// no more of them as its own, and what it counts beside them are others'.
+    pub(crate) fn finds(&self) -> u64 {
+        self.finds.load(Ordering::SeqCst)
+    }
+
+    /// To be called before a find is sent, of those that a job makes many of.
+    pub(crate) fn count_find(&self) {
+        self.finds.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Runs one command on the primary (or through the router).

@@ -8,8 +8,9 @@
 //! however rarely it comes.
 //!
 //! Where no client is at work there is nobody to spare, and the bulk goes at any speed. Servers count
-//! their operations by namespace (`top`): what is counted in those of the application, and is not
-//! Imago's own, is a client's. Where that may not be asked, clients are taken to be there.
+//! their operations by namespace (`top`): what is counted in those of the application, beside what this
+//! process has sent there ([`Endpoint::finds`]), is a client's. Where that may not be asked, clients
+//! are taken to be there.
 //!
 //! It sees primaries only, and nothing that is slow for clients without being slow for a reader of
 //! one document: a disk whose syncs take long, a secondary.
@@ -35,7 +36,9 @@ use crate::reshard::PREFIX;
 const STILL_S: u64 = 1;
 /// The pace at which it begins.
 const FIRST_S: u64 = 2_000_000;
-const BOUNDS: Bounds = Bounds { least_s: 1_000_000, most_s: 1_000_000_000 };
+/// The least pace, in bytes per second, however much clients notice: what never ends helps nobody.
+pub(crate) const LEAST_S: u64 = 1_000_000;
+const BOUNDS: Bounds = Bounds { least_s: LEAST_S, most_s: 1_000_000_000 };
 /// How long one look takes, and how often a question is asked meanwhile.
 const LOOK: Duration = Duration::from_millis(2_500);
 /// How long the bulk stands still before each look.
@@ -51,8 +54,9 @@ const SETTLES: Duration = Duration::from_millis(100);
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// So many looks without clients, and nobody is there.
 const QUIET_LOOKS: u32 = 2;
-/// Reads of the collection itself that may all be Imago's own, a second.
-const OWN_READS_S: u64 = 50;
+/// Reads of the collection, a second, that may be of others who work at the job, on other machines.
+/// What this process reads is known ([`Endpoint::finds`]).
+const OTHERS_READS_S: u64 = 10;
 
 /// A watch, as long as it is not dropped; then there is no pace any more.
 pub struct Watching {
@@ -195,6 +199,8 @@ struct Server {
 struct Sight {
     counted: Counted,
     asked: u64,
+    /// This process's finds before the server was asked.
+    finds: u64,
     at: Instant,
 }
 
@@ -264,8 +270,9 @@ impl Server {
     /// Whether clients were at work since this was asked last; at first it is not known, and they
     /// are taken to be.
     async fn has_clients(&mut self) -> bool {
+        let finds = self.endpoint.finds();
         let now = match self.count().await {
-            Ok(counted) => Sight { counted, asked: self.asked, at: Instant::now() },
+            Ok(counted) => Sight { counted, asked: self.asked, finds, at: Instant::now() },
             Err(error) => {
                 tracing::debug!(%error, "a server does not say what clients do");
                 self.seen = None;
@@ -274,9 +281,11 @@ impl Server {
         };
         let Some(before) = self.seen.replace(now) else { return true };
         let seconds = now.at.duration_since(before.at).as_secs_f64();
-        let own = before.counted.reads + now.asked - before.asked;
+        // What was under way at either moment is taken to be of this while.
+        let own = now.asked - before.asked + self.endpoint.finds() - before.finds;
+        let reads = now.counted.reads.saturating_sub(before.counted.reads).saturating_sub(own);
         now.counted.others > before.counted.others
-            || now.counted.reads.saturating_sub(own) > (seconds * OWN_READS_S as f64) as u64
+            || reads > (seconds * OTHERS_READS_S as f64) as u64
     }
 
     /// A question, and how long its answer took, in microseconds.

@@ -365,6 +365,7 @@ impl SliceCopy<'_> {
         command.append(cstr!("batchSize"), batch_size);
         command.append(cstr!("readConcern"), read_concern(ReadAt::After(after)));
         let db = from.client().database(&source.ns.db);
+        from.count_find();
         let cursor = db
             .run_raw_cursor_command(command)
             .selection_criteria(prefer_secondary())

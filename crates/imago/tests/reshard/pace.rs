@@ -1,6 +1,11 @@
 //! Clients are spared while there are any.
 
+use std::time::Duration;
+
+use bson::{Document, doc};
+use imago_mongo::endpoint::Endpoint;
 use serde_json::Value;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::process::Process;
 use crate::scene::Scene;
@@ -15,6 +20,18 @@ fn decided(process: &Process) -> Vec<String> {
 
 const GENTLY: &str = "the bulk goes as fast as clients hardly feel it";
 const AT_ANY_SPEED: &str = "the bulk goes at any speed";
+
+/// A client that reads now and then, at all shards: 25 times a second, until it is dropped.
+fn reader(of: &Endpoint) -> AbortOnDropHandle<()> {
+    let reviews = of.client().database("shop").collection::<Document>("reviews");
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let mut next = tokio::time::interval(Duration::from_millis(40));
+        loop {
+            next.tick().await;
+            reviews.find_one(doc! {"_id": "nobody"}).await.unwrap();
+        }
+    }))
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_pace_is_the_clients_while_there_are_any_and_can_be_changed() {
@@ -35,4 +52,13 @@ async fn the_pace_is_the_clients_while_there_are_any_and_can_be_changed() {
     let mut alone = scene.revert(&job, &[]);
     assert_eq!(alone.ended().0, 0, "{}", alone.errors());
     assert_eq!(decided(&alone), [AT_ANY_SPEED], "{}", alone.errors());
+
+    // Nobody writes, and few read: it is told from what the job reads itself.
+    let reader = reader(&scene.admin);
+    let plan = scene.usual_plan().await;
+    let mut beside = scene.reshard(&plan, &["--documents-s", "300"]);
+    beside.until(GENTLY, |said| said["what"] == GENTLY);
+    drop(reader);
+    beside.until(AT_ANY_SPEED, |said| said["what"] == AT_ANY_SPEED);
+    assert_eq!(beside.ended().0, 0, "{}", beside.errors());
 }

@@ -137,6 +137,7 @@ impl Scene {
             compared: Vec::new(),
             sampled: 0,
             predicted_s: 0.0,
+            paced_s: None,
             members: Vec::new(),
             findings: Vec::new(),
         }

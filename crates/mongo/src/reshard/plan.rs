@@ -183,6 +183,9 @@ pub struct Plan {
     pub sampled: u64,
     /// How long copying will take, in seconds, if the shards take what such servers usually do.
     pub predicted_s: f64,
+    /// The same at the least pace that spares clients, in seconds; nothing where none is to be spared.
+    #[serde(default)]
+    pub paced_s: Option<f64>,
     /// What the shadow needs on each shard until the old collection is dropped, in bytes.
     pub space_bytes: Vec<u64>,
     /// The member of each shard that the bulk is best read from, as `host:port`; nothing where its

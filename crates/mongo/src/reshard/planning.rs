@@ -14,7 +14,7 @@ use super::findings::{self, Wanted};
 use super::key::{Key, text_of};
 use super::members;
 use super::plan::{Chunk, Placing, Plan, Request};
-use super::predict::{seconds, space_bytes};
+use super::predict::{paced_s, seconds, space_bytes};
 use super::reach::{Reached, reach};
 use super::sample::draw;
 use super::survey::{Shard, Survey, survey};
@@ -57,7 +57,9 @@ pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> R
     if old != new {
         compared.push(choice.server());
     }
-    let predicted_s = seconds(size, weighed.rows.len(), control.throttle().limits());
+    let limits = control.throttle().limits();
+    let predicted_s = seconds(size, weighed.rows.len(), limits);
+    let paced_s = limits.is_paced.then(|| paced_s(size, weighed.rows.len(), limits));
     let index_bytes = survey.shards.iter().map(|shard| shard.index_bytes).sum();
     let space_bytes = space_bytes(&chosen.after, size, index_bytes);
     let mut found = findings::of_definition(cluster, &request.ns, &survey, &new);
@@ -88,6 +90,7 @@ pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> R
         compared,
         sampled: sample.documents.len() as u64,
         predicted_s,
+        paced_s,
         space_bytes,
         members: readers.hosts,
         findings: findings::sorted(found),

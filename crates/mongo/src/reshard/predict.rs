@@ -15,6 +15,7 @@
 use imago_job::record::Limits;
 
 use crate::collection::Size;
+use crate::pace::LEAST_S;
 
 /// Documents that are read and written in a second, were they empty.
 const DOCUMENTS_PER_S: f64 = 100_000.0;
@@ -34,6 +35,12 @@ pub(super) fn seconds(size: Size, chunks: usize, limits: Limits) -> f64 {
     // The comparison keeps to the limit of bytes too.
     let by_bytes = limits.bytes_s.map_or(0.0, |limit| 2.0 * bytes / limit as f64);
     FIXED_S + unlimited.max(by_documents).max(by_bytes) + chunks as f64 * CHUNK_S
+}
+
+/// The same at the least pace that spares clients, to which all of it keeps.
+pub(super) fn paced_s(size: Size, chunks: usize, limits: Limits) -> f64 {
+    let least = limits.bytes_s.map_or(LEAST_S, |limit| limit.min(LEAST_S));
+    seconds(size, chunks, Limits { bytes_s: Some(least), ..limits })
 }
 
 /// What each shard needs beside what it has, in bytes: its documents uncompressed, and their share
@@ -73,6 +80,18 @@ mod tests {
         assert_eq!(within_s(Some(1_000), None), 1_003);
         assert_eq!(within_s(Some(1_000), Some(1_000_000)), 2_003);
         assert_eq!(within_s(Some(u64::MAX), Some(u64::MAX)), 23);
+    }
+
+    #[test]
+    fn the_least_pace_is_a_limit_too() {
+        let size = Size { documents: 1_000_000, bytes: 1_000_000_000 };
+        let within_s = |bytes_s| {
+            let limits = Limits { bytes_s, ..Limits::default() };
+            Duration::from_secs_f64(paced_s(size, 0, limits)).as_secs()
+        };
+        assert_eq!(within_s(None), 2_003);
+        assert_eq!(within_s(Some(500_000)), 4_003);
+        assert_eq!(within_s(Some(5_000_000)), 2_003);
     }
 
     #[test]

@@ -92,6 +92,7 @@ impl Scan {
             command.append(cstr!("projection"), rawdoc! {"_id": 1});
         }
         let db = self.handle.endpoint.client().database(&self.handle.ns.db);
+        self.handle.endpoint.count_find();
         let opened = db
             .run_raw_cursor_command(command)
             .selection_criteria(prefer_secondary())

@@ -323,6 +323,7 @@ async fn since(side: &Handle) -> Result<Timestamp> {
         "find": side.ns.coll.as_str(), "projection": {"_id": 1}, "limit": 1, "singleBatch": true,
         "readConcern": read_concern(ReadAt::After(now)),
     };
+    side.endpoint.count_find();
     side.endpoint.run_raw(&side.ns.db, "find", command).await?;
     Ok(now)
 }
@@ -414,6 +415,7 @@ async fn find(query: &Query<'_>, ids: impl Iterator<Item = &Id>) -> Result<RawBa
         command.append(cstr!("projection"), rawdoc! {"_id": 1});
     }
     let db = query.handle.endpoint.client().database(&query.handle.ns.db);
+    query.handle.endpoint.count_find();
     let opened = db
         .run_raw_cursor_command(command)
         .selection_criteria(query.members.criteria())

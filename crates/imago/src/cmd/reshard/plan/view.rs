@@ -1,9 +1,12 @@
 //! A plan for a person.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use imago_mongo::collection::Size;
 use imago_mongo::reshard::plan::{Finding, Placing, Plan, Weight};
+
+use crate::render::duration;
 
 /// The plan as tables.
 pub fn text(plan: &Plan) -> String {
@@ -21,18 +24,28 @@ pub fn text(plan: &Plan) -> String {
     text += &section("compared", &compared(plan));
     text += &format!(
         "\nplaced {}: {:.1} % of the bytes move; the fullest shard holds {} its share, {} \
-         afterwards\ntakes about {:.0} s without clients at work, by a simple model of copying \
-         everything once\n",
+         afterwards\ntakes about {} without clients at work, by a simple model of copying \
+         everything once{}\n",
         placing(plan.placing),
         percent(plan.moved.bytes, plan.size.bytes),
         times(plan.imbalance.0),
         times(plan.imbalance.1),
-        plan.predicted_s
+        lasts(plan.predicted_s),
+        plan.paced_s.map(beside_clients).unwrap_or_default()
     );
     for finding in &plan.findings {
         text += &told(finding);
     }
     text + "nothing was written\n"
+}
+
+fn beside_clients(paced_s: f64) -> String {
+    format!("; beside them up to {}, at the least pace that spares them", lasts(paced_s))
+}
+
+fn lasts(seconds: f64) -> String {
+    let ms = Duration::try_from_secs_f64(seconds).map_or(u128::MAX, |lasts| lasts.as_millis());
+    duration(u64::try_from(ms).unwrap_or(u64::MAX))
 }
 
 fn told(finding: &Finding) -> String {
