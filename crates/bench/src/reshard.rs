@@ -48,6 +48,8 @@ pub struct Size {
     pub cutovers: u32,
     /// How long clients are watched before a change, in s.
     pub idle_s: u64,
+    /// The rates of the clients' loads, in percent of those that figures are for.
+    pub rate_percent: u32,
     /// Whether the server is also measured as it is shipped, once: five minutes and more.
     pub as_shipped: bool,
 }

@@ -166,7 +166,7 @@ impl Noticed {
 /// Several changes of the key under one load.
 async fn there_and_back(bed: &Bed, size: Size, commands: &Commands) -> Result<(Seen, Vec<Window>)> {
     let documents = (size.documents / BUSY_PART).max(1_000);
-    let traffic = Box::pin(start(bed, documents, BUSY_MIX, BUSY_PER_S)).await?;
+    let traffic = Box::pin(start(bed, size, documents, BUSY_MIX, BUSY_PER_S)).await?;
     traffic.pass(3).await;
     let mut cutovers = Vec::new();
     for n in 0..size.cutovers.max(1) {
@@ -180,7 +180,7 @@ async fn there_and_back(bed: &Bed, size: Size, commands: &Commands) -> Result<(S
 /// One change beside a load that leaves the servers room.
 async fn beside(bed: &Bed, size: Size, commands: &Commands) -> Result<Calm> {
     let documents = (size.documents / CALM_PART).max(1_000);
-    let traffic = Box::pin(start(bed, documents, CALM_MIX, CALM_PER_S)).await?;
+    let traffic = Box::pin(start(bed, size, documents, CALM_MIX, CALM_PER_S)).await?;
     // Connections are opened, and caches filled.
     traffic.pass(3).await;
     let before = traffic.pass(size.idle_s).await;
@@ -188,8 +188,15 @@ async fn beside(bed: &Bed, size: Size, commands: &Commands) -> Result<Calm> {
     Ok(Calm { seen: Box::pin(traffic.end()).await?, before, during, phases })
 }
 
-async fn start(bed: &Bed, documents: u64, mix: &str, rate_per_s: u32) -> Result<Traffic> {
+async fn start(
+    bed: &Bed,
+    size: Size,
+    documents: u64,
+    mix: &str,
+    rate_per_s: u32,
+) -> Result<Traffic> {
     let mix = mix.parse().expect("a mix");
+    let rate_per_s = (rate_per_s * size.rate_percent / 100).max(1);
     let load = Load { mix, keys: Distribution::Uniform, rate_per_s };
     Box::pin(bed.traffic(documents, load)).await
 }
