@@ -54,6 +54,11 @@ async fn a_plan_is_printed_and_what_is_in_the_way_is_the_exit_code() {
     }
 
     assert!(!text.contains("warning"), "{text}");
+    assert!(text.contains("beside them up to"), "{text}");
+
+    let full = plan(&shards.admin_uri(), &["--key", key, "--pace", "full"]);
+    let text = String::from_utf8(full.stdout).unwrap();
+    assert!(text.contains("without clients") && !text.contains("beside them"), "{text}");
 
     // As in the database's shell.
     let same = plan(&shards.admin_uri(), &["--key", "{user: 1}", "--json"]);
