@@ -59,6 +59,8 @@ async fn a_plan_is_printed_and_what_is_in_the_way_is_the_exit_code() {
     let full = plan(&shards.admin_uri(), &["--key", key, "--pace", "full"]);
     let text = String::from_utf8(full.stdout).unwrap();
     assert!(text.contains("without clients") && !text.contains("beside them"), "{text}");
+    let native = plan(&shards.admin_uri(), &["--key", key, "--engine", "native", "--json"]);
+    assert_eq!((code(&native), &json(&native.stdout)["paced_s"]), (0, &Value::Null), "{native:?}");
 
     // As in the database's shell.
     let same = plan(&shards.admin_uri(), &["--key", "{user: 1}", "--json"]);

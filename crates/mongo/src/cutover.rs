@@ -89,9 +89,6 @@ pub struct Outcome {
 
 /// The drain must not wait for a change that the block keeps from coming.
 const AWAIT_MAX: Duration = Duration::from_millis(20);
-/// The destination is caught up before anything is blocked.
-const LAG_MS_MAX: u64 = 500;
-const CATCH_UP_WITHIN: Duration = Duration::from_secs(600);
 
 /// Looks whether the job may be cut over at all, then takes it over from whoever leads it.
 ///
@@ -173,10 +170,10 @@ async fn steps(
     hook: impl AsyncFnOnce() -> std::result::Result<(), String>,
 ) -> Result<Outcome> {
     run.enter("catch-up").await?;
-    Box::pin(catch_up(copying)).await?;
+    Box::pin(copying.come_near(how.block_max)).await?;
     run.enter("check").await?;
     let sampled = Box::pin(check::check(copying, &Mode::Sample(how.sample), None)).await?;
-    Box::pin(catch_up(copying)).await?;
+    Box::pin(copying.come_near(how.block_max)).await?;
     run.enter("cut-over").await?;
     let began = Instant::now();
     if how.block == Block::UserWrites {
@@ -314,27 +311,6 @@ async fn keep_settled(run: &Run, state: &mut State, at: Timestamp) -> Result<()>
     state.t0 = Some((at.time, at.increment + 1));
     state.applied_to = Some((at.time, at.increment));
     copy::save(run, state).await
-}
-
-pub(crate) async fn catch_up(copying: &mut Copying<'_>) -> Result<()> {
-    let since = copying.source_time().await?;
-    copying.nudge().await;
-    copying.lead.hurry(true);
-    let deadline = Instant::now() + CATCH_UP_WITHIN;
-    while copying.lead.applied_to() < since || copying.lead.standing().behind_ms > LAG_MS_MAX {
-        copying.step().await?;
-        if Instant::now() > deadline {
-            return Err(Error::precondition(
-                format!(
-                    "the destination is still {} ms behind after {} s",
-                    copying.lead.standing().behind_ms,
-                    CATCH_UP_WITHIN.as_secs()
-                ),
-                "the source is written faster than the destination takes it: try at a quieter time",
-            ));
-        }
-    }
-    Ok(())
 }
 
 fn ms(since: Instant) -> u64 {

@@ -93,6 +93,8 @@ pub struct Lead {
     turn: usize,
     /// No round begins before it while clients are spared.
     rests_until: Instant,
+    /// What the last round took while clients were spared.
+    round_took: Duration,
     leases: Leases,
     control: Control,
     counters: Arc<Counters>,
@@ -185,6 +187,7 @@ impl Lead {
             rounds: JoinSet::new(),
             turn: 0,
             rests_until: Instant::now(),
+            round_took: Duration::ZERO,
             leases: parts.leases,
             control: parts.control,
             counters: parts.counters,

@@ -154,6 +154,29 @@ pub fn rest(took: Duration, left: u32, within: Duration) -> Duration {
 /// See [`rest`].
 const RESTS: u32 = 9;
 
+/// How many entries the next piece of work should have, of `ready` that wait, when the last one took
+/// `took`: `sizes.least`, which clients hardly feel, unless pieces of that size one after the other
+/// would not have them all done `within`. So servers that answer slowly are asked less often, for
+/// more at a time; never for more than `sizes.most`.
+///
+/// # Panics
+///
+/// If the least is more than the most.
+#[must_use]
+pub fn piece(took: Duration, ready: usize, within: Duration, sizes: Sizes) -> usize {
+    let needed = (ready as u128 * took.as_nanos()).div_ceil(within.as_nanos().max(1));
+    usize::try_from(needed).unwrap_or(usize::MAX).clamp(sizes.least, sizes.most)
+}
+
+/// Between which sizes a [`piece`] stays, in entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// What clients hardly feel.
+    pub least: usize,
+    /// What servers take at once.
+    pub most: usize,
+}
+
 /// How long to wait before more is read from a queue, after an answer with `found` of at most `most`
 /// entries, when it was `before` the last time: so long that answers come half full. Each answer has
 /// its price however little it holds, and a full one is felt. None at all when they stay fuller than
@@ -276,6 +299,39 @@ mod tests {
             prop_assert!(rest.is_zero() || (took + rest) * left <= within);
             // No longer a rest would do, and no shorter one is taken.
             prop_assert!(rest == took * RESTS || (took + rest + Duration::from_millis(1)) * left > within);
+        }
+
+        #[test]
+        fn what_waits_shrinks_as_it_shall_however_slowly_servers_answer(
+            ready in 1..10_000_usize, each_ms in 0..1_000_u64, entry_us in 0..500_u64,
+        ) {
+            let (sizes, within) = (Sizes { least: 32, most: 2_000 }, Duration::from_secs(10));
+            let costs = |count: usize| {
+                Duration::from_millis(each_ms) + Duration::from_micros(entry_us) * count as u32
+            };
+            let (mut left, mut now, mut took) = (ready, Duration::ZERO, Duration::ZERO);
+            while now < within * 2 && left > 0 {
+                let count = piece(took, left, within, sizes).min(left);
+                prop_assert!(count == left || (sizes.least..=sizes.most).contains(&count));
+                (left, took) = (left - count, costs(count));
+                let pieces = left.div_ceil(piece(took, left, within, sizes));
+                now += took + rest(took, pieces as u32, within);
+            }
+            prop_assert!(left <= (ready / 4).max(sizes.least), "{left} of {ready} wait");
+        }
+
+        #[test]
+        fn a_piece_is_no_larger_than_it_must_be(
+            took_ms in 0..2_000_u64, ready in 0..20_000_usize,
+        ) {
+            let (sizes, within) = (Sizes { least: 32, most: 2_000 }, Duration::from_secs(10));
+            let took = Duration::from_millis(took_ms);
+            let count = piece(took, ready, within, sizes);
+            let lasts = |count: usize| took * ready.div_ceil(count) as u32;
+            prop_assert!((sizes.least..=sizes.most).contains(&count));
+            // The last piece may be half empty.
+            prop_assert!(count == sizes.most || lasts(count) <= within + took);
+            prop_assert!(count == sizes.least || lasts(count - 1) >= within);
         }
 
         #[test]

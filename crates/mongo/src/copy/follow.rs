@@ -15,6 +15,11 @@ const SPARES_MAX: Duration = Duration::from_secs(15);
 const NEAR_MS: u64 = 3_000;
 /// A destination that is this close is caught up.
 pub(super) const CAUGHT_UP_MS: u64 = 1_000;
+const CAUGHT_UP: Close = Close { there_ms: CAUGHT_UP_MS, near_ms: NEAR_MS };
+/// A destination that is this close is brought to the end behind a block.
+const BEFORE_BLOCK_MS: u64 = 500;
+/// Nobody waits longer than this for it to come so close.
+const BEFORE_BLOCK_WITHIN: Duration = Duration::from_secs(600);
 /// On full servers changes come about as fast as they are applied: a destination that is near, and
 /// comes no nearer for so long, is as near as it gets. What is left is drained behind a block that
 /// has a deadline, where nobody adds to it.
@@ -49,7 +54,7 @@ impl Copying<'_> {
             let is_paused = self.run.control().is_paused();
             let reached = (applied_to.min(entered), Reverse(behind_ms));
             let stuck_for = approach.stuck_for(Instant::now(), reached, is_paused);
-            if applied_to >= entered && is_caught_up(behind_ms, stuck_for) {
+            if applied_to >= entered && CAUGHT_UP.is_reached(behind_ms, stuck_for) {
                 self.lead.hurry(false);
                 return Ok(());
             }
@@ -58,11 +63,58 @@ impl Copying<'_> {
             }
         }
     }
+
+    /// Applies changes until what is left is little enough for a block that may last `block_max`: on
+    /// full servers, where it gets no less, what should be drained in half of that.
+    ///
+    /// # Errors
+    /// What ends the job; a destination that does not come so close in ten minutes.
+    pub(crate) async fn come_near(&mut self, block_max: Duration) -> Result<()> {
+        let since = self.source_time().await?;
+        self.nudge().await;
+        self.lead.hurry(true);
+        let near_ms = u64::try_from(block_max.as_millis() / 2).unwrap_or(u64::MAX);
+        let close = Close { there_ms: BEFORE_BLOCK_MS, near_ms };
+        let began = Instant::now();
+        let mut approach = Approach::new(began);
+        loop {
+            let behind_ms = self.lead.standing().behind_ms;
+            let applied_to = self.lead.applied_to();
+            let is_paused = self.run.control().is_paused();
+            let reached = (applied_to.min(since), Reverse(behind_ms));
+            let stuck_for = approach.stuck_for(Instant::now(), reached, is_paused);
+            if applied_to >= since && close.is_reached(behind_ms, stuck_for) {
+                return Ok(());
+            }
+            if began.elapsed() > BEFORE_BLOCK_WITHIN {
+                return Err(Error::precondition(
+                    format!(
+                        "the destination is still {behind_ms} ms behind after {} s",
+                        BEFORE_BLOCK_WITHIN.as_secs()
+                    ),
+                    "the source is written faster than the destination takes it: try at a quieter \
+                     time",
+                ));
+            }
+            self.step().await?;
+        }
+    }
 }
 
-/// Whether a destination that came no closer for so long counts as caught up.
-fn is_caught_up(behind_ms: u64, stuck_for: Duration) -> bool {
-    behind_ms < CAUGHT_UP_MS || (behind_ms < NEAR_MS && stuck_for > AS_NEAR_AS_IT_GETS)
+/// How close is close enough, in ms behind the source.
+#[derive(Clone, Copy)]
+struct Close {
+    /// At once.
+    there_ms: u64,
+    /// When it came no closer for [`AS_NEAR_AS_IT_GETS`].
+    near_ms: u64,
+}
+
+impl Close {
+    fn is_reached(self, behind_ms: u64, stuck_for: Duration) -> bool {
+        let near_ms = if stuck_for > AS_NEAR_AS_IT_GETS { self.near_ms } else { self.there_ms };
+        behind_ms < near_ms.max(self.there_ms)
+    }
 }
 
 fn too_fast(behind_ms: u64, job: &JobId) -> Error {
@@ -109,10 +161,13 @@ mod tests {
 
     #[test]
     fn who_is_near_and_comes_no_nearer_is_caught_up() {
-        let caught_up = |behind_ms, s| is_caught_up(behind_ms, Duration::from_secs(s));
+        let caught_up = |behind_ms, s| CAUGHT_UP.is_reached(behind_ms, Duration::from_secs(s));
         assert!(caught_up(999, 0) && !caught_up(1_000, 0));
         assert!(!caught_up(2_999, 5) && caught_up(2_999, 6));
         assert!(!caught_up(3_000, 1_800), "far away, waiting is no reason to go on");
+        // A block that may last less than what is close anyway does not make it stricter.
+        let close = Close { there_ms: 500, near_ms: 100 };
+        assert!(close.is_reached(499, Duration::from_secs(6)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use bson::Timestamp;
 use imago_job::control::Control;
 use imago_job::retry::retry;
 use imago_plan::ledger::{Change, Ledger, Round};
-use imago_plan::pace::rest;
+use imago_plan::pace::{Sizes, piece, rest};
 
 use super::{LANES, Lead};
 use crate::converge::{Pair, ReadAt, Tally, Want, converge};
@@ -21,10 +21,12 @@ use crate::snapshot::PATIENCE;
 
 /// Rounds that run at the same time.
 const ROUNDS_MAX: usize = 4;
-/// What clients hardly feel of a round while they are spared: then there is one at a time.
-const PACED_TOUCHES_MAX: usize = 32;
+/// While clients are spared there is one round at a time, of what they hardly feel, where servers
+/// answer so quickly that this is enough.
+const PACED_TOUCHES: usize = 32;
 /// What waited for a slice is ready all at once when the slice is copied. While clients are spared, a
-/// round is followed by a rest, as long as all of it is applied within this time.
+/// round is followed by a rest and is no larger than it must be for all of it to be applied within
+/// this time.
 const PACED_DRAIN: Duration = Duration::from_secs(10);
 /// With more than these ready, changes come faster than small rounds apply them: keeping up with the
 /// source goes first.
@@ -51,7 +53,7 @@ impl Lead {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let ready = self.ready();
         if exactly.is_none() && self.is_sparing() && ready <= PACED_READY_MAX {
-            return self.dispatch_jointly(limit.min(PACED_TOUCHES_MAX), None);
+            return self.dispatch_jointly(self.paced_touches(ready).min(limit), None);
         }
         // Clients wait for a settled point: the fewer commands it takes, the sooner it is reached.
         if exactly.is_some() && ready <= JOINT_TOUCHES_MAX {
@@ -119,6 +121,12 @@ impl Lead {
         self.held() - self.ledgers.iter().map(Ledger::aside).sum::<usize>()
     }
 
+    /// How many touches a round has while clients are spared.
+    fn paced_touches(&self, ready: usize) -> usize {
+        let sizes = Sizes { least: PACED_TOUCHES, most: ROUND_TOUCHES_MAX };
+        piece(self.round_took, ready, PACED_DRAIN, sizes)
+    }
+
     pub(super) fn finish(&mut self, done: RoundDone) -> Result<()> {
         let (tally, stale) = done.outcome?;
         self.changes_applied += tally.written + tally.deleted;
@@ -129,7 +137,8 @@ impl Lead {
             self.ledgers[done.ns].finish(round);
         }
         if self.is_sparing() {
-            let rounds = self.ready().div_ceil(PACED_TOUCHES_MAX);
+            self.round_took = done.took;
+            let rounds = self.ready().div_ceil(self.paced_touches(self.ready()));
             let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
             self.rests_until = Instant::now() + rest(done.took, rounds, PACED_DRAIN);
         }

@@ -14,7 +14,7 @@ pub(super) use cluster::of_cluster;
 pub(super) use definition::of_definition;
 pub(super) use documents::{Wanted, of_documents};
 pub(super) use privileges::of_privileges;
-pub(super) use shards::{across, of_shards};
+pub(super) use shards::{Lasts, across, of_shards};
 
 use super::plan::{Finding, Flow, Flowing, Request, Weight};
 

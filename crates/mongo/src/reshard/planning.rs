@@ -10,7 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 
 use super::choose::Choice;
-use super::findings::{self, Wanted};
+use super::findings::{self, Lasts, Wanted};
 use super::key::{Key, text_of};
 use super::members;
 use super::plan::{Chunk, Placing, Plan, Request};
@@ -70,7 +70,7 @@ pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> R
         &request.ns,
         &survey.shards,
         &reached,
-        predicted_s,
+        Lasts { predicted_s, paced_s },
         &space_bytes,
     ));
     found.extend(findings::across(&survey.shards, &readers));

@@ -24,7 +24,7 @@ use crate::block;
 use crate::changes::AWAIT_MAX;
 use crate::collection::Handle;
 use crate::copy::{self, Clusters, Copying, Options, SLICE_BYTES, State, Until, patiently};
-use crate::cutover::{catch_up, check};
+use crate::cutover::check;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::journal::MongoJournal;
@@ -304,7 +304,7 @@ async fn work(cluster: &Endpoint, run: &Run, how: &How) -> Result<Outcome> {
         run.enter("commit").await?;
         let mut copying = begin(&clusters, run, how, COMMIT_AWAIT_MAX, state).await?;
         let done = async {
-            Box::pin(catch_up(&mut copying)).await?;
+            Box::pin(copying.come_near(how.block_max)).await?;
             commit(run, &spec, &mut copying, cluster, how.block, how.block_max).await
         };
         match Box::pin(done).await {

@@ -51,10 +51,12 @@ impl By {
         }
     }
 
-    /// Adds to a plan what should be known of the engine first.
+    /// Says in a plan what should be known of the engine first.
     pub fn warn_in(self, plan: &mut Plan) {
         if self.parsed() == Engine::Native {
             plan.findings.push(reshard::minimum());
+            // The server spares nobody.
+            plan.paced_s = None;
         }
     }
 }

@@ -9,12 +9,21 @@ use crate::reshard::survey::Shard;
 /// An oplog should reach so many times as far back as the change takes.
 const OPLOG_TIMES: f64 = 3.0;
 
+/// How long a change takes, in seconds.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::reshard) struct Lasts {
+    /// Without clients at work.
+    pub predicted_s: f64,
+    /// At the least pace that spares them.
+    pub paced_s: Option<f64>,
+}
+
 /// Looks at what each shard said, and how long the change takes and what room it needs there.
 pub(in crate::reshard) fn of_shards(
     ns: &Namespace,
     shards: &[Shard],
     reached: &[Result<Reached, String>],
-    predicted_s: f64,
+    lasts: Lasts,
     space_bytes: &[u64],
 ) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -22,7 +31,7 @@ pub(in crate::reshard) fn of_shards(
         match reached {
             Err(cause) => found.push(unreached(shard, cause)),
             Ok(reached) => {
-                found.extend(oplog(shard, reached, predicted_s));
+                found.extend(oplog(shard, reached, lasts));
                 found.extend(disk(shard, reached, *needed));
                 found.extend(building(ns, shard, reached));
                 found.extend(migration(ns, shard, reached));
@@ -63,7 +72,7 @@ fn unreached(shard: &Shard, cause: &str) -> Finding {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "seconds")]
-fn oplog(shard: &Shard, reached: &Reached, predicted_s: f64) -> Option<Finding> {
+fn oplog(shard: &Shard, reached: &Reached, lasts: Lasts) -> Option<Finding> {
     let name = &shard.name;
     let Some(window_s) = reached.oplog_s else {
         return Some(warning(
@@ -73,16 +82,20 @@ fn oplog(shard: &Shard, reached: &Reached, predicted_s: f64) -> Option<Finding> 
              (rs.printReplicationInfo())",
         ));
     };
+    let Lasts { predicted_s, paced_s } = lasts;
+    let beside = paced_s.map(|paced_s| format!(", beside clients up to {paced_s:.0} s"));
     let what = format!(
         "the oplog of shard {name} reaches back {window_s} s, and the change takes about \
-         {predicted_s:.0} s"
+         {predicted_s:.0} s{}",
+        beside.unwrap_or_default()
     );
     let help = "make the oplog larger on every member (replSetResizeOplog), or wait for a quieter \
                 time";
     if (window_s as f64) < predicted_s {
         return Some(obstacle("oplog", what, help));
     }
-    ((window_s as f64) < predicted_s * OPLOG_TIMES).then(|| warning("oplog", what, help))
+    let safe_s = paced_s.unwrap_or(0.0).max(predicted_s * OPLOG_TIMES);
+    ((window_s as f64) < safe_s).then(|| warning("oplog", what, help))
 }
 
 fn disk(shard: &Shard, reached: &Reached, needed: u64) -> Option<Finding> {
@@ -142,6 +155,10 @@ mod tests {
     use crate::reshard::plan::Weight;
 
     fn found(reached: Result<Reached, String>, predicted_s: f64) -> Vec<(Weight, String)> {
+        found_if(reached, Lasts { predicted_s, paced_s: None })
+    }
+
+    fn found_if(reached: Result<Reached, String>, lasts: Lasts) -> Vec<(Weight, String)> {
         let shard = Shard {
             name: "s".into(),
             host: "s/h:1".into(),
@@ -151,7 +168,7 @@ mod tests {
             index_bytes: 0,
         };
         let ns = Namespace::new("a", "b");
-        let found = of_shards(&ns, &[shard], &[reached], predicted_s, &[1_000]);
+        let found = of_shards(&ns, &[shard], &[reached], lasts, &[1_000]);
         found.into_iter().map(|finding| (finding.weight, finding.code)).collect()
     }
 
@@ -175,6 +192,9 @@ mod tests {
     fn an_oplog_that_is_too_short_is_in_the_way() {
         assert_eq!(found(Ok(shard()), 3_601.0), [(Weight::Obstacle, "oplog".into())]);
         assert_eq!(found(Ok(shard()), 1_201.0), [(Weight::Warning, "oplog".into())]);
+        let beside = |paced_s| found_if(Ok(shard()), Lasts { predicted_s: 10.0, paced_s });
+        assert_eq!(beside(Some(3_600.0)), []);
+        assert_eq!(beside(Some(3_601.0)), [(Weight::Warning, "oplog".into())]);
     }
 
     #[test]
