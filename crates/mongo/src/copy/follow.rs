@@ -65,7 +65,7 @@ impl Copying<'_> {
     }
 
     /// Applies changes until what is left is little enough for a block that may last `block_max`: on
-    /// full servers, where it gets no less, what should be drained in half of that.
+    /// full servers, where it gets no less, what is near and should be drained in half of that.
     ///
     /// # Errors
     /// What ends the job; a destination that does not come so close in ten minutes.
@@ -73,7 +73,7 @@ impl Copying<'_> {
         let since = self.source_time().await?;
         self.nudge().await;
         self.lead.hurry(true);
-        let near_ms = u64::try_from(block_max.as_millis() / 2).unwrap_or(u64::MAX);
+        let near_ms = u64::try_from(block_max.as_millis() / 2).unwrap_or(u64::MAX).min(NEAR_MS);
         let close = Close { there_ms: BEFORE_BLOCK_MS, near_ms };
         let began = Instant::now();
         let mut approach = Approach::new(began);
