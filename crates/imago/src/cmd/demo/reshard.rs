@@ -84,6 +84,8 @@ struct Summary {
     total_s: f64,
 }
 
+/// The collection, its shadow and the oplog fit in, so that nobody waits for pages to be written.
+const CACHE_MB: u32 = 1_024;
 const OLD_KEY: &str = "productID";
 const NEW_KEY: &str = r#"{"userID": 1}"#;
 
@@ -92,7 +94,11 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let began = Instant::now();
     let say = |what: &str| eprintln!("{:6.1} s  {what}", began.elapsed().as_secs_f64());
     say(&format!("starting a real cluster: {} shards of {} members", args.shards, args.members));
-    let spec = ClusterSpec { members: args.members, ..ClusterSpec::sharded("demo", args.shards) };
+    let spec = ClusterSpec {
+        members: args.members,
+        cache_mb: CACHE_MB,
+        ..ClusterSpec::sharded("demo", args.shards)
+    };
     let started = Box::pin(Cluster::start(spec.with_auth())).await;
     let servers = started.map_err(|error| testbed(&error))?;
     let cluster = Box::pin(Endpoint::connect(&servers.admin_uri(), "cluster")).await?;
