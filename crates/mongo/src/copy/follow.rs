@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
+use bson::Timestamp;
 use imago_job::id::JobId;
 
 use super::{Copying, Until, patiently};
@@ -50,11 +51,8 @@ impl Copying<'_> {
             if behind_ms < NEAR_MS || began.elapsed() > SPARES_MAX {
                 self.lead.hurry(true);
             }
-            let applied_to = self.lead.applied_to();
-            let is_paused = self.run.control().is_paused();
-            let reached = (applied_to.min(entered), Reverse(behind_ms));
-            let stuck_for = approach.stuck_for(Instant::now(), reached, is_paused);
-            if applied_to >= entered && CAUGHT_UP.is_reached(behind_ms, stuck_for) {
+            let (is_past, stuck_for) = self.look(&mut approach, entered, behind_ms);
+            if is_past && CAUGHT_UP.is_reached(behind_ms, stuck_for) {
                 self.lead.hurry(false);
                 return Ok(());
             }
@@ -79,11 +77,8 @@ impl Copying<'_> {
         let mut approach = Approach::new(began);
         loop {
             let behind_ms = self.lead.standing().behind_ms;
-            let applied_to = self.lead.applied_to();
-            let is_paused = self.run.control().is_paused();
-            let reached = (applied_to.min(since), Reverse(behind_ms));
-            let stuck_for = approach.stuck_for(Instant::now(), reached, is_paused);
-            if applied_to >= since && close.is_reached(behind_ms, stuck_for) {
+            let (is_past, stuck_for) = self.look(&mut approach, since, behind_ms);
+            if is_past && close.is_reached(behind_ms, stuck_for) {
                 return Ok(());
             }
             if began.elapsed() > BEFORE_BLOCK_WITHIN {
@@ -98,6 +93,19 @@ impl Copying<'_> {
             }
             self.step().await?;
         }
+    }
+
+    /// Whether everything up to `since` is applied, and how long nothing has come closer.
+    fn look(
+        &self,
+        approach: &mut Approach<(Timestamp, Reverse<u64>)>,
+        since: Timestamp,
+        behind_ms: u64,
+    ) -> (bool, Duration) {
+        let applied_to = self.lead.applied_to();
+        let reached = (applied_to.min(since), Reverse(behind_ms));
+        let is_paused = self.run.control().is_paused();
+        (applied_to >= since, approach.stuck_for(Instant::now(), reached, is_paused))
     }
 }
 
