@@ -191,6 +191,16 @@ async fn one(bed: &Bed, size: Size, commands: &Commands) -> Result<OneRun> {
     let native_s = Box::pin(native::change(bed, KEYS[1])).await?;
     let after = Box::pin(Places::look(bed)).await?;
     let native_moved = before.moved(&after)?;
-    tracing::info!(plan_s, run_s, moved, optimum, native_s, native_moved, "one change of the key");
+    let predicted_s = plan.predicted_s;
+    tracing::info!(
+        plan_s,
+        predicted_s,
+        run_s,
+        moved,
+        optimum,
+        native_s,
+        native_moved,
+        "one change of the key"
+    );
     Ok(OneRun { plan, plan_s, run_s, phases, moved, optimum, native_s, native_moved })
 }

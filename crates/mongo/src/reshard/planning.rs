@@ -14,7 +14,7 @@ use super::findings::{self, Lasts, Wanted};
 use super::key::{Key, text_of};
 use super::members;
 use super::plan::{Chunk, Placing, Plan, Request};
-use super::predict::{paced_s, seconds, space_bytes};
+use super::predict::{Base, paced_s, seconds, slowness, space_bytes};
 use super::reach::{Reached, reach};
 use super::sample::draw;
 use super::survey::{Shard, Survey, survey};
@@ -58,8 +58,10 @@ pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> R
         compared.push(choice.server());
     }
     let limits = control.throttle().limits();
-    let predicted_s = seconds(size, weighed.rows.len(), limits);
-    let paced_s = limits.is_paced.then(|| paced_s(size, weighed.rows.len(), limits));
+    let read = sample.rate.map(|_| (survey.stored, sample.waited));
+    let base = Base { size, chunks: weighed.rows.len(), slowness: slowness(read) };
+    let predicted_s = seconds(base, limits);
+    let paced_s = limits.is_paced.then(|| paced_s(base, limits));
     let index_bytes = survey.shards.iter().map(|shard| shard.index_bytes).sum();
     let space_bytes = space_bytes(&chosen.after, size, index_bytes);
     let mut found = findings::of_definition(cluster, &request.ns, &survey, &new);

@@ -8,9 +8,16 @@
 //! line more, and at the pace of clients ([`crate::pace`]) as long as these allow. An operator's limits
 //! are known, and kept twice: what is copied is compared at the same rate.
 //!
+//! How fast the servers are is not asked either, but seen: on its way to a sample, a plan has every
+//! document read, unless there are very many, or very few. Half of the time follows from how long
+//! that took, and half does not: it was one look, and where a disk made it slow, most of what
+//! follows finds the documents in memory.
+//!
 //! The constants are fitted to whole changes of shape, comparison of all documents and commit
 //! included, of 20,000 and 1,000,000 documents of 1 KB on three shards of one member each that shared
 //! two cores and served no load.
+
+use std::time::Duration;
 
 use imago_job::record::Limits;
 
@@ -26,21 +33,55 @@ const FIXED_S: f64 = 3.0;
 /// What each chunk takes beside, to be made and given to its shard, in seconds.
 const CHUNK_S: f64 = 0.02;
 
+/// Where the constants were fitted, documents of a kilobyte were looked at, on the way to a sample, so
+/// many times as fast as they were read and written.
+const LOOKED_AT_FASTER: f64 = 70.0;
+/// Reading fewer bytes says more about single answers than about the servers.
+const READ_BYTES_MIN: u64 = 100_000_000;
+/// By how much one look may shift what is predicted, either way.
+const SLOWNESS_MAX: f64 = 4.0;
+
+/// What is known of a change.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Base {
+    /// Of the collection.
+    pub size: Size,
+    /// The new ones.
+    pub chunks: usize,
+    /// See [`slowness`].
+    pub slowness: f64,
+}
+
+/// How many times as long servers took to read this much as those did to which the constants are
+/// fitted; 1 where it was not seen.
+pub(super) fn slowness(read: Option<(Size, Duration)>) -> f64 {
+    let enough = read.filter(|(size, _)| size.bytes >= READ_BYTES_MIN);
+    let seen = enough.map(|(size, took)| took.as_secs_f64() * LOOKED_AT_FASTER / by_size(size));
+    seen.map_or(1.0, |seen| seen.clamp(1.0 / SLOWNESS_MAX, SLOWNESS_MAX))
+}
+
+/// How long it takes to read and write each document, in seconds.
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn by_size(size: Size) -> f64 {
+    size.documents as f64 / DOCUMENTS_PER_S + size.bytes as f64 / BYTES_PER_S
+}
+
 /// How long a change of shape takes, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-pub(super) fn seconds(size: Size, chunks: usize, limits: Limits) -> f64 {
-    let (documents, bytes) = (size.documents as f64, size.bytes as f64);
-    let unlimited = documents / DOCUMENTS_PER_S + bytes / BYTES_PER_S;
+pub(super) fn seconds(of: Base, limits: Limits) -> f64 {
+    let servers = f64::midpoint(1.0, of.slowness);
+    let (documents, bytes) = (of.size.documents as f64, of.size.bytes as f64);
     let by_documents = limits.documents_s.map_or(0.0, |limit| documents / limit as f64);
     // The comparison keeps to the limit of bytes too.
     let by_bytes = limits.bytes_s.map_or(0.0, |limit| 2.0 * bytes / limit as f64);
-    FIXED_S + unlimited.max(by_documents).max(by_bytes) + chunks as f64 * CHUNK_S
+    let copied = (by_size(of.size) * servers).max(by_documents).max(by_bytes);
+    copied + (FIXED_S + of.chunks as f64 * CHUNK_S) * servers
 }
 
 /// The same at the least pace that spares clients, to which all of it keeps.
-pub(super) fn paced_s(size: Size, chunks: usize, limits: Limits) -> f64 {
+pub(super) fn paced_s(of: Base, limits: Limits) -> f64 {
     let least = limits.bytes_s.map_or(LEAST_S, |limit| limit.min(LEAST_S));
-    seconds(size, chunks, Limits { bytes_s: Some(least), ..limits })
+    seconds(of, Limits { bytes_s: Some(least), ..limits })
 }
 
 /// What each shard needs beside what it has, in bytes: its documents uncompressed, and their share
@@ -56,25 +97,31 @@ pub(super) fn space_bytes(after: &[Size], total: Size, index_bytes: u64) -> Vec<
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+    use proptest::prelude::*;
+
+    const MILLION: Size = Size { documents: 1_000_000, bytes: 1_000_000_000 };
+
+    fn base(size: Size) -> Base {
+        Base { size, chunks: 0, slowness: 1.0 }
+    }
+
+    fn whole_s(of: Base, documents_s: Option<u64>, bytes_s: Option<u64>) -> u64 {
+        let limits = Limits { documents_s, bytes_s, ..Limits::default() };
+        Duration::from_secs_f64(seconds(of, limits)).as_secs()
+    }
 
     #[test]
     fn more_takes_longer() {
         let size = |documents, bytes| Size { documents, bytes };
-        let seconds = |documents, bytes| seconds(size(documents, bytes), 1, Limits::default());
+        let seconds = |documents, bytes| seconds(base(size(documents, bytes)), Limits::default());
         assert!(seconds(2_000, 1_000) > seconds(1_000, 1_000));
         assert!(seconds(1_000, 2_000) > seconds(1_000, 1_000));
     }
 
     #[test]
     fn a_limit_takes_as_long_as_it_says() {
-        let size = Size { documents: 1_000_000, bytes: 1_000_000_000 };
-        let within_s = |documents_s, bytes_s| {
-            let limits = Limits { documents_s, bytes_s, ..Limits::default() };
-            Duration::from_secs_f64(seconds(size, 0, limits)).as_secs()
-        };
+        let within_s = |documents_s, bytes_s| whole_s(base(MILLION), documents_s, bytes_s);
         assert_eq!(within_s(None, None), 23);
         assert_eq!(within_s(None, Some(1_000_000)), 2_003, "copied, and compared");
         assert_eq!(within_s(Some(1_000), None), 1_003);
@@ -84,14 +131,45 @@ mod tests {
 
     #[test]
     fn the_least_pace_is_a_limit_too() {
-        let size = Size { documents: 1_000_000, bytes: 1_000_000_000 };
         let within_s = |bytes_s| {
             let limits = Limits { bytes_s, ..Limits::default() };
-            Duration::from_secs_f64(paced_s(size, 0, limits)).as_secs()
+            Duration::from_secs_f64(paced_s(base(MILLION), limits)).as_secs()
         };
         assert_eq!(within_s(None), 2_003);
         assert_eq!(within_s(Some(500_000)), 4_003);
         assert_eq!(within_s(Some(5_000_000)), 2_003);
+    }
+
+    #[test]
+    fn servers_that_read_slowly_are_expected_to_take_longer() {
+        let read_in = |ms| slowness(Some((MILLION, Duration::from_millis(ms))));
+        let within_s = |ms| whole_s(Base { slowness: read_in(ms), ..base(MILLION) }, None, None);
+        assert_eq!(within_s(286), 23, "as those that the constants are of");
+        assert_eq!(within_s(571), 34, "twice as slowly");
+        assert_eq!(within_s(143), 17);
+        assert_eq!(within_s(1_000_000), 57, "one look shifts it so far and no further");
+    }
+
+    #[test]
+    fn what_was_not_seen_changes_nothing() {
+        let little = Size { documents: 99_999, bytes: 99_999_000 };
+        assert_eq!(slowness(None).to_bits(), 1.0_f64.to_bits());
+        assert_eq!(slowness(Some((little, Duration::from_secs(60)))).to_bits(), 1.0_f64.to_bits());
+    }
+
+    proptest! {
+        #[test]
+        fn a_look_errs_by_a_bounded_factor(
+            documents in 0..1_000_000_000_u64, mean in 20..100_000_u64, chunks in 0..10_000_usize,
+            took_ms in 0..10_000_000_u64,
+        ) {
+            let size = Size { documents, bytes: documents * mean };
+            let slowness = slowness(Some((size, Duration::from_millis(took_ms))));
+            let of = Base { size, chunks, slowness };
+            let unseen = seconds(Base { slowness: 1.0, ..of }, Limits::default());
+            let seen = seconds(of, Limits::default());
+            prop_assert!(seen <= unseen * 2.5 + 1e-6 && seen >= unseen * 0.625 - 1e-6);
+        }
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! Only keys and sizes travel. A collection that has no more documents than are asked for is looked
 //! at as a whole; then nothing is estimated.
 
+use std::time::{Duration, Instant};
+
 use bson::raw::{RawBsonRef, RawDocument};
 use bson::{Document, RawDocumentBuf, doc};
 use futures_util::TryStreamExt;
@@ -39,6 +41,8 @@ pub(super) struct Sample {
     pub(super) is_whole: bool,
     /// How likely a document was to be drawn, where that is known.
     pub(super) rate: Option<f64>,
+    /// How long the servers were waited for; with a rate, in which they read every document.
+    pub(super) waited: Duration,
     /// How many lack a field of the new key.
     pub(super) missing: u64,
     /// How many hold an array in a field of the new key.
@@ -77,10 +81,15 @@ pub(super) async fn draw(
         let cursor = documents.aggregate(pipeline).selection_criteria(prefer_secondary());
         cursor.batch_size(batch).with_type::<RawDocumentBuf>().await.map_err(failed)
     };
+    let asked = Instant::now();
     let mut cursor = answer_within(SEARCH_MAX, &doing, open).await??;
+    sample.waited += asked.elapsed();
     loop {
+        let asked = Instant::now();
         let next = async { cursor.try_next().await.map_err(failed) };
-        let Some(document) = answer_within(SEARCH_MAX, &doing, next).await?? else { break };
+        let next = answer_within(SEARCH_MAX, &doing, next).await??;
+        sample.waited += asked.elapsed();
+        let Some(document) = next else { break };
         add(&mut sample, &document, &survey.owners, old, new)?;
         if sample.documents.len().is_multiple_of(batch as usize) {
             control.take_paced(0, u64::from(batch) * passed).await?;
