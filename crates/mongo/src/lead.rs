@@ -328,6 +328,8 @@ impl Lead {
 
     fn record_events(&mut self, batch: &Batch, wanted: impl Fn(Timestamp) -> bool) -> Result<()> {
         self.heard = Instant::now();
+        let age_ms = batch.first_wall_ms.map(|wall_ms| self.age_ms(wall_ms));
+        tracing::trace!(events = batch.events.len(), age_ms, "changes were read");
         for event in &batch.events {
             match event {
                 Event::Touch { ns, id, change, time, .. } if wanted(*time) => {

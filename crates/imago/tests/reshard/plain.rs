@@ -5,6 +5,9 @@ use std::time::Duration;
 use crate::scene::Scene;
 use crate::writer::Writer;
 
+/// What a write into a shadow takes on servers that are full.
+const SLOW: Duration = Duration::from_millis(1_200);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_collection_gets_a_new_key_under_load_and_nothing_is_lost() {
     let scene = Scene::start("plain", 3).await;
@@ -34,5 +37,24 @@ async fn a_shadow_that_is_only_behind_is_not_taken_for_a_wrong_one() {
     scene.slow_writes_to(&shadow, Duration::ZERO).await;
     let (exit, done) = at_work.ended();
     assert_eq!(exit, 0, "{done}");
+    scene.is_reshaped(load, &plan).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shadow_that_keeps_up_though_never_close_takes_the_name() {
+    let scene = Scene::stoppable("far").await;
+    let load = scene.load().await;
+    let plan = scene.usual_plan().await;
+    let mut at_work = scene.reshard(&plan, &["--max-block-ms", "20000"]);
+    let job = at_work.phase("index");
+    // As on full servers: whatever is applied takes seconds, and meanwhile as much is written again.
+    scene.slow_writes_to(&format!("shop.imago.shadow.{job}"), SLOW).await;
+    let (exit, done) = at_work.ended();
+    assert_eq!(exit, 0, "{done}");
+    let said = at_work.said();
+    let lags = said.iter().filter(|said| said["event"] == "progress" && said["phase"] == "commit");
+    let lags: Vec<u64> = lags.filter_map(|said| said["lag_ms"].as_u64()).collect();
+    println!("behind before the block, in ms: {lags:?}");
+    assert!(lags.iter().all(|&lag| lag > 1_000), "it came close: {lags:?}");
     scene.is_reshaped(load, &plan).await;
 }

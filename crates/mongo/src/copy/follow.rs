@@ -16,15 +16,19 @@ const SPARES_MAX: Duration = Duration::from_secs(15);
 const NEAR_MS: u64 = 3_000;
 /// A destination that is this close is caught up.
 pub(super) const CAUGHT_UP_MS: u64 = 1_000;
-const CAUGHT_UP: Close = Close { there_ms: CAUGHT_UP_MS, near_ms: NEAR_MS };
+const CAUGHT_UP: Close = Close { there_ms: CAUGHT_UP_MS, near_ms: NEAR_MS, far_ms: FAR_MS };
 /// A destination that is this close is brought to the end behind a block.
 const BEFORE_BLOCK_MS: u64 = 500;
 /// Nobody waits longer than this for it to come so close.
 const BEFORE_BLOCK_WITHIN: Duration = Duration::from_secs(600);
 /// On full servers changes come about as fast as they are applied: a destination that is near, and
 /// comes no nearer for so long, is as near as it gets. What is left is drained behind a block that
-/// has a deadline, where nobody adds to it.
+/// has a deadline, where nobody adds to it and nobody else has the servers.
 const AS_NEAR_AS_IT_GETS: Duration = Duration::from_secs(5);
+/// A destination that is no farther than this keeps up with the source.
+const FAR_MS: u64 = 10_000;
+/// One that keeps up and comes no nearer for so long will not by waiting.
+const NO_NEARER_BY_WAITING: Duration = Duration::from_secs(15);
 /// A destination that comes no closer to the source for so long does not catch up with it.
 const STUCK_AFTER: Duration = Duration::from_secs(1_800);
 
@@ -62,8 +66,9 @@ impl Copying<'_> {
         }
     }
 
-    /// Applies changes until what is left is little enough for a block that may last `block_max`: on
-    /// full servers, where it gets no less, what is near and should be drained in half of that.
+    /// Applies changes until what is left is little enough for a block that may last `block_max`. On
+    /// full servers, where it gets no less, that is what should be drained in half of it, and in the
+    /// end what took the servers no longer than that while they had everything else to do as well.
     ///
     /// # Errors
     /// What ends the job; a destination that does not come so close in ten minutes.
@@ -71,8 +76,7 @@ impl Copying<'_> {
         let since = self.source_time().await?;
         self.nudge().await;
         self.lead.hurry(true);
-        let near_ms = u64::try_from(block_max.as_millis() / 2).unwrap_or(u64::MAX).min(NEAR_MS);
-        let close = Close { there_ms: BEFORE_BLOCK_MS, near_ms };
+        let close = Close::before_block(block_max);
         let began = Instant::now();
         let mut approach = Approach::new(began);
         loop {
@@ -103,7 +107,8 @@ impl Copying<'_> {
         behind_ms: u64,
     ) -> (bool, Duration) {
         let applied_to = self.lead.applied_to();
-        let reached = (applied_to.min(since), Reverse(behind_ms));
+        // In whole seconds: by less it comes and goes.
+        let reached = (applied_to.min(since), Reverse(behind_ms / 1_000));
         let is_paused = self.run.control().is_paused();
         (applied_to >= since, approach.stuck_for(Instant::now(), reached, is_paused))
     }
@@ -116,12 +121,29 @@ struct Close {
     there_ms: u64,
     /// When it came no closer for [`AS_NEAR_AS_IT_GETS`].
     near_ms: u64,
+    /// When it came no closer for [`NO_NEARER_BY_WAITING`].
+    far_ms: u64,
 }
 
 impl Close {
+    fn before_block(block_max: Duration) -> Self {
+        let most_ms = u64::try_from(block_max.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            there_ms: BEFORE_BLOCK_MS,
+            near_ms: NEAR_MS.min(most_ms / 2),
+            far_ms: FAR_MS.min(most_ms),
+        }
+    }
+
     fn is_reached(self, behind_ms: u64, stuck_for: Duration) -> bool {
-        let near_ms = if stuck_for > AS_NEAR_AS_IT_GETS { self.near_ms } else { self.there_ms };
-        behind_ms < near_ms.max(self.there_ms)
+        let enough_ms = if stuck_for > NO_NEARER_BY_WAITING {
+            self.far_ms
+        } else if stuck_for > AS_NEAR_AS_IT_GETS {
+            self.near_ms
+        } else {
+            self.there_ms
+        };
+        behind_ms < enough_ms.max(self.there_ms)
     }
 }
 
@@ -172,10 +194,23 @@ mod tests {
         let caught_up = |behind_ms, s| CAUGHT_UP.is_reached(behind_ms, Duration::from_secs(s));
         assert!(caught_up(999, 0) && !caught_up(1_000, 0));
         assert!(!caught_up(2_999, 5) && caught_up(2_999, 6));
-        assert!(!caught_up(3_000, 1_800), "far away, waiting is no reason to go on");
+        assert!(!caught_up(9_999, 15) && caught_up(9_999, 16));
+        assert!(!caught_up(10_000, 1_800), "far away, waiting is no reason to go on");
+    }
+
+    #[test]
+    fn what_may_be_left_for_a_block_is_no_more_than_it_may_last() {
+        let enough = |block_ms, behind_ms, s| {
+            let close = Close::before_block(Duration::from_millis(block_ms));
+            close.is_reached(behind_ms, Duration::from_secs(s))
+        };
+        assert!(enough(5_000, 499, 0) && !enough(5_000, 500, 5));
+        assert!(enough(5_000, 2_499, 6) && !enough(5_000, 2_500, 15));
+        assert!(enough(5_000, 4_999, 16) && !enough(5_000, 5_000, 600));
+        assert!(enough(60_000, 2_999, 6) && !enough(60_000, 3_000, 15));
+        assert!(enough(60_000, 9_999, 16) && !enough(60_000, 10_000, 600));
         // A block that may last less than what is close anyway does not make it stricter.
-        let close = Close { there_ms: 500, near_ms: 100 };
-        assert!(close.is_reached(499, Duration::from_secs(6)));
+        assert!(enough(100, 499, 6) && !enough(100, 500, 600));
     }
 
     #[test]

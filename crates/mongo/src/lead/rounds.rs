@@ -128,6 +128,8 @@ impl Lead {
     }
 
     pub(super) fn finish(&mut self, done: RoundDone) -> Result<()> {
+        let touches = done.rounds.iter().map(|round| round.touches.len()).sum::<usize>();
+        tracing::trace!(touches, ready = self.ready(), took = ?done.took, "a round has ended");
         let (tally, stale) = done.outcome?;
         self.changes_applied += tally.written + tally.deleted;
         for id in stale {

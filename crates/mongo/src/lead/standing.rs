@@ -49,7 +49,7 @@ impl Lead {
         newest.map_or(0, |mark| self.age_ms(i64::from(mark.time.time + 1) * 1_000))
     }
 
-    fn age_ms(&self, wall_ms: i64) -> u64 {
+    pub(super) fn age_ms(&self, wall_ms: i64) -> u64 {
         let now_ms = bson::DateTime::now().timestamp_millis() - self.clock_ahead_ms;
         u64::try_from(now_ms - wall_ms).unwrap_or(0)
     }

@@ -85,7 +85,7 @@ struct Summary {
 }
 
 /// The collection, its shadow and the oplog fit in, so that nobody waits for pages to be written.
-const CACHE_MB: u32 = 1_024;
+const CACHE_MB: u32 = 2_048;
 const OLD_KEY: &str = "productID";
 const NEW_KEY: &str = r#"{"userID": 1}"#;
 

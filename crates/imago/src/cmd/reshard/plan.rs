@@ -54,7 +54,10 @@ impl By {
     /// Says in a plan what should be known of the engine first.
     pub fn warn_in(self, plan: &mut Plan) {
         if self.parsed() == Engine::Native {
-            plan.findings.push(reshard::minimum());
+            // A plan that was read may have been made for this engine.
+            let minimum = reshard::minimum();
+            plan.findings.retain(|finding| finding.code != minimum.code);
+            plan.findings.push(minimum);
             // The server spares nobody.
             plan.paced_s = None;
         }
