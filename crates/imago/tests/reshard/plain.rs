@@ -6,7 +6,7 @@ use crate::scene::Scene;
 use crate::writer::Writer;
 
 /// What a write into a shadow takes on servers that are full.
-const SLOW: Duration = Duration::from_millis(1_200);
+const SLOW: Duration = Duration::from_millis(1_800);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_collection_gets_a_new_key_under_load_and_nothing_is_lost() {
@@ -55,6 +55,6 @@ async fn a_shadow_that_keeps_up_though_never_close_takes_the_name() {
     let lags = said.iter().filter(|said| said["event"] == "progress" && said["phase"] == "commit");
     let lags: Vec<u64> = lags.filter_map(|said| said["lag_ms"].as_u64()).collect();
     println!("behind before the block, in ms: {lags:?}");
-    assert!(lags.iter().all(|&lag| lag > 1_000), "it came close: {lags:?}");
+    assert!(lags.last().is_some_and(|&lag| lag > 3_000), "it came close: {lags:?}");
     scene.is_reshaped(load, &plan).await;
 }
