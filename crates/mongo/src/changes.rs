@@ -119,12 +119,12 @@ struct Wanted {
     /// For each namespace, the fields of [`ChangeReader::placing_by`].
     placing: Vec<Vec<String>>,
     /// Changes in one answer, at most.
-    events_max: u32,
+    events_max: usize,
 }
 
 /// Changes in one answer. Without a limit an answer holds 16 MB of them, tens of thousands: while
 /// the source gathers those, nothing is applied, and after them the checkpoint waits for all.
-pub const EVENTS_MAX: u32 = 5_000;
+pub const EVENTS_MAX: usize = 5_000;
 /// In a row, without a batch in between.
 const REOPEN_ATTEMPTS_MAX: u32 = 60;
 /// How long a stream waits for a change unless told otherwise.
@@ -171,7 +171,7 @@ impl ChangeReader {
 
     /// From the next answer on none holds more changes than this. The stream is opened anew where
     /// that is another number than before.
-    pub fn limit(&mut self, events_max: u32) {
+    pub fn limit(&mut self, events_max: usize) {
         if self.wanted.events_max != events_max {
             (self.wanted.events_max, self.cursor) = (events_max, None);
         }
@@ -274,7 +274,7 @@ impl Wanted {
         db.run_cursor_command(command)
             .selection_criteria(prefer_secondary())
             .max_time(self.await_max)
-            .batch_size(self.events_max)
+            .batch_size(u32::try_from(self.events_max).unwrap_or(u32::MAX))
             .batch()
             .await
             .map_err(|error| Error::server("opening the change stream", error))

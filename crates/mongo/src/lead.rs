@@ -23,7 +23,7 @@ use imago_job::control::{Control, Stop};
 use imago_job::retry::retry;
 use imago_plan::cuts::slice_of;
 use imago_plan::ledger::{Change, Ledger, Position, SliceState, Touch};
-use imago_plan::pace::pause_before_reading;
+use imago_plan::pace::{Sizes, answers_hold, pause_before_reading};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
@@ -48,9 +48,9 @@ pub use standing::Standing;
 pub const HELD_MAX: usize = 500_000;
 /// Lanes: changes of one `_id` always go through the same one.
 const LANES: usize = 8;
-/// While clients are spared, an answer of the stream holds so few changes: what gathers them has a
-/// processor of each shard for a while.
-const PACED_EVENTS_MAX: u32 = 128;
+/// While clients are spared, an answer of the stream holds so few changes, if that keeps up with them:
+/// what gathers them has a processor of each shard for a while.
+const PACED_EVENTS_MAX: usize = 128;
 /// Batches read ahead of the ledgers.
 const BATCHES_AHEAD: usize = 4;
 const TICK: Duration = Duration::from_millis(50);
@@ -157,7 +157,8 @@ impl Lead {
         parts.control.or_stop(reader.open()).await??;
         let (send, batches) = mpsc::channel(BATCHES_AHEAD);
         let (is_awaited, hurry) = watch::channel(false);
-        let reader = tokio::spawn(read_ahead(reader, send, parts.control.clone(), hurry));
+        let reader =
+            tokio::spawn(read_ahead(reader, send, parts.control.clone(), hurry, clock_ahead_ms));
         let mut cuts: Vec<Vec<Id>> = vec![Vec::new(); parts.pairs.len()];
         let mut counts = vec![0_usize; parts.pairs.len()];
         for slice in &parts.slices {
@@ -446,24 +447,35 @@ async fn read_ahead(
     send: mpsc::Sender<Result<Batch>>,
     control: Control,
     mut is_awaited: watch::Receiver<bool>,
+    clock_ahead_ms: i64,
 ) {
-    let mut pause = Duration::ZERO;
+    let sizes = Sizes { least: PACED_EVENTS_MAX, most: EVENTS_MAX };
+    let (mut pause, mut paced_max) = (Duration::ZERO, sizes.least);
     loop {
         let spares = control.throttle().is_paced() && !*is_awaited.borrow();
-        reader.limit(if spares { PACED_EVENTS_MAX } else { EVENTS_MAX });
+        reader.limit(if spares { paced_max } else { sizes.most });
         let batch = reader.next().await;
         let events = batch.as_ref().map_or(0, |batch| batch.events.len());
+        let age = batch.as_ref().map_or(Duration::ZERO, |batch| age_of(batch, clock_ahead_ms));
         let ends = batch.is_err();
         if send.send(batch).await.is_err() || ends {
             return;
         }
         if spares {
-            pause = pause_before_reading(pause, events, PACED_EVENTS_MAX as usize);
+            paced_max = answers_hold(paced_max, events, age, sizes);
+            pause = pause_before_reading(pause, events, sizes.least);
             let awaited = is_awaited.wait_for(|is_awaited| *is_awaited);
             // The sender is gone only when nobody reads any more, which the next batch finds out.
             let _ = tokio::time::timeout(pause, awaited).await;
         }
     }
+}
+
+/// How long ago the first change of a batch happened.
+fn age_of(batch: &Batch, clock_ahead_ms: i64) -> Duration {
+    let first_ms = batch.first_wall_ms.unwrap_or(i64::from(batch.time.time) * 1_000);
+    let now_ms = bson::DateTime::now().timestamp_millis() - clock_ahead_ms;
+    Duration::from_millis(u64::try_from(now_ms - first_ms).unwrap_or(0))
 }
 
 fn received(batch: Option<Result<Batch>>) -> Result<Batch> {

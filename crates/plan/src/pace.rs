@@ -180,7 +180,7 @@ pub struct Sizes {
 /// How long to wait before more is read from a queue, after an answer with `found` of at most `most`
 /// entries, when it was `before` the last time: so long that answers come half full. Each answer has
 /// its price however little it holds, and a full one is felt. None at all when they stay fuller than
-/// that; so nothing piles up because of it.
+/// that; what piles up all the same is seen by [`answers_hold`].
 #[must_use]
 pub fn pause_before_reading(before: Duration, found: usize, most: usize) -> Duration {
     if found * 2 > most {
@@ -191,6 +191,18 @@ pub fn pause_before_reading(before: Duration, found: usize, most: usize) -> Dura
     }
 }
 
+/// How many entries an answer may hold from now on, after one of at most `most` that held `found`, of
+/// which the first had waited for `age`. Where answers are slow, or entries come fast, small ones do not
+/// keep up, and what waits would wait longer and longer: full ones of old entries become larger, and
+/// stay so. They do not fill for want of entries.
+#[must_use]
+pub fn answers_hold(most: usize, found: usize, age: Duration, sizes: Sizes) -> usize {
+    let is_behind = found >= most && age > READ_WITHIN;
+    if is_behind { (most * 4).clamp(sizes.least, sizes.most) } else { most }
+}
+
+/// An entry that waits longer than this waits for those before it.
+const READ_WITHIN: Duration = Duration::from_secs(5);
 const READ_PAUSE_MIN: Duration = Duration::from_millis(20);
 const READ_PAUSE_MAX: Duration = Duration::from_secs(2);
 
@@ -353,6 +365,34 @@ mod tests {
             }
             // What comes more slowly than answers could carry it does not pile up.
             prop_assert!(waiting <= (most + per_s / 20) as f64, "{waiting} wait");
+        }
+
+        #[test]
+        fn answers_become_as_large_as_it_takes_to_keep_up(
+            per_s in 1..5_000_usize, takes_ms in 1..500_u64,
+        ) {
+            let sizes = Sizes { least: 128, most: 5_000 };
+            let (mut most, mut pause, mut waiting, mut oldest) = (sizes.least, Duration::ZERO, 0.0, 0.0);
+            for answer in 0..1_000 {
+                let took = pause + Duration::from_millis(takes_ms);
+                waiting += took.as_secs_f64() * per_s as f64;
+                let age = Duration::from_secs_f64(waiting / per_s as f64);
+                let found = (waiting as usize).min(most);
+                waiting -= found as f64;
+                most = answers_hold(most, found, age, sizes);
+                pause = pause_before_reading(pause, found, sizes.least);
+                prop_assert!(sizes.least <= most && most <= sizes.most);
+                if answer > 500 {
+                    oldest = age.as_secs_f64().max(oldest);
+                }
+            }
+            let reads_s = sizes.most as f64 / (takes_ms as f64 / 1_000.0);
+            prop_assert!(reads_s > per_s as f64, "the largest answers are enough");
+            prop_assert!(oldest <= READ_WITHIN.as_secs_f64() + 3.0, "{oldest} s old, {most} at most");
+            // Who keeps up with small ones gets no larger ones.
+            if per_s * (takes_ms as usize) < 1_000 * sizes.least * 9 / 10 {
+                prop_assert_eq!(most, sizes.least);
+            }
         }
 
         #[test]
