@@ -222,18 +222,23 @@ impl<K: Eq + Hash + Clone> Ledger<K> {
         dropped
     }
 
-    /// Takes up to `touches_max` ready touches of a lane, or nothing when the lane has none or its
-    /// last round is still in progress.
+    /// Takes up to `touches_max` ready touches of a lane, those that have waited longest, or nothing
+    /// when the lane has none or its last round is still in progress. In any other order some would
+    /// wait, and keep the checkpoint back, for as long as changes come as fast as they are applied.
     pub fn round(&mut self, lane: usize, touches_max: usize) -> Option<Round<K>> {
         let state = &mut self.lanes[lane];
-        if state.busy || state.ready.is_empty() {
+        if state.busy || state.ready.is_empty() || touches_max == 0 {
             return None;
         }
         state.busy = true;
         let touches = if state.ready.len() <= touches_max {
             state.ready.drain().collect()
         } else {
-            let keys: Vec<K> = state.ready.keys().take(touches_max).cloned().collect();
+            let mut oldest: Vec<(Position, &K)> =
+                state.ready.iter().map(|(key, touch)| (touch.first, key)).collect();
+            oldest.select_nth_unstable_by_key(touches_max - 1, |(first, _)| *first);
+            let oldest = oldest.into_iter().take(touches_max);
+            let keys: Vec<K> = oldest.map(|(_, key)| key.clone()).collect();
             keys.into_iter().filter_map(|key| state.ready.remove_entry(&key)).collect()
         };
         Some(Round { lane, touches })
@@ -416,5 +421,22 @@ mod tests {
         assert_eq!(round.touches.len(), 4);
         ledger.finish(round);
         assert_eq!(ledger.held(), 6);
+    }
+
+    #[test]
+    fn no_touch_waits_longer_because_others_come_as_fast_as_they_are_applied() {
+        let mut ledger = one_lane(1);
+        ledger.see(0, SliceState::Copied, |_| 0);
+        // Ten changes come for each round of ten, and two hundred wait.
+        for position in 1..1_000_u32 {
+            for n in 0..if position == 1 { 200 } else { 10 } {
+                ledger.touch(position * 1_000 + n, 0, 0, Touch::at(position.into(), Change::Any));
+            }
+            ledger.read_to(position.into());
+            let round = ledger.round(0, 10).expect("touches are ready");
+            ledger.finish(round);
+            let behind = u64::from(position) - ledger.checkpoint();
+            assert!(behind <= 21, "{behind} behind at {position}");
+        }
     }
 }
