@@ -474,8 +474,7 @@ async fn read_ahead(
 /// How long ago the first change of a batch happened.
 fn age_of(batch: &Batch, clock_ahead_ms: i64) -> Duration {
     let first_ms = batch.first_wall_ms.unwrap_or(i64::from(batch.time.time) * 1_000);
-    let now_ms = bson::DateTime::now().timestamp_millis() - clock_ahead_ms;
-    Duration::from_millis(u64::try_from(now_ms - first_ms).unwrap_or(0))
+    Duration::from_millis(standing::age_ms(first_ms, clock_ahead_ms))
 }
 
 fn received(batch: Option<Result<Batch>>) -> Result<Batch> {

@@ -50,7 +50,12 @@ impl Lead {
     }
 
     pub(super) fn age_ms(&self, wall_ms: i64) -> u64 {
-        let now_ms = bson::DateTime::now().timestamp_millis() - self.clock_ahead_ms;
-        u64::try_from(now_ms - wall_ms).unwrap_or(0)
+        age_ms(wall_ms, self.clock_ahead_ms)
     }
+}
+
+/// How long ago a time of the source's clock was, of which this machine's is so far ahead.
+pub(super) fn age_ms(wall_ms: i64, clock_ahead_ms: i64) -> u64 {
+    let now_ms = bson::DateTime::now().timestamp_millis() - clock_ahead_ms;
+    u64::try_from(now_ms - wall_ms).unwrap_or(0)
 }
