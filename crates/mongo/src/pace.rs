@@ -23,6 +23,7 @@ use futures_util::future::join_all;
 use imago_job::control::Control;
 use imago_job::reporter::Reporter;
 use imago_plan::pace::{Bounds, Pace, Still};
+use tokio::sync::watch::Sender;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -64,17 +65,34 @@ pub struct Watching {
     _task: AbortOnDropHandle<()>,
 }
 
+impl Watching {
+    /// Returns when it is known how fast what can wait may go: after the first look where no client is
+    /// at work.
+    pub async fn known(&self) {
+        let known = self.pace.is_known.subscribe().wait_for(|is_known| *is_known).await.map(|_| ());
+        known.expect("the sender lives as long as `self`");
+    }
+}
+
 /// Sets the pace until the watch is over, and never behind that.
 struct Setter {
     control: Control,
     is_over: Mutex<bool>,
+    is_known: Sender<bool>,
 }
 
 impl Setter {
+    fn new(control: Control) -> Self {
+        Self { control, is_over: Mutex::new(false), is_known: Sender::new(false) }
+    }
+
     fn set(&self, bytes_s: Option<u64>) {
         let is_over = self.is_over.lock().expect("nobody panics holding it");
         if !*is_over {
             self.control.throttle().set_pace(bytes_s);
+        }
+        if bytes_s != Some(STILL_S) {
+            self.is_known.send_replace(true);
         }
     }
 }
@@ -95,7 +113,7 @@ pub fn watch(
     control: Control,
     reporter: Option<Reporter>,
 ) -> Watching {
-    let pace = Arc::new(Setter { control: control.clone(), is_over: Mutex::new(false) });
+    let pace = Arc::new(Setter::new(control.clone()));
     if control.throttle().limits().is_paced {
         pace.set(Some(STILL_S));
     }
@@ -338,15 +356,19 @@ fn counted(top: &Document, ns: &Namespace) -> Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
 
     #[tokio::test]
     async fn nothing_is_paced_once_the_watch_is_over() {
         let control = Control::default();
-        let pace = Arc::new(Setter { control: control.clone(), is_over: Mutex::new(false) });
+        let pace = Arc::new(Setter::new(control.clone()));
         let task = AbortOnDropHandle::new(tokio::spawn(std::future::pending()));
         let watching = Watching { pace: Arc::clone(&pace), _task: task };
         pace.set(Some(STILL_S));
         assert!(control.throttle().is_paced());
+        assert!(watching.known().now_or_never().is_none(), "it stands still to learn the pace");
+        pace.set(None);
+        assert!(watching.known().now_or_never().is_some());
         drop(watching);
         assert!(!control.throttle().is_paced());
         pace.set(Some(STILL_S));

@@ -58,7 +58,7 @@ pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> R
         compared.push(choice.server());
     }
     let limits = control.throttle().limits();
-    let read = sample.rate.map(|_| (survey.stored, sample.waited));
+    let read = sample.read_in.map(|took| (survey.stored, took));
     let base = Base { size, chunks: weighed.rows.len(), slowness: slowness(read) };
     let predicted_s = seconds(base, limits);
     let paced_s = limits.is_paced.then(|| paced_s(base, limits));

@@ -41,8 +41,9 @@ pub(super) struct Sample {
     pub(super) is_whole: bool,
     /// How likely a document was to be drawn, where that is known.
     pub(super) rate: Option<f64>,
-    /// How long the servers were waited for; with a rate, in which they read every document.
-    pub(super) waited: Duration,
+    /// How long the servers took to read every document, where they did, and in large batches: of
+    /// small ones, most of the time is their round trips'.
+    pub(super) read_in: Option<Duration>,
     /// How many lack a field of the new key.
     pub(super) missing: u64,
     /// How many hold an array in a field of the new key.
@@ -76,28 +77,31 @@ pub(super) async fn draw(
     let mean = survey.stored.bytes / stored.max(1);
     let passed = sample.rate.map_or(1, |rate| (1.0 / rate).ceil() as u64) * mean / PASSED_FASTER;
     let batch = control.throttle().batch_bytes(u64::MAX) / passed.max(1);
-    let batch = u32::try_from(batch.clamp(1, 10_000)).expect("small");
+    let batch = u32::try_from(batch.clamp(1, BATCH_MAX)).expect("small");
     let open = async {
         let cursor = documents.aggregate(pipeline).selection_criteria(prefer_secondary());
         cursor.batch_size(batch).with_type::<RawDocumentBuf>().await.map_err(failed)
     };
     let asked = Instant::now();
     let mut cursor = answer_within(SEARCH_MAX, &doing, open).await??;
-    sample.waited += asked.elapsed();
+    let mut waited = asked.elapsed();
     loop {
         let asked = Instant::now();
         let next = async { cursor.try_next().await.map_err(failed) };
         let next = answer_within(SEARCH_MAX, &doing, next).await??;
-        sample.waited += asked.elapsed();
+        waited += asked.elapsed();
         let Some(document) = next else { break };
         add(&mut sample, &document, &survey.owners, old, new)?;
         if sample.documents.len().is_multiple_of(batch as usize) {
             control.take_paced(0, u64::from(batch) * passed).await?;
         }
     }
+    sample.read_in = (sample.rate.is_some() && u64::from(batch) == BATCH_MAX).then_some(waited);
     Ok(sample)
 }
 
+/// Documents in a batch that nothing holds up.
+const BATCH_MAX: u64 = 10_000;
 /// A document that is looked at, or passed over, costs the servers so many times less than one that
 /// is copied.
 const PASSED_FASTER: u64 = 8;

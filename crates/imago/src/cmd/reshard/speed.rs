@@ -53,6 +53,10 @@ pub async fn plan(
 ) -> Result<Plan, Failure> {
     let control = Control::new(limits, context.cancel.clone())
         .map_err(|error| Failure::from_error(Exit::Usage, "limit", &error))?;
-    let _pace = pace::watch(cluster.clone(), request.ns.clone(), control.clone(), None);
+    let pace = pace::watch(cluster.clone(), request.ns.clone(), control.clone(), None);
+    if limits.is_paced {
+        // Batches are as large as the pace allows: while it is being learnt they would be tiny.
+        control.or_stop(pace.known()).await.map_err(imago_mongo::error::Error::from)?;
+    }
     Ok(Box::pin(reshard::plan(cluster, request, &control)).await?)
 }
