@@ -212,11 +212,13 @@ impl Error {
             },
             Self::Exhausted { .. } => "mend the cause, then `imago job resume` the job".into(),
             Self::OplogRolledOver { .. } => {
-                "start a new copy, with a larger oplog (replSetResizeOplog) or a faster pace".into()
+                "give the job up (`imago job cancel`) and begin a new one, with a larger oplog \
+                 (replSetResizeOplog) or a faster pace"
+                    .into()
             }
             Self::Disrupted { .. } => {
-                "the destination is as of the last change before; start a new copy for the new \
-                 collection, or drop the destination's"
+                "the destination is as of the last change before: give the job up (`imago job \
+                 cancel`), and begin a new one if there is a new collection"
                     .into()
             }
             Self::Undecided { .. } => {
@@ -228,7 +230,7 @@ impl Error {
             Self::Passing { .. } => {
                 "wait for the cluster to settle, then `imago job resume` it".into()
             }
-            Self::Stopped(Stop::Cancelled) => "start a new copy".into(),
+            Self::Stopped(Stop::Cancelled) => "begin a new job to do it after all".into(),
             Self::Stopped(_) => "`imago job resume` continues where it stopped".into(),
             Self::Journal(_) | Self::Malformed { .. } => return None,
         })

@@ -50,7 +50,7 @@ async fn a_resume_behind_the_oplog_says_so_and_fails() {
     assert_eq!(resumed.error["code"], "oplog_rolled_over", "{}", resumed.error);
     let message = resumed.error["message"].as_str().unwrap();
     assert!(message.contains("no longer reaches back to"), "{message}");
-    assert!(resumed.error["help"].as_str().unwrap().contains("new copy"), "{}", resumed.error);
+    assert!(resumed.error["help"].as_str().unwrap().contains("a new one"), "{}", resumed.error);
     let status = subject.steer("status", &job, &[]).await;
     assert!(status["blocked_by"].as_str().unwrap().contains("oplog"), "{status}");
     assert_eq!(status["is_worked_at"], false, "{status}");

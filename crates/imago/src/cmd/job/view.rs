@@ -116,7 +116,9 @@ impl View {
     fn row(&self) -> [String; 8] {
         let Record { id, kind, state, progress, .. } = &self.record;
         let progress = progress.as_ref();
-        let phase = state.phase().or(progress.map(|progress| &*progress.phase));
+        // Who has ended otherwise has ended there; who is done has nothing left to do.
+        let last = progress.filter(|_| *state != State::Done).map(|progress| &*progress.phase);
+        let phase = state.phase().or(last);
         let documents = progress.map(|progress| match progress.documents_total {
             Some(total) => format!("{}/{}", grouped(progress.documents_done), grouped(total)),
             None => grouped(progress.documents_done),
@@ -286,6 +288,14 @@ mod tests {
         let mut record = running();
         record.state = State::Failed { error: "the disk is full".to_owned() };
         assert_eq!(fact(&at(record, 61_000), "blocked"), "the disk is full");
+    }
+
+    #[test]
+    fn where_a_job_has_ended_is_told_unless_it_is_done() {
+        let phase = |state| at(Record { state, ..running() }, 63_000).row()[3].clone();
+        assert_eq!(phase(State::Failed { error: "the disk is full".to_owned() }), "replay");
+        assert_eq!(phase(State::Cancelled), "replay");
+        assert_eq!(phase(State::Done), "-");
     }
 
     #[test]
