@@ -14,7 +14,7 @@ use super::findings::{self, Lasts, Wanted};
 use super::key::{Key, text_of};
 use super::members;
 use super::plan::{Chunk, Placing, Plan, Request};
-use super::predict::{Base, paced_s, seconds, slowness, space_bytes};
+use super::predict::{Base, Look, paced_s, seconds, slowness, space_bytes};
 use super::reach::{Reached, reach};
 use super::sample::draw;
 use super::survey::{Shard, Survey, survey};
@@ -58,8 +58,9 @@ pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> R
         compared.push(choice.server());
     }
     let limits = control.throttle().limits();
-    let read = sample.read_in.map(|took| (survey.stored, took));
-    let base = Base { size, chunks: weighed.rows.len(), slowness: slowness(read) };
+    let drawn = sample.documents.len() as u64;
+    let look = sample.read_in.map(|took| Look { read: survey.stored, drawn, took });
+    let base = Base { size, chunks: weighed.rows.len(), slowness: slowness(look) };
     let predicted_s = seconds(base, limits);
     let paced_s = limits.is_paced.then(|| paced_s(base, limits));
     let index_bytes = survey.shards.iter().map(|shard| shard.index_bytes).sum();

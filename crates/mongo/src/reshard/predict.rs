@@ -33,9 +33,11 @@ const FIXED_S: f64 = 3.0;
 /// What each chunk takes beside, to be made and given to its shard, in seconds.
 const CHUNK_S: f64 = 0.02;
 
-/// Where the constants were fitted, documents of a kilobyte were looked at, on the way to a sample, so
-/// many times as fast as they were read and written.
-const LOOKED_AT_FASTER: f64 = 70.0;
+/// Where the constants were fitted, documents were passed over, on the way to a sample, so many times
+/// as fast as they were read and written.
+const PASSED_FASTER: f64 = 120.0;
+/// There, so many documents were drawn and sent in a second: all that a look at few documents costs.
+const DRAWN_PER_S: f64 = 800_000.0;
 /// Reading fewer bytes says more about single answers than about the servers.
 const READ_BYTES_MIN: u64 = 100_000_000;
 /// By how much one look may shift what is predicted, either way.
@@ -52,12 +54,24 @@ pub(super) struct Base {
     pub slowness: f64,
 }
 
-/// How many times as long servers took to read this much as those did to which the constants are
-/// fitted; 1 where it was not seen.
-pub(super) fn slowness(read: Option<(Size, Duration)>) -> f64 {
-    let enough = read.filter(|(size, _)| size.bytes >= READ_BYTES_MIN);
-    let seen = enough.map(|(size, took)| took.as_secs_f64() * LOOKED_AT_FASTER / by_size(size));
-    seen.map_or(1.0, |seen| seen.clamp(1.0 / SLOWNESS_MAX, SLOWNESS_MAX))
+/// A look at all documents, of which some were drawn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    /// What was read.
+    pub read: Size,
+    /// How many documents were drawn.
+    pub drawn: u64,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// How many times as long servers took for a look as those would to which the constants are fitted; 1
+/// where there was none.
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+pub(super) fn slowness(look: Option<Look>) -> f64 {
+    let Some(look) = look.filter(|look| look.read.bytes >= READ_BYTES_MIN) else { return 1.0 };
+    let usual = by_size(look.read) / PASSED_FASTER + look.drawn as f64 / DRAWN_PER_S;
+    (look.took.as_secs_f64() / usual).clamp(1.0 / SLOWNESS_MAX, SLOWNESS_MAX)
 }
 
 /// How long it takes to read and write each document, in seconds.
@@ -102,6 +116,10 @@ mod tests {
 
     const MILLION: Size = Size { documents: 1_000_000, bytes: 1_000_000_000 };
 
+    fn look(read: Size, took: Duration) -> Option<Look> {
+        Some(Look { read, drawn: 100_000, took })
+    }
+
     fn base(size: Size) -> Base {
         Base { size, chunks: 0, slowness: 1.0 }
     }
@@ -142,19 +160,28 @@ mod tests {
 
     #[test]
     fn servers_that_read_slowly_are_expected_to_take_longer() {
-        let read_in = |ms| slowness(Some((MILLION, Duration::from_millis(ms))));
-        let within_s = |ms| whole_s(Base { slowness: read_in(ms), ..base(MILLION) }, None, None);
-        assert_eq!(within_s(286), 23, "as those that the constants are of");
-        assert_eq!(within_s(571), 34, "twice as slowly");
-        assert_eq!(within_s(143), 17);
+        let within_s = |ms| {
+            let slowness = slowness(look(MILLION, Duration::from_millis(ms)));
+            whole_s(Base { slowness, ..base(MILLION) }, None, None)
+        };
+        assert_eq!(within_s(292), 23, "as those that the constants are of");
+        assert_eq!(within_s(583), 34, "twice as slowly");
+        assert_eq!(within_s(146), 17);
         assert_eq!(within_s(1_000_000), 57, "one look shifts it so far and no further");
+    }
+
+    #[test]
+    fn what_is_drawn_takes_its_time_however_few_documents_are_passed_over() {
+        let few = Size { documents: 200_000, bytes: 200_000_000 };
+        let seen = slowness(look(few, Duration::from_millis(158)));
+        assert!((0.99..1.01).contains(&seen), "{seen}");
     }
 
     #[test]
     fn what_was_not_seen_changes_nothing() {
         let little = Size { documents: 99_999, bytes: 99_999_000 };
         assert_eq!(slowness(None).to_bits(), 1.0_f64.to_bits());
-        assert_eq!(slowness(Some((little, Duration::from_secs(60)))).to_bits(), 1.0_f64.to_bits());
+        assert_eq!(slowness(look(little, Duration::from_secs(60))).to_bits(), 1.0_f64.to_bits());
     }
 
     proptest! {
@@ -164,7 +191,7 @@ mod tests {
             took_ms in 0..10_000_000_u64,
         ) {
             let size = Size { documents, bytes: documents * mean };
-            let slowness = slowness(Some((size, Duration::from_millis(took_ms))));
+            let slowness = slowness(look(size, Duration::from_millis(took_ms)));
             let of = Base { size, chunks, slowness };
             let unseen = seconds(Base { slowness: 1.0, ..of }, Limits::default());
             let seen = seconds(of, Limits::default());
