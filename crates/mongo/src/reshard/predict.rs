@@ -33,10 +33,11 @@ const FIXED_S: f64 = 3.0;
 /// What each chunk takes beside, to be made and given to its shard, in seconds.
 const CHUNK_S: f64 = 0.02;
 
-/// Where the constants were fitted, documents were passed over, on the way to a sample, so many times
+/// Where the constants were fitted, documents were read past, on the way to a sample, so many times
 /// as fast as they were read and written.
-const PASSED_FASTER: f64 = 120.0;
-/// There, so many documents were drawn and sent in a second: all that a look at few documents costs.
+const READ_PAST_FASTER: f64 = 120.0;
+/// There, so many documents were drawn and sent in a second: most of what a look at few documents
+/// costs.
 const DRAWN_PER_S: f64 = 800_000.0;
 /// Reading fewer bytes says more about single answers than about the servers.
 const READ_BYTES_MIN: u64 = 100_000_000;
@@ -70,7 +71,7 @@ pub(super) struct Look {
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 pub(super) fn slowness(look: Option<Look>) -> f64 {
     let Some(look) = look.filter(|look| look.read.bytes >= READ_BYTES_MIN) else { return 1.0 };
-    let usual = by_size(look.read) / PASSED_FASTER + look.drawn as f64 / DRAWN_PER_S;
+    let usual = by_size(look.read) / READ_PAST_FASTER + look.drawn as f64 / DRAWN_PER_S;
     (look.took.as_secs_f64() / usual).clamp(1.0 / SLOWNESS_MAX, SLOWNESS_MAX)
 }
 
