@@ -260,13 +260,18 @@ impl Wanted {
         if self.placing.iter().any(|fields| !fields.is_empty()) {
             fields.insert("changed", changed_fields());
         }
+        let mut pipeline = vec![doc! {"$changeStream": stage}];
+        if scope != Scope::Collection {
+            pipeline.push(doc! {"$match": {"$or": self.matching(scope)}});
+        }
+        pipeline.push(doc! {"$project": fields});
+        let of = match scope {
+            Scope::Collection => Bson::from(self.namespaces[0].coll.as_str()),
+            Scope::Database | Scope::Cluster => Bson::from(1),
+        };
         let command = doc! {
-            "aggregate": 1,
-            "pipeline": [
-                {"$changeStream": stage},
-                {"$match": {"$or": self.matching(scope)}},
-                {"$project": fields},
-            ],
+            "aggregate": of,
+            "pipeline": pipeline,
             "cursor": {},
             "readConcern": {"level": "majority"},
         };
@@ -280,11 +285,17 @@ impl Wanted {
             .map_err(|error| Error::server("opening the change stream", error))
     }
 
-    /// One database's stream when all namespaces are in one, else the whole cluster's: fewer
-    /// privileges are needed, and less is looked at, for the common case.
+    /// One collection's stream when there is only one, one database's when all namespaces are in one,
+    /// else the whole cluster's: fewer privileges are needed, and less is looked at. A database's is
+    /// dear beside a change of shape: every write of the shadow is looked at as if it were one that is
+    /// asked for.
+    ///
+    /// A collection's stream ends where it is renamed; who reads on behind that wants the database's.
     fn scope(&self) -> (String, Scope) {
         let db = &self.namespaces[0].db;
-        if self.namespaces.iter().all(|ns| ns.db == *db) {
+        if self.namespaces.len() == 1 && !self.is_detailed {
+            (db.clone(), Scope::Collection)
+        } else if self.namespaces.iter().all(|ns| ns.db == *db) {
             (db.clone(), Scope::Database)
         } else {
             ("admin".into(), Scope::Cluster)
@@ -345,6 +356,7 @@ impl Wanted {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
+    Collection,
     Database,
     Cluster,
 }

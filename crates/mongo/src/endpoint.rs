@@ -322,7 +322,12 @@ impl Endpoint {
         if !self.is_sharded() {
             return Ok(true);
         }
-        let note = doc! {"appendOplogNote": 1, "data": {"imago": "the time passes here too"}};
+        // A stream shows what a majority has. Nobody waits for less, and the journal is written every
+        // 100 ms where nobody waits for it.
+        let note = doc! {
+            "appendOplogNote": 1, "data": {"imago": "the time passes here too"},
+            "writeConcern": {"w": "majority"},
+        };
         match self.run("admin", note).await {
             Ok(_) => Ok(true),
             // Unauthorized, CommandNotFound
