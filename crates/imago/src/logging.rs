@@ -30,16 +30,20 @@ pub fn begin(global: &Global, bars: &MultiProgress) -> Result<(), Failure> {
     })
 }
 
+/// Whoever read stderr may be gone. That is no reason to stop, and nobody is left to be told: an error
+/// here would be a panic of whatever task had something to say, of the one that waits for Ctrl-C too.
 struct Lines {
     bars: MultiProgress,
 }
 
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.bars.suspend(|| io::stderr().write(line))
+        drop(self.bars.suspend(|| io::stderr().write_all(line)));
+        Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
+        drop(io::stderr().flush());
+        Ok(())
     }
 }

@@ -82,6 +82,8 @@ pub const PATIENCE: Budget = Budget {
 /// A batch of documents: large enough that a round trip costs nothing beside it, small enough that
 /// a worker's memory is a few of them.
 const BATCH_BYTES: u64 = 4 * 1024 * 1024;
+/// A batch is read for so many shards at most: reading is felt too.
+const PARTS_MAX: u64 = 4;
 /// Between looks for a slice whose lease ran out.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -380,7 +382,11 @@ impl SliceCopy<'_> {
         // A batch passes the throttle as a whole: one of several seconds would be a burst.
         let throttle = self.worker.control.throttle();
         let limit = throttle.limits().documents_s.unwrap_or(u64::MAX);
-        let wanted = throttle.batch_bytes(BATCH_BYTES) / average;
+        // Each shard is sent its part of a batch. Small commands cost servers, and so clients, more than
+        // their bytes: a part should be what a batch is where one server gets all of it.
+        let parts = self.worker.route.as_ref().map_or(1, |route| route.shards.len() as u64);
+        let batch_bytes = throttle.batch_bytes(BATCH_BYTES) * parts.min(PARTS_MAX);
+        let wanted = batch_bytes.min(BATCH_BYTES) / average;
         i32::try_from(wanted.min(limit).clamp(1, 20_000)).expect("at most 20,000")
     }
 

@@ -1,8 +1,10 @@
 //! What cannot be done is said in one clear error, with its exit code.
 
+use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -162,4 +164,24 @@ fn a_store_that_is_asked_to_end_ends_well_and_lets_its_folder_go() {
     let (served, _) = start(folder.path());
     assert_eq!(served.interrupted(), Some(0));
     drop(Served::start(folder.path(), 3, anywhere(), anywhere()));
+}
+
+#[test]
+fn a_store_ends_when_asked_also_where_nobody_reads_what_it_says() {
+    let mut command = imago(&["store", "serve", "--json", "--sites", "1"]);
+    command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut begun = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut begun).unwrap();
+    drop(child.stderr.take());
+    let id = rustix::process::Pid::from_child(&child);
+    // It logs that it ends, and nobody is there to read it.
+    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+    let ended = (0..2_000).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        child.try_wait().unwrap()
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(ended.and_then(|ended| ended.code()), Some(0), "it began with {begun}");
 }

@@ -6,7 +6,7 @@ use bson::{DateTime, doc};
 use imago_job::record::Limits;
 use imago_mongo::error::Error;
 
-use crate::world::{Between, Ends, create, documents, fill, run, run_on};
+use crate::world::{Between, Ends, create, documents, fill, request, run, run_on};
 
 async fn transact(ends: &Ends, from: i32, is_committed: bool) {
     let client = ends.clusters.source.client();
@@ -117,6 +117,42 @@ fn a_renamed_collection_ends_the_copy_and_leaves_the_destination() {
             error.to_string(),
             "renamed.docs was renamed to renamed.away at the source while it was being copied"
         );
+        let kept = documents(&ends.destination("docs")).count_documents(doc! {}).await.unwrap();
+        assert_eq!(kept, 500);
+    });
+}
+
+#[test]
+fn a_collection_whose_name_another_takes_ends_the_copy() {
+    run(Between::ReplicaSets, "replaced", |ends| async move {
+        fill(&ends.source("docs"), 500).await;
+        fill(&ends.source("other"), 10).await;
+        let mut job = ends.copy(&request(&["replaced.docs"])).await;
+        job.catches_up().await;
+        let rename = doc! {
+            "renameCollection": "replaced.other", "to": "replaced.docs", "dropTarget": true,
+        };
+        ends.clusters.source.run("admin", rename).await.unwrap();
+        let error = job.failure().await;
+        let is_told = matches!(&error, Error::Disrupted { ns, what }
+            if ns == "replaced.docs" && what == "replaced by a rename of replaced.other");
+        assert!(is_told, "{error}");
+        let kept = documents(&ends.destination("docs")).count_documents(doc! {}).await.unwrap();
+        assert_eq!(kept, 500);
+    });
+}
+
+#[test]
+fn a_collection_that_goes_with_its_database_ends_the_copy() {
+    run(Between::ReplicaSets, "gone", |ends| async move {
+        fill(&ends.source("docs"), 500).await;
+        let mut job = ends.copy(&ends.all()).await;
+        job.catches_up().await;
+        run_on(&ends.source("docs"), doc! {"dropDatabase": 1}).await;
+        let error = job.failure().await;
+        let is_told = matches!(&error, Error::Disrupted { ns, what }
+            if ns == "gone.docs" && what.starts_with("dropped"));
+        assert!(is_told, "{error}");
         let kept = documents(&ends.destination("docs")).count_documents(doc! {}).await.unwrap();
         assert_eq!(kept, 500);
     });
