@@ -306,7 +306,10 @@ fn is_transient(error: &mongodb::error::Error) -> bool {
         ErrorKind::Io(_)
         | ErrorKind::ConnectionPoolCleared { .. }
         | ErrorKind::ServerSelection { .. }
-        | ErrorKind::DnsResolve { .. } => true,
+        | ErrorKind::DnsResolve { .. }
+        // Whoever has an endpoint was let in. A member that elects, or has not heard of the user yet,
+        // says no more than this.
+        | ErrorKind::Authentication { .. } => true,
         _ => {
             error.contains_label("RetryableWriteError")
                 || error.contains_label("ResumableChangeStreamError")

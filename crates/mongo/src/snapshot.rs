@@ -36,6 +36,7 @@ use crate::order::Id;
 use crate::route::{Route, Seen};
 use crate::write::{self, WriteError};
 
+mod batch;
 mod hold;
 mod shape;
 
@@ -79,11 +80,6 @@ pub const PATIENCE: Budget = Budget {
     backoff: Backoff { first_ms: 50, max_ms: 1_000 },
 };
 
-/// A batch of documents: large enough that a round trip costs nothing beside it, small enough that
-/// a worker's memory is a few of them.
-const BATCH_BYTES: u64 = 4 * 1024 * 1024;
-/// A batch is read for so many shards at most: reading is felt too.
-const PARTS_MAX: u64 = 4;
 /// Between looks for a slice whose lease ran out.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -236,7 +232,7 @@ impl SliceCopy<'_> {
                     self.write_shards(route, &seen, from, found).await?;
                 }
                 let behind = self.behind_on[from].0.clone();
-                if behind.is_some() && is_another_size(size, self.batch_size()) {
+                if behind.is_some() && batch::is_another(size, self.batch_size()) {
                     size = self.batch_size();
                     let opened = self.open(reader.now(), behind.as_ref(), after, size).await;
                     cursor = opened.map_err(failed)?;
@@ -378,16 +374,8 @@ impl SliceCopy<'_> {
     }
 
     fn batch_size(&self) -> i32 {
-        let average = self.bytes.checked_div(self.documents).unwrap_or(1_024).max(1);
-        // A batch passes the throttle as a whole: one of several seconds would be a burst.
-        let throttle = self.worker.control.throttle();
-        let limit = throttle.limits().documents_s.unwrap_or(u64::MAX);
-        // Each shard is sent its part of a batch. Small commands cost servers, and so clients, more than
-        // their bytes: a part should be what a batch is where one server gets all of it.
-        let parts = self.worker.route.as_ref().map_or(1, |route| route.shards.len() as u64);
-        let batch_bytes = throttle.batch_bytes(BATCH_BYTES) * parts.min(PARTS_MAX);
-        let wanted = batch_bytes.min(BATCH_BYTES) / average;
-        i32::try_from(wanted.min(limit).clamp(1, 20_000)).expect("at most 20,000")
+        let shards = self.worker.route.as_ref().map_or(1, |route| route.shards.len());
+        batch::size(self.worker.control.throttle(), shards, (self.documents, self.bytes))
     }
 
     async fn write(&mut self, batch: &RawArray) -> Result<()> {
@@ -483,12 +471,6 @@ impl SliceCopy<'_> {
         self.leftovers.push(found.id.clone());
         Ok(())
     }
-}
-
-/// Whether a cursor that was opened for batches of one size should be opened again for another: the
-/// pace changed by more than it swings.
-fn is_another_size(opened: i32, wanted: i32) -> bool {
-    wanted / 2 > opened || wanted < opened / 2
 }
 
 /// The collection's number of documents that match its filter, by counting.

@@ -1,0 +1,64 @@
+//! How many documents a batch has.
+
+use imago_job::throttle::Throttle;
+
+/// A batch is large enough that a round trip costs nothing beside it, small enough that a worker's
+/// memory is a few of them.
+const BATCH_BYTES: u64 = 4 * 1024 * 1024;
+/// A batch is read for so many shards at most: reading is felt too.
+const PARTS_MAX: u64 = 4;
+/// The size of a document of which nothing is known, in bytes.
+const DOCUMENT_BYTES: u64 = 1_024;
+const DOCUMENTS_MAX: u64 = 20_000;
+
+/// How many documents to read at once, when `documents` had `bytes` so far, and each of `shards` is sent
+/// its part of a batch. Small commands cost servers, and so clients, more than their bytes do: a part is
+/// to be what a batch is where one server gets all of it.
+pub(super) fn size(throttle: &Throttle, shards: usize, (documents, bytes): (u64, u64)) -> i32 {
+    let average = bytes.checked_div(documents).unwrap_or(DOCUMENT_BYTES).max(1);
+    // A batch passes the throttle as a whole: one of several seconds would be a burst.
+    let limit = throttle.limits().documents_s.unwrap_or(u64::MAX);
+    let parts = (shards as u64).clamp(1, PARTS_MAX);
+    let wanted = (throttle.batch_bytes(BATCH_BYTES) * parts).min(BATCH_BYTES) / average;
+    i32::try_from(wanted.min(limit).clamp(1, DOCUMENTS_MAX)).expect("at most 20,000")
+}
+
+/// Whether a cursor that was opened for batches of one size should be opened again for another: the
+/// pace changed by more than it swings.
+pub(super) fn is_another(opened: i32, wanted: i32) -> bool {
+    wanted / 2 > opened || wanted < opened / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use imago_job::record::Limits;
+
+    use super::*;
+
+    fn size_at(pace_s: Option<u64>, documents_s: Option<u64>, shards: usize) -> i32 {
+        let throttle = Throttle::new(Limits { documents_s, ..Limits::default() }).unwrap();
+        throttle.set_pace(pace_s);
+        size(&throttle, shards, (10, 10_000))
+    }
+
+    #[test]
+    fn each_shard_gets_what_one_server_would() {
+        let paced = |shards| size_at(Some(5_000_000), None, shards);
+        assert_eq!(paced(1), 50, "a hundredth of a second");
+        assert_eq!(paced(3), 150);
+        assert_eq!(paced(30), 200, "reading is felt too");
+    }
+
+    #[test]
+    fn no_batch_is_larger_than_one_that_nothing_holds_up() {
+        for shards in [1, 3, 30] {
+            assert_eq!(size_at(None, None, shards), 4_194);
+            assert_eq!(size_at(Some(1_000_000_000), None, shards), 4_194);
+        }
+    }
+
+    #[test]
+    fn no_batch_has_more_documents_than_a_second_may() {
+        assert_eq!(size_at(Some(5_000_000), Some(20), 3), 20);
+    }
+}
