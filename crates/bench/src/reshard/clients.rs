@@ -80,6 +80,8 @@ pub struct Noticed {
 
 pub(super) async fn measure(bed: &Bed, size: Size, commands: &Commands) -> Result<Clients> {
     let (busy, cutovers) = Box::pin(there_and_back(bed, size, commands)).await?;
+    let gaps_ms = |reads| cutovers.iter().map(|at| busy.gap_ms(reads, *at)).collect::<Vec<_>>();
+    tracing::info!(write_ms = ?gaps_ms(false), read_ms = ?gaps_ms(true), "cut-overs under load");
     let mut calm = Vec::new();
     for _ in 0..size.runs {
         let run = Box::pin(beside(bed, size, commands)).await?;
@@ -87,7 +89,7 @@ pub(super) async fn measure(bed: &Bed, size: Size, commands: &Commands) -> Resul
         tracing::info!(?reads, ?writes, "one change beside a calm load");
         calm.push(run);
     }
-    let gap = |reads| Figure::of(cutovers.iter().map(|window| busy.gap_ms(reads, *window)));
+    let gap = |reads| Figure::of(gaps_ms(reads));
     let (writes, reads) = (gap(false), gap(true));
     let sum = |of: fn(&Verdict) -> u64| {
         of(&busy.verdict) + calm.iter().map(|run| of(&run.seen.verdict)).sum::<u64>()

@@ -12,6 +12,8 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use bson::RawDocument;
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::feed::{Chunk, Feed, Scan};
 use super::merge::Block;
@@ -71,8 +73,52 @@ impl Shards {
 /// Smaller batches of a shard would be mostly round trips.
 const BATCH_DOCUMENTS_MIN: u32 = 32;
 
-/// The feeds of all shards in one order.
+/// Joined chunks that wait for the comparison, of each side.
+const AHEAD: usize = 1;
+
+/// The feeds of all shards in one order, joined by a task of its own: beside the comparison, which one
+/// processor alone does not bear for several ranges.
 pub(super) struct Joined {
+    chunks: mpsc::Receiver<Result<Option<Chunk>>>,
+    has_ended: bool,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl Joined {
+    /// Begins to read the scan's range on each of the shards.
+    pub(super) fn start(
+        shards: &[Endpoint],
+        scan: &Scan,
+        owners: Option<Seen>,
+        chunk_bytes: u64,
+    ) -> Self {
+        let mut join = Join::new(shards, scan, owners, chunk_bytes);
+        let (send, chunks) = mpsc::channel(AHEAD);
+        let task = tokio::spawn(async move {
+            loop {
+                let joined = join.next().await;
+                let is_last = !matches!(joined, Ok(Some(_)));
+                if send.send(joined).await.is_err() || is_last {
+                    return;
+                }
+            }
+        });
+        Self { chunks, has_ended: false, _task: AbortOnDropHandle::new(task) }
+    }
+
+    /// The next chunk, not empty; nothing at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<Chunk>> {
+        if self.has_ended {
+            return Ok(None);
+        }
+        // An end that nobody told of is no end: what was not read must not pass for compared.
+        let joined = self.chunks.recv().await.expect("a join tells its end before it ends");
+        self.has_ended = !matches!(joined, Ok(Some(_)));
+        joined
+    }
+}
+
+struct Join {
     sides: Vec<Side>,
     /// Who owns what, where orphans are to be left out.
     owners: Option<Seen>,
@@ -103,14 +149,8 @@ impl Side {
     }
 }
 
-impl Joined {
-    /// Begins to read the scan's range on each of the shards.
-    pub(super) fn start(
-        shards: &[Endpoint],
-        scan: &Scan,
-        owners: Option<Seen>,
-        chunk_bytes: u64,
-    ) -> Self {
+impl Join {
+    fn new(shards: &[Endpoint], scan: &Scan, owners: Option<Seen>, chunk_bytes: u64) -> Self {
         let count = u32::try_from(shards.len()).unwrap_or(u32::MAX);
         let sides = shards.iter().map(|shard| {
             let batch_documents = (scan.batch_documents / count).max(BATCH_DOCUMENTS_MIN);
@@ -122,7 +162,7 @@ impl Joined {
         Self { sides: sides.collect(), owners, chunk_bytes }
     }
 
-    pub(super) async fn next(&mut self) -> Result<Option<Chunk>> {
+    async fn next(&mut self) -> Result<Option<Chunk>> {
         let room = self.chunk_bytes;
         let mut joined = Chunk::roomy(room);
         while joined.bytes() < room {
