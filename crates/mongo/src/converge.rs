@@ -33,7 +33,7 @@ use crate::write::{self, DUPLICATE_KEY, IMMUTABLE_FIELD, WriteError};
 mod form;
 
 use form::{form, needs_room, replacement};
-pub(crate) use form::{inserts, key_of};
+pub(crate) use form::{has_array, inserts, key_of};
 
 /// A collection and its copy.
 #[derive(Clone, Debug)]

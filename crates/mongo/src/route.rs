@@ -21,7 +21,7 @@ use bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp, doc};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::collection::Handle;
-use crate::converge::key_of;
+use crate::converge::{has_array, key_of};
 use crate::endpoint::{Endpoint, operation_time};
 use crate::error::{Error, Result};
 use crate::order::Id;
@@ -205,6 +205,12 @@ impl Route {
             parts[self.new.shard_of(raw)].push(raw);
         }
         parts
+    }
+
+    /// Whether no shard may have a document by the new key. Only the router refuses to write one.
+    #[must_use]
+    pub fn is_owned_by_none(&self, raw: &RawDocument) -> bool {
+        has_array(raw, &self.new.fields)
     }
 
     /// Waits until a send from one shard to another may begin, and counts its bytes.

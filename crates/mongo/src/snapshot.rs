@@ -270,7 +270,7 @@ impl SliceCopy<'_> {
         let sends = sends.map(|(to, part)| async move {
             let _socket = route.send(from, to, bytes(part)).await;
             let (plain, odd): (Vec<&RawDocument>, Vec<&RawDocument>) =
-                part.iter().partition(|raw| inserts(raw));
+                part.iter().partition(|raw| inserts(raw) && !route.is_owned_by_none(raw));
             let mut handle = to_router.clone();
             handle.endpoint = route.shards[to].clone();
             let refused = write::insert(&handle, &plain).await?.errors;

@@ -40,6 +40,34 @@ async fn a_rename_that_comes_after_the_death_of_who_asked_for_it_is_found_out() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rename_that_waits_behind_another_change_when_its_asker_dies_is_found_out() {
+    let scene = Scene::stoppable("turns").await;
+    scene.run("shop", doc! {"create": "other"}).await;
+    let load = scene.load().await;
+    let plan = scene.usual_plan().await;
+    let mut at_work = scene.reshard(&plan, &[]);
+    let job = at_work.phase("verify");
+    // Servers change one collection of a database at a time: this one keeps its turn until it may go on.
+    scene.fail_point(BEFORE_RENAME, true).await;
+    let admin = scene.admin.clone();
+    let drop =
+        tokio::spawn(async move { admin.run_at_length("shop", doc! {"drop": "other"}).await });
+    scene.is_noted(&job, "hook_begun", &mut at_work).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    at_work.kill();
+    scene.bury(&job).await;
+    let mut resume = scene.resume(&job, &[]);
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert!(resume.is_running(), "nobody knows yet: {}", resume.errors());
+    assert_eq!(scene.application_writes().await, Err(BLOCKED));
+    scene.fail_point(BEFORE_RENAME, false).await;
+    drop.await.unwrap().unwrap();
+    let (exit, done) = resume.ended();
+    assert_eq!(exit, 0, "{done}");
+    scene.is_reshaped(load, &plan).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_whose_rename_has_happened_is_not_cancelled_but_ended() {
     let scene = Scene::stoppable("done").await;
     let load = scene.load().await;

@@ -20,6 +20,9 @@ async fn documents_without_the_new_key_go_along_and_orphans_do_not() {
     };
     let notes: Vec<Document> = (0..5_000).map(|n| note(n * 10)).collect();
     scene.run("shop", doc! {"insert": "reviews", "documents": &notes}).await;
+    // It begins with `_id`, which is no more unique over shards by either key.
+    let unique = doc! {"key": {"_id": 1, "text": 1}, "name": "by_id", "unique": true};
+    scene.run("shop", doc! {"createIndexes": "reviews", "indexes": [unique]}).await;
     // The same documents, each also on the shards that do not own it, and some that nobody owns.
     for shard in scene.members().await {
         let own = found(&shard, "shop", doc! {"find": "reviews"}).await;
@@ -50,6 +53,30 @@ async fn documents_without_the_new_key_go_along_and_orphans_do_not() {
         in_all += found(&shard, "shop", doc! {"find": "reviews"}).await.len();
     }
     assert_eq!(in_all, notes.len(), "no orphan came along");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_document_that_no_shard_could_own_ends_the_job_and_is_named() {
+    let scene = Scene::start("array", 2).await;
+    let note = |n: i32| doc! {"_id": n, "productID": format!("B{:09}", n * 25), "a": {"u": n}};
+    let mut notes: Vec<Document> = (0..2_000).map(note).collect();
+    // A plan that draws a sample may not have seen it.
+    notes[1_234].insert("a", doc! {"u": [1, 2]});
+    scene.run("shop", doc! {"insert": "reviews", "documents": &notes}).await;
+    let mut plan = scene.plan(doc! {"productID": 1}, 4).await;
+    (plan.key, plan.chunks) = (r#"{"a.u": 1}"#.into(), plan.chunks[..1].to_vec());
+    for value in [bson::bson!([{"u": 7}, {"u": 8}]), bson::bson!({"u": [1, 2]})] {
+        let change = doc! {"q": {"_id": 1_234}, "u": {"$set": {"a": value}}};
+        scene.run("shop", doc! {"update": "reviews", "updates": [change]}).await;
+        let mut at_work = scene.reshard(&plan, &["--verify", "none"]);
+        let job = at_work.phase("execute");
+        let (exit, refused) = at_work.ended();
+        assert_eq!(exit, 1, "{refused}");
+        assert!(refused["error"]["message"].as_str().unwrap().contains("1234"), "{refused}");
+        scene.job("cancel", &job, &[]);
+        scene.is_tidy().await;
+        assert_eq!(scene.find("shop", "reviews", doc! {}).await.len(), 2_000);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

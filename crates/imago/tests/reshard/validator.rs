@@ -1,5 +1,7 @@
 //! The block that hits one collection: a validator, which deletes pass.
 
+use std::time::Duration;
+
 use bson::{Bson, Document, doc};
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::reshard::plan::Plan;
@@ -7,7 +9,7 @@ use imago_testbed::ClusterSpec;
 use serde_json::Value;
 
 use crate::process::{Process, wait_until};
-use crate::scene::{NS, Scene};
+use crate::scene::{NS, Scene, found};
 
 /// What a client gets whose insert or update is refused.
 const INVALID: i32 = 121;
@@ -204,6 +206,56 @@ async fn what_passes_the_validator_is_brought_over_or_named() {
     scene.is_tidy().await;
 }
 
+/// Writes until a shard's oplog has lost everything before now.
+async fn roll_over(shard: &Endpoint) {
+    let find = doc! {"find": "oplog.rs", "sort": {"$natural": 1}, "limit": 1};
+    let oldest = async || {
+        let first = found(shard, "local", find.clone()).await;
+        first[0].get_timestamp("ts").unwrap()
+    };
+    let before = shard.cluster_time().await.unwrap();
+    let filler = doc! {"filler": "x".repeat(1_000_000)};
+    for _ in 0..300 {
+        let insert = doc! {"insert": "filler", "documents": [filler.clone()]};
+        shard.run("elsewhere", insert).await.unwrap();
+        if oldest().await > before {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the oplog still reaches back to {before:?} after 300 MB");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_the_oplog_no_longer_has_the_deletes_that_is_said_and_the_block_lifted() {
+    let spec = ClusterSpec { oplog_mb: Some(8), ..ClusterSpec::sharded("forgot", 2) };
+    let scene = Scene::of(spec.with_auth().with_parameter("enableTestCommands", "1")).await;
+    scene.insert_notes(0..50).await;
+    let own = scene.has_validator().await;
+    let before = scene.collection().await;
+    let app = Box::pin(Endpoint::connect(&scene.cluster.uri(), "cluster")).await.unwrap();
+    let plan = scene.usual_plan().await;
+    let (mut at_work, job) = renaming(&scene, &plan, 1_500).await;
+    // It has asked for the rename by then.
+    delete(&app, (0..50).step_by(2)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    at_work.freeze();
+    scene.is_renamed(&before).await;
+    at_work.kill();
+    scene.bury(&job).await;
+    for shard in scene.members().await {
+        roll_over(&shard).await;
+    }
+    let mut resume = scene.resume(&job, &[]);
+    let (exit, done) = resume.ended();
+    assert_eq!((exit, &done["slipped"]["unknown"]), (0, &true.into()), "{done}");
+    let said = resume.said();
+    assert!(said.iter().any(|said| said["code"] == "deletes_unknown"), "{}", resume.errors());
+    assert_eq!(scene.validation().await, own);
+    assert_eq!(scene.notes().await.len(), 50, "they are there again, as was said");
+    scene.is_tidy().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_without_authorisation_is_blocked_too() {
     let scene = Scene::of(ClusterSpec::sharded("free", 2)).await;
@@ -284,13 +336,13 @@ async fn a_block_of_a_dead_process_is_lifted_by_cancel() {
     scene.slow("_shardsvrCollMod", 1_000).await;
     // The block is asked for, and comes when nobody waits for it any more.
     scene.record_says(&job, &mut at_work, |state| state["validation"].is_string()).await;
-    tokio::time::sleep(std::time::Duration::from_millis(1_300)).await;
+    tokio::time::sleep(Duration::from_millis(1_300)).await;
     at_work.kill();
     scene.bury(&job).await;
     let cancelled = scene.job("cancel", &job, &[]);
     assert_eq!(cancelled["state"], "cancelled", "{cancelled}");
     scene.slow("_shardsvrCollMod", 0).await;
-    tokio::time::sleep(std::time::Duration::from_millis(1_500)).await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_eq!(scene.validation().await, own);
     scene.is_as_before(load).await;
 }

@@ -139,11 +139,37 @@ fn value_at<'a>(raw: &'a RawDocument, path: &str) -> RawBsonRef<'a> {
     RawBsonRef::Null
 }
 
+/// Whether a document has an array where a shard key must not have one: at a field of the key, or on the
+/// way to it. No shard owns such a document, and a router that filters by ownership never shows it.
+pub(crate) fn has_array(raw: &RawDocument, fields: &[String]) -> bool {
+    fields.iter().any(|path| {
+        let mut here = raw;
+        for name in path.split('.') {
+            match here.get(name) {
+                Ok(Some(RawBsonRef::Array(_))) => return true,
+                Ok(Some(RawBsonRef::Document(inner))) => here = inner,
+                _ => return false,
+            }
+        }
+        false
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::collection::vec;
     use proptest::prelude::*;
+
+    #[test]
+    fn an_array_at_a_key_or_on_the_way_to_it_is_seen() {
+        let has = |raw: &RawDocument, path: &str| has_array(raw, &["x".into(), path.into()]);
+        let raw = rawdoc! {"x": 1, "a": {"b": [1], "c": {"d": 1}}, "e": [{"f": 1}]};
+        assert!(has(&raw, "a.b") && has(&raw, "e") && has(&raw, "e.f"));
+        assert!(
+            !has(&raw, "a.c") && !has(&raw, "a.c.d") && !has(&raw, "a.c.d.g") && !has(&raw, "h")
+        );
+    }
 
     #[test]
     fn a_zero_timestamp_at_the_top_needs_a_pipeline() {

@@ -39,7 +39,7 @@ use crate::collection::Handle;
 use crate::copy::{self, Copying, State};
 use crate::cutover::check;
 use crate::endpoint::{Endpoint, answer};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, code};
 use crate::namespace::Namespace;
 
 /// How writes are kept from the collection.
@@ -57,6 +57,8 @@ pub enum Block {
 
 /// How long a rename may stay undecided.
 const DECIDED_WITHIN: Duration = Duration::from_secs(600);
+/// The server's code for a collection that is not there.
+const NAMESPACE_NOT_FOUND: i32 = 26;
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// How often it is looked whether a rename is recorded.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -109,7 +111,10 @@ pub(super) async fn commit(
     let blocker = Blocker::reach(cluster).await;
     let blocked = Instant::now();
     let set = match block {
-        Block::UserWrites => blocker.set().await,
+        Block::UserWrites => match ours(run, spec, cluster).check_owner("setUserWriteBlockMode") {
+            Ok(()) => blocker.set().await,
+            Err(error) => Err(error),
+        },
         // Not dropped at the deadline either: a block that is still under way cannot be lifted.
         Block::Validator => validation::set(run, copying).await,
         Block::None => Ok(()),
@@ -133,7 +138,7 @@ pub(super) async fn commit(
         }
     };
     let renaming = Instant::now();
-    let mut answer = Box::pin(rename(cluster, spec));
+    let mut answer = Box::pin(rename(run, cluster, spec));
     let answered = tokio::select! {
         answered = &mut answer => Some(answered),
         // What slips past a validator is brought over when the rename has ended, and not before.
@@ -179,7 +184,11 @@ pub(super) async fn conclude(
         let from = Timestamp { time, increment };
         let new = state.becomes.clone();
         let bring = slipped::bring_over(run, cluster, spec, new.as_deref(), from);
-        slipped = Box::pin(bring).await?;
+        slipped = match Box::pin(bring).await {
+            // Nobody will ever know them, and until this is settled nobody can write.
+            Err(Error::OplogRolledOver { .. }) => Slipped::unknown(run, spec, from),
+            brought => brought?,
+        };
         // Once inserts are accepted again nobody may bring over a delete any more.
         state.drained_to = None;
         copy::save_at_last(run, state).await?;
@@ -262,7 +271,18 @@ async fn drain(run: &Run, copying: &mut Copying<'_>, block: Block) -> Result<Dra
     Ok(Drained { drain_ms, last_verified })
 }
 
-/// Lifts the block that this job set, unless the job is another's by now: then he sees to it.
+/// The collection, for what may be done to it only while the job is this process's.
+fn ours(run: &Run, spec: &Spec, cluster: &Endpoint) -> Handle {
+    let owner = Some(run.ownership());
+    Handle { owner, ..Handle::new(cluster.clone(), spec.reshard.ns.clone()) }
+}
+
+/// Lifts the block that this job set, unless the job is another's by now: then he sees to it. No rename is
+/// under way.
+///
+/// Clients wait: while the job is certainly this process's the block goes first, also where nothing can
+/// be written down. Whoever goes on looks what became of the rename, finds nothing, and lifts what is
+/// lifted.
 async fn unblock(
     run: &Run,
     spec: &Spec,
@@ -270,7 +290,19 @@ async fn unblock(
     cluster: &Endpoint,
 ) -> Result<()> {
     (copying.state.hook_begun, copying.state.drained_to) = (false, None);
-    copy::save_at_last(run, &copying.state).await?;
+    if ours(run, spec, cluster).check_owner("lifting the block").is_err() {
+        let saved = copy::save_at_last(run, &copying.state).await;
+        if saved.is_err() && copying.state.is_blocked {
+            run.reporter().warning(
+                "block_may_stand",
+                "the job is another process's by now, and this one may just have blocked the writes of \
+                 the cluster's users",
+                "if the other process says that they are blocked, and not by this job, lift it: \
+                 db.adminCommand({setUserWriteBlockMode: 1, global: false})",
+            );
+        }
+        saved?;
+    }
     lift(cluster, spec, &run.record().id, &mut copying.state).await?;
     copy::save_at_last(run, &copying.state).await
 }
@@ -304,11 +336,66 @@ pub(super) async fn fate(cluster: &Endpoint, spec: &Spec) -> Result<Fate> {
     }
 }
 
-/// Waits until no rename of the collection is under way, whoever asked for it: servers do one
-/// change of a collection's definition after the other.
+/// Waits until no change of the collection's definition is under way, whoever asked for it: servers do
+/// one after the other.
 pub(super) async fn quiet(cluster: &Endpoint, ns: &Namespace) -> Result<()> {
     let nothing = doc! {"collMod": &ns.coll, "writeConcern": {"w": "majority"}};
-    cluster.run_at_length(&ns.db, nothing).await.map(|_| ())
+    match cluster.run_at_length(&ns.db, nothing).await {
+        // Of one that is gone nothing can be under way any more.
+        Err(Error::Server { cause, .. }) if code(&cause) == Some(NAMESPACE_NOT_FOUND) => Ok(()),
+        done => done.map(|_| ()),
+    }
+}
+
+/// Looks what became of a rename that was asked for, once nobody is at it any more.
+///
+/// # Errors
+/// [`Error::Passing`] while the rename waits for its turn at a shard; when the cluster does not answer, or
+/// somebody else changed the collection.
+pub(super) async fn decided(cluster: &Endpoint, spec: &Spec) -> Result<Fate> {
+    quiet(cluster, &spec.reshard.ns).await?;
+    // Turns are not taken in the order in which they were asked for: what has just ended may have
+    // overtaken a rename.
+    if waits(cluster, spec.shadow()).await? {
+        return Err(Error::Passing {
+            doing: format!("looking what became of the rename of {}", spec.shadow()),
+            cause: "it still waits for its turn at a shard".into(),
+        });
+    }
+    fate(cluster, spec).await
+}
+
+/// Whether a rename of the shadow is under way at any shard. Those that cannot be asked are taken to have
+/// none.
+async fn waits(cluster: &Endpoint, shadow: &Namespace) -> Result<bool> {
+    let (name, coll) = (shadow.to_string(), &shadow.coll);
+    let pipeline = [
+        doc! {"$currentOp": {"allUsers": true, "localOps": true}},
+        doc! {"$match": {"$or": [
+            {"command._shardsvrRenameCollection": {"$in": [&name, coll]}},
+            {"command.renameCollection": &name},
+            {"desc": "RenameCollectionCoordinator", "ns": &name},
+        ]}},
+        doc! {"$limit": 1},
+    ];
+    let ask = doc! {"aggregate": 1, "pipeline": &pipeline[..], "cursor": {}};
+    for (name, shard) in cluster.shards().await? {
+        let found = match shard {
+            Ok(shard) => shard.run("admin", ask.clone()).await,
+            Err(error) => Err(error),
+        };
+        match found {
+            Ok(reply) => {
+                let cursor = reply.get_document("cursor");
+                let batch = cursor.and_then(|cursor| cursor.get_array("firstBatch"));
+                if batch.is_ok_and(|batch| !batch.is_empty()) {
+                    return Ok(true);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "whether a rename waits at {name} is not known"),
+        }
+    }
+    Ok(false)
 }
 
 /// Returns when the config servers have recorded, for good, that the collection is what the shadow was.
@@ -329,32 +416,39 @@ async fn is_recorded(cluster: &Endpoint, spec: &Spec, shadow: Option<&String>) {
     }
 }
 
-async fn rename(cluster: &Endpoint, spec: &Spec) -> Result<()> {
+/// Asks for the rename until it is known what became of it, and no later than the job is this process's: a
+/// successor that finds it undone lifts the block.
+async fn rename(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<()> {
     let (shadow, ns) = (spec.shadow(), &spec.reshard.ns);
+    let ours = ours(run, spec, cluster);
     let command = doc! {
         "renameCollection": shadow.to_string(), "to": ns.to_string(), "dropTarget": true,
     };
     let deadline = Instant::now() + DECIDED_WITHIN;
+    // Whether an answer is missing: then no look but one that sees it done or undone ends the matter.
+    let mut is_open = false;
     loop {
-        let Err(error) = cluster.run_at_length("admin", command.clone()).await else {
-            return Ok(());
+        let asked = match ours.check_owner("renameCollection") {
+            Ok(()) => cluster.run_at_length("admin", command.clone()).await,
+            Err(error) => Err(error),
         };
+        let Err(error) = asked else { return Ok(()) };
+        is_open |= error.is_transient();
         tracing::warn!(%error, "the rename is looked at, and asked for again");
-        let found = async {
-            quiet(cluster, ns).await?;
-            fate(cluster, spec).await
+        let undecided = |cause: &Error| Error::Undecided {
+            what: format!("whether {shadow} became {ns}"),
+            cause: cause.to_string(),
         };
-        match Box::pin(found).await {
+        match Box::pin(decided(cluster, spec)).await {
             Ok(Fate::Renamed) => return Ok(()),
             Ok(Fate::NotYet) if !error.is_transient() => return Err(error),
-            Err(looked) if !looked.is_transient() => return Err(looked),
-            Ok(Fate::NotYet) | Err(_) if Instant::now() < deadline => {}
-            _ => {
-                return Err(Error::Undecided {
-                    what: format!("whether {shadow} became {ns}"),
-                    cause: error.to_string(),
-                });
+            Err(looked) if !looked.is_transient() && !is_open => return Err(looked),
+            Err(looked @ (Error::Precondition { .. } | Error::Disrupted { .. })) => {
+                return Err(undecided(&looked));
             }
+            Ok(Fate::NotYet) | Err(_) if Instant::now() < deadline => {}
+            Ok(Fate::NotYet) => return Err(undecided(&error)),
+            Err(looked) => return Err(undecided(&looked)),
         }
         tokio::time::sleep(ASK_AGAIN).await;
     }

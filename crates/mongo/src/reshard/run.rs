@@ -241,8 +241,9 @@ pub async fn clean_up(cluster: &Endpoint, record: &Record) -> Result<()> {
         return native::clean_up(cluster, record, &spec).await;
     }
     if state.hook_begun {
-        commit::quiet(cluster, &spec.reshard.ns).await?;
-        match commit::fate(cluster, &spec).await {
+        let always = Control::default();
+        let look = || commit::decided(cluster, &spec);
+        match patiently("look what became of the rename", &always, look).await {
             Ok(Fate::Renamed) => {
                 return Err(Error::precondition(
                     format!("{} has its new shape already", spec.reshard.ns),
@@ -268,10 +269,7 @@ async fn work(cluster: &Endpoint, run: &Run, how: &How) -> Result<Outcome> {
     let control = run.control();
     let mut state = copy::state_of(run.record())?;
     if state.hook_begun {
-        let look = || async {
-            commit::quiet(cluster, &spec.reshard.ns).await?;
-            commit::fate(cluster, &spec).await
-        };
+        let look = || commit::decided(cluster, &spec);
         // Whatever is asked of the job now: when the rename has happened, it is done.
         match run.enter("commit").await {
             Ok(()) | Err(RunError::Stopped(_)) => {}
@@ -294,6 +292,9 @@ async fn work(cluster: &Endpoint, run: &Run, how: &How) -> Result<Outcome> {
     }
     let leave = || balance::set_off(cluster, ns, true);
     patiently("keep the balancer from the collection", control, leave).await?;
+    if state.t0.is_some() {
+        shadow::check_there(cluster, spec.shadow()).await?;
+    }
     let create = || shadow::create(cluster, &spec.reshard, spec.shadow(), &run.record().id);
     patiently("create the shadow", control, create).await?;
     let leave = || balance::set_off(cluster, spec.shadow(), true);

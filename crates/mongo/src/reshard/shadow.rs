@@ -56,6 +56,22 @@ pub async fn create(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &Jo
     check(&to, plan, &key).await
 }
 
+/// Refuses to go on with a shadow that is gone although documents were copied into it: a new one would count
+/// as filled.
+///
+/// # Errors
+/// A precondition; when the cluster does not answer.
+pub async fn check_there(cluster: &Endpoint, shadow: &Namespace) -> Result<()> {
+    let of = Handle::new(cluster.clone(), shadow.clone());
+    if of.definition().await?.is_some() && of.shard_key().await?.is_some() {
+        return Ok(());
+    }
+    Err(Error::precondition(
+        format!("the shadow {shadow} is gone, and what was copied into it: somebody dropped it"),
+        "`imago job cancel` gives the job up; then begin anew with `imago reshard run`",
+    ))
+}
+
 /// Removes the shadow, if there is one, and what placed its chunks.
 ///
 /// # Errors

@@ -38,6 +38,26 @@ pub struct Slipped {
     pub written: u64,
     /// The `_id`s of documents whose update past the validator is lost.
     pub lost: Vec<String>,
+    /// Whether the server no longer kept what came: then all of these are unknown.
+    pub unknown: bool,
+}
+
+impl Slipped {
+    /// Says that what came behind `from` is not known any more.
+    pub(super) fn unknown(run: &Run, spec: &Spec, from: Timestamp) -> Self {
+        let ns = &spec.reshard.ns;
+        run.reporter().warning(
+            "deletes_unknown",
+            format!(
+                "the cluster no longer keeps what was deleted from {ns} between second {} of the epoch and \
+                 the rename: such documents are there again",
+                from.time
+            ),
+            "if the application knows what it deleted then, delete it once more; next time resume sooner, \
+             or use --block user-writes",
+        );
+        Self { unknown: true, ..Self::default() }
+    }
 }
 
 /// What has to become of a document.
@@ -49,19 +69,27 @@ enum Fate {
     Lost,
 }
 
+/// What happened to a document, and when.
+type Happened = (Id, Timestamp, Detail);
+
 /// What the events make of each document. Those that the new collection has written itself are its own.
-fn fates<'a>(
-    events: impl Iterator<Item = (&'a Id, &'a Detail)>,
-    new: Option<&str>,
-) -> BTreeMap<Id, Fate> {
+///
+/// Events of one time on two shards come in no order: where a document was written and deleted at once, as
+/// one that moves to another shard is, nobody knows which it was.
+fn fates(events: &[Happened], new: Option<&str>) -> BTreeMap<Id, Fate> {
     let mut fates = BTreeMap::new();
-    for (id, detail) in events {
+    let mut put_at: BTreeMap<&Id, Timestamp> = BTreeMap::new();
+    for (id, time, detail) in events {
         let is_new = new.is_some() && detail.of.as_deref() == new;
         match (detail.write, &detail.document) {
             (Write::Put | Write::Delete, _) if is_new => drop(fates.remove(id)),
             (Write::Update, _) if is_new => {}
             (Write::Put, Some(document)) => {
-                drop(fates.insert(id.clone(), Fate::Is(document.clone())))
+                put_at.insert(id, *time);
+                drop(fates.insert(id.clone(), Fate::Is(document.clone())));
+            }
+            (Write::Delete, _) if put_at.get(id) == Some(time) => {
+                drop(fates.insert(id.clone(), Fate::Lost));
             }
             (Write::Delete, _) => drop(fates.insert(id.clone(), Fate::Gone)),
             (Write::Update | Write::Put, _) => drop(fates.insert(id.clone(), Fate::Lost)),
@@ -77,7 +105,7 @@ fn reader(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> ChangeReader {
 }
 
 /// The events behind `from`, up to a time that is behind the rename on every shard.
-async fn read(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> Result<Vec<(Id, Detail)>> {
+async fn read(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> Result<Vec<Happened>> {
     let to = cluster.cluster_time().await?;
     // Without it the stream gets there too, only later.
     if let Err(error) = cluster.nudge().await {
@@ -92,7 +120,7 @@ async fn read(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> Result<Vec<(I
             if let Event::Touch { id, time, detail: Some(detail), .. } = event
                 && time > from
             {
-                events.push((id, *detail));
+                events.push((id, time, *detail));
             }
         }
         if batch.time >= to {
@@ -117,7 +145,7 @@ pub(super) async fn bring_over(
     let always = Control::default();
     let read = || read(cluster, spec, from);
     let events = patiently("read what came before the rename", &always, read).await?;
-    let fates = fates(events.iter().map(|(id, detail)| (id, detail)), new);
+    let fates = fates(&events, new);
     if fates.is_empty() {
         return Ok(Slipped::default());
     }
@@ -168,6 +196,7 @@ async fn write(pair: &Pair, fates: &BTreeMap<Id, Fate>) -> Result<Slipped> {
         deleted: gone.len() as u64,
         written: found.len() as u64,
         lost: lost.map(ToString::to_string).collect(),
+        unknown: false,
     })
 }
 
@@ -217,8 +246,26 @@ mod tests {
         (id(n), Detail { write, of: Some(of.into()), document })
     }
 
+    /// Events at a time each.
     fn of(events: &[(Id, Detail)]) -> Vec<(Id, Fate)> {
-        fates(events.iter().map(|(id, detail)| (id, detail)), Some("new")).into_iter().collect()
+        let at = |(time, (id, detail)): (u32, &(Id, Detail))| {
+            (id.clone(), Timestamp { time, increment: 1 }, detail.clone())
+        };
+        let events: Vec<Happened> = (1..).zip(events).map(at).collect();
+        fates(&events, Some("new")).into_iter().collect()
+    }
+
+    #[test]
+    fn what_was_written_and_deleted_at_one_time_is_not_known() {
+        let at = Timestamp { time: 1, increment: 1 };
+        let moves = |writes: [Write; 2]| {
+            let event = |write| event(1, "old", write);
+            let events = writes.map(event).map(|(id, detail)| (id, at, detail));
+            fates(&events, Some("new")).into_values().collect::<Vec<Fate>>()
+        };
+        let there = Fate::Is(rawdoc! {"_id": 1, "of": "old"});
+        assert_eq!(moves([Write::Delete, Write::Put]), [there]);
+        assert_eq!(moves([Write::Put, Write::Delete]), [Fate::Lost]);
     }
 
     #[test]

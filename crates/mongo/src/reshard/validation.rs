@@ -96,9 +96,26 @@ pub(super) async fn prepare(run: &Run, copying: &mut Copying<'_>) -> Result<()> 
     let (job, pair) = (&run.record().id, copying.pairs[0].clone());
     let look = || on_owners(&pair.source);
     let found = patiently("look at the collection", run.control(), look).await?;
-    let own = &found[0];
-    assert!(!is_refusing(own, job), "whoever goes on with a job lifts its block first");
-    copying.state.validation = Some(text_of(own)?);
+    let own = match is_refusing(&found[0], job) {
+        false => found.into_iter().next(),
+        // A block that an earlier attempt asked for came after it was lifted. The shadow has the
+        // collection's own validation.
+        true => {
+            let look = || on_owners(&pair.destination);
+            let found = patiently("look at the shadow", run.control(), look).await?;
+            found.into_iter().find(|options| !is_refusing(options, job))
+        }
+    };
+    let own = own.ok_or_else(|| {
+        Error::precondition(
+            format!(
+                "{} and its shadow both refuse writes, and their own validator is not known",
+                pair.source.ns
+            ),
+            "give the collection its validator by collMod, then `imago reshard resume`",
+        )
+    })?;
+    copying.state.validation = Some(text_of(&own)?);
     copying.save().await?;
     copying.pairs = copying.lead.bypass_validation(0).await?;
     patiently("have the shadow refuse writes", run.control(), || refuse(&pair.destination, job))

@@ -180,7 +180,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         }
         (None, None) => unreachable!("clap wants one of them"),
     };
-    args.engine.warn_in(&mut plan);
+    args.engine.warn_in(&mut plan)?;
     begin(&cluster, &plan, engine, limits, &args.how, context).await
 }
 
@@ -259,6 +259,10 @@ fn describe(done: &Outcome) -> String {
             "  {} deleted and {} written just before the rename, and brought over\n",
             slipped.deleted, slipped.written
         );
+    }
+    if slipped.unknown {
+        text +=
+            "  UNKNOWN: what was deleted just before the rename; such documents are there again\n";
     }
     if !slipped.lost.is_empty() {
         text += &format!("  LOST: updates past the validator, of {}\n", slipped.lost.join(", "));
