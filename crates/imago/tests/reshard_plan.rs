@@ -62,6 +62,11 @@ async fn a_plan_is_printed_and_what_is_in_the_way_is_the_exit_code() {
     let native = plan(&shards.admin_uri(), &["--key", key, "--engine", "native", "--json"]);
     assert_eq!((code(&native), &json(&native.stdout)["paced_s"]), (0, &Value::Null), "{native:?}");
 
+    let same = ["--chunks", "8", "--engine", "native", "--json"];
+    let same = plan(&shards.admin_uri(), &same);
+    let (code_of_it, findings) = (code(&same), json(&same.stdout)["findings"].clone());
+    assert_eq!((code_of_it, findings[0]["code"].as_str()), (4, Some("same_key")), "{findings}");
+
     // As in the database's shell.
     let same = plan(&shards.admin_uri(), &["--key", "{user: 1}", "--json"]);
     assert_eq!((code(&same), &json(&same.stdout)["key"]), (0, &key.into()), "{same:?}");

@@ -55,7 +55,7 @@ mod zones;
 pub(crate) use bulk::route_of;
 pub use commit::Block;
 pub(crate) use native::refuse_help;
-pub use native::{begun, minimum};
+pub use native::{begun, warn_in};
 pub use planning::plan;
 pub use revert::{Way, revert};
 pub use run::{How, KIND, Outcome, Spec, both, check, clean_up, create, run};

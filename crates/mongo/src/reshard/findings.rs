@@ -4,12 +4,14 @@
 //! would cost too much is said to be unchecked. A check that cannot be made is a warning, so that a
 //! missing privilege does not look like a clean bill of health.
 
+mod balancer;
 mod cluster;
 mod definition;
 mod documents;
 mod privileges;
 mod shards;
 
+pub(super) use balancer::of_balancer;
 pub(super) use cluster::of_cluster;
 pub(super) use definition::of_definition;
 pub(super) use documents::{Wanted, of_documents};

@@ -39,24 +39,19 @@ pub(super) async fn check(cluster: &Endpoint, plan: &Plan) -> Result<()> {
             plan.ns, plan.old_key
         )));
     }
-    let new_key = parse_document(&plan.key, "the shard key")?;
-    for index in
-        of.indexes().await?.iter().filter(|index| index.get_bool("unique").unwrap_or(false))
-    {
-        let has = index.get_document("key").map(|of| of.keys().take(new_key.len()).collect());
-        let has: Vec<&String> = has.unwrap_or_default();
-        if !new_key.keys().eq(has) {
-            return Err(Error::precondition(
-                format!(
-                    "{} cannot keep its unique index {} when it is sharded by {}",
-                    plan.ns,
-                    index.get_str("name").unwrap_or("without a name"),
-                    plan.key
-                ),
-                "a sharded collection's unique indexes begin with its key: drop the index, or \
-                 choose a key that it begins with",
-            ));
-        }
+    let new_key = Key::parse(&plan.key)?;
+    let indexes = of.indexes().await?;
+    if let Some(index) = indexes.iter().find(|index| !new_key.keeps(index)) {
+        return Err(Error::precondition(
+            format!(
+                "{} cannot keep its unique index {} when it is sharded by {}",
+                plan.ns,
+                index.get_str("name").unwrap_or("without a name"),
+                plan.key
+            ),
+            "a sharded collection's unique indexes begin with its key: drop the index, or \
+             choose a key that it begins with",
+        ));
     }
     let shards = shards(cluster).await?;
     match plan.shards.iter().find(|shard| !shards.contains(*shard)) {

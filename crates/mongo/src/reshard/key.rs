@@ -89,6 +89,19 @@ impl Key {
         format!("{{{}}}", self.pattern.iter().map(field).collect::<Vec<String>>().join(", "))
     }
 
+    /// Whether a collection sharded by it can have this index. A unique index holds on each shard only.
+    /// It holds everywhere if equal documents are on one shard, which they are if it begins with the
+    /// key; and one that begins with `_id` is no worse off than the index that every collection has.
+    pub(super) fn keeps(&self, index: &Document) -> bool {
+        if !index.get_bool("unique").unwrap_or(false) {
+            return true;
+        }
+        let Ok(indexed) = index.get_document("key") else { return true };
+        let fields: Vec<&str> = indexed.keys().map(String::as_str).collect();
+        let wanted: Vec<&str> = self.fields().collect();
+        fields.first() == Some(&"_id") || fields.starts_with(&wanted)
+    }
+
     /// The expression that takes from a document what [`Key::value`] needs. Its names are its own,
     /// because a key's field may have dots.
     pub(super) fn expression(&self) -> Document {

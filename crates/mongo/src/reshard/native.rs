@@ -44,19 +44,45 @@ const ABORTED_WITHIN: Duration = Duration::from_secs(600);
 /// The server's word for what this user may not do.
 const UNAUTHORIZED: i32 = 13;
 
-/// What should be known before the server is asked.
-#[must_use]
-pub fn minimum() -> Finding {
-    Finding {
+/// The code of the finding about the least time.
+const MINIMUM: &str = "server_minimum";
+/// The code of a key that the server does not reshard by.
+const SAME_KEY: &str = "same_key";
+
+/// Says in a plan, in place of what one for Imago says, what should be known before the server is asked.
+///
+/// # Errors
+/// When the plan's keys are none.
+pub fn warn_in(plan: &mut Plan) -> Result<()> {
+    // A plan that was read may have been made for this engine.
+    plan.findings.retain(|finding| ![MINIMUM, SAME_KEY].contains(&&*finding.code));
+    if let Some(what) = same_key(plan)? {
+        let (code, help) = (SAME_KEY.to_owned(), SAME_KEY_HELP.to_owned());
+        plan.findings.insert(0, Finding { weight: Weight::Obstacle, code, what, help });
+    }
+    plan.findings.push(Finding {
         weight: Weight::Warning,
-        code: "server_minimum".into(),
+        code: MINIMUM.into(),
         what: "the server's own resharding takes five minutes at least, however small the \
                collection, and compares nothing; the predicted time is that of the shadow"
             .into(),
         help: "wait, or choose --engine shadow; reshardingMinimumOperationDurationMillis of the \
                config server changes the minimum"
             .into(),
-    }
+    });
+    // The server spares nobody.
+    plan.paced_s = None;
+    Ok(())
+}
+
+const SAME_KEY_HELP: &str =
+    "name another key, or use --engine shadow, which can change chunks and shards alone";
+
+fn same_key(plan: &Plan) -> Result<Option<String>> {
+    let old = Key::parse(&plan.old_key)?;
+    let is_same = old.is_same(&Key::parse(&plan.key)?.pattern);
+    let what = || format!("the server does not reshard {} by the key that it has", plan.ns);
+    Ok(is_same.then(what))
 }
 
 /// By what a job changes a shape, and how it was begun to keep writes away at the commit.
@@ -85,12 +111,8 @@ pub(crate) fn refuse_help(record: &Record) -> Result<()> {
 
 /// Refuses what the server's own operation cannot do.
 pub(super) async fn check(cluster: &Endpoint, plan: &Plan) -> Result<()> {
-    let old = Key::parse(&plan.old_key)?;
-    if old.is_same(&Key::parse(&plan.key)?.pattern) {
-        return Err(Error::precondition(
-            format!("the server does not reshard {} by the key that it has", plan.ns),
-            "name another key, or use --engine shadow, which can change chunks and shards alone",
-        ));
+    if let Some(what) = same_key(plan)? {
+        return Err(Error::precondition(what, SAME_KEY_HELP));
     }
     let tags = doc! {"ns": plan.ns.to_string()};
     if find(cluster, "tags", tags).await?.is_none() {

@@ -76,6 +76,10 @@ pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> R
         Lasts { predicted_s, paced_s },
         &space_bytes,
     ));
+    if survey.is_balanced {
+        let (shards, chunk_bytes) = (&survey.shards, survey.chunk_bytes);
+        found.extend(findings::of_balancer(&request.ns, shards, chunk_bytes, &chosen.after));
+    }
     found.extend(findings::across(&survey.shards, &readers));
     found.extend(findings::of_sockets(request, &flows));
     Ok(Plan {

@@ -65,6 +65,8 @@ pub(super) struct Survey {
     pub(super) stored: Size,
     /// The cluster's setting.
     pub(super) chunk_bytes: u64,
+    /// Whether the balancer sees to the collection.
+    pub(super) is_balanced: bool,
 }
 
 /// Looks at a collection.
@@ -107,7 +109,9 @@ pub(super) async fn survey(of: &Handle) -> Result<Survey> {
     };
     let stored = Size { documents: number(&stats, "count"), bytes: number(&stats, "size") };
     let chunk_bytes = chunk_bytes(router).await?;
-    Ok(Survey { definition, shards, entry, owners, stored, chunk_bytes })
+    let is_left_alone = entry.as_ref().is_some_and(|of| of.get_bool("noBalance").unwrap_or(false));
+    let is_balanced = entry.is_some() && !is_left_alone && is_balancer_on(router).await?;
+    Ok(Survey { definition, shards, entry, owners, stored, chunk_bytes, is_balanced })
 }
 
 /// The documents of a collection of the cluster's configuration, in the order of their `_id`s.
@@ -173,6 +177,13 @@ async fn chunk_bytes(router: &Endpoint) -> Result<u64> {
     let set = read(router, "settings", doc! {"_id": "chunksize"}).await?.pop();
     let mb = set.map_or(0, |set| number(&set, "value"));
     Ok(if mb == 0 { CHUNK_BYTES } else { mb * 1024 * 1024 })
+}
+
+async fn is_balancer_on(router: &Endpoint) -> Result<bool> {
+    let set = read(router, "settings", doc! {"_id": "balancer"}).await?.pop().unwrap_or_default();
+    // Either of them turns it off; without a setting it is on.
+    let is_off = set.get_str("mode").is_ok_and(|mode| mode == "off");
+    Ok(!is_off && !set.get_bool("stopped").unwrap_or(false))
 }
 
 #[cfg(test)]

@@ -52,14 +52,10 @@ impl By {
     }
 
     /// Says in a plan what should be known of the engine first.
-    pub fn warn_in(self, plan: &mut Plan) {
-        if self.parsed() == Engine::Native {
-            // A plan that was read may have been made for this engine.
-            let minimum = reshard::minimum();
-            plan.findings.retain(|finding| finding.code != minimum.code);
-            plan.findings.push(minimum);
-            // The server spares nobody.
-            plan.paced_s = None;
+    pub fn warn_in(self, plan: &mut Plan) -> Result<(), Failure> {
+        match self.parsed() {
+            Engine::Shadow => Ok(()),
+            Engine::Native => Ok(reshard::warn_in(plan)?),
         }
     }
 }
@@ -152,7 +148,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let cluster = Box::pin(Endpoint::connect(&args.uri, "cluster")).await?;
     let (limits, request) = (args.speed.parsed()?, args.shape.request(args.ns));
     let mut plan = Box::pin(speed::plan(&cluster, &request, limits, context)).await?;
-    args.engine.warn_in(&mut plan);
+    args.engine.warn_in(&mut plan)?;
     context.output.result(&plan, view::text)?;
     unobstructed(&plan)
 }

@@ -7,6 +7,7 @@ use super::{Finding, obstacle, warning};
 use crate::collection::Handle;
 use crate::endpoint::Endpoint;
 use crate::error::Result;
+use crate::namespace::Namespace;
 use crate::reshard::key::Key;
 use crate::reshard::survey::{Survey, read};
 use crate::verify::{counted_twice, held_twice};
@@ -63,15 +64,8 @@ async fn duplicates(
     if old.fields().eq(["_id"]) || survey.entry.is_none() {
         return Ok(None);
     }
-    if survey.stored.documents > COMPARED_MAX {
-        return Ok(Some(warning(
-            "duplicate_ids_unchecked",
-            format!(
-                "whether two documents have the same _id was not checked: {} has {} documents",
-                of.ns, survey.stored.documents
-            ),
-            "if the application does not make sure of it, check by $group on _id at a quiet time",
-        )));
+    if let Some(unchecked) = unchecked(&of.ns, survey.stored.documents) {
+        return Ok(Some(unchecked));
     }
     let reached = if survey.definition.is_collated() { None } else { reached(of).await? };
     let found = match reached {
@@ -87,8 +81,35 @@ async fn duplicates(
     )))
 }
 
+/// Where there are too many documents to compare them all beside clients.
+fn unchecked(ns: &Namespace, documents: u64) -> Option<Finding> {
+    (documents > COMPARED_MAX).then(|| {
+        warning(
+            "duplicate_ids_unchecked",
+            format!(
+                "whether two documents have the same _id was not checked: {ns} has {documents} \
+                 documents"
+            ),
+            "if the application does not make sure of it, check by $group on _id at a quiet time",
+        )
+    })
+}
+
 /// The shards, if all of them can be asked past the router.
 async fn reached(of: &Handle) -> Result<Option<Vec<Endpoint>>> {
     let reached = of.endpoint.shards().await?;
     Ok(reached.into_iter().map(|(_, shard)| shard.ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_too_many_documents_are_not_compared_is_told() {
+        let ns = Namespace::new("d", "c");
+        assert_eq!(unchecked(&ns, COMPARED_MAX), None);
+        let told = unchecked(&ns, COMPARED_MAX + 1).unwrap();
+        assert_eq!(told.code, "duplicate_ids_unchecked");
+    }
 }

@@ -21,7 +21,7 @@ pub(in crate::reshard) fn of_definition(
 ) -> Vec<Finding> {
     let mut found = Vec::new();
     found.extend(version(router.version()));
-    found.extend(sharded(survey, ns, key));
+    found.extend(sharded(survey.entry.as_ref(), ns, key));
     let indexes = survey.definition.indexes.iter();
     found.extend(indexes.filter_map(|index| unique(index, key)));
     found.extend(collation(survey, key));
@@ -39,8 +39,9 @@ fn version(version: [i32; 3]) -> Option<Finding> {
     })
 }
 
-fn sharded(survey: &Survey, ns: &Namespace, key: &Key) -> Option<Finding> {
-    let Some(entry) = &survey.entry else {
+/// Looks at its entry in `config.collections`.
+fn sharded(entry: Option<&Document>, ns: &Namespace, key: &Key) -> Option<Finding> {
+    let Some(entry) = entry else {
         return Some(obstacle(
             "not_sharded",
             format!("{ns} is not sharded"),
@@ -60,20 +61,13 @@ fn sharded(survey: &Survey, ns: &Namespace, key: &Key) -> Option<Finding> {
     })
 }
 
-/// A unique index holds on each shard only. It holds everywhere if equal documents are on one
-/// shard, which they are if it begins with the shard key; and an index of `_id` is no worse off
-/// than the one that every collection has.
 fn unique(index: &Document, key: &Key) -> Option<Finding> {
-    let name = index.get_str("name").unwrap_or("an index");
-    if name == "_id_" || !index.get_bool("unique").unwrap_or(false) {
+    if key.keeps(index) {
         return None;
     }
+    let name = index.get_str("name").unwrap_or("an index");
     let fields = index.get_document("key").cloned().unwrap_or_default();
     let fields: Vec<&str> = fields.keys().map(String::as_str).collect();
-    let wanted: Vec<&str> = key.fields().collect();
-    if fields.first() == Some(&"_id") || fields.starts_with(&wanted) {
-        return None;
-    }
     Some(obstacle(
         "unique_index",
         format!(
@@ -128,7 +122,18 @@ mod tests {
         assert!(!is_kept(&index, r#"{"b": 1}"#));
         assert!(!is_kept(&index, r#"{"a": 1, "c": 1}"#));
         assert!(is_kept(&doc! {"name": "i", "key": {"z": 1}}, r#"{"b": 1}"#));
+        let by_id = doc! {"name": "i", "unique": true, "key": {"_id": 1, "z": 1}};
+        assert!(is_kept(&by_id, r#"{"b": 1}"#));
         assert!(is_kept(&doc! {"name": "_id_", "key": {"_id": 1}}, r#"{"b": 1}"#));
+    }
+
+    #[test]
+    fn a_collection_that_the_server_reshards_is_left_to_it() {
+        let (ns, key) = (Namespace::new("d", "c"), Key::parse(r#"{"a": 1}"#).unwrap());
+        let code = |entry: &Document| sharded(Some(entry), &ns, &key).map(|found| found.code);
+        assert_eq!(code(&doc! {"_id": "d.c"}), None);
+        let at_it = doc! {"_id": "d.c", "reshardingFields": {"state": "cloning"}};
+        assert_eq!(code(&at_it).as_deref(), Some("resharding"));
     }
 
     #[test]

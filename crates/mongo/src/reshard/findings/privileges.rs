@@ -3,6 +3,7 @@
 use bson::{Bson, Document, doc};
 
 use super::{Finding, obstacle, warning};
+use crate::STATE_DB;
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 use crate::namespace::Namespace;
@@ -21,6 +22,8 @@ const NEEDED: [&str; 11] = [
     "remove",
     "update",
 ];
+/// On the database that keeps what is known of jobs.
+const STATE: [&str; 4] = ["find", "insert", "remove", "update"];
 /// On the cluster, to block writes for the cut-over and to write past the block.
 const BLOCKING: [&str; 2] = ["bypassWriteBlockingMode", "setUserWriteBlockMode"];
 
@@ -42,14 +45,14 @@ fn missing(status: &Document, ns: &Namespace) -> Vec<Finding> {
     }
     let held: Vec<&Document> =
         list("authenticatedUserPrivileges").iter().filter_map(Bson::as_document).collect();
-    let on_database = |resource: &Document| {
+    let on_database = |db: &str, resource: &Document| {
         let is = |field, wanted: &str| resource.get_str(field).is_ok_and(|found| found == wanted);
-        is_any(resource) || (is("collection", "") && (is("db", "") || is("db", &ns.db)))
+        is_any(resource) || (is("collection", "") && (is("db", "") || is("db", db)))
     };
     let on_cluster =
         |resource: &Document| is_any(resource) || resource.get_bool("cluster").unwrap_or(false);
     let mut found = Vec::new();
-    let needed = lacking(&held, &NEEDED, on_database);
+    let needed = lacking(&held, &NEEDED, |resource| on_database(&ns.db, resource));
     if !needed.is_empty() {
         found.push(obstacle(
             "privileges",
@@ -59,6 +62,14 @@ fn missing(status: &Document, ns: &Namespace) -> Vec<Finding> {
                  another user",
                 ns.db
             ),
+        ));
+    }
+    let state = lacking(&held, &STATE, |resource| on_database(STATE_DB, resource));
+    if !state.is_empty() {
+        found.push(obstacle(
+            "privileges",
+            format!("the user may not {} on the database {STATE_DB}", state.join(", ")),
+            format!("grant the role readWrite on {STATE_DB}: the job's state is kept there"),
         ));
     }
     let blocking = lacking(&held, &BLOCKING, on_cluster);
@@ -109,13 +120,15 @@ mod tests {
         let all = |db: &str, coll: &str| {
             doc! {"resource": {"db": db, "collection": coll}, "actions": NEEDED.to_vec()}
         };
+        let state = all("imago", "");
         let block = doc! {"resource": {"cluster": true}, "actions": BLOCKING.to_vec()};
-        assert_eq!(codes(&[all("shop", ""), block.clone()]), [""; 0]);
+        assert_eq!(codes(&[all("shop", ""), state.clone(), block.clone()]), [""; 0]);
+        assert_eq!(codes(&[all("shop", ""), block.clone()]), ["privileges"], "of jobs");
         assert_eq!(codes(&[all("", ""), block.clone()]), [""; 0]);
-        assert_eq!(codes(&[all("other", ""), block.clone()]), ["privileges"]);
+        assert_eq!(codes(&[all("other", ""), state.clone(), block.clone()]), ["privileges"]);
         // The shadow is another collection.
-        assert_eq!(codes(&[all("shop", "c"), block]), ["privileges"]);
-        assert_eq!(codes(&[all("shop", "")]), ["privileges_block"]);
+        assert_eq!(codes(&[all("shop", "c"), state.clone(), block]), ["privileges"]);
+        assert_eq!(codes(&[all("shop", ""), state]), ["privileges_block"]);
         let any = doc! {"resource": {"anyResource": true}, "actions": ["anyAction"]};
         assert_eq!(codes(&[any]), [""; 0]);
     }

@@ -159,17 +159,20 @@ mod tests {
     }
 
     fn found_if(reached: Result<Reached, String>, lasts: Lasts) -> Vec<(Weight, String)> {
-        let shard = Shard {
-            name: "s".into(),
+        let ns = Namespace::new("a", "b");
+        let found = of_shards(&ns, &[named("s")], &[reached], lasts, &[1_000]);
+        found.into_iter().map(|finding| (finding.weight, finding.code)).collect()
+    }
+
+    fn named(name: &str) -> Shard {
+        Shard {
+            name: name.into(),
             host: "s/h:1".into(),
             is_draining: false,
             stored: Size::default(),
             orphans: 0,
             index_bytes: 0,
-        };
-        let ns = Namespace::new("a", "b");
-        let found = of_shards(&ns, &[shard], &[reached], lasts, &[1_000]);
-        found.into_iter().map(|finding| (finding.weight, finding.code)).collect()
+        }
     }
 
     fn shard() -> Reached {
@@ -201,6 +204,25 @@ mod tests {
     fn a_disk_with_too_little_room_is_told() {
         let full = Reached { free_bytes: Some(1_199), ..shard() };
         assert_eq!(found(Ok(full), 1.0), [(Weight::Warning, "disk".into())]);
+    }
+
+    #[test]
+    fn what_a_server_does_not_tell_is_told() {
+        let secret = Reached { oplog_s: None, free_bytes: None, ..shard() };
+        let told = [(Weight::Warning, "oplog_unknown"), (Weight::Warning, "disk_unknown")];
+        assert_eq!(found(Ok(secret), 1.0), told.map(|(weight, code)| (weight, code.to_owned())));
+    }
+
+    #[test]
+    fn what_crosses_between_data_centres_is_told_with_its_bytes() {
+        let shards = [named("s1"), named("s2"), named("s3")];
+        let stays = Readers { hosts: Vec::new(), crossing: Vec::new() };
+        assert_eq!(across(&shards, &stays), None);
+        let crosses = Readers { crossing: vec![(0, 2, 7_000), (1, 2, 500)], ..stays };
+        let found = across(&shards, &crosses).unwrap();
+        assert_eq!((found.weight, found.code.as_str()), (Weight::Warning, "data_centres"));
+        let what = "7500 bytes cross between data centres: 7000 from s1 to s3, 500 from s2 to s3";
+        assert_eq!(found.what, what);
     }
 
     #[test]

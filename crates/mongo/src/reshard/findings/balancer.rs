@@ -1,0 +1,68 @@
+//! Whether the server's balancer would undo what the plan makes.
+//!
+//! While the shape is changed the balancer is kept from the collection and its shadow, by Imago. Then it is
+//! let loose again, if it was before, and evens out how many bytes the shards hold. Shards that are
+//! to leave the cluster (`draining`) it gives nothing.
+
+use super::{Finding, warning};
+use crate::collection::Size;
+use crate::namespace::Namespace;
+use crate::reshard::survey::Shard;
+
+/// The balancer moves chunks when one shard holds so many chunks' bytes more than another (from
+/// MongoDB 6.0.3 on; before, it counted chunks).
+const CHUNKS_APART: u64 = 3;
+
+/// Looks at what each shard will hold, where the balancer sees to the collection.
+pub(in crate::reshard) fn of_balancer(
+    ns: &Namespace,
+    shards: &[Shard],
+    chunk_bytes: u64,
+    after: &[Size],
+) -> Option<Finding> {
+    let held = || shards.iter().zip(after).filter(|(shard, _)| !shard.is_draining);
+    let (full, most) = held().max_by_key(|(_, size)| size.bytes)?;
+    let (empty, least) = held().min_by_key(|(_, size)| size.bytes)?;
+    let apart = most.bytes - least.bytes;
+    (apart >= chunk_bytes.saturating_mul(CHUNKS_APART)).then(|| {
+        warning(
+            "balancer",
+            format!(
+                "shard {} will hold {apart} bytes more than {}, and the balancer is on: it will \
+                 move chunks of {ns} until they are even",
+                full.name, empty.name
+            ),
+            format!(
+                "to keep what the plan makes, say sh.disableBalancing(\"{ns}\") first; name a shard \
+                 that is to leave the cluster to removeShard"
+            ),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(after: [u64; 3], leaving: &str) -> Option<String> {
+        let shard = |name: &str| Shard {
+            name: name.into(),
+            host: "h".into(),
+            is_draining: name == leaving,
+            stored: Size::default(),
+            orphans: 0,
+            index_bytes: 0,
+        };
+        let after = after.map(|bytes| Size { documents: 1, bytes });
+        let ns = Namespace::new("d", "c");
+        of_balancer(&ns, &["a", "b", "c"].map(shard), 10, &after).map(|finding| finding.what)
+    }
+
+    #[test]
+    fn what_the_balancer_would_undo_is_told() {
+        assert_eq!(found([100, 110, 129], ""), None);
+        let what = found([100, 0, 129], "").unwrap();
+        assert!(what.starts_with("shard c will hold 129 bytes more than b"), "{what}");
+        assert_eq!(found([100, 0, 129], "b"), None);
+    }
+}
