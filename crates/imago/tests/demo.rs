@@ -27,6 +27,27 @@ fn the_demo_moves_a_busy_collection_and_loses_nothing() {
 }
 
 #[test]
+fn the_shard_key_of_a_busy_collection_changes_and_nothing_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_imago"));
+    demo.current_dir(folder.path()).args(["demo", "reshard", "--json", "--progress", "none"]);
+    demo.args(["--documents", "3000", "--rate", "100", "--idle-s", "2"]);
+    demo.args(["--shards", "2", "--members", "1"]);
+    let output = demo.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for wrong in ["lost", "resurrected", "duplicated", "stale", "different"] {
+        assert_eq!(summary[wrong], 0, "{wrong}: {summary}");
+    }
+    assert!(summary["acknowledged"].as_u64() > Some(50), "{summary}");
+    assert!(summary["compared"].as_u64() > Some(2_500), "{summary}");
+    for measured in ["reshard_s", "write_block_ms", "write_gap_ms_max", "read_p99_ms_during"] {
+        assert!(summary[measured].is_number(), "{measured}: {summary}");
+    }
+}
+
+#[test]
 fn a_store_changes_its_design_and_loses_a_site_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let mut demo = Command::new(env!("CARGO_BIN_EXE_imago"));

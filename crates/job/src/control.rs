@@ -103,7 +103,9 @@ impl Control {
     /// As [`Control::take`], for what can wait: it keeps to the pace too.
     pub async fn take_paced(&self, documents: u64, bytes: u64) -> Result<(), Stop> {
         self.checkpoint().await?;
-        self.or_stop(self.shared.throttle.take_paced(documents, bytes)).await
+        self.or_stop(self.shared.throttle.take_paced(documents, bytes)).await?;
+        // It may have waited for longer than it took to be paused.
+        self.checkpoint().await
     }
 
     /// Sleeps, unless the operation must end.

@@ -113,8 +113,21 @@ pub struct Progress {
     pub cutover_obstacles: Vec<String>,
     /// What it does.
     pub doing: String,
+    /// The largest flows between servers, of what this process has moved so far.
+    pub flows: Vec<Flow>,
     /// What the operator can do next.
     pub next: String,
+}
+
+/// What went from one server to another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flow {
+    /// The name of the server that had it.
+    pub from: String,
+    /// The name of the server that got it.
+    pub to: String,
+    /// How much it is, in bytes.
+    pub bytes: u64,
 }
 
 impl Body {

@@ -1,9 +1,10 @@
-//! What a job must not outrun: the destination's secondaries, and the source's oplog; and what must
+//! What a job must not outrun: the destination's secondaries, and the source's oplogs; and what must
 //! not hold it up: quiet shards of the source.
 //!
-//! Both are looked at beside the job, and neither look ever fails it: what may not be seen is said
-//! once, as a warning.
+//! Both are looked at beside the job, past the router where there is one, and neither look ever fails it:
+//! what may not be seen is said once, as a warning.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -66,14 +67,14 @@ async fn nudges(source: Endpoint, reporter: Reporter) {
 }
 
 async fn secondaries(destination: Endpoint, control: Control, reporter: Reporter) {
-    let mut warned = false;
+    let (mut warned, mut sets) = (false, Vec::new());
     loop {
         tokio::time::sleep(LAG_EVERY).await;
         let Some(limit_ms) = control.throttle().limits().secondary_lag_ms else {
             control.release(GATE);
             continue;
         };
-        match lag_ms(&destination).await {
+        match lag_ms(&destination, &mut sets).await {
             Ok(Some((member, behind_ms))) if behind_ms > limit_ms => control.hold(
                 GATE,
                 format!(
@@ -90,7 +91,7 @@ async fn secondaries(destination: Endpoint, control: Control, reporter: Reporter
                         "secondary_lag_unknown",
                         format!("the destination's secondaries cannot be watched: {error}"),
                         "the limit on their lag has no effect; give the user the role \
-                         clusterMonitor, or, behind a router, limit documents/s instead",
+                         clusterMonitor, behind a router on each shard, or limit documents/s instead",
                     );
                 }
             }
@@ -103,10 +104,27 @@ fn seconds(ms: u64) -> f64 {
     ms as f64 / 1_000.0
 }
 
+/// A replica set by its name.
+type Set = (String, Endpoint);
+
+/// Reaches the replica sets that hold a cluster's documents, unless they are reached already.
+async fn reach(of: &Endpoint, sets: &mut Vec<Set>) -> Result<()> {
+    if sets.is_empty() {
+        let reached = of.shards().await?.into_iter();
+        *sets = reached.map(|(name, set)| Ok((name, set?))).collect::<Result<Vec<Set>>>()?;
+    }
+    Ok(())
+}
+
 /// The secondary that is furthest behind, and by how much, in ms.
-async fn lag_ms(destination: &Endpoint) -> Result<Option<(String, u64)>> {
-    let status = destination.run("admin", doc! {"replSetGetStatus": 1}).await?;
-    Ok(furthest_behind(&status))
+async fn lag_ms(destination: &Endpoint, sets: &mut Vec<Set>) -> Result<Option<(String, u64)>> {
+    reach(destination, sets).await?;
+    let mut worst = None;
+    for (_, set) in sets.iter() {
+        let status = set.run("admin", doc! {"replSetGetStatus": 1}).await?;
+        worst = { worst.into_iter().chain(furthest_behind(&status)) }.max_by_key(|(_, ms)| *ms);
+    }
+    Ok(worst)
 }
 
 fn furthest_behind(status: &Document) -> Option<(String, u64)> {
@@ -124,20 +142,19 @@ fn furthest_behind(status: &Document) -> Option<(String, u64)> {
 }
 
 async fn oplog(source: Endpoint, reporter: Reporter, applied: Applied) {
-    if source.is_sharded() {
-        // Each shard has its own, behind the router.
-        return;
-    }
-    let mut outlook = Outlook::default();
+    let mut sets = Vec::new();
+    let mut outlooks = BTreeMap::<String, Outlook>::new();
     loop {
-        match window(&source).await {
-            Ok(Some(window)) => {
+        match windows(&source, &mut sets).await {
+            Ok(windows) => {
                 let applied_s = applied.load(Ordering::Relaxed);
-                if let Some(left_s) = outlook.warns(window, applied_s) {
+                for (set, window) in windows {
+                    let outlook = outlooks.entry(set.clone()).or_default();
+                    let Some(left_s) = outlook.warns(window, applied_s) else { continue };
                     reporter.warning(
                         "oplog_rolls_over",
                         format!(
-                            "in about {left_s} s the source's oplog no longer holds what the job \
+                            "in about {left_s} s the oplog of {set} no longer holds what the job \
                              still has to apply"
                         ),
                         "make the oplog larger (replSetResizeOplog), lift the job's limits, or \
@@ -145,7 +162,6 @@ async fn oplog(source: Endpoint, reporter: Reporter, applied: Applied) {
                     );
                 }
             }
-            Ok(None) => {}
             Err(error) if error.is_transient() => {
                 tracing::debug!(%error, "the oplog is looked at again later");
             }
@@ -206,13 +222,19 @@ impl Outlook {
     }
 }
 
-/// What the source's oplog holds.
-async fn window(source: &Endpoint) -> Result<Option<Window>> {
-    let (oldest_s, newest_s) = (end_s(source, 1).await?, end_s(source, -1).await?);
-    Ok(oldest_s.zip(newest_s).map(|(oldest_s, newest_s)| Window { oldest_s, newest_s }))
+/// What the source's oplogs hold, by replica set.
+async fn windows(source: &Endpoint, sets: &mut Vec<Set>) -> Result<Vec<(String, Window)>> {
+    reach(source, sets).await?;
+    let mut windows = Vec::new();
+    for (name, set) in sets.iter() {
+        if let Some((oldest_s, newest_s)) = end_s(set, 1).await?.zip(end_s(set, -1).await?) {
+            windows.push((name.clone(), Window { oldest_s, newest_s }));
+        }
+    }
+    Ok(windows)
 }
 
-/// The second of the first entry of the source's oplog in this order.
+/// The second of the first entry of a set's oplog in this order.
 async fn end_s(source: &Endpoint, order: i32) -> Result<Option<u32>> {
     let command = doc! {
         "find": "oplog.rs", "sort": {"$natural": order}, "limit": 1, "projection": {"ts": 1},

@@ -51,6 +51,28 @@ async fn primaries_may_go_while_the_bulk_is_copied() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secondary_that_falls_behind_on_a_shard_is_waited_for() {
+    let scene = of_three("lagging").await;
+    let load = scene.load().await;
+    let plan = scene.usual_plan().await;
+    let mut at_work =
+        scene.reshard(&plan, &["--pace", "full", "--documents-s", "500", "--secondary-lag-s", "2"]);
+    at_work.phase("execute");
+    let primary = scene.cluster.primary("lagging-s2").await.unwrap();
+    let nodes = scene.cluster.nodes();
+    let is_it = |set: &str, name: &str| set == "lagging-s2" && name != primary;
+    let node = nodes.iter().find(|node| is_it(&node.set, &node.name)).unwrap();
+    scene.cluster.stop(&node.name).unwrap();
+    at_work.until("it waits for the secondary", |said| {
+        said["blocked_by"].as_str().is_some_and(|cause| cause.contains("behind"))
+    });
+    scene.cluster.resume(&node.name).unwrap();
+    let (exit, done) = at_work.ended();
+    assert_eq!(exit, 0, "{done}");
+    scene.is_reshaped(load, &plan).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn primaries_may_go_during_the_commit() {
     let scene = of_three("last").await;
     let load = scene.load().await;

@@ -2,18 +2,27 @@
 
 use std::time::Instant;
 
-use imago_job::event::Progress;
+use imago_job::event::{Flow, Progress};
 
 use super::follow::CAUGHT_UP_MS;
 use super::{Copying, KIND};
-use crate::route::Route;
+use crate::route::{Reader, Route};
 
-/// More flows than this make a line that nobody reads.
+/// More flows than this make a line that nobody reads, and a record that is slow to write.
 const FLOWS_SHOWN: usize = 6;
 
 impl Copying<'_> {
+    fn tell_who_is_read_from(&self) {
+        let readers = self.route.iter().flat_map(|route| &route.readers);
+        for replaced in readers.filter_map(Reader::replaced) {
+            let help = "nothing, if it comes back; else look at that server";
+            self.run.reporter().warning("reader_replaced", replaced, help);
+        }
+    }
+
     pub(super) fn report(&mut self) {
         self.reported = Instant::now();
+        self.tell_who_is_read_from();
         let standing = self.lead.standing();
         let (documents, bytes) = crate::lead::copied(&self.counters);
         let done = (documents + self.copied_before.0, bytes + self.copied_before.1);
@@ -48,9 +57,10 @@ impl Copying<'_> {
         };
         if self.run.record().kind != KIND {
             // It compares, and takes the collection's name, by itself.
-            let flows = self.route.as_ref().filter(|_| !is_copied).map(|route| flows(route));
-            let doing = flows.unwrap_or(shown.doing);
-            self.run.reporter().progress(Progress { doing, next: wait, ..shown });
+            let flows = self.route.as_ref().map(|route| flows(route)).unwrap_or_default();
+            let is_told = !is_copied && !flows.is_empty();
+            let doing = if is_told { told(&flows) } else { shown.doing };
+            self.run.reporter().progress(Progress { doing, flows, next: wait, ..shown });
             return;
         }
         self.run.reporter().progress(Progress {
@@ -66,20 +76,23 @@ impl Copying<'_> {
     }
 }
 
-/// What went from which shard to which, the largest flows first.
-fn flows(route: &Route) -> String {
+/// What this process sent from which shard to which, the largest flows first.
+fn flows(route: &Route) -> Vec<Flow> {
     let mut sent: Vec<(usize, usize, u64)> =
         route.sent().filter(|(from, to, bytes)| from != to && *bytes > 0).collect();
     sent.sort_unstable_by_key(|(_, _, bytes)| std::cmp::Reverse(*bytes));
-    let left_out = sent.len().saturating_sub(FLOWS_SHOWN);
-    let shown = sent.iter().take(FLOWS_SHOWN).map(|&(from, to, bytes)| {
-        format!("{} to {}: {} MB", route.names[from], route.names[to], bytes / 1_000_000)
-    });
-    let mut shown: Vec<String> = shown.collect();
-    if left_out > 0 {
-        shown.push(format!("{left_out} smaller flows"));
-    }
-    shown.join(", ")
+    let flow = |&(from, to, bytes): &(usize, usize, u64)| Flow {
+        from: route.names[from].clone(),
+        to: route.names[to].clone(),
+        bytes,
+    };
+    sent.iter().take(FLOWS_SHOWN).map(flow).collect()
+}
+
+/// The same as a line.
+fn told(flows: &[Flow]) -> String {
+    let one = |Flow { from, to, bytes }: &Flow| format!("{from} to {to}: {} MB", bytes / 1_000_000);
+    flows.iter().map(one).collect::<Vec<String>>().join(", ")
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a rate to look at")]

@@ -19,7 +19,14 @@ pub struct Reader {
     /// The whole replica set, of which the driver takes a secondary where there is one.
     set: Endpoint,
     chosen: Option<Endpoint>,
-    failed: Mutex<Option<Instant>>,
+    failed: Mutex<Failed>,
+}
+
+/// What is known of a chosen member's failures.
+#[derive(Debug, Default)]
+struct Failed {
+    at: Option<Instant>,
+    untold: Option<String>,
 }
 
 impl Reader {
@@ -29,13 +36,13 @@ impl Reader {
     /// When `host` is none.
     pub fn new(set: Endpoint, host: Option<&str>) -> Result<Self> {
         let chosen = host.map(|host| set.member(host, ANSWERS_WITHIN)).transpose()?;
-        Ok(Self { set, chosen, failed: Mutex::new(None) })
+        Ok(Self { set, chosen, failed: Mutex::default() })
     }
 
     /// Who is to be read from now.
     #[must_use]
     pub fn now(&self) -> &Endpoint {
-        let failed = *self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).at;
         let is_away = failed.is_some_and(|at| at.elapsed() < ASKED_AGAIN_AFTER);
         self.chosen.as_ref().filter(|_| !is_away).unwrap_or(&self.set)
     }
@@ -48,12 +55,19 @@ impl Reader {
             return error;
         };
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        if failed.is_none_or(|at| at.elapsed() >= ASKED_AGAIN_AFTER) {
+        if failed.at.is_none_or(|at| at.elapsed() >= ASKED_AGAIN_AFTER) {
             let (host, set) = (chosen.redacted(), self.set.redacted());
-            tracing::warn!(%error, "{host} is not read from for a minute, others of {set} are");
-            *failed = Some(Instant::now());
+            failed.untold =
+                Some(format!("{host} is not read from for a minute, others of {set} are: {error}"));
+            failed.at = Some(Instant::now());
         }
         error
+    }
+
+    /// That another one took the chosen member's place, if that has not been told yet.
+    #[must_use]
+    pub fn replaced(&self) -> Option<String> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).untold.take()
     }
 
     /// Tells the chosen member the time of its cluster: see [`Endpoint::hear`].
