@@ -1,18 +1,22 @@
-//! Flows: Fig. 9's five strategies of sockets, and Fig. 3's stragglers (Morphus, §4.1 and §5.6).
+//! Flows: Fig. 9's five strategies of sockets, Fig. 3's stragglers, and Table 2's two data centres
+//! (Morphus, §4 and §5.6).
 //!
 //! The network is simulated ([`imago_plan::netsim`]): two levels of switches, links of 100 Mb/s, 1 ms
 //! within a rack and 2 ms between racks. As in the paper, replica sets of three share the hosts, and
 //! one member of each exchanges data; which one is drawn anew for each run, as is the data. The
 //! floor is what the busiest link alone needs for what has to go over it: where a strategy comes
-//! near to it, no other can be better.
+//! near to it, no other can be better. The data centres are a network of their own ([`geo`]).
 //!
 //! What a simulation of rates cannot show: slow start, loss, and what a further connection costs.
 //! The window decides by how much one socket is too few, so figures are given for several.
 
+mod drawing;
 mod exchange;
+pub mod geo;
 pub mod real;
 mod strategy;
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use imago_plan::netsim::{Tcp, Topology};
@@ -20,6 +24,7 @@ use serde::Serialize;
 
 use crate::Machine;
 use crate::error::{Error, Result};
+use crate::picture::save;
 
 use exchange::Exchange;
 use strategy::{BARS, Outcomes, ks};
@@ -88,6 +93,10 @@ pub struct Report {
     pub seconds: f64,
     /// Every network, window and strategy.
     pub strategies: Vec<Simulated>,
+    /// Table 2: every window, way of receiving and way of choosing members.
+    pub geo: Vec<geo::Row>,
+    /// The files with Figs. 3 and 9 and Table 2, with the first window.
+    pub pictures: Vec<PathBuf>,
 }
 
 /// A bar of Fig. 9a: a strategy in a network.
@@ -129,14 +138,14 @@ pub struct Simulated {
     pub resolution_s: f64,
 }
 
-/// Simulates every strategy in every network of at most `size.servers_max` servers, with each of
-/// these windows.
+/// Simulates every strategy in every network of at most `size.servers_max` servers, and Table 2's two
+/// data centres, with each of these windows; and draws into a folder if one is given.
 ///
 /// It computes without a pause, but lets go between simulations, so that it can be dropped there.
 ///
 /// # Errors
-/// When the size makes no sense.
-pub async fn run(size: Size, windows_kib: &[u32]) -> Result<Report> {
+/// When the size makes no sense, or the pictures cannot be written.
+pub async fn run(size: Size, windows_kib: &[u32], folder: Option<&Path>) -> Result<Report> {
     let servers_min = NETWORKS[0].1.iter().sum::<usize>();
     if size.runs == 0 || windows_kib.is_empty() || windows_kib.contains(&0) {
         return Err(Error::Size("flows need at least 1 run and 1 window of 1 KiB or more".into()));
@@ -160,6 +169,11 @@ pub async fn run(size: Size, windows_kib: &[u32]) -> Result<Report> {
             ratios.get_or_insert_with(|| outcomes.papers_ratios());
         }
     }
+    let mut geo = Vec::new();
+    for window_kib in windows_kib {
+        geo.extend(Box::pin(geo::run(size.runs, *window_kib)).await);
+    }
+    let pictures = save(&drawing::pictures(&strategies, &geo, windows_kib[0]), folder)?;
     let topology = Topology::papers(NETWORKS[0].1);
     Ok(Report {
         benchmark: "flows",
@@ -173,6 +187,8 @@ pub async fn run(size: Size, windows_kib: &[u32]) -> Result<Report> {
         ratios: ratios.expect("the smallest network is always simulated"),
         seconds: began.elapsed().as_secs_f64(),
         strategies,
+        geo,
+        pictures,
     })
 }
 
@@ -203,7 +219,7 @@ impl Network<'_> {
         for run in 0..runs {
             let (bytes, seed) = (exchange::BYTES_PER_SERVER, SEED + u64::from(run));
             let exchange = Exchange::draw(self.topology, self.exchanging(), bytes, seed);
-            let latencies = self.topology.latencies(exchange.hosts());
+            let latencies = exchange.latencies(|from, to| self.topology.latency_us(from, to));
             if is_many {
                 resolution_s = exchange.floor_s() / STEPS_OF_MANY;
             }
@@ -245,7 +261,7 @@ mod tests {
     use super::*;
 
     async fn simulated() -> Report {
-        run(Size { runs: 6, servers_max: 9 }, &[16]).await.unwrap()
+        run(Size { runs: 6, servers_max: 9 }, &[16], None).await.unwrap()
     }
 
     #[tokio::test]

@@ -91,7 +91,10 @@ pub const BENCHMARKS: [(&str, &str); 11] = [
         "a change of the shard key, against the server's own; what moves, what clients see",
     ),
     ("placement", "deciding where chunks go, exactly, against the textbook's Hungarian algorithm"),
-    ("flows", "five strategies of sockets in a simulated network, against a socket for each flow"),
+    (
+        "flows",
+        "Figs. 3 and 9, Table 2 of Morphus: strategies of sockets, and members by tags, simulated",
+    ),
     ("flows-real", "the same with real processes in network namespaces, against the simulation"),
     ("store", "the adaptive store's transactions, beside Redis's; its changes, memory, recovery"),
     (

@@ -124,7 +124,10 @@ fn the_store_is_measured_in_process_and_beside_redis() {
 
 #[test]
 fn every_strategy_of_figure_9_is_simulated_in_every_network() {
-    let report = bench(&["run", "flows", "--quick", "--window-kib", "16,32"]);
+    let files = ["fig3", "fig9a", "fig9b", "table2"].map(|of| format!("morphus-{of}.svg"));
+    let files = files.each_ref().map(String::as_str);
+    let report = drawn(&["run", "morphus-fig9", "--window-kib", "16,32"], &files);
+    assert_eq!(report["benchmark"], "flows", "its figures are of the same simulations");
     let ratios = ["ratio_to_fixed", "ratio_to_chunk_based", "ratio_to_orchestra"];
     assert_figures(&report, &ratios);
     let strategies = report["strategies"].as_array().unwrap();
@@ -133,6 +136,21 @@ fn every_strategy_of_figure_9_is_simulated_in_every_network() {
         let figures = ["makespan_s", "ratio_to_fixed", "ratio_to_floor", "last_to_median"];
         assert_figures(one, &figures);
         assert_eq!(one["chunk_tenths_s"].as_array().unwrap().len(), 11, "{one}");
+    }
+}
+
+#[test]
+fn table_2_of_morphus_is_simulated_for_its_receivers_and_for_imagos() {
+    let report = bench(&["run", "morphus-table2", "--quick"]);
+    let rows = report["geo"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 2 * 2, "{report}");
+    for row in rows {
+        assert_figures(row, &["makespan_s", "ratio_to_unaware", "ratio_to_floor"]);
+        assert_figures(&row["spread"]["makespan_s"], &["median", "min", "max"]);
+        assert_eq!(row["paper_s"].is_null(), row["receivers"] == "primaries", "{row}");
+        if row["tags"] == "aware" {
+            assert_eq!(row["crossing_mb"], 0.0, "{row}");
+        }
     }
 }
 
@@ -224,6 +242,8 @@ fn an_option_of_another_benchmark_is_a_usage_error() {
         ["copy", "--chunks", "100"],
         ["placement", "--hungarian-chunks", "5001"],
         ["copy", "--pictures", "here"],
+        ["flows-real", "--pictures", "here"],
+        ["morphus-table2", "--documents", "100"],
         ["morphus-fig7", "--rate", "100"],
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_imago"));

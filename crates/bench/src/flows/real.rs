@@ -182,9 +182,9 @@ impl MeasuredLatencies {
             .filter(|(from, to, _)| from != to)
     }
 
-    /// Between those hosts that play the servers of a plan.
-    fn of(&self, hosts: &[usize]) -> Latencies {
-        Latencies::new(hosts.len(), |from, to| self.us[hosts[from] * self.hosts + hosts[to]])
+    /// Between the servers of an exchange.
+    fn of(&self, exchange: &Exchange<'_>) -> Latencies {
+        exchange.latencies(|from, to| self.us[from * self.hosts + to])
     }
 }
 
@@ -238,7 +238,7 @@ impl Ground<'_> {
         for run in 0..size.runs {
             let seed = SEED + u64::from(run);
             let exchange = Exchange::draw(self.topology, network.exchanging(), bytes, seed);
-            let latencies = measured.of(exchange.hosts());
+            let latencies = measured.of(&exchange);
             let within = EXCHANGE_MIN + Duration::from_secs_f64(exchange.floor_s() * FLOORS_MAX);
             for (bar, (strategy, _)) in BARS.iter().enumerate() {
                 let plan = exchange.plan(*strategy, ks[bar].unwrap_or(0), &latencies);

@@ -94,10 +94,10 @@ async fn measure(benchmark: &Benchmark) -> Result<Value, Failure> {
         }
         Benchmark::Placement(chunks) => json!(Box::pin(placement(chunks)).await?),
         Benchmark::Flows(networks) => {
-            let &Networks { runs, servers_max, ref window_kib, quick } = networks;
+            let &Networks { runs, servers_max, ref window_kib, ref drawn, quick } = networks;
             let size = flows::Size { runs, servers_max };
             let size = if quick { flows::Size { runs: 2, servers_max: 9 } } else { size };
-            json!(Box::pin(flows::run(size, window_kib)).await?)
+            json!(Box::pin(flows::run(size, window_kib, drawn.pictures.as_deref())).await?)
         }
         Benchmark::FlowsReal(args) => json!(Box::pin(flows_real::measure(args)).await?),
         Benchmark::Store(asked) => {

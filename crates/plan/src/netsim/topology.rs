@@ -48,6 +48,15 @@ impl Topology {
         &self.capacities
     }
 
+    /// The rack of a host, by its index; where racks stand for data centres, its data centre.
+    ///
+    /// # Panics
+    /// If there is no such host.
+    #[must_use]
+    pub fn rack_of(&self, host: usize) -> usize {
+        self.rack_of[host]
+    }
+
     /// One way, in microseconds.
     ///
     /// # Panics
@@ -93,5 +102,13 @@ mod tests {
         assert_eq!(topology.path(0, 5), [0, 11]);
         assert_eq!(topology.path(0, 8), [0, 18, 23, 17]);
         assert_eq!((topology.latency_us(0, 5), topology.latency_us(5, 6)), (1_000, 2_000));
+    }
+
+    #[test]
+    fn hosts_are_numbered_rack_by_rack() {
+        let topology = Topology::tree(&[6, 3], 1.0, 70, 2_500);
+        let racks: Vec<usize> = (0..9).map(|host| topology.rack_of(host)).collect();
+        assert_eq!(racks, [0, 0, 0, 0, 0, 0, 1, 1, 1]);
+        assert_eq!((topology.latency_us(0, 5), topology.latency_us(8, 0)), (70, 2_500));
     }
 }

@@ -29,7 +29,9 @@ pub enum Benchmark {
     /// Deciding where new chunks go; starts no cluster.
     #[command(after_help = QUICK)]
     Placement(Chunks),
-    /// Strategies of sockets in simulated networks; starts no cluster.
+    /// Figs. 3 and 9 and Table 2 of Morphus: strategies of sockets, and members by their tags, in
+    /// simulated networks; starts no cluster.
+    #[command(visible_aliases = ["morphus-fig3", "morphus-fig9", "morphus-table2"])]
     #[command(after_help = QUICK)]
     Flows(Networks),
     /// The same with real processes in network namespaces; needs root, and starts no cluster.
@@ -113,7 +115,7 @@ impl Stores {
 /// How large a change of the shard key is.
 #[derive(Debug, clap::Args)]
 pub struct Resharding {
-    /// Documents; the clients' loads take a twentieth and a fifth of them.
+    /// Documents; the clients' loads take a hundredth and a tenth of them.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
     pub documents: u64,
     /// The size of a document as stored.
@@ -202,6 +204,8 @@ pub struct Networks {
     /// The largest windows of a simulated connection.
     #[arg(long, value_name = "KIB", value_delimiter = ',', default_values_t = [16, 64])]
     pub window_kib: Vec<u32>,
+    #[command(flatten)]
+    pub drawn: Drawn,
     /// Only show that the benchmark works: the networks with 9 servers, two runs.
     #[arg(long, conflicts_with_all = ["runs", "servers_max"])]
     pub quick: bool,

@@ -32,7 +32,7 @@ pub fn text(report: &Value) -> String {
 }
 
 /// The lists of a report that are shown, with what is shown of each of their items.
-const TABLES: [(&str, &[&str]); 7] = [
+const TABLES: [(&str, &[&str]); 8] = [
     (
         "resp",
         &["command", "store_per_s", "redis_per_s", "store_per_core_s", "redis_per_core_s", "ratio"],
@@ -60,6 +60,20 @@ const TABLES: [(&str, &[&str]); 7] = [
             "simulated_s",
             "ratio_to_simulated",
             "lost_packets",
+        ],
+    ),
+    (
+        "geo",
+        &[
+            "receivers",
+            "tags",
+            "window_kib",
+            "makespan_s",
+            "makespan_mean_s",
+            "crossing_mb",
+            "ratio_to_unaware",
+            "ratio_to_floor",
+            "paper_s",
         ],
     ),
     (
