@@ -7,6 +7,11 @@ use imago_job::throttle::Throttle;
 const BATCH_BYTES: u64 = 4 * 1024 * 1024;
 /// A batch is read for so many shards at most: reading is felt too.
 const PARTS_MAX: u64 = 4;
+/// A part that one server gets is not smaller than this, in bytes: a command costs the server, and so
+/// clients, as much as a dozen documents of a kilobyte. Parts of much more are felt too: at 1 MB/s beside 300
+/// operations a second the 99th percentile of reads, 2.45 ms without a job, was 3.92 ms with parts of 10 KB, 2.94 with
+/// 30 KB and 4.32 with 80 KB (75 s of each).
+const PART_BYTES_MIN: u64 = 32 * 1024;
 /// The size of a document of which nothing is known, in bytes.
 const DOCUMENT_BYTES: u64 = 1_024;
 const DOCUMENTS_MAX: u64 = 20_000;
@@ -19,7 +24,8 @@ pub(super) fn size(throttle: &Throttle, shards: usize, (documents, bytes): (u64,
     // A batch passes the throttle as a whole: one of several seconds would be a burst.
     let limit = throttle.limits().documents_s.unwrap_or(u64::MAX);
     let parts = (shards as u64).clamp(1, PARTS_MAX);
-    let wanted = (throttle.batch_bytes(BATCH_BYTES) * parts).min(BATCH_BYTES) / average;
+    let part = throttle.batch_bytes(BATCH_BYTES).max(PART_BYTES_MIN);
+    let wanted = (part * parts).min(BATCH_BYTES) / average;
     i32::try_from(wanted.min(limit).clamp(1, DOCUMENTS_MAX)).expect("at most 20,000")
 }
 
@@ -47,6 +53,12 @@ mod tests {
         assert_eq!(paced(1), 50, "a hundredth of a second");
         assert_eq!(paced(3), 150);
         assert_eq!(paced(30), 200, "reading is felt too");
+    }
+
+    #[test]
+    fn a_slow_pace_is_kept_by_fewer_batches_and_not_by_smaller_ones() {
+        let paced = |pace_s| size_at(Some(pace_s), None, 3);
+        assert_eq!((paced(1_000_000), paced(100_000)), (98, 98));
     }
 
     #[test]
