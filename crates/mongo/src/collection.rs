@@ -212,7 +212,8 @@ impl Handle {
             return Ok(());
         }
         self.check_owner("createIndexes")?;
-        let indexes: Vec<Bson> = indexes.iter().cloned().map(Bson::Document).collect();
+        let indexes: Vec<Bson> =
+            indexes.iter().cloned().map(collated).map(Bson::Document).collect();
         let mut command = doc! {"createIndexes": &self.ns.coll, "indexes": indexes};
         if !self.endpoint.is_sharded() {
             command.insert("commitQuorum", "majority");
@@ -232,6 +233,15 @@ impl Handle {
             other => other.map(|_| ()),
         }
     }
+}
+
+/// An index as it is to be created: without a collation it would get the collection's, while one that a
+/// server lists without has the simple one.
+fn collated(mut index: Document) -> Document {
+    if !index.contains_key("collation") {
+        index.insert("collation", doc! {"locale": "simple"});
+    }
+    index
 }
 
 /// A name that a database holds.

@@ -24,6 +24,10 @@ const LAG_EVERY: Duration = Duration::from_secs(1);
 const NUDGE_EVERY: Duration = Duration::from_secs(1);
 /// Beats the looks at the oplog.
 const OPLOG_EVERY: Duration = Duration::from_secs(10);
+/// Replica sets that were not reached are tried again after so long,
+const REACH_EVERY: Duration = Duration::from_secs(60);
+/// and their oplogs are not watched when this many attempts have failed.
+const REACHED_WITHIN: u32 = 3;
 /// From so much time left on, the oplog is warned of.
 const OPLOG_LEFT_S: u32 = 3_600;
 const GATE: &str = "secondary lag";
@@ -94,6 +98,10 @@ async fn secondaries(destination: Endpoint, control: Control, reporter: Reporter
                          clusterMonitor, behind a router on each shard, or limit documents/s instead",
                     );
                 }
+                if sets.is_empty() {
+                    // Shards that do not know the user are not knocked at every second.
+                    tokio::time::sleep(REACH_EVERY).await;
+                }
             }
         }
     }
@@ -142,7 +150,7 @@ fn furthest_behind(status: &Document) -> Option<(String, u64)> {
 }
 
 async fn oplog(source: Endpoint, reporter: Reporter, applied: Applied) {
-    let mut sets = Vec::new();
+    let (mut sets, mut unreached) = (Vec::new(), 0);
     let mut outlooks = BTreeMap::<String, Outlook>::new();
     loop {
         match windows(&source, &mut sets).await {
@@ -162,15 +170,16 @@ async fn oplog(source: Endpoint, reporter: Reporter, applied: Applied) {
                     );
                 }
             }
-            Err(error) if error.is_transient() => {
+            Err(error) if error.is_transient() && unreached < REACHED_WITHIN => {
+                unreached += u32::from(sets.is_empty());
                 tracing::debug!(%error, "the oplog is looked at again later");
             }
             Err(error) => {
                 return reporter.warning(
                     "oplog_unknown",
                     format!("the source's oplog cannot be watched: {error}"),
-                    "give the user read on the database local, or watch the oplog's window \
-                     yourself (rs.printReplicationInfo())",
+                    "give the user read on the database local, behind a router on each shard, or \
+                     watch the oplog's window yourself (rs.printReplicationInfo())",
                 );
             }
         }

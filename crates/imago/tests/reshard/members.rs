@@ -8,8 +8,9 @@
 
 use std::time::{Duration, Instant};
 
-use bson::{Document, doc};
+use bson::{Bson, Document, doc};
 use imago_mongo::reshard::plan::Plan;
+use serde_json::Value;
 
 use crate::dice::{Dice, is_long};
 use crate::disturbed::{done_in_the_end, of_three};
@@ -40,6 +41,23 @@ impl Scene {
         let nodes = self.cluster.nodes().into_iter();
         let others = nodes.filter(|node| node.set == set && node.name != primary);
         others.map(|node| (node.name, format!("127.0.0.1:{}", node.port))).collect()
+    }
+
+    /// Says of a set's members in which data centre each of them, as `host:port`, is.
+    async fn tag(&self, set: &str, centre: impl Fn(&str) -> &'static str) {
+        let primary = self.cluster.primary(set).await.unwrap();
+        let node = self.cluster.nodes().into_iter().find(|node| node.name == primary).unwrap();
+        let server = self.direct(node.port).await;
+        let reply = server.run("admin", doc! {"replSetGetConfig": 1}).await.unwrap();
+        let mut config = reply.get_document("config").unwrap().clone();
+        let version = config.get_i32("version").unwrap();
+        config.insert("version", version + 1);
+        for member in config.get_array_mut("members").unwrap() {
+            let Bson::Document(member) = member else { panic!("no member: {member}") };
+            let dc = centre(member.get_str("host").unwrap());
+            member.insert("tags", doc! {"dc": dc});
+        }
+        server.run("admin", doc! {"replSetReconfig": config}).await.unwrap();
     }
 
     /// Has the plan read each shard from its first secondary; that one and the other, for each shard.
@@ -91,6 +109,40 @@ async fn the_bulk_is_read_from_the_members_of_the_plan() {
     // Where reading goes on with another size of batches, it begins with the last document.
     assert!((2_000..2_010).contains(&read), "documents are read once, not {read} times in all");
     scene.has_shape_of(&plan).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_plan_reads_from_members_beside_the_primaries_and_says_what_crosses() {
+    let scene = of_three("tagged").await;
+    let note =
+        |n: i32| doc! {"_id": n, "productID": format!("B{:09}", n * 25), "userID": n * 37 % 100};
+    let notes: Vec<Document> = (0..2_000).map(note).collect();
+    scene.run("shop", doc! {"insert": "reviews", "documents": &notes}).await;
+    let uri = scene.cluster.admin_uri();
+    let key = ["--key", r#"{"userID": 1}"#, "--chunks", "6"];
+    let words = [&["reshard", "plan", "--uri", &uri, "--ns", NS], &key[..]].concat();
+    let plan = || scene.imago(&words).ended();
+    let crosses = |plan: &Value| {
+        let all = plan["findings"].as_array().unwrap();
+        all.iter().find(|finding| finding["code"] == "data_centres").cloned()
+    };
+    let mut beside = Vec::new();
+    for set in ["tagged-s1", "tagged-s2"] {
+        let [(_, here), (_, far)]: [Secondary; 2] =
+            scene.secondaries(set).await.try_into().unwrap();
+        scene.tag(set, |host| if host == far { "west" } else { "east" }).await;
+        beside.push(here);
+    }
+    let (exit, near) = plan();
+    assert_eq!((exit, &near["members"]), (0, &serde_json::json!(beside)), "{near}");
+    assert_eq!(crosses(&near), None, "{near}");
+
+    scene.tag("tagged-s2", |_| "west").await;
+    let (exit, apart) = plan();
+    let told = crosses(&apart).unwrap();
+    let what = told["what"].as_str().unwrap();
+    assert_eq!((exit, told["weight"].as_str()), (0, Some("warning")), "{told}");
+    assert!(what.contains("bytes cross") && what.contains("from tagged-s2 to tagged-s1"), "{what}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

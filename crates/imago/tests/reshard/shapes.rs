@@ -64,6 +64,47 @@ async fn a_shard_is_drained_and_gets_its_part_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hashed_keys_come_and_go() {
+    let scene = Scene::start("hashes", 2).await;
+    let note = |n: i32| doc! {"_id": n, "productID": format!("B{:09}", n * 50), "userID": n % 70};
+    let notes: Vec<Document> = (0..1_000).map(note).collect();
+    scene.run("shop", doc! {"insert": "reviews", "documents": &notes}).await;
+    for key in [r#"{"_id": "hashed"}"#, r#"{"userID": 1, "productID": "hashed"}"#, r#"{"_id": 1}"#]
+    {
+        let (exit, done) = scene.change(&["--key", key, "--chunks", "6"]).ended();
+        assert_eq!(exit, 0, "{key}: {done}");
+        let held = scene.held().await;
+        assert!(held.iter().all(|held| *held > 300), "{key}: {held:?}");
+        assert!(scene.find("shop", "reviews", doc! {}).await == notes, "{key}: they are the same");
+    }
+    scene.is_tidy().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collection_with_a_collation_keeps_it() {
+    let scene = Scene::start("collated", 2).await;
+    scene.run("shop", doc! {"drop": "reviews"}).await;
+    let collation = doc! {"locale": "en", "strength": 2};
+    scene.run("shop", doc! {"create": "reviews", "collation": collation}).await;
+    let simple = doc! {"locale": "simple"};
+    let key = doc! {"productID": 1};
+    let shard = doc! {"shardCollection": NS, "key": key, "collation": simple};
+    scene.run("admin", shard).await;
+    // To the collection two users are one, to its chunks they are two.
+    let user = |n: i32| format!("{}{}", if n % 2 == 0 { "a" } else { "A" }, n / 2 % 50);
+    let note = |n: i32| doc! {"_id": n, "productID": format!("B{n:09}"), "userID": user(n)};
+    let notes: Vec<Document> = (0..1_000).map(note).collect();
+    scene.run("shop", doc! {"insert": "reviews", "documents": &notes}).await;
+    let words = ["--key", r#"{"userID": 1}"#, "--chunks", "4"];
+    let (exit, done) = scene.change(&words).ended();
+    assert_eq!(exit, 0, "{done}");
+    assert!(scene.find("shop", "reviews", doc! {}).await == notes, "they are the same");
+    assert_eq!(scene.find("shop", "reviews", doc! {"userID": "a7"}).await.len(), 20);
+    assert!(scene.held().await.iter().all(|held| *held > 300), "both have their part");
+    scene.is_tidy().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_that_is_paused_stands_still_says_what_went_where_and_goes_on() {
     let scene = Scene::start("paused", 2).await;
     let load = scene.load().await;

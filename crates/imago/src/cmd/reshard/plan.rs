@@ -5,7 +5,7 @@ mod view;
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::namespace::Namespace;
 use imago_mongo::reshard;
-use imago_mongo::reshard::plan::{Engine, Flowing, Placing, Plan, Request, SAMPLE};
+use imago_mongo::reshard::plan::{Engine, Finding, Flowing, Placing, Plan, Request, SAMPLE};
 
 use super::speed::{self, Speed};
 use crate::context::Context;
@@ -155,11 +155,14 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
 
 /// Fails if something is in the way of a plan.
 pub fn unobstructed(plan: &Plan) -> Result<(), Failure> {
-    let obstacles: Vec<&str> = plan.obstacles().map(|obstacle| obstacle.code.as_str()).collect();
-    if obstacles.is_empty() {
-        return Ok(());
-    }
-    let message = format!("{} cannot be resharded so: {}", plan.ns, obstacles.join(", "));
-    Err(Failure::new(Exit::Precondition, "obstacles", message)
-        .help("each obstacle in the plan says what to do about it"))
+    let obstacles: Vec<&Finding> = plan.obstacles().collect();
+    let help = match &obstacles[..] {
+        [] => return Ok(()),
+        [one] => one.help.as_str(),
+        _ => "`imago reshard plan` says of each what to do about it",
+    };
+    let what = |obstacle: &&Finding| format!("{} ({})", obstacle.what, obstacle.code);
+    let whats: Vec<String> = obstacles.iter().map(what).collect();
+    let message = format!("{} cannot be resharded so: {}", plan.ns, whats.join("; "));
+    Err(Failure::new(Exit::Precondition, "obstacles", message).help(help))
 }
