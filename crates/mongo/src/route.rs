@@ -54,10 +54,22 @@ impl Map {
 
     /// The shard whose part a document lies in.
     fn shard_of(&self, raw: &RawDocument) -> usize {
-        let key = key_of(raw, &self.fields);
-        let key = Id::from_raw(RawBsonRef::Document(&key));
+        self.shard_at(&key_of(raw, &self.fields))
+    }
+
+    fn shard_at(&self, key: &RawDocument) -> usize {
+        let key = Id::from_raw(RawBsonRef::Document(key));
         let at = self.chunks.partition_point(|(min, _)| *min <= key);
         self.chunks[at.saturating_sub(1)].1
+    }
+
+    /// The same, but none for a document that no shard may have.
+    fn place_of(&self, raw: &RawDocument) -> Option<usize> {
+        let key = key_of(raw, &self.fields);
+        // What lies in an array is not found on the way, and taken for null.
+        let is_suspect = |value| matches!(value, RawBsonRef::Array(_) | RawBsonRef::Null);
+        let is_suspect = key.iter().any(|field| field.is_ok_and(|(_, value)| is_suspect(value)));
+        if is_suspect && has_array(raw, &self.fields) { None } else { Some(self.shard_at(&key)) }
     }
 }
 
@@ -192,7 +204,8 @@ impl Route {
         })
     }
 
-    /// The documents of a batch that shard `from` owns, by the shard that gets them.
+    /// The documents of a batch that shard `from` owns, by the shard that gets them; and behind these the ones
+    /// that no shard may have, which only the router refuses to write.
     #[must_use]
     pub fn parts<'a>(
         &self,
@@ -200,17 +213,12 @@ impl Route {
         from: usize,
         documents: impl Iterator<Item = &'a RawDocument>,
     ) -> Vec<Vec<&'a RawDocument>> {
-        let mut parts = vec![Vec::new(); self.shards.len()];
+        let nowhere = self.shards.len();
+        let mut parts = vec![Vec::new(); nowhere + 1];
         for raw in documents.filter(|raw| seen.is_owned(from, raw)) {
-            parts[self.new.shard_of(raw)].push(raw);
+            parts[self.new.place_of(raw).unwrap_or(nowhere)].push(raw);
         }
         parts
-    }
-
-    /// Whether no shard may have a document by the new key. Only the router refuses to write one.
-    #[must_use]
-    pub fn is_owned_by_none(&self, raw: &RawDocument) -> bool {
-        has_array(raw, &self.new.fields)
     }
 
     /// Waits until a send from one shard to another may begin, and counts its bytes.

@@ -268,11 +268,14 @@ impl SliceCopy<'_> {
         let to_router = &self.pair.destination;
         let sends = parts.iter().enumerate().filter(|(_, part)| !part.is_empty());
         let sends = sends.map(|(to, part)| async move {
+            let Some(shard) = route.shards.get(to) else {
+                return Ok((Vec::new(), Vec::new(), part.clone()));
+            };
             let _socket = route.send(from, to, bytes(part)).await;
             let (plain, odd): (Vec<&RawDocument>, Vec<&RawDocument>) =
-                part.iter().partition(|raw| inserts(raw) && !route.is_owned_by_none(raw));
+                part.iter().partition(|raw| inserts(raw));
             let mut handle = to_router.clone();
-            handle.endpoint = route.shards[to].clone();
+            handle.endpoint = shard.clone();
             let refused = write::insert(&handle, &plain).await?.errors;
             Ok::<_, Error>((plain, refused, odd))
         });
