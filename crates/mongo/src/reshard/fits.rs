@@ -49,8 +49,8 @@ pub(super) async fn check(cluster: &Endpoint, plan: &Plan) -> Result<()> {
                 index.get_str("name").unwrap_or("without a name"),
                 plan.key
             ),
-            "a sharded collection's unique indexes begin with its key: drop the index, or \
-             choose a key that it begins with",
+            "a sharded collection's unique indexes begin with its key or with _id: drop the \
+             index, or choose a key that it begins with",
         ));
     }
     let shards = shards(cluster).await?;
