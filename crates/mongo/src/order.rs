@@ -23,7 +23,7 @@ mod element;
 mod id;
 mod number;
 
-pub use element::{Element, Elements, id_element};
+pub use element::{Element, Elements, element_at, id_element};
 pub use id::{Id, IdError};
 use number::Number;
 

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bson::raw::RawBsonRef;
+use bson::spec::ElementType;
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp, doc};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -24,11 +25,15 @@ use crate::collection::Handle;
 use crate::converge::{has_array, key_of};
 use crate::endpoint::{Endpoint, operation_time};
 use crate::error::{Error, Result};
-use crate::order::Id;
+use crate::order::{Element, Elements, Id};
 
 mod reader;
 
 pub use reader::Reader;
+
+const ARRAY: u8 = ElementType::Array as u8;
+const DOCUMENT: u8 = ElementType::EmbeddedDocument as u8;
+const NULL: u8 = ElementType::Null as u8;
 
 /// Which shard, by its index, owns which part of a key's space.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,8 +63,8 @@ impl Map {
     }
 
     fn shard_at(&self, key: &RawDocument) -> usize {
-        let key = Id::from_raw(RawBsonRef::Document(key));
-        let at = self.chunks.partition_point(|(min, _)| *min <= key);
+        let key = Element { kind: DOCUMENT, name: b"", payload: key.as_bytes() };
+        let at = self.chunks.partition_point(|(min, _)| min.as_element().cmp_value(&key).is_le());
         self.chunks[at.saturating_sub(1)].1
     }
 
@@ -67,8 +72,8 @@ impl Map {
     fn place_of(&self, raw: &RawDocument) -> Option<usize> {
         let key = key_of(raw, &self.fields);
         // What lies in an array is not found on the way, and taken for null.
-        let is_suspect = |value| matches!(value, RawBsonRef::Array(_) | RawBsonRef::Null);
-        let is_suspect = key.iter().any(|field| field.is_ok_and(|(_, value)| is_suspect(value)));
+        let mut values = Elements::new(key.as_bytes()).map(|field| field.kind);
+        let is_suspect = values.any(|kind| kind == ARRAY || kind == NULL);
         if is_suspect && has_array(raw, &self.fields) { None } else { Some(self.shard_at(&key)) }
     }
 }

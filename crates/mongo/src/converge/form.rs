@@ -7,11 +7,13 @@
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
-use bson::raw::{CStr, RawArrayBuf, RawBsonRef, cstr};
+use bson::raw::{RawArrayBuf, RawBsonRef, cstr};
+use bson::spec::ElementType;
 use bson::{RawDocument, RawDocumentBuf, Timestamp, rawdoc};
 use memchr::memmem::Finder;
 
 use super::Found;
+use crate::order::element_at;
 
 /// Which writes keep a document as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +34,7 @@ pub(crate) fn form(raw: &RawDocument) -> Form {
         if name.starts_with('$') || name.contains('.') {
             form.replaces = false;
         }
-        if field.element_type() == bson::spec::ElementType::Timestamp
+        if field.element_type() == ElementType::Timestamp
             && name != "_id"
             && matches!(
                 field.value(),
@@ -52,7 +54,7 @@ pub(crate) fn form(raw: &RawDocument) -> Form {
 /// to the NUL before them can be its type and name.
 pub(crate) fn inserts(raw: &RawDocument) -> bool {
     static ZEROS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(&[0; 9]));
-    const TIMESTAMP: u8 = bson::spec::ElementType::Timestamp as u8;
+    const TIMESTAMP: u8 = ElementType::Timestamp as u8;
     let bytes = raw.as_bytes();
     let is_suspect = |at: usize| {
         let before = bytes[..at].iter().rev().take_while(|byte| **byte != 0);
@@ -94,9 +96,9 @@ pub(super) fn replacement(found: &Found<'_>, shard_key: &[String]) -> RawDocumen
         value @ RawBsonRef::Document(_) => q.append(cstr!("_id"), rawdoc! {"$eq": value}),
         value => q.append(cstr!("_id"), value),
     }
-    for field in shard_key {
-        let name: &CStr = field.as_str().try_into().expect("a field's name has no NUL");
-        q.append(name, rawdoc! {"$eq": value_at(found.raw, field)});
+    for field in key_of(found.raw, shard_key).iter_elements() {
+        let field = field.expect("a key is well framed");
+        q.append(field.key(), rawdoc! {"$eq": field.value().unwrap_or(RawBsonRef::Null)});
     }
     let mut statement = RawDocumentBuf::new();
     statement.append(cstr!("q"), q);
@@ -115,29 +117,27 @@ pub(super) fn replacement(found: &Found<'_>, shard_key: &[String]) -> RawDocumen
     statement
 }
 
-/// What a document has of a key's fields; null for what it has not.
+/// What a document has of a key's fields; null for what it has not, as a shard key takes it.
 pub(crate) fn key_of(raw: &RawDocument, fields: &[String]) -> RawDocumentBuf {
-    let mut key = RawDocumentBuf::new();
+    let mut key = Vec::with_capacity(KEY_BYTES);
+    key.extend([0; 4]);
     for field in fields {
-        let name: &CStr = field.as_str().try_into().expect("a field's name has no NUL");
-        key.append(name, value_at(raw, field));
+        let found = element_at(raw.as_bytes(), field);
+        let (kind, payload) = found.map_or((NULL, [].as_slice()), |of| (of.kind, of.payload));
+        key.push(kind);
+        key.extend(field.as_bytes());
+        key.push(0);
+        key.extend(payload);
     }
-    key
+    key.push(0);
+    let len = i32::try_from(key.len()).expect("a part of a document is below 2 GiB");
+    key[..4].copy_from_slice(&len.to_le_bytes());
+    RawDocumentBuf::from_bytes(key).expect("a document's frame is around it")
 }
 
-/// The value at a dotted path; a missing one is null, as a shard key takes it.
-fn value_at<'a>(raw: &'a RawDocument, path: &str) -> RawBsonRef<'a> {
-    let mut here = raw;
-    let mut names = path.split('.').peekable();
-    while let Some(name) = names.next() {
-        match here.get(name) {
-            Ok(Some(value)) if names.peek().is_none() => return value,
-            Ok(Some(RawBsonRef::Document(inner))) => here = inner,
-            _ => return RawBsonRef::Null,
-        }
-    }
-    RawBsonRef::Null
-}
+/// About how large a key is, in bytes.
+const KEY_BYTES: usize = 64;
+const NULL: u8 = ElementType::Null as u8;
 
 /// Whether a document has an array where a shard key must not have one: at a field of the key, or on the
 /// way to it. No shard owns such a document, and a router that filters by ownership never shows it.
@@ -221,9 +221,12 @@ mod tests {
 
     #[test]
     fn a_missing_shard_key_field_is_null() {
-        let raw = rawdoc! {"_id": 1, "a": {"b": 5}};
-        assert_eq!(value_at(&raw, "a.b"), RawBsonRef::Int32(5));
-        assert_eq!(value_at(&raw, "a.c"), RawBsonRef::Null);
-        assert_eq!(value_at(&raw, "a.b.c"), RawBsonRef::Null);
+        let raw = rawdoc! {"_id": 1, "a": {"b": 5}, "s": "text", "l": [{"b": 6}]};
+        let key = |paths: &[&str]| {
+            key_of(&raw, &paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(key(&["s", "a.b", "a"]), rawdoc! {"s": "text", "a.b": 5, "a": {"b": 5}});
+        let missing = ["a.c", "a.b.c", "l.b", "b"];
+        assert_eq!(key(&missing), rawdoc! {"a.c": null, "a.b.c": null, "l.b": null, "b": null});
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bson::Timestamp;
 use imago_job::id::JobId;
 
-use super::{Copying, Until, patiently};
+use super::{Copying, Until};
 use crate::error::{Error, Result};
 
 /// So long clients are spared while what they changed meanwhile is applied: what waited for the last
@@ -38,13 +38,22 @@ impl Copying<'_> {
     /// # Errors
     /// What ends the job; a destination that is to catch up and comes no closer for half an hour.
     pub async fn follow(&mut self, until: Until) -> Result<()> {
-        let ask = || self.clusters.source.cluster_time();
-        let entered = patiently("ask for the source's time", self.run.control(), ask).await?;
-        self.nudge().await;
         if until == Until::HandedOver {
             loop {
                 self.step().await?;
             }
+        }
+        let entered = self.source_time().await?;
+        self.catch_up(entered).await
+    }
+
+    /// Applies changes until those up to `since` are applied, and no later one waits for long.
+    ///
+    /// # Errors
+    /// What ends the job; a destination that comes no closer for half an hour.
+    pub(crate) async fn catch_up(&mut self, since: Timestamp) -> Result<()> {
+        if self.lead.applied_to() < since {
+            self.nudge().await;
         }
         let began = Instant::now();
         let mut approach = Approach::new(began);
@@ -55,7 +64,7 @@ impl Copying<'_> {
             if behind_ms < NEAR_MS || began.elapsed() > SPARES_MAX {
                 self.lead.hurry(true);
             }
-            let (is_past, stuck_for) = self.look(&mut approach, entered, behind_ms);
+            let (is_past, stuck_for) = self.look(&mut approach, since, behind_ms);
             if is_past && CAUGHT_UP.is_reached(behind_ms, stuck_for) {
                 self.lead.hurry(false);
                 return Ok(());

@@ -15,6 +15,8 @@ pub(super) const OLD_BINARY: u8 = 2;
 /// Where the payload of the only element of `{"": value}` begins: length, type, empty name.
 pub(super) const WRAPPED_PAYLOAD: usize = 6;
 
+const DOCUMENT: u8 = 0x03;
+
 /// The kind given to bytes that do not parse; no BSON type has it.
 const MALFORMED: u8 = 0x80;
 
@@ -96,6 +98,18 @@ fn le_len(bytes: &[u8]) -> Option<usize> {
 }
 
 /// How many bytes the payload of a `kind` takes at the start of `body`.
+/// The element at a dotted path, through documents only.
+#[must_use]
+pub fn element_at<'a>(doc: &'a [u8], path: &str) -> Option<Element<'a>> {
+    let (way, last) = path.rsplit_once('.').map_or((None, path), |(way, last)| (Some(way), last));
+    let doc = match way {
+        Some(way) => element_at(doc, way).filter(|found| found.kind == DOCUMENT)?.payload,
+        None => doc,
+    };
+    let is_it = |element: &Element| element.name == last.as_bytes() && element.kind != MALFORMED;
+    Elements::new(doc).find(is_it)
+}
+
 fn payload_size(kind: u8, body: &[u8]) -> Option<usize> {
     Some(match kind {
         0x06 | 0x0a | 0xff | 0x7f => 0,

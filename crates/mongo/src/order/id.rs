@@ -60,6 +60,7 @@ impl Id {
             RawBsonRef::ObjectId(v) => Self::from_parts(0x07, &v.bytes()),
             RawBsonRef::Int32(v) => Self::from_parts(0x10, &v.to_le_bytes()),
             RawBsonRef::Int64(v) => Self::from_parts(0x12, &v.to_le_bytes()),
+            RawBsonRef::Document(v) => Self::from_parts(0x03, v.as_bytes()),
             other => Self::from_parts(other.element_type() as u8, &payload_of(other)),
         }
     }

@@ -42,7 +42,16 @@ pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> R
     let held = holdings(&sample, &survey.shards);
     let size = sum(held.iter().copied());
     let wanted = wanted(request, &survey, &open, size.bytes);
-    let weighed = weigh(&sample, &held, wanted.chunks);
+    // A processor is busy with the one for a while, the servers with the other.
+    let (weighing, of_cluster) = tokio::join!(
+        tokio::task::spawn_blocking(move || {
+            let weighed = weigh(&sample, &held, wanted.chunks);
+            (sample, weighed)
+        }),
+        findings::of_cluster(&of, &survey, &old, control),
+    );
+    let (sample, weighed) = weighing.expect("weighing neither panics nor is aborted");
+    let of_cluster = of_cluster?;
     let choice = Choice::new(&weighed.rows, &open)?;
     let chosen = choice.place(request.placing)?;
     let reached = reach(cluster, &survey.shards, &request.ns).await;
@@ -68,7 +77,7 @@ pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> R
     let mut found = findings::of_definition(cluster, &request.ns, &survey, &new);
     found.extend(findings::of_documents(&sample, &weighed, &new, wanted)?);
     found.extend(findings::of_privileges(cluster, &request.ns).await?);
-    found.extend(findings::of_cluster(&of, &survey, &old, control).await?);
+    found.extend(of_cluster);
     found.extend(findings::of_shards(
         &request.ns,
         &survey.shards,

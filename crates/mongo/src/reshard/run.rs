@@ -384,12 +384,15 @@ async fn fill(clusters: &Clusters, run: &Run, how: &How, state: State) -> Result
             copying.copy_bulk(&options(how, AWAIT_MAX, route.clone())).await?;
             measure(run, route.as_deref());
         }
+        // The stream tells twice a second how far it is: while indexes are built it gets this far, and
+        // what came meanwhile is looked at as it comes.
+        let since = copying.source_time().await?;
         if !copying.state.is_indexed {
             run.enter("index").await?;
             copying.build_indexes().await?;
         }
         run.enter("recover").await?;
-        copying.follow(Until::CaughtUp).await?;
+        copying.catch_up(since).await?;
         let Some(mode) = &how.verify else { return Ok(0) };
         run.enter("verify").await?;
         let route = route_of(run.record(), &clusters.destination).await?;

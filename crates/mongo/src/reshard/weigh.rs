@@ -95,8 +95,9 @@ pub(super) fn weigh(sample: &Sample, held: &[Size], chunks: usize) -> Weighed {
         let scale = (held[document.shard].bytes, drawn[document.shard].bytes);
         (document.at.clone(), scaled(document.bytes, scale.0, scale.1).max(1))
     };
-    let keys: Vec<(Id, u64)> = sample.documents.iter().map(key).collect();
-    let heaviest = heaviest(keys.clone());
+    let mut keys: Vec<(Id, u64)> = sample.documents.iter().map(key).collect();
+    keys.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    let heaviest = heaviest(&keys);
     let cuts = weighted_cuts(keys, chunks);
     let mut found = vec![vec![Size::default(); held.len()]; cuts.len() + 1];
     for document in &sample.documents {
@@ -138,14 +139,15 @@ fn scale(mut found: Vec<Vec<Size>>, drawn: &[Size], held: &[Size]) -> Vec<Vec<Si
     found
 }
 
-fn heaviest(mut keys: Vec<(Id, u64)>) -> Option<(Id, u64, u64)> {
-    keys.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+/// Of keys in order.
+fn heaviest(keys: &[(Id, u64)]) -> Option<(Id, u64, u64)> {
     let alike = keys.chunk_by(|a, b| a.0 == b.0);
     let sums = alike.map(|alike| {
         let bytes: u64 = alike.iter().map(|(_, bytes)| bytes).sum();
-        (alike[0].0.clone(), bytes, alike.len() as u64)
+        (&alike[0].0, bytes, alike.len() as u64)
     });
-    sums.max_by_key(|(_, bytes, _)| *bytes)
+    let (at, bytes, documents) = sums.max_by_key(|(_, bytes, _)| *bytes)?;
+    Some((at.clone(), bytes, documents))
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use std::hash::{DefaultHasher, Hasher};
 use bson::raw::{RawArrayBuf, cstr};
 use bson::{Document, RawDocumentBuf, Timestamp, rawdoc};
 use futures_util::StreamExt;
+use futures_util::future::try_join;
 use imago_job::control::Control;
 use mongodb::options::SelectionCriteria;
 use mongodb::raw_batch_cursor::RawBatchCursor;
@@ -99,12 +100,13 @@ impl Lookup {
         destination: &Handle,
         filter: Option<&Document>,
     ) -> Result<Self> {
+        let (source_since, destination_since) = try_join(since(source), since(destination)).await?;
         Ok(Self {
             source: source.clone(),
             destination: destination.clone(),
             filter: filter.cloned(),
-            source_since: since(source).await?,
-            destination_since: since(destination).await?,
+            source_since,
+            destination_since,
             is_exact: false,
         })
     }
