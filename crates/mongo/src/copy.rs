@@ -152,7 +152,7 @@ async fn phases(copy: &mut Copying<'_>, run: &Run, options: &Options) -> Result<
     }
     if !copy.state.is_indexed {
         run.enter("index").await?;
-        copy.build_indexes().await?;
+        copy.build_indexes(Vec::new()).await?;
     }
     run.enter("follow").await?;
     copy.follow(options.until).await
@@ -168,7 +168,7 @@ pub struct Copying<'a> {
     pub state: State,
     /// The collections.
     pub pairs: Arc<Vec<Pair>>,
-    definitions: Arc<Vec<Definition>>,
+    pub(crate) definitions: Arc<Vec<Definition>>,
     leases: Leases,
     counters: Arc<Counters>,
     workers: JoinSet<Result<()>>,

@@ -1,5 +1,7 @@
 //! The process dies, in each phase, and another one goes on.
 
+use bson::doc;
+
 use crate::scene::Scene;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -10,6 +12,12 @@ async fn a_process_killed_in_any_phase_is_followed_by_one_that_goes_on() {
     let mut at_work = scene.reshard(&plan, &[]);
     for phase in ["prepare", "execute", "index", "recover", "verify", "commit"] {
         let job = at_work.phase(phase);
+        if phase == "execute" {
+            at_work.freeze();
+            let shadow = format!("imago.shadow.{job}");
+            let serving = scene.serving(&shadow, &doc! {"userID": 1}).await;
+            assert!(serving.is_empty(), "built for every document anew: {serving:?}");
+        }
         at_work.kill();
         scene.bury(&job).await;
         at_work = scene.resume(&job, &[]);

@@ -51,6 +51,26 @@ impl Scene {
             chunks.sort_by_key(|(min, _)| min.to_string());
         }
         assert_eq!(lie, wanted);
+        for (_, shard) in lie {
+            assert!(self.serving("reviews", &key).await.contains(&shard), "{shard} has no index");
+        }
+    }
+
+    /// The shards whose part of a collection has an index of this key.
+    pub async fn serving(&self, coll: &str, key: &Document) -> Vec<String> {
+        let mut serving = Vec::new();
+        for (name, shard) in self.admin.shards().await.unwrap() {
+            let listed = shard.unwrap().run("shop", doc! {"listIndexes": coll}).await;
+            // A shard without chunks has no such collection.
+            let Ok(listed) = listed else { continue };
+            let listed = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+            let mut keys = listed.iter().map(|index| index.as_document().unwrap());
+            let is_of = |index: &Document| index.get_document("key").unwrap().keys().eq(key.keys());
+            if keys.any(is_of) {
+                serving.push(name);
+            }
+        }
+        serving
     }
 
     /// Where its chunks begin, and the shards that they are on.

@@ -16,11 +16,12 @@ use crate::structure::{
 };
 
 impl Copying<'_> {
-    /// Builds the indexes of every collection, and defines the views.
+    /// Builds the indexes of every collection, and defines the views. `besides` are built in the first
+    /// collection whatever it lists: of a sharded one a single shard tells what all are taken to have.
     ///
     /// # Errors
     /// What ends the job, a unique index that the source's own documents break included.
-    pub async fn build_indexes(&mut self) -> Result<()> {
+    pub async fn build_indexes(&mut self, besides: Vec<Document>) -> Result<()> {
         let (mut plain, mut unique) = (Vec::new(), Vec::new());
         for (pair, definition) in self.pairs.iter().zip(self.definitions.iter()) {
             let look = || pair.destination.indexes();
@@ -31,6 +32,10 @@ impl Copying<'_> {
             let (of_unique, of_plain): (Vec<_>, Vec<_>) = missing.partition(is_unique);
             plain.push((pair.destination.clone(), of_plain));
             unique.push((pair.destination.clone(), of_unique));
+        }
+        for index in besides {
+            plain[0].1.retain(|other| name_of(other) != name_of(&index));
+            plain[0].1.push(index);
         }
         // Changes go on being applied while these are built.
         let mut builds = JoinSet::new();

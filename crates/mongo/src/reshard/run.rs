@@ -367,7 +367,9 @@ fn options(how: &How, await_max: Duration, route: Option<Arc<Route>>) -> Options
 
 /// Fills the shadow until it follows the collection, and compares both.
 async fn fill(clusters: &Clusters, run: &Run, how: &How, state: State) -> Result<(u64, State)> {
-    let (cluster, ns) = (clusters.source.clone(), Spec::of(run.record())?.reshard.ns);
+    let plan = Spec::of(run.record())?.reshard;
+    let key = preflight::parse_document(&plan.key, "the shard key")?;
+    let (cluster, ns) = (clusters.source.clone(), plan.ns);
     let reporter = Some(run.reporter().clone());
     let mut copying = begin(clusters, run, how, AWAIT_MAX, state).await?;
     let _pace = pace::watch(cluster, ns, run.control().clone(), reporter);
@@ -389,7 +391,8 @@ async fn fill(clusters: &Clusters, run: &Run, how: &How, state: State) -> Result
         let since = copying.source_time().await?;
         if !copying.state.is_indexed {
             run.enter("index").await?;
-            copying.build_indexes().await?;
+            let of_key = shadow::key_index(&copying.definitions[0], &key);
+            copying.build_indexes(vec![of_key]).await?;
         }
         run.enter("recover").await?;
         copying.catch_up(since).await?;

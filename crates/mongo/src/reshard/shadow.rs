@@ -4,6 +4,9 @@
 //! range of a zone, on a shard of that zone; so each shard gets a zone of its own for a moment, and
 //! no chunk has to be moved. Zones and ranges are removed before anything is copied.
 //!
+//! Until the bulk is there the shadow has no index but that of `_id`, and unique ones that serve its key:
+//! see [`unindex`].
+//!
 //! Every step may find itself done: whoever goes on after a death does them all again.
 
 use bson::{Bson, Document, doc};
@@ -11,12 +14,13 @@ use imago_job::id::JobId;
 
 use super::plan::Plan;
 use super::zones::Zones;
-use crate::collection::Handle;
+use crate::collection::{Definition, Handle};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::preflight::parse_document;
 use crate::shard::serves;
+use crate::structure::{is_unique, name_of};
 
 /// What a job's shadow is called.
 #[must_use]
@@ -51,9 +55,44 @@ pub async fn create(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &Jo
             command.insert("collation", doc! {"locale": "simple"});
         }
         cluster.run_at_length("admin", command).await?;
+        unindex(&to, &definition, &key).await?;
     }
     Zones { cluster, ns: shadow, id }.clear(plan).await?;
     check(&to, plan, &key).await
+}
+
+/// The index of the shadow's own key: one that the collection has, or as the server makes it.
+pub(super) fn key_index(of: &Definition, key: &Document) -> Document {
+    let serving = of.indexes.iter().find(|index| serves(index, key)).cloned();
+    serving.unwrap_or_else(|| {
+        let parts = key.iter().map(|(field, way)| match way.as_str() {
+            Some(way) => format!("{field}_{way}"),
+            None => format!("{field}_1"),
+        });
+        doc! {"key": key.clone(), "name": parts.collect::<Vec<_>>().join("_")}
+    })
+}
+
+/// Takes the key's index away until the bulk is there: documents come in the order of their `_id`s, to
+/// this index at random, and to insert them one by one costs the servers more than twice what building
+/// it behind them does. Through a router servers refuse that; where a shard cannot be asked past it, or
+/// refuses too, the index stays, and the bulk takes longer. One that refuses documents has to stay.
+async fn unindex(to: &Handle, of: &Definition, key: &Document) -> Result<()> {
+    let index = key_index(of, key);
+    if is_unique(&index) {
+        return Ok(());
+    }
+    for (name, shard) in to.endpoint.shards().await? {
+        let dropped = match shard {
+            Ok(shard) => Handle::new(shard, to.ns.clone()).drop_index(name_of(&index)).await,
+            Err(error) => Err(error),
+        };
+        // A shard that gets no chunk has no such collection.
+        if let Err(error) = dropped.or_else(is_gone) {
+            tracing::info!(name, %error, "the shadow keeps the index of its key there");
+        }
+    }
+    Ok(())
 }
 
 /// Refuses to go on with a shadow that is gone although documents were copied into it: a new one would count
