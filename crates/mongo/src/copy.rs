@@ -152,7 +152,7 @@ async fn phases(copy: &mut Copying<'_>, run: &Run, options: &Options) -> Result<
     }
     if !copy.state.is_indexed {
         run.enter("index").await?;
-        copy.build_indexes(Vec::new()).await?;
+        copy.build_indexes(None).await?;
     }
     run.enter("follow").await?;
     copy.follow(options.until).await

@@ -16,12 +16,12 @@ use crate::structure::{
 };
 
 impl Copying<'_> {
-    /// Builds the indexes of every collection, and defines the views. `besides` are built in the first
+    /// Builds the indexes of every collection, and defines the views. `besides` is built in the first
     /// collection whatever it lists: of a sharded one a single shard tells what all are taken to have.
     ///
     /// # Errors
     /// What ends the job, a unique index that the source's own documents break included.
-    pub async fn build_indexes(&mut self, besides: Vec<Document>) -> Result<()> {
+    pub async fn build_indexes(&mut self, besides: Option<Document>) -> Result<()> {
         let (mut plain, mut unique) = (Vec::new(), Vec::new());
         for (pair, definition) in self.pairs.iter().zip(self.definitions.iter()) {
             let look = || pair.destination.indexes();
@@ -33,7 +33,7 @@ impl Copying<'_> {
             plain.push((pair.destination.clone(), of_plain));
             unique.push((pair.destination.clone(), of_unique));
         }
-        for index in besides {
+        if let Some(index) = besides {
             plain[0].1.retain(|other| name_of(other) != name_of(&index));
             plain[0].1.push(index);
         }

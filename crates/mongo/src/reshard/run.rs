@@ -391,8 +391,8 @@ async fn fill(clusters: &Clusters, run: &Run, how: &How, state: State) -> Result
         let since = copying.source_time().await?;
         if !copying.state.is_indexed {
             run.enter("index").await?;
-            let of_key = shadow::key_index(&copying.definitions[0], &key);
-            copying.build_indexes(vec![of_key]).await?;
+            let taken_away = shadow::taken_away(&copying.definitions[0], &key);
+            copying.build_indexes(taken_away).await?;
         }
         run.enter("recover").await?;
         copying.catch_up(since).await?;

@@ -61,27 +61,27 @@ pub async fn create(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &Jo
     check(&to, plan, &key).await
 }
 
-/// The index of the shadow's own key: one that the collection has, or as the server makes it.
-pub(super) fn key_index(of: &Definition, key: &Document) -> Document {
+/// The index of the shadow's own key, which it does not have until the bulk is there: one that the
+/// collection has, or as the server makes it. None where that one is unique: it refuses documents, and
+/// has to stay.
+pub(super) fn taken_away(of: &Definition, key: &Document) -> Option<Document> {
     let serving = of.indexes.iter().find(|index| serves(index, key)).cloned();
-    serving.unwrap_or_else(|| {
+    let made = || {
         let parts = key.iter().map(|(field, way)| match way.as_str() {
             Some(way) => format!("{field}_{way}"),
             None => format!("{field}_1"),
         });
         doc! {"key": key.clone(), "name": parts.collect::<Vec<_>>().join("_")}
-    })
+    };
+    Some(serving.unwrap_or_else(made)).filter(|index| !is_unique(index))
 }
 
-/// Takes the key's index away until the bulk is there: documents come in the order of their `_id`s, to
-/// this index at random, and to insert them one by one costs the servers more than twice what building
-/// it behind them does. Through a router servers refuse that; where a shard cannot be asked past it, or
-/// refuses too, the index stays, and the bulk takes longer. One that refuses documents has to stay.
+/// Documents come in the order of their `_id`s, to the key's index at random: to insert them one by one
+/// costs the servers more than twice what building it behind them does. Through a router servers refuse
+/// to drop it; where a shard cannot be asked past it, or refuses too, it stays, and the bulk takes
+/// longer.
 async fn unindex(to: &Handle, of: &Definition, key: &Document) -> Result<()> {
-    let index = key_index(of, key);
-    if is_unique(&index) {
-        return Ok(());
-    }
+    let Some(index) = taken_away(of, key) else { return Ok(()) };
     for (name, shard) in to.endpoint.shards().await? {
         let dropped = match shard {
             Ok(shard) => Handle::new(shard, to.ns.clone()).drop_index(name_of(&index)).await,
