@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bson::{Document, doc};
+use bson::{Bson, Document, doc};
 use mongodb::Client;
 use mongodb::error::ErrorKind;
 use mongodb::options::{ClientOptions, Credential, ServerAddress};
@@ -67,12 +67,42 @@ impl Admin<'_> {
         command: Document,
         bound: Duration,
     ) -> Result<Document> {
+        self.run_in(server, "admin", command, bound).await
+    }
+
+    /// All documents of a small collection, as `server` itself has them.
+    pub(crate) async fn find(
+        &self,
+        server: &Server,
+        database: &str,
+        coll: &str,
+        bound: Duration,
+    ) -> Result<Vec<Document>> {
+        const DOCUMENTS_MAX: i32 = 10_000;
+        let find = doc! { "find": coll, "batchSize": DOCUMENTS_MAX, "singleBatch": true };
+        let reply = self.run_in(server, database, find, bound).await?;
+        let batch = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
+        let found = batch.map(|batch| batch.iter().filter_map(Bson::as_document).cloned().collect());
+        found.map_err(|error| Error::Unanswered {
+            node: server.name().to_owned(),
+            command: "find".into(),
+            reason: error.to_string(),
+        })
+    }
+
+    async fn run_in(
+        &self,
+        server: &Server,
+        database: &str,
+        command: Document,
+        bound: Duration,
+    ) -> Result<Document> {
         let Some(credentials) = self.credentials else {
-            return wire::run(server.port(), "admin", command, bound).await;
+            return wire::run(server.port(), database, command, bound).await;
         };
         let client = direct_client(server.port(), &credentials.admin)?;
         let name = command.keys().next().cloned().unwrap_or_default();
-        let database = client.database("admin");
+        let database = client.database(database);
         let answer = tokio::time::timeout(bound, database.run_command(command)).await;
         client.shutdown().immediate(true).await;
         let node = server.name().to_owned();
@@ -122,7 +152,7 @@ pub(crate) async fn create_users(
 ) -> Result<()> {
     const BOUND: Duration = Duration::from_secs(60);
     let majority = doc! { "w": "majority", "wtimeout": 50_000 };
-    let create = |user: &User, roles: Vec<bson::Bson>| {
+    let create = |user: &User, roles: Vec<Bson>| {
         doc! {
             "createUser": &user.name, "pwd": &user.password, "roles": roles,
             "writeConcern": &majority,
@@ -133,7 +163,7 @@ pub(crate) async fn create_users(
     wire::run(primary.port(), "admin", admin, BOUND).await?;
 
     let as_admin = Admin { credentials: Some(credentials) };
-    let mut roles: Vec<bson::Bson> =
+    let mut roles: Vec<Bson> =
         vec!["readWriteAnyDatabase".into(), "dbAdminAnyDatabase".into(), "clusterMonitor".into()];
     if routed {
         let privilege = doc! { "resource": { "cluster": true }, "actions": ["internal"] };

@@ -1,6 +1,7 @@
 //! A whole cluster: a replica set, or shards with a config server and a router.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bson::doc;
@@ -164,6 +165,7 @@ pub struct Cluster {
     sets: Vec<ReplicaSet>,
     credentials: Option<Credentials>,
     spec: ClusterSpec,
+    is_disturbed: AtomicBool,
     scratch: Scratch,
 }
 
@@ -182,7 +184,7 @@ impl Cluster {
             Box::pin(ReplicaSet::start(name, purpose, count, &spec, &site))
         });
         let sets = try_join_all(starts).await?;
-        let mut cluster = Self { front: None, sets, credentials, spec, scratch };
+        let mut cluster = Self { front: None, sets, credentials, spec, is_disturbed: AtomicBool::new(false), scratch };
         if cluster.spec.shards.is_some() {
             Box::pin(cluster.add_shards()).await?;
             cluster.front = Some(Box::pin(cluster.start_front()).await?);
@@ -212,6 +214,16 @@ impl Cluster {
             self.scratch.path(),
         )
         .await
+    }
+
+    /// Whether a node of it was ever killed, stopped or made to step down.
+    #[must_use]
+    pub fn is_disturbed(&self) -> bool {
+        self.is_disturbed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn disturb(&self) {
+        self.is_disturbed.store(true, Ordering::Relaxed);
     }
 
     fn config_set(&self) -> &ReplicaSet {
@@ -284,8 +296,7 @@ impl Cluster {
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeInfo> {
         let members = self.sets.iter().flat_map(|set| {
-            let role = if set.purpose == Purpose::Config { Role::Config } else { Role::Member };
-            set.members.iter().map(move |server| NodeInfo::of(server, &set.name, role))
+            set.members.iter().map(move |server| NodeInfo::of(server, &set.name, set.role()))
         });
         members.chain(self.front.as_ref().map(Front::info)).collect()
     }

@@ -16,6 +16,7 @@ mod fault;
 mod front;
 mod kafka;
 pub mod keeper;
+pub mod pool;
 mod port;
 pub mod process;
 mod program;

@@ -8,7 +8,7 @@ use bson::{Document, doc};
 use futures_util::future::{join_all, try_join_all};
 
 use crate::auth::{self, Admin, Credentials};
-use crate::cluster::ClusterSpec;
+use crate::cluster::{ClusterSpec, Role};
 use crate::error::{Error, Result};
 use crate::process::Liveness;
 use crate::program::{Mongo, Program};
@@ -68,6 +68,11 @@ impl ReplicaSet {
         }
         set.confirm_majority_write(primary, site.credentials).await?;
         Ok(set)
+    }
+
+    /// What its members are in their cluster.
+    pub(crate) fn role(&self) -> Role {
+        if self.purpose == Purpose::Config { Role::Config } else { Role::Member }
     }
 
     async fn initiate(&self, spec: &ClusterSpec) -> Result<()> {

@@ -1,0 +1,253 @@
+//! `imago bench` at a size at which its figures mean nothing but must be there.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+fn bench(arguments: &[&str]) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_imago"));
+    command.current_dir(folder.path()).arg("bench").args(arguments).arg("--json");
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {stderr}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Every one of these figures is a positive, finite number.
+fn assert_figures(report: &Value, names: &[&str]) {
+    for name in names {
+        let figure = report[name].as_f64();
+        assert!(figure.is_some_and(|value| value > 0.0 && value.is_finite()), "{name}: {report}");
+    }
+}
+
+#[test]
+fn every_benchmark_is_listed() {
+    let listed = bench(&["list"]);
+    let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
+    let of_imago = ["copy", "replay", "verify", "reshard", "placement", "flows", "flows-real"];
+    let of_morphus = ["morphus-table1", "morphus-fig7", "morphus-fig8"];
+    assert_eq!(names, [&of_imago[..], &["store"], &of_morphus[..]].concat());
+}
+
+#[test]
+fn a_copy_is_measured_against_inserting_and_against_peers() {
+    let report = bench(&["run", "copy", "--quick"]);
+    let figures = ["ratio_to_floor", "client_cpu_ratio", "client_rss_mb_max", "seconds"];
+    assert_figures(&report, &figures);
+    let peers = report["peers"].as_array().unwrap();
+    assert_eq!(peers.len(), 2);
+    for peer in peers {
+        assert_ne!(peer["seconds"].is_null(), peer["note"].is_null(), "{peer}");
+    }
+}
+
+#[test]
+fn a_replay_is_measured_against_bulk_writes_and_its_lag_by_markers() {
+    let report = bench(&["run", "replay", "--quick"]);
+    assert_figures(&report, &["ratio_to_bulk_apply", "seconds", "bulk_apply_seconds"]);
+    let lag = &report["lag"];
+    assert_figures(lag, &["marker_ms_max", "markers", "told", "writes_per_s"]);
+    let told = lag["told_ms_max"].as_f64().unwrap();
+    let greater = told.max(lag["marker_ms_max"].as_f64().unwrap());
+    assert_eq!(report["lag_ms_max"].as_f64(), Some(greater), "{report}");
+}
+
+#[test]
+fn a_verification_is_measured_against_reading() {
+    let report = bench(&["run", "verify", "--quick"]);
+    assert_figures(&report, &["ratio_to_read_floor", "seconds", "floor_seconds"]);
+}
+
+#[test]
+fn a_change_of_the_key_is_measured_against_the_servers_own_and_by_its_clients() {
+    let report = bench(&["run", "reshard", "--quick"]);
+    let figures = ["imago_s", "native_no_floor_s", "moved_bytes_native", "predicted_s"];
+    assert_figures(&report, &figures);
+    assert_figures(&report, &["write_gap_ms_max", "read_gap_ms_max", "acknowledged"]);
+    assert!(report["native_s"].is_null(), "{report}");
+    for anomalies in ["lost", "resurrected", "duplicated", "stale"] {
+        assert_eq!(report[anomalies], 0, "{report}");
+    }
+    // 20,000 documents are all in the plan's sample, so that nothing is guessed.
+    let moved = &report["moved_bytes"];
+    assert!(moved.as_u64() > Some(0), "{report}");
+    assert_eq!((moved, moved), (&report["moved_bytes_optimum"], &report["predicted_bytes"]));
+    for phase in ["execute", "verify", "commit"] {
+        assert!(report["phases"][phase].as_f64() > Some(0.0), "{report}");
+    }
+    for side in ["reads", "writes"] {
+        assert_figures(&report[side], &["p99_ms_idle", "p99_ms_during", "p99_ratio"]);
+    }
+}
+
+#[test]
+fn placements_are_decided_exactly_and_compared_with_the_hungarian_algorithm() {
+    let report = bench(&["run", "placement", "--quick"]);
+    assert_figures(&report, &["seconds", "moved", "moved_least", "ratio_to_hungarian"]);
+    assert_eq!((&report["chunks"], &report["servers"]), (&2_000.into(), &20.into()));
+    assert_eq!((&report["is_least"], &report["costs_equal"]), (&true.into(), &true.into()));
+    let patterns: Vec<_> =
+        report["patterns"].as_array().unwrap().iter().map(|one| &one["pattern"]).collect();
+    assert_eq!(patterns, ["uncorrelated", "correlated", "skewed"]);
+    assert!(patterns.contains(&&report["pattern"]), "{report}");
+    for one in report["patterns"].as_array().unwrap() {
+        assert_figures(one, &["seconds", "moved", "moved_greedy", "moved_random"]);
+        assert!(one["moved_greedy"].as_u64() <= one["moved"].as_u64(), "{one}");
+    }
+}
+
+#[test]
+fn the_store_is_measured_in_process_and_beside_redis() {
+    let report = bench(&["run", "store", "--quick"]);
+    let figures = [
+        "rmw3_txn_per_core_s",
+        "rmw3_logged_ratio",
+        "two_sites_speedup",
+        "split_ms_median",
+        "merge_ms_median",
+        "remaster_ms_median",
+        "others_p99_ratio",
+        "bytes_per_raw_byte",
+        "recovery_s",
+    ];
+    assert_figures(&report, &figures);
+    // Either it was compared, or it says which program is missing.
+    assert_ne!(report["resp_ratio_to_redis"].is_null(), report["resp_note"].is_null(), "{report}");
+    for one in report["resp"].as_array().unwrap() {
+        assert_figures(one, &["store_per_core_s", "redis_per_core_s", "ratio"]);
+    }
+}
+
+#[test]
+fn every_strategy_of_figure_9_is_simulated_in_every_network() {
+    let files = ["fig3", "fig9a", "fig9b", "table2"].map(|of| format!("morphus-{of}.svg"));
+    let files = files.each_ref().map(String::as_str);
+    let report = drawn(&["run", "morphus-fig9", "--window-kib", "16,32"], &files);
+    assert_eq!(report["benchmark"], "flows", "its figures are of the same simulations");
+    let ratios = ["ratio_to_fixed", "ratio_to_chunk_based", "ratio_to_orchestra"];
+    assert_figures(&report, &ratios);
+    let strategies = report["strategies"].as_array().unwrap();
+    assert_eq!(strategies.len(), 2 * 2 * 5);
+    for one in strategies {
+        let figures = ["makespan_s", "ratio_to_fixed", "ratio_to_floor", "last_to_median"];
+        assert_figures(one, &figures);
+        assert_eq!(one["chunk_tenths_s"].as_array().unwrap().len(), 11, "{one}");
+    }
+}
+
+#[test]
+fn table_2_of_morphus_is_simulated_for_its_receivers_and_for_imagos() {
+    let report = bench(&["run", "morphus-table2", "--quick"]);
+    let rows = report["geo"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 2 * 2, "{report}");
+    for row in rows {
+        assert_figures(row, &["makespan_s", "ratio_to_unaware", "ratio_to_floor"]);
+        assert_figures(&row["spread"]["makespan_s"], &["median", "min", "max"]);
+        assert_eq!(row["paper_s"].is_null(), row["receivers"] == "primaries", "{row}");
+        if row["tags"] == "aware" {
+            assert_eq!(row["crossing_mb"], 0.0, "{row}");
+        }
+    }
+}
+
+/// Runs a benchmark that draws, and returns its report; the files that it names must be SVG.
+fn drawn(arguments: &[&str], files: &[&str]) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let pictures = folder.path().join("pictures");
+    let report =
+        bench(&[arguments, &["--quick", "--pictures", pictures.to_str().unwrap()]].concat());
+    let expected: Vec<Value> =
+        files.iter().map(|file| pictures.join(file).to_str().unwrap().into()).collect();
+    assert_eq!(report["pictures"].as_array(), Some(&expected), "{report}");
+    for file in files {
+        let svg = std::fs::read_to_string(pictures.join(file)).unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{file}: {svg}");
+    }
+    report
+}
+
+#[test]
+fn table_1_of_morphus_has_the_share_of_each_load_that_succeeds() {
+    let files = ["morphus-fig4.svg", "morphus-fig5.svg", "morphus-fig6.svg"];
+    let report = drawn(&["run", "morphus-fig5"], &files);
+    assert_eq!(report["benchmark"], "morphus-table1", "its figures are of the same runs");
+    for anomalies in ["lost", "resurrected", "duplicated", "stale"] {
+        assert_eq!(report[anomalies], 0, "{report}");
+    }
+    let loads = report["loads"].as_array().unwrap();
+    let names: Vec<_> = loads.iter().map(|row| &row["load"]).collect();
+    assert_eq!(names, ["none", "read-only", "uniform", "latest", "zipf"]);
+    for row in loads {
+        let has_writes = row["load"] != "read-only";
+        assert_eq!(row["writes"].is_object(), has_writes, "{row}");
+        for side in ["reads", "writes"].into_iter().take(1 + usize::from(has_writes)) {
+            assert_figures(&row[side], &["operations", "percent", "p50_ms", "p96_ms", "p99_ms"]);
+            assert!(row[side]["percent"].as_f64() <= Some(100.0), "{row}");
+            assert_eq!(row[side]["paper_percent"].is_null(), row["load"] == "none", "{row}");
+        }
+    }
+}
+
+#[test]
+fn fig_7_of_morphus_has_three_placements_of_two_data_sets() {
+    let report = drawn(&["run", "morphus-fig7"], &["morphus-fig7.svg"]);
+    let bars = report["bars"].as_array().unwrap();
+    assert_eq!(bars.len(), 6, "{report}");
+    let moved = |keys: &str, placement: &str| {
+        let bar = bars.iter().find(|bar| bar["keys"] == keys && bar["placement"] == placement);
+        let bar = bar.unwrap_or_else(|| panic!("{keys} {placement}: {report}"));
+        assert_figures(bar, &["ratio_to_balanced", "imbalance"]);
+        assert_figures(&bar["seconds"], &["median", "min", "max"]);
+        bar["moved_bytes"]["median"].as_f64().unwrap()
+    };
+    for keys in ["uncorrelated", "correlated"] {
+        // 2,000 documents are all in the plan's sample, so that nothing is guessed.
+        assert!(moved(keys, "greedy") <= moved(keys, "balanced"), "{report}");
+        assert!(moved(keys, "greedy") <= moved(keys, "random"), "{report}");
+    }
+    assert!(moved("correlated", "greedy") < moved("uncorrelated", "greedy") / 2.0, "{report}");
+}
+
+#[test]
+fn fig_8_of_morphus_has_a_chart_for_each_part_that_was_asked_for() {
+    let files = ["morphus-fig8a.svg", "morphus-fig8b.svg", "morphus-fig8d.svg"];
+    let report = drawn(&["run", "morphus-fig8", "--parts", "a,b,d"], &files);
+    let points = report["points"].as_array().unwrap();
+    let of = |part: &str, varied: &str| -> Vec<u64> {
+        let own = points.iter().filter(|point| point["part"] == part);
+        let own = own.filter(|point| point["placement"] == "balanced");
+        own.map(|point| point[varied].as_u64().unwrap()).collect()
+    };
+    assert_eq!(points.len(), 3 * 2 * 2, "{report}");
+    assert_eq!(of("a", "documents"), [1_000, 2_000]);
+    assert_eq!(of("b", "rate_per_s"), [0, 100]);
+    assert_eq!(of("d", "members"), [1, 3]);
+    for point in points {
+        assert_figures(point, &["chunks"]);
+        assert_figures(&point["seconds"], &["median"]);
+        assert_figures(&point["phases"], &["plan", "execute", "recover", "verify", "commit"]);
+    }
+}
+
+#[test]
+fn an_option_of_another_benchmark_is_a_usage_error() {
+    for arguments in [
+        ["placement", "--documents", "100"],
+        ["flows", "--size-bytes", "100"],
+        ["flows-real", "--servers-max", "9"],
+        ["copy", "--chunks", "100"],
+        ["placement", "--hungarian-chunks", "5001"],
+        ["copy", "--pictures", "here"],
+        ["flows-real", "--pictures", "here"],
+        ["morphus-table2", "--documents", "100"],
+        ["morphus-fig7", "--rate", "100"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_imago"));
+        let output = command.args(["bench", "run"]).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(arguments[2]) || said.contains(arguments[1]), "{said}");
+    }
+}

@@ -1,0 +1,10 @@
+//! `imago cutover` between real clusters with authorisation, under a load whose every acknowledged
+//! operation is checked afterwards.
+
+mod back;
+mod death;
+mod disturbed;
+mod failing;
+mod forward;
+mod refused;
+mod scene;

@@ -1,0 +1,108 @@
+//! The process that cuts over dies while writes are blocked.
+
+use imago_job::journal::Journal;
+use imago_job::state::State;
+use imago_mongo::endpoint::Endpoint;
+use imago_mongo::journal::MongoJournal;
+
+use crate::cutover::scene::{BLOCKED, Process, Scene, application_writes, wait_until};
+
+/// Kills a cut-over whose hook has begun; the block stays behind.
+async fn dead_cutover(scene: &Scene, job: &str) {
+    let begun = scene.folder().join("begun");
+    let hook = format!("touch '{}'; exec sleep 5", scene.path("begun"));
+    let cutover = scene.cutover(job, &["--on-cutover", &hook]);
+    let mut cutover: Process = scene.spawn(cutover, "dies");
+    wait_until("the hook runs", || begun.exists() || !cutover.is_running());
+    assert!(begun.exists(), "{}", cutover.errors());
+    cutover.kill();
+    assert_eq!(application_writes(&scene.old).await, Err(BLOCKED));
+}
+
+/// Nobody knows where the clients are: neither going on nor trying again is safe.
+fn nobody_goes_on(scene: &Scene, job: &str) {
+    let resume = scene.between(&["job", "resume", job, "--until", "caught-up"]);
+    for command in [resume, scene.cutover(job, &[])] {
+        let (exit, refused) = scene.run(command);
+        assert_eq!(exit, 4, "{refused}");
+        assert!(refused["error"]["help"].as_str().unwrap().contains("--clients-at"), "{refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_death_with_the_clients_where_they_were_the_job_goes_on() {
+    let scene = Scene::start().await;
+    let load = scene.load();
+    let job = scene.copied();
+    dead_cutover(&scene, &job).await;
+    nobody_goes_on(&scene, &job);
+    assert_eq!(application_writes(&scene.old).await, Err(BLOCKED));
+    let (exit, decided) = scene.run(scene.cutover(&job, &["--clients-at", "source"]));
+    assert_eq!(exit, 0, "{decided}");
+    assert_eq!(application_writes(&scene.old).await, Ok(()));
+    scene.load_goes_on(50);
+    let (exit, again) = scene.run(scene.cutover(&job, &["--clients-at", "source"]));
+    assert_eq!(exit, 4, "{again}");
+    let hook = scene.switch_to(&scene.new);
+    let (exit, done) = scene.run(scene.cutover(&job, &["--on-cutover", &hook]));
+    assert_eq!(exit, 0, "{done}");
+    scene.nothing_lost(load, &scene.new);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_death_with_the_clients_moved_nothing_of_the_old_cluster_is_applied() {
+    let scene = Scene::start().await;
+    let load = scene.load();
+    let job = scene.copied();
+    // The hook moves the clients, and its cut-over dies before it knows.
+    let hook = scene.switch_to(&scene.new).replace("exec ", "");
+    let hook = format!("{hook} && touch '{}'; exec sleep 5", scene.path("moved"));
+    let mut cutover = scene.spawn(scene.cutover(&job, &["--on-cutover", &hook]), "dies");
+    wait_until("the clients moved", || scene.folder().join("moved").exists());
+    cutover.kill();
+    scene.load_goes_on(100);
+    nobody_goes_on(&scene, &job);
+    let (exit, decided) = scene.run(scene.cutover(&job, &["--clients-at", "destination"]));
+    assert_eq!((exit, decided["state"].as_str()), (0, Some("done")), "{decided}");
+    assert_eq!(application_writes(&scene.old).await, Err(BLOCKED), "no late operation gets in");
+    scene.nothing_lost(load, &scene.new);
+}
+
+/// Kills a cut-over as soon as its job is seen in this phase.
+async fn killed_in(scene: &Scene, job: &str, phase: &str) {
+    let admin = Endpoint::connect(&scene.new.admin_uri(), "destination").await.unwrap();
+    let (journal, id) = (MongoJournal::new(admin), job.parse().unwrap());
+    let mut cutover = scene.spawn(scene.cutover(job, &["--on-cutover", "exec sleep 30"]), phase);
+    loop {
+        let state = journal.load(&id).await.unwrap().state;
+        if matches!(&state, State::Running { phase: now } if now == phase) {
+            return cutover.kill();
+        }
+        assert!(cutover.is_running(), "before {phase}: {}", cutover.errors());
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cutover_killed_in_any_phase_leaves_a_job_that_goes_on() {
+    let scene = Scene::start().await;
+    let load = scene.load();
+    let job = scene.copied();
+    for phase in ["catch-up", "check", "cut-over"] {
+        killed_in(&scene, &job, phase).await;
+        let resume = || scene.between(&["job", "resume", &job, "--until", "caught-up"]);
+        let (mut exit, mut resumed) = scene.run(resume());
+        if exit == 4 && phase == "cut-over" {
+            // So quick was the drain that the hook had begun.
+            assert_eq!(scene.run(scene.cutover(&job, &["--clients-at", "source"])).0, 0);
+            (exit, resumed) = scene.run(resume());
+        }
+        assert_eq!(exit, 0, "{phase}: {resumed}");
+        assert_eq!(application_writes(&scene.old).await, Ok(()), "after {phase}");
+        scene.load_goes_on(20);
+    }
+    let hook = scene.switch_to(&scene.new);
+    let (exit, done) = scene.run(scene.cutover(&job, &["--on-cutover", &hook]));
+    assert_eq!(exit, 0, "{done}");
+    scene.nothing_lost(load, &scene.new);
+}

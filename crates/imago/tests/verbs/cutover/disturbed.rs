@@ -1,0 +1,58 @@
+//! Primaries go away during a cut-over.
+
+use imago_testbed::pool::replica_set;
+
+use crate::cutover::scene::{Process, Scene, application_writes, wait_until};
+
+/// Either it was cut over, or it said why not, the block is gone, and a second try succeeds.
+async fn cut_over_in_the_end(scene: &Scene, job: &str, first: (i32, serde_json::Value)) {
+    let (exit, ended) = first;
+    if exit != 0 {
+        assert!(matches!(exit, 1 | 4 | 5), "{exit} {ended}");
+        assert!(ended["error"]["message"].is_string(), "{ended}");
+        assert_eq!(application_writes(&scene.old).await, Ok(()), "{ended}");
+        let hook = scene.switch_to(&scene.new);
+        let (exit, done) = scene.run(scene.cutover(job, &["--on-cutover", &hook]));
+        assert_eq!(exit, 0, "first {ended}, then {done}");
+    }
+    assert_eq!(application_writes(&scene.new).await, Ok(()));
+}
+
+/// A cut-over whose hook, which waits a moment and then moves the clients, has begun.
+fn in_its_hook(scene: &Scene, job: &str) -> Process {
+    let hook = format!("touch '{}'; sleep 1; {}", scene.path("begun"), scene.switch_to(&scene.new));
+    let mut cutover = scene.spawn(scene.cutover(job, &["--on-cutover", &hook]), "cutover");
+    wait_until("the hook runs", || scene.folder().join("begun").exists() || !cutover.is_running());
+    cutover
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_sources_primary_may_step_down_during_the_cut_over() {
+    let old = replica_set(3).with_auth();
+    let new = replica_set(1).with_auth();
+    let scene = Scene::of(old, new).await;
+    let load = scene.load();
+    let job = scene.copied();
+    // Operations that were under way to the old cluster when the hook switched come to its new
+    // primary later: the block, which stays, refuses them.
+    let mut cutover = in_its_hook(&scene, &job);
+    scene.old.step_down(scene.old.name()).await.unwrap();
+    cut_over_in_the_end(&scene, &job, cutover.ended()).await;
+    scene.load_goes_on(20);
+    scene.nothing_lost(load, &scene.new);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_destinations_primary_may_die_during_the_cut_over() {
+    let old = replica_set(1).with_auth();
+    let new = replica_set(3).with_auth();
+    let scene = Scene::of(old, new).await;
+    let load = scene.load();
+    let job = scene.copied();
+    let mut cutover = in_its_hook(&scene, &job);
+    let primary = scene.new.primary(scene.new.name()).await.unwrap();
+    scene.new.kill(&primary).unwrap();
+    cut_over_in_the_end(&scene, &job, cutover.ended()).await;
+    scene.load_goes_on(20);
+    scene.nothing_lost(load, &scene.new);
+}

@@ -1,0 +1,131 @@
+//! What may not be cut over is not, and nothing is blocked.
+
+use bson::doc;
+use imago_testbed::pool::replica_set;
+
+use crate::cutover::scene::{BLOCKED, NS, Scene, administer, application_writes};
+
+fn refused(scene: &Scene, job: &str, because: &str) {
+    let (exit, failed) = scene.run(scene.cutover(job, &["--on-cutover", "exit 0"]));
+    assert_eq!(exit, 4, "{failed}");
+    assert!(failed["error"]["message"].as_str().unwrap().contains(because), "{failed}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_source_without_authorisation_cannot_block_and_says_what_can_be_done() {
+    let old = replica_set(1);
+    let scene = Scene::of(old, replica_set(1)).await;
+    let load = scene.load();
+    let job = scene.copied();
+    refused(&scene, &job, "without authorisation");
+    scene.load_goes_on(20);
+    // The operator stops the writers, and says so.
+    scene.nothing_lost(load, &scene.old);
+    let (exit, done) = scene.run(scene.cutover(&job, &["--block", "none"]));
+    assert_eq!(exit, 0, "{done}");
+    let check = scene.imago(&["load", "check", "--uri", &scene.new.uri(), "--history", "h"]);
+    assert_eq!(scene.run(check).0, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn documents_that_differ_are_found_before_anything_is_blocked() {
+    let scene = Scene::start().await;
+    let load = scene.load();
+    let job = scene.copied();
+    scene.nothing_lost(load, &scene.old);
+    let (exit, _) = scene.run(scene.between(&["job", "resume", &job, "--until", "caught-up"]));
+    assert_eq!(exit, 0);
+    // One byte of every document.
+    let damage = doc! {"q": {}, "u": {"$set": {"damaged": "x"}}, "multi": true};
+    administer(&scene.new, "shop", doc! {"update": "reviews", "updates": [damage]}).await;
+    refused(&scene, &job, "differ");
+    assert_eq!(application_writes(&scene.old).await, Ok(()));
+
+    let stragglers = ["verify", "--ns", NS, "--documents-only", "--stragglers", "d"];
+    assert_eq!(scene.run(scene.between(&stragglers)).0, 3);
+    let (exit, mended) = scene.run(scene.between(&["repair", "--ids-file", "d"]));
+    assert_eq!(exit, 0, "{mended}");
+    let (exit, done) = scene.run(scene.cutover(&job, &[]));
+    assert_eq!(exit, 0, "{done}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_without_the_privilege_and_an_unfinished_copy_are_refused() {
+    let scene = Scene::start().await;
+    let load = scene.load();
+    // Slow enough to be unfinished when it is killed.
+    let slow = scene.between(&["copy", "--ns", NS, "--documents-s", "50"]);
+    let mut slow = scene.spawn(slow, "slow");
+    let to = scene.new.admin_uri();
+    let mut job = String::new();
+    crate::cutover::scene::wait_until("the bulk is being copied", || {
+        let jobs =
+            crate::cutover::scene::json(&scene.imago(&["job", "list", "--to", &to]).output().unwrap());
+        job = jobs[0]["id"].as_str().unwrap_or_default().to_owned();
+        jobs.to_string().contains("\"copy\"") && jobs.to_string().contains("cutover_ready")
+    });
+    refused(&scene, &job, "not complete");
+    assert_eq!(application_writes(&scene.old).await, Ok(()));
+
+    let unlimited = ["job", "set", &job, "--documents-s", "none", "--to", &to];
+    assert_eq!(scene.run(scene.imago(&unlimited)).0, 0);
+    crate::cutover::scene::wait_until("the copy is complete", || {
+        assert!(slow.is_running(), "it goes on: {}", slow.errors());
+        let jobs =
+            crate::cutover::scene::json(&scene.imago(&["job", "list", "--to", &to]).output().unwrap());
+        jobs[0]["progress"]["cutover_ready"] == true
+    });
+    let from = scene.old.uri();
+    let powerless = ["cutover", &job, "--from", &from, "--to", &to];
+    let (exit, failed) = scene.run(scene.imago(&powerless));
+    assert_eq!(exit, 4, "{failed}");
+    assert!(failed["error"]["message"].as_str().unwrap().contains("may not block"), "{failed}");
+    assert!(slow.is_running(), "who follows the source was not disturbed: {}", slow.errors());
+    assert_eq!(application_writes(&scene.old).await, Ok(()));
+    scene.load_goes_on(20);
+    scene.nothing_lost(load, &scene.old);
+}
+
+/// A collection of the source that the job's pattern matches, and that the job does not copy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_source_got_since_is_not_left_behind_in_silence() {
+    let scene = Scene::start().await;
+    let note = |coll| doc! {"insert": coll, "documents": [{"_id": 1}]};
+    administer(&scene.old, "shop", note("first")).await;
+    let copy = ["copy", "--ns", "shop.*", "--until", "caught-up"];
+    let (exit, copied) = scene.run(scene.between(&copy));
+    assert_eq!(exit, 0, "{copied}");
+    let job = copied["job"].as_str().unwrap();
+    administer(&scene.old, "elsewhere", note("second")).await;
+    administer(&scene.old, "shop", note("second")).await;
+    refused(&scene, job, "the source has got shop.second");
+    let (exit, done) = scene.run(scene.cutover(job, &["--ignore-new"]));
+    assert_eq!(exit, 0, "{done}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn indexes_must_be_the_same_and_another_jobs_block_is_left_alone() {
+    let scene = Scene::start().await;
+    let index = doc! {"createIndexes": "docs", "indexes": [{"key": {"a": 1}, "name": "a"}]};
+    administer(&scene.old, "shop", index).await;
+    let partly = ["copy", "--ns", "shop.docs", "--until", "caught-up", "--filter", "{}"];
+    let (exit, copied) = scene.run(scene.between(&partly));
+    assert_eq!(exit, 0, "{copied}");
+    let job = copied["job"].as_str().unwrap();
+    let (exit, failed) = scene.run(scene.cutover(job, &["--reverse"]));
+    assert_eq!(exit, 4, "{failed}");
+    assert!(failed["error"]["message"].as_str().unwrap().contains("only a part"), "{failed}");
+
+    administer(&scene.new, "shop", doc! {"dropIndexes": "docs", "index": "a"}).await;
+    refused(&scene, job, "its index a");
+    let index = doc! {"createIndexes": "docs", "indexes": [{"key": {"a": 1}, "name": "a"}]};
+    administer(&scene.new, "shop", index).await;
+
+    administer(&scene.old, "admin", doc! {"setUserWriteBlockMode": 1, "global": true}).await;
+    let (exit, failed) = scene.run(scene.cutover(job, &["--on-cutover", "exit 1"]));
+    assert_eq!(exit, 4, "{failed}");
+    assert_eq!(application_writes(&scene.old).await, Err(BLOCKED), "who set it lifts it");
+    administer(&scene.old, "admin", doc! {"setUserWriteBlockMode": 1, "global": false}).await;
+    let (exit, done) = scene.run(scene.cutover(job, &[]));
+    assert_eq!(exit, 0, "{done}");
+}

@@ -1,0 +1,62 @@
+//! `imago demo`, small: what a new user types first.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+/// What `imago demo` with these words prints; it ends well, and counts none of what would be `wrong`.
+fn shown(words: &[&str], wrong: &[&str]) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_imago"));
+    demo.current_dir(folder.path()).arg("demo").args(words);
+    demo.args(["--json", "--progress", "none"]);
+    let output = demo.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for wrong in wrong {
+        assert_eq!(summary[wrong], 0, "{wrong}: {summary}");
+    }
+    summary
+}
+
+const WRONG: [&str; 5] = ["lost", "resurrected", "duplicated", "stale", "different"];
+const SMALL: [&str; 6] = ["--documents", "3000", "--rate", "100", "--idle-s", "2"];
+
+#[test]
+fn the_demo_moves_a_busy_collection_and_loses_nothing() {
+    let summary = shown(&SMALL, &WRONG);
+    assert!(summary["acknowledged"].as_u64() > Some(50), "{summary}");
+    assert!(summary["documents"].as_u64() > Some(2_500), "{summary}");
+    for measured in ["copy_s", "write_block_ms", "read_p99_ms_before", "read_p99_ms_during"] {
+        assert!(summary[measured].is_number(), "{measured}: {summary}");
+    }
+}
+
+#[test]
+fn the_shard_key_of_a_busy_collection_changes_and_nothing_is_lost() {
+    let summary =
+        shown(&[&["reshard", "--shards", "2", "--members", "1"], &SMALL[..]].concat(), &WRONG);
+    assert!(summary["acknowledged"].as_u64() > Some(50), "{summary}");
+    assert!(summary["compared"].as_u64() > Some(2_500), "{summary}");
+    for measured in ["reshard_s", "write_block_ms", "write_gap_ms_max", "read_p99_ms_during"] {
+        assert!(summary[measured].is_number(), "{measured}: {summary}");
+    }
+}
+
+#[test]
+fn a_store_changes_its_design_and_loses_a_site_and_nothing_else() {
+    let summary = shown(
+        &["store", "--sessions", "4", "--times", "8", "--idle-s", "1"],
+        &["lost", "anomalies"],
+    );
+    assert_eq!(summary["second_checker"], "sound", "{summary}");
+    assert!(summary["acknowledged"].as_u64() > Some(200), "{summary}");
+    for operator in ["split", "merge", "add_replica", "remove_replica", "remaster"] {
+        let made = &summary["operators"][operator];
+        assert!(made["times"].as_u64() >= Some(8), "{operator}: {summary}");
+        assert!(made["median_ms"].is_number(), "{operator}: {summary}");
+    }
+    for measured in ["site_down_ms", "p99_ms_before", "p99_ms_during"] {
+        assert!(summary[measured].is_number(), "{measured}: {summary}");
+    }
+}

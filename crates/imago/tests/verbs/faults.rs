@@ -1,0 +1,13 @@
+//! Copies that are hurt: processes killed, servers lost, networks cut, logs overrun.
+//!
+//! Every test runs the real program against real servers under a recorded load, and ends with the
+//! same proof: `imago verify` finds no difference, and the destination holds every acknowledged
+//! write and nothing else (`imago load check`).
+
+mod kills;
+mod oplog;
+mod program;
+mod servers;
+mod sharing;
+mod stage;
+mod steering;

@@ -1,0 +1,105 @@
+//! The copying process is killed, in every phase, and another one goes on.
+//!
+//! A job whose owner was killed can be claimed only when its last write has certainly ended, twenty
+//! seconds later: so several copies are killed at the same time, on one pair of clusters.
+
+use std::time::Duration;
+
+use crate::faults::stage::{Stage, Subject};
+
+async fn killed_in(stage: &Stage, phase: &str) {
+    let subject = stage.collection(&format!("shop.killed_in_{phase}"), 4_000, 1_000).await;
+    let mut copy = subject.copy(&["--documents-s", "4000"]);
+    let job = copy.phase(phase).await;
+    copy.kill().await;
+    let resumed = subject.resume(&job).ended().await.with(0);
+    let again = resumed.said.iter().find(|said| said["event"] == "phase");
+    assert_eq!(again.unwrap()["to"], phase, "it goes on where it was killed");
+    subject.prove(&job).await;
+}
+
+/// Killed while slices are half copied, and its successor too.
+async fn killed_twice_in_the_bulk(stage: &Stage) {
+    let subject = stage.collection("shop.killed_twice", 12_000, 6_000).await;
+    let mut copy = subject.copy(&["--documents-s", "2000"]);
+    let job = copy.phase("copy").await;
+    let first = copy.copied(2_000).await["documents_total"].as_u64();
+    copy.kill().await;
+    let mut resumed = subject.resume(&job);
+    resumed.phase("copy").await;
+    resumed.copied(2_000).await;
+    resumed.kill().await;
+    assert!(first.is_some_and(|total| total >= 12_000), "{first:?}");
+    subject.steer("set", &job, &["--documents-s", "none"]).await;
+    subject.resume(&job).ended().await.with(0);
+    subject.prove(&job).await;
+}
+
+/// Killed while it applies changes, when much has been applied since the bulk.
+async fn killed_following(stage: &Stage) {
+    let subject = stage.collection("shop.killed_following", 3_000, 500).await;
+    let mut copy = subject.copy(&[]);
+    let job = copy.phase("follow").await;
+    let seen = copy.progress()["changes_applied"].as_u64().unwrap_or(0);
+    copy.applied(seen + 100).await;
+    copy.kill().await;
+    subject.resume(&job).ended().await.with(0);
+    subject.prove(&job).await;
+}
+
+/// Frozen while it applies changes: when it is thawed, another process has taken its job over, and
+/// it writes nothing any more.
+async fn frozen_following(stage: &Stage) {
+    let subject = stage.collection("shop.frozen", 3_000, 500).await;
+    let mut copy = subject.copy(&[]);
+    let job = copy.phase("follow").await;
+    let seen = copy.progress()["changes_applied"].as_u64().unwrap_or(0);
+    copy.applied(seen + 100).await;
+    copy.freeze();
+    subject.resume(&job).ended().await.with(0);
+    copy.thaw();
+    let ended = copy.ended().await;
+    assert_eq!(ended.code, Some(5), "{}", ended.error);
+    let message = ended.error["message"].as_str().unwrap_or_default();
+    let said = ["taken over", "new owner"];
+    assert!(said.iter().any(|words| message.contains(words)), "{}", ended.error);
+    subject.prove(&job).await;
+}
+
+#[tokio::test]
+async fn a_copy_killed_in_any_phase_is_resumed_and_loses_nothing() {
+    let stage = Stage::new(1).await;
+    tokio::join!(
+        Box::pin(killed_in(&stage, "prepare")),
+        Box::pin(killed_in(&stage, "copy")),
+        Box::pin(killed_in(&stage, "index")),
+        Box::pin(killed_twice_in_the_bulk(&stage)),
+        Box::pin(killed_following(&stage)),
+        Box::pin(frozen_following(&stage)),
+    );
+}
+
+async fn terminate(subject: &Subject, at: &str) -> String {
+    let mut copy = subject.copy(&["--documents-s", "3000"]);
+    let job = copy.phase(at).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    copy.terminate();
+    let ended = copy.ended().await.with(5);
+    assert_eq!(ended.error["code"], "stopped", "{}", ended.error);
+    assert!(ended.error["help"].as_str().unwrap().contains("imago job resume"), "{}", ended.error);
+    assert!(ended.said.iter().any(|said| said["event"] == "interrupted"), "it says how it ended");
+    job
+}
+
+#[tokio::test]
+async fn a_copy_that_was_asked_to_end_is_resumed_at_once() {
+    let stage = Stage::new(1).await;
+    for at in ["copy", "follow"] {
+        let subject = stage.collection(&format!("shop.terminated_in_{at}"), 6_000, 2_000).await;
+        let job = terminate(&subject, at).await;
+        let status = subject.steer("status", &job, &[]).await;
+        assert_eq!(status["is_worked_at"], false, "{status}");
+        subject.resume(&job).ended().await.with(0);
+        subject.prove(&job).await;
+    }
+}

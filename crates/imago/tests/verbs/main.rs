@@ -1,0 +1,19 @@
+//! The program as a user runs it, verb by verb, on real servers.
+//!
+//! One program for all of it, so that tests share servers ([`imago_testbed::pool`]) and are linked once.
+
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+mod bench;
+mod cli;
+mod cutover;
+mod demo;
+mod faults;
+mod flows_real;
+mod job;
+mod load;
+mod refusals;
+mod reshard;
+mod reshard_plan;
+mod store;
+mod testbed;

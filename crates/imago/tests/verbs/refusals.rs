@@ -1,0 +1,183 @@
+//! What `imago copy` refuses, it refuses with one clear error and its exit code, before anything is
+//! written.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+
+use bson::{Document, doc};
+use imago_mongo::endpoint::Endpoint;
+use imago_testbed::find_mongod;
+use imago_testbed::pool::{self, Leased, replica_set};
+use serde_json::Value;
+
+/// Two clusters: the source with users, so that there is something to get wrong.
+struct Ends {
+    source: Leased,
+    destination: Leased,
+}
+
+impl Ends {
+    async fn new() -> Self {
+        let specs = [replica_set(1).with_auth(), replica_set(1)];
+        let [source, destination] = Box::pin(pool::lease_all(specs)).await.unwrap();
+        Self { source, destination }
+    }
+
+    fn copy(&self, more: &[&str]) -> Output {
+        copy(&self.source.admin_uri(), &self.destination.uri(), more)
+    }
+
+    /// Every collection of the destination that is not the server's own.
+    async fn names(&self) -> Vec<String> {
+        let endpoint = connect(&self.destination.uri()).await;
+        let client = endpoint.client();
+        let mut names = Vec::new();
+        for db in client.list_database_names().await.unwrap() {
+            if ["admin", "config", "local"].contains(&&*db) {
+                continue;
+            }
+            for coll in client.database(&db).list_collection_names().await.unwrap() {
+                names.push(format!("{db}.{coll}"));
+            }
+        }
+        names.sort();
+        names
+    }
+}
+
+async fn connect(uri: &str) -> Endpoint {
+    Box::pin(Endpoint::connect(uri, "destination")).await.unwrap()
+}
+
+fn copy(from: &str, to: &str, more: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_imago"));
+    command.current_dir(folder.path()).env_clear();
+    command.args(["copy", "--from", from, "--to", to, "--progress", "none", "--json"]);
+    command.args(more).output().unwrap()
+}
+
+/// The exit code, and the one error.
+fn refused(output: &Output) -> (i32, String) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.stdout.is_empty(), "an error is on stdout");
+    let json: Value = serde_json::from_str(&stderr).unwrap_or_else(|_| panic!("{stderr}"));
+    let message = json["error"]["message"].as_str().unwrap().to_owned();
+    (output.status.code().unwrap(), message)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_copied_is_refused_and_nothing_is_written() {
+    let ends = Ends::new().await;
+    let source = connect(&ends.source.admin_uri()).await.client().database("shop");
+    let there = connect(&ends.destination.uri()).await.client().database("shop");
+    source.collection::<Document>("docs").insert_one(doc! {"_id": 1}).await.unwrap();
+    source.collection::<Document>("full").insert_one(doc! {"_id": 1}).await.unwrap();
+    there.collection::<Document>("full").insert_one(doc! {"_id": 2}).await.unwrap();
+    let series = doc! {"create": "series", "timeseries": {"timeField": "at"}};
+    source.run_command(series).await.unwrap();
+
+    let collated = doc! {"create": "collated", "collation": {"locale": "en", "strength": 2}};
+    there.run_command(collated).await.unwrap();
+    let before = ["shop.collated", "shop.full"];
+
+    let cases: [(&[&str], i32, &str); 12] = [
+        (&["--ns", "shop.nothing"], 4, "no collection shop.nothing"),
+        (&["--ns", "nowhere.*"], 4, "no collection nowhere.*"),
+        (&["--ns", "shop.docs", "--filter", "{price: 1"], 2, "{price: 1"),
+        (&["--ns", "shop.docs", "--filter", r#"["a"]"#], 2, "the filter"),
+        (&["--ns", "shop.docs", "--filter", r#"{"a": {"$near": 1}}"#], 2, "the filter"),
+        (&["--ns", "shop.docs", "--filter", r#"{"a": {"$nonsense": 1}}"#], 2, "$nonsense"),
+        (&["--ns", "shop.full"], 4, "shop.full already holds documents"),
+        (&["--ns", "shop.docs=shop.full"], 4, "shop.full already holds documents"),
+        (&["--ns", "shop.docs=shop.collated"], 4, "another option collation"),
+        (&["--ns", "shop.series"], 4, "shop.series is a time series collection"),
+        (&["--ns", "shop.docs", "--shard-key", r#"{"a": 1}"#], 4, "is a replica set"),
+        (&["--ns", "shop.docs", "--ns", "shop.full=shop.docs"], 2, "two collections"),
+    ];
+    for (arguments, exit, said) in cases {
+        let (code, message) = refused(&ends.copy(arguments));
+        assert_eq!(code, exit, "{arguments:?}: {message}");
+        assert!(message.contains(said), "{arguments:?}: {message}");
+        assert_eq!(ends.names().await, before, "{arguments:?}");
+    }
+
+    let itself = copy(&ends.destination.uri(), &ends.destination.uri(), &["--ns", "shop.full"]);
+    let (code, message) = refused(&itself);
+    assert!(code == 4 && message.contains("onto itself"), "{code}: {message}");
+
+    let dry = ends.copy(&["--ns", "shop.docs", "--dry-run"]);
+    assert_eq!(dry.status.code(), Some(0), "{}", String::from_utf8_lossy(&dry.stderr));
+    assert_eq!(ends.names().await, before, "a dry run writes nothing");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clusters_that_cannot_be_used_are_refused() {
+    let ends = Ends::new().await;
+    let (to, ns) = (ends.destination.uri(), ["--ns", "shop.docs"]);
+
+    let good = ends.source.admin_uri();
+    let (scheme, host) = (good.find("://").unwrap() + 3, good.find('@').unwrap());
+    let wrong = format!("{}nobody:s3cret{}", &good[..scheme], &good[host..]);
+    let (code, message) = refused(&copy(&wrong, &to, &ns));
+    assert!(code == 4 && message.contains("refused the credentials"), "{code}: {message}");
+    assert!(!message.contains("s3cret"), "{message}");
+
+    let nowhere = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=300";
+    for (from, to) in [(nowhere, &*to), (&*good, nowhere)] {
+        let (code, message) = refused(&copy(from, to, &ns));
+        assert!(code == 4 && message.contains("cannot be reached"), "{code}: {message}");
+    }
+    let (code, message) = refused(&copy("no uri", &to, &ns));
+    assert!(code == 2 && message.contains("connection string"), "{code}: {message}");
+    assert!(ends.names().await.is_empty());
+}
+
+/// A server without an oplog, killed with its test.
+struct Standalone {
+    server: Child,
+    uri: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Standalone {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut command = Command::new(find_mongod().unwrap());
+        command.args([
+            "--bind_ip",
+            "127.0.0.1",
+            "--nounixsocket",
+            "--wiredTigerCacheSizeGB",
+            "0.25",
+        ]);
+        command.arg("--port").arg(port.to_string()).arg("--dbpath").arg(folder.path());
+        let server = command.stdout(Stdio::null()).spawn().unwrap();
+        let standalone =
+            Self { server, uri: format!("mongodb://127.0.0.1:{port}/"), _folder: folder };
+        for _ in 0..600 {
+            if tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
+                return standalone;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+        panic!("the server does not listen");
+    }
+}
+
+impl Drop for Standalone {
+    fn drop(&mut self) {
+        self.server.kill().ok();
+        self.server.wait().ok();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standalone_source_is_refused() {
+    let (ends, standalone) = (Ends::new().await, Standalone::new().await);
+    let output = copy(&standalone.uri, &ends.destination.uri(), &["--ns", "shop.docs"]);
+    let (code, message) = refused(&output);
+    assert!(code == 4 && message.contains("standalone"), "{code}: {message}");
+    assert!(ends.names().await.is_empty());
+}

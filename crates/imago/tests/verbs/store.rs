@@ -1,0 +1,23 @@
+//! `imago store` as its users meet it: its clients' histories while its design changes and its process or
+//! sites die, the usual tools, and what it says when it cannot be done.
+
+#![allow(
+    clippy::print_stdout,
+    reason = "a seed, and what a test did, are for whoever reads its output"
+)]
+
+mod apart;
+mod change;
+mod counters;
+mod crashes;
+mod deaths;
+mod misuse;
+mod pins;
+mod processes;
+mod proof;
+mod served;
+mod takeover;
+mod token;
+mod tools;
+mod topic;
+mod transfers;

@@ -1,0 +1,52 @@
+//! A store's process is killed again and again, while its design changes and clients use it. `IMAGO_LONG`
+//! asks for many deaths instead of a handful.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use imago_store::load::{Load, Options};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde_json::json;
+
+use crate::store::change;
+use crate::store::proof::{is_long, prove, seed};
+use crate::store::served::{Served, anywhere};
+
+const SITES: u16 = 4;
+const HANDFUL: u32 = 4;
+const MANY: u32 = 60;
+
+#[test]
+fn what_was_acknowledged_outlives_deaths_of_the_process_and_changes_of_its_design() {
+    let seed = seed();
+    let mut random = StdRng::seed_from_u64(seed);
+    let folder = tempfile::tempdir().unwrap();
+    let mut served = Served::start(folder.path(), SITES, anywhere(), anywhere());
+    let options = Options { sessions: 6, seed, pause: Duration::from_millis(1) };
+    let load = Load::start(served.listen, options).unwrap();
+    let mut changed: BTreeMap<&str, u32> = BTreeMap::new();
+    for life in 0..=if is_long() { MANY } else { HANDFUL } {
+        if life > 0 {
+            served.kill();
+            served = Served::start(folder.path(), SITES, served.listen, served.admin);
+        }
+        let before = load.acknowledged();
+        let until = Instant::now() + Duration::from_millis(random.random_range(700..2_000));
+        while Instant::now() < until {
+            let change = change::draw(&mut random, SITES);
+            let body = json!({ "key": change.key, "site": change.site });
+            match served.post(change.verb, &body) {
+                Some((200, _)) => *changed.entry(change.verb).or_default() += 1,
+                Some((409 | 503, _)) => {}
+                other => panic!("{change:?}: {other:?}"),
+            }
+        }
+        let done = load.acknowledged() - before;
+        assert!(done > 0, "nothing was acknowledged in life {life}");
+    }
+    println!("changed: {changed:?}");
+    let verdict = prove(load, served.listen);
+    assert!(verdict.done > 200 && verdict.unknown > 0, "{verdict:?}");
+    assert_eq!(changed.len(), 7, "each change was made: {changed:?}");
+}

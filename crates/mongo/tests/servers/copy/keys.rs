@@ -1,0 +1,198 @@
+//! Destinations whose shard key is not the `_id`, and sources that are sharded.
+
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+use imago_mongo::collection::Handle;
+
+use crate::copy::world::{Between, Dice, Ends, Job, create, documents, run, run_across};
+
+const DOCUMENTS: i32 = 1_500;
+
+/// Documents with the key `userID`, which some have not, and some have as null.
+async fn fill_users(side: &Handle) {
+    let document = |n: i32| {
+        let mut document = doc! {"_id": n, "n": 0};
+        match n % 10 {
+            0 => {}
+            1 => drop(document.insert("userID", Bson::Null)),
+            _ => drop(document.insert("userID", n / 3)),
+        }
+        document.insert("filler", "x".repeat(500));
+        document
+    };
+    documents(side).insert_many((0..DOCUMENTS).map(document)).await.unwrap();
+}
+
+/// Changes the key's value, its type, takes it away, or deletes and inserts.
+async fn change(side: &Handle, dice: &mut Dice, round: i32) {
+    let docs = documents(side);
+    let id = i32::try_from(dice.below(DOCUMENTS as usize)).unwrap();
+    let this = doc! {"_id": id};
+    let values = [
+        Bson::Int32(round),
+        Bson::Double(f64::from(round)),
+        Bson::from("text"),
+        Bson::Null,
+        Bson::Document(doc! {"a": 1}),
+    ];
+    let value = values[dice.below(values.len())].clone();
+    let update: Document = match dice.below(5) {
+        0 => doc! {"$unset": {"userID": ""}},
+        1 => doc! {"$inc": {"n": 1}},
+        2 => {
+            docs.delete_one(this).await.unwrap();
+            return;
+        }
+        _ => doc! {"$set": {"userID": value}},
+    };
+    docs.update_one(this, update).upsert(true).await.unwrap();
+}
+
+async fn change_and_compare(ends: &Ends, mut job: Job, coll: &str) {
+    let (source, mut dice) = (ends.source(coll), Dice::new(11));
+    for round in 0..300 {
+        change(&source, &mut dice, round).await;
+    }
+    job.reaches("follow").await;
+    for round in 300..600 {
+        change(&source, &mut dice, round).await;
+    }
+    job.catches_up().await;
+    ends.assert_same(coll).await;
+    job.stop().await;
+}
+
+async fn shards_that_hold(side: &Handle) -> u64 {
+    let pipeline = [doc! {"$collStats": {"count": {}}}, doc! {"$match": {"count": {"$gt": 0}}}];
+    let command = doc! {"aggregate": &side.ns.coll, "pipeline": pipeline.to_vec(), "cursor": {}};
+    let reply = side.endpoint.run(&side.ns.db, command).await.unwrap();
+    let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    batch.len() as u64
+}
+
+#[test]
+fn a_destination_sharded_by_a_range_of_another_key() {
+    run_across(true, "ranged", |ends| async move {
+        fill_users(&ends.source("docs")).await;
+        let mut request = ends.all();
+        request.shard_key = Some(r#"{"userID": 1}"#.into());
+        let job = ends.copy(&request).await;
+        change_and_compare(&ends, job, "docs").await;
+        let destination = ends.destination("docs");
+        assert_eq!(destination.shard_key().await.unwrap(), Some(doc! {"userID": 1}));
+        assert_eq!(shards_that_hold(&destination).await, 3);
+    });
+}
+
+#[test]
+fn a_unique_index_of_the_shard_key_stays_unique() {
+    run_across(true, "unique_key", |ends| async move {
+        let source = ends.source("docs");
+        let document = |n: i32| doc! {"_id": n, "userID": 3 * n};
+        documents(&source).insert_many((0..900).map(document)).await.unwrap();
+        let unique = doc! {"key": {"userID": 1}, "name": "userID_1", "unique": true};
+        let create = doc! {"createIndexes": "docs", "indexes": [unique]};
+        crate::copy::world::run_on(&source, create).await;
+        let mut request = ends.all();
+        request.shard_key = Some(r#"{"userID": 1}"#.into());
+        let mut job = ends.copy(&request).await;
+        for n in 0..100 {
+            let moves = doc! {"$set": {"userID": 3 * n + 1}};
+            documents(&source).update_one(doc! {"_id": n}, moves).await.unwrap();
+        }
+        job.catches_up().await;
+        ends.assert_same("docs").await;
+        assert_eq!(shards_that_hold(&ends.destination("docs")).await, 3);
+        job.stop().await;
+    });
+}
+
+#[test]
+fn what_an_attempt_left_half_split_is_completed() {
+    run_across(true, "half_split", |ends| async move {
+        let (source, destination) = (ends.source("docs"), ends.destination("docs"));
+        fill_users(&source).await;
+        let key = doc! {"userID": 1};
+        shard(&destination, key.clone(), doc! {"userID": 100}).await;
+        for _ in 0..2 {
+            imago_mongo::shard::shard(&source, &destination, &key).await.unwrap();
+        }
+        fill_users(&destination).await;
+        assert_eq!(shards_that_hold(&destination).await, 3);
+    });
+}
+
+#[test]
+fn a_destination_sharded_by_a_hash_of_another_key() {
+    run_across(true, "hashed", |ends| async move {
+        fill_users(&ends.source("docs")).await;
+        let mut request = ends.all();
+        request.shard_key = Some(r#"{"userID": "hashed"}"#.into());
+        let job = ends.copy(&request).await;
+        change_and_compare(&ends, job, "docs").await;
+        assert_eq!(shards_that_hold(&ends.destination("docs")).await, 3);
+    });
+}
+
+#[test]
+fn a_destination_that_was_sharded_before_keeps_its_key() {
+    run_across(true, "sharded_before", |ends| async move {
+        fill_users(&ends.source("docs")).await;
+        let destination = ends.destination("docs");
+        shard(&destination, doc! {"userID": 1, "n": 1}, doc! {"userID": 100, "n": 0}).await;
+        let job = ends.copy(&ends.all()).await;
+        change_and_compare(&ends, job, "docs").await;
+        let key = destination.shard_key().await.unwrap();
+        assert_eq!(key, Some(doc! {"userID": 1, "n": 1}));
+    });
+}
+
+/// Shards an empty collection, and puts what lies at and behind `middle` on another shard.
+async fn shard(side: &Handle, key: Document, middle: Document) {
+    let (router, ns) = (&side.endpoint, side.ns.to_string());
+    create(side, doc! {}).await;
+    router.run("admin", doc! {"enableSharding": &side.ns.db}).await.unwrap();
+    router.run("admin", doc! {"shardCollection": &ns, "key": key}).await.unwrap();
+    router.run("admin", doc! {"split": &ns, "middle": middle.clone()}).await.unwrap();
+    let shards = router.run("admin", doc! {"listShards": 1}).await.unwrap();
+    let config = router.client().database("config").collection::<Document>("databases");
+    let own = config.find_one(doc! {"_id": &side.ns.db}).await.unwrap().unwrap();
+    let own = own.get_str("primary").unwrap();
+    let names = shards.get_array("shards").unwrap().iter();
+    let mut names = names.map(|shard| shard.as_document().unwrap().get_str("_id").unwrap());
+    let other = names.find(|name| *name != own).unwrap();
+    let command = doc! {"moveChunk": ns, "find": middle, "to": other};
+    // A shard takes part in one move at a time, and other tests move chunks too.
+    for _ in 0..200 {
+        if router.run("admin", command.clone()).await.is_ok() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    panic!("the chunk was not moved");
+}
+
+#[test]
+fn two_shards_become_a_replica_set() {
+    run_across(false, "to_set", |ends| async move {
+        let source = ends.source("docs");
+        shard(&source, doc! {"_id": 1}, doc! {"_id": DOCUMENTS / 2}).await;
+        fill_users(&source).await;
+        let job = ends.copy(&ends.all()).await;
+        change_and_compare(&ends, job, "docs").await;
+    });
+}
+
+#[test]
+fn two_shards_become_three_of_another_key() {
+    run(Between::Sharded, "reshard", |ends| async move {
+        let source = ends.source("docs");
+        shard(&source, doc! {"_id": 1}, doc! {"_id": DOCUMENTS / 2}).await;
+        fill_users(&source).await;
+        let mut request = ends.all();
+        request.shard_key = Some(r#"{"userID": 1}"#.into());
+        let job = ends.copy(&request).await;
+        change_and_compare(&ends, job, "docs").await;
+    });
+}

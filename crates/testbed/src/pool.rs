@@ -1,0 +1,206 @@
+//! Clusters for tests, each used by one test after the other.
+//!
+//! A `mongod` costs a second of processor time to start, and half of that is a loop by which its
+//! storage engine measures the processor's clock: no option shortens it. So a cluster outlives the
+//! test that needed it. The invariant is that a test cannot tell a used cluster from a new one:
+//!
+//! - one test at a time has it, from [`lease`] until its [`Leased`] is dropped;
+//! - it goes back only if the test did not panic, killed, froze or moved nothing
+//!   ([`Cluster::is_disturbed`]), and did not call [`Leased::end_with_this_test`];
+//! - before the next test gets it, what the last one asked for with [`Leased::undo`] is run, write
+//!   blocks are lifted and databases dropped. Then its [`Imprint`] (parameters, users, roles, shards,
+//!   zones, settings, databases) must be what it was when the cluster was new; otherwise the cluster
+//!   is ended and another started.
+//!
+//! The pool also bounds how many servers are at work in this process at once ([`SERVERS_AT_ONCE`]):
+//! on two cores more of them miss each other's heartbeats and hold elections that no test asked for.
+//! Idle clusters are ended when the process exits, and the oldest when there are more than
+//! [`IDLE_MAX`].
+
+mod imprint;
+
+use std::collections::VecDeque;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+use bson::Document;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::cluster::{Cluster, ClusterSpec, Role};
+use crate::error::Result;
+use imprint::Imprint;
+
+/// How many servers the leased clusters of one process have at most.
+pub const SERVERS_AT_ONCE: u32 = 8;
+/// How many idle clusters are kept.
+const IDLE_MAX: usize = 8;
+/// Where files are in memory.
+const MEMORY: &str = "/dev/shm";
+/// How much must be free there; the servers of the suite need a third of it.
+const MEMORY_FREE_MIN: u64 = 6 << 30;
+
+static AT_WORK: Semaphore = Semaphore::const_new(SERVERS_AT_ONCE as usize);
+static IDLE: Mutex<VecDeque<Idle>> = Mutex::new(VecDeque::new());
+
+#[derive(Debug)]
+struct Idle {
+    cluster: Cluster,
+    new: Imprint,
+    undo: Mutex<Vec<(Role, Document)>>,
+}
+
+/// A cluster that one test has; it goes back when this value is dropped.
+#[derive(Debug)]
+pub struct Leased {
+    idle: Option<Idle>,
+    is_kept: AtomicBool,
+    _permit: Option<SemaphorePermit<'static>>,
+}
+
+/// A replica set to lease.
+#[must_use]
+pub fn replica_set(members: u32) -> ClusterSpec {
+    ClusterSpec::replica_set("pool", members)
+}
+
+/// A cluster of so many shards to lease, each of one member.
+#[must_use]
+pub fn sharded(shards: u32) -> ClusterSpec {
+    ClusterSpec::sharded("pool", shards)
+}
+
+/// Leases a cluster like this; its name is the pool's, so ask it for the names of sets and nodes.
+pub async fn lease(spec: ClusterSpec) -> Result<Leased> {
+    let [leased] = Box::pin(lease_all([spec])).await?;
+    Ok(leased)
+}
+
+/// Leases several clusters at once: two tests that took them one by one could wait for each other.
+pub async fn lease_all<const N: usize>(specs: [ClusterSpec; N]) -> Result<[Leased; N]> {
+    let servers = specs.iter().map(servers).sum::<u32>().min(SERVERS_AT_ONCE);
+    let permit = AT_WORK.acquire_many(servers).await.expect("the semaphore is never closed");
+    let mut permit = Some(permit);
+    let starts = specs.map(|spec| Box::pin(reuse_or_start(spec)));
+    let idle = futures_util::future::try_join_all(starts).await?;
+    let leased = idle.into_iter().map(|idle| Leased {
+        idle: Some(idle),
+        is_kept: AtomicBool::new(true),
+        _permit: permit.take(),
+    });
+    let leased: Vec<Leased> = leased.collect();
+    Ok(leased.try_into().expect("as many clusters as specifications"))
+}
+
+/// A folder in memory for what need not outlive this machine's power; `None` where there is none
+/// with enough room.
+#[must_use]
+pub fn folder() -> Option<PathBuf> {
+    let room = rustix::fs::statvfs(MEMORY).ok()?;
+    (room.f_bavail * room.f_frsize >= MEMORY_FREE_MIN).then(|| Path::new(MEMORY).to_path_buf())
+}
+
+/// The servers of a cluster; sets of several members count as all, because elections in them are
+/// what a busy machine brings about.
+fn servers(spec: &ClusterSpec) -> u32 {
+    if spec.members > 1 {
+        return SERVERS_AT_ONCE;
+    }
+    spec.shards.map_or(1, |shards| shards + 1)
+}
+
+async fn reuse_or_start(mut spec: ClusterSpec) -> Result<Idle> {
+    static NUMBER: AtomicU32 = AtomicU32::new(1);
+    spec.folder = spec.folder.or_else(folder);
+    loop {
+        let found = {
+            let mut idle = idle();
+            let index = idle.iter().position(|idle| is_alike(idle.cluster.spec(), &spec));
+            index.and_then(|index| idle.remove(index))
+        };
+        let Some(found) = found else { break };
+        let undo = std::mem::take(&mut *locked(&found.undo));
+        match Box::pin(imprint::restore(&found.cluster, &found.new, &undo)).await {
+            Ok(()) => return Ok(found),
+            // Whoever reads the output of a slow suite wants to know which test leaves what.
+            Err(why) => tracing::warn!(%why, "a used cluster is not as it was and is ended"),
+        }
+    }
+    spec.name = format!("pool-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    let cluster = Box::pin(Cluster::start(spec)).await?;
+    let new = Box::pin(Imprint::of(&cluster)).await?;
+    Ok(Idle { cluster, new, undo: Mutex::default() })
+}
+
+/// Whether two clusters differ by their names only.
+fn is_alike(one: &ClusterSpec, other: &ClusterSpec) -> bool {
+    ClusterSpec { name: other.name.clone(), ..one.clone() } == *other
+}
+
+impl Leased {
+    /// Has `command` run on every server of this role, as the administrator, before another test gets
+    /// the cluster.
+    pub fn undo(&self, on: Role, command: Document) {
+        locked(&self.inner().undo).push((on, command));
+    }
+
+    /// Has the cluster end with this test: for what nobody can undo.
+    pub fn end_with_this_test(&self) {
+        self.is_kept.store(false, Ordering::Relaxed);
+    }
+
+    fn inner(&self) -> &Idle {
+        self.idle.as_ref().expect("there until it is dropped")
+    }
+}
+
+impl Deref for Leased {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.inner().cluster
+    }
+}
+
+impl Drop for Leased {
+    fn drop(&mut self) {
+        let Some(idle) = self.idle.take() else { return };
+        let is_kept = self.is_kept.load(Ordering::Relaxed);
+        if !is_kept || idle.cluster.is_disturbed() || std::thread::panicking() {
+            return;
+        }
+        end_at_exit();
+        let oldest = {
+            let mut all = self::idle();
+            all.push_back(idle);
+            if all.len() > IDLE_MAX { all.pop_front() } else { None }
+        };
+        drop(oldest);
+    }
+}
+
+fn idle() -> MutexGuard<'static, VecDeque<Idle>> {
+    locked(&IDLE)
+}
+
+/// A lock that a panicking test held is as good as another: what it had is thrown away.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has idle clusters and their folders go when this process exits. Statics are not dropped; if this
+/// does not run, because the process is killed, the kernel ends the servers and the next testbed
+/// removes the folders.
+#[allow(unsafe_code, reason = "the standard library has no way to act at exit")]
+fn end_at_exit() {
+    extern "C" fn end() {
+        // A panic must not cross into C; what is left is what a kill would leave.
+        let _ = std::panic::catch_unwind(|| drop(std::mem::take(&mut *idle())));
+    }
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        // SAFETY: `end` is a function of this program, does not unwind, and needs no thread-local.
+        let _ = unsafe { libc::atexit(end) };
+    });
+}

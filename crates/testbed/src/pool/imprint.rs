@@ -1,0 +1,163 @@
+//! What a used cluster must have in common with a new one, and how it is made to have it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+use mongodb::Client;
+
+use crate::cluster::{Cluster, Role};
+use crate::error::{Error, Result};
+use crate::replica_set::Purpose;
+
+const BOUND: Duration = Duration::from_secs(30);
+/// Databases that servers make for themselves.
+const OWN_DATABASES: [&str; 3] = ["admin", "config", "local"];
+/// What of the cluster's own metadata tests change.
+const METADATA: [&str; 4] = ["tags", "settings", "reshardingOperations", "collections"];
+
+/// What was found where, by a name that says both.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Imprint(BTreeMap<String, Bson>);
+
+impl Imprint {
+    /// What a cluster is like now.
+    pub(super) async fn of(cluster: &Cluster) -> Result<Self> {
+        let mut found = BTreeMap::new();
+        for set in cluster.sets() {
+            for server in &set.members {
+                let asked = doc! { "getParameter": "*" };
+                let parameters = cluster.admin().run(server, asked, BOUND).await?;
+                found.extend(parameters.into_iter().filter(|(name, _)| is_a_setting(name)).map(
+                    |(name, value)| (format!("{}: parameter {name}", server.name()), value),
+                ));
+            }
+            let primary = set.wait_primary(|_| true).await?;
+            for (what, command) in [
+                ("databases", doc! { "listDatabases": 1, "nameOnly": true }),
+                ("users", doc! { "usersInfo": 1 }),
+                ("roles", doc! { "rolesInfo": 1, "showPrivileges": true }),
+            ] {
+                let mut reply = cluster.admin().run(primary, command, BOUND).await?;
+                let mut listed = reply.remove(what).unwrap_or(Bson::Null);
+                if let Bson::Array(all) = &mut listed {
+                    all.retain(|one| !one.as_document().is_some_and(is_an_own_database));
+                }
+                found.insert(format!("{}: {what}", set.name), sorted(listed));
+            }
+        }
+        if let Some(config) = cluster.sets().iter().find(|set| set.purpose == Purpose::Config) {
+            let primary = config.wait_primary(|_| true).await?;
+            for coll in METADATA {
+                let kept = cluster.admin().find(primary, "config", coll, BOUND).await?;
+                let kept = kept.into_iter().filter(|one| !is_the_servers_own(one));
+                found.insert(format!("config.{coll}"), sorted(kept.collect::<Vec<_>>().into()));
+            }
+            let shards = cluster.admin().find(primary, "config", "shards", BOUND).await?;
+            let shard = |mut shard: Document| {
+                shard.remove("topologyTime");
+                if shard.get_array("tags").is_ok_and(Vec::is_empty) {
+                    shard.remove("tags");
+                }
+                shard
+            };
+            let shards: Vec<Document> = shards.into_iter().map(shard).collect();
+            found.insert("config.shards".into(), sorted(shards.into()));
+        }
+        Ok(Self(found))
+    }
+
+    /// Where `self` differs from `other`, in words; `None` if nowhere.
+    fn difference(&self, other: &Self) -> Option<String> {
+        let names = self.0.keys().chain(other.0.keys());
+        let mut differ = names.filter(|name| self.0.get(*name) != other.0.get(*name));
+        differ.next().map(|name| {
+            let value = |of: &Self| of.0.get(name).map_or("nothing".into(), Bson::to_string);
+            format!("{name} was {} and is {}", value(self), value(other))
+        })
+    }
+}
+
+/// Runs what undoes a test, removes its data, and compares the cluster with what it was when `new`.
+pub(super) async fn restore(
+    cluster: &Cluster,
+    new: &Imprint,
+    undo: &[(Role, Document)],
+) -> std::result::Result<(), String> {
+    match Box::pin(clean(cluster, undo)).await {
+        Ok(()) => {}
+        Err(error) => return Err(error.to_string()),
+    }
+    let now = Imprint::of(cluster).await.map_err(|error| error.to_string())?;
+    new.difference(&now).map_or(Ok(()), Err)
+}
+
+async fn clean(cluster: &Cluster, undo: &[(Role, Document)]) -> Result<()> {
+    for (role, command) in undo {
+        let sets = cluster.sets().iter().filter(|set| set.role() == *role);
+        for server in sets.flat_map(|set| &set.members) {
+            cluster.admin().run(server, command.clone(), BOUND).await?;
+        }
+    }
+    // Without users nobody is ever blocked.
+    if cluster.spec().auth {
+        for set in cluster.sets() {
+            let primary = set.wait_primary(|_| true).await?;
+            let is_global = doc! { "setUserWriteBlockMode": 1, "global": false };
+            let command = match set.purpose {
+                Purpose::Standalone => is_global,
+                Purpose::Config => doc! {
+                    "_configsvrSetUserWriteBlockMode": 1, "global": false,
+                    "writeConcern": { "w": "majority" },
+                },
+                Purpose::Shard => continue,
+            };
+            cluster.admin().run(primary, command, BOUND).await?;
+        }
+    }
+    let unanswered = |error: mongodb::error::Error| Error::Unanswered {
+        node: cluster.name().to_owned(),
+        command: "dropDatabase".into(),
+        reason: error.to_string(),
+    };
+    let client = Client::with_uri_str(cluster.admin_uri()).await.map_err(unanswered)?;
+    let dropped = Box::pin(drop_databases(&client)).await.map_err(unanswered);
+    client.shutdown().immediate(true).await;
+    dropped
+}
+
+async fn drop_databases(client: &Client) -> mongodb::error::Result<()> {
+    for name in client.list_database_names().await? {
+        if !OWN_DATABASES.contains(&&*name) {
+            client.database(&name).drop().await?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a parameter says how a server is set, and not what it does just now.
+fn is_a_setting(name: &str) -> bool {
+    !name.starts_with('$')
+        && !["ok", "operationTime", "lastCommittedOpTime"].contains(&name)
+        && !name.starts_with("wiredTigerConcurrent")
+}
+
+fn is_an_own_database(listed: &Document) -> bool {
+    listed.get_str("name").is_ok_and(|name| OWN_DATABASES.contains(&name))
+}
+
+/// The sessions' collection comes with the first session, whenever that is.
+fn is_the_servers_own(kept: &Document) -> bool {
+    kept.get_str("_id").is_ok_and(|id| id.starts_with("config.system."))
+}
+
+/// The elements of a list in an order of their own, because servers give none.
+fn sorted(listed: Bson) -> Bson {
+    match listed {
+        Bson::Array(mut all) => {
+            all.sort_by_key(Bson::to_string);
+            Bson::Array(all)
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,11 @@
+//! Real servers, started, hurt and stopped, and the stand-in router before real shards.
+
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+mod auth;
+mod kafka;
+mod nothing_stays;
+mod redis;
+mod replica_set;
+mod router;
+mod sharded;
