@@ -82,7 +82,8 @@ impl Admin<'_> {
         let find = doc! { "find": coll, "batchSize": DOCUMENTS_MAX, "singleBatch": true };
         let reply = self.run_in(server, database, find, bound).await?;
         let batch = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
-        let found = batch.map(|batch| batch.iter().filter_map(Bson::as_document).cloned().collect());
+        let found =
+            batch.map(|batch| batch.iter().filter_map(Bson::as_document).cloned().collect());
         found.map_err(|error| Error::Unanswered {
             node: server.name().to_owned(),
             command: "find".into(),

@@ -184,7 +184,14 @@ impl Cluster {
             Box::pin(ReplicaSet::start(name, purpose, count, &spec, &site))
         });
         let sets = try_join_all(starts).await?;
-        let mut cluster = Self { front: None, sets, credentials, spec, is_disturbed: AtomicBool::new(false), scratch };
+        let mut cluster = Self {
+            front: None,
+            sets,
+            credentials,
+            spec,
+            is_disturbed: AtomicBool::new(false),
+            scratch,
+        };
         if cluster.spec.shards.is_some() {
             Box::pin(cluster.add_shards()).await?;
             cluster.front = Some(Box::pin(cluster.start_front()).await?);

@@ -27,6 +27,7 @@ pub mod router;
 pub mod scratch;
 mod server;
 mod single;
+pub mod wait;
 mod wire;
 
 pub use auth::{Credentials, User};

@@ -33,7 +33,7 @@ use crate::error::Result;
 use imprint::Imprint;
 
 /// How many servers the leased clusters of one process have at most.
-pub const SERVERS_AT_ONCE: u32 = 8;
+pub const SERVERS_AT_ONCE: u32 = 12;
 /// How many idle clusters are kept.
 const IDLE_MAX: usize = 8;
 /// Where files are in memory.
@@ -101,13 +101,9 @@ pub fn folder() -> Option<PathBuf> {
     (room.f_bavail * room.f_frsize >= MEMORY_FREE_MIN).then(|| Path::new(MEMORY).to_path_buf())
 }
 
-/// The servers of a cluster; sets of several members count as all, because elections in them are
-/// what a busy machine brings about.
+/// How many servers a cluster has.
 fn servers(spec: &ClusterSpec) -> u32 {
-    if spec.members > 1 {
-        return SERVERS_AT_ONCE;
-    }
-    spec.shards.map_or(1, |shards| shards + 1)
+    spec.shards.map_or(spec.members, |shards| shards * spec.members + 1)
 }
 
 async fn reuse_or_start(mut spec: ClusterSpec) -> Result<Idle> {

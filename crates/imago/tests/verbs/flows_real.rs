@@ -3,16 +3,16 @@
 //! A namespace is told by its number in `/proc/PID/ns/net`. It lives as long as a process is in it
 //! or it is mounted somewhere, so that one of which both are not true is gone, with its devices.
 
+use imago_testbed::wait;
 use std::collections::BTreeSet;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Nine hosts and the switches.
 const NAMESPACES: usize = 10;
-const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Whether this user has namespaces at all; then the benchmark must run.
 fn has_namespaces() -> bool {
@@ -64,11 +64,7 @@ fn remaining(namespaces: &BTreeSet<String>) -> BTreeSet<String> {
 }
 
 fn assert_gone(namespaces: &BTreeSet<String>) {
-    let began = Instant::now();
-    while !remaining(namespaces).is_empty() {
-        assert!(began.elapsed() < WAIT_MAX, "{:?} remain", remaining(namespaces));
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait::until_blocking("no namespace remains", || remaining(namespaces).is_empty());
 }
 
 /// A benchmark that would go on for hours.
@@ -80,15 +76,12 @@ impl Endless {
         let mut command = bench(&["--runs", "100", "--data-mb", "1000"]);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let endless = Self(command.spawn().unwrap());
-        let began = Instant::now();
-        loop {
-            let namespaces = namespaces_below(endless.0.id());
-            if namespaces.len() == NAMESPACES {
-                return (endless, namespaces);
-            }
-            assert!(began.elapsed() < WAIT_MAX, "only {namespaces:?}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let mut namespaces = BTreeSet::new();
+        wait::until_blocking("all namespaces are there", || {
+            namespaces = namespaces_below(endless.0.id());
+            namespaces.len() == NAMESPACES
+        });
+        (endless, namespaces)
     }
 
     fn end_by(&mut self, signal: Signal) -> ExitStatus {

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use imago_testbed::pool::{self, replica_set};
+use imago_testbed::wait;
 use serde_json::Value;
 
 fn imago(folder: &Path, words: &[&str]) -> Command {
@@ -32,15 +32,10 @@ impl Drop for Load {
 
 /// Waits until the running load has done something, as another process sees it.
 fn wait_for(folder: &Path, what: impl Fn(&Value) -> bool) {
-    let begin = Instant::now();
-    while begin.elapsed() < Duration::from_secs(60) {
+    wait::until_blocking("the load gets there", || {
         let status = imago(folder, &["status", "--control", "s", "--json"]).output().unwrap();
-        if status.status.success() && what(&json(&status)) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("the load did not get there within 60 s");
+        status.status.success() && what(&json(&status))
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Output, Stdio};
 
 use bson::{Document, doc};
 use imago_mongo::endpoint::Endpoint;
-use imago_testbed::find_mongod;
 use imago_testbed::pool::{self, Leased, replica_set};
+use imago_testbed::{find_mongod, wait};
 use serde_json::Value;
 
 /// Two clusters: the source with users, so that there is something to get wrong.
@@ -156,13 +156,11 @@ impl Standalone {
         let server = command.stdout(Stdio::null()).spawn().unwrap();
         let standalone =
             Self { server, uri: format!("mongodb://127.0.0.1:{port}/"), _folder: folder };
-        for _ in 0..600 {
-            if tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
-                return standalone;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        }
-        panic!("the server does not listen");
+        wait::until("the server listens", async || {
+            tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok()
+        })
+        .await;
+        standalone
     }
 }
 

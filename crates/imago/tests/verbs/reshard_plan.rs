@@ -45,8 +45,7 @@ async fn a_plan_is_printed_and_what_is_in_the_way_is_the_exit_code() {
     let free = plan(&shards.admin_uri(), &["--key", key]);
     assert_eq!(code(&free), 0, "{free:?}");
     let text = String::from_utf8(free.stdout).unwrap();
-    for part in [r#"{"product": 1} → {"user": 1}"#, &*second, "server", "nothing was written"]
-    {
+    for part in [r#"{"product": 1} → {"user": 1}"#, &*second, "server", "nothing was written"] {
         assert!(text.contains(part), "{part}: {text}");
     }
 

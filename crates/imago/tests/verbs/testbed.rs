@@ -2,10 +2,10 @@
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use imago_testbed::keeper::registry::{Registry, Standing};
 use imago_testbed::process::{Liveness, ProcessId, Signal};
+use imago_testbed::wait;
 use serde_json::Value;
 
 /// A state folder and a temporary folder of its own; whatever stands there ends with it.
@@ -75,11 +75,7 @@ fn all_gone(processes: &[ProcessId]) -> bool {
 }
 
 fn wait(what: &str, done: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < Duration::from_secs(120), "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait::until_blocking(what, done);
 }
 
 #[test]
@@ -243,17 +239,17 @@ fn a_keeper_killed_while_kafka_starts_leaves_nothing_that_down_does_not_find() {
     let up = ["up", "kafka", "--name", "early"];
     let mut launcher = home.imago(&up).stderr(Stdio::null()).spawn().unwrap();
     wait("the keeper to claim the name", || home.registry().find("early").unwrap().is_some());
-    // Its storage is being formatted now, or its server starts.
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(home.standing("early").keeper.signal(Signal::KILL).unwrap());
-    assert!(!launcher.wait().unwrap().success());
-    home.json(&["down", "--all"]);
-    let java = || {
+    let is_there = |program: &str| {
         let of_ours = |entry: std::fs::DirEntry| {
             let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            String::from_utf8_lossy(&line).contains(home.0.path().to_str().unwrap())
+            let line = String::from_utf8_lossy(&line);
+            line.contains(home.0.path().to_str().unwrap()) && line.contains(program)
         };
         std::fs::read_dir("/proc").unwrap().flatten().any(of_ours)
     };
-    wait("Java to end", || !java());
+    wait("its storage to be formatted, or its server to start", || is_there("kafka"));
+    assert!(home.standing("early").keeper.signal(Signal::KILL).unwrap());
+    assert!(!launcher.wait().unwrap().success());
+    home.json(&["down", "--all"]);
+    wait("all of it to end", || !is_there(""));
 }

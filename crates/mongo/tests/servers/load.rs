@@ -6,8 +6,8 @@ use std::time::Duration;
 use bson::{Document, doc};
 use imago_mongo::load::{MongoTarget, Schema, preload, show_content};
 use imago_mongo::namespace::Namespace;
-use imago_testbed::Cluster;
 use imago_testbed::pool::{self, Leased};
+use imago_testbed::{Cluster, wait};
 use imago_workload::check::{Checker, Verdict, Wrong};
 use imago_workload::driver::{self, Options, Report, Running};
 use imago_workload::history::{Fate, Header, History, IdForm, Op, Recorder};
@@ -175,9 +175,7 @@ async fn acknowledged_writes_survive_a_killed_server() {
     let target = filled(&cluster).await;
     let running = driver::start(options(), Arc::clone(&target), recorder()).unwrap();
     let control = running.control();
-    while control.snapshot().writes.ok < 200 {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    wait::until("writes are acknowledged", async || control.snapshot().writes.ok >= 200).await;
     let node = cluster.nodes().remove(0).name;
     cluster.kill(&node).unwrap();
     cluster.restart(&node).await.unwrap();

@@ -6,7 +6,7 @@ use imago_store::kafka::{KafkaLog, KafkaSpec};
 use imago_store::key::Key;
 use imago_store::log::RedoLog;
 use imago_store::record::{Author, Body, Frame, Position, Site, Write};
-use imago_testbed::{Single, SingleSpec, find_kafka};
+use imago_testbed::{Single, SingleSpec, find_kafka, wait};
 
 const AT_ONCE: Duration = Duration::ZERO;
 
@@ -116,7 +116,7 @@ async fn what_was_acknowledged_is_there_after_the_broker_was_killed_in_between()
             // An error would be one that lasted longer than the broker was away.
             writer.append(&[frame(1, 2 * group + 1), frame(1, 2 * group + 2)]).unwrap();
             told.send(group).unwrap();
-            std::thread::sleep(Duration::from_millis(5));
+            wait::lasts_blocking(Duration::from_millis(5));
         }
     });
     for until in [20, 60] {
@@ -156,7 +156,7 @@ async fn a_broker_that_answers_too_late_may_have_a_group_twice_and_it_counts_onc
         writer.append(&[frame(1, 3)]).unwrap();
     });
     // Longer than the writer takes a broker's silence for.
-    std::thread::sleep(Duration::from_secs(4));
+    wait::lasts_blocking(Duration::from_secs(4));
     kafka.resume().unwrap();
     writing.join().unwrap();
     let all = read(&mut patient(&kafka), 1);

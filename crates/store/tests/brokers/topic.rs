@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use imago_store::engine::{LogOptions, Options, Session, Store, StoreError};
 use imago_store::kafka::{KafkaLog, KafkaSpec};
@@ -13,7 +13,7 @@ use imago_store::key::{Key, KeyRange, Table};
 use imago_store::log::RedoLog;
 use imago_store::record::{Author, Frame, Operator, Site};
 use imago_store::transaction::{Abort, View};
-use imago_testbed::{Single, SingleSpec, find_kafka};
+use imago_testbed::{Single, SingleSpec, find_kafka, wait};
 
 const SITES: u16 = 3;
 const MB: usize = 1024 * 1024;
@@ -70,11 +70,7 @@ async fn all(store: &Store) -> Vec<(Key, usize)> {
 }
 
 async fn until(what: &str, is_so: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    wait::until(what, async || is_so()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -214,7 +210,7 @@ async fn what_is_written_twice_because_an_answer_was_lost_counts_once_and_nothin
         let before = written.load(Ordering::Relaxed);
         until("it is written", || written.load(Ordering::Relaxed) > before + 50).await;
         kafka.stop().unwrap();
-        tokio::time::sleep(Duration::from_secs(4)).await;
+        wait::lasts(Duration::from_secs(4)).await;
         kafka.resume().unwrap();
     }
     let before = written.load(Ordering::Relaxed);

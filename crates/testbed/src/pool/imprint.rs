@@ -28,9 +28,11 @@ impl Imprint {
             for server in &set.members {
                 let asked = doc! { "getParameter": "*" };
                 let parameters = cluster.admin().run(server, asked, BOUND).await?;
-                found.extend(parameters.into_iter().filter(|(name, _)| is_a_setting(name)).map(
-                    |(name, value)| (format!("{}: parameter {name}", server.name()), value),
-                ));
+                found.extend(
+                    parameters.into_iter().filter(|(name, _)| is_a_setting(name)).map(
+                        |(name, value)| (format!("{}: parameter {name}", server.name()), value),
+                    ),
+                );
             }
             let primary = set.wait_primary(|_| true).await?;
             for (what, command) in [

@@ -5,10 +5,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use imago_testbed::process::{Liveness, ProcessId};
-use imago_testbed::{Cluster, ClusterSpec};
+use imago_testbed::{Cluster, ClusterSpec, wait};
 
 const TOLD: &str = "IMAGO_TEST_TOLD";
 
@@ -63,11 +63,7 @@ impl Drop for Run {
 }
 
 fn wait(what: &str, done: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < Duration::from_secs(150), "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait::until_blocking(what, done);
 }
 
 fn gone(servers: &[ProcessId]) -> bool {
@@ -95,7 +91,7 @@ async fn a_test_that_panics_leaves_neither_servers_nor_data() {
 #[tokio::test]
 async fn a_killed_process_leaves_no_servers_and_its_data_goes_with_the_next_start() {
     if let Some(_cluster) = start_and_tell("killed").await {
-        return tokio::time::sleep(Duration::from_secs(300)).await;
+        return wait::lasts(Duration::from_secs(300)).await;
     }
     let mut run =
         Run::start("a_killed_process_leaves_no_servers_and_its_data_goes_with_the_next_start");

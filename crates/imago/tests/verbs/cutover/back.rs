@@ -1,9 +1,9 @@
 //! The old cluster follows the new one, and clients go back.
 
-use imago_testbed::ClusterSpec;
 use imago_testbed::pool::{replica_set, sharded};
+use imago_testbed::{ClusterSpec, wait};
 
-use crate::cutover::scene::{BLOCKED, Scene, application_writes, wait_until};
+use crate::cutover::scene::{BLOCKED, Scene, application_writes};
 
 async fn there_and_back(new: ClusterSpec) {
     let old = replica_set(1).with_auth();
@@ -13,7 +13,7 @@ async fn there_and_back(new: ClusterSpec) {
     let hook = scene.switch_to(&scene.new);
     let forward = scene.cutover(&job, &["--reverse", "--on-cutover", &hook]);
     let mut forward = scene.spawn(forward, "forward");
-    wait_until("clients are on the new cluster", || {
+    wait::until_blocking("clients are on the new cluster", || {
         assert!(forward.is_running(), "it ended: {} {}", forward.printed(), forward.errors());
         forward.printed().contains("reverse_job")
     });

@@ -5,7 +5,9 @@ use imago_job::state::State;
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::journal::MongoJournal;
 
-use crate::cutover::scene::{BLOCKED, Process, Scene, application_writes, wait_until};
+use imago_testbed::wait;
+
+use crate::cutover::scene::{BLOCKED, Process, Scene, application_writes};
 
 /// Kills a cut-over whose hook has begun; the block stays behind.
 async fn dead_cutover(scene: &Scene, job: &str) {
@@ -13,7 +15,7 @@ async fn dead_cutover(scene: &Scene, job: &str) {
     let hook = format!("touch '{}'; exec sleep 5", scene.path("begun"));
     let cutover = scene.cutover(job, &["--on-cutover", &hook]);
     let mut cutover: Process = scene.spawn(cutover, "dies");
-    wait_until("the hook runs", || begun.exists() || !cutover.is_running());
+    wait::until_blocking("the hook runs", || begun.exists() || !cutover.is_running());
     assert!(begun.exists(), "{}", cutover.errors());
     cutover.kill();
     assert_eq!(application_writes(&scene.old).await, Err(BLOCKED));
@@ -58,7 +60,7 @@ async fn after_a_death_with_the_clients_moved_nothing_of_the_old_cluster_is_appl
     let hook = scene.switch_to(&scene.new).replace("exec ", "");
     let hook = format!("{hook} && touch '{}'; exec sleep 5", scene.path("moved"));
     let mut cutover = scene.spawn(scene.cutover(&job, &["--on-cutover", &hook]), "dies");
-    wait_until("the clients moved", || scene.folder().join("moved").exists());
+    wait::until_blocking("the clients moved", || scene.folder().join("moved").exists());
     cutover.kill();
     scene.load_goes_on(100);
     nobody_goes_on(&scene, &job);
@@ -73,14 +75,14 @@ async fn killed_in(scene: &Scene, job: &str, phase: &str) {
     let admin = Endpoint::connect(&scene.new.admin_uri(), "destination").await.unwrap();
     let (journal, id) = (MongoJournal::new(admin), job.parse().unwrap());
     let mut cutover = scene.spawn(scene.cutover(job, &["--on-cutover", "exec sleep 30"]), phase);
-    loop {
+    wait::until(phase, async || {
         let state = journal.load(&id).await.unwrap().state;
-        if matches!(&state, State::Running { phase: now } if now == phase) {
-            return cutover.kill();
-        }
-        assert!(cutover.is_running(), "before {phase}: {}", cutover.errors());
-        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-    }
+        let is_there = matches!(&state, State::Running { phase: now } if now == phase);
+        assert!(is_there || cutover.is_running(), "before {phase}: {}", cutover.errors());
+        is_there
+    })
+    .await;
+    cutover.kill();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

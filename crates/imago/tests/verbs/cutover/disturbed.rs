@@ -1,8 +1,9 @@
 //! Primaries go away during a cut-over.
 
 use imago_testbed::pool::replica_set;
+use imago_testbed::wait;
 
-use crate::cutover::scene::{Process, Scene, application_writes, wait_until};
+use crate::cutover::scene::{Process, Scene, application_writes};
 
 /// Either it was cut over, or it said why not, the block is gone, and a second try succeeds.
 async fn cut_over_in_the_end(scene: &Scene, job: &str, first: (i32, serde_json::Value)) {
@@ -22,7 +23,9 @@ async fn cut_over_in_the_end(scene: &Scene, job: &str, first: (i32, serde_json::
 fn in_its_hook(scene: &Scene, job: &str) -> Process {
     let hook = format!("touch '{}'; sleep 1; {}", scene.path("begun"), scene.switch_to(&scene.new));
     let mut cutover = scene.spawn(scene.cutover(job, &["--on-cutover", &hook]), "cutover");
-    wait_until("the hook runs", || scene.folder().join("begun").exists() || !cutover.is_running());
+    wait::until_blocking("the hook runs", || {
+        scene.folder().join("begun").exists() || !cutover.is_running()
+    });
     cutover
 }
 

@@ -1,5 +1,8 @@
 //! A cut-over that fails lifts its block, and the job goes on.
 
+use imago_testbed::process::{Liveness, ProcessId};
+use imago_testbed::wait;
+
 use crate::cutover::scene::{Scene, application_writes};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -13,7 +16,9 @@ async fn after_a_hook_that_fails_the_job_can_go_on_and_be_cut_over() {
     assert_eq!(application_writes(&scene.old).await, Ok(()));
     scene.load_goes_on(50);
 
-    let late = format!("(sleep 3; touch '{}') & sleep 60", scene.path("late"));
+    // A child of the hook that acts three seconds later, unless it ends with the hook.
+    let (acts, child) = (scene.path("late"), scene.path("child"));
+    let late = format!("(sleep 3; touch '{acts}') & echo $! > '{child}'; sleep 60");
     let (exit, slow) =
         scene.run(scene.cutover(&job, &["--max-block-ms", "1500", "--on-cutover", &late]));
     assert_eq!(exit, 4, "{slow}");
@@ -25,8 +30,9 @@ async fn after_a_hook_that_fails_the_job_can_go_on_and_be_cut_over() {
     assert_eq!(exit, 4, "{none}");
     assert_eq!(application_writes(&scene.old).await, Ok(()));
 
-    // The hook's own child would have acted three seconds after it began.
-    std::thread::sleep(std::time::Duration::from_secs(4));
+    let child = std::fs::read_to_string(child).unwrap().trim().parse().unwrap();
+    let is_gone = || ProcessId::of(child).is_none_or(|it| it.liveness() == Liveness::Gone);
+    wait::until_blocking("the hook's child has ended", is_gone);
     let late = scene.folder().join("late");
     assert!(!late.exists(), "what the hook started ended with it: nothing of it acts later");
 

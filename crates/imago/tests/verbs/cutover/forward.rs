@@ -1,6 +1,8 @@
 //! Clients move to the copy.
 
-use crate::cutover::scene::{BLOCKED, NS, Scene, application_writes, json, wait_until};
+use imago_testbed::wait;
+
+use crate::cutover::scene::{BLOCKED, NS, Scene, application_writes, json};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_move_while_another_process_follows_and_nothing_is_lost() {
@@ -9,7 +11,7 @@ async fn clients_move_while_another_process_follows_and_nothing_is_lost() {
     let mut follower = scene.spawn(scene.between(&["copy", "--ns", NS]), "follower");
     let to = scene.new.admin_uri();
     let mut job = String::new();
-    wait_until("the job is ready to be cut over", || {
+    wait::until_blocking("the job is ready to be cut over", || {
         let jobs = json(&scene.imago(&["job", "list", "--to", &to]).output().unwrap());
         job = jobs[0]["id"].as_str().unwrap_or_default().to_owned();
         jobs[0]["progress"]["cutover_ready"] == true

@@ -2,6 +2,7 @@
 
 use bson::doc;
 use imago_testbed::pool::replica_set;
+use imago_testbed::wait;
 
 use crate::cutover::scene::{BLOCKED, NS, Scene, administer, application_writes};
 
@@ -58,9 +59,10 @@ async fn a_user_without_the_privilege_and_an_unfinished_copy_are_refused() {
     let mut slow = scene.spawn(slow, "slow");
     let to = scene.new.admin_uri();
     let mut job = String::new();
-    crate::cutover::scene::wait_until("the bulk is being copied", || {
-        let jobs =
-            crate::cutover::scene::json(&scene.imago(&["job", "list", "--to", &to]).output().unwrap());
+    wait::until_blocking("the bulk is being copied", || {
+        let jobs = crate::cutover::scene::json(
+            &scene.imago(&["job", "list", "--to", &to]).output().unwrap(),
+        );
         job = jobs[0]["id"].as_str().unwrap_or_default().to_owned();
         jobs.to_string().contains("\"copy\"") && jobs.to_string().contains("cutover_ready")
     });
@@ -69,10 +71,11 @@ async fn a_user_without_the_privilege_and_an_unfinished_copy_are_refused() {
 
     let unlimited = ["job", "set", &job, "--documents-s", "none", "--to", &to];
     assert_eq!(scene.run(scene.imago(&unlimited)).0, 0);
-    crate::cutover::scene::wait_until("the copy is complete", || {
+    wait::until_blocking("the copy is complete", || {
         assert!(slow.is_running(), "it goes on: {}", slow.errors());
-        let jobs =
-            crate::cutover::scene::json(&scene.imago(&["job", "list", "--to", &to]).output().unwrap());
+        let jobs = crate::cutover::scene::json(
+            &scene.imago(&["job", "list", "--to", &to]).output().unwrap(),
+        );
         jobs[0]["progress"]["cutover_ready"] == true
     });
     let from = scene.old.uri();

@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bson::{Document, doc};
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::error::{Error, code};
 use imago_testbed::pool::{self, Leased, replica_set};
-use imago_testbed::{Cluster, ClusterSpec};
+use imago_testbed::{Cluster, ClusterSpec, wait};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -17,8 +17,6 @@ use tempfile::TempDir;
 pub const NS: &str = "shop.reviews";
 /// What a user gets who writes while writes are blocked.
 pub const BLOCKED: i32 = 371;
-/// Nothing here takes this long unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(180);
 const DOCUMENTS: &str = "2000";
 
 /// An old and a new cluster, and a folder for histories, sockets and what processes print.
@@ -87,7 +85,7 @@ impl Scene {
         let how = ["500", "--until-stopped", "--rate", "150", "--op-timeout", "20s", "--mix"];
         let mix = ["read=20,update=45,insert=25,delete=10", "--record", "h", "--control", "s"];
         let mut load = self.spawn(self.imago(&[&what[..], &how, &mix].concat()), "load");
-        wait_until("the load runs", || {
+        wait::until_blocking("the load runs", || {
             assert!(load.is_running(), "the load ended: {}", load.errors());
             self.acknowledged() > Some(50)
         });
@@ -104,7 +102,7 @@ impl Scene {
     /// Waits until so many further writes of the load are acknowledged.
     pub fn load_goes_on(&self, by: u64) {
         let before = self.acknowledged().unwrap_or(0);
-        wait_until("the load's writes are acknowledged again", || {
+        wait::until_blocking("the load's writes are acknowledged again", || {
             self.acknowledged().is_some_and(|now| now >= before + by)
         });
     }
@@ -167,15 +165,6 @@ pub async fn administer(cluster: &Cluster, db: &str, command: Document) -> Docum
     admin.run(db, command).await.unwrap()
 }
 
-/// Waits for something that happens unless there is a fault.
-pub fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !happened() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 /// What a command that is to end printed.
 pub fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
@@ -184,16 +173,8 @@ pub fn json(output: &Output) -> Value {
 impl Process {
     /// Waits for its end; see [`Scene::run`].
     pub fn ended(&mut self) -> (i32, Value) {
-        let began = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            let waited = began.elapsed();
-            assert!(waited < PATIENCE, "still running: {} {}", self.printed(), self.errors());
-            std::thread::sleep(Duration::from_millis(30));
-        };
-        let exit = status.code().unwrap_or(-1);
+        wait::until_blocking("the process ends", || !self.is_running());
+        let exit = self.child.wait().unwrap().code().unwrap_or(-1);
         let value = if exit == 0 {
             // What the result goes on with (a job that follows) is printed after it.
             let printed = self.printed();

@@ -3,8 +3,6 @@
 //! A job whose owner was killed can be claimed only when its last write has certainly ended, twenty
 //! seconds later: so several copies are killed at the same time, on one pair of clusters.
 
-use std::time::Duration;
-
 use crate::faults::stage::{Stage, Subject};
 
 async fn killed_in(stage: &Stage, phase: &str) {
@@ -82,7 +80,10 @@ async fn a_copy_killed_in_any_phase_is_resumed_and_loses_nothing() {
 async fn terminate(subject: &Subject, at: &str) -> String {
     let mut copy = subject.copy(&["--documents-s", "3000"]);
     let job = copy.phase(at).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    match at {
+        "copy" => copy.copied(1_000).await,
+        _ => copy.applied(50).await,
+    };
     copy.terminate();
     let ended = copy.ended().await.with(5);
     assert_eq!(ended.error["code"], "stopped", "{}", ended.error);

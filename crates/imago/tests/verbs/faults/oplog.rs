@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use bson::{Timestamp, doc};
 use imago_mongo::endpoint::Endpoint;
-use imago_testbed::ClusterSpec;
 use imago_testbed::pool::replica_set;
+use imago_testbed::{ClusterSpec, wait};
 use serde_json::Value;
 
 use crate::faults::stage::Stage;
@@ -28,14 +28,13 @@ async fn fill(source: &Endpoint) {
 /// Writes until the oplog has lost everything before now.
 async fn roll_over(source: &Endpoint) {
     let before = source.cluster_time().await.unwrap();
-    for _ in 0..300 {
+    // The oplog is cut once a second.
+    let poll = Duration::from_millis(100);
+    wait::until_with(poll, "the oplog no longer reaches back to before", async || {
         fill(source).await;
-        if oldest(source).await > before {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("the oplog still reaches back to {before:?} after 300 MB");
+        oldest(source).await > before
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -75,7 +74,7 @@ async fn a_job_is_warned_of_when_the_oplog_overtakes_it_and_not_before() {
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(31) {
         fill(&source).await;
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        wait::lasts(Duration::from_secs(1)).await;
     }
     assert!(copy.heard(is_warning).is_none(), "it keeps up: {:?}", copy.heard(is_warning));
     subject.steer("pause", &job, &[]).await;

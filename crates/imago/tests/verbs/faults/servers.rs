@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use imago_testbed::pool::replica_set;
-use imago_testbed::{Cluster, ClusterSpec, Relay};
+use imago_testbed::{Cluster, ClusterSpec, Relay, wait};
 
 use crate::faults::program::Program;
 use crate::faults::stage::Stage;
@@ -60,10 +60,10 @@ async fn a_frozen_destination_and_a_cut_source_are_waited_for() {
         }
         // Less than the twelve seconds after which a silent owner has to stop.
         stage.destination.stop(&destination.name).unwrap();
-        tokio::time::sleep(Duration::from_secs(4)).await;
+        wait::lasts(Duration::from_secs(4)).await;
         stage.destination.resume(&destination.name).unwrap();
         relay.cut();
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        wait::lasts(Duration::from_secs(3)).await;
         relay.restore();
         goes_on_in(&mut copy, phase).await;
     }
@@ -84,8 +84,7 @@ async fn goes_on_in(copy: &mut Program, phase: &str) {
 /// process that could not give a sign of life for too long must end, in a way that can be resumed.
 #[tokio::test]
 async fn a_primary_that_freezes_for_good_does_not_hang_the_job() {
-    let destination =
-        ClusterSpec { election_timeout_ms: 2_000, ..replica_set(3) };
+    let destination = ClusterSpec { election_timeout_ms: 2_000, ..replica_set(3) };
     let stage = Stage::of(replica_set(1), destination).await;
     let subject = stage.collection("shop.icy", 8_000, 1_000).await;
     let mut copy = subject.copy(&["--documents-s", "500", "--until", "caught-up"]);

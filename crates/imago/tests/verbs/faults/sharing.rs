@@ -1,24 +1,20 @@
 //! Several processes share a bulk, and one of them is killed.
 
-use std::time::Duration;
+use imago_testbed::wait;
 
 use crate::faults::program::Program;
 use crate::faults::stage::{Stage, Subject};
 
 /// Waits until a slice is leased by a process whose name there begins so.
 async fn leased_by(subject: &Subject, job: &str, prefix: &str) {
-    for _ in 0..600 {
-        let slices = subject.slices(job).await;
-        let held = |slice: &bson::Document| {
-            slice.get_str("state").is_ok_and(|state| state == "leased")
-                && slice.get_str("owner").is_ok_and(|owner| owner.starts_with(prefix))
-        };
-        if slices.iter().any(held) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("no slice was leased by {prefix}: {:?}", subject.slices(job).await);
+    let held = |slice: &bson::Document| {
+        slice.get_str("state").is_ok_and(|state| state == "leased")
+            && slice.get_str("owner").is_ok_and(|owner| owner.starts_with(prefix))
+    };
+    wait::until(&format!("a slice is leased by {prefix}"), async || {
+        subject.slices(job).await.iter().any(held)
+    })
+    .await;
 }
 
 /// A copy of four slices at a pace at which they last, with a helper, each with one slice in hand.
@@ -29,7 +25,8 @@ async fn shared(subject: &Subject) -> (String, Program, Program) {
     leased_by(subject, &job, &format!("{job}/")).await;
     leased_by(subject, &job, "worker/").await;
     assert!(subject.slices(&job).await.len() >= 3, "there is something to share");
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // Each is in the middle of its slice.
+    lead.copied(200).await;
     (job, lead, helper)
 }
 

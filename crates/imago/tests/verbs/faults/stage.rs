@@ -1,12 +1,11 @@
 //! Two clusters, a collection under a recorded load, and the proof at the end.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use bson::{Document, doc};
 use imago_mongo::endpoint::Endpoint;
-use imago_testbed::ClusterSpec;
 use imago_testbed::pool::{self, Leased, replica_set};
+use imago_testbed::{ClusterSpec, wait};
 
 use crate::faults::program::{Program, run};
 
@@ -28,8 +27,7 @@ impl Stage {
 
     /// Clusters like these.
     pub async fn of(source: ClusterSpec, destination: ClusterSpec) -> Self {
-        let [source, destination] =
-            Box::pin(pool::lease_all([source, destination])).await.unwrap();
+        let [source, destination] = Box::pin(pool::lease_all([source, destination])).await.unwrap();
         Self { source, destination, folder: tempfile::tempdir().unwrap() }
     }
 
@@ -157,14 +155,12 @@ impl Load {
         ]);
         let mut load = Self { running: Some(running), history };
         // The socket is there when the collection is filled.
-        for _ in 0..1_200 {
-            if socket.exists() {
-                return load;
-            }
+        wait::until(&format!("the load has filled {ns}"), async || {
             assert!(load.running.as_mut().unwrap().is_running(), "the load ended at once");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        panic!("the load did not fill {ns} in 120 s");
+            socket.exists()
+        })
+        .await;
+        load
     }
 
     /// Ends it; every operation has been answered, or never will be.

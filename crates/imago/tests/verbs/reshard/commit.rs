@@ -1,11 +1,11 @@
 //! The process dies in the commit, between the block and the end of the rename.
 
-use std::time::Duration;
-
 use bson::doc;
 use imago_mongo::reshard::plan::Plan;
 
-use crate::reshard::process::{Process, wait_until};
+use imago_testbed::wait;
+
+use crate::reshard::process::Process;
 use crate::reshard::scene::{BLOCKED, NS, Scene};
 
 const BEFORE_RENAME: &str = "hangBeforeRunningCoordinatorInstance";
@@ -17,7 +17,7 @@ async fn renaming(scene: &Scene, plan: &Plan) -> (Process, String) {
     let job = at_work.phase("verify");
     scene.fail_point(BEFORE_RENAME, true).await;
     scene.is_noted(&job, "hook_begun", &mut at_work).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    scene.is_held_at(BEFORE_RENAME).await;
     assert_eq!(scene.application_writes().await, Err(BLOCKED));
     (at_work, job)
 }
@@ -31,7 +31,7 @@ async fn a_rename_that_comes_after_the_death_of_who_asked_for_it_is_found_out() 
     at_work.kill();
     scene.bury(&job).await;
     let mut resume = scene.resume(&job, &[]);
-    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    scene.is_taken_over(&job).await;
     assert!(resume.is_running(), "nobody knows yet: {}", resume.errors());
     scene.fail_point(BEFORE_RENAME, false).await;
     let (exit, done) = resume.ended();
@@ -53,11 +53,12 @@ async fn a_rename_that_waits_behind_another_change_when_its_asker_dies_is_found_
     let drop =
         tokio::spawn(async move { admin.run_at_length("shop", doc! {"drop": "other"}).await });
     scene.is_noted(&job, "hook_begun", &mut at_work).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    let renaming = doc! {"command._shardsvrRenameCollection": {"$exists": true}};
+    scene.is_at_work("the rename waits", renaming).await;
     at_work.kill();
     scene.bury(&job).await;
     let mut resume = scene.resume(&job, &[]);
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    scene.is_taken_over(&job).await;
     assert!(resume.is_running(), "nobody knows yet: {}", resume.errors());
     assert_eq!(scene.application_writes().await, Err(BLOCKED));
     scene.fail_point(BEFORE_RENAME, false).await;
@@ -76,7 +77,7 @@ async fn a_job_whose_rename_has_happened_is_not_cancelled_but_ended() {
     let (mut at_work, job) = renaming(&scene, &plan).await;
     at_work.freeze();
     scene.fail_point(BEFORE_RENAME, false).await;
-    wait_until("it is renamed", async || {
+    wait::until("it is renamed", async || {
         let now = scene.find("config", "collections", doc! {"_id": NS}).await;
         now.first().is_some_and(|now| now.get("uuid") != before.get("uuid"))
     })
@@ -103,12 +104,12 @@ async fn a_block_that_comes_after_the_death_of_who_asked_for_it_is_lifted_by_can
     let job = at_work.phase("verify");
     scene.fail_point(BEFORE_BLOCK, true).await;
     scene.is_noted(&job, "is_blocked", &mut at_work).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    scene.is_held_at(BEFORE_BLOCK).await;
     at_work.kill();
     scene.bury(&job).await;
     let uri = scene.cluster.admin_uri();
     let mut cancel = scene.imago(&["job", "cancel", &job, "--to", &uri]);
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    scene.is_taken_over(&job).await;
     scene.fail_point(BEFORE_BLOCK, false).await;
     let (exit, cancelled) = cancel.ended();
     assert_eq!((exit, cancelled["state"].as_str()), (0, Some("cancelled")), "{cancelled}");

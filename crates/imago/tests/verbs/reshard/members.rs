@@ -12,9 +12,10 @@ use bson::{Bson, Document, doc};
 use imago_mongo::reshard::plan::Plan;
 use serde_json::Value;
 
+use imago_testbed::wait;
+
 use crate::reshard::dice::{Dice, is_long};
 use crate::reshard::disturbed::{done_in_the_end, of_three};
-use crate::reshard::process::wait_until;
 use crate::reshard::scene::{NS, Scene, found};
 
 const PHASES: [&str; 6] = ["prepare", "execute", "index", "recover", "verify", "commit"];
@@ -147,7 +148,10 @@ async fn the_plan_reads_from_members_beside_the_primaries_and_says_what_crosses(
     let told = crosses(&apart).unwrap();
     let what = told["what"].as_str().unwrap();
     assert_eq!((exit, told["weight"].as_str()), (0, Some("warning")), "{told}");
-    assert!(what.contains("bytes cross") && what.contains(&format!("from {} to {}", sets[1], sets[0])), "{what}");
+    assert!(
+        what.contains("bytes cross") && what.contains(&format!("from {} to {}", sets[1], sets[0])),
+        "{what}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -177,7 +181,7 @@ async fn a_shard_may_lose_two_of_three_members_for_a_while() {
     let primary = scene.cluster.primary(&plan.shards[0]).await.unwrap();
     let both = [primary, pairs[0][0].0.clone()];
     both.iter().for_each(|node| scene.cluster.kill(node).unwrap());
-    tokio::time::sleep(Duration::from_secs(6)).await;
+    wait::lasts(Duration::from_secs(6)).await;
     assert!(at_work.is_running(), "it waits for them: {}", at_work.errors());
     for node in &both {
         scene.cluster.restart(node).await.unwrap();
@@ -202,9 +206,9 @@ async fn dies(scene: &Scene, phase: &str, victim: Victim, dice: &mut Dice) {
     let job = at_work.phase(phase);
     scene.cluster.kill(&node).unwrap();
     let killed = Instant::now();
-    tokio::time::sleep(Duration::from_millis(dice.throw(1_500))).await;
+    wait::lasts(Duration::from_millis(dice.throw(1_500))).await;
     if (phase, victim) == ("execute", Victim::Reader) {
-        wait_until("another one takes its place", async || {
+        wait::until("another one takes its place", async || {
             let said = at_work.errors();
             assert!(!said.contains(r#""to":"index""#), "nobody took its place: {said}");
             said.contains("reader_replaced")

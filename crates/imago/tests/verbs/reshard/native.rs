@@ -2,9 +2,9 @@
 
 use bson::{Bson, doc};
 use imago_mongo::reshard::plan::Plan;
-use imago_testbed::Role;
+use imago_testbed::{Role, wait};
 
-use crate::reshard::process::{Process, wait_until};
+use crate::reshard::process::Process;
 use crate::reshard::scene::{NS, Scene};
 
 const DURATION: &str = "reshardingMinimumOperationDurationMillis";
@@ -77,7 +77,7 @@ async fn a_resharding_that_ended_while_nobody_watched_is_tidied_up_after() {
     let mut at_work = begin(&scene, &plan);
     let job = at_work.phase("execute");
     at_work.kill();
-    wait_until("the server is done", async || {
+    wait::until("the server is done", async || {
         scene.find("config", "reshardingOperations", doc! {}).await.is_empty()
     })
     .await;
@@ -105,7 +105,7 @@ async fn a_pause_is_said_to_hold_nothing_up() {
     assert!(refused.to_string().contains("nothing to share"), "{refused}");
     scene.job("pause", &job, &[]);
     at_work.until("it cannot be paused", |said| said["code"] == "not_paused");
-    wait_until("nothing is left of it", async || {
+    wait::until("nothing is left of it", async || {
         scene.collection().await.get_document("key").unwrap().contains_key("userID")
             && scene.find("config", "tags", doc! {}).await.is_empty()
     })

@@ -4,13 +4,10 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use imago_testbed::process::{ProcessId, Signal};
+use imago_testbed::wait;
 use serde_json::Value;
-
-/// Nothing here takes this long unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(150);
 
 /// A process that does not outlive a failing test.
 pub struct Process {
@@ -43,34 +40,25 @@ impl Process {
 
     /// Waits until it has said something.
     pub fn until(&mut self, what: &str, mut is_it: impl FnMut(&Value) -> bool) {
-        let began = Instant::now();
         let (mut file, mut text) = (File::open(&self.errors).unwrap(), String::new());
         let mut is_last = false;
-        loop {
+        wait::until_blocking(what, || {
             file.read_to_string(&mut text).unwrap();
             let whole = text.rfind('\n').map_or(0, |end| end + 1);
             let lines: String = text.drain(..whole).collect();
             if lines.lines().filter_map(|line| serde_json::from_str(line).ok()).any(|l| is_it(&l)) {
-                return;
+                return true;
             }
             assert!(!is_last, "it ended before {what}: {}", self.errors());
-            assert!(began.elapsed() < PATIENCE, "waited in vain for {what}: {}", self.errors());
             is_last = !self.is_running();
-            std::thread::sleep(Duration::from_millis(5));
-        }
+            false
+        });
     }
 
     /// Waits for its end: exit code, and the JSON of the result or, when it failed, of the failure.
     pub fn ended(&mut self) -> (i32, Value) {
-        let began = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(began.elapsed() < PATIENCE, "still running: {}", self.errors());
-            std::thread::sleep(Duration::from_millis(20));
-        };
-        let exit = status.code().unwrap_or(-1);
+        wait::until_blocking("the process ends", || !self.is_running());
+        let exit = self.child.wait().unwrap().code().unwrap_or(-1);
         let value = if exit == 0 {
             serde_json::from_str(&std::fs::read_to_string(&self.printed).unwrap()).ok()
         } else {
@@ -119,14 +107,5 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();
-    }
-}
-
-/// Waits for something that happens unless there is a fault.
-pub async fn wait_until(what: &str, mut happened: impl AsyncFnMut() -> bool) {
-    let began = Instant::now();
-    while !happened().await {
-        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -11,8 +11,8 @@
 
 use std::time::{Duration, Instant};
 
-use imago_testbed::{ClusterSpec, Role};
 use imago_testbed::pool::sharded;
+use imago_testbed::{ClusterSpec, Role, wait};
 
 use crate::reshard::dice::{Dice, is_long};
 use crate::reshard::process::Process;
@@ -28,12 +28,10 @@ const HANDFUL_WITHIN: Duration = Duration::from_secs(400);
 /// Waits until then; false when the process ended before.
 async fn lives_for(at_work: &mut Process, time: Duration) -> bool {
     let began = Instant::now();
-    while began.elapsed() < time {
-        if !at_work.is_running() {
-            return false;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    wait::until("it ends, or the time is over", async || {
+        began.elapsed() >= time || !at_work.is_running()
+    })
+    .await;
     at_work.is_running()
 }
 
@@ -50,7 +48,7 @@ async fn hurt(scene: &Scene, dice: &mut Dice) {
     let node = if is_secondary { nodes[0].name.clone() } else { primary };
     println!("{node} is down for {} ms", down.as_millis());
     scene.cluster.kill(&node).unwrap();
-    tokio::time::sleep(down).await;
+    wait::lasts(down).await;
     scene.cluster.restart(&node).await.unwrap();
 }
 
@@ -58,8 +56,7 @@ async fn hurt(scene: &Scene, dice: &mut Dice) {
 async fn whoever_dies_at_whatever_moment_nothing_is_lost() {
     let deaths_wanted = if is_long() { MANY } else { HANDFUL };
     let mut dice = Dice::of_the_seed();
-    let spec =
-        ClusterSpec { members: 3, election_timeout_ms: 2_000, ..sharded(2) };
+    let spec = ClusterSpec { members: 3, election_timeout_ms: 2_000, ..sharded(2) };
     let scene = Scene::of(spec.with_auth()).await;
     let load = scene.load().await;
     let (began, within) = (Instant::now(), HANDFUL_WITHIN * deaths_wanted / HANDFUL);

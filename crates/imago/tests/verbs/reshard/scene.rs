@@ -1,7 +1,9 @@
 //! A sharded cluster, a collection under a recorded load, and a plan of its new shape.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -11,11 +13,11 @@ use imago_mongo::endpoint::Endpoint;
 use imago_mongo::error::{Error, code};
 use imago_mongo::reshard::plan::{Chunk, Flowing, Placing, Plan};
 use imago_testbed::pool::{self, Leased, sharded};
-use imago_testbed::{ClusterSpec, Role};
+use imago_testbed::{ClusterSpec, Role, wait};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::reshard::process::{Process, wait_until};
+use crate::reshard::process::Process;
 
 /// The collection whose shape is changed.
 pub const NS: &str = "shop.reviews";
@@ -31,6 +33,8 @@ pub struct Scene {
     pub admin: Endpoint,
     folder: TempDir,
     processes: AtomicUsize,
+    /// How often each shard had been at each fail point when that was switched on.
+    entered: Mutex<BTreeMap<String, Vec<i64>>>,
 }
 
 impl Scene {
@@ -50,7 +54,13 @@ impl Scene {
         let cluster = Box::pin(pool::lease(spec)).await.unwrap();
         let admin = Box::pin(Endpoint::connect(&cluster.admin_uri(), "cluster")).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let scene = Self { cluster, admin, folder, processes: AtomicUsize::new(0) };
+        let scene = Self {
+            cluster,
+            admin,
+            folder,
+            processes: AtomicUsize::new(0),
+            entered: Mutex::default(),
+        };
         if scene.admin.is_sharded() {
             scene.spread().await;
         }
@@ -195,10 +205,11 @@ impl Scene {
         let how = ["500", "--until-stopped", "--rate", "100", "--op-timeout", "60s", "--mix"];
         let mix = ["read=20,update=45,insert=25,delete=10", "--record", "h", "--control", "s"];
         let mut load = self.imago(&[&what[..], &how, &mix, &["--reinsert", "0.5"]].concat());
-        while !self.path("s").exists() {
+        wait::until("the load can be steered", async || {
             assert!(load.is_running(), "the load ended: {}", load.errors());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+            self.path("s").exists()
+        })
+        .await;
         self.load_goes_on(50).await;
         load
     }
@@ -212,9 +223,9 @@ impl Scene {
     /// Waits until so many further writes of the load are acknowledged.
     pub async fn load_goes_on(&self, by: u64) {
         let before = self.acknowledged().unwrap_or(0);
-        wait_until("the load's writes are acknowledged", async || {
-            // Each look is a process.
-            tokio::time::sleep(Duration::from_millis(250)).await;
+        // Each look is a process.
+        let poll = Duration::from_millis(250);
+        wait::until_with(poll, "the load's writes are acknowledged", async || {
             self.acknowledged().is_some_and(|now| now >= before + by)
         })
         .await;
@@ -230,7 +241,8 @@ impl Scene {
         ];
         let ask = doc! {"aggregate": 1, "pipeline": &pipeline[..], "cursor": {}};
         let mut quiet = 0;
-        while quiet < 5 {
+        let poll = Duration::from_millis(60);
+        wait::until_with(poll, "its last writes have ended", async || {
             let mut is_quiet = true;
             for shard in &shards {
                 let reply = shard.run("admin", ask.clone()).await.unwrap();
@@ -238,13 +250,27 @@ impl Scene {
                 is_quiet &= cursor.get_array("firstBatch").unwrap().is_empty();
             }
             quiet = if is_quiet { quiet + 1 } else { 0 };
-            tokio::time::sleep(Duration::from_millis(60)).await;
-        }
+            quiet == 5
+        })
+        .await;
         let mut record = self.record(job).await;
         if record["owner"].is_object() {
             record["owner"]["heartbeat_at_ms"] = 0.into();
         }
         self.set_record(job, &record).await;
+    }
+
+    /// Waits until another process has a job that was buried, and has been at work at it for a while.
+    pub async fn is_taken_over(&self, job: &str) {
+        let mut beats = Vec::new();
+        wait::until_with(Duration::from_millis(50), "the job is taken over", async || {
+            let record = self.record(job).await;
+            let beat = record["owner"]["heartbeat_at_ms"].as_u64().filter(|beat| *beat > 0);
+            beats.extend(beat);
+            beats.dedup();
+            beats.len() >= 2 || (!beats.is_empty() && record["owner"].is_null())
+        })
+        .await;
     }
 
     /// What is kept of a job.
@@ -300,13 +326,54 @@ impl Scene {
         }
     }
 
+    /// Waits until a shard has stopped at a place in its code that [`Self::fail_point`] names.
+    pub async fn is_held_at(&self, place: &str) {
+        let shards = self.members().await;
+        let before = self.entered.lock().unwrap()[place].clone();
+        let held = format!("a shard is held at {place}");
+        wait::until_with(Duration::from_millis(20), &held, async || {
+            for (shard, before) in shards.iter().zip(&before) {
+                let once_more = before + 1;
+                let ask =
+                    doc! {"waitForFailPoint": place, "timesEntered": once_more, "maxTimeMS": 50};
+                if shard.run("admin", ask).await.is_ok() {
+                    return true;
+                }
+            }
+            false
+        })
+        .await;
+    }
+
+    /// Waits until a shard has a command at work that fits a filter of `$currentOp`.
+    pub async fn is_at_work(&self, what: &str, filter: Document) {
+        let shards = self.members().await;
+        wait::until_with(Duration::from_millis(20), what, async || at_work(&shards, &filter).await)
+            .await;
+    }
+
+    /// Waits until no shard has.
+    pub async fn is_over(&self, what: &str, filter: Document) {
+        let shards = self.members().await;
+        wait::until_with(Duration::from_millis(20), what, async || {
+            !at_work(&shards, &filter).await
+        })
+        .await;
+    }
+
     /// Has every shard stop at a place in its code, or go on from there.
     pub async fn fail_point(&self, place: &str, is_on: bool) {
         self.cluster.undo(Role::Member, doc! {"configureFailPoint": place, "mode": "off"});
         let mode = if is_on { "alwaysOn" } else { "off" };
+        let mut entered = Vec::new();
         for shard in self.members().await {
             let command = doc! {"configureFailPoint": place, "mode": mode};
-            shard.run("admin", command).await.unwrap();
+            let reply = shard.run("admin", command).await.unwrap();
+            let count = reply.get("count").unwrap();
+            entered.push(count.as_i64().or(count.as_i32().map(i64::from)).unwrap());
+        }
+        if is_on {
+            self.entered.lock().unwrap().insert(place.to_owned(), entered);
         }
     }
 
@@ -314,7 +381,7 @@ impl Scene {
     /// for the rename (`hook_begun`).
     pub async fn is_noted(&self, job: &str, what: &str, at_work: &mut Process) {
         let noted = doc! {"_id": job, "record": {"$regex": format!(r#""{what}":true"#)}};
-        wait_until(what, async || {
+        wait::until(what, async || {
             let is_noted = !self.find("imago", "jobs", noted.clone()).await.is_empty();
             assert!(is_noted || at_work.is_running(), "it has ended: {}", at_work.errors());
             is_noted
@@ -335,6 +402,19 @@ impl Scene {
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+async fn at_work(shards: &[Endpoint], filter: &Document) -> bool {
+    let pipeline = [doc! {"$currentOp": {"allUsers": true}}, doc! {"$match": filter}];
+    let ask = doc! {"aggregate": 1, "pipeline": &pipeline[..], "cursor": {}};
+    for shard in shards {
+        let reply = shard.run("admin", ask.clone()).await.unwrap();
+        let cursor = reply.get_document("cursor").unwrap();
+        if !cursor.get_array("firstBatch").unwrap().is_empty() {
+            return true;
+        }
+    }
+    false
 }
 
 /// The documents of a cursor that fit into one batch.

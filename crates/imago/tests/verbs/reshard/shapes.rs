@@ -1,9 +1,9 @@
 //! Shapes that are asked for on the command line: shards that leave and come back, chunks of another size;
 //! and what an operator sees and does meanwhile.
 
-use std::time::Duration;
-
 use bson::{Document, doc};
+
+use imago_testbed::wait;
 
 use crate::reshard::process::Process;
 use crate::reshard::scene::{NS, Scene, found};
@@ -124,10 +124,14 @@ async fn a_change_that_is_paused_stands_still_says_what_went_where_and_goes_on()
         said.iter().filter_map(|said| said["documents_done"].as_u64()).max().unwrap()
     };
     // The batches that were under way still land.
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let before = copied();
-    scene.load_goes_on(100).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut before = copied();
+    wait::until("they have landed", async || {
+        scene.load_goes_on(50).await;
+        let last = std::mem::replace(&mut before, copied());
+        last == before
+    })
+    .await;
+    scene.load_goes_on(200).await;
     assert_eq!(copied(), before, "it stands still, and clients do not");
 
     let uri = scene.cluster.admin_uri();

@@ -6,6 +6,7 @@ use bson::{Document, doc};
 use imago_mongo::block;
 use imago_mongo::endpoint::Endpoint;
 use imago_testbed::pool::replica_set;
+use imago_testbed::wait;
 
 use crate::reshard::scene::{BLOCKED, Scene};
 
@@ -25,11 +26,12 @@ async fn a_block_that_waits_for_a_prepared_transaction_gets_through() {
         let coll = coll.clone();
         async move { coll.update_one(id, moves).await }
     });
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    scene.is_held_at(PREPARED).await;
     assert!(!changing.is_finished(), "the transaction is prepared, and not decided");
     let admin = scene.admin.clone();
     let mut blocking = tokio::spawn(async move { block::set(&admin).await });
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    let asked = doc! {"command._shardsvrSetUserWriteBlockMode": {"$exists": true}};
+    scene.is_at_work("the block is asked for", asked).await;
     assert!(!blocking.is_finished(), "the block waits for the transaction");
     scene.fail_point(PREPARED, false).await;
     let blocked = tokio::time::timeout(Duration::from_secs(40), &mut blocking).await;
@@ -55,7 +57,7 @@ async fn a_block_that_waits_for_an_open_transaction_lets_the_others_work() {
     let blocking = tokio::spawn(async move { block::set(&admin).await });
     // Behind the block's lock nobody would read anything until the transaction ends.
     for _ in 0..4 {
-        tokio::time::sleep(Duration::from_millis(250)).await;
+        wait::lasts(Duration::from_millis(250)).await;
         let reading = coll.find_one(doc! {"_id": "before"}).into_future();
         let read = tokio::time::timeout(Duration::from_secs(20), reading).await;
         assert!(read.expect("the server reads").unwrap().is_some());

@@ -5,11 +5,11 @@ use std::time::Duration;
 use bson::{Bson, Document, doc};
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::reshard::plan::Plan;
-use imago_testbed::{ClusterSpec, Role};
 use imago_testbed::pool::sharded;
+use imago_testbed::{ClusterSpec, Role, wait};
 use serde_json::Value;
 
-use crate::reshard::process::{Process, wait_until};
+use crate::reshard::process::Process;
 use crate::reshard::scene::{NS, Scene, found};
 
 /// What a client gets whose insert or update is refused.
@@ -93,7 +93,7 @@ impl Scene {
 
     /// Waits until the record of a job says so.
     async fn record_says(&self, job: &str, at_work: &mut Process, says: impl Fn(&Value) -> bool) {
-        wait_until("the record says so", async || {
+        wait::until("the record says so", async || {
             let is_so = says(&self.record(job).await["checkpoint"]);
             assert!(is_so || at_work.is_running(), "it has ended: {}", at_work.errors());
             is_so
@@ -102,7 +102,7 @@ impl Scene {
     }
 
     async fn is_renamed(&self, before: &Document) {
-        wait_until("it is renamed", async || {
+        wait::until("it is renamed", async || {
             let now = self.find("config", "collections", doc! {"_id": NS}).await;
             now.first().is_some_and(|now| now.get("uuid") != before.get("uuid"))
         })
@@ -217,15 +217,14 @@ async fn roll_over(shard: &Endpoint) {
     };
     let before = shard.cluster_time().await.unwrap();
     let filler = doc! {"filler": "x".repeat(1_000_000)};
-    for _ in 0..300 {
+    // The oplog is cut once a second.
+    let poll = Duration::from_millis(50);
+    wait::until_with(poll, "the oplog no longer reaches back to before", async || {
         let insert = doc! {"insert": "filler", "documents": [filler.clone()]};
         shard.run("elsewhere", insert).await.unwrap();
-        if oldest().await > before {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("the oplog still reaches back to {before:?} after 300 MB");
+        oldest().await > before
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -238,9 +237,9 @@ async fn where_the_oplog_no_longer_has_the_deletes_that_is_said_and_the_block_li
     let app = Box::pin(Endpoint::connect(&scene.cluster.uri(), "cluster")).await.unwrap();
     let plan = scene.usual_plan().await;
     let (mut at_work, job) = renaming(&scene, &plan, 1_500).await;
-    // It has asked for the rename by then.
     delete(&app, (0..50).step_by(2)).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    let renaming = doc! {"command._shardsvrRenameCollection": {"$exists": true}};
+    scene.is_at_work("it has asked for the rename", renaming).await;
     at_work.freeze();
     scene.is_renamed(&before).await;
     at_work.kill();
@@ -336,15 +335,16 @@ async fn a_block_of_a_dead_process_is_lifted_by_cancel() {
     let mut at_work = scene.reshard(&plan, &VALIDATOR);
     let job = at_work.phase("verify");
     scene.slow("_shardsvrCollMod", 1_000).await;
+    let modifying = doc! {"command._shardsvrCollMod": {"$exists": true}};
     // The block is asked for, and comes when nobody waits for it any more.
     scene.record_says(&job, &mut at_work, |state| state["validation"].is_string()).await;
-    tokio::time::sleep(Duration::from_millis(1_300)).await;
+    scene.is_at_work("the block is asked for", modifying.clone()).await;
     at_work.kill();
     scene.bury(&job).await;
     let cancelled = scene.job("cancel", &job, &[]);
     assert_eq!(cancelled["state"], "cancelled", "{cancelled}");
     scene.slow("_shardsvrCollMod", 0).await;
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    scene.is_over("nothing of the block is under way", modifying).await;
     assert_eq!(scene.validation().await, own);
     scene.is_as_before(load).await;
 }

@@ -1,5 +1,6 @@
 //! A client that changes the new key's value, which the load does not.
 
+use imago_testbed::wait;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -50,7 +51,7 @@ impl Writer {
                 let is_done = match changed {
                     Ok(changed) => changed.matched_count == 1,
                     Err(_) => {
-                        tokio::time::sleep(Duration::from_millis(200)).await;
+                        wait::lasts(Duration::from_millis(200)).await;
                         let id = document.get_str("_id").unwrap();
                         let now = loop {
                             if let Ok(now) = coll.find_one(doc! {"_id": id}).await {
@@ -65,7 +66,7 @@ impl Writer {
                     document.insert("k", document.get_i32("k").unwrap() + 1);
                     done += 1;
                 }
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                wait::lasts(Duration::from_millis(5)).await;
             }
             (app, documents, done)
         });

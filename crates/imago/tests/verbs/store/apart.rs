@@ -15,9 +15,11 @@ use rand::{RngExt, SeedableRng};
 use rustix::process::Signal;
 use serde_json::json;
 
+use imago_testbed::wait;
+
 use crate::store::change;
 use crate::store::processes::{
-    Process, SILENCE, SITES, WAIT, all_live, ask, await_design, change, design, peers, router,
+    Process, SILENCE, SITES, all_live, ask, await_design, change, design, peers, router,
 };
 use crate::store::proof::{is_long, prove, seed};
 use crate::store::served::{Served, anywhere, imago};
@@ -74,7 +76,7 @@ fn outlives(log: &[&str]) {
         let fault = match random.random_range(0..8) {
             0..=3 => {
                 sites[at].kill();
-                std::thread::sleep(Duration::from_millis(random.random_range(0..700)));
+                wait::lasts_blocking(Duration::from_millis(random.random_range(0..700)));
                 sites[at] = Process::start(number, peers);
                 "site killed"
             }
@@ -86,7 +88,7 @@ fn outlives(log: &[&str]) {
             6 => {
                 // Longer than it may be silent: it comes back without knowing that it was given up.
                 sites[at].signal(Signal::STOP);
-                std::thread::sleep(SILENCE * 2);
+                wait::lasts_blocking(SILENCE * 2);
                 sites[at].signal(Signal::CONT);
                 "site stopped"
             }
@@ -100,11 +102,8 @@ fn outlives(log: &[&str]) {
         };
         *happened.entry(fault).or_default() += 1;
         let before = load.acknowledged();
-        let until = Instant::now() + WAIT;
-        while load.acknowledged() == before {
-            assert!(Instant::now() < until, "nothing is acknowledged after {fault}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let what = format!("something is acknowledged after {fault}");
+        wait::until_blocking(&what, || load.acknowledged() > before);
     }
     println!("{happened:?}");
     // Who wants what a dead site had to itself waits for it.

@@ -3,13 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use imago_store::client::{Client, ClientError, Options, Table};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+
+use imago_testbed::wait;
 
 use crate::store::proof::seed;
 use crate::store::served::{Served, anywhere};
@@ -33,7 +35,12 @@ fn count(client: &mut Client, mark: (u64, u64)) -> Result<(), ClientError> {
 }
 
 /// What became of each of one client's transactions: done, not done, or nobody knows.
-fn work(address: SocketAddr, who: u64, is_over: &AtomicBool) -> Vec<Option<bool>> {
+fn work(
+    address: SocketAddr,
+    who: u64,
+    is_over: &AtomicBool,
+    told: &AtomicU64,
+) -> Vec<Option<bool>> {
     let mut client = Client::connect(&address.to_string(), Options::default()).unwrap();
     let mut outcomes = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
@@ -43,6 +50,7 @@ fn work(address: SocketAddr, who: u64, is_over: &AtomicBool) -> Vec<Option<bool>
             Err(ClientError::Exhausted { .. } | ClientError::Unreachable { .. }) => Some(false),
             Err(error) => panic!("{error}"),
         });
+        told.fetch_add(1, Ordering::Relaxed);
     }
     assert!(client.counts().connections > 1, "it connected again");
     outcomes
@@ -54,16 +62,25 @@ fn what_clients_counted_is_there_whenever_the_process_dies() {
     let folder = tempfile::tempdir().unwrap();
     let mut served = Served::start(folder.path(), 2, anywhere(), anywhere());
     let (address, is_over) = (served.listen, AtomicBool::new(false));
+    let told: Vec<AtomicU64> = (0..CLIENTS).map(|_| AtomicU64::new(0)).collect();
     let outcomes: Vec<Vec<Option<bool>>> = thread::scope(|scope| {
-        let is_over = &is_over;
-        let clients: Vec<_> =
-            (0..CLIENTS).map(|who| scope.spawn(move || work(address, who, is_over))).collect();
+        let (is_over, told) = (&is_over, &told);
+        let client = |who: u64| {
+            let told = &told[usize::try_from(who).unwrap()];
+            scope.spawn(move || work(address, who, is_over, told))
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(client).collect();
         for _ in 0..DEATHS {
-            thread::sleep(Duration::from_millis(random.random_range(300..900)));
+            wait::lasts_blocking(Duration::from_millis(random.random_range(300..900)));
             served.kill();
             served = Served::start(folder.path(), 2, address, served.admin);
         }
-        thread::sleep(Duration::from_millis(300));
+        let before: Vec<u64> = told.iter().map(|told| told.load(Ordering::Relaxed)).collect();
+        wait::until_blocking("every client is answered by the last process", || {
+            told.iter()
+                .zip(&before)
+                .all(|(told, before)| told.load(Ordering::Relaxed) > *before + 1)
+        });
         is_over.store(true, Ordering::Relaxed);
         clients.into_iter().map(|client| client.join().unwrap()).collect()
     });

@@ -4,9 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Output, Stdio};
-use std::time::Duration;
 
 use serde_json::Value;
+
+use imago_testbed::wait;
 
 use crate::store::served::{Served, anywhere, imago};
 
@@ -177,11 +178,10 @@ fn a_store_ends_when_asked_also_where_nobody_reads_what_it_says() {
     let id = rustix::process::Pid::from_child(&child);
     // It logs that it ends, and nobody is there to read it.
     rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
-    let ended = (0..2_000).find_map(|_| {
-        std::thread::sleep(Duration::from_millis(10));
-        child.try_wait().unwrap()
+    let mut ended = None;
+    wait::until_blocking("it ends", || {
+        ended = child.try_wait().unwrap();
+        ended.is_some()
     });
-    child.kill().unwrap();
-    child.wait().unwrap();
     assert_eq!(ended.and_then(|ended| ended.code()), Some(0), "it began with {begun}");
 }

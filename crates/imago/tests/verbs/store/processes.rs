@@ -4,10 +4,12 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+
+use imago_testbed::wait;
 
 use crate::store::served::{Served, imago};
 
@@ -87,14 +89,12 @@ impl Process {
 
     /// Its exit code, once it has ended by itself.
     pub fn ended(&mut self) -> Option<i32> {
-        let until = Instant::now() + WAIT;
-        while Instant::now() < until {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        panic!("it does not end")
+        let mut ended = None;
+        wait::until_blocking("the process ends", || {
+            ended = self.child.try_wait().unwrap();
+            ended.is_some()
+        });
+        ended.and_then(|status| status.code())
     }
 }
 
@@ -114,15 +114,12 @@ pub fn design(router: &Served) -> Value {
 
 /// Waits for something of the design.
 pub fn await_design(router: &Served, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
-    let until = Instant::now() + WAIT;
-    loop {
-        let now = design(router);
-        if holds(&now) {
-            return now;
-        }
-        assert!(Instant::now() < until, "{what}: {now}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let mut now = Value::Null;
+    wait::until_blocking(what, || {
+        now = design(router);
+        holds(&now)
+    });
+    now
 }
 
 /// Waits until all sites live.
@@ -134,15 +131,12 @@ pub fn all_live(router: &Served) {
 
 /// Changes it, as soon as that can be done.
 pub fn change(router: &Served, verb: &str, key: &str, site: u16) -> Value {
-    let until = Instant::now() + WAIT;
-    loop {
-        let answer = router.post(verb, &json!({ "key": key, "site": site }));
-        if let Some((200, said)) = answer {
-            return said;
-        }
-        assert!(Instant::now() < until, "{verb} {key} {site}: {answer:?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let mut answer = None;
+    wait::until_blocking(&format!("{verb} {key} {site} is done"), || {
+        answer = router.post(verb, &json!({ "key": key, "site": site }));
+        matches!(answer, Some((200, _)))
+    });
+    answer.expect("it was answered").1
 }
 
 /// One line of Redis's protocol, and the first of its answer.

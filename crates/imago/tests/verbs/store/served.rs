@@ -1,5 +1,6 @@
 //! A store in a process of its own, which ends with whoever started it.
 
+use imago_testbed::wait;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -114,15 +115,10 @@ impl Served {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits until it has ended, and returns its exit code; none when it does not within 20 s.
+    /// Waits until it has ended, and returns its exit code.
     pub fn ended(mut self) -> Option<i32> {
-        for _ in 0..2_000 {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        None
+        wait::until_blocking("the store ends", || !self.runs());
+        self.child.try_wait().unwrap().and_then(|status| status.code())
     }
 
     /// The same, and what it said of why.

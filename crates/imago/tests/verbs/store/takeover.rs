@@ -10,9 +10,11 @@ use rand::{RngExt, SeedableRng};
 use rustix::process::Signal;
 use serde_json::json;
 
+use imago_testbed::wait;
+
 use crate::store::change;
 use crate::store::processes::{
-    Process, SILENCE, SITES, WAIT, all_live, ask, change, design, router, try_router,
+    Process, SILENCE, SITES, all_live, ask, change, design, router, try_router,
 };
 use crate::store::proof::{is_long, prove, seed};
 use crate::store::served::{Served, anywhere};
@@ -43,11 +45,9 @@ fn site_of(of: &[Addresses; 2], site: u16) -> Process {
 }
 
 fn answered(load: &Load, after: &str) {
-    let (before, began) = (load.acknowledged(), Instant::now());
-    while load.acknowledged() == before {
-        assert!(began.elapsed() < WAIT, "nothing is acknowledged after {after}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let before = load.acknowledged();
+    let what = format!("something is acknowledged after {after}");
+    wait::until_blocking(&what, || load.acknowledged() > before);
 }
 
 /// Runs a test beside a broker, with the topic's address.
@@ -71,9 +71,7 @@ async fn a_router_whose_topic_another_one_takes_over_ends_and_its_sites_find_the
         change(&first, "split", "0:m", 0);
         change(&first, "add-replica", "0:m", 1);
         change(&first, "remaster", "0:m", 1);
-        while load.acknowledged() < 200 {
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait::until_blocking("the load has begun", || load.acknowledged() >= 200);
         let next = router(&log, at[1]);
         let (exit, why) = first.ended_saying();
         assert_eq!(exit, Some(1), "{why}");
@@ -101,14 +99,13 @@ fn one_left(started: [Result<Served, (Option<i32>, String)>; 2]) -> Served {
             Err(ended) => is_other(ended),
         }
     }
-    let until = Instant::now() + WAIT;
-    while let [one, other] = &mut running[..] {
-        let ended = [one.runs(), other.runs()].iter().position(|runs| !runs);
-        if let Some(ended) = ended {
-            is_other(running.remove(ended).ended_saying());
-        }
-        assert!(Instant::now() < until, "none of them ends");
-        std::thread::sleep(Duration::from_millis(10));
+    if running.len() == 2 {
+        let mut ended = None;
+        wait::until_blocking("one of them ends", || {
+            ended = running.iter_mut().position(|one| !one.runs());
+            ended.is_some()
+        });
+        is_other(running.remove(ended.expect("one ended")).ended_saying());
     }
     running.pop().expect("one is left")
 }
@@ -128,11 +125,10 @@ async fn of_two_routers_that_start_at_once_one_serves_and_the_other_ends() {
             });
             let mut left = one_left(started);
             keys += &format!(" pair{pair}");
-            let until = Instant::now() + WAIT;
-            while ask(left.listen, &format!("SET pair{pair} 1")) != "+OK" {
-                assert!(left.runs() && Instant::now() < until, "the one that is left serves");
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            wait::until_blocking("the one that is left serves", || {
+                assert!(left.runs(), "it ended");
+                ask(left.listen, &format!("SET pair{pair} 1")) == "+OK"
+            });
             all_live(&left);
             assert_eq!(ask(left.listen, &format!("EXISTS{keys}")), format!(":{pair}"));
             assert!(left.runs());
@@ -176,7 +172,7 @@ async fn what_was_acknowledged_outlives_takeovers_back_and_forth_and_deaths_of_s
                 sites[usize::from(killed)] = site_of(&at, killed);
             }
             if is_stopped {
-                std::thread::sleep(SILENCE * random.random_range(0..3));
+                wait::lasts_blocking(SILENCE * random.random_range(0..3));
                 served.signal(Signal::CONT);
             }
             let (exit, why) = std::mem::replace(&mut served, next).ended_saying();

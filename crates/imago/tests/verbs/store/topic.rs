@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use imago_store::load::{Load, Options};
-use imago_testbed::{Single, SingleSpec, find_kafka};
+use imago_testbed::{Single, SingleSpec, find_kafka, wait};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::process::Signal;
@@ -17,8 +17,6 @@ use crate::store::served::{Served, anywhere};
 
 const SITES: u16 = 4;
 const MANY: usize = 40;
-/// How long it may take until clients are answered again: a broker starts in some seconds.
-const AGAIN_WAIT: Duration = Duration::from_secs(90);
 
 #[derive(Clone, Copy, Debug)]
 enum Death {
@@ -44,11 +42,7 @@ fn log<'a>(topic: &'a str, folder: Option<&'a Path>) -> Vec<&'a str> {
 
 /// Waits until clients are answered again.
 fn answered(load: &Load, before: u64) {
-    let began = Instant::now();
-    while load.acknowledged() == before {
-        assert!(began.elapsed() < AGAIN_WAIT, "nothing is acknowledged any more");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait::until_blocking("something is acknowledged again", || load.acknowledged() > before);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -69,7 +63,7 @@ async fn what_was_acknowledged_outlives_deaths_of_the_process_and_of_the_broker(
         if let Some(Death::Broker | Death::Both) = death {
             kafka.kill().unwrap();
             before = load.acknowledged();
-            tokio::time::sleep(Duration::from_millis(random.random_range(0..500))).await;
+            wait::lasts(Duration::from_millis(random.random_range(0..500))).await;
         }
         if let Some(Death::Store | Death::Both) = death {
             served.kill();
@@ -104,9 +98,7 @@ async fn a_process_whose_topic_another_one_takes_over_ends_and_nothing_is_lost()
     let served = Served::start_on(&log(&url, None), SITES, anywhere(), anywhere());
     let options = Options { sessions: 6, seed, pause: Duration::from_millis(1) };
     let load = Load::start(served.listen, options).unwrap();
-    while load.acknowledged() < 200 {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    wait::until_blocking("the load has begun", || load.acknowledged() >= 200);
     let next = Served::start_on(&log(&url, None), SITES, anywhere(), anywhere());
     let (listen, admin) = (served.listen, served.admin);
     assert_eq!(served.ended(), Some(1), "it ends, and says that it did not want to");

@@ -11,6 +11,8 @@ use imago_store::client::{Client, ClientError, Options, Table};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use imago_testbed::wait;
+
 use crate::store::processes::{Process, SITES, all_live, change, peers, router};
 use crate::store::proof::{is_long, seed};
 use crate::store::served::anywhere;
@@ -127,11 +129,11 @@ fn money_is_moved_and_never_made_while_processes_of_sites_die() {
             if death >= least && unknown.load(Ordering::Relaxed) > 0 {
                 break;
             }
-            thread::sleep(Duration::from_millis(random.random_range(200..700)));
+            wait::lasts_blocking(Duration::from_millis(random.random_range(200..700)));
             let number = random.random_range(0..SITES);
             let site = &mut sites[usize::from(number)];
             site.kill();
-            thread::sleep(Duration::from_millis(random.random_range(0..400)));
+            wait::lasts_blocking(Duration::from_millis(random.random_range(0..400)));
             *site = Process::start(number, peers);
         }
         all_live(&router);

@@ -5,6 +5,8 @@ use std::time::Duration;
 use bson::{Bson, Document, doc};
 use imago_mongo::collection::Handle;
 
+use imago_testbed::wait::Wait;
+
 use crate::copy::world::{Between, Dice, Ends, Job, create, documents, run, run_across};
 
 const DOCUMENTS: i32 = 1_500;
@@ -164,13 +166,10 @@ async fn shard(side: &Handle, key: Document, middle: Document) {
     let other = names.find(|name| *name != own).unwrap();
     let command = doc! {"moveChunk": ns, "find": middle, "to": other};
     // A shard takes part in one move at a time, and other tests move chunks too.
-    for _ in 0..200 {
-        if router.run("admin", command.clone()).await.is_ok() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
+    let wait = Wait::until(Duration::from_millis(200), "the chunk is moved");
+    while router.run("admin", command.clone()).await.is_err() {
+        wait.again().await;
     }
-    panic!("the chunk was not moved");
 }
 
 #[test]

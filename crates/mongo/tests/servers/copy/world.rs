@@ -2,7 +2,7 @@
 //! copy that runs beside a test.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc};
 use imago_job::id::JobId;
@@ -18,6 +18,7 @@ use imago_mongo::journal::MongoJournal;
 use imago_mongo::namespace::Namespace;
 use imago_mongo::preflight::{self, Plan, Request};
 use imago_mongo::verify::{Retries, Spec, Unwatched, verify};
+use imago_testbed::wait::Wait;
 use imago_testbed::{Cluster, ClusterSpec};
 use mongodb::Collection;
 use tokio::runtime::Runtime;
@@ -216,7 +217,7 @@ impl Job {
     /// Waits until the job's record shows what is wanted, while the job works.
     async fn wait(&mut self, what: &str, wanted: impl Fn(&State, &copy::State) -> bool) {
         let journal = MongoJournal::new(self.clusters.destination.clone());
-        let begin = Instant::now();
+        let wait = Wait::until(Duration::from_millis(50), what);
         loop {
             let record = journal.load(&self.id).await.unwrap();
             if wanted(&record.state, &copy::state_of(&record).unwrap()) {
@@ -225,8 +226,7 @@ impl Job {
             if self.task.as_ref().unwrap().is_finished() {
                 panic!("before {what}: {:?}", self.task.take().unwrap().await.unwrap());
             }
-            assert!(begin.elapsed() < PATIENCE, "never {what}: {:?}", record.state);
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            wait.again().await;
         }
     }
 

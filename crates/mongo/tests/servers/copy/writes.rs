@@ -6,6 +6,8 @@ use bson::{DateTime, doc};
 use imago_job::record::Limits;
 use imago_mongo::error::Error;
 
+use imago_testbed::wait::Wait;
+
 use crate::copy::world::{Between, Ends, create, documents, fill, request, run, run_on};
 
 async fn transact(ends: &Ends, from: i32, is_committed: bool) {
@@ -71,11 +73,9 @@ fn documents_that_expire_are_gone_at_both_sides() {
         job.reaches("follow").await;
         expire(600).await.unwrap();
         let gone = || docs.count_documents(doc! {"at": {"$exists": true}});
-        for _ in 0..200 {
-            if gone().await.unwrap() == 0 {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+        let wait = Wait::until(Duration::from_millis(50), "the documents have expired");
+        while gone().await.unwrap() > 0 {
+            wait.again().await;
         }
         assert_eq!(docs.count_documents(doc! {}).await.unwrap(), 900);
         job.catches_up().await;

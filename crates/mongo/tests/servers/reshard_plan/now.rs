@@ -5,6 +5,8 @@ use std::time::Duration;
 use bson::doc;
 use imago_mongo::reshard::plan::Weight;
 
+use imago_testbed::wait::Wait;
+
 use crate::reshard_plan::world::{obstacle, run_alone, warning};
 
 #[test]
@@ -17,13 +19,11 @@ fn what_goes_on_now_is_found() {
             first.run_command(command).await.unwrap();
         };
         let until = async |code: Vec<(Weight, String)>| {
-            for _ in 0..100 {
-                if place.find("busy", r#"{"u": 1}"#).await == code {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(100)).await;
+            let what = format!("{code:?} is found");
+            let wait = Wait::until(Duration::from_millis(100), &what);
+            while place.find("busy", r#"{"u": 1}"#).await != code {
+                wait.again().await;
             }
-            panic!("never {code:?}: {:?}", place.find("busy", r#"{"u": 1}"#).await);
         };
 
         hold("hangAfterStartingIndexBuild", "alwaysOn").await;

@@ -10,6 +10,7 @@ use imago_mongo::error::{Error, Result, code};
 use imago_mongo::namespace::Namespace;
 use imago_mongo::reshard::plan;
 use imago_mongo::reshard::plan::{Flowing, Placing, Plan, Request, Weight};
+use imago_testbed::wait::Wait;
 use imago_testbed::{Cluster, ClusterSpec};
 use mongodb::{Client, Collection};
 use tokio::runtime::Runtime;
@@ -84,15 +85,16 @@ pub struct Place {
 
 impl Place {
     pub async fn admin(&self, command: Document) {
-        for _ in 0..600 {
+        let what = format!("the shards are free for {command}");
+        let wait = Wait::until(Duration::from_millis(100), &what);
+        loop {
             match self.router.run_at_length("admin", command.clone()).await {
                 Err(Error::Server { cause, .. }) if code(&cause) == Some(BUSY) => {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    wait.again().await;
                 }
                 done => return drop(done.unwrap()),
             }
         }
-        panic!("the shards are never free for {command}");
     }
 
     pub fn ns(&self, coll: &str) -> String {

@@ -8,7 +8,7 @@ use imago_mongo::endpoint::Endpoint;
 use imago_mongo::namespace::Namespace;
 use imago_mongo::verify::{Mode, Report, Spec};
 use imago_testbed::pool::{self, replica_set};
-use imago_testbed::{Cluster, ClusterSpec, Relay};
+use imago_testbed::{Cluster, ClusterSpec, Relay, wait};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::verify::world::{Sides, insert, quick};
@@ -63,7 +63,7 @@ async fn a_network_that_breaks_again_and_again_ends_no_verification() {
     for mode in modes() {
         relay.cut();
         let mut report = begin(&sides, mode.clone());
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        wait::lasts(Duration::from_secs(1)).await;
         let report = loop {
             relay.restore();
             let open = tokio::time::timeout(Duration::from_millis(1_500), &mut report).await;
@@ -71,7 +71,7 @@ async fn a_network_that_breaks_again_and_again_ends_no_verification() {
                 break report.unwrap();
             }
             relay.cut();
-            tokio::time::sleep(Duration::from_millis(300)).await;
+            wait::lasts(Duration::from_millis(300)).await;
         };
         check(&mode, &report);
     }

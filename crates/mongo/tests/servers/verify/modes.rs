@@ -9,6 +9,8 @@ use imago_mongo::order::Id;
 use imago_mongo::verify::{Mode, Retries, Spec};
 use tokio::task::{JoinHandle, JoinSet};
 
+use imago_testbed::wait::{self, Wait};
+
 use crate::verify::world::{Sides, collection, insert, listed, quick, with_sides};
 
 fn numbered(count: i32) -> Vec<bson::Document> {
@@ -114,7 +116,7 @@ fn sides_that_change_settle() {
                 let n = round % 500;
                 let change = doc! {"$inc": {"v": 1}};
                 source.update_one(doc! {"_id": n}, change.clone()).await.unwrap();
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                wait::lasts(Duration::from_millis(50)).await;
                 destination.update_one(doc! {"_id": n}, change).await.unwrap();
                 round += 1;
             }
@@ -145,11 +147,11 @@ fn keep_changing(sides: &Sides, follows: bool, stop: &Arc<AtomicBool>) -> JoinHa
             let destination = destination.clone();
             if follows {
                 copies.spawn(async move {
-                    tokio::time::sleep(Duration::from_millis(40)).await;
+                    wait::lasts(Duration::from_millis(40)).await;
                     destination.update_one(doc! {"_id": 3}, change).await.unwrap();
                 });
             }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            wait::lasts(Duration::from_millis(10)).await;
         }
         while let Some(copied) = copies.join_next().await {
             copied.unwrap();
@@ -177,7 +179,11 @@ fn a_document_that_changes_at_the_source_alone_is_a_difference() {
         sides.fill(numbered(10)).await;
         let stop = Arc::new(AtomicBool::new(false));
         let writer = keep_changing(&sides, false, &stop);
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        let changed = doc! {"_id": 3, "v": {"$gt": 1}};
+        let wait = Wait::until(Duration::from_millis(5), "the document changes");
+        while collection(&sides.source).find_one(changed.clone()).await.unwrap().is_none() {
+            wait.again().await;
+        }
         let retries = Retries { rounds: 2, first_ms: 50, pause_ms_max: 100 };
         let report = sides.verify(&Spec { retries, ..Spec::default() }).await;
         stop.store(true, Ordering::Relaxed);
@@ -194,7 +200,7 @@ fn a_late_copy_is_resolved_by_a_retry() {
         insert(&sides.source, [doc! {"_id": 10, "v": 0}]).await;
         let destination = sides.destination.clone();
         let late = tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_millis(700)).await;
+            wait::lasts(Duration::from_millis(700)).await;
             insert(&destination, [doc! {"_id": 10, "v": 0}]).await;
         });
         let retries = Retries { rounds: 20, first_ms: 500, pause_ms_max: 1_000 };

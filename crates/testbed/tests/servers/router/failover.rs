@@ -1,14 +1,13 @@
 //! What clients see when shards lose their primaries.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bson::{Document, doc};
 use futures_util::TryStreamExt;
-use imago_testbed::{Cluster, ClusterSpec};
+use imago_testbed::{Cluster, ClusterSpec, wait};
 use mongodb::options::{ReadPreference, SelectionCriteria};
-use tokio::time::sleep;
 
 use super::{client, code, number, on_both_shards, shard_by_k, shard_ids, split_collection};
 
@@ -17,15 +16,27 @@ async fn replicated(name: &str) -> Cluster {
     Cluster::start(spec).await.unwrap()
 }
 
+/// Waits until each of the two has written again and again.
+async fn both_write(written: &[Arc<AtomicU64>; 2]) {
+    let now = || written.each_ref().map(|count| count.load(Ordering::Relaxed));
+    let before = now();
+    wait::until("both shards take writes", async || {
+        now().iter().zip(before).all(|(now, before)| *now >= before + 20)
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn every_acknowledged_write_counts_once_through_a_killed_and_a_stepped_down_primary() {
     let cluster = replicated("fail").await;
     let collection = split_collection(&cluster, "f_load").await;
     collection.insert_many(on_both_shards(1)).await.unwrap();
     let stop = Arc::new(AtomicBool::new(false));
-    let writers: Vec<_> = [-1, 0]
-        .map(|k| {
+    let written = [0, 1].map(|_| Arc::new(AtomicU64::new(0)));
+    let writers: Vec<_> = [(-1, &written[0]), (0, &written[1])]
+        .map(|(k, acknowledged_so_far)| {
             let (collection, stop) = (collection.clone(), Arc::clone(&stop));
+            let acknowledged_so_far = Arc::clone(acknowledged_so_far);
             tokio::spawn(async move {
                 let mut acknowledged = 0;
                 while !stop.load(Ordering::Relaxed) {
@@ -36,19 +47,20 @@ async fn every_acknowledged_write_counts_once_through_a_killed_and_a_stepped_dow
                         Ok(updated) => acknowledged += updated.modified_count,
                         Err(error) => panic!("{error}"),
                     }
-                    sleep(Duration::from_millis(5)).await;
+                    acknowledged_so_far.fetch_add(1, Ordering::Relaxed);
+                    wait::lasts(Duration::from_millis(5)).await;
                 }
                 (k, acknowledged)
             })
         })
         .into();
     let shards = shard_ids(&cluster);
-    sleep(Duration::from_millis(500)).await;
+    both_write(&written).await;
     let killed = cluster.primary(&shards[0]).await.unwrap();
     cluster.kill(&killed).unwrap();
     cluster.primary_other_than(&shards[0], &killed).await.unwrap();
     cluster.step_down(&shards[1]).await.unwrap();
-    sleep(Duration::from_millis(500)).await;
+    both_write(&written).await;
     stop.store(true, Ordering::Relaxed);
     for writer in writers {
         let (k, acknowledged) = writer.await.unwrap();
