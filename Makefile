@@ -1,9 +1,9 @@
 # The few commands of this project. `make` alone lists them.
 
 CARGO ?= cargo
-# Tests start real servers and mostly wait for them, so a few more run at once than two cores would
-# suggest; many more would make elections time out.
-export RUST_TEST_THREADS ?= 3
+# Tests mostly wait for real servers, so more run at once than there are cores. How many servers are at work
+# is bounded by the testbed's pool, or elections would time out.
+export RUST_TEST_THREADS ?= 6
 # What is passed on: `make demo ARGS=--json`, `make bench ARGS=--json`, `make test ARGS=cutover`.
 ARGS ?=
 
@@ -14,7 +14,7 @@ IMAGO = $(CARGO) run --locked --release --quiet --package imago --
 SCHEDULES = --locked --workspace --features imago-store/shuttle --test schedules
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint tidy check test test-long demo bench
+.PHONY: help setup build lint tidy check quick test test-long demo bench
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,16 @@ tidy: setup # the layout rules of CONTRIBUTING.md
 
 check: lint tidy ## formatting, clippy without a warning, layout rules
 
+# One path through each verb on real servers, by parts of the names of tests.
+QUICK = cli:: demo:: reshard_plan:: job::jobs_are_listed load::an_undisturbed testbed::a_cluster_stands \
+	cutover::forward::the_block_stays cutover::refused::documents_that_differ \
+	faults::steering::a_cancelled faults::kills::a_copy_that_was_asked \
+	reshard::plain::a_collection_gets store::tools:: bench::a_verification
+
+quick: setup ## after a change: layout rules, all unit tests, and one path through each verb on real servers
+	$(CARGO) test --locked --workspace --lib --bins --test tidy --test copy_model --test place_model
+	$(CARGO) test --locked --workspace --test verbs -- $(QUICK)
+
 test: lint ## everything that must pass: check, then all tests against real servers
 	$(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
 	$(CARGO) test $(SCHEDULES) $(ARGS)
@@ -45,8 +55,8 @@ test-long: setup ## ten thousand simulations of the store, and 74 deaths in chan
 	IMAGO_SEEDS=10000 $(CARGO) test --locked --workspace --lib -- site::tests
 	IMAGO_LONG=1 $(CARGO) test $(SCHEDULES)
 	IMAGO_LONG=1 $(CARGO) test --locked --package imago-store --lib -- fuzz
-	IMAGO_LONG=1 $(CARGO) test --locked --workspace --test reshard -- --nocapture random:: members:: $(ARGS)
-	IMAGO_LONG=1 $(CARGO) test --locked --package imago --test store -- --nocapture deaths:: crashes:: takeover:: transfers:: $(ARGS)
+	IMAGO_LONG=1 $(CARGO) test --locked --workspace --test verbs -- --nocapture reshard::random:: reshard::members:: $(ARGS)
+	IMAGO_LONG=1 $(CARGO) test --locked --workspace --test verbs -- --nocapture store::deaths:: store::crashes:: store::takeover:: store::transfers:: bench::fig_8 $(ARGS)
 
 demo: setup ## move a live, busy collection between two real clusters, and prove it
 	$(IMAGO) demo $(ARGS)

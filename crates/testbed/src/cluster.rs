@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bson::doc;
 use futures_util::future::try_join_all;
@@ -16,6 +16,7 @@ use crate::process::ProcessId;
 use crate::replica_set::{Purpose, ReplicaSet, Site};
 use crate::scratch::Scratch;
 use crate::server::Server;
+use crate::times;
 
 /// What to build.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -173,6 +174,7 @@ impl Cluster {
     /// Builds a cluster and waits until it takes majority writes everywhere.
     pub async fn start(spec: ClusterSpec) -> Result<Self> {
         spec.check()?;
+        let began = Instant::now();
         let mongod = binary::find_mongod()?;
         let scratch = Scratch::new(&spec.name, spec.folder.as_deref())?;
         let credentials =
@@ -196,6 +198,7 @@ impl Cluster {
             Box::pin(cluster.add_shards()).await?;
             cluster.front = Some(Box::pin(cluster.start_front()).await?);
         }
+        times::note("start", &times::kind(&cluster.spec), began);
         Ok(cluster)
     }
 

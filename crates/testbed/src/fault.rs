@@ -1,6 +1,6 @@
 //! Hurting a cluster on purpose: kill, stop, restart and step down, and waiting for what follows.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bson::doc;
 
@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::front::Front;
 use crate::replica_set::ReplicaSet;
 use crate::server::Server;
+use crate::times;
 
 /// How long a primary that stepped down stays away from elections, in seconds.
 const STEP_DOWN_S: i32 = 5;
@@ -40,10 +41,13 @@ impl Cluster {
         if let Some(front) = self.front_named(node) {
             return front.restart().await;
         }
+        let began = Instant::now();
         self.server(node)?.restart().await?;
+        times::note("restart", node, began);
         if let Some(set) = self.set_of(node) {
             set.wait_settled().await?;
         }
+        times::note("settle", node, began);
         Ok(())
     }
 

@@ -27,6 +27,7 @@ pub mod router;
 pub mod scratch;
 mod server;
 mod single;
+mod times;
 pub mod wait;
 mod wire;
 

@@ -24,12 +24,14 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::time::Instant;
 
 use bson::Document;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::cluster::{Cluster, ClusterSpec, Role};
 use crate::error::Result;
+use crate::times;
 use imprint::Imprint;
 
 /// How many servers the leased clusters of one process have at most.
@@ -80,8 +82,10 @@ pub async fn lease(spec: ClusterSpec) -> Result<Leased> {
 /// Leases several clusters at once: two tests that took them one by one could wait for each other.
 pub async fn lease_all<const N: usize>(specs: [ClusterSpec; N]) -> Result<[Leased; N]> {
     let servers = specs.iter().map(servers).sum::<u32>().min(SERVERS_AT_ONCE);
+    let began = Instant::now();
     let permit = AT_WORK.acquire_many(servers).await.expect("the semaphore is never closed");
     let mut permit = Some(permit);
+    times::note("wait for a lease", &format!("{servers} servers"), began);
     let starts = specs.map(|spec| Box::pin(reuse_or_start(spec)));
     let idle = futures_util::future::try_join_all(starts).await?;
     let leased = idle.into_iter().map(|idle| Leased {
@@ -116,11 +120,14 @@ async fn reuse_or_start(mut spec: ClusterSpec) -> Result<Idle> {
             index.and_then(|index| idle.remove(index))
         };
         let Some(found) = found else { break };
+        let began = Instant::now();
         let undo = std::mem::take(&mut *locked(&found.undo));
         match Box::pin(imprint::restore(&found.cluster, &found.new, &undo)).await {
-            Ok(()) => return Ok(found),
-            // Whoever reads the output of a slow suite wants to know which test leaves what.
-            Err(why) => tracing::warn!(%why, "a used cluster is not as it was and is ended"),
+            Ok(()) => {
+                times::note("reuse", &times::kind(&spec), began);
+                return Ok(found);
+            }
+            Err(why) => times::note("end", &why, began),
         }
     }
     spec.name = format!("pool-{}", NUMBER.fetch_add(1, Ordering::Relaxed));

@@ -66,7 +66,7 @@ impl ReplicaSet {
         if let Some(credentials) = site.credentials {
             auth::create_users(primary, credentials, purpose != Purpose::Standalone).await?;
         }
-        set.confirm_majority_write(primary, site.credentials).await?;
+        set.confirm_write(primary, site.credentials).await?;
         Ok(set)
     }
 
@@ -165,16 +165,18 @@ impl ReplicaSet {
         told.collect::<Vec<_>>().join(", ")
     }
 
-    async fn confirm_majority_write(
+    /// Waits until every member has a write, and the users before it.
+    async fn confirm_write(
         &self,
         primary: &Server,
         credentials: Option<&Credentials>,
     ) -> Result<()> {
+        let members = i32::try_from(self.members.len()).expect("at most seven members");
         // A note in the oplog is a write that leaves no collection behind.
         let command = doc! {
             "appendOplogNote": 1,
             "data": { "imago": "testbed ready" },
-            "writeConcern": { "w": "majority", "wtimeout": 50_000 },
+            "writeConcern": { "w": members, "wtimeout": 50_000 },
         };
         Admin { credentials }.run(primary, command, COMMAND_BOUND).await?;
         Ok(())

@@ -8,6 +8,9 @@ const UNFINISHED_WORDS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), 
 const UNFINISHED_MACROS: [&str; 3] =
     [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("dbg", "!(")];
 const SKIPPED_TEST: &str = concat!("#[", "ignore");
+const SLEEP: &str = concat!("sl", "eep");
+const SLEEP_CALL: &str = concat!("sl", "eep(");
+const WAITING_CRATES: [&str; 4] = ["imago", "mongo", "store", "testbed"];
 const HOMES: [&str; 3] = [concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/Us", "ers/")];
 
 /// Whether `line` contains `word` with no letter, digit or underscore on either side.
@@ -36,6 +39,13 @@ fn unfinished(text: &Text) -> Vec<Finding> {
 fn skipped_tests(text: &Text) -> Vec<Finding> {
     let skips = |line: &str| text.is_rust() && line.trim_start().starts_with(SKIPPED_TEST);
     lines_that(text, |line| skips(line).then(|| "skips a test".to_owned()))
+}
+
+/// Tests of the crates that have the testbed's ways to wait.
+fn bare_sleeps(text: &Text) -> Vec<Finding> {
+    let waits = WAITING_CRATES.iter().any(|of| text.path.contains(&format!("crates/{of}/tests/")));
+    let sleeps = |line: &str| waits && contains_word(line, SLEEP) && line.contains(SLEEP_CALL);
+    lines_that(text, |line| sleeps(line).then(|| "sleeps, and then hopes".to_owned()))
 }
 
 fn home_paths(text: &Text) -> Vec<Finding> {
@@ -74,6 +84,13 @@ fn nothing_is_marked_unfinished() {
 fn no_test_is_skipped() {
     let remedy = "make the test pass everywhere, or delete it: a skipped test proves nothing.";
     assert_clean(everywhere(skipped_tests), remedy);
+}
+
+#[test]
+fn no_test_waits_by_the_clock() {
+    let remedy = "wait for what is to happen (`imago_testbed::wait::until`); for a time that is itself \
+                  what the test is about, `wait::lasts`.";
+    assert_clean(everywhere(bare_sleeps), remedy);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use imago_testbed::pool;
 use serde_json::Value;
 
 /// What `imago demo` with these words prints; it ends well, and counts none of what would be `wrong`.
@@ -10,6 +11,7 @@ fn shown(words: &[&str], wrong: &[&str]) -> Value {
     let mut demo = Command::new(env!("CARGO_BIN_EXE_imago"));
     demo.current_dir(folder.path()).arg("demo").args(words);
     demo.args(["--json", "--progress", "none"]);
+    demo.env("TMPDIR", pool::folder().unwrap_or_else(std::env::temp_dir));
     let output = demo.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -6,7 +6,6 @@
 use imago_testbed::wait;
 use std::collections::BTreeSet;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

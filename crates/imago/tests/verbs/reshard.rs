@@ -5,7 +5,7 @@ mod cancelled;
 mod clients;
 mod commit;
 mod death;
-mod dice;
+pub mod dice;
 mod disturbed;
 mod drain;
 mod gone;

@@ -145,9 +145,9 @@ async fn a_killed_primary_neither_loses_nor_doubles_a_change() {
         requests
     };
     let killing = async {
-        let old = cluster.primary("killed").await.unwrap();
+        let old = cluster.primary(cluster.name()).await.unwrap();
         cluster.kill(&old).unwrap();
-        cluster.primary_other_than("killed", &old).await.unwrap();
+        cluster.primary_other_than(cluster.name(), &old).await.unwrap();
         elected.store(true, Ordering::SeqCst);
     };
     let (saves, requests, ()) = Box::pin(async { tokio::join!(saving, requesting, killing) }).await;

@@ -28,11 +28,14 @@ impl Imprint {
             for server in &set.members {
                 let asked = doc! { "getParameter": "*" };
                 let parameters = cluster.admin().run(server, asked, BOUND).await?;
-                found.extend(
-                    parameters.into_iter().filter(|(name, _)| is_a_setting(name)).map(
-                        |(name, value)| (format!("{}: parameter {name}", server.name()), value),
-                    ),
-                );
+                let settings = parameters.into_iter().filter(|(name, _)| is_a_setting(name));
+                found.extend(settings.map(|(name, mut value)| {
+                    if let Bson::Document(fail_point) = &mut value {
+                        // How often it was passed is nobody's setting.
+                        fail_point.remove("timesEntered");
+                    }
+                    (format!("{}: parameter {name}", server.name()), value)
+                }));
             }
             let primary = set.wait_primary(|_| true).await?;
             for (what, command) in [

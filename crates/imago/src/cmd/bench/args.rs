@@ -136,7 +136,7 @@ pub struct Resharding {
     /// Leave out the server's own as it is shipped, which takes five minutes at least.
     #[arg(long)]
     pub no_shipped: bool,
-    /// Only show that the benchmark works: 20,000 documents, a fifth of the clients' rates, one run,
+    /// Only show that the benchmark works: 5,000 documents, a fifth of the clients' rates, one run,
     /// two cut-overs, not as shipped.
     #[arg(long, conflicts_with_all = ["documents", "runs", "cutovers"])]
     pub quick: bool,
@@ -159,10 +159,10 @@ impl Resharding {
             return asked;
         }
         reshard::Size {
-            documents: 20_000,
+            documents: 5_000,
             runs: 1,
             cutovers: 2,
-            idle_s: 3,
+            idle_s: 2,
             // A debug build on a busy machine could not keep up with more.
             rate_percent: 20,
             as_shipped: false,

@@ -31,7 +31,7 @@ async fn a_rename_that_comes_after_the_death_of_who_asked_for_it_is_found_out() 
     at_work.kill();
     scene.bury(&job).await;
     let mut resume = scene.resume(&job, &[]);
-    scene.is_taken_over(&job).await;
+    scene.is_claimed(&job, 2).await;
     assert!(resume.is_running(), "nobody knows yet: {}", resume.errors());
     scene.fail_point(BEFORE_RENAME, false).await;
     let (exit, done) = resume.ended();
@@ -58,7 +58,7 @@ async fn a_rename_that_waits_behind_another_change_when_its_asker_dies_is_found_
     at_work.kill();
     scene.bury(&job).await;
     let mut resume = scene.resume(&job, &[]);
-    scene.is_taken_over(&job).await;
+    scene.is_claimed(&job, 2).await;
     assert!(resume.is_running(), "nobody knows yet: {}", resume.errors());
     assert_eq!(scene.application_writes().await, Err(BLOCKED));
     scene.fail_point(BEFORE_RENAME, false).await;
@@ -109,7 +109,7 @@ async fn a_block_that_comes_after_the_death_of_who_asked_for_it_is_lifted_by_can
     scene.bury(&job).await;
     let uri = scene.cluster.admin_uri();
     let mut cancel = scene.imago(&["job", "cancel", &job, "--to", &uri]);
-    scene.is_taken_over(&job).await;
+    scene.is_claimed(&job, 1).await;
     scene.fail_point(BEFORE_BLOCK, false).await;
     let (exit, cancelled) = cancel.ended();
     assert_eq!((exit, cancelled["state"].as_str()), (0, Some("cancelled")), "{cancelled}");

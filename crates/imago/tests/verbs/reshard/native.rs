@@ -133,6 +133,7 @@ async fn what_the_server_does_not_do_is_refused() {
     same.old_key.clone_from(&same.key);
     refused(begin(&scene, &same), "by the key that it has");
     let shard = scene.shards().await.remove(0);
+    scene.cluster.end_with_this_test();
     scene.run("admin", doc! {"addShardToZone": &shard, "zone": "theirs"}).await;
     let range = |zone: Bson| {
         doc! {

@@ -260,15 +260,15 @@ impl Scene {
         self.set_record(job, &record).await;
     }
 
-    /// Waits until another process has a job that was buried, and has been at work at it for a while.
-    pub async fn is_taken_over(&self, job: &str) {
+    /// Waits until another process has a job that was buried, and has given so many signs of life.
+    pub async fn is_claimed(&self, job: &str, signs: usize) {
         let mut beats = Vec::new();
         wait::until_with(Duration::from_millis(50), "the job is taken over", async || {
             let record = self.record(job).await;
             let beat = record["owner"]["heartbeat_at_ms"].as_u64().filter(|beat| *beat > 0);
             beats.extend(beat);
             beats.dedup();
-            beats.len() >= 2 || (!beats.is_empty() && record["owner"].is_null())
+            beats.len() >= signs
         })
         .await;
     }

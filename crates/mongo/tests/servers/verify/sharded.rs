@@ -21,7 +21,8 @@ async fn sharded(source: &Cluster, destination: &Cluster) -> Sides {
     admin(doc! {"enableSharding": "shop"}).await;
     admin(doc! {"shardCollection": "shop.docs", "key": {"k": 1}}).await;
     admin(doc! {"split": "shop.docs", "middle": {"k": 50}}).await;
-    for (k, shard) in [(0, "verify-shards-s1"), (50, "verify-shards-s2")] {
+    for (k, shard) in [(0, "s1"), (50, "s2")] {
+        let shard = format!("{}-{shard}", destination.name());
         admin(doc! {"moveChunk": "shop.docs", "find": {"k": k}, "to": shard}).await;
     }
     Sides {
@@ -65,7 +66,7 @@ async fn a_sharded_copy_is_verified_and_repaired() {
     let moves = doc! {"$set": {"k": 99}};
     collection(&sides.source).update_one(doc! {"_id": 0}, moves).await.unwrap();
     let twin = RawDocumentBuf::try_from(&doc! {"_id": 5, "k": 10, "v": 0}).unwrap();
-    let first_shard = on_shard(&destination, "verify-shards-s1").await;
+    let first_shard = on_shard(&destination, &format!("{}-s1", destination.name())).await;
     first_shard.insert_one(twin).await.unwrap();
 
     let report = Box::pin(sides.verify(&quick())).await;

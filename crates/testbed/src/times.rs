@@ -1,0 +1,36 @@
+//! Where tests spend their time waiting for servers, for whoever asks by `IMAGO_TESTBED_TIMES`: a file
+//! to which each start, restart, restoration and wait for a lease adds a line of JSON.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Instant;
+
+use crate::cluster::ClusterSpec;
+
+/// Names the file.
+const VARIABLE: &str = "IMAGO_TESTBED_TIMES";
+
+/// Notes that something took from `began` until now.
+pub(crate) fn note(what: &str, of: &str, began: Instant) {
+    let Some(file) = std::env::var_os(VARIABLE) else { return };
+    let line = serde_json::json!({
+        "what": what, "of": of, "s": began.elapsed().as_secs_f64(), "process": std::process::id(),
+        "test": std::thread::current().name(),
+    });
+    if let Err(error) = append(Path::new(&file), &format!("{line}\n")) {
+        tracing::warn!(%error, "a time could not be noted in {VARIABLE}");
+    }
+}
+
+// One write of a short line: processes do not tear each other's lines apart.
+fn append(file: &Path, line: &str) -> std::io::Result<()> {
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(file)?;
+    file.write_all(line.as_bytes())
+}
+
+/// A cluster in words.
+pub(crate) fn kind(spec: &ClusterSpec) -> String {
+    let shards = spec.shards.map_or(String::new(), |shards| format!("{shards} shards × "));
+    let auth = if spec.auth { ", users" } else { "" };
+    format!("{shards}{} members{auth}", spec.members)
+}
