@@ -102,7 +102,15 @@ pub async fn lease_all<const N: usize>(specs: [ClusterSpec; N]) -> Result<[Lease
 #[must_use]
 pub fn folder() -> Option<PathBuf> {
     let room = rustix::fs::statvfs(MEMORY).ok()?;
-    (room.f_bavail * room.f_frsize >= MEMORY_FREE_MIN).then(|| Path::new(MEMORY).to_path_buf())
+    let free = available_memory()?.min(room.f_bavail * room.f_frsize);
+    (free >= MEMORY_FREE_MIN).then(|| Path::new(MEMORY).to_path_buf())
+}
+
+/// What could be used without swapping, in bytes: a file system in memory may be larger than that.
+fn available_memory() -> Option<u64> {
+    let told = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.split_ascii_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 /// How many servers a cluster has.

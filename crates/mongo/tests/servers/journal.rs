@@ -7,15 +7,13 @@ use imago_job::record::{Limits, Record};
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::journal::MongoJournal;
 use imago_testbed::pool::{self, Leased, replica_set, sharded};
-use imago_testbed::{Cluster, ClusterSpec, Role};
+use imago_testbed::{Cluster, ClusterSpec};
 use mongodb::Client;
 use mongodb::bson::{Bson, Document, doc};
 use serde_json::{Value, json};
 
 async fn start(spec: ClusterSpec) -> Leased {
-    let cluster = Box::pin(pool::lease(spec)).await.unwrap();
-    cluster.undo(Role::Member, doc! {"configureFailPoint": "failCommand", "mode": "off"});
-    cluster
+    Box::pin(pool::lease(spec)).await.unwrap()
 }
 
 async fn journal(uri: &str) -> MongoJournal {
@@ -91,6 +89,8 @@ async fn of_racing_processes_exactly_one_claims() {
 async fn a_change_whose_answer_was_lost_is_made_once() {
     let spec = replica_set(1).with_parameter("enableTestCommands", "1");
     let cluster = start(spec).await;
+    // The server counts what it was made to lose from its start on.
+    cluster.end_with_this_test();
     let journal = journal(&cluster.uri()).await;
     let id = created(&journal).await.id;
     lose_the_next_answer(&cluster, "update").await;
@@ -109,6 +109,8 @@ async fn a_change_whose_answer_was_lost_is_made_once() {
 async fn a_new_job_whose_answer_was_lost_is_kept() {
     let spec = replica_set(1).with_parameter("enableTestCommands", "1");
     let cluster = start(spec).await;
+    // The server counts what it was made to lose from its start on.
+    cluster.end_with_this_test();
     let journal = journal(&cluster.uri()).await;
     lose_the_next_answer(&cluster, "insert").await;
     let record = created(&journal).await;

@@ -3,6 +3,9 @@
 //! A job whose owner was killed can be claimed only when its last write has certainly ended, twenty
 //! seconds later: so several copies are killed at the same time, on one pair of clusters.
 
+use imago_job::journal::Journal as _;
+use imago_mongo::journal::MongoJournal;
+
 use crate::faults::stage::{Stage, Subject};
 
 async fn killed_in(stage: &Stage, phase: &str) {
@@ -10,9 +13,13 @@ async fn killed_in(stage: &Stage, phase: &str) {
     let mut copy = subject.copy(&["--documents-s", "4000"]);
     let job = copy.phase(phase).await;
     copy.kill().await;
+    // On a quick disk it may have entered the next one before it died; what counts is what it kept.
+    let journal = MongoJournal::new(subject.destination().await);
+    let kept = journal.load(&job.parse().unwrap()).await.unwrap().state;
+    let kept = kept.phase().expect("it was at work").to_owned();
     let resumed = subject.resume(&job).ended().await.with(0);
     let again = resumed.said.iter().find(|said| said["event"] == "phase");
-    assert_eq!(again.unwrap()["to"], phase, "it goes on where it was killed");
+    assert_eq!(again.unwrap()["to"], kept.as_str(), "it goes on where it was killed, in {phase}");
     subject.prove(&job).await;
 }
 
@@ -27,7 +34,8 @@ async fn killed_twice_in_the_bulk(stage: &Stage) {
     resumed.phase("copy").await;
     resumed.copied(2_000).await;
     resumed.kill().await;
-    assert!(first.is_some_and(|total| total >= 12_000), "{first:?}");
+    // The load has inserted and deleted since it filled the collection.
+    assert!(first.is_some_and(|total| total >= 11_000), "{first:?}");
     subject.steer("set", &job, &["--documents-s", "none"]).await;
     subject.resume(&job).ended().await.with(0);
     subject.prove(&job).await;
