@@ -108,6 +108,9 @@ def main():
             notes, more = linker(folder)
             env |= {**more, "CARGO_TARGET_DIR": str(folder / "target")}
         programs, wall, busy, idle = timed(lambda: build(env))
+        names = [f"{package}/{name}" for package, name, _, _ in programs]
+        if unknown := sorted(set(args.program) - set(names)):
+            parser.error(f"no test program {', '.join(unknown)}; there are {', '.join(names)}")
         print(f"{'':42}{'wall s':>8}{'busy s':>8}{'idle s':>8}{'tests':>7}")
         print(f"{'build':42}{wall:8.1f}{busy:8.1f}{idle:8.1f}")
         if args.fresh:

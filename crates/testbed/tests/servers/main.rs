@@ -5,6 +5,7 @@
 mod auth;
 mod kafka;
 mod nothing_stays;
+mod pool;
 mod redis;
 mod replica_set;
 mod router;
