@@ -3,7 +3,7 @@
 CARGO ?= cargo
 # Tests mostly wait for real servers, so more run at once than there are cores. How many servers are at work
 # is bounded by the testbed's pool, or elections would time out.
-export RUST_TEST_THREADS ?= 4
+export RUST_TEST_THREADS ?= 5
 # What is passed on: `make demo ARGS=--json`, `make bench ARGS=--json`, `make test ARGS=cutover`.
 ARGS ?=
 
