@@ -156,7 +156,7 @@ impl Leased {
         locked(&self.inner().undo).push((on, command));
     }
 
-    /// Has the cluster end with this test: for what nobody can undo.
+    /// Ends the cluster with this test: for a change that no command undoes.
     pub fn end_with_this_test(&self) {
         self.is_kept.store(false, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! Where tests spend their time waiting for servers, for whoever asks by `IMAGO_TESTBED_TIMES`: a file
-//! to which each start, restart, restoration and wait for a lease adds a line of JSON.
+//! How long tests wait for servers. If `IMAGO_TESTBED_TIMES` names a file, each start, restart,
+//! restoration and wait for a lease adds a line of JSON to it.
 
 use std::io::Write as _;
 use std::path::Path;

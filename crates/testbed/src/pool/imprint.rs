@@ -31,7 +31,7 @@ impl Imprint {
                 let settings = parameters.into_iter().filter(|(name, _)| is_a_setting(name));
                 found.extend(settings.map(|(name, mut value)| {
                     if let Bson::Document(fail_point) = &mut value {
-                        // How often it was passed is nobody's setting.
+                        // The count of passes grows from the server's start on; only the mode is a setting.
                         fail_point.remove("timesEntered");
                     }
                     (format!("{}: parameter {name}", server.name()), value)
@@ -104,7 +104,7 @@ async fn clean(cluster: &Cluster, undo: &[(Role, Document)]) -> Result<()> {
             cluster.admin().run(server, command.clone(), BOUND).await?;
         }
     }
-    // Without users nobody is ever blocked.
+    // A write block stops only users without a privilege; without authorisation there are none.
     if cluster.spec().auth {
         for set in cluster.sets() {
             let primary = set.wait_primary(|_| true).await?;

@@ -53,11 +53,11 @@ async fn a_change_is_undone_or_ends_the_cluster() {
     administer(&second, expire(false)).await;
     drop(second);
     let third = lease(258).await;
-    assert_ne!(third.name(), name, "nobody undid it");
+    assert_ne!(third.name(), name, "the change was not undone");
     third.end_with_this_test();
     let name = third.name().to_owned();
     drop(third);
-    assert_ne!(lease(258).await.name(), name, "nobody was to have it again");
+    assert_ne!(lease(258).await.name(), name, "it was to end");
 }
 
 #[tokio::test]

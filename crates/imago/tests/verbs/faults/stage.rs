@@ -21,7 +21,7 @@ pub struct Stage {
 impl Stage {
     /// Two replica sets of so many members.
     pub async fn new(members: u32) -> Self {
-        // A set of one elects itself, whatever it waits for, and is then like those of other tests.
+        // The timeout means nothing to a set of one; with the default, tests of other topics share it.
         let spec = match members {
             1 => replica_set(1),
             _ => ClusterSpec { election_timeout_ms: 2_000, ..replica_set(members) },
