@@ -1,7 +1,6 @@
 //! A whole cluster: a replica set, or shards with a config server and a router.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bson::doc;
@@ -166,7 +165,6 @@ pub struct Cluster {
     sets: Vec<ReplicaSet>,
     credentials: Option<Credentials>,
     spec: ClusterSpec,
-    is_disturbed: AtomicBool,
     scratch: Scratch,
 }
 
@@ -186,14 +184,7 @@ impl Cluster {
             Box::pin(ReplicaSet::start(name, purpose, count, &spec, &site))
         });
         let sets = try_join_all(starts).await?;
-        let mut cluster = Self {
-            front: None,
-            sets,
-            credentials,
-            spec,
-            is_disturbed: AtomicBool::new(false),
-            scratch,
-        };
+        let mut cluster = Self { front: None, sets, credentials, spec, scratch };
         if cluster.spec.shards.is_some() {
             Box::pin(cluster.add_shards()).await?;
             cluster.front = Some(Box::pin(cluster.start_front()).await?);
@@ -224,16 +215,6 @@ impl Cluster {
             self.scratch.path(),
         )
         .await
-    }
-
-    /// Whether a node of it was ever killed, stopped or made to step down.
-    #[must_use]
-    pub fn is_disturbed(&self) -> bool {
-        self.is_disturbed.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn disturb(&self) {
-        self.is_disturbed.store(true, Ordering::Relaxed);
     }
 
     fn config_set(&self) -> &ReplicaSet {

@@ -7,6 +7,7 @@ use bson::doc;
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::front::Front;
+use crate::process::Liveness;
 use crate::replica_set::ReplicaSet;
 use crate::server::Server;
 use crate::times;
@@ -17,7 +18,6 @@ const STEP_DOWN_S: i32 = 5;
 impl Cluster {
     /// Kills a node at once (kill -9). Its port and data stay its own.
     pub fn kill(&self, node: &str) -> Result<()> {
-        self.disturb();
         match self.front_named(node) {
             Some(front) => front.kill(),
             None => self.server(node)?.kill(),
@@ -26,7 +26,6 @@ impl Cluster {
 
     /// Stops a node where it is (SIGSTOP): its connections stay open and silent.
     pub fn stop(&self, node: &str) -> Result<()> {
-        self.disturb();
         self.server(node)?.stop()
     }
 
@@ -51,10 +50,30 @@ impl Cluster {
         Ok(())
     }
 
+    /// Lets stopped nodes go on, starts killed ones again, and waits until every member of every
+    /// replica set has all writes.
+    pub(crate) async fn heal(&self) -> Result<()> {
+        let is_gone = |front: &&Front| front.info().process.is_none();
+        if let Some(front) = self.front().filter(is_gone) {
+            front.restart().await?;
+        }
+        for set in self.sets() {
+            for server in &set.members {
+                match server.liveness() {
+                    Liveness::Running => {}
+                    Liveness::Stopped => server.resume()?,
+                    Liveness::Gone => server.restart().await?,
+                }
+            }
+            let primary = set.wait_settled().await?;
+            set.confirm_write(primary, self.admin().credentials).await?;
+        }
+        Ok(())
+    }
+
     /// Has the primary of `set` step down, waits for another, and returns the new primary's name.
     /// A set of one member elects the same one again.
     pub async fn step_down(&self, set: &str) -> Result<String> {
-        self.disturb();
         let set = self.set(set)?;
         let old = set.wait_primary(|_| true).await?;
         let away_s = if set.members.len() == 1 { 1 } else { STEP_DOWN_S };

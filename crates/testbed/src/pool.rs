@@ -5,17 +5,17 @@
 //! test that needed it. The invariant is that a test cannot tell a used cluster from a new one:
 //!
 //! - one test at a time has it, from [`lease`] until its [`Leased`] is dropped;
-//! - it goes back only if the test did not panic, killed, froze or moved nothing
-//!   ([`Cluster::is_disturbed`]), and did not call [`Leased::end_with_this_test`];
-//! - before the next test gets it, what the last one asked for with [`Leased::undo`] is run, write
-//!   blocks are lifted and databases dropped. Then its [`Imprint`] (parameters, users, roles, shards,
-//!   zones, settings, databases) must be what it was when the cluster was new; otherwise the cluster
-//!   is ended and another started.
+//! - it goes back only if the test did not panic and did not call [`Leased::end_with_this_test`];
+//! - before the next test gets it, servers that were killed or frozen come back and every member has
+//!   caught up ([`Cluster::heal`]), what the last test asked for with [`Leased::undo`] is run, write
+//!   blocks are lifted and databases dropped. Then its [`Imprint`] (parameters, members, users, roles,
+//!   shards, zones, settings, databases) must be what it was when the cluster was new; otherwise the
+//!   cluster is ended and another started.
 //!
 //! The pool also bounds how many servers are at work in this process at once ([`SERVERS_AT_ONCE`]):
 //! on two cores more of them miss each other's heartbeats and hold elections that no test asked for.
-//! Idle clusters are ended when the process exits, and the oldest when there are more than
-//! [`IDLE_MAX`].
+//! Idle clusters are ended when the process exits, and the oldest when they have more servers than
+//! [`IDLE_SERVERS_MAX`].
 
 mod imprint;
 
@@ -36,8 +36,8 @@ use imprint::Imprint;
 
 /// How many servers the leased clusters of one process have at most.
 pub const SERVERS_AT_ONCE: u32 = 12;
-/// How many idle clusters are kept.
-const IDLE_MAX: usize = 8;
+/// How many servers idle clusters have at most; each takes 150 MB, and 200 MB for its files.
+const IDLE_SERVERS_MAX: u32 = 32;
 /// Where files are in memory.
 const MEMORY: &str = "/dev/shm";
 /// How much must be free there; the servers of the suite need a third of it.
@@ -178,15 +178,18 @@ impl Drop for Leased {
     fn drop(&mut self) {
         let Some(idle) = self.idle.take() else { return };
         let is_kept = self.is_kept.load(Ordering::Relaxed);
-        if !is_kept || idle.cluster.is_disturbed() || std::thread::panicking() {
+        if !is_kept || std::thread::panicking() {
             return;
         }
         end_at_exit();
-        let oldest = {
-            let mut all = self::idle();
-            all.push_back(idle);
-            if all.len() > IDLE_MAX { all.pop_front() } else { None }
-        };
+        let mut oldest = Vec::new();
+        let mut all = self::idle();
+        all.push_back(idle);
+        while all.iter().map(|idle| servers(idle.cluster.spec())).sum::<u32>() > IDLE_SERVERS_MAX {
+            oldest.extend(all.pop_front());
+        }
+        // To end servers takes a while, and others need not wait for it.
+        drop(all);
         drop(oldest);
     }
 }

@@ -166,7 +166,7 @@ impl ReplicaSet {
     }
 
     /// Waits until every member has a write, and the users before it.
-    async fn confirm_write(
+    pub(crate) async fn confirm_write(
         &self,
         primary: &Server,
         credentials: Option<&Credentials>,

@@ -42,11 +42,17 @@ impl Imprint {
                 ("databases", doc! { "listDatabases": 1, "nameOnly": true }),
                 ("users", doc! { "usersInfo": 1 }),
                 ("roles", doc! { "rolesInfo": 1, "showPrivileges": true }),
+                ("config", doc! { "replSetGetConfig": 1 }),
             ] {
                 let mut reply = cluster.admin().run(primary, command, BOUND).await?;
                 let mut listed = reply.remove(what).unwrap_or(Bson::Null);
                 if let Bson::Array(all) = &mut listed {
                     all.retain(|one| !one.as_document().is_some_and(is_an_own_database));
+                }
+                if let Bson::Document(config) = &mut listed {
+                    // They grow with each election.
+                    config.remove("version");
+                    config.remove("term");
                 }
                 found.insert(format!("{}: {what}", set.name), sorted(listed));
             }
@@ -98,6 +104,7 @@ pub(super) async fn restore(
 }
 
 async fn clean(cluster: &Cluster, undo: &[(Role, Document)]) -> Result<()> {
+    cluster.heal().await?;
     for (role, command) in undo {
         let sets = cluster.sets().iter().filter(|set| set.role() == *role);
         for server in sets.flat_map(|set| &set.members) {
