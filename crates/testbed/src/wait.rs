@@ -72,20 +72,35 @@ pub fn until_with(
 /// # Panics
 /// With `what`, when the bound is reached.
 #[track_caller]
-pub fn until_blocking(what: &str, mut happened: impl FnMut() -> bool) {
+pub fn until_blocking(what: &str, happened: impl FnMut() -> bool) {
+    until_or_say(what, String::new, happened);
+}
+
+/// The same, and when the bound is reached it says what is known of the cause.
+///
+/// # Panics
+/// With `what` and what is known, when the bound is reached.
+#[track_caller]
+pub fn until_or_say(
+    what: &str,
+    known: impl FnOnce() -> String,
+    mut happened: impl FnMut() -> bool,
+) {
     let (caller, began) = (Location::caller(), Instant::now());
     while !happened() {
-        in_time(began, what, caller);
+        if began.elapsed() > PATIENCE {
+            panic!("{}: {}", in_vain(what, caller), known());
+        }
         std::thread::sleep(POLL);
     }
 }
 
 fn in_time(began: Instant, what: &str, caller: &Location<'_>) {
-    assert!(
-        began.elapsed() < PATIENCE,
-        "{caller}: waited {} s in vain until {what}",
-        PATIENCE.as_secs()
-    );
+    assert!(began.elapsed() < PATIENCE, "{}", in_vain(what, caller));
+}
+
+fn in_vain(what: &str, caller: &Location<'_>) -> String {
+    format!("{caller}: waited {} s in vain until {what}", PATIENCE.as_secs())
 }
 
 /// Passes the time that a fault lasts, a drawn moment is away, or a writer pauses.

@@ -12,6 +12,7 @@ mod faults;
 mod flows_real;
 mod job;
 mod load;
+mod process;
 mod refusals;
 mod reshard;
 mod reshard_plan;

@@ -13,7 +13,6 @@ mod members;
 mod native;
 mod pace;
 mod plain;
-mod process;
 mod proof;
 mod random;
 mod refused;

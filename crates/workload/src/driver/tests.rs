@@ -1,6 +1,8 @@
 //! The driver against targets that serve, hang or refuse: whatever is due is sent, dropped or
 //! recorded, and nothing else.
 
+use std::time::Instant;
+
 use super::*;
 use crate::history::{Fate, Header, IdForm};
 use crate::target::{Insert, Outcome, Update};
@@ -132,19 +134,24 @@ async fn a_refused_write_is_recorded_as_not_applied() {
     assert!(report.writes.longest_silence.lasted_us >= 25_000);
 }
 
+/// Waits until something holds, with a bound that only a driver that stands still reaches.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(60), "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test]
 async fn after_a_switch_operations_go_to_the_new_target() {
     let (old, new) = (Plain::new(Manner::Serve), Plain::new(Manner::Serve));
     let options = Options { duration: None, ..options(1) };
     let running = start(options, Arc::clone(&old), memory()).unwrap();
     let control = running.control();
-    while control.snapshot().started < 50 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("the old one is used", || control.snapshot().started >= 50).await;
     let at_ms = control.switch(Arc::clone(&new));
-    while new.served.load(Ordering::SeqCst) < 50 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("the new one is used", || new.served.load(Ordering::SeqCst) >= 50).await;
     control.stop();
     let (report, history) = running.finish().await.unwrap();
     assert_eq!(report.targets.len(), 2);

@@ -7,7 +7,8 @@ use imago_mongo::journal::MongoJournal;
 
 use imago_testbed::wait;
 
-use crate::cutover::scene::{BLOCKED, Process, Scene, application_writes};
+use crate::cutover::scene::{BLOCKED, Scene, application_writes};
+use crate::process::Process;
 
 /// Kills a cut-over whose hook has begun; the block stays behind.
 async fn dead_cutover(scene: &Scene, job: &str) {

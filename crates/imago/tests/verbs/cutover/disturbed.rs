@@ -3,7 +3,8 @@
 use imago_testbed::pool::replica_set;
 use imago_testbed::wait;
 
-use crate::cutover::scene::{Process, Scene, application_writes};
+use crate::cutover::scene::{Scene, application_writes};
+use crate::process::Process;
 
 /// Either it was cut over, or it said why not, the block is gone, and a second try succeeds.
 async fn cut_over_in_the_end(scene: &Scene, job: &str, first: (i32, serde_json::Value)) {

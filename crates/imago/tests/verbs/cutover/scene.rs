@@ -1,8 +1,7 @@
 //! Two clusters, a load against the old one, and the program as a user runs it.
 
-use std::fs::File;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::Instant;
 
 use bson::{Document, doc};
@@ -12,6 +11,8 @@ use imago_testbed::pool::{self, Leased, replica_set};
 use imago_testbed::{Cluster, ClusterSpec, wait};
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::process::Process;
 
 /// The collection that moves.
 pub const NS: &str = "shop.reviews";
@@ -26,12 +27,6 @@ pub struct Scene {
     /// Where it goes.
     pub new: Leased,
     folder: TempDir,
-}
-
-/// A process that does not outlive a failing test; what it prints goes into a file of its name.
-pub struct Process {
-    child: Child,
-    printed: std::path::PathBuf,
 }
 
 impl Scene {
@@ -61,11 +56,8 @@ impl Scene {
     }
 
     /// Starts a process whose output goes into files, so that its orphans hold no pipe open.
-    pub fn spawn(&self, mut command: Command, name: &str) -> Process {
-        let printed = self.folder.path().join(name);
-        let errors = self.folder.path().join(format!("{name}.err"));
-        command.stdout(File::create(&printed).unwrap()).stderr(File::create(errors).unwrap());
-        Process { child: command.stdin(Stdio::null()).spawn().unwrap(), printed }
+    pub fn spawn(&self, command: Command, name: &str) -> Process {
+        Process::start(command, self.folder.path().join(name))
     }
 
     /// Runs to the end: exit code, and the JSON of the result or, when it failed, of the failure.
@@ -168,54 +160,4 @@ pub async fn administer(cluster: &Cluster, db: &str, command: Document) -> Docum
 /// What a command that is to end printed.
 pub fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
-}
-
-impl Process {
-    /// Waits for its end; see [`Scene::run`].
-    pub fn ended(&mut self) -> (i32, Value) {
-        wait::until_blocking("the process ends", || !self.is_running());
-        let exit = self.child.wait().unwrap().code().unwrap_or(-1);
-        let value = if exit == 0 {
-            // What the result goes on with (a job that follows) is printed after it.
-            let printed = self.printed();
-            let mut values = serde_json::Deserializer::from_str(&printed).into_iter::<Value>();
-            values.next().and_then(Result::ok)
-        } else {
-            // A library's warning may stand before the failure.
-            let errors = self.errors();
-            let mut failures = errors.lines().filter_map(|line| serde_json::from_str(line).ok());
-            failures.rfind(|line: &Value| line["error"].is_object())
-        };
-        let all = || Value::String(format!("{} {}", self.printed(), self.errors()));
-        (exit, value.unwrap_or_else(all))
-    }
-
-    /// What it has printed so far.
-    pub fn printed(&self) -> String {
-        std::fs::read_to_string(&self.printed).unwrap()
-    }
-
-    /// What it has complained of so far.
-    pub fn errors(&self) -> String {
-        let name = self.printed.file_name().unwrap().to_str().unwrap();
-        std::fs::read_to_string(self.printed.with_file_name(format!("{name}.err"))).unwrap()
-    }
-
-    /// Whether it runs.
-    pub fn is_running(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_none()
-    }
-
-    /// Kills it at once (kill -9).
-    pub fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
 }

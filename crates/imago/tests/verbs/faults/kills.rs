@@ -25,8 +25,8 @@ async fn killed_in(stage: &Stage, phase: &str) {
 
 /// Killed while slices are half copied, and its successor too.
 async fn killed_twice_in_the_bulk(stage: &Stage) {
-    let subject = stage.collection("shop.killed_twice", 12_000, 6_000).await;
-    let mut copy = subject.copy(&["--documents-s", "2000"]);
+    let subject = stage.collection("shop.killed_twice", 12_000, 3_000).await;
+    let mut copy = subject.copy(&["--documents-s", "2000", "--slice-mb", "16"]);
     let job = copy.phase("copy").await;
     let first = copy.copied(2_000).await["documents_total"].as_u64();
     copy.kill().await;

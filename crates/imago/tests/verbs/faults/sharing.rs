@@ -19,7 +19,7 @@ async fn leased_by(subject: &Subject, job: &str, prefix: &str) {
 
 /// A copy of four slices at a pace at which they last, with a helper, each with one slice in hand.
 async fn shared(subject: &Subject) -> (String, Program, Program) {
-    let mut lead = subject.copy(&["--workers", "1", "--documents-s", "400", "--slice-mb", "28"]);
+    let mut lead = subject.copy(&["--workers", "1", "--documents-s", "400", "--slice-mb", "14"]);
     let job = lead.phase("copy").await;
     let helper = subject.work(&job);
     leased_by(subject, &job, &format!("{job}/")).await;
@@ -31,7 +31,7 @@ async fn shared(subject: &Subject) -> (String, Program, Program) {
 }
 
 async fn helper_killed(stage: &Stage) {
-    let subject = stage.collection("shop.helper_killed", 7_000, 16_000).await;
+    let subject = stage.collection("shop.helper_killed", 7_000, 8_000).await;
     let (job, mut lead, helper) = shared(&subject).await;
     helper.kill().await;
     subject.steer("set", &job, &["--documents-s", "none"]).await;
@@ -47,7 +47,7 @@ async fn helper_killed(stage: &Stage) {
 }
 
 async fn lead_killed(stage: &Stage) {
-    let subject = stage.collection("shop.lead_killed", 7_000, 16_000).await;
+    let subject = stage.collection("shop.lead_killed", 7_000, 8_000).await;
     let (job, lead, helper) = shared(&subject).await;
     lead.kill().await;
     subject.steer("set", &job, &["--documents-s", "none"]).await;

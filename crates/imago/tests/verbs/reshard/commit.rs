@@ -5,7 +5,7 @@ use imago_mongo::reshard::plan::Plan;
 
 use imago_testbed::wait;
 
-use crate::reshard::process::Process;
+use crate::process::Process;
 use crate::reshard::scene::{BLOCKED, NS, Scene};
 
 const BEFORE_RENAME: &str = "hangBeforeRunningCoordinatorInstance";

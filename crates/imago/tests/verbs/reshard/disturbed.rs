@@ -3,7 +3,7 @@
 use imago_testbed::ClusterSpec;
 use imago_testbed::pool::sharded;
 
-use crate::reshard::process::Process;
+use crate::process::Process;
 use crate::reshard::scene::Scene;
 
 /// Two shards of three members.
@@ -43,7 +43,7 @@ async fn primaries_may_go_while_the_bulk_is_copied() {
     let scene = of_three().await;
     let load = scene.load().await;
     let plan = scene.usual_plan().await;
-    let mut at_work = scene.reshard(&plan, &["--documents-s", "600"]);
+    let mut at_work = scene.reshard(&plan, &["--documents-s", "400"]);
     let job = at_work.phase("execute");
     unseat(&scene).await;
     done_in_the_end(&scene, &job, at_work).await;
@@ -56,7 +56,7 @@ async fn a_secondary_that_falls_behind_on_a_shard_is_waited_for() {
     let load = scene.load().await;
     let plan = scene.usual_plan().await;
     let mut at_work =
-        scene.reshard(&plan, &["--pace", "full", "--documents-s", "500", "--secondary-lag-s", "2"]);
+        scene.reshard(&plan, &["--pace", "full", "--documents-s", "300", "--secondary-lag-s", "2"]);
     at_work.phase("execute");
     let lagging = scene.set("s2");
     let primary = scene.cluster.primary(&lagging).await.unwrap();

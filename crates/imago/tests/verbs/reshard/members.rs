@@ -175,7 +175,7 @@ async fn a_shard_may_lose_two_of_three_members_for_a_while() {
     let load = scene.load().await;
     let mut plan = scene.usual_plan().await;
     let pairs = scene.read_from_secondaries(&mut plan).await;
-    let mut at_work = scene.reshard(&plan, &["--pace", "full", "--documents-s", "800"]);
+    let mut at_work = scene.reshard(&plan, &["--pace", "full", "--documents-s", "500"]);
     let job = at_work.phase("execute");
     // Whom it writes to and whom it reads from: nobody is left who could be elected.
     let primary = scene.cluster.primary(&plan.shards[0]).await.unwrap();
@@ -201,7 +201,7 @@ async fn dies(scene: &Scene, phase: &str, victim: Victim, dice: &mut Dice) {
         Victim::ConfigPrimary => scene.cluster.primary(&scene.set("cfg")).await.unwrap(),
     };
     // So slow that a reader dies while it is read from.
-    let words = ["--pace", "full", "--documents-s", "2000", "--max-block-ms", "20000"];
+    let words = ["--pace", "full", "--documents-s", "1200", "--max-block-ms", "20000"];
     let mut at_work = scene.reshard(&plan, &words);
     let job = at_work.phase(phase);
     scene.cluster.kill(&node).unwrap();

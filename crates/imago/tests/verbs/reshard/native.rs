@@ -4,7 +4,7 @@ use bson::{Bson, doc};
 use imago_mongo::reshard::plan::Plan;
 use imago_testbed::{Role, wait};
 
-use crate::reshard::process::Process;
+use crate::process::Process;
 use crate::reshard::scene::{NS, Scene};
 
 const DURATION: &str = "reshardingMinimumOperationDurationMillis";
@@ -36,7 +36,7 @@ async fn the_server_reshards_under_load_as_planned_and_keeps_no_zone() {
     let said = at_work.said();
     assert!(said.iter().any(|said| said["code"] == "server_minimum"), "{}", at_work.errors());
     let copied = said.iter().filter_map(|said| said["documents_done"].as_u64()).max();
-    assert!(copied > Some(4_000), "{copied:?}: {}", at_work.errors());
+    assert!(copied > Some(2_400), "{copied:?}: {}", at_work.errors());
     scene.is_reshaped(load, &plan).await;
     // It is known what it made: the way back knows the collection.
     let job = done["job"].as_str().unwrap();

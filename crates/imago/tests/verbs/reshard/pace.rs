@@ -7,7 +7,7 @@ use imago_mongo::endpoint::Endpoint;
 use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::reshard::process::Process;
+use crate::process::Process;
 use crate::reshard::scene::Scene;
 
 /// What was decided of the pace, in the order in which it was said.

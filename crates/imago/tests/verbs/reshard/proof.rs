@@ -4,7 +4,7 @@ use bson::{Bson, Document, doc};
 use imago_mongo::ext_json::parse_document;
 use imago_mongo::reshard::plan::Plan;
 
-use crate::reshard::process::Process;
+use crate::process::Process;
 use crate::reshard::scene::{NS, Scene};
 
 impl Scene {

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use imago_testbed::pool::sharded;
 use imago_testbed::{ClusterSpec, Role, wait};
 
+use crate::process::Process;
 use crate::reshard::dice::{Dice, is_long};
-use crate::reshard::process::Process;
 use crate::reshard::scene::Scene;
 
 const HANDFUL: u32 = 4;

@@ -4,7 +4,7 @@ use bson::doc;
 use imago_mongo::reshard::plan::Plan;
 use imago_testbed::pool::{replica_set, sharded};
 
-use crate::reshard::process::Process;
+use crate::process::Process;
 use crate::reshard::scene::Scene;
 
 async fn refused(scene: &Scene, mut process: Process, why: &str) {

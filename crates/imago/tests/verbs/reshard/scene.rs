@@ -17,13 +17,13 @@ use imago_testbed::{ClusterSpec, Role, wait};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::reshard::process::Process;
+use crate::process::Process;
 
 /// The collection whose shape is changed.
 pub const NS: &str = "shop.reviews";
 /// What a user gets who writes while writes are blocked.
 pub const BLOCKED: i32 = 371;
-const DOCUMENTS: &str = "5000";
+const DOCUMENTS: &str = "3000";
 
 /// A cluster, and a folder for histories, sockets, plans and what processes print.
 pub struct Scene {
@@ -202,7 +202,7 @@ impl Scene {
     pub async fn load(&self) -> Process {
         let uri = self.cluster.uri();
         let what = ["load", "--uri", &uri, "--ns", NS, "--documents", DOCUMENTS, "--size-bytes"];
-        let how = ["500", "--until-stopped", "--rate", "100", "--op-timeout", "60s", "--mix"];
+        let how = ["500", "--until-stopped", "--rate", "60", "--op-timeout", "60s", "--mix"];
         let mix = ["read=20,update=45,insert=25,delete=10", "--record", "h", "--control", "s"];
         let mut load = self.imago(&[&what[..], &how, &mix, &["--reinsert", "0.5"]].concat());
         wait::until("the load can be steered", async || {

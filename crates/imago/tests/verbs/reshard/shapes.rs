@@ -5,7 +5,7 @@ use bson::{Document, doc};
 
 use imago_testbed::wait;
 
-use crate::reshard::process::Process;
+use crate::process::Process;
 use crate::reshard::scene::{NS, Scene, found};
 
 const DOCUMENTS: i32 = 4_000;
@@ -131,7 +131,7 @@ async fn a_change_that_is_paused_stands_still_says_what_went_where_and_goes_on()
         last == before
     })
     .await;
-    scene.load_goes_on(200).await;
+    scene.load_goes_on(100).await;
     assert_eq!(copied(), before, "it stands still, and clients do not");
 
     let uri = scene.cluster.admin_uri();

@@ -9,7 +9,7 @@ use imago_testbed::pool::sharded;
 use imago_testbed::{ClusterSpec, Role, wait};
 use serde_json::Value;
 
-use crate::reshard::process::Process;
+use crate::process::Process;
 use crate::reshard::scene::{NS, Scene, found};
 
 /// What a client gets whose insert or update is refused.

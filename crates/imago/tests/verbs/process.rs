@@ -5,11 +5,11 @@ use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use imago_testbed::process::{ProcessId, Signal};
+use imago_testbed::process::{self, ProcessId, Signal};
 use imago_testbed::wait;
 use serde_json::Value;
 
-/// A process that does not outlive a failing test.
+/// A process that does not outlive a failing test, nor the test program.
 pub struct Process {
     child: Child,
     printed: PathBuf,
@@ -24,10 +24,11 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(File::create(&printed).unwrap())
             .stderr(File::create(&errors).unwrap());
-        Self { child: command.spawn().unwrap(), printed, errors }
+        Self { child: process::spawn(command).unwrap(), printed, errors }
     }
 
     /// Waits until it enters a phase, and returns its job.
+    #[track_caller]
     pub fn phase(&mut self, phase: &str) -> String {
         let mut job = String::new();
         let is_it = |said: &Value| said["event"] == "phase" && said["to"] == phase;
@@ -39,10 +40,13 @@ impl Process {
     }
 
     /// Waits until it has said something.
+    #[track_caller]
     pub fn until(&mut self, what: &str, mut is_it: impl FnMut(&Value) -> bool) {
         let (mut file, mut text) = (File::open(&self.errors).unwrap(), String::new());
         let mut is_last = false;
-        wait::until_blocking(what, || {
+        let errors = self.errors.clone();
+        let last_words = || std::fs::read_to_string(&errors).unwrap();
+        wait::until_or_say(what, last_words, || {
             file.read_to_string(&mut text).unwrap();
             let whole = text.rfind('\n').map_or(0, |end| end + 1);
             let lines: String = text.drain(..whole).collect();
@@ -56,15 +60,22 @@ impl Process {
     }
 
     /// Waits for its end: exit code, and the JSON of the result or, when it failed, of the failure.
+    #[track_caller]
     pub fn ended(&mut self) -> (i32, Value) {
-        wait::until_blocking("the process ends", || !self.is_running());
+        let errors = self.errors.clone();
+        let last_words = || std::fs::read_to_string(&errors).unwrap();
+        wait::until_or_say("the process ends", last_words, || !self.is_running());
         let exit = self.child.wait().unwrap().code().unwrap_or(-1);
         let value = if exit == 0 {
-            serde_json::from_str(&std::fs::read_to_string(&self.printed).unwrap()).ok()
+            // What the result goes on with (a job that follows) is printed after it.
+            let printed = self.printed();
+            let mut values = serde_json::Deserializer::from_str(&printed).into_iter::<Value>();
+            values.next().and_then(Result::ok)
         } else {
             self.said().into_iter().rfind(|said| said["error"].is_object())
         };
-        (exit, value.unwrap_or_else(|| Value::String(self.errors())))
+        let all = || Value::String(format!("{} {}", self.printed(), self.errors()));
+        (exit, value.unwrap_or_else(all))
     }
 
     /// The lines of JSON that it has said so far: events, and a failure at last.
