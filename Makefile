@@ -1,15 +1,21 @@
 # The few commands of this project. `make` alone lists them.
 
 CARGO ?= cargo
-# Tests mostly wait for real servers, so more run at once than there are cores. How many servers are at work
+# Tests wait much of the time, so more run at once than there are cores. How many servers they have at work
 # is bounded by the testbed's pool, or elections would time out.
-export RUST_TEST_THREADS ?= 6
+export RUST_TEST_THREADS ?= 8
 # A broker lives for seconds there: what Java's second compiler costs is never gained back.
 export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1
 # What is passed on: `make demo ARGS=--json`, `make bench ARGS=--json`, `make test ARGS=cutover`.
 ARGS ?=
 
 IMAGO = $(CARGO) run --locked --release --quiet --package imago --
+
+# Tests are built by clippy, which is the compiler with more warnings: what is tested is linted in one go, and
+# dependencies need not be checked for clippy and then built for the tests.
+TEST = RUSTC_WORKSPACE_WRAPPER=clippy-driver \
+	CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__ $(CARGO) test
+FORMATTED = $(CARGO) fmt --all --check
 
 # The store's threads by drawn schedules: of the workspace it builds the store alone anew, with its locks and
 # queues exchanged.
@@ -28,13 +34,13 @@ build: setup ## the optimised program, as target/release/imago
 	$(CARGO) build --locked --release --package imago
 
 lint: setup # formatting and clippy, every warning an error
-	$(CARGO) fmt --all --check
+	$(FORMATTED)
 	$(CARGO) clippy --locked --workspace --all-targets --quiet -- -D warnings
 	$(CARGO) clippy $(SCHEDULES) --quiet -- -D warnings
 
 # Over the whole workspace, because one crate alone would build the dependencies with other features.
 tidy: setup # the layout rules of CONTRIBUTING.md
-	$(CARGO) test --locked --workspace --test tidy
+	$(TEST) --locked --workspace --test tidy
 
 check: lint tidy ## formatting, clippy without a warning, layout rules
 
@@ -44,21 +50,22 @@ QUICK = cli:: demo:: reshard_plan:: job::jobs_are_listed load::an_undisturbed te
 	faults::steering::a_cancelled faults::kills::a_copy_that_was_asked \
 	reshard::plain::a_collection_gets store::tools:: bench::a_verification
 
-quick: setup ## after a change: layout rules, all unit tests, and one path through each verb on real servers
-	$(CARGO) test --locked --workspace --lib --bins --test tidy --test copy_model --test place_model
-	$(CARGO) test --locked --workspace --test verbs -- $(QUICK)
+quick: setup ## after a change: clippy, layout rules, all unit tests, and one path through each verb on real servers
+	$(TEST) --locked --workspace --lib --bins --test tidy --test copy_model --test place_model
+	$(TEST) --locked --workspace --test verbs -- $(QUICK)
 
-test: lint ## everything that must pass: check, then all tests against real servers
-	$(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
-	$(CARGO) test $(SCHEDULES) $(ARGS)
+test: setup ## everything that must pass: formatting, clippy, then all tests against real servers
+	$(FORMATTED)
+	$(TEST) --locked --workspace --no-fail-fast $(ARGS)
+	$(TEST) $(SCHEDULES) $(ARGS)
 
 # As a job of its own: an hour of one cluster after the other on two cores.
 test-long: setup ## ten thousand simulations of the store, and 74 deaths in changes of shape, sixty of a store
-	IMAGO_SEEDS=10000 $(CARGO) test --locked --workspace --lib -- site::tests
-	IMAGO_LONG=1 $(CARGO) test $(SCHEDULES)
-	IMAGO_LONG=1 $(CARGO) test --locked --package imago-store --lib -- fuzz
-	IMAGO_LONG=1 $(CARGO) test --locked --workspace --test verbs -- --nocapture reshard::random:: reshard::members:: $(ARGS)
-	IMAGO_LONG=1 $(CARGO) test --locked --workspace --test verbs -- --nocapture store::deaths:: store::crashes:: store::takeover:: store::transfers:: bench::fig_8 $(ARGS)
+	IMAGO_SEEDS=10000 $(TEST) --locked --workspace --lib -- site::tests
+	IMAGO_LONG=1 $(TEST) $(SCHEDULES)
+	IMAGO_LONG=1 $(TEST) --locked --package imago-store --lib -- fuzz
+	IMAGO_LONG=1 $(TEST) --locked --workspace --test verbs -- --nocapture reshard::random:: reshard::members:: $(ARGS)
+	IMAGO_LONG=1 $(TEST) --locked --workspace --test verbs -- --nocapture store::deaths:: store::crashes:: store::takeover:: store::transfers:: bench::fig_8 $(ARGS)
 
 demo: setup ## move a live, busy collection between two real clusters, and prove it
 	$(IMAGO) demo $(ARGS)

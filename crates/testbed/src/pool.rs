@@ -35,7 +35,7 @@ use crate::times;
 use imprint::Imprint;
 
 /// How many servers the leased clusters of one process have at most.
-pub const SERVERS_AT_ONCE: u32 = 16;
+pub const SERVERS_AT_ONCE: u32 = 12;
 /// How many servers idle clusters have at most; each takes 150 MB, and 200 MB for its files.
 const IDLE_SERVERS_MAX: u32 = 32;
 /// Where files are in memory.

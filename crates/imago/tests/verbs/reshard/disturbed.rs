@@ -6,10 +6,10 @@ use imago_testbed::pool::sharded;
 use crate::process::Process;
 use crate::reshard::scene::Scene;
 
-/// Two shards of three members.
+/// Two shards of three members, which can be made to stop at places in their code.
 pub async fn of_three() -> Scene {
     let spec = ClusterSpec { members: 3, election_timeout_ms: 2_000, ..sharded(2) };
-    Scene::of(spec.with_auth()).await
+    Scene::of(spec.with_auth().with_parameter("enableTestCommands", "1")).await
 }
 
 /// One shard's primary steps down, another one's and the config server's die and come back.

@@ -11,11 +11,11 @@
 
 use std::time::{Duration, Instant};
 
-use imago_testbed::pool::sharded;
-use imago_testbed::{ClusterSpec, Role, wait};
+use imago_testbed::{Role, wait};
 
 use crate::process::Process;
 use crate::reshard::dice::{Dice, is_long};
+use crate::reshard::disturbed::of_three;
 use crate::reshard::scene::Scene;
 
 const HANDFUL: u32 = 4;
@@ -56,8 +56,7 @@ async fn hurt(scene: &Scene, dice: &mut Dice) {
 async fn whoever_dies_at_whatever_moment_nothing_is_lost() {
     let deaths_wanted = if is_long() { MANY } else { HANDFUL };
     let mut dice = Dice::of_the_seed();
-    let spec = ClusterSpec { members: 3, election_timeout_ms: 2_000, ..sharded(2) };
-    let scene = Scene::of(spec.with_auth()).await;
+    let scene = of_three().await;
     let load = scene.load().await;
     let (began, within) = (Instant::now(), HANDFUL_WITHIN * deaths_wanted / HANDFUL);
     // How long a process lives whom nobody kills: deaths are drawn from that time.
