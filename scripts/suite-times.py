@@ -103,7 +103,7 @@ def main():
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        env = {"RUST_TEST_THREADS": "8", **os.environ}
+        env = {"RUST_TEST_THREADS": "5", **os.environ}
         if args.fresh:
             notes, more = linker(folder)
             env |= {**more, "CARGO_TARGET_DIR": str(folder / "target")}

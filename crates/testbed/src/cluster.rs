@@ -1,6 +1,7 @@
 //! A whole cluster: a replica set, or shards with a config server and a router.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bson::doc;
@@ -165,6 +166,7 @@ pub struct Cluster {
     sets: Vec<ReplicaSet>,
     credentials: Option<Credentials>,
     spec: ClusterSpec,
+    is_config_hurt: AtomicBool,
     scratch: Scratch,
 }
 
@@ -184,7 +186,14 @@ impl Cluster {
             Box::pin(ReplicaSet::start(name, purpose, count, &spec, &site))
         });
         let sets = try_join_all(starts).await?;
-        let mut cluster = Self { front: None, sets, credentials, spec, scratch };
+        let mut cluster = Self {
+            front: None,
+            sets,
+            credentials,
+            spec,
+            is_config_hurt: AtomicBool::new(false),
+            scratch,
+        };
         if cluster.spec.shards.is_some() {
             Box::pin(cluster.add_shards()).await?;
             cluster.front = Some(Box::pin(cluster.start_front()).await?);
@@ -215,6 +224,18 @@ impl Cluster {
             self.scratch.path(),
         )
         .await
+    }
+
+    /// Whether the config server was ever killed, stopped or made to step down.
+    pub(crate) fn is_config_hurt(&self) -> bool {
+        self.is_config_hurt.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of what is done to a node, or to a replica set's primary.
+    pub(crate) fn hurts(&self, node_or_set: &str) {
+        if node_or_set.starts_with(&config_set_name(&self.spec)) {
+            self.is_config_hurt.store(true, Ordering::Relaxed);
+        }
     }
 
     fn config_set(&self) -> &ReplicaSet {
@@ -299,13 +320,17 @@ impl Cluster {
     }
 }
 
+fn config_set_name(spec: &ClusterSpec) -> String {
+    format!("{}-cfg", spec.name)
+}
+
 /// The replica sets of a cluster: name, purpose, number of members.
 fn planned_sets(spec: &ClusterSpec) -> Vec<(String, Purpose, u32)> {
     let Some(shards) = spec.shards else {
         return vec![(spec.name.clone(), Purpose::Standalone, spec.members)];
     };
     let shard = |number| (format!("{}-s{number}", spec.name), Purpose::Shard, spec.members);
-    let config = (format!("{}-cfg", spec.name), Purpose::Config, 1);
+    let config = (config_set_name(spec), Purpose::Config, 1);
     (1..=shards).map(shard).chain([config]).collect()
 }
 

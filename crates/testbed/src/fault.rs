@@ -18,6 +18,7 @@ const STEP_DOWN_S: i32 = 5;
 impl Cluster {
     /// Kills a node at once (kill -9). Its port and data stay its own.
     pub fn kill(&self, node: &str) -> Result<()> {
+        self.hurts(node);
         match self.front_named(node) {
             Some(front) => front.kill(),
             None => self.server(node)?.kill(),
@@ -26,6 +27,7 @@ impl Cluster {
 
     /// Stops a node where it is (SIGSTOP): its connections stay open and silent.
     pub fn stop(&self, node: &str) -> Result<()> {
+        self.hurts(node);
         self.server(node)?.stop()
     }
 
@@ -74,6 +76,7 @@ impl Cluster {
     /// Has the primary of `set` step down, waits for another, and returns the new primary's name.
     /// A set of one member elects the same one again.
     pub async fn step_down(&self, set: &str) -> Result<String> {
+        self.hurts(set);
         let set = self.set(set)?;
         let old = set.wait_primary(|_| true).await?;
         let away_s = if set.members.len() == 1 { 1 } else { STEP_DOWN_S };

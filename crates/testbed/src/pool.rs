@@ -5,7 +5,8 @@
 //! test that needed it. The invariant is that a test cannot tell a used cluster from a new one:
 //!
 //! - one test at a time has it, from [`lease`] until its [`Leased`] is dropped;
-//! - it goes back only if the test did not panic and did not call [`Leased::end_with_this_test`];
+//! - it goes back only if the test did not panic, left the config server alone (one that was elected
+//!   a moment ago still refuses to move chunks), and did not call [`Leased::end_with_this_test`];
 //! - before the next test gets it, servers that were killed or frozen come back and every member has
 //!   caught up ([`Cluster::heal`]), what the last test asked for with [`Leased::undo`] is run, write
 //!   blocks are lifted and databases dropped. Then its [`Imprint`] (parameters, members, users, roles,
@@ -35,7 +36,7 @@ use crate::times;
 use imprint::Imprint;
 
 /// How many servers the leased clusters of one process have at most.
-pub const SERVERS_AT_ONCE: u32 = 12;
+pub const SERVERS_AT_ONCE: u32 = 14;
 /// How many servers idle clusters have at most; each takes 150 MB, and 200 MB for its files.
 const IDLE_SERVERS_MAX: u32 = 32;
 /// Where files are in memory.
@@ -178,7 +179,7 @@ impl Drop for Leased {
     fn drop(&mut self) {
         let Some(idle) = self.idle.take() else { return };
         let is_kept = self.is_kept.load(Ordering::Relaxed);
-        if !is_kept || std::thread::panicking() {
+        if !is_kept || idle.cluster.is_config_hurt() || std::thread::panicking() {
             return;
         }
         end_at_exit();
