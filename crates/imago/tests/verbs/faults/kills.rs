@@ -67,7 +67,8 @@ async fn frozen_following(stage: &Stage) {
     let ended = copy.ended().await;
     assert_eq!(ended.code, Some(5), "{}", ended.error);
     let message = ended.error["message"].as_str().unwrap_or_default();
-    let said = ["taken over", "new owner"];
+    // If it slept so long that it may not write any more, it does not look whose the job is.
+    let said = ["taken over", "new owner", "could not be saved"];
     assert!(said.iter().any(|words| message.contains(words)), "{}", ended.error);
     subject.prove(&job).await;
 }
