@@ -55,7 +55,8 @@ impl State {
             (Running { .. }, Running { .. } | Done | Failed { .. } | Cancelled) => true,
             (Paused { phase: at }, Running { phase }) => at == phase,
             (Paused { .. }, Failed { .. } | Cancelled) => true,
-            (Failed { .. }, Running { .. } | Cancelled) => true,
+            // It was tried again, and something else stood in the way.
+            (Failed { .. }, Running { .. } | Failed { .. } | Cancelled) => true,
             _ => false,
         };
         if legal { Ok(()) } else { Err(IllegalTransition { from: self.clone(), to: to.clone() }) }
@@ -134,6 +135,12 @@ mod tests {
                 assert_eq!(from.check_transition(to).is_ok(), mark == 'x', "{from} → {to}");
             }
         }
+    }
+
+    #[test]
+    fn what_failed_may_fail_again_for_another_reason() {
+        let failed = |error: &str| State::Failed { error: error.to_owned() };
+        assert_eq!(failed("no primary").check_transition(&failed("the disk is full")), Ok(()));
     }
 
     #[test]

@@ -329,10 +329,12 @@ impl Wanted {
 
     fn explained(&self, error: Error) -> Error {
         let Error::Server { cause, .. } = &error else { return error };
-        // ChangeStreamHistoryLost, ChangeStreamFatalError, CappedPositionLost
-        if !matches!(code(cause), Some(286 | 280 | 136)) {
-            return error;
-        }
+        // ChangeStreamHistoryLost, CappedPositionLost; ChangeStreamFatalError, InvalidResumeToken
+        let is_rolled_over = match code(cause) {
+            Some(286 | 136) => true,
+            Some(280 | 260) => false,
+            _ => return error,
+        };
         let needed = match &self.at {
             Start::At(time) => format!("{}.{}", time.time, time.increment),
             Start::After(token) => token_time(token).map_or_else(
@@ -340,7 +342,12 @@ impl Wanted {
                 |t| format!("{}.{}", t.time, t.increment),
             ),
         };
-        Error::OplogRolledOver { needed, cause: cause.to_string() }
+        let cause = cause.to_string();
+        if is_rolled_over {
+            Error::OplogRolledOver { needed, cause }
+        } else {
+            Error::PositionRefused { needed, cause }
+        }
     }
 }
 

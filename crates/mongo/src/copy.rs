@@ -342,20 +342,21 @@ impl<'a> Copying<'a> {
             self.end_save().await?;
         }
         if self.saving.is_none() && self.saved.elapsed() > SAVE_EVERY {
-            self.begin_save();
+            self.begin_save()?;
         }
         Ok(())
     }
 
     /// Saves beside the lead: a save waits for the destination's majority, and changes should not.
-    fn begin_save(&mut self) {
+    fn begin_save(&mut self) -> Result<()> {
         self.saved = Instant::now();
-        if !self.note_checkpoint() {
-            return;
+        if !self.note_checkpoint()? {
+            return Ok(());
         }
         let (run, state) = (self.run.clone(), self.state.clone());
         let saving = tokio::spawn(async move { save(&run, &state).await });
         self.saving = Some(AbortOnDropHandle::new(saving));
+        Ok(())
     }
 
     /// Waits for the save under way, if there is one: an older state must not reach the record
@@ -369,14 +370,14 @@ impl<'a> Copying<'a> {
 
     /// Takes the lead's checkpoint over into the state; false when there is none yet, or when a
     /// successor that begins there would miss a change of indexes or options.
-    fn note_checkpoint(&mut self) -> bool {
+    fn note_checkpoint(&mut self) -> Result<bool> {
         if self.state.is_indexed && self.lead.has_structure() {
-            return false;
+            return Ok(false);
         }
-        let Some(checkpoint) = self.lead.checkpoint() else { return false };
-        note(&mut self.state, &checkpoint);
+        let Some(checkpoint) = self.lead.checkpoint() else { return Ok(false) };
+        note(&mut self.state, &checkpoint)?;
         self.applied.store(checkpoint.time.time, Ordering::Relaxed);
-        true
+        Ok(true)
     }
 
     /// The source's time now.
@@ -408,7 +409,7 @@ impl<'a> Copying<'a> {
     /// When the job was taken over, or the destination stays away.
     pub async fn save(&mut self) -> Result<()> {
         self.end_save().await?;
-        self.note_checkpoint();
+        self.note_checkpoint()?;
         save(self.run, &self.state).await?;
         self.saved = Instant::now();
         Ok(())
@@ -437,7 +438,7 @@ impl<'a> Copying<'a> {
         self.report();
         self.end_save().await?;
         if let Some(checkpoint) = self.lead.end().await? {
-            note(&mut self.state, &checkpoint);
+            note(&mut self.state, &checkpoint)?;
             save(self.run, &self.state).await?;
         }
         Ok(self.state)

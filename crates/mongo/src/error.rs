@@ -109,6 +109,15 @@ pub enum Error {
         /// What the server said.
         cause: String,
     },
+    /// The source does not find the position in its log that the job needs, though it may reach back
+    /// to it: the source is not what it was, or the position not what it gave.
+    #[error("the source refuses to go on with its changes after {needed}: {cause}")]
+    PositionRefused {
+        /// The position that is needed.
+        needed: String,
+        /// What the server said.
+        cause: String,
+    },
     /// A copied collection was dropped, renamed, or otherwise taken away under the job.
     #[error("{ns} was {what} at the source while it was being copied")]
     Disrupted {
@@ -185,6 +194,7 @@ impl Error {
             Self::Server { .. }
             | Self::Document { .. }
             | Self::OplogRolledOver { .. }
+            | Self::PositionRefused { .. }
             | Self::Disrupted { .. }
             | Self::Journal(_)
             | Self::Malformed { .. } => Class::Failed,
@@ -214,6 +224,11 @@ impl Error {
             Self::OplogRolledOver { .. } => {
                 "give the job up (`imago job cancel`) and begin a new one, with a larger oplog \
                  (replSetResizeOplog) or a faster pace"
+                    .into()
+            }
+            Self::PositionRefused { .. } => {
+                "if the source was restored from a backup, or is another cluster than before, give \
+                 the job up (`imago job cancel`) and begin a new one; `imago job resume` tries again"
                     .into()
             }
             Self::Disrupted { .. } => {

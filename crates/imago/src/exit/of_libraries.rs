@@ -56,6 +56,7 @@ fn of_cluster(error: &Error) -> (Exit, &'static str) {
         Error::Exhausted { .. } => "exhausted",
         Error::Document { .. } => "document",
         Error::OplogRolledOver { .. } => "oplog_rolled_over",
+        Error::PositionRefused { .. } => "position_refused",
         Error::Disrupted { .. } => "disrupted",
         Error::Superseded { .. } => "superseded",
         Error::Undecided { .. } => "undecided",

@@ -1,6 +1,7 @@
 //! What the record of a copy keeps of it, and whoever goes on with the job begins from.
 
-use bson::{RawDocumentBuf, Timestamp, doc};
+use bson::raw::RawBsonRef;
+use bson::{RawDocument, RawDocumentBuf, Timestamp};
 use imago_job::id::JobId;
 use imago_job::record::Record;
 use imago_job::run::Run;
@@ -8,8 +9,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::changes::Start;
 use crate::error::{Error, Result};
+use crate::ext_json::{self, ExtJson};
 use crate::lead::Checkpoint;
 use crate::reshard::Block;
+
+/// A resume token as a record keeps it: the whole document, as canonical extended JSON.
+///
+/// Besides `_data` it has `_typeBits` wherever an `_id` is a number that its key string alone does not
+/// tell (a 64-bit integer, a double, a decimal), and servers refuse a token without them. Records of
+/// versions that kept `_data` alone are read: their stream begins at the time of the last change that
+/// was applied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ResumeToken(String);
+
+impl ResumeToken {
+    fn of(token: &RawDocument) -> Result<Self> {
+        let text = serde_json::to_string(&ExtJson(RawBsonRef::Document(token)));
+        text.map(Self).map_err(|e| Error::malformed("a resume token", e))
+    }
+
+    /// What the server gave.
+    fn whole(&self) -> Result<RawDocumentBuf> {
+        ext_json::parse_document(&self.0).map_err(|e| Error::malformed("the job's resume token", e))
+    }
+
+    /// Whether it is of a version that kept `_data` alone.
+    fn is_cut(&self) -> bool {
+        !self.0.starts_with('{')
+    }
+}
 
 /// How far a copy is, as its record keeps it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -17,7 +46,7 @@ pub struct State {
     /// The source's time before anything was read: seconds and increment.
     pub t0: Option<(u32, u32)>,
     /// Where the stream is to be resumed, once something of it was applied.
-    pub token: Option<String>,
+    pub token: Option<ResumeToken>,
     /// The source's time there.
     pub applied_to: Option<(u32, u32)>,
     /// Whether the indexes are built.
@@ -26,6 +55,9 @@ pub struct State {
     /// with the job lifts the block first.
     #[serde(default)]
     pub is_blocked: bool,
+    /// Whether the block that its cut-over set stands at the source since, for the operator to lift.
+    #[serde(default)]
+    pub block_left: bool,
     /// The names of each collection's indexes at the source when they were last followed, once they
     /// are built: one of these that the source no longer has is dropped, also when it went while
     /// nobody worked at the job. Others at the destination are not the job's.
@@ -110,20 +142,46 @@ pub(crate) async fn save_at_last(run: &Run, state: &State) -> Result<()> {
 }
 
 /// Writes down how far the stream is applied.
-pub(super) fn note(state: &mut State, checkpoint: &Checkpoint) {
-    let text = checkpoint.token.get_str("_data").ok().map(str::to_owned);
-    state.token = text.or(state.token.take());
+pub(super) fn note(state: &mut State, checkpoint: &Checkpoint) -> Result<()> {
+    state.token = Some(ResumeToken::of(&checkpoint.token)?);
     state.applied_to = Some((checkpoint.time.time, checkpoint.time.increment));
+    Ok(())
 }
 
 /// Where the stream is opened by whoever goes on from here.
 pub(super) fn start_of(state: &State) -> Result<Start> {
-    if let Some(token) = &state.token {
-        let token = RawDocumentBuf::try_from(&doc! {"_data": token})
-            .map_err(|e| Error::malformed("the job's resume token", e))?;
-        return Ok(Start::After(token));
-    }
+    let time = match &state.token {
+        Some(token) if !token.is_cut() => return Ok(Start::After(token.whole()?)),
+        // What is applied twice is as if it had been applied once.
+        Some(_) => state.applied_to,
+        None => state.t0,
+    };
     let (time, increment) =
-        state.t0.ok_or_else(|| Error::malformed("the job's state", "it has no T0"))?;
+        time.ok_or_else(|| Error::malformed("the job's state", "it has no time to begin at"))?;
     Ok(Start::At(Timestamp { time, increment }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::spec::BinarySubtype;
+    use bson::{Binary, rawdoc};
+
+    #[test]
+    fn a_token_comes_back_as_it_was_and_one_of_an_old_record_is_read() {
+        let bits = Binary { subtype: BinarySubtype::Generic, bytes: vec![0x82, 0x01] };
+        let token = rawdoc! {"_data": "8265A1B2C3000000042B0229296E04", "_typeBits": bits};
+        let kept = ResumeToken::of(&token).unwrap();
+        assert_eq!(kept.whole().unwrap(), token);
+        assert!(!kept.is_cut());
+        let mut old: State = serde_json::from_str(
+            r#"{"t0": [1, 2], "token": "8265A1B2C3", "applied_to": [1, 3], "is_indexed": false}"#,
+        )
+        .unwrap();
+        let Ok(Start::At(begins)) = start_of(&old) else { panic!("{old:?}") };
+        assert_eq!(begins, Timestamp { time: 1, increment: 3 });
+        old.token = Some(kept);
+        let Ok(Start::After(after)) = start_of(&old) else { panic!("{old:?}") };
+        assert_eq!(after, token);
+    }
 }

@@ -129,3 +129,50 @@ fn odd_ids_are_copied_and_followed() {
         job.stop().await;
     });
 }
+
+/// `_id`s whose key strings do not tell their type: milliseconds, a snowflake, prices, and what does not
+/// fit into a double.
+fn untold() -> Vec<Bson> {
+    vec![
+        Bson::Int64(1_700_000_000_000),
+        Bson::Int64(1_145_871_254_630_744_114),
+        Bson::Int64((1 << 53) + 1),
+        Bson::Double(9_007_199_254_740_994.0),
+        Bson::Double(1.25),
+        decimal("19.99"),
+        Bson::Double(f64::NAN),
+        Bson::Double(f64::INFINITY),
+        Bson::Document(doc! {"shop": "Lyon", "order": Bson::Int64(1_700_000_000_001)}),
+    ]
+}
+
+#[test]
+fn a_copy_is_resumed_right_after_a_change_whatever_its_id_is() {
+    run(Between::ReplicaSets, "resumed", |ends| async move {
+        let orders = documents(&ends.source("orders"));
+        let all = untold().into_iter().map(|id| doc! {"_id": id, "paid": 0});
+        orders.insert_many(all).await.unwrap();
+        let mut job = ends.copy(&ends.all()).await;
+        job.reaches("follow").await;
+        for id in untold() {
+            // The last that it knows when it stops is one of these, and not that nothing happened.
+            let this = doc! {"_id": {"$eq": id.clone()}};
+            let busy = tokio::spawn({
+                let orders = orders.clone();
+                async move {
+                    loop {
+                        let pay = orders.update_one(this.clone(), doc! {"$inc": {"paid": 1}});
+                        assert_eq!(pay.await.unwrap().matched_count, 1, "{id}");
+                    }
+                }
+            });
+            job.catches_up().await;
+            job = job.down(async {}).await;
+            job.catches_up().await;
+            busy.abort();
+        }
+        job.catches_up().await;
+        ends.assert_same("orders").await;
+        job.stop().await;
+    });
+}
