@@ -384,20 +384,16 @@ pub fn parse_document(text: &str, what: &str) -> Result<Document> {
 /// The fields of a shard key that an `_id` does not tell.
 #[must_use]
 pub fn key_fields(shard_key: Option<&Document>) -> Vec<String> {
-    let fields: Vec<String> =
-        shard_key.map(|key| key.keys().cloned().collect()).unwrap_or_default();
-    if fields.iter().all(|field| field == "_id") { Vec::new() } else { fields }
+    let of_the_id = |field: &str| field == "_id" || field.starts_with("_id.");
+    let fields = shard_key.into_iter().flat_map(Document::keys);
+    fields.filter(|field| !of_the_id(field)).cloned().collect()
 }
 
-/// The collections of a plan, ready to be read and written, with their definitions at the source.
+/// Whether these are the clusters of a plan.
 ///
 /// # Errors
-/// When a server does not answer, or a collection of the source is gone.
-pub async fn pairs(
-    plan: &Plan,
-    source: &Endpoint,
-    destination: &Endpoint,
-) -> Result<Vec<(Pair, Definition)>> {
+/// A precondition that says which is another one.
+pub fn check_identity(plan: &Plan, source: &Endpoint, destination: &Endpoint) -> Result<()> {
     for (endpoint, identity) in
         [(source, &plan.source_identity), (destination, &plan.destination_identity)]
     {
@@ -413,6 +409,19 @@ pub async fn pairs(
             ));
         }
     }
+    Ok(())
+}
+
+/// The collections of a plan, ready to be read and written, with their definitions at the source.
+///
+/// # Errors
+/// When a server does not answer, or a collection of the source is gone.
+pub async fn pairs(
+    plan: &Plan,
+    source: &Endpoint,
+    destination: &Endpoint,
+) -> Result<Vec<(Pair, Definition)>> {
+    check_identity(plan, source, destination)?;
     let filter = plan.filter.as_deref().map(parse_filter).transpose()?;
     let mut pairs = Vec::new();
     for planned in &plan.collections {

@@ -47,7 +47,8 @@ pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
             .await
             .map(|_| ())
             .or_else(|error| if error.is_transient() { Err(error) } else { Ok(()) })?;
-        if is_hashed {
+        // Servers cut a new collection by themselves only where the hash comes first.
+        if is_hashed && key.values().next().is_some_and(|way| way.as_str() == Some("hashed")) {
             let count = i32::try_from(shards.len()).unwrap_or(1) * HASHED_CHUNKS_PER_SHARD;
             command.insert("numInitialChunks", count);
         }

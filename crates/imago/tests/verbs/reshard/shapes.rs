@@ -12,7 +12,7 @@ const DOCUMENTS: i32 = 4_000;
 
 impl Scene {
     /// `imago reshard run` of a plan that it makes itself.
-    fn change(&self, words: &[&str]) -> Process {
+    pub fn change(&self, words: &[&str]) -> Process {
         let uri = self.cluster.admin_uri();
         self.imago(&[&["reshard", "run", "--uri", &uri, "--ns", NS], words].concat())
     }

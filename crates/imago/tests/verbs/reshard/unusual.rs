@@ -147,3 +147,17 @@ async fn the_new_key_may_be_hashed() {
     assert_eq!(on, wanted.collect::<Vec<&str>>());
     assert!(scene.find("shop", "reviews", doc! {}).await == notes, "they are the same");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_new_key_may_contain_the_id_while_clients_write() {
+    let scene = Scene::start(2).await;
+    let load = scene.load().await;
+    for key in [r#"{"userID": 1, "_id": 1}"#, r#"{"userID": 1, "_id": "hashed"}"#] {
+        let (exit, done) = scene.change(&["--key", key, "--chunks", "4"]).ended();
+        assert_eq!(exit, 0, "{key}: {done}");
+        let plan = scene.plan_of(done["job"].as_str().unwrap()).await;
+        scene.has_shape_of(&plan).await;
+        scene.load_goes_on(50).await;
+    }
+    scene.nothing_lost(load);
+}

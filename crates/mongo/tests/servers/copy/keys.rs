@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use bson::{Bson, Document, doc};
+use bson::oid::ObjectId;
+use bson::{Bson, Document, Uuid, doc};
 use imago_mongo::collection::Handle;
 
 use imago_testbed::wait::Wait;
@@ -85,6 +86,70 @@ fn a_destination_sharded_by_a_range_of_another_key() {
         assert_eq!(destination.shard_key().await.unwrap(), Some(doc! {"userID": 1}));
         assert_eq!(shards_that_hold(&destination).await, 3);
     });
+}
+
+/// Orders as shops have them: an ObjectId, a customer by his UUID, and when it was made, in milliseconds.
+fn order(n: u32) -> Document {
+    let mut id = [0; 12];
+    id[..4].copy_from_slice(&(0x6540_0000 + n).to_be_bytes());
+    id[8..].copy_from_slice(&n.wrapping_mul(2_654_435_761).to_be_bytes());
+    let customer = u128::from(n % 400).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
+    doc! {
+        "_id": ObjectId::from_bytes(id),
+        "customer": Uuid::from_bytes(customer.to_be_bytes()),
+        "made": 1_700_000_000_000 + 37 * i64::from(n),
+        "paid": 0, "filler": "x".repeat(400),
+    }
+}
+
+/// A part of the orders is paid, changes hands, is deleted, or deleted and made again.
+async fn orders_change(side: &Handle, dice: &mut Dice, times: usize) {
+    let orders = documents(side);
+    for _ in 0..times {
+        let now = order(u32::try_from(dice.below(1_200)).unwrap());
+        let this = doc! {"_id": now.get_object_id("_id").unwrap()};
+        match dice.below(5) {
+            0 => drop(orders.delete_one(this).await.unwrap()),
+            1 => {
+                orders.delete_one(this).await.unwrap();
+                orders.insert_one(now).await.unwrap();
+            }
+            2 => {
+                let other = order(u32::try_from(dice.below(400)).unwrap());
+                let hands = doc! {"$set": {"customer": other.get("customer").unwrap()}};
+                orders.update_one(this, hands).await.unwrap();
+            }
+            _ => drop(orders.update_one(this, doc! {"$inc": {"paid": 1}}).await.unwrap()),
+        }
+    }
+}
+
+#[test]
+fn a_shard_key_may_contain_the_id() {
+    for (n, key) in [
+        r#"{"customer": 1, "_id": 1}"#,
+        r#"{"_id": 1, "made": 1}"#,
+        r#"{"customer": "hashed", "_id": 1}"#,
+        r#"{"customer": 1, "_id": "hashed"}"#,
+        r#"{"_id": "hashed", "made": 1}"#,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        run_across(true, &format!("with_id_{n}"), move |ends| async move {
+            let (source, mut dice) = (ends.source("orders"), Dice::new(7));
+            documents(&source).insert_many((0..1_000).map(order)).await.unwrap();
+            let mut request = ends.all();
+            request.shard_key = Some(key.into());
+            let mut job = ends.copy(&request).await;
+            orders_change(&source, &mut dice, 150).await;
+            job.reaches("follow").await;
+            orders_change(&source, &mut dice, 250).await;
+            job.catches_up().await;
+            ends.assert_same("orders").await;
+            job.stop().await;
+        });
+    }
 }
 
 #[test]
