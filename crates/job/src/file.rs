@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+use serde_json::Value;
 
 use crate::clock::{self, Clock};
 use crate::id::JobId;
@@ -123,6 +124,16 @@ impl Journal for FileJournal {
     fn request<'a>(&'a self, id: &'a JobId, request: &'a Request) -> Answer<'a, ()> {
         let (id, request) = (id.clone(), *request);
         self.answer(move |files| files.change(&id, |record, now| record.request(&request, now)))
+    }
+
+    fn amend<'a>(&'a self, id: &'a JobId, checkpoint: &'a Value) -> Answer<'a, ()> {
+        let (id, checkpoint) = (id.clone(), checkpoint.clone());
+        self.answer(move |files| {
+            files.change(&id, |record, now| {
+                record.amend(&checkpoint, now);
+                Ok(())
+            })
+        })
     }
 }
 

@@ -197,6 +197,16 @@ impl Record {
         Ok(())
     }
 
+    /// Takes over another checkpoint of a job that has ended; see [`crate::journal::Journal::amend`].
+    ///
+    /// # Panics
+    /// When the job has not ended: who asks has seen its end, and nothing follows that.
+    pub fn amend(&mut self, checkpoint: &Value, now_ms: u64) {
+        assert!(self.state.is_final(), "job {} has not ended", self.id);
+        self.checkpoint = checkpoint.clone();
+        self.touch(now_ms);
+    }
+
     fn check_not_final(&self) -> Result<(), JournalError> {
         if !self.state.is_final() {
             return Ok(());

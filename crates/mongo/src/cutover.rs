@@ -36,9 +36,11 @@ use crate::verify::Mode;
 pub(crate) mod check;
 mod decide;
 mod reverse;
+mod unblock;
 
 pub use decide::{ClientsAt, decide};
 pub use reverse::{reverse_of, reversed};
+pub use unblock::{Unblocked, unblock};
 
 /// How writes are kept from the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,6 +233,7 @@ async fn steps(
     if lifts {
         block::lift(&clusters.source).await?;
     }
+    copying.state.block_left = copying.state.is_blocked && !lifts;
     (copying.state.is_blocked, copying.state.hook_begun) = (false, false);
     copying.state.is_destination_blocked = false;
     copy::save_at_last(run, &copying.state).await?;

@@ -403,6 +403,13 @@ impl Journal for MongoJournal {
             record.request(request, now_ms)
         }))
     }
+
+    fn amend<'a>(&'a self, id: &'a JobId, checkpoint: &'a serde_json::Value) -> Answer<'a, ()> {
+        Box::pin(self.change(id, "keep what became of the job", move |record, now_ms| {
+            record.amend(checkpoint, now_ms);
+            Ok(())
+        }))
+    }
 }
 
 fn revision(record: &Record) -> i64 {

@@ -99,7 +99,8 @@ impl FromStr for Selector {
                 ));
             }
             let quoted: Vec<String> = text.split('*').map(regex::escape).collect();
-            let regex = Regex::new(&format!("^{}$", quoted.join(".*")))
+            // A server takes every character but NUL in a name, line breaks too.
+            let regex = Regex::new(&format!("(?s)^{}$", quoted.join(".*")))
                 .map_err(|error| Error::usage(error.to_string(), "use * for any characters"))?;
             return Ok(Self::Matching(Pattern { text: text.to_owned(), regex }));
         }
@@ -159,6 +160,7 @@ mod tests {
     #[test]
     fn a_star_matches_any_characters_and_nothing_else_is_special() {
         assert_eq!(select("shop.*", "shop.reviews.2026").as_deref(), Some("shop.reviews.2026"));
+        assert_eq!(select("shop.*", "shop.two\nlines").as_deref(), Some("shop.two\nlines"));
         assert_eq!(select("shop.*", "shopping.x"), None);
         assert_eq!(select("*.re+views", "a.re+views").as_deref(), Some("a.re+views"));
         assert_eq!(select("*", "config.chunks"), None);

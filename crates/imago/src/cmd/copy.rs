@@ -10,6 +10,7 @@ use imago_mongo::namespace::Selector;
 use imago_mongo::preflight::{self, Plan, Planned, Request};
 use serde::Serialize;
 
+use crate::cmd::job::limit::{self, Limit};
 use crate::cmd::job::process;
 use crate::context::Context;
 use crate::exit::Failure;
@@ -93,12 +94,12 @@ pub struct Pace {
     /// Documents per second.
     #[arg(long, value_name = "N")]
     documents_s: Option<u64>,
-    /// Megabytes (1,000,000 bytes) per second.
-    #[arg(long, value_name = "N")]
-    mb_s: Option<u64>,
+    /// Megabytes (1,000,000 bytes) per second; for example 2.5.
+    #[arg(long, value_name = "N", value_parser = limit::millions)]
+    mb_s: Option<Limit>,
     /// Wait while a secondary of the destination is further behind than so many seconds.
-    #[arg(long, value_name = "N")]
-    secondary_lag_s: Option<u64>,
+    #[arg(long, value_name = "N", value_parser = limit::thousands)]
+    secondary_lag_s: Option<Limit>,
 }
 
 impl Pace {
@@ -106,8 +107,8 @@ impl Pace {
     pub fn parsed(&self) -> Result<Limits, Failure> {
         let limits = Limits {
             documents_s: self.documents_s,
-            bytes_s: self.mb_s.map(|mb| mb * 1_000_000),
-            secondary_lag_ms: self.secondary_lag_s.map(|s| s * 1_000),
+            bytes_s: self.mb_s.and_then(|limit| limit.0),
+            secondary_lag_ms: self.secondary_lag_s.and_then(|limit| limit.0),
             is_paced: false,
         };
         let refused = |error| Failure::from_error(crate::exit::Exit::Usage, "limit", &error);

@@ -4,7 +4,6 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use imago_job::id::JobId;
-use imago_mongo::block;
 use imago_mongo::copy::{self, Clusters};
 use imago_mongo::cutover::{self, Block, ClientsAt, How, Outcome};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -45,9 +44,13 @@ pub struct Args {
     /// is under way to the old cluster.
     #[arg(long, conflicts_with = "reverse")]
     lift_block: bool,
-    /// Lift the block that an earlier cut-over left at the source, and do nothing else.
+    /// Lift the block that this job's cut-over left at the source, and do nothing else. A block that is
+    /// not this job's is left alone.
     #[arg(long)]
     unblock: bool,
+    /// With --unblock: lift any block of the source, and say whose it was not.
+    #[arg(long, requires = "unblock")]
+    force: bool,
     /// Say where the clients are, after a cut-over that died while its hook ran, and do nothing
     /// else: at the source, the block is lifted and the job can go on; at the destination, it is
     /// done.
@@ -57,7 +60,9 @@ pub struct Args {
     #[arg(long)]
     ignore_new: bool,
     /// Give up, and lift the block, when drain, last comparison and hook take longer.
-    #[arg(long, value_name = "MS", default_value_t = 30_000)]
+    #[arg(
+        long, value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..)
+    )]
     max_block_ms: u64,
     /// Compare the documents of so many last changes under the block.
     #[arg(long, value_name = "N", default_value_t = 2_000)]
@@ -94,9 +99,11 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         clusters = cutover::reversed(&clusters);
     }
     if args.unblock {
-        block::lift(&clusters.source).await?;
-        return context.output.result(&serde_json::json!({"is_blocked": false}), |_| {
-            format!("{} takes its users' writes again\n", clusters.source.redacted())
+        let lifted = Box::pin(cutover::unblock(&clusters, &id, &process(), args.force)).await?;
+        return context.output.result(&lifted, |lifted| {
+            let source = clusters.source.redacted();
+            let forced = lifted.overridden.as_ref().map(|why| format!("forced, although {why}\n"));
+            format!("{source} takes its users' writes again\n{}", forced.unwrap_or_default())
         });
     }
     let how = How {

@@ -4,19 +4,22 @@
 //! What is asked of a job is recorded there, and whoever works at the job does it; so the answer
 //! always says whether somebody does.
 
-mod limit;
+pub mod limit;
 mod view;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use imago_job::control::Control;
 use imago_job::id::JobId;
 use imago_job::journal::{Journal, JournalError, Request, Update};
-use imago_job::record::{Limits, Requested};
+use imago_job::record::{Limits, Record, Requested};
 use imago_job::state::State;
+use imago_mongo::block;
 use imago_mongo::copy;
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::journal::MongoJournal;
+use imago_mongo::preflight;
 use imago_mongo::reshard;
 use serde::Serialize;
 
@@ -48,8 +51,8 @@ enum Action {
     Work(Work),
     /// Have a job wait, keeping everything that it did.
     Pause(One),
-    /// Give a job up, leaving the source untouched.
-    Cancel(One),
+    /// Give a job up, leaving the source as it is, or lifting the write block that it left there.
+    Cancel(Cancel),
     /// Change how fast a job may go, while it runs.
     Set(Set),
 }
@@ -71,6 +74,16 @@ pub struct One {
     /// Where it is kept.
     #[command(flatten)]
     pub kept: Kept,
+}
+
+#[derive(Debug, clap::Args)]
+struct Cancel {
+    #[command(flatten)]
+    one: One,
+    /// The source of the job: needed if its cut-over died while writes there were blocked, to lift the
+    /// block.
+    #[arg(long, value_name = "URI")]
+    from: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -167,7 +180,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             Action::List(kept) => Box::pin(list(&kept, context)).await,
             Action::Status(one) => Box::pin(status(&one, context)).await,
             Action::Pause(one) => Box::pin(pause(&one, context)).await,
-            Action::Cancel(one) => Box::pin(cancel(&one, context)).await,
+            Action::Cancel(it) => Box::pin(cancel(&it, context)).await,
             Action::Set(set) => Box::pin(change(&set, context)).await,
         }
     };
@@ -184,8 +197,8 @@ async fn go_on(resume: &Resume, context: &Context) -> Result<(), Failure> {
     let kind = record.kind.clone();
     if record.control == Requested::Pause {
         journal.request(&resume.id, &Request::Control(Requested::Run)).await?;
-        if View::new(record, journal.now_ms().await?, stale_after_ms()).living_owner().is_some() {
-            let view = look(&journal, &resume.id).await?;
+        let view = heard(&journal, &resume.id).await?;
+        if view.living_owner().is_some() {
             let message = format!("job {} runs again, where it was paused", resume.id);
             return print(view, "resume", message, context);
         }
@@ -244,6 +257,20 @@ async fn look(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
     Ok(View::new(record, journal.now_ms().await?, stale_after_ms()))
 }
 
+/// Waits until whoever owns a job gives another sign of life, or is certainly dead; the job then. What is
+/// asked of a job is done by somebody who was alive after it was asked.
+async fn heard(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
+    let mut view = look(journal, id).await?;
+    let beat = view.beat();
+    // By the servers' clock a silent owner is dead in time; the bound is for one that stands still.
+    let deadline = Instant::now() + copy::pace().stale_after + Duration::from_secs(5);
+    while view.living_owner().is_some() && view.beat() == beat && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        view = look(journal, id).await?;
+    }
+    Ok(view)
+}
+
 /// How long an owner must be silent before nobody is said to work at the job.
 fn stale_after_ms() -> u64 {
     u64::try_from(copy::pace().stale_after.as_millis()).unwrap_or(u64::MAX)
@@ -267,7 +294,7 @@ struct Outcome {
 async fn pause(one: &One, context: &Context) -> Result<(), Failure> {
     let journal = journal(&one.kept).await?;
     journal.request(&one.id, &Request::Control(Requested::Pause)).await?;
-    let view = look(&journal, &one.id).await?;
+    let view = heard(&journal, &one.id).await?;
     let message = match view.living_owner() {
         Some(owner) => format!(
             "job {id} is asked to pause; {owner} does so at its next sign of life, within seconds",
@@ -282,16 +309,26 @@ async fn pause(one: &One, context: &Context) -> Result<(), Failure> {
     print(view, "pause", message, context)
 }
 
-async fn cancel(one: &One, context: &Context) -> Result<(), Failure> {
+async fn cancel(cancel: &Cancel, context: &Context) -> Result<(), Failure> {
+    let one = &cancel.one;
     let journal = journal(&one.kept).await?;
     let id = &one.id;
+    let view = heard(&journal, id).await?;
+    let block = match view.living_owner() {
+        // Who works at it lifts what it blocks.
+        Some(_) => None,
+        None => Box::pin(block_to_lift(&view.record, cancel.from.as_deref(), &one.kept)).await?,
+    };
     // Asked first: who takes the job over in between finds that it is to be cancelled.
     journal.request(id, &Request::Control(Requested::Cancel)).await?;
     let before = look(&journal, id).await?;
-    let at_once =
-        before.living_owner().is_none() && Box::pin(end_unowned(&one.kept, &journal, id)).await?;
+    let at_once = before.living_owner().is_none()
+        && Box::pin(end_unowned(&one.kept, &journal, id, block.as_ref())).await?;
     let view = look(&journal, id).await?;
     let message = match view.living_owner() {
+        _ if at_once && block.is_some() => {
+            format!("job {id} is cancelled; the source takes its users' writes again")
+        }
         _ if at_once => format!("job {id} is cancelled; the source was left untouched"),
         Some(owner) => format!("job {id} is asked to end; {owner} does so within seconds"),
         None => format!("job {id} is asked to end; it is {} now", view.state()),
@@ -299,26 +336,74 @@ async fn cancel(one: &One, context: &Context) -> Result<(), Failure> {
     print(view, "cancel", message, context)
 }
 
+/// The source whose write block goes with a job that nobody works at, if the job may have left one there.
+async fn block_to_lift(
+    record: &Record,
+    from: Option<&str>,
+    kept: &Kept,
+) -> Result<Option<Endpoint>, Failure> {
+    if record.kind != copy::KIND || record.state.is_final() || record.checkpoint.is_null() {
+        return Ok(None);
+    }
+    let state = copy::state_of(record)?;
+    state.refuse_undecided(&record.id)?;
+    if !state.is_blocked {
+        return Ok(None);
+    }
+    let Some(from) = from else {
+        let id = &record.id;
+        let source = copy::plan_of(record)?.source;
+        return Err(Failure::new(
+            Exit::Precondition,
+            "precondition",
+            format!("job {id} died while writes at {source} were blocked, and they may be still"),
+        )
+        .help(format!(
+            "name the source, so that the block is lifted: imago job cancel {id} --from URI"
+        )));
+    };
+    let ends = Ends { from: from.to_owned(), to: kept.to.clone() };
+    let clusters = connect(&ends).await?;
+    preflight::check_identity(&copy::plan_of(record)?, &clusters.source, &clusters.destination)?;
+    Ok(Some(clusters.source))
+}
+
 /// Marks a job that nobody works at as cancelled; whether it is. Somebody who takes it over first
 /// learns of the request, and ends the job himself.
-async fn end_unowned(kept: &Kept, journal: &MongoJournal, id: &JobId) -> Result<bool, Failure> {
+async fn end_unowned(
+    kept: &Kept,
+    journal: &MongoJournal,
+    id: &JobId,
+    blocked: Option<&Endpoint>,
+) -> Result<bool, Failure> {
     let claimed = match journal.claim(id, &process(), stale_after_ms()).await {
         Ok(claimed) => claimed,
         Err(JournalError::Owned { .. } | JournalError::Final { .. }) => return Ok(false),
         Err(error) => return Err(error.into()),
     };
-    if claimed.record.kind == reshard::KIND {
-        let cleaned = async {
+    let tidied = async {
+        if claimed.record.kind == reshard::KIND {
             let cluster = cmd::reshard::run::connect(&kept.to).await?;
-            Ok::<(), Failure>(reshard::clean_up(&cluster, &claimed.record).await?)
-        };
-        if let Err(failure) = Box::pin(cleaned).await {
-            // Whoever ends the job otherwise must not have to wait for this process.
-            journal.release(id, claimed.epoch).await?;
-            return Err(failure);
+            reshard::clean_up(&cluster, &claimed.record).await?;
         }
+        if let Some(source) = blocked {
+            block::lift(source).await?;
+        }
+        Ok::<(), Failure>(())
+    };
+    if let Err(failure) = Box::pin(tidied).await {
+        // Whoever ends the job otherwise must not have to wait for this process.
+        journal.release(id, claimed.epoch).await?;
+        return Err(failure);
     }
-    journal.save(id, claimed.epoch, &Update::of(State::Cancelled)).await?;
+    let mut update = Update::of(State::Cancelled);
+    if blocked.is_some() {
+        let state = copy::State { is_blocked: false, ..copy::state_of(&claimed.record)? };
+        let encoded = serde_json::to_value(state);
+        update.checkpoint =
+            Some(encoded.map_err(|error| Failure::from_error(Exit::Failed, "malformed", &error))?);
+    }
+    journal.save(id, claimed.epoch, &update).await?;
     journal.release(id, claimed.epoch).await?;
     Ok(true)
 }
@@ -330,7 +415,7 @@ async fn change(set: &Set, context: &Context) -> Result<(), Failure> {
     let id = &set.one.id;
     let limits = set.limits.applied_to(journal.load(id).await?.limits);
     journal.request(id, &Request::Limits(limits)).await?;
-    let view = look(&journal, id).await?;
+    let view = heard(&journal, id).await?;
     let now = view::limits(&limits);
     let message = match view.living_owner() {
         Some(owner) => format!("job {id} may go at {now}; {owner} follows within seconds"),

@@ -1,6 +1,7 @@
 //! `imago job` as an operator has it, on a real cluster.
 
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use imago_job::id::JobId;
 use imago_job::journal::{Journal, Update};
@@ -9,7 +10,9 @@ use imago_job::state::State;
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::journal::MongoJournal;
 use imago_testbed::pool::{self, Leased, replica_set};
+use imago_testbed::wait;
 use serde_json::{Value, json};
+use tokio_util::task::AbortOnDropHandle;
 
 /// Runs `imago job …` in a folder of its own, untouched by the environment of whoever runs the tests.
 fn job(arguments: &[&str], variables: &[(&str, &str)], file: &str) -> Output {
@@ -54,6 +57,23 @@ impl Kept {
         let update = Update::of(State::Running { phase: "copy".to_owned() });
         self.journal.save(&id, epoch, &update).await.unwrap();
         id
+    }
+
+    /// A job that somebody works at, for as long as the second value is there.
+    async fn worked_at(&self) -> (JobId, AbortOnDropHandle<()>) {
+        let id = self.planned().await;
+        let (journal, job) = (self.journal.clone(), id.clone());
+        let epoch = journal.claim(&id, "other/1", 0).await.unwrap().epoch;
+        let mut update = Update::of(State::Running { phase: "copy".to_owned() });
+        journal.save(&id, epoch, &update).await.unwrap();
+        let beats = tokio::spawn(async move {
+            update.state = None;
+            loop {
+                journal.save(&job, epoch, &update).await.unwrap();
+                wait::lasts(Duration::from_millis(300)).await;
+            }
+        });
+        (id, AbortOnDropHandle::new(beats))
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
@@ -112,10 +132,10 @@ async fn a_job_that_is_not_there_is_a_usage_error() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pause_is_recorded_and_says_who_will_do_it() {
     let kept = Kept::new().await;
-    let (planned, running) = (kept.planned().await, kept.running().await);
+    let (planned, (running, _owner)) = (kept.planned().await, kept.worked_at().await);
     let recorded = kept.json(&["pause", planned.as_str()]);
     assert_eq!(recorded["owner"], Value::Null);
     assert!(recorded["message"].as_str().unwrap().contains("Nobody works at it"), "{recorded}");
@@ -138,15 +158,25 @@ async fn a_job_that_nobody_works_at_is_cancelled_at_once() {
     assert_eq!((exit, &error["code"]), (4, &json!("job_final")), "{error}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_that_is_worked_at_is_asked_to_end() {
     let kept = Kept::new().await;
-    let id = kept.running().await;
+    let (id, _owner) = kept.worked_at().await;
     let asked = kept.json(&["cancel", id.as_str()]);
     assert_eq!((&asked["state"], &asked["owner"]), (&json!("running"), &json!("other/1")));
     let record = kept.load(&id).await;
     assert_eq!(record.control, Requested::Cancel);
     assert_eq!(record.state, State::Running { phase: "copy".to_owned() });
+}
+
+#[tokio::test]
+async fn nobody_is_said_to_do_what_is_asked_of_a_job_whose_owner_has_just_died() {
+    let kept = Kept::new().await;
+    let id = kept.running().await;
+    let paused = kept.json(&["pause", id.as_str()]);
+    assert_eq!(paused["owner"], Value::Null, "{paused}");
+    assert!(paused["message"].as_str().unwrap().contains("Nobody works at it"), "{paused}");
+    assert_eq!(kept.json(&["cancel", id.as_str()])["state"], "cancelled");
 }
 
 #[tokio::test]
@@ -191,6 +221,21 @@ fn what_is_set_closer_to_the_verb_wins() {
     assert!(unreachable(&by_file).contains("127.0.0.1:2"));
     let by_both = job(&list, &[("IMAGO_TO", first)], &format!("[job.list]\nto = '{second}'"));
     assert!(unreachable(&by_both).contains("127.0.0.1:1"), "the environment is over the file");
+}
+
+/// Where nothing listens, whatever is understood ends because of that.
+#[test]
+fn a_limit_may_be_a_part_of_a_megabyte_and_a_block_may_not_take_no_time() {
+    let [from, to] = NOWHERE;
+    let imago = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_imago"));
+        command.env_clear().args(arguments).args(["--from", from, "--to", to, "--json"]);
+        failure(&command.output().unwrap())
+    };
+    let (exit, error) = imago(&["copy", "--ns", "shop.orders", "--mb-s", "2.5"]);
+    assert_eq!((exit, &error["code"]), (4, &json!("unreachable")), "{error}");
+    let (exit, error) = imago(&["cutover", "1m7ya6gyq-24np", "--max-block-ms", "0"]);
+    assert_eq!(exit, 2, "{error}");
 }
 
 #[test]

@@ -183,6 +183,9 @@ async fn a_final_job_is_left_alone(journal: &dyn Journal) {
     for refused in [claim, request] {
         assert!(matches!(refused, Some(JournalError::Final { .. })), "{refused:?}");
     }
+    journal.amend(&id, &json!({"tidied": true})).await.expect("what it left is tidied up");
+    let record = load(journal, &id).await;
+    assert_eq!((record.state, record.checkpoint), (State::Done, json!({"tidied": true})));
 }
 
 async fn of_many_claims_at_once_one_is_granted(journal: &dyn Journal) {

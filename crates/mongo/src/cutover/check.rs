@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use bson::Timestamp;
-use imago_job::record::Record;
+use imago_job::record::{Record, Requested};
 use imago_job::run::Run;
 
 use super::{Block, How};
@@ -27,6 +27,12 @@ pub(super) async fn before(clusters: &Clusters, record: &Record, how: &How) -> R
         ));
     }
     state.refuse_undecided(id)?;
+    if record.control == Requested::Pause {
+        return Err(Error::precondition(
+            format!("job {id} may not be cut over: it is paused, and so never catches up"),
+            format!("`imago job resume {id}` first"),
+        ));
+    }
     if !state.is_indexed {
         return Err(Error::precondition(
             format!("job {id} may not be cut over: the copy is not complete"),

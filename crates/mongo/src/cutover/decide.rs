@@ -52,6 +52,7 @@ async fn decided(clusters: &Clusters, run: &Run, clients: ClientsAt) -> Result<O
                 block::lift(&clusters.destination).await?;
             }
             state.is_destination_blocked = false;
+            state.block_left = state.is_blocked;
         }
     }
     (state.is_blocked, state.hook_begun) = (false, false);

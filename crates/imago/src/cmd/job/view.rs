@@ -1,7 +1,9 @@
 //! A job as an operator sees it: the record, and what follows from it at a moment.
 
+use imago_job::id::JobId;
 use imago_job::record::{Limits, Record, Requested};
 use imago_job::state::State;
+use imago_mongo::copy::state_of;
 use serde::Serialize;
 
 use crate::render::{bytes, duration, grouped, line};
@@ -22,8 +24,39 @@ pub struct View {
     doing: String,
     /// What it waits for.
     blocked_by: Option<String>,
+    /// Whether a write block of its own stands at the source, or may stand.
+    write_block: WriteBlock,
+    /// Whether a cut-over's hook was begun, and nobody wrote down how it ended: clients may be at
+    /// either cluster.
+    hook_begun: bool,
     /// What the operator can do next.
     next: String,
+}
+
+/// A job's own block of writes at its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum WriteBlock {
+    /// It has set none, or lifted it.
+    None,
+    /// It sets one, or died while it had: whoever goes on with it lifts it.
+    MayStand,
+    /// Its cut-over left it, for the operator to lift.
+    Stands,
+}
+
+impl WriteBlock {
+    fn in_words(self, id: &JobId, is_worked_at: bool) -> String {
+        match self {
+            Self::None => "not blocked by this job".to_owned(),
+            Self::MayStand if is_worked_at => "blocked for the moment of the cut-over".to_owned(),
+            Self::MayStand => "may be blocked by it still: it died while they were".to_owned(),
+            Self::Stands => format!(
+                "blocked since the cut-over; once no client reaches the old cluster any more, \
+                 `imago cutover {id} --unblock` lifts that"
+            ),
+        }
+    }
 }
 
 /// The state as a word, with what it carries beside it; without the checkpoint.
@@ -45,13 +78,40 @@ impl View {
         let silent = |since_ms: u64| now_ms.saturating_sub(since_ms);
         let silent_ms = record.owner.as_ref().map(|owner| silent(owner.heartbeat_at_ms));
         let is_worked_at = silent_ms.is_some_and(|silent_ms| silent_ms < stale_after_ms);
+        // A record of another kind of job has no such state, and blocks nothing.
+        let kept = state_of(&record).unwrap_or_default();
+        let write_block = match (kept.is_blocked, kept.block_left) {
+            (true, _) => WriteBlock::MayStand,
+            (_, true) => WriteBlock::Stands,
+            _ => WriteBlock::None,
+        };
+        let hook_begun = kept.hook_begun;
         Self {
             age_ms: silent(record.created_at_ms),
             silent_ms,
             is_worked_at,
             doing: doing(&record, is_worked_at),
-            blocked_by: blocked_by(&record, is_worked_at),
-            next: next(&record, is_worked_at),
+            blocked_by: if hook_begun && is_worked_at {
+                Some("its cut-over's hook, which runs".into())
+            } else if hook_begun {
+                Some(
+                    "its cut-over died while its hook ran: clients may be at either cluster".into(),
+                )
+            } else {
+                blocked_by(&record, is_worked_at)
+            },
+            write_block,
+            hook_begun,
+            next: if hook_begun {
+                let of = kept.leads_back_from.as_ref();
+                let of = of.map_or(record.id.to_string(), |of| format!("{of} --rollback"));
+                format!(
+                    "wait for the hook's end; if its cut-over died, find out where the clients are, then `imago cutover {of} --clients-at source` \
+                     or `--clients-at destination`"
+                )
+            } else {
+                next(&record, is_worked_at)
+            },
             record,
         }
     }
@@ -59,6 +119,11 @@ impl View {
     /// Who works at it, if anybody does.
     pub fn living_owner(&self) -> Option<&str> {
         self.record.owner.as_ref().filter(|_| self.is_worked_at).map(|owner| &*owner.process)
+    }
+
+    /// When its owner last gave a sign of life, by the servers' clock.
+    pub fn beat(&self) -> Option<u64> {
+        self.record.owner.as_ref().map(|owner| owner.heartbeat_at_ms)
     }
 
     /// Its state.
@@ -85,7 +150,7 @@ impl View {
             let eta_ms = progress.eta_ms.filter(|_| self.is_worked_at && !state.is_final());
             facts.push(("ends in", or_unknown(eta_ms)));
             let obstacles = progress.cutover_obstacles.join("; ");
-            match progress.cutover_ready {
+            match progress.cutover_ready.filter(|_| self.is_worked_at) {
                 Some(true) => facts.push(("cut-over", "may be done now".to_owned())),
                 Some(false) if obstacles.is_empty() => {
                     facts.push(("cut-over", "not yet".to_owned()));
@@ -95,6 +160,7 @@ impl View {
             }
         }
         facts.push(("limits", limits(limited)));
+        facts.push(("writes", self.write_block.in_words(id, self.is_worked_at)));
         let blocked = self.blocked_by.as_deref().unwrap_or("nothing");
         facts.push(("blocked", blocked.to_owned()));
         facts.push(("next", self.next.clone()));

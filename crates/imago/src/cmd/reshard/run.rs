@@ -86,7 +86,9 @@ pub struct How {
     #[arg(long, value_enum, value_name = "HOW")]
     block: Option<BlockBy>,
     /// Lift the block, and try again later, when the last changes take longer.
-    #[arg(long, value_name = "MS", default_value_t = 5_000)]
+    #[arg(
+        long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..)
+    )]
     max_block_ms: u64,
 }
 

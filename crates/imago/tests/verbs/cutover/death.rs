@@ -1,13 +1,14 @@
 //! The process that cuts over dies while writes are blocked.
 
-use imago_job::journal::Journal;
+use bson::doc;
+use imago_job::journal::{Journal, Update};
 use imago_job::state::State;
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::journal::MongoJournal;
 
 use imago_testbed::wait;
 
-use crate::cutover::scene::{BLOCKED, Scene, application_writes};
+use crate::cutover::scene::{BLOCKED, Scene, administer, application_writes};
 use crate::process::Process;
 
 /// Kills a cut-over whose hook has begun; the block stays behind.
@@ -22,10 +23,17 @@ async fn dead_cutover(scene: &Scene, job: &str) {
     assert_eq!(application_writes(&scene.old).await, Err(BLOCKED));
 }
 
-/// Nobody knows where the clients are: neither going on nor trying again is safe.
+/// Nobody knows where the clients are: neither going on nor trying again is safe, nor giving up, and
+/// whoever asks is told.
 fn nobody_goes_on(scene: &Scene, job: &str) {
+    let kept = scene.new.admin_uri();
+    let (exit, status) = scene.run(scene.imago(&["job", "status", job, "--to", &kept]));
+    assert_eq!((exit, &status["hook_begun"]), (0, &true.into()), "{status}");
+    assert!(status["next"].as_str().unwrap().contains("--clients-at"), "{status}");
     let resume = scene.between(&["job", "resume", job, "--until", "caught-up"]);
-    for command in [resume, scene.cutover(job, &[])] {
+    let cancel = scene.imago(&["job", "cancel", job, "--to", &kept]);
+    let unblock = scene.cutover(job, &["--unblock", "--force"]);
+    for command in [resume, scene.cutover(job, &[]), cancel, unblock] {
         let (exit, refused) = scene.run(command);
         assert_eq!(exit, 4, "{refused}");
         assert!(refused["error"]["help"].as_str().unwrap().contains("--clients-at"), "{refused}");
@@ -69,6 +77,37 @@ async fn after_a_death_with_the_clients_moved_nothing_of_the_old_cluster_is_appl
     assert_eq!((exit, decided["state"].as_str()), (0, Some("done")), "{decided}");
     assert_eq!(application_writes(&scene.old).await, Err(BLOCKED), "no late operation gets in");
     scene.nothing_lost(load, &scene.new);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_job_leaves_no_block_of_its_own() {
+    let scene = Scene::start().await;
+    let load = scene.load();
+    let job = scene.copied();
+    // A cut-over that died between its block and its hook.
+    let journal =
+        MongoJournal::new(Endpoint::connect(&scene.new.admin_uri(), "destination").await.unwrap());
+    let id = job.parse().unwrap();
+    let claimed = journal.claim(&id, "db7.example.com/4711", 20_000).await.unwrap();
+    let mut state = claimed.record.checkpoint.clone();
+    state["is_blocked"] = true.into();
+    let update = Update { checkpoint: Some(state), ..Update::default() };
+    journal.save(&id, claimed.epoch, &update).await.unwrap();
+    journal.release(&id, claimed.epoch).await.unwrap();
+    administer(&scene.old, "admin", doc! {"setUserWriteBlockMode": 1, "global": true}).await;
+
+    let kept = scene.new.admin_uri();
+    let (exit, status) = scene.run(scene.imago(&["job", "status", &job, "--to", &kept]));
+    assert_eq!((exit, status["write_block"].as_str()), (0, Some("may_stand")), "{status}");
+    let (exit, refused) = scene.run(scene.imago(&["job", "cancel", &job, "--to", &kept]));
+    assert_eq!(exit, 4, "{refused}");
+    assert!(refused["error"]["help"].as_str().unwrap().contains("--from"), "{refused}");
+    assert_eq!(application_writes(&scene.old).await, Err(BLOCKED));
+    let (exit, cancelled) = scene.run(scene.between(&["job", "cancel", &job]));
+    assert_eq!((exit, cancelled["state"].as_str()), (0, Some("cancelled")), "{cancelled}");
+    assert_eq!(application_writes(&scene.old).await, Ok(()));
+    scene.load_goes_on(20);
+    scene.nothing_lost(load, &scene.old);
 }
 
 /// Kills a cut-over as soon as its job is seen in this phase.

@@ -26,7 +26,7 @@ async fn after_a_hook_that_fails_the_job_can_go_on_and_be_cut_over() {
     assert_eq!(application_writes(&scene.old).await, Ok(()));
     scene.load_goes_on(50);
 
-    let (exit, none) = scene.run(scene.cutover(&job, &["--max-block-ms", "0"]));
+    let (exit, none) = scene.run(scene.cutover(&job, &["--max-block-ms", "1"]));
     assert_eq!(exit, 4, "{none}");
     assert_eq!(application_writes(&scene.old).await, Ok(()));
 

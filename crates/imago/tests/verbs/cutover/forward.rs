@@ -1,8 +1,9 @@
 //! Clients move to the copy.
 
+use bson::doc;
 use imago_testbed::wait;
 
-use crate::cutover::scene::{BLOCKED, NS, Scene, application_writes, json};
+use crate::cutover::scene::{BLOCKED, NS, Scene, administer, application_writes, json};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_move_while_another_process_follows_and_nothing_is_lost() {
@@ -51,6 +52,22 @@ async fn the_block_stays_until_it_is_lifted() {
     assert_eq!(exit, 0, "{lifted}");
     assert_eq!(application_writes(&scene.old).await, Ok(()));
     assert_eq!(application_writes(&scene.new).await, Ok(()));
+    not_this_jobs_block(&scene, &job).await;
     scene.load_goes_on(20);
     scene.nothing_lost(load, &scene.new);
+}
+
+/// What an administrator blocks is lifted by no job, also not by one that has lifted its own.
+async fn not_this_jobs_block(scene: &Scene, job: &str) {
+    administer(&scene.old, "admin", doc! {"setUserWriteBlockMode": 1, "global": true}).await;
+    let (exit, refused) = scene.run(scene.cutover(job, &["--unblock"]));
+    assert_eq!(exit, 4, "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("somebody else's"), "{refused}");
+    let (exit, unknown) = scene.run(scene.cutover("1m7ya6gyq-24np", &["--unblock", "--force"]));
+    assert_eq!((exit, unknown["error"]["code"].as_str()), (2, Some("unknown_job")), "{unknown}");
+    assert_eq!(application_writes(&scene.old).await, Err(BLOCKED), "who set it lifts it");
+    let (exit, lifted) = scene.run(scene.cutover(job, &["--unblock", "--force"]));
+    assert_eq!(exit, 0, "{lifted}");
+    assert!(lifted["overridden"].as_str().unwrap().contains(job), "{lifted}");
+    assert_eq!(application_writes(&scene.old).await, Ok(()));
 }

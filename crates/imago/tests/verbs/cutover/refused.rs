@@ -83,6 +83,10 @@ async fn a_user_without_the_privilege_and_an_unfinished_copy_are_refused() {
     let (exit, failed) = scene.run(scene.imago(&powerless));
     assert_eq!(exit, 4, "{failed}");
     assert!(failed["error"]["message"].as_str().unwrap().contains("may not block"), "{failed}");
+    assert_eq!(scene.run(scene.imago(&["job", "pause", &job, "--to", &to])).0, 0);
+    refused(&scene, &job, "it is paused");
+    let (exit, resumed) = scene.run(scene.between(&["job", "resume", &job]));
+    assert_eq!((exit, resumed["asked"].as_str()), (0, Some("resume")), "{resumed}");
     assert!(slow.is_running(), "who follows the source was not disturbed: {}", slow.errors());
     assert_eq!(application_writes(&scene.old).await, Ok(()));
     scene.load_goes_on(20);
