@@ -257,8 +257,8 @@ async fn look(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
     Ok(View::new(record, journal.now_ms().await?, stale_after_ms()))
 }
 
-/// Waits until whoever owns a job gives another sign of life, or is certainly dead; the job then. What is
-/// asked of a job is done by somebody who was alive after it was asked.
+/// Waits until the job's owner gives another sign of life or is certainly dead, and returns the job as it
+/// is then. An owner that died just before a request will not carry it out.
 async fn heard(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
     let mut view = look(journal, id).await?;
     let beat = view.beat();
@@ -336,7 +336,7 @@ async fn cancel(cancel: &Cancel, context: &Context) -> Result<(), Failure> {
     print(view, "cancel", message, context)
 }
 
-/// The source whose write block goes with a job that nobody works at, if the job may have left one there.
+/// The source, if a job without an owner may have left it blocked: cancelling lifts that block.
 async fn block_to_lift(
     record: &Record,
     from: Option<&str>,
@@ -392,7 +392,7 @@ async fn end_unowned(
         Ok::<(), Failure>(())
     };
     if let Err(failure) = Box::pin(tidied).await {
-        // Whoever ends the job otherwise must not have to wait for this process.
+        // The next process must not have to wait until this one counts as dead.
         journal.release(id, claimed.epoch).await?;
         return Err(failure);
     }

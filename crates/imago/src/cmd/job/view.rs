@@ -26,8 +26,8 @@ pub struct View {
     blocked_by: Option<String>,
     /// Whether a write block of its own stands at the source, or may stand.
     write_block: WriteBlock,
-    /// Whether a cut-over's hook was begun, and nobody wrote down how it ended: clients may be at
-    /// either cluster.
+    /// Whether a cut-over's hook has begun and its end is not recorded: clients may be at either
+    /// cluster.
     hook_begun: bool,
     /// What the operator can do next.
     next: String,
@@ -39,7 +39,7 @@ pub struct View {
 enum WriteBlock {
     /// It has set none, or lifted it.
     None,
-    /// It sets one, or died while it had: whoever goes on with it lifts it.
+    /// It is setting one, or died before it lifted it: the next process that works at the job lifts it.
     MayStand,
     /// Its cut-over left it, for the operator to lift.
     Stands,
