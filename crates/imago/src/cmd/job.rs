@@ -198,8 +198,13 @@ async fn go_on(resume: &Resume, context: &Context) -> Result<(), Failure> {
     if record.control == Requested::Pause {
         journal.request(&resume.id, &Request::Control(Requested::Run)).await?;
         let view = heard(&journal, &resume.id).await?;
+        let id = &resume.id;
         if view.living_owner().is_some() {
-            let message = format!("job {} runs again, where it was paused", resume.id);
+            let message = format!("job {id} runs again, where it was paused");
+            return print(view, "resume", message, context);
+        }
+        if view.state().is_final() {
+            let message = format!("job {id} ran again, and is {} now", view.state());
             return print(view, "resume", message, context);
         }
     }
@@ -258,7 +263,8 @@ async fn look(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
 }
 
 /// Waits until the job's owner gives another sign of life or is certainly dead, and returns the job as it
-/// is then. An owner that died just before a request will not carry it out.
+/// is then. An owner that died just before a request will not carry it out, and the job may have ended
+/// before its owner read the request.
 async fn heard(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
     let mut view = look(journal, id).await?;
     let beat = view.beat();
@@ -269,6 +275,16 @@ async fn heard(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
         view = look(journal, id).await?;
     }
     Ok(view)
+}
+
+/// A job that ended before its owner read a request did not carry it out.
+fn refuse_ended(view: &View) -> Result<(), JournalError> {
+    match view.state() {
+        state if state.is_final() => {
+            Err(JournalError::Final { id: view.record.id.clone(), state: state.clone() })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// How long an owner must be silent before nobody is said to work at the job.
@@ -295,6 +311,7 @@ async fn pause(one: &One, context: &Context) -> Result<(), Failure> {
     let journal = journal(&one.kept).await?;
     journal.request(&one.id, &Request::Control(Requested::Pause)).await?;
     let view = heard(&journal, &one.id).await?;
+    refuse_ended(&view)?;
     let message = match view.living_owner() {
         Some(owner) => format!(
             "job {id} is asked to pause; {owner} does so at its next sign of life, within seconds",
@@ -416,6 +433,7 @@ async fn change(set: &Set, context: &Context) -> Result<(), Failure> {
     let limits = set.limits.applied_to(journal.load(id).await?.limits);
     journal.request(id, &Request::Limits(limits)).await?;
     let view = heard(&journal, id).await?;
+    refuse_ended(&view)?;
     let now = view::limits(&limits);
     let message = match view.living_owner() {
         Some(owner) => format!("job {id} may go at {now}; {owner} follows within seconds"),
