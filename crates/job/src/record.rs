@@ -82,6 +82,10 @@ pub struct Limits {
     /// Whether what can wait goes at the pace at which the servers' clients hardly notice it.
     #[serde(default)]
     pub is_paced: bool,
+    /// How much slower than without the job the slowest of clients' answers may be while it is paced,
+    /// in percent; 150 unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slowdown_percent: Option<u32>,
 }
 
 /// A limit that cannot be kept.

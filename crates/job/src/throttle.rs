@@ -35,6 +35,8 @@ struct Buckets {
     documents: Option<Bucket>,
     bytes: Option<Bucket>,
     pace: Option<Bucket>,
+    /// When the pace made somebody wait last, or was set, in nanoseconds since the throttle began.
+    pace_felt_ns: u64,
     /// How large batches are where no pace is set.
     stride: Stride,
 }
@@ -57,6 +59,7 @@ impl Throttle {
             documents: bucket(limits.documents_s),
             bytes: bucket(limits.bytes_s),
             pace: None,
+            pace_felt_ns: 0,
             stride: Stride::default(),
         };
         let (changed, _) = watch::channel(0);
@@ -100,6 +103,7 @@ impl Throttle {
                 return;
             }
             buckets.stride = Stride::default();
+            buckets.pace_felt_ns = now_ns;
             let burst = |rate_s| batch(Stride::default(), rate_s);
             change(&mut buckets.pace, bytes_s, burst, now_ns);
         }
@@ -120,6 +124,13 @@ impl Throttle {
     /// Whether what can wait is held to a pace now.
     pub fn is_paced(&self) -> bool {
         self.lock().pace.is_some()
+    }
+
+    /// Whether there is a pace, and for a second nobody had to wait for it.
+    pub fn is_below_pace(&self) -> bool {
+        let now_ns = self.now_ns();
+        let buckets = self.lock();
+        buckets.pace.is_some() && now_ns.saturating_sub(buckets.pace_felt_ns) > PACE_FELT_NS
     }
 
     /// Waits until so many documents and bytes may pass. Safe to cancel: what was asked for and not
@@ -178,6 +189,10 @@ impl Buckets {
 
     fn reserve_paced(&mut self, documents: u64, bytes: u64, now_ns: u64) -> Places {
         let pace = self.pace.as_mut().map(|bucket| bucket.reserve(bytes, now_ns));
+        let waits = |bucket: &mut Bucket| pace.is_some_and(|pace| bucket.wait_ns(pace, now_ns) > 0);
+        if self.pace.as_mut().is_some_and(waits) {
+            self.pace_felt_ns = now_ns;
+        }
         let places = Places { pace, ..self.reserve(documents, bytes, now_ns) };
         if self.pace.is_none() {
             self.stride = self.stride.after(self.wait_ns(places, now_ns) > 0);
@@ -201,6 +216,9 @@ impl Buckets {
         lines.into_iter().map(wait).max().unwrap_or(0)
     }
 }
+
+/// Who has not waited for a pace for so long does not reach it.
+const PACE_FELT_NS: u64 = 1_000_000_000;
 
 /// Smaller batches would be mostly round trips.
 const BATCH_BYTES_MIN: u64 = 32 * 1024;

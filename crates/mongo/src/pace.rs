@@ -22,7 +22,7 @@ use bson::{Document, doc};
 use futures_util::future::join_all;
 use imago_job::control::Control;
 use imago_job::reporter::Reporter;
-use imago_plan::pace::{Bounds, Pace, Still};
+use imago_plan::pace::{BEARABLE_PERCENT, Bounds, Pace, Still};
 use tokio::sync::watch::Sender;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -105,27 +105,46 @@ impl Drop for Watching {
     }
 }
 
-/// Watches the servers of a cluster and sets the pace, as long as it is not dropped, whenever
+/// A cluster whose clients are spared.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// Where it is.
+    pub cluster: Endpoint,
+    /// Collections that the job reads there. At least one, or one that it writes.
+    pub reads: Vec<Namespace>,
+    /// Collections that nobody but the job uses there.
+    pub writes: Vec<Namespace>,
+}
+
+impl Watched {
+    /// A cluster of which one collection is read.
+    #[must_use]
+    pub fn of(cluster: Endpoint, ns: Namespace) -> Self {
+        Self { cluster, reads: vec![ns], writes: Vec::new() }
+    }
+
+    /// What a question is asked of.
+    fn asked(&self) -> &Namespace {
+        self.reads.iter().chain(&self.writes).next().expect("a job reads or writes a collection")
+    }
+}
+
+/// Watches the servers of clusters and sets the pace, as long as it is not dropped, whenever
 /// the job's limits ask for it. Nothing that can wait passes until the first look is over.
-pub fn watch(
-    cluster: Endpoint,
-    ns: Namespace,
-    control: Control,
-    reporter: Option<Reporter>,
-) -> Watching {
+pub fn watch(watched: Vec<Watched>, control: Control, reporter: Option<Reporter>) -> Watching {
     let pace = Arc::new(Setter::new(control.clone()));
     if control.throttle().limits().is_paced {
         pace.set(Some(STILL_S));
     }
     let setter = Arc::clone(&pace);
     let watch = async move {
-        let servers = Servers::reach(&cluster, &ns).await;
+        let servers = Servers::reach(watched).await;
         if servers.0.is_empty()
             && let Some(reporter) = &reporter
         {
             reporter.warning(
                 "clients_unwatched",
-                "no shard can be reached as this user, so nobody sees what clients feel",
+                "no server can be asked as this user, so nobody sees what clients feel",
                 "the bulk goes at any speed: let this machine and user reach the shards, or limit it \
                  by --mb-s",
             );
@@ -179,7 +198,8 @@ impl Watch {
             let (pace, still) =
                 sparing.get_or_insert_with(|| (Pace::new(FIRST_S, BOUNDS), Still::default()));
             if let Some(seen) = still.beside(&with_us) {
-                *pace = pace.after(seen);
+                let limits = self.control.throttle().limits();
+                *pace = pace.after(seen, limits.slowdown_percent.unwrap_or(BEARABLE_PERCENT));
                 tracing::debug!(?seen, rate_s = pace.rate_s(), "pace");
             }
         }
@@ -206,7 +226,7 @@ struct Servers(Vec<Server>);
 
 struct Server {
     endpoint: Endpoint,
-    ns: Namespace,
+    watched: Arc<Watched>,
     /// What it had counted when it was asked last.
     seen: Option<Sight>,
     /// Questions so far.
@@ -225,28 +245,31 @@ struct Sight {
 /// Operations since the server began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
-    /// Reads of the collection.
+    /// Reads of the collections that the job reads.
     reads: u64,
     /// Everything else that clients do.
     others: u64,
 }
 
 impl Servers {
-    async fn reach(cluster: &Endpoint, ns: &Namespace) -> Self {
-        let reached = match cluster.shards().await {
-            Ok(reached) => reached,
-            Err(error) => {
-                tracing::warn!(%error, "clients are not watched: the bulk goes at any speed");
-                Vec::new()
-            }
-        };
+    async fn reach(watched: Vec<Watched>) -> Self {
         let mut servers = Vec::new();
-        for (name, shard) in reached {
-            match shard {
-                Ok(endpoint) => {
-                    servers.push(Server { endpoint, ns: ns.clone(), seen: None, asked: 0 });
+        for watched in watched.into_iter().map(Arc::new) {
+            let reached = match watched.cluster.shards().await {
+                Ok(reached) => reached,
+                Err(error) => {
+                    tracing::warn!(%error, "clients are not watched");
+                    continue;
                 }
-                Err(error) => tracing::warn!(name, %error, "its clients are not watched"),
+            };
+            for (name, shard) in reached {
+                match shard {
+                    Ok(endpoint) => {
+                        let watched = Arc::clone(&watched);
+                        servers.push(Server { endpoint, watched, seen: None, asked: 0 });
+                    }
+                    Err(error) => tracing::warn!(name, %error, "its clients are not watched"),
+                }
             }
         }
         Self(servers)
@@ -309,12 +332,13 @@ impl Server {
     /// A question, and how long its answer took, in microseconds.
     async fn ask(&mut self) -> u64 {
         let nobody = doc! {"_id": {"imago": "nobody"}};
+        let ns = self.watched.asked();
         let find = doc! {
-            "find": &self.ns.coll, "filter": nobody, "limit": 1, "singleBatch": true,
+            "find": &ns.coll, "filter": nobody, "limit": 1, "singleBatch": true,
         };
         let began = Instant::now();
         self.asked += 1;
-        let answer = answer_within(ANSWER_MAX, "asking", self.endpoint.run(&self.ns.db, find));
+        let answer = answer_within(ANSWER_MAX, "asking", self.endpoint.run(&ns.db, find));
         // No answer is a slow one.
         let is_answered = matches!(answer.await, Ok(Ok(_)));
         let took = if is_answered { began.elapsed() } else { ANSWER_MAX };
@@ -324,26 +348,27 @@ impl Server {
     async fn count(&self) -> Result<Counted> {
         let top = self.endpoint.run("admin", doc! {"top": 1});
         let top = answer_within(ANSWER_MAX, "asking for operations", top).await??;
-        Ok(counted(&top, &self.ns))
+        Ok(counted(&top, &self.watched.reads, &self.watched.writes))
     }
 }
 
 /// Databases in which servers and Imago keep what is theirs.
 const NOT_CLIENTS: [&str; 4] = ["admin", "config", "local", "imago"];
 
-fn counted(top: &Document, ns: &Namespace) -> Counted {
+fn counted(top: &Document, reads: &[Namespace], writes: &[Namespace]) -> Counted {
     let mut counted = Counted::default();
     let totals = top.get_document("totals").ok();
     for (name, entry) in totals.into_iter().flatten() {
         let (Some((db, coll)), Some(entry)) = (name.split_once('.'), entry.as_document()) else {
             continue;
         };
-        if NOT_CLIENTS.contains(&db) || coll.starts_with(PREFIX) {
+        let is = |ns: &Namespace| ns.db == db && ns.coll == coll;
+        if NOT_CLIENTS.contains(&db) || coll.starts_with(PREFIX) || writes.iter().any(is) {
             continue;
         }
         let of = |kind| entry.get_document(kind).map_or(0, |kind| number(kind, "count"));
         let writes = of("insert") + of("update") + of("remove");
-        if *name == ns.to_string() {
+        if reads.iter().any(is) {
             counted.reads += of("queries");
             counted.others += writes;
         } else {
@@ -383,7 +408,10 @@ mod tests {
             "shop.reviews": entry(1), "shop.imago.shadow.1": entry(2), "shop.carts": entry(3),
             "local.oplog.rs": entry(4), "config.chunks": entry(5), "imago.jobs": entry(6),
         }};
-        let ns: Namespace = "shop.reviews".parse().unwrap();
-        assert_eq!(counted(&top, &ns), Counted { reads: 1, others: 10 + 33 });
+        let read: Namespace = "shop.reviews".parse().unwrap();
+        let written: Namespace = "shop.carts".parse().unwrap();
+        let of = |writes| counted(&top, std::slice::from_ref(&read), writes);
+        assert_eq!(of(&[]), Counted { reads: 1, others: 10 + 33 });
+        assert_eq!(of(&[written]), Counted { reads: 1, others: 10 });
     }
 }

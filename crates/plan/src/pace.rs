@@ -1,10 +1,14 @@
 //! How fast work that can wait may go beside clients that cannot: a rate from what a watch saw.
 //!
-//! The idea is TCP's. While answers come about as fast as they did without the work, the rate grows,
-//! by a quarter until they were slow for the first time, and by a tenth from then on; when they come
-//! slower than is tolerated, it shrinks by a quarter. So it swings about the rate at which clients
-//! just begin to notice, wherever that is, and follows it when the load changes. A look errs now and
-//! then: the rate still grows while no more than one of four does.
+//! The idea is TCP's. While answers come about as fast as they did without the work, the rate grows; when
+//! they come slower than is tolerated, it shrinks by a quarter. So it swings about the rate at which
+//! clients just begin to notice, wherever that is, and follows it when the load changes.
+//!
+//! How fast it grows depends on what is known. Until a limit was found it doubles while clients notice
+//! nothing at all, and else grows by a quarter; behind that by a tenth; and when answers were fast many
+//! times in a row the limit is forgotten, for it is not there any more. A look errs now and then, in one
+//! of five: so one that was slow is no limit yet. If the next is fast, the rate goes back at once to where
+//! it was, and only a second slow look in a row, or one at that same rate, is taken for the limit.
 //!
 //! What answers take without the work drifts too: with the hour, with the cache, with who else uses
 //! the machine. So the work stands still for a moment again and again, and looks with and without it
@@ -35,8 +39,24 @@ pub struct Bounds {
 pub struct Pace {
     bounds: Bounds,
     rate_s: u64,
-    was_slow: bool,
+    knows_limit: bool,
+    doubt: Doubt,
+    fast_in_a_row: u32,
 }
+
+/// What a slow look may have been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doubt {
+    /// There was none since the limit was last found or passed.
+    None,
+    /// The last one was slow, at this rate: chance, or the limit.
+    SlowAt(u64),
+    /// The rate went back to where one was slow: if it is slow again, that was the limit.
+    Again,
+}
+
+/// So many fast looks in a row, and the limit is not there any more.
+const FAST_IN_A_ROW: u32 = 8;
 
 /// By how much answers exceeded what most take, in nanoseconds, on average over all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +71,29 @@ pub struct Window {
 const NOISE_NS: u64 = 10_000;
 
 impl Window {
-    /// Whether the tail is longer than clients bear: by half, and by more than a scheduler's doing. In
-    /// a look of two hundred answers chance alone gives as much one time in five.
+    /// Whether the tail is longer than clients bear, which is `bearable_percent` of what it is without
+    /// the work, and by more than a scheduler's doing. In a look of two hundred answers chance alone
+    /// makes it longer by half one time in five.
+    ///
+    /// # Panics
+    ///
+    /// If clients are to bear less than what they have without the work.
     #[must_use]
-    pub fn is_slow(&self) -> bool {
-        self.with_ns > self.without_ns + (self.without_ns / 2).max(NOISE_NS)
+    pub fn is_slow(&self, bearable_percent: u32) -> bool {
+        assert!(bearable_percent >= 100, "no work makes clients faster");
+        let more = u128::from(self.without_ns) * u128::from(bearable_percent - 100) / 100;
+        let more = u64::try_from(more).unwrap_or(u64::MAX);
+        self.with_ns > self.without_ns.saturating_add(more.max(NOISE_NS))
+    }
+
+    /// Whether clients do not notice the work at all.
+    fn is_free(&self) -> bool {
+        self.with_ns <= self.without_ns + (self.without_ns / 8).max(NOISE_NS)
     }
 }
+
+/// What clients bear unless somebody says otherwise, in percent of the tail without the work.
+pub const BEARABLE_PERCENT: u32 = 150;
 
 /// The last answers without the work, in microseconds.
 #[derive(Clone, Debug, Default)]
@@ -119,7 +155,7 @@ impl Pace {
     pub fn new(rate_s: u64, bounds: Bounds) -> Self {
         assert!((1..=bounds.most_s).contains(&bounds.least_s), "no rate within the bounds");
         let rate_s = rate_s.clamp(bounds.least_s, bounds.most_s);
-        Self { bounds, rate_s, was_slow: false }
+        Self { bounds, rate_s, knows_limit: false, doubt: Doubt::None, fast_in_a_row: 0 }
     }
 
     /// Bytes per second.
@@ -128,17 +164,38 @@ impl Pace {
         self.rate_s
     }
 
-    /// The rate after another window.
+    /// The rate after another window, of which clients bear `bearable_percent`.
     #[must_use]
-    pub fn after(self, seen: Window) -> Self {
-        let was_slow = self.was_slow || seen.is_slow();
-        let rate_s = if seen.is_slow() {
-            self.rate_s - self.rate_s / 4
-        } else {
-            let part = if was_slow { 10 } else { 4 };
-            self.rate_s.saturating_add((self.rate_s / part).max(1))
+    pub fn after(self, seen: Window, bearable_percent: u32) -> Self {
+        if seen.is_slow(bearable_percent) { self.slower() } else { self.faster(seen.is_free()) }
+    }
+
+    fn slower(self) -> Self {
+        let doubt = match self.doubt {
+            Doubt::None => Doubt::SlowAt(self.rate_s),
+            Doubt::SlowAt(_) | Doubt::Again => Doubt::None,
         };
-        Self { was_slow, ..Self::new(rate_s, self.bounds) }
+        let knows_limit = self.knows_limit || doubt == Doubt::None;
+        Self { knows_limit, doubt, fast_in_a_row: 0, ..self.at(self.rate_s - self.rate_s / 4) }
+    }
+
+    fn faster(self, is_free: bool) -> Self {
+        let fast_in_a_row = self.fast_in_a_row + 1;
+        let knows_limit = self.knows_limit && fast_in_a_row < FAST_IN_A_ROW;
+        if let Doubt::SlowAt(rate_s) = self.doubt {
+            return Self { doubt: Doubt::Again, fast_in_a_row, ..self.at(rate_s) };
+        }
+        let part = match (knows_limit, is_free) {
+            (true, _) => 10,
+            (false, true) => 1,
+            (false, false) => 4,
+        };
+        let rate_s = self.rate_s.saturating_add((self.rate_s / part).max(1));
+        Self { knows_limit, doubt: Doubt::None, fast_in_a_row, ..self.at(rate_s) }
+    }
+
+    fn at(self, rate_s: u64) -> Self {
+        Self { rate_s: rate_s.clamp(self.bounds.least_s, self.bounds.most_s), ..self }
     }
 }
 
@@ -225,7 +282,7 @@ mod tests {
         let rates: Vec<u64> = (0..300)
             .map(|_| {
                 let with_ns = tail_ns_at(pace.rate_s(), free_s);
-                pace = pace.after(Window { with_ns, without_ns: 100_000 });
+                pace = pace.after(Window { with_ns, without_ns: 100_000 }, BEARABLE_PERCENT);
                 pace.rate_s()
             })
             .collect();
@@ -233,6 +290,36 @@ mod tests {
         for rate_s in &rates[50..] {
             assert!((bearable_s * 3 / 4 - 1..=bearable_s * 11 / 10).contains(rate_s), "{rate_s}");
         }
+    }
+
+    /// Where servers have room, chance must not keep the work slow: a look in five is slow all the same.
+    #[test]
+    fn where_there_is_room_it_is_used() {
+        let room_s = 200_000_000;
+        let bounds = Bounds { least_s: 1_000_000, most_s: 1_000_000_000 };
+        for seed in 0..50_u64 {
+            let mut pace = Pace::new(2_000_000, bounds);
+            let mut chance = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+            // Of a copy of two minutes, looks of three seconds.
+            let moved: u64 = (0..40)
+                .map(|_| {
+                    chance ^= chance << 13;
+                    chance ^= chance >> 7;
+                    chance ^= chance << 17;
+                    let with_ns = if chance % 5 == 0 { 200_000 } else { 100_000 };
+                    let moved = pace.rate_s().min(room_s);
+                    pace = pace.after(Window { with_ns, without_ns: 100_000 }, BEARABLE_PERCENT);
+                    moved
+                })
+                .sum();
+            assert!(moved > 40 * room_s * 6 / 10, "{moved} of {} by seed {seed}", 40 * room_s);
+        }
+    }
+
+    #[test]
+    fn what_clients_bear_can_be_said() {
+        let seen = Window { with_ns: 180_000, without_ns: 100_000 };
+        assert!(seen.is_slow(150) && !seen.is_slow(180) && seen.is_slow(179));
     }
 
     /// A thousand answers of 400 to 600 us, and `late` of a thousand that took `late_us`.
@@ -249,22 +336,25 @@ mod tests {
     #[test]
     fn only_the_tail_counts() {
         let still = answers(20, 1_000);
-        assert!(!beside(&still, &still).is_slow());
+        assert!(!beside(&still, &still).is_slow(BEARABLE_PERCENT));
         let quicker: Vec<u64> =
             still.iter().map(|us| if *us < 900 { us / 2 } else { *us }).collect();
-        assert!(!beside(&still, &quicker).is_slow());
-        assert!(beside(&still, &answers(60, 1_000)).is_slow(), "more are late");
-        assert!(beside(&answers(40, 800), &answers(40, 1_300)).is_slow(), "they are later");
+        assert!(!beside(&still, &quicker).is_slow(BEARABLE_PERCENT));
+        assert!(beside(&still, &answers(60, 1_000)).is_slow(BEARABLE_PERCENT), "more are late");
+        assert!(
+            beside(&answers(40, 800), &answers(40, 1_300)).is_slow(BEARABLE_PERCENT),
+            "they are later"
+        );
         let quicker_but: Vec<u64> =
             answers(60, 1_000).iter().map(|us| if *us < 900 { us / 2 } else { *us }).collect();
-        assert!(beside(&still, &quicker_but).is_slow());
+        assert!(beside(&still, &quicker_but).is_slow(BEARABLE_PERCENT));
     }
 
     #[test]
     fn a_stall_is_no_more_than_late() {
         let mut with = answers(20, 1_000);
         with[500] = 1_000_000;
-        assert!(!beside(&answers(20, 1_000), &with).is_slow());
+        assert!(!beside(&answers(20, 1_000), &with).is_slow(BEARABLE_PERCENT));
     }
 
     #[test]
@@ -293,9 +383,9 @@ mod tests {
             for (with_ns, without_ns) in windows {
                 let seen = Window { with_ns, without_ns };
                 let before = pace.rate_s();
-                pace = pace.after(seen);
+                pace = pace.after(seen, BEARABLE_PERCENT);
                 prop_assert!((BOUNDS.least_s..=BOUNDS.most_s).contains(&pace.rate_s()));
-                if seen.is_slow() {
+                if seen.is_slow(BEARABLE_PERCENT) {
                     prop_assert!(pace.rate_s() < before || before == BOUNDS.least_s);
                 } else {
                     prop_assert!(pace.rate_s() > before || before == BOUNDS.most_s);

@@ -29,7 +29,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use limit::Limit;
 
-use crate::cmd::reshard::speed::Pacing;
+use crate::cmd::speed::Pacing;
 use view::View;
 
 /// What may be typed.
@@ -136,9 +136,12 @@ struct Changes {
     /// Wait while a secondary of the destination is further behind than so many seconds, or none.
     #[arg(long, value_name = "N|none", value_parser = limit::thousands)]
     secondary_lag_s: Option<Limit>,
-    /// How a change of shape goes beside the cluster's clients.
+    /// How the job goes beside the clusters' clients.
     #[arg(long, value_enum, value_name = "HOW")]
     pace: Option<Pacing>,
+    /// How many times as slow as without the job the slowest of clients' answers may become.
+    #[arg(long, value_name = "TIMES", value_parser = limit::times)]
+    max_slowdown: Option<u32>,
 }
 
 impl Changes {
@@ -149,6 +152,7 @@ impl Changes {
             bytes_s: bytes_s.map_or(limits.bytes_s, |limit| limit.0),
             secondary_lag_ms: self.secondary_lag_s.map_or(limits.secondary_lag_ms, |limit| limit.0),
             is_paced: self.pace.map_or(limits.is_paced, Pacing::is_gentle),
+            slowdown_percent: self.max_slowdown.or(limits.slowdown_percent),
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod job;
 pub mod load;
 pub mod repair;
 pub mod reshard;
+pub mod speed;
 pub mod store;
 pub mod testbed;
 pub mod verify;

@@ -24,6 +24,15 @@ pub fn thousands(text: &str) -> Result<Limit, String> {
     scaled(text, 1e3)
 }
 
+/// A factor, as percent: 1.5 is 150.
+pub fn times(text: &str) -> Result<u32, String> {
+    let number: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+    if !(1.05..=100.0).contains(&number) {
+        return Err(format!("{text} is out of range: it must be from 1.05 to 100"));
+    }
+    Ok((number * 100.0).round() as u32)
+}
+
 fn scaled(text: &str, by: f64) -> Result<Limit, String> {
     if text == "none" {
         return Ok(Limit(None));
@@ -50,6 +59,14 @@ mod tests {
         assert_eq!(thousands("0.2"), Ok(Limit(Some(200))));
         for parse in [whole, millions, thousands] {
             assert_eq!(parse("none"), Ok(Limit(None)));
+        }
+    }
+
+    #[test]
+    fn a_slowdown_is_a_factor_above_one() {
+        assert_eq!(times("1.5"), Ok(150));
+        for text in ["1", "0", "-2", "NaN", "inf", "half", "1000"] {
+            assert!(times(text).is_err(), "{text}");
         }
     }
 

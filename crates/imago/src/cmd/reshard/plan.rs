@@ -7,7 +7,8 @@ use imago_mongo::namespace::Namespace;
 use imago_mongo::reshard;
 use imago_mongo::reshard::plan::{Engine, Finding, Flowing, Placing, Plan, Request, SAMPLE};
 
-use super::speed::{self, Speed};
+use super::speed;
+use crate::cmd::speed::Speed;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 

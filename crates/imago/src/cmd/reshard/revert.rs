@@ -6,7 +6,8 @@ use imago_mongo::reshard;
 use imago_mongo::reshard::plan::{Engine, Finding, Weight};
 
 use super::run::{How, begin, connect};
-use super::speed::{self, Speed};
+use super::speed;
+use crate::cmd::speed::Speed;
 use crate::context::Context;
 use crate::exit::Failure;
 

@@ -13,8 +13,9 @@ use imago_mongo::reshard::{self, Block, Outcome};
 use imago_mongo::verify::Mode;
 
 use super::plan::{By, Shape, unobstructed};
-use super::speed::{self, Speed};
+use super::speed;
 use crate::cmd::job::process;
+use crate::cmd::speed::Speed;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 

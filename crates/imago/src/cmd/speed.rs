@@ -1,0 +1,59 @@
+//! How fast a job may go, as it is typed.
+
+use imago_job::record::Limits;
+
+use crate::cmd::job::limit::{self, Limit};
+use crate::exit::{Exit, Failure};
+
+/// How a job goes beside the cluster's clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Pacing {
+    /// As fast as they hardly feel it; at any speed while none is at work.
+    Gentle,
+    /// At any speed.
+    Full,
+}
+
+impl Pacing {
+    /// Whether clients are spared.
+    pub fn is_gentle(self) -> bool {
+        self == Self::Gentle
+    }
+}
+
+/// What may be typed of it; `imago job set` changes it while a job runs.
+#[derive(Debug, clap::Args)]
+pub struct Speed {
+    /// How it goes beside the cluster's clients.
+    #[arg(long, value_enum, default_value = "gentle", value_name = "HOW")]
+    pace: Pacing,
+    /// With --pace gentle: so many times as slow as without the job may the slowest of clients' answers
+    /// become; 1.5 unless said.
+    #[arg(long, value_name = "TIMES", value_parser = limit::times)]
+    max_slowdown: Option<u32>,
+    /// Documents per second.
+    #[arg(long, value_name = "N")]
+    documents_s: Option<u64>,
+    /// Megabytes (1,000,000 bytes) per second; for example 2.5.
+    #[arg(long, value_name = "N", value_parser = limit::millions)]
+    mb_s: Option<Limit>,
+    /// Wait while a secondary of the destination is further behind than so many seconds.
+    #[arg(long, value_name = "N", value_parser = limit::thousands)]
+    secondary_lag_s: Option<Limit>,
+}
+
+impl Speed {
+    /// The limits, if they can be kept.
+    pub fn parsed(&self) -> Result<Limits, Failure> {
+        let limits = Limits {
+            documents_s: self.documents_s,
+            bytes_s: self.mb_s.and_then(|limit| limit.0),
+            secondary_lag_ms: self.secondary_lag_s.and_then(|limit| limit.0),
+            is_paced: self.pace.is_gentle(),
+            slowdown_percent: self.max_slowdown,
+        };
+        let refused = |error| Failure::from_error(Exit::Usage, "limit", &error);
+        limits.check().map_err(refused)?;
+        Ok(limits)
+    }
+}
