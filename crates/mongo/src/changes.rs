@@ -24,6 +24,7 @@ use crate::order::Id;
 
 mod parse;
 
+pub(crate) use parse::DROPPED_WITH_ITS_DATABASE;
 use parse::parse;
 pub use parse::token_time;
 
@@ -65,6 +66,8 @@ pub enum Event {
         ns: usize,
         /// What happened, as a past participle.
         what: String,
+        /// When.
+        time: Timestamp,
     },
 }
 
@@ -116,6 +119,8 @@ struct Wanted {
     at: Start,
     await_max: Duration,
     is_detailed: bool,
+    /// Whether the stream must outlive the end of any one collection.
+    is_open: bool,
     /// For each namespace, the fields of [`ChangeReader::placing_by`].
     placing: Vec<Vec<String>>,
     /// Changes in one answer, at most.
@@ -147,6 +152,7 @@ impl ChangeReader {
             at: start,
             await_max,
             is_detailed: false,
+            is_open: false,
             placing,
             events_max: EVENTS_MAX,
         };
@@ -166,6 +172,13 @@ impl ChangeReader {
     #[must_use]
     pub fn detailed(mut self) -> Self {
         self.wanted.is_detailed = true;
+        self
+    }
+
+    /// The same, by a stream that goes on when one of the collections is dropped or renamed.
+    #[must_use]
+    pub fn open_ended(mut self, is_open: bool) -> Self {
+        self.wanted.is_open = is_open;
         self
     }
 
@@ -288,10 +301,11 @@ impl Wanted {
     /// One collection's stream when there is only one, one database's when all namespaces are in one,
     /// else the whole cluster's: fewer privileges are needed, and less is looked at.
     ///
-    /// A collection's stream ends where it is renamed; who reads on behind that wants the database's.
+    /// A collection's stream ends where it is dropped or renamed; who reads on behind that wants the
+    /// database's.
     fn scope(&self) -> (String, Scope) {
         let db = &self.namespaces[0].db;
-        if self.namespaces.len() == 1 && !self.is_detailed {
+        if self.namespaces.len() == 1 && !self.is_detailed && !self.is_open {
             (db.clone(), Scope::Collection)
         } else if self.namespaces.iter().all(|ns| ns.db == *db) {
             (db.clone(), Scope::Database)

@@ -203,6 +203,20 @@ impl Handle {
         self.endpoint.run(&self.ns.db, command).await.map(|_| ())
     }
 
+    /// Drops the collection or view; none is as good.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub async fn drop(&self) -> Result<()> {
+        self.check_owner("drop")?;
+        let command = doc! {"drop": &self.ns.coll, "writeConcern": {"w": "majority"}};
+        match self.endpoint.run(&self.ns.db, command).await {
+            // NamespaceNotFound
+            Err(Error::Server { cause, .. }) if code(&cause) == Some(26) => Ok(()),
+            other => other.map(|_| ()),
+        }
+    }
+
     /// Builds indexes and waits until they are usable on a majority.
     ///
     /// # Errors

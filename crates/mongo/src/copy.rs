@@ -11,11 +11,13 @@
 //! Every step may be done twice: a process that dies anywhere is followed by one that goes on from
 //! the checkpoint ([`State`]).
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bson::Timestamp;
+use futures_util::FutureExt;
 use imago_job::control::{Control, Stop};
 use imago_job::eta::Meter;
 use imago_job::id::JobId;
@@ -32,15 +34,18 @@ use crate::converge::Pair;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::journal::MongoJournal;
-use crate::lead::{Lead, Parts};
+use crate::lead::{Lead, Member, Parts};
 use crate::leases::{Leases, WRITE_TIME_MAX};
 use crate::monitor::{self, Applied};
-use crate::preflight::{self, Plan};
+use crate::namespace::Namespace;
+use crate::pace::{self, Watched, Watching};
+use crate::preflight::{self, Plan, Planned};
 pub use crate::prepare::SLICE_BYTES;
-use crate::prepare::prepare;
+use crate::prepare::{prepare, prepare_joined};
 use crate::route::Route;
 use crate::snapshot::{Counters, PATIENCE, Worker, count_filtered};
 
+mod catalog;
 mod claim;
 mod follow;
 mod help;
@@ -48,7 +53,10 @@ mod report;
 mod state;
 mod structure;
 
+use catalog::take_in;
+pub use catalog::{CatalogChanges, Gone, GoneCollection, Joined, News, news};
 pub use claim::{WRITE_WITHIN, claim, pace, take_over};
+use follow::Followed;
 pub use help::help;
 pub use state::{State, state_of};
 use state::{note, start_of};
@@ -110,12 +118,19 @@ pub async fn create(clusters: &Clusters, plan: &Plan, limits: Limits) -> Result<
     Ok(record.id)
 }
 
-/// The plan of a job.
+/// The plan of a job, with the collections that came and went since.
 ///
 /// # Errors
 /// When the record is not one of a copy.
 pub fn plan_of(record: &Record) -> Result<Plan> {
-    serde_json::from_value(record.spec.clone()).map_err(|e| Error::malformed("the job's plan", e))
+    plan_with(record, &state_of(record)?)
+}
+
+/// The plan of a job whose state is newer than its record.
+fn plan_with(record: &Record, state: &State) -> Result<Plan> {
+    let plan: Plan = serde_json::from_value(record.spec.clone())
+        .map_err(|e| Error::malformed("the job's plan", e))?;
+    Ok(plan.changed_by(state))
 }
 
 /// Works at a claimed copy until it is done, interrupted or failed, and says so in its record.
@@ -123,7 +138,7 @@ pub fn plan_of(record: &Record) -> Result<Plan> {
 /// # Errors
 /// What ended it; the record says it too.
 pub async fn run(clusters: &Clusters, run: Run, options: &Options) -> Result<()> {
-    let ended = Box::pin(work(clusters, &run, options)).await;
+    let ended = work(clusters, &run, options).boxed().await;
     let ending = match &ended {
         // Caught up: it can be resumed, or cut over.
         Ok(()) => Ending::Stopped(Stop::Interrupted),
@@ -135,27 +150,48 @@ pub async fn run(clusters: &Clusters, run: Run, options: &Options) -> Result<()>
 }
 
 async fn work(clusters: &Clusters, run: &Run, options: &Options) -> Result<()> {
-    let mut copy = Copying::begin(clusters, run, options).await?;
-    match Box::pin(phases(&mut copy, run, options)).await {
-        Ok(()) => copy.end().await.map(|_| ()),
-        Err(error) => {
-            copy.quiesce().await;
-            Err(error)
+    let mut state = state_of(run.record())?;
+    loop {
+        let mut copy = complete(clusters, run, options, state).boxed().await?;
+        let followed = async {
+            run.enter("follow").await?;
+            copy.follow(options.until).await
+        };
+        match Box::pin(followed).await {
+            Ok(Followed::CaughtUp) => return copy.end().await.map(|_| ()),
+            Ok(Followed::CatalogChanged) => {
+                state = Box::pin(take_in(clusters, run, copy.end().await?)).await?;
+            }
+            Err(error) => {
+                copy.quiesce().await;
+                return Err(error);
+            }
         }
     }
 }
 
-async fn phases(copy: &mut Copying<'_>, run: &Run, options: &Options) -> Result<()> {
-    if !copy.lead.is_copied() {
-        run.enter("copy").await?;
-        copy.copy_bulk(options).await?;
+/// A copy whose bulk and indexes are there, of all collections that the source has of it by now.
+///
+/// # Errors
+/// What ends the job.
+pub(crate) async fn complete<'a>(
+    clusters: &'a Clusters,
+    run: &'a Run,
+    options: &Options,
+    mut state: State,
+) -> Result<Copying<'a>> {
+    loop {
+        let mut copy = Copying::begin_at(clusters, run, options, state).boxed().await?;
+        match Box::pin(copy.fill(options)).await {
+            Ok(true) => return Ok(copy),
+            // No more join than a job may have.
+            Ok(false) => state = Box::pin(take_in(clusters, run, copy.end().await?)).await?,
+            Err(error) => {
+                copy.quiesce().await;
+                return Err(error);
+            }
+        }
     }
-    if !copy.state.is_indexed {
-        run.enter("index").await?;
-        copy.build_indexes(None).await?;
-    }
-    run.enter("follow").await?;
-    copy.follow(options.until).await
 }
 
 /// A copy that this process leads.
@@ -166,6 +202,13 @@ pub struct Copying<'a> {
     pub plan: Plan,
     /// What the record keeps.
     pub state: State,
+    /// How the source's catalog differed from that when it was last looked at.
+    news: News,
+    /// A look at it that is under way.
+    looking: Option<AbortOnDropHandle<Result<News>>>,
+    looked: Instant,
+    /// What is left out, as far as the operator was told.
+    told: HashSet<Namespace>,
     /// The collections.
     pub pairs: Arc<Vec<Pair>>,
     pub(crate) definitions: Arc<Vec<Definition>>,
@@ -208,7 +251,22 @@ impl<'a> Copying<'a> {
         options: &Options,
         mut state: State,
     ) -> Result<Self> {
-        let plan = plan_of(run.record())?;
+        loop {
+            match Box::pin(Self::begin_once(clusters, run, options, &mut state)).await {
+                // At most once for each collection.
+                Err(Error::Disrupted { ns, what }) => lost(run, &mut state, &ns, &what).await?,
+                begun => return begun,
+            }
+        }
+    }
+
+    async fn begin_once(
+        clusters: &'a Clusters,
+        run: &'a Run,
+        options: &Options,
+        state: &mut State,
+    ) -> Result<Self> {
+        let plan = plan_with(run.record(), state)?;
         state.refuse_undecided(&run.record().id)?;
         let job = run.record().id.clone();
         let owner = format!("{job}/{}/{}", run.epoch(), options.process);
@@ -216,7 +274,7 @@ impl<'a> Copying<'a> {
         if state.is_blocked {
             crate::block::lift(&clusters.source).await?;
             state.is_blocked = false;
-            save(run, &state).await?;
+            save(run, state).await?;
         }
         if state.is_destination_blocked {
             // A cut-over back may have lifted it and died.
@@ -227,11 +285,20 @@ impl<'a> Copying<'a> {
             run.enter("prepare").await?;
             let prepare = || prepare(clusters, &plan, &leases, options.slice_bytes);
             state.t0 = Some(patiently("prepare the copy", run.control(), prepare).await?);
-            save(run, &state).await?;
+            save(run, state).await?;
         } else {
             let mine = format!("{job}/");
             let expire = || leases.expire(&mine);
             patiently("give up the leases of who is gone", run.control(), expire).await?;
+        }
+        if let Some(first) = state.joined.iter().position(|joined| !joined.is_prepared) {
+            run.enter("prepare").await?;
+            let first_number = plan.collections.len() - state.joined.len() + first;
+            let slice_bytes = options.slice_bytes;
+            let prepare = || prepare_joined(first_number, clusters, &plan, &leases, slice_bytes);
+            patiently("prepare what joined", run.control(), prepare).await?;
+            state.joined[first..].iter_mut().for_each(|joined| joined.is_prepared = true);
+            save(run, state).await?;
         }
         let look = || preflight::pairs(&plan, &clusters.source, &clusters.destination);
         let found = patiently("look at the collections", run.control(), look).await?;
@@ -257,11 +324,13 @@ impl<'a> Copying<'a> {
         let lead = Lead::begin(Parts {
             source: clusters.source.clone(),
             pairs: Arc::clone(&pairs),
+            members: members(&plan, state),
+            is_open: plan.is_open(&run.record().kind),
             slices: patiently("read the slices", run.control(), || leases.slices()).await?,
             leases: leases.clone(),
             control: run.control().clone(),
             counters: Arc::clone(&counters),
-            start: start_of(&state)?,
+            start: start_of(state)?,
             await_max: options.await_max,
         })
         .await?;
@@ -279,7 +348,11 @@ impl<'a> Copying<'a> {
             clusters,
             run,
             plan,
-            state,
+            state: state.clone(),
+            news: News::default(),
+            looking: None,
+            looked: now,
+            told: HashSet::new(),
             pairs,
             definitions,
             leases,
@@ -295,6 +368,44 @@ impl<'a> Copying<'a> {
             saving: None,
             began: now,
         })
+    }
+
+    /// Copies the bulk and builds the indexes, where that is not done. False when the source has
+    /// collections by then that are to join: they do behind the end of this lead.
+    ///
+    /// # Errors
+    /// What ends the job.
+    async fn fill(&mut self, options: &Options) -> Result<bool> {
+        let _pace = (!self.lead.is_copied()).then(|| self.spare_clients());
+        if !self.lead.is_copied() {
+            self.run.enter("copy").await?;
+            self.copy_bulk(options).await?;
+        }
+        if !self.state.is_indexed {
+            self.run.enter("index").await?;
+            self.build_indexes(None).await?;
+        }
+        Ok(!self.has_news().await?)
+    }
+
+    /// Keeps the bulk at a pace that clients of either cluster hardly feel, as long as what it returns
+    /// is held.
+    fn spare_clients(&self) -> Watching {
+        let of = |side: fn(&Planned) -> &Namespace| {
+            self.plan.collections.iter().map(side).cloned().collect::<Vec<Namespace>>()
+        };
+        let source = Watched {
+            cluster: self.clusters.source.clone(),
+            reads: of(|planned| &planned.from),
+            writes: Vec::new(),
+        };
+        let destination = Watched {
+            cluster: self.clusters.destination.clone(),
+            reads: Vec::new(),
+            writes: of(|planned| &planned.to),
+        };
+        let reporter = Some(self.run.reporter().clone());
+        pace::watch(vec![source, destination], self.run.control().clone(), reporter)
     }
 
     /// Copies slices until all are copied, by this process or others.
@@ -330,6 +441,8 @@ impl<'a> Copying<'a> {
     /// What ends the job.
     pub async fn step(&mut self) -> Result<()> {
         self.lead.step().await?;
+        self.lose_ended().await?;
+        self.look_at_catalog().await;
         if self.state.is_indexed {
             for (ns, what) in self.lead.take_structure() {
                 self.follow_structure(ns, &what).await?;
@@ -371,7 +484,7 @@ impl<'a> Copying<'a> {
     /// Takes the lead's checkpoint over into the state; false when there is none yet, or when a
     /// successor that begins there would miss a change of indexes or options.
     fn note_checkpoint(&mut self) -> Result<bool> {
-        if self.state.is_indexed && self.lead.has_structure() {
+        if self.lead.has_ended() || (self.state.is_indexed && self.lead.has_structure()) {
             return Ok(false);
         }
         let Some(checkpoint) = self.lead.checkpoint() else { return Ok(false) };
@@ -443,6 +556,33 @@ impl<'a> Copying<'a> {
         }
         Ok(self.state)
     }
+}
+
+/// Goes on without a collection that is not at the source any more, if that can be.
+async fn lost(run: &Run, state: &mut State, ns: &str, what: &str) -> Result<()> {
+    let mut plan = plan_with(run.record(), state)?;
+    let is_it = |planned: &Planned| planned.gone.is_none() && planned.from.to_string() == ns;
+    let found = plan.collections.iter().position(is_it);
+    let is_open = plan.is_open(&run.record().kind);
+    match found.filter(|n| is_open && catalog::lose(state, &mut plan, *n, what)) {
+        Some(n) => {
+            catalog::tell_gone(run, &plan.collections[n], what);
+            save(run, state).await
+        }
+        None => Err(Error::Disrupted { ns: ns.to_owned(), what: what.to_owned() }),
+    }
+}
+
+/// What the lead has to know of each collection.
+fn members(plan: &Plan, state: &State) -> Vec<Member> {
+    let planned_first = plan.collections.len() - state.joined.len();
+    let since = |n: usize| {
+        let joined = n.checked_sub(planned_first).map(|n| state.joined[n].since);
+        let (time, increment) = joined.unwrap_or((0, 0));
+        Timestamp { time, increment }
+    };
+    let all = plan.collections.iter().enumerate();
+    all.map(|(n, of)| Member { since: since(n), is_gone: of.gone.is_some() }).collect()
 }
 
 /// About how many documents and bytes there are to copy.

@@ -28,7 +28,9 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::block::{self, Blocker};
-use crate::copy::{self, Clusters, Copying, Options, SLICE_BYTES, State, Until};
+use crate::copy::{
+    self, CatalogChanges, Clusters, Copying, Options, SLICE_BYTES, State, Until, complete, state_of,
+};
 use crate::error::{Error, Result};
 use crate::journal::MongoJournal;
 use crate::verify::Mode;
@@ -87,8 +89,15 @@ pub struct Outcome {
     pub reverse_job: Option<JobId>,
     /// Whether the source still refuses writes.
     pub is_blocked: bool,
+    /// Collections that joined the job since it was planned, and that are gone.
+    #[serde(flatten)]
+    pub catalog: CatalogChanges,
 }
 
+/// How often a cut-over is tried while the source gets and loses collections.
+const ATTEMPTS_MAX: u32 = 3;
+/// Slices of collections that joined last are copied so many at a time.
+const WORKERS: usize = 4;
 /// The drain must not wait for a change that the block keeps from coming.
 const AWAIT_MAX: Duration = Duration::from_millis(20);
 
@@ -122,7 +131,7 @@ pub async fn cutover(
     hook: impl AsyncFnOnce() -> std::result::Result<(), String>,
 ) -> Result<Outcome> {
     let options = Options {
-        workers: 1,
+        workers: WORKERS,
         until: Until::HandedOver,
         process: process.to_owned(),
         await_max: AWAIT_MAX,
@@ -156,12 +165,27 @@ async fn stages(
     hook: impl AsyncFnOnce() -> std::result::Result<(), String>,
 ) -> Result<Outcome> {
     check::before(clusters, run.record(), how).await?;
-    let mut copying = Box::pin(Copying::begin(clusters, run, options)).await?;
-    let outcome = Box::pin(steps(clusters, run, &mut copying, how, hook)).await;
-    if outcome.is_err() {
-        copying.quiesce().await;
+    let mut state = state_of(run.record())?;
+    let mut hook = Some(hook);
+    for attempt in 1.. {
+        let mut copying = Box::pin(complete(clusters, run, options, state)).await?;
+        match Box::pin(steps(clusters, run, &mut copying, how, &mut hook)).await {
+            Err(Error::CatalogChanged { .. }) if attempt < ATTEMPTS_MAX => {
+                run.reporter().decision(
+                    format!("cut-over is tried again, attempt {} of {ATTEMPTS_MAX}", attempt + 1),
+                    "the source got or lost a collection while writes were being blocked"
+                        .to_owned(),
+                );
+                state = copying.end().await?;
+            }
+            Err(error) => {
+                copying.quiesce().await;
+                return Err(error);
+            }
+            outcome => return outcome,
+        }
     }
-    outcome
+    unreachable!("the last attempt returns")
 }
 
 async fn steps(
@@ -169,7 +193,7 @@ async fn steps(
     run: &Run,
     copying: &mut Copying<'_>,
     how: &How,
-    hook: impl AsyncFnOnce() -> std::result::Result<(), String>,
+    hook: &mut Option<impl AsyncFnOnce() -> std::result::Result<(), String>>,
 ) -> Result<Outcome> {
     run.enter("catch-up").await?;
     Box::pin(copying.come_near(how.block_max)).await?;
@@ -245,6 +269,7 @@ async fn steps(
         sampled,
         reverse_job: done.reverse_job,
         is_blocked: how.block == Block::UserWrites && !lifts,
+        catalog: CatalogChanges::with(run.record(), &copying.state)?,
     })
 }
 
@@ -259,7 +284,7 @@ async fn behind_block(
     run: &Run,
     copying: &mut Copying<'_>,
     how: &How,
-    hook: impl AsyncFnOnce() -> std::result::Result<(), String>,
+    hook: &mut Option<impl AsyncFnOnce() -> std::result::Result<(), String>>,
 ) -> Result<Behind> {
     let drained = Instant::now();
     let at = copying.lead.settle().await?;
@@ -271,8 +296,8 @@ async fn behind_block(
             "try again: the job follows them first",
         ));
     }
-    if !how.ignore_new {
-        check::nothing_new(&copying.plan, &clusters.source).await?;
+    if copying.lead.has_ended() || !check::has_all(clusters, &copying.plan, how).await? {
+        return Err(Error::CatalogChanged { job: run.record().id.clone() });
     }
     if how.block == Block::UserWrites && block::is_set(&clusters.source).await? == Some(false) {
         return Err(Error::precondition(
@@ -294,6 +319,7 @@ async fn behind_block(
     if copying.state.is_destination_blocked {
         block::lift(&clusters.destination).await?;
     }
+    let hook = hook.take().expect("nothing is tried again behind the hook");
     hook().await.map_err(|cause| {
         Error::precondition(
             format!("the hook failed: {cause}"),

@@ -126,6 +126,12 @@ pub enum Error {
         /// Dropped, renamed to …, resharded.
         what: String,
     },
+    /// The source got or lost collections of a job while its writes were being blocked.
+    #[error("the source got or lost a collection of job {job} while writes were being blocked")]
+    CatalogChanged {
+        /// The job.
+        job: imago_job::id::JobId,
+    },
     /// A server may or may not have done what it was asked for, and whoever goes on finds out.
     #[error("it is not known yet {what}: {cause}")]
     Undecided {
@@ -183,9 +189,10 @@ impl Error {
         match self {
             Self::Stopped(Stop::Cancelled) => Class::Failed,
             Self::Usage { .. } => Class::Usage,
-            Self::Precondition { .. } | Self::Unreachable { .. } | Self::Credentials { .. } => {
-                Class::Precondition
-            }
+            Self::Precondition { .. }
+            | Self::CatalogChanged { .. }
+            | Self::Unreachable { .. }
+            | Self::Credentials { .. } => Class::Precondition,
             Self::Superseded { .. }
             | Self::Undecided { .. }
             | Self::Stopped(_)
@@ -236,6 +243,10 @@ impl Error {
                  cancel`), and begin a new one if there is a new collection"
                     .into()
             }
+            Self::CatalogChanged { job } => format!(
+                "the block is lifted; when collections are made and dropped more rarely, `imago \
+                 cutover {job}` again"
+            ),
             Self::Undecided { .. } => {
                 "once the cluster is well again `imago reshard resume` finds out; until then writes \
                  stay blocked"

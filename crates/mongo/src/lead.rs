@@ -100,6 +100,11 @@ pub struct Lead {
     counters: Arc<Counters>,
     /// Structural changes of collections that nobody has seen to yet.
     structure: Vec<(usize, String)>,
+    /// The collections that are read; see [`Parts::members`].
+    members: Vec<Member>,
+    is_open: bool,
+    /// What ended collections, that nobody has seen to yet.
+    ended: Vec<(usize, String)>,
     /// Changes behind a settled point, to be recorded when it is left.
     late: Option<(Batch, Timestamp)>,
     looked: Instant,
@@ -112,12 +117,26 @@ pub struct Lead {
     leftovers_seen: Vec<Vec<bool>>,
 }
 
+/// What the lead has to know of a collection besides its [`Pair`].
+#[derive(Clone, Copy, Debug)]
+pub struct Member {
+    /// What ended a collection of this name before this time ended another one, which this job does
+    /// not copy any more.
+    pub since: Timestamp,
+    /// Whether it was dropped or renamed: its changes are read past.
+    pub is_gone: bool,
+}
+
 /// What a lead is made of.
 pub struct Parts {
     /// The source's cluster.
     pub source: Endpoint,
     /// The collections.
     pub pairs: Arc<Vec<Pair>>,
+    /// One for each of them.
+    pub members: Vec<Member>,
+    /// Whether the job goes on without a collection that ends.
+    pub is_open: bool,
     /// Their slices.
     pub slices: Vec<Slice>,
     /// Where slices are kept.
@@ -153,12 +172,14 @@ impl Lead {
             retry(what, &PATIENCE, &parts.control, Error::is_transient, ask).await?;
         let placing = parts.pairs.iter().map(|pair| pair.shard_key.clone()).collect();
         let mut reader = ChangeReader::new(parts.source, namespaces, parts.start, parts.await_max)
-            .placing_by(placing);
+            .placing_by(placing)
+            .open_ended(parts.is_open);
         parts.control.or_stop(reader.open()).await??;
         let (send, batches) = mpsc::channel(BATCHES_AHEAD);
         let (is_awaited, hurry) = watch::channel(false);
         let reader =
             tokio::spawn(read_ahead(reader, send, parts.control.clone(), hurry, clock_ahead_ms));
+        assert_eq!(parts.members.len(), parts.pairs.len(), "one for each collection");
         let mut cuts: Vec<Vec<Id>> = vec![Vec::new(); parts.pairs.len()];
         let mut counts = vec![0_usize; parts.pairs.len()];
         for slice in &parts.slices {
@@ -193,6 +214,9 @@ impl Lead {
             control: parts.control,
             counters: parts.counters,
             structure: Vec::new(),
+            members: parts.members,
+            is_open: parts.is_open,
+            ended: Vec::new(),
             late: None,
             looked: Instant::now(),
             heard: Instant::now(),
@@ -284,6 +308,17 @@ impl Lead {
         std::mem::take(&mut self.structure)
     }
 
+    /// Takes what ended collections since the last call. Nothing of these is applied any more.
+    pub fn take_ended(&mut self) -> Vec<(usize, String)> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Whether a collection is not at the source any more.
+    #[must_use]
+    pub fn is_gone(&self, ns: usize) -> bool {
+        self.members[ns].is_gone
+    }
+
     /// Somebody waits for the lead to catch up, or no longer: then it spares nobody.
     pub fn hurry(&mut self, is_awaited: bool) {
         self.is_awaited.send_replace(is_awaited);
@@ -333,6 +368,8 @@ impl Lead {
         tracing::trace!(events = batch.events.len(), age_ms, "changes were read");
         for event in &batch.events {
             match event {
+                Event::Touch { ns, .. } | Event::Structure { ns, .. }
+                    if self.members[*ns].is_gone => {}
                 Event::Touch { ns, id, change, time, .. } if wanted(*time) => {
                     self.changes_read += 1;
                     if self.recent.len() == RECENT_MAX {
@@ -343,12 +380,22 @@ impl Lead {
                 }
                 Event::Touch { .. } => {}
                 Event::Structure { ns, what } => self.structure.push((*ns, what.clone())),
-                Event::Disruption { ns, what } => {
-                    let ns = self.pairs[*ns].source.ns.to_string();
-                    return Err(Error::Disrupted { ns, what: what.clone() });
-                }
+                Event::Disruption { ns, what, time } => self.end_one(*ns, what, *time)?,
             }
         }
+        Ok(())
+    }
+
+    fn end_one(&mut self, ns: usize, what: &str, time: Timestamp) -> Result<()> {
+        if time <= self.members[ns].since {
+            return Ok(());
+        }
+        if !self.is_open {
+            let ns = self.pairs[ns].source.ns.to_string();
+            return Err(Error::Disrupted { ns, what: what.to_owned() });
+        }
+        self.members[ns].is_gone = true;
+        self.ended.push((ns, what.to_owned()));
         Ok(())
     }
 
@@ -439,6 +486,12 @@ impl Lead {
     #[must_use]
     pub fn has_structure(&self) -> bool {
         !self.structure.is_empty()
+    }
+
+    /// Whether collections ended that nobody has seen to yet.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
     }
 }
 

@@ -122,17 +122,20 @@ impl Leases {
         answer("indexing the slices", slices.create_indexes(&[index])).await?
     }
 
-    /// Leases a slice that nobody holds, best for who copied `last` before
-    /// ([`imago_plan::spread`]); nothing when there is none at the moment.
+    /// Leases a slice of the first `collections` that nobody holds, best for who copied `last` before
+    /// ([`imago_plan::spread`]); nothing when there is none at the moment. Others joined the job after
+    /// the caller looked at its collections.
     ///
     /// # Errors
     /// When the destination does not answer.
-    pub async fn lease(&self, last: Option<&Slice>) -> Result<Option<Lease>> {
+    pub async fn lease(&self, last: Option<&Slice>, collections: usize) -> Result<Option<Lease>> {
+        let collections = i64::try_from(collections).expect("few collections");
         let last = last.map(|slice| (slice.ns, slice.n));
         // Each loss of a race means that somebody else won; more losses than workers are no race.
         for _ in 0..64 {
             let free = doc! {
                 "job": self.job.to_string(),
+                "ns": {"$lt": collections},
                 "$or": [
                     {"state": "untouched"},
                     {"state": "leased", "$expr": {"$lt": ["$lease_until", "$$NOW"]}},
@@ -266,6 +269,22 @@ impl Leases {
         let mut slices = all.iter().map(parse_slice).collect::<Result<Vec<_>>>()?;
         slices.sort_by_key(|slice| (slice.ns, slice.n));
         Ok(slices)
+    }
+
+    /// Forgets the slices of the collections from number `first` on.
+    ///
+    /// # Errors
+    /// When the destination does not answer.
+    pub async fn remove_from(&self, first: usize) -> Result<()> {
+        let first = i64::try_from(first).expect("few collections");
+        let q = doc! {"job": self.job.to_string(), "ns": {"$gte": first}};
+        self.run(doc! {
+            "delete": SLICES,
+            "deletes": [{"q": q, "limit": 0}],
+            "writeConcern": {"w": "majority"},
+        })
+        .await
+        .map(|_| ())
     }
 
     /// Forgets the job's slices and its horizon.

@@ -3,7 +3,7 @@
 //! The invariant: nothing here writes. A plan is either complete or an error that names the first
 //! unmet precondition and how to meet it.
 
-use bson::{Document, RawDocumentBuf};
+use bson::{Document, RawDocumentBuf, doc};
 use serde::{Deserialize, Serialize};
 
 use crate::collection::{Definition, Handle, Kind, Listed, Size, list_all};
@@ -26,6 +26,8 @@ pub struct Request {
     pub into_existing: bool,
     /// Shard the collections at the destination by this key; extended JSON.
     pub shard_key: Option<String>,
+    /// Whether collections that come later are left out, though a pattern matches them.
+    pub no_new: bool,
 }
 
 /// What a job will do. It is stored with the job and holds no secret.
@@ -42,6 +44,9 @@ pub struct Plan {
     /// What was asked for: patterns match collections that come later too.
     #[serde(default)]
     pub selectors: Vec<String>,
+    /// Whether those that come later are left out.
+    #[serde(default)]
+    pub no_new: bool,
     /// The collections to copy.
     pub collections: Vec<Planned>,
     /// The views to define.
@@ -74,6 +79,9 @@ pub struct Planned {
     pub sharded_by: Option<String>,
     /// Whether the destination must be created.
     pub creates: bool,
+    /// What happened to it at the source since, where it is not there any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gone: Option<String>,
 }
 
 impl Plan {
@@ -92,7 +100,13 @@ impl Plan {
             destination: back.destination.redacted().to_owned(),
             destination_identity: back.destination.identity().to_owned(),
             selectors: Vec::new(),
-            collections: self.collections.iter().map(turned).collect(),
+            no_new: true,
+            collections: self
+                .collections
+                .iter()
+                .filter(|of| of.gone.is_none())
+                .map(turned)
+                .collect(),
             views: Vec::new(),
             filter: self.filter.clone(),
             into_existing: false,
@@ -111,9 +125,9 @@ const SOURCE_VERSION_MIN: [i32; 3] = [4, 4, 0];
 /// A usage or precondition error that names the first thing in the way; a server's error.
 pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) -> Result<Plan> {
     check_versions(source, destination)?;
-    let filter = request.filter.as_deref().map(parse_filter).transpose()?;
+    request.filter.as_deref().map(parse_filter).transpose()?;
     let shard_key = request.shard_key.as_deref();
-    let shard_key = shard_key.map(|key| parse_document(key, "the shard key")).transpose()?;
+    shard_key.map(|key| parse_document(key, "the shard key")).transpose()?;
     if shard_key.is_some() && !destination.is_sharded() {
         return Err(Error::precondition(
             "a shard key was given, but the destination is a replica set",
@@ -127,6 +141,7 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
         destination: destination.redacted().to_owned(),
         destination_identity: destination.identity().to_owned(),
         selectors: request.selectors.iter().map(ToString::to_string).collect(),
+        no_new: request.no_new,
         collections: Vec::new(),
         views: Vec::new(),
         filter: request.filter.clone(),
@@ -136,21 +151,7 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
         notes: Vec::new(),
     };
     for (listed, to) in selected {
-        check_kind(&listed)?;
-        check_not_itself(source, destination, &listed.ns, &to)?;
-        let from = Handle::new(source.clone(), listed.ns.clone());
-        let into = Handle::new(destination.clone(), to.clone());
-        if let Some(filter) = &filter
-            && listed.kind == Kind::Collection
-        {
-            crate::verify::check_filter(&from, filter).await?;
-        }
-        let existing = into.definition().await?;
-        check_destination(&into, existing.as_ref(), &listed, request).await?;
-        if let (Some(key), true) = (&shard_key, listed.kind == Kind::Collection) {
-            check_shard_index(&from, key).await?;
-        }
-        let planned = planned(&from, &to, listed.kind, existing.is_none()).await?;
+        let planned = Box::pin(plan_one(source, destination, &plan, &listed, &to)).await?;
         if listed.options.get_bool("capped").unwrap_or(false) {
             plan.notes.push(format!(
                 "{} is capped: documents that are written while it is copied may arrive in another \
@@ -179,6 +180,32 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
         );
     }
     Ok(plan)
+}
+
+/// Plans one collection or view that the source lists.
+///
+/// # Errors
+/// A precondition that names the first thing in the way; a server's error.
+pub(crate) async fn plan_one(
+    source: &Endpoint,
+    destination: &Endpoint,
+    plan: &Plan,
+    listed: &Listed,
+    to: &Namespace,
+) -> Result<Planned> {
+    check_kind(listed)?;
+    check_not_itself(source, destination, &listed.ns, to)?;
+    let from = Handle::new(source.clone(), listed.ns.clone());
+    let into = Handle::new(destination.clone(), to.clone());
+    if let (Some(filter), Kind::Collection) = (&plan.filter, listed.kind) {
+        crate::verify::check_filter(&from, &parse_filter(filter)?).await?;
+    }
+    let existing = into.definition().await?;
+    check_destination(&into, existing.as_ref(), listed, plan).await?;
+    if let (Some(key), Kind::Collection) = (&plan.shard_key, listed.kind) {
+        check_shard_index(&from, &parse_document(key, "the shard key")?).await?;
+    }
+    planned(&from, to, listed.kind, existing.is_none()).await
 }
 
 fn check_versions(source: &Endpoint, destination: &Endpoint) -> Result<()> {
@@ -212,25 +239,6 @@ async fn select(source: &Endpoint, selectors: &[Selector]) -> Result<Vec<(Listed
     Ok(all.into_iter().filter_map(|listed| to(&listed.ns).map(|to| (listed, to))).collect())
 }
 
-/// Collections and views that a plan's patterns match, and that came after it was made.
-///
-/// # Errors
-/// When the source does not answer.
-pub async fn new_since(plan: &Plan, source: &Endpoint) -> Result<Vec<Namespace>> {
-    let selectors = plan.selectors.iter().map(|text| text.parse::<Selector>());
-    let selectors = selectors.collect::<Result<Vec<Selector>>>()?;
-    if selectors.iter().all(|selector| matches!(selector, Selector::One { .. })) {
-        return Ok(Vec::new());
-    }
-    let is_planned =
-        |ns: &Namespace| plan.collections.iter().chain(&plan.views).any(|known| known.from == *ns);
-    let all = list_all(source).await?.into_iter().map(|listed| listed.ns);
-    let is_new = |ns: &Namespace| {
-        !is_planned(ns) && selectors.iter().any(|selector| selector.select(ns).is_some())
-    };
-    Ok(all.filter(is_new).collect())
-}
-
 fn check_kind(listed: &Listed) -> Result<()> {
     if listed.kind == Kind::TimeSeries {
         return Err(Error::precondition(
@@ -260,7 +268,7 @@ async fn check_destination(
     into: &Handle,
     existing: Option<&Definition>,
     listed: &Listed,
-    request: &Request,
+    plan: &Plan,
 ) -> Result<()> {
     let Some(existing) = existing else { return Ok(()) };
     if existing.kind != listed.kind || listed.kind == Kind::View {
@@ -270,21 +278,21 @@ async fn check_destination(
         ));
     }
     check_options(into, existing, listed)?;
-    if !into.is_empty().await? && !request.into_existing {
+    if !into.is_empty().await? && !plan.into_existing {
         return Err(Error::precondition(
             format!("the destination's {} already holds documents", into.ns),
             "drop it, choose another name with --ns a.b=c.d, or say --into-existing: documents \
              with the same _id are then replaced, others stay",
         ));
     }
-    if request.into_existing && !key_fields(existing.shard_key.as_ref()).is_empty() {
+    if plan.into_existing && !key_fields(existing.shard_key.as_ref()).is_empty() {
         return Err(Error::precondition(
             format!("{} is sharded by another key than _id", into.ns),
             "--into-existing needs a destination whose documents are found by _id; copy into an \
              empty collection instead",
         ));
     }
-    if request.shard_key.is_some() && existing.shard_key.is_some() {
+    if plan.shard_key.is_some() && existing.shard_key.is_some() {
         return Err(Error::precondition(
             format!("{} is sharded already", into.ns),
             "leave out --shard-key, or drop the collection",
@@ -355,7 +363,15 @@ async fn planned(from: &Handle, to: &Namespace, kind: Kind, creates: bool) -> Re
         indexes = from.indexes().await?.len().saturating_sub(1);
         sharded_by = from.shard_key().await?.map(|key| key.to_string());
     }
-    Ok(Planned { from: from.ns.clone(), to: to.clone(), size, indexes, sharded_by, creates })
+    Ok(Planned {
+        from: from.ns.clone(),
+        to: to.clone(),
+        size,
+        indexes,
+        sharded_by,
+        creates,
+        gone: None,
+    })
 }
 
 /// A filter as a user typed it.
@@ -426,10 +442,19 @@ pub async fn pairs(
     let mut pairs = Vec::new();
     for planned in &plan.collections {
         let source = Handle::new(source.clone(), planned.from.clone());
-        let definition = source.definition().await?.ok_or_else(|| Error::Disrupted {
-            ns: planned.from.to_string(),
-            what: "dropped".into(),
-        })?;
+        let definition = if planned.gone.is_some() {
+            Definition {
+                kind: Kind::Collection,
+                options: doc! {},
+                indexes: vec![],
+                shard_key: None,
+            }
+        } else {
+            source.definition().await?.ok_or_else(|| Error::Disrupted {
+                ns: planned.from.to_string(),
+                what: "dropped".into(),
+            })?
+        };
         let mut destination = Handle::new(destination.clone(), planned.to.clone());
         let existing = destination.definition().await?;
         destination.bypass_validation =

@@ -15,7 +15,7 @@
 //! - No write is sent later than [`leases::WRITE_WITHIN`] after the lease was last renewed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bson::raw::{RawBsonRef, cstr};
@@ -25,7 +25,7 @@ use imago_job::control::Control;
 use imago_job::retry::{Budget, retry};
 use imago_plan::backoff::Backoff;
 use mongodb::raw_batch_cursor::RawBatchCursor;
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::Notify;
 
 use crate::collection::{Definition, number};
 use crate::converge::{Found, Pair, ReadAt, found_in, inserts, make_room, read_concern};
@@ -52,8 +52,17 @@ pub struct Counters {
     pub bytes: AtomicU64,
     /// Woken when a slice is done.
     pub slice_done: Notify,
-    /// Held by who copies a slice while clients are spared.
-    turn: Mutex<()>,
+    /// Slices that are being copied.
+    at_work: AtomicUsize,
+}
+
+/// A slice that is being copied, for as long as it is held.
+struct Turn(Arc<Counters>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.at_work.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// One process's part in copying the bulk.
@@ -82,6 +91,8 @@ pub const PATIENCE: Budget = Budget {
 
 /// Between looks for a slice whose lease ran out.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Between looks whether another slice may be begun.
+const TURN_AGAIN: Duration = Duration::from_millis(250);
 
 impl Worker {
     /// Copies slices until none is left that nobody has copied.
@@ -93,13 +104,10 @@ impl Worker {
         let mut last = None;
         loop {
             self.control.checkpoint().await?;
-            // At the same pace, slices one after another are less work than all at once: what
-            // changes in a slice that nobody has begun need not be applied.
-            let paced = self.control.throttle().is_paced();
-            let _turn = if paced { Some(self.counters.turn.lock().await) } else { None };
+            let _turn = self.turn().await?;
             let leased =
                 retry("lease a slice", &PATIENCE, &self.control, Error::is_transient, |_| {
-                    self.leases.lease(last.as_ref())
+                    self.leases.lease(last.as_ref(), self.pairs.len())
                 });
             match leased.await? {
                 Some(lease) => {
@@ -112,13 +120,35 @@ impl Worker {
         }
     }
 
+    /// Waits until another slice may be begun. At the same pace, slices one after another are less work
+    /// than all at once: what changes in a slice that nobody has begun need not be applied. So another
+    /// one is begun only where those that are under way do not reach the pace.
+    async fn turn(&self) -> Result<Turn> {
+        let counters = &self.counters;
+        loop {
+            let throttle = self.control.throttle();
+            let at_work = counters.at_work.load(Ordering::Acquire);
+            let may = !throttle.is_paced() || at_work == 0 || throttle.is_below_pace();
+            if may
+                && counters
+                    .at_work
+                    .compare_exchange(at_work, at_work + 1, Ordering::AcqRel, Ordering::Acquire)
+                    .is_ok()
+            {
+                return Ok(Turn(Arc::clone(counters)));
+            }
+            self.control.sleep(TURN_AGAIN).await?;
+        }
+    }
+
     async fn all_copied(&self) -> Result<bool> {
         let states =
             retry("look at the slices", &PATIENCE, &self.control, Error::is_transient, |_| {
                 self.leases.states_after(None)
             });
         let copied = imago_plan::ledger::SliceState::Copied;
-        Ok(states.await?.iter().all(|sighting| sighting.state == copied))
+        let mut mine = states.await?.into_iter().filter(|seen| seen.ns < self.pairs.len());
+        Ok(mine.all(|seen| seen.state == copied))
     }
 
     async fn copy(&self, lease: Lease) -> Result<()> {

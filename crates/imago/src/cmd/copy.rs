@@ -2,16 +2,17 @@
 
 use imago_job::control::Stop;
 use imago_job::id::JobId;
-use imago_job::record::Limits;
-use imago_mongo::copy::{self, Clusters, Options, Until};
+use imago_job::journal::Journal;
+use imago_mongo::copy::{self, CatalogChanges, Clusters, Options, Until};
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::error::Error;
+use imago_mongo::journal::MongoJournal;
 use imago_mongo::namespace::Selector;
 use imago_mongo::preflight::{self, Plan, Planned, Request};
 use serde::Serialize;
 
-use crate::cmd::job::limit::{self, Limit};
 use crate::cmd::job::process;
+use crate::cmd::speed::Speed;
 use crate::context::Context;
 use crate::exit::Failure;
 
@@ -37,6 +38,9 @@ pub struct Args {
     /// Shard the collections at the destination by this key, split for even shares; extended JSON.
     #[arg(long, value_name = "JSON")]
     shard_key: Option<String>,
+    /// Leave out collections that the source gets later, though a pattern matches them.
+    #[arg(long)]
+    no_new: bool,
     /// Say what would be done, and write nothing.
     #[arg(long)]
     dry_run: bool,
@@ -45,7 +49,7 @@ pub struct Args {
     pub how: How,
     /// How fast it may go; `imago job set` changes it while it runs.
     #[command(flatten)]
-    limits: Pace,
+    speed: Speed,
 }
 
 /// The two clusters.
@@ -88,35 +92,6 @@ pub enum When {
     HandedOver,
 }
 
-/// How fast a job may go.
-#[derive(Debug, clap::Args)]
-pub struct Pace {
-    /// Documents per second.
-    #[arg(long, value_name = "N")]
-    documents_s: Option<u64>,
-    /// Megabytes (1,000,000 bytes) per second; for example 2.5.
-    #[arg(long, value_name = "N", value_parser = limit::millions)]
-    mb_s: Option<Limit>,
-    /// Wait while a secondary of the destination is further behind than so many seconds.
-    #[arg(long, value_name = "N", value_parser = limit::thousands)]
-    secondary_lag_s: Option<Limit>,
-}
-
-impl Pace {
-    /// The limits, if they can be kept.
-    pub fn parsed(&self) -> Result<Limits, Failure> {
-        let limits = Limits {
-            documents_s: self.documents_s,
-            bytes_s: self.mb_s.and_then(|limit| limit.0),
-            secondary_lag_ms: self.secondary_lag_s.and_then(|limit| limit.0),
-            is_paced: false,
-        };
-        let refused = |error| Failure::from_error(crate::exit::Exit::Usage, "limit", &error);
-        limits.check().map_err(refused)?;
-        Ok(limits)
-    }
-}
-
 /// Connects to both clusters.
 pub async fn connect(ends: &Ends) -> Result<Clusters, Failure> {
     let source = Box::pin(Endpoint::connect(&ends.from, "source")).await?;
@@ -144,17 +119,20 @@ pub fn options(how: &How) -> Options {
 struct Ended {
     job: JobId,
     state: &'static str,
+    #[serde(flatten)]
+    catalog: CatalogChanges,
 }
 
 /// Plans, then copies.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    let limits = args.limits.parsed()?;
+    let limits = args.speed.parsed()?;
     let clusters = connect(&args.ends).await?;
     let request = Request {
         selectors: args.ns,
         filter: args.filter,
         into_existing: args.into_existing,
         shard_key: args.shard_key,
+        no_new: args.no_new,
     };
     let plan = Box::pin(preflight::plan(&clusters.source, &clusters.destination, &request)).await?;
     if args.dry_run {
@@ -179,13 +157,17 @@ pub async fn work(
         Err(Error::Stopped(Stop::HandedOver)) => "handed_over",
         Err(error) => return Err(error.into()),
     };
-    let ended = Ended { job: id.clone(), state };
-    context.output.result(&ended, |ended| match ended.state {
-        "caught_up" => format!(
-            "{} has caught up; next: imago verify, then imago cutover {}\n",
-            ended.job, ended.job
-        ),
-        _ => format!("{} goes on in another process\n", ended.job),
+    let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
+    let ended = Ended { job: id.clone(), state, catalog: CatalogChanges::of(&record)? };
+    context.output.result(&ended, |ended| {
+        let Ended { job, state, catalog } = ended;
+        let changes: String = catalog.in_words().iter().map(|line| format!("{line}\n")).collect();
+        match *state {
+            "caught_up" => format!(
+                "{changes}{job} has caught up; next: imago verify, then imago cutover {job}\n"
+            ),
+            _ => format!("{job} goes on in another process\n"),
+        }
     })
 }
 

@@ -56,7 +56,7 @@ pub struct Args {
     /// done.
     #[arg(long, value_enum, value_name = "WHERE", conflicts_with = "unblock")]
     clients_at: Option<End>,
-    /// Leave collections behind that the source got since the job was planned.
+    /// Leave collections behind that the source got since the job was planned and that cannot join it.
     #[arg(long)]
     ignore_new: bool,
     /// Give up, and lift the block, when drain, last comparison and hook take longer.
@@ -228,6 +228,9 @@ fn describe(done: &Outcome, args: &Args) -> String {
          {} documents compared before, {} of the last changes compared under the block\n",
         done.job, done.write_block_ms, done.drain_ms, done.sampled, done.last_verified
     );
+    for line in done.catalog.in_words() {
+        text += &format!("  {line}\n");
+    }
     if done.is_blocked {
         text += &format!(
             "  the cluster that clients left still refuses its users' writes; imago cutover {} \

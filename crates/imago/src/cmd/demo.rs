@@ -97,6 +97,9 @@ struct Summary {
     read_p99_ms_during: f64,
     write_p99_ms_before: f64,
     write_p99_ms_during: f64,
+    /// The 99th percentile while documents were copied to that before.
+    p99_ratio_reads: f64,
+    p99_ratio_writes: f64,
     total_s: f64,
 }
 
@@ -154,16 +157,19 @@ async fn show(args: &Migration, context: &Context) -> Result<(), Failure> {
         selectors: vec![Selector::One { from: ns.clone(), to: ns.clone() }],
         filter: None,
         into_existing: false,
+        no_new: false,
         shard_key: Some(r#"{"userID": 1}"#.into()),
     };
     let plan = Box::pin(preflight::plan(&clusters.source, &clusters.destination, &request)).await?;
-    let id = copy::create(&clusters, &plan, Limits::default()).await?;
+    let limits = Limits { is_paced: true, ..Limits::default() };
+    let id = copy::create(&clusters, &plan, limits).await?;
     say(&format!("copying, as job {id}; the new cluster is sharded by userID"));
     let copying = Instant::now();
     let following = follow(&clusters, &id, context);
     let mut following = std::pin::pin!(following);
     wait_caught_up(&clusters, &id, &mut following).await?;
     let copy_s = copying.elapsed().as_secs_f64();
+    let copy_ended_ns = load_ns(&load);
     say(&format!("copied and caught up in {copy_s:.1} s; verifying every document, both ways"));
 
     let target = MongoTarget::connect(&new.uri(), &ns, schema).await?;
@@ -211,7 +217,6 @@ async fn show(args: &Migration, context: &Context) -> Result<(), Failure> {
     let (ended, cut) = tokio::join!(following, cut);
     ended?;
     let cut = cut?;
-    let copy_ended_ns = load_ns(&load);
     say(&format!(
         "clients are on the new cluster; writes were refused for {} ms",
         cut.write_block_ms
@@ -245,6 +250,8 @@ async fn show(args: &Migration, context: &Context) -> Result<(), Failure> {
         read_p99_ms_during: latencies.read_during,
         write_p99_ms_before: latencies.write_before,
         write_p99_ms_during: latencies.write_during,
+        p99_ratio_reads: latencies.read_during / latencies.read_before,
+        p99_ratio_writes: latencies.write_during / latencies.write_before,
         total_s: began.elapsed().as_secs_f64(),
     };
     context.output.result(&summary, in_words)?;

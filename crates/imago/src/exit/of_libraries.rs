@@ -58,6 +58,7 @@ fn of_cluster(error: &Error) -> (Exit, &'static str) {
         Error::OplogRolledOver { .. } => "oplog_rolled_over",
         Error::PositionRefused { .. } => "position_refused",
         Error::Disrupted { .. } => "disrupted",
+        Error::CatalogChanged { .. } => "catalog_changed",
         Error::Superseded { .. } => "superseded",
         Error::Undecided { .. } => "undecided",
         Error::Stopped(_) => "stopped",

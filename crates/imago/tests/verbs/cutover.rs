@@ -2,6 +2,7 @@
 //! operation is checked afterwards.
 
 mod back;
+mod catalog;
 mod death;
 mod disturbed;
 mod failing;

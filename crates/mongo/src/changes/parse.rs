@@ -46,6 +46,9 @@ pub(super) fn parse(reply: &RawBatch, wanted: &Wanted) -> Result<Batch> {
     Ok(batch)
 }
 
+/// What happened to a collection whose database was dropped.
+pub(crate) const DROPPED_WITH_ITS_DATABASE: &str = "dropped with its database";
+
 struct Parsed<'a> {
     events: Vec<Event>,
     time: Timestamp,
@@ -85,7 +88,9 @@ fn parse_event<'a>(event: &'a RawDocument, wanted: &Wanted) -> bson::error::Resu
             _ => {}
         }
     }
-    let at = |db: &str, coll: &str| namespaces.iter().position(|ns| ns.coll == coll && ns.db == db);
+    // Of two that had one name, one after the other, the later one is read.
+    let at =
+        |db: &str, coll: &str| namespaces.iter().rposition(|ns| ns.coll == coll && ns.db == db);
     let time = parsed.time;
     match kind {
         "insert" | "update" | "replace" | "delete" => {
@@ -102,27 +107,29 @@ fn parse_event<'a>(event: &'a RawDocument, wanted: &Wanted) -> bson::error::Resu
         "drop" | "reshardCollection" => {
             parsed.events.extend(at(db, coll).map(|ns| {
                 let what = if kind == "drop" { "dropped" } else { "resharded" };
-                Event::Disruption { ns, what: what.into() }
+                Event::Disruption { ns, what: what.into(), time }
             }));
         }
         "rename" => {
             let to = to.unwrap_or_else(|| Namespace::new("", ""));
-            parsed.events.extend(
-                at(db, coll).map(|ns| Event::Disruption { ns, what: format!("renamed to {to}") }),
-            );
+            parsed.events.extend(at(db, coll).map(|ns| Event::Disruption {
+                ns,
+                what: format!("renamed to {to}"),
+                time,
+            }));
             parsed.events.extend(at(&to.db, &to.coll).map(|ns| Event::Disruption {
                 ns,
                 what: format!("replaced by a rename of {db}.{coll}"),
+                time,
             }));
         }
         "dropDatabase" => {
             let of_db = namespaces.iter().enumerate().filter(|(_, ns)| ns.db == db);
-            parsed.events.extend(
-                of_db.map(|(ns, _)| Event::Disruption {
-                    ns,
-                    what: "dropped with its database".into(),
-                }),
-            );
+            parsed.events.extend(of_db.map(|(ns, _)| Event::Disruption {
+                ns,
+                what: DROPPED_WITH_ITS_DATABASE.into(),
+                time,
+            }));
         }
         other => {
             let what = other.to_owned();

@@ -32,19 +32,30 @@ const NO_NEARER_BY_WAITING: Duration = Duration::from_secs(15);
 /// A destination that comes no closer to the source for so long does not catch up with it.
 const STUCK_AFTER: Duration = Duration::from_secs(1_800);
 
+/// Why following ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Followed {
+    /// The destination has caught up.
+    CaughtUp,
+    /// The source has got collections that join, or lost some, or its views are others.
+    CatalogChanged,
+}
+
 impl Copying<'_> {
-    /// Applies changes until `until`.
+    /// Applies changes until `until`, or until the set of collections is to change.
     ///
     /// # Errors
     /// What ends the job; a destination that is to catch up and comes no closer for half an hour.
-    pub async fn follow(&mut self, until: Until) -> Result<()> {
+    pub async fn follow(&mut self, until: Until) -> Result<Followed> {
         if until == Until::HandedOver {
-            loop {
+            while !self.is_catalog_changed() {
                 self.step().await?;
             }
+            return Ok(Followed::CatalogChanged);
         }
         let entered = self.source_time().await?;
-        self.catch_up(entered).await
+        self.catch_up(entered).await?;
+        Ok(if self.is_catalog_changed() { Followed::CatalogChanged } else { Followed::CaughtUp })
     }
 
     /// Applies changes until those up to `since` are applied, and no later one waits for long.

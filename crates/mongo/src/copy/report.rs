@@ -37,6 +37,9 @@ impl Copying<'_> {
         } else if standing.behind_ms > CAUGHT_UP_MS {
             obstacles.push(format!("the destination is {} ms behind", standing.behind_ms));
         }
+        if is_copied {
+            obstacles.extend(self.catalog_obstacles());
+        }
         let job = &self.run.record().id;
         let rate = self.meter.rate_s().filter(|_| !is_copied);
         let held = format!("{} changes held, {} read", standing.held, standing.changes_read);

@@ -1,5 +1,7 @@
 //! What the record of a copy keeps of it, and whoever goes on with the job begins from.
 
+use std::collections::BTreeMap;
+
 use bson::raw::RawBsonRef;
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
 use imago_job::id::JobId;
@@ -7,10 +9,12 @@ use imago_job::record::Record;
 use imago_job::run::Run;
 use serde::{Deserialize, Serialize};
 
+use super::catalog::{Gone, Joined};
 use crate::changes::Start;
 use crate::error::{Error, Result};
 use crate::ext_json::{self, ExtJson};
 use crate::lead::Checkpoint;
+use crate::preflight::Planned;
 use crate::reshard::Block;
 
 /// A resume token as a record keeps it: the whole document, as canonical extended JSON.
@@ -51,6 +55,15 @@ pub struct State {
     pub applied_to: Option<(u32, u32)>,
     /// Whether the indexes are built.
     pub is_indexed: bool,
+    /// Collections that joined since the plan was made, numbered behind those of the plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joined: Vec<Joined>,
+    /// Views that joined.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joined_views: Vec<Planned>,
+    /// Collections that the source does not have any more, by their number.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub gone: BTreeMap<usize, Gone>,
     /// Whether writes at the source may be blocked for a cut-over that did not end: whoever goes on
     /// with the job lifts the block first.
     #[serde(default)]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bson::Document;
 use tokio::task::JoinSet;
 
+use super::catalog::sync_views;
 use super::{Copying, patiently};
 use crate::collection::{Definition, Handle};
 use crate::error::Result;
@@ -24,6 +25,11 @@ impl Copying<'_> {
     pub async fn build_indexes(&mut self, besides: Option<Document>) -> Result<()> {
         let (mut plain, mut unique) = (Vec::new(), Vec::new());
         for (pair, definition) in self.pairs.iter().zip(self.definitions.iter()) {
+            if self.lead.is_gone(plain.len()) {
+                plain.push((pair.destination.clone(), Vec::new()));
+                unique.push((pair.destination.clone(), Vec::new()));
+                continue;
+            }
             let look = || pair.destination.indexes();
             let have = patiently("look at the indexes", self.run.control(), look).await?;
             let missing =
@@ -53,17 +59,14 @@ impl Copying<'_> {
             build(&unique, self.run.control()).await?;
             self.lead.go_on()?;
         }
-        for view in &self.plan.views {
-            let from = Handle::new(self.clusters.source.clone(), view.from.clone());
-            let to = Handle::new(self.clusters.destination.clone(), view.to.clone());
-            if let (Some(definition), None) = (from.definition().await?, to.definition().await?) {
-                to.create(&definition.options).await?;
-            }
-        }
+        let sync = || sync_views(self.clusters, self.run, &self.plan);
+        patiently("define the views", self.run.control(), sync).await?;
         let names = |definition: &Definition| {
             definition.indexes.iter().map(name_of).map(str::to_owned).collect()
         };
-        self.state.followed_indexes = self.definitions.iter().map(names).collect();
+        // Those of collections that others joined later are known from when they were followed last.
+        let known = self.state.followed_indexes.len();
+        self.state.followed_indexes.extend(self.definitions.iter().skip(known).map(names));
         // The checkpoint may be past what was seen of indexes and options so far: all of it is
         // followed before a successor would think that it was.
         let seen = self.lead.take_structure();
@@ -103,6 +106,9 @@ impl Copying<'_> {
 
     /// Makes indexes and options of a collection what they are at the source now.
     async fn match_structure(&mut self, ns: usize) -> Result<()> {
+        if self.lead.is_gone(ns) {
+            return Ok(());
+        }
         let (from, to) = (self.pairs[ns].source.clone(), self.pairs[ns].destination.clone());
         let Some(wanted) = from.definition().await? else { return Ok(()) };
         let definitions = Arc::clone(&self.definitions);

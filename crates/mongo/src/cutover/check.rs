@@ -9,11 +9,10 @@ use imago_job::run::Run;
 
 use super::{Block, How};
 use crate::block;
-use crate::copy::{Clusters, Copying, KIND, plan_of, state_of};
-use crate::endpoint::Endpoint;
+use crate::copy::{Clusters, Copying, KIND, News, news, plan_of, state_of};
 use crate::error::{Error, Result};
 use crate::order::Id;
-use crate::preflight::{Plan, new_since};
+use crate::preflight::Plan;
 use crate::route::Route;
 use crate::verify::{Mode, Report, Retries, Spec, Unwatched, verify, verify_as_of};
 
@@ -33,7 +32,8 @@ pub(super) async fn before(clusters: &Clusters, record: &Record, how: &How) -> R
             format!("`imago job resume {id}` first"),
         ));
     }
-    if !state.is_indexed {
+    // What joined is completed first.
+    if !state.is_indexed && state.joined.is_empty() {
         return Err(Error::precondition(
             format!("job {id} may not be cut over: the copy is not complete"),
             "wait until it follows (`imago job status`); `imago job resume` it if nobody works at \
@@ -51,23 +51,31 @@ pub(super) async fn before(clusters: &Clusters, record: &Record, how: &How) -> R
         block::check(&clusters.source).await?;
     }
     if !how.ignore_new {
-        nothing_new(&plan, &clusters.source).await?;
+        nothing_left_out(&news(clusters, &plan).await?)?;
     }
     Ok(())
 }
 
-/// Collections that the job would copy, had they been there when it was planned, would be left
-/// behind.
-pub(super) async fn nothing_new(plan: &Plan, source: &Endpoint) -> Result<()> {
-    let new = new_since(plan, source).await?;
-    if new.is_empty() {
+/// Collections that the plan's patterns match and that cannot join the job would be left behind.
+fn nothing_left_out(news: &News) -> Result<()> {
+    if news.left_out.is_empty() {
         return Ok(());
     }
-    let names: Vec<String> = new.iter().map(ToString::to_string).collect();
+    let named = news.left_out.iter().map(|(ns, why)| format!("{ns} ({why})"));
+    let named: Vec<String> = named.collect();
     Err(Error::precondition(
-        format!("since the job was planned, the source has got {}", names.join(", ")),
-        "copy and cut over these by a job of their own first, or leave them behind: --ignore-new",
+        format!("the source has what does not join the job: {}", named.join(", ")),
+        "mend that, or leave it behind: --ignore-new",
     ))
+}
+
+/// Whether the job has all that its patterns match, and that may be left behind.
+pub(super) async fn has_all(clusters: &Clusters, plan: &Plan, how: &How) -> Result<bool> {
+    let news = news(clusters, plan).await?;
+    if !how.ignore_new {
+        nothing_left_out(&news)?;
+    }
+    Ok(news.is_empty())
 }
 
 /// Documents that look different are remembered for the exact look, so many at most.
@@ -89,13 +97,17 @@ pub(crate) async fn check(
     let mode = mode.clone();
     let pairs = copying.pairs.clone();
     let cuts = copying.lead.cuts().to_vec();
-    let made: Vec<bool> = copying.plan.collections.iter().map(|planned| planned.creates).collect();
+    let planned = copying.plan.collections.clone();
     let is_reverse = copying.plan.is_reverse;
     let control = copying.control();
     let mut checks = tokio::task::JoinSet::new();
     checks.spawn(async move {
         let mut reports = Vec::new();
-        for ((pair, is_made), cuts) in pairs.iter().zip(made).zip(cuts) {
+        for ((pair, planned), cuts) in pairs.iter().zip(planned).zip(cuts) {
+            if planned.gone.is_some() {
+                reports.push(Report::default());
+                continue;
+            }
             let spec = Spec {
                 mode: mode.clone(),
                 filter: pair.filter.clone(),
@@ -111,7 +123,7 @@ pub(crate) async fn check(
             let report = Box::pin(looked).await?;
             // On the way back the new cluster's shape is its own.
             if !is_reverse {
-                refuse_structure(&report, is_made)?;
+                refuse_structure(&report, planned.creates)?;
             }
             reports.push(report);
         }
@@ -192,7 +204,9 @@ fn refuse_structure(report: &Report, is_made: bool) -> Result<()> {
 fn last_of(copying: &Copying<'_>, last_changes: usize) -> Vec<HashSet<Id>> {
     let mut ids: Vec<HashSet<Id>> = vec![HashSet::new(); copying.pairs.len()];
     for (ns, id) in copying.lead.recent().rev().take(last_changes) {
-        ids[*ns].insert(id.clone());
+        if !copying.lead.is_gone(*ns) {
+            ids[*ns].insert(id.clone());
+        }
     }
     ids
 }

@@ -40,7 +40,7 @@ pub(super) async fn prepare(
     let slices = (0..plan.collections.len()).map(|ns| Slice { ns, n: 0, min: None, max: None });
     leases.create(&slices.collect::<Vec<_>>()).await?;
     leases.set_horizon(now).await?;
-    while let Some(lease) = leases.lease(None).await? {
+    while let Some(lease) = leases.lease(None, plan.collections.len()).await? {
         leases.copied(&lease, 0, 0, &[]).await?;
     }
     journal.create(&record).await?;

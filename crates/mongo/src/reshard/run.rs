@@ -30,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::journal::MongoJournal;
 use crate::leases::WRITE_TIME_MAX;
 use crate::namespace::{Namespace, Selector};
-use crate::pace;
+use crate::pace::{self, Watched};
 use crate::preflight;
 use crate::route::Route;
 use crate::verify::Mode;
@@ -180,6 +180,7 @@ pub async fn create(
         selectors: vec![Selector::One { from: plan.ns.clone(), to }],
         filter: None,
         into_existing: false,
+        no_new: false,
         shard_key: None,
     };
     let copy = Box::pin(preflight::plan(&source, &destination, &request)).await?;
@@ -372,7 +373,8 @@ async fn fill(clusters: &Clusters, run: &Run, how: &How, state: State) -> Result
     let (cluster, ns) = (clusters.source.clone(), plan.ns);
     let reporter = Some(run.reporter().clone());
     let mut copying = begin(clusters, run, how, AWAIT_MAX, state).await?;
-    let _pace = pace::watch(cluster, ns, run.control().clone(), reporter);
+    let watched = vec![Watched::of(cluster, ns)];
+    let _pace = pace::watch(watched, run.control().clone(), reporter);
     let filled = async {
         if !copying.lead.is_copied() {
             run.enter("execute").await?;

@@ -66,6 +66,7 @@ async fn a_job_is_resumed_after_members_were_replaced_and_on_no_other_cluster() 
         selectors: vec!["shop.docs".parse().unwrap()],
         filter: None,
         into_existing: false,
+        no_new: false,
         shard_key: None,
     };
     let plan = Box::pin(preflight::plan(&source, &destination, &request)).await.unwrap();

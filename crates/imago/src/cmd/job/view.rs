@@ -3,7 +3,7 @@
 use imago_job::id::JobId;
 use imago_job::record::{Limits, Record, Requested};
 use imago_job::state::State;
-use imago_mongo::copy::state_of;
+use imago_mongo::copy::{CatalogChanges, state_of};
 use serde::Serialize;
 
 use crate::render::{bytes, duration, grouped, line};
@@ -29,6 +29,9 @@ pub struct View {
     /// Whether a cut-over's hook has begun and its end is not recorded: clients may be at either
     /// cluster.
     hook_begun: bool,
+    /// Collections that joined since the plan was made, and that are gone.
+    #[serde(flatten)]
+    catalog: CatalogChanges,
     /// What the operator can do next.
     next: String,
 }
@@ -102,6 +105,7 @@ impl View {
             },
             write_block,
             hook_begun,
+            catalog: CatalogChanges::of(&record).unwrap_or_default(),
             next: if hook_begun {
                 let of = kept.leads_back_from.as_ref();
                 let of = of.map_or(record.id.to_string(), |of| format!("{of} --rollback"));
@@ -159,6 +163,7 @@ impl View {
                 None => {}
             }
         }
+        facts.extend(self.catalog.in_words().into_iter().map(|line| ("catalog", line)));
         facts.push(("limits", limits(limited)));
         facts.push(("writes", self.write_block.in_words(id, self.is_worked_at)));
         let blocked = self.blocked_by.as_deref().unwrap_or("nothing");
@@ -226,7 +231,12 @@ pub fn limits(limits: &Limits) -> String {
         limits.documents_s.map(|rate| format!("{} documents/s", grouped(rate))),
         limits.bytes_s.map(|rate| format!("{}/s", bytes(rate as f64))),
         limits.secondary_lag_ms.map(|ms| format!("a secondary's lag up to {}", duration(ms))),
-        limits.is_paced.then(|| "as fast as clients hardly feel it".to_owned()),
+        limits.is_paced.then(|| match limits.slowdown_percent {
+            None => "as fast as clients hardly feel it".to_owned(),
+            Some(percent) => {
+                format!("as fast as clients' slowest answers take {percent} % of their usual time")
+            }
+        }),
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     if parts.is_empty() { "any speed".to_owned() } else { parts.join(", ") }
@@ -396,6 +406,7 @@ mod tests {
             bytes_s: Some(2_500_000),
             secondary_lag_ms: Some(10_000),
             is_paced: true,
+            slowdown_percent: None,
         };
         let told = "5,000 documents/s, 2.5 MB/s, a secondary's lag up to 10 s, as fast as clients \
                     hardly feel it";

@@ -93,23 +93,6 @@ async fn a_user_without_the_privilege_and_an_unfinished_copy_are_refused() {
     scene.nothing_lost(load, &scene.old);
 }
 
-/// A collection of the source that the job's pattern matches, and that the job does not copy.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_source_got_since_is_not_left_behind_in_silence() {
-    let scene = Scene::start().await;
-    let note = |coll| doc! {"insert": coll, "documents": [{"_id": 1}]};
-    administer(&scene.old, "shop", note("first")).await;
-    let copy = ["copy", "--ns", "shop.*", "--until", "caught-up"];
-    let (exit, copied) = scene.run(scene.between(&copy));
-    assert_eq!(exit, 0, "{copied}");
-    let job = copied["job"].as_str().unwrap();
-    administer(&scene.old, "elsewhere", note("second")).await;
-    administer(&scene.old, "shop", note("second")).await;
-    refused(&scene, job, "the source has got shop.second");
-    let (exit, done) = scene.run(scene.cutover(job, &["--ignore-new"]));
-    assert_eq!(exit, 0, "{done}");
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn indexes_must_be_the_same_and_another_jobs_block_is_left_alone() {
     let scene = Scene::start().await;

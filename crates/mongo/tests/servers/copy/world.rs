@@ -137,6 +137,7 @@ pub fn request(selectors: &[&str]) -> Request {
         selectors: selectors.iter().map(|text| text.parse().unwrap()).collect(),
         filter: None,
         into_existing: false,
+        no_new: false,
         shard_key: None,
     }
 }
