@@ -19,16 +19,15 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bson::{RawDocumentBuf, Timestamp};
-use imago_job::control::{Control, Stop};
+use imago_job::control::Control;
 use imago_job::retry::retry;
 use imago_plan::cuts::slice_of;
 use imago_plan::ledger::{Change, Ledger, Position, SliceState, Touch};
-use imago_plan::pace::{Sizes, answers_hold, pause_before_reading};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::changes::{Batch, ChangeReader, EVENTS_MAX, Event, Start};
+use crate::changes::{Batch, ChangeReader, Event, Start};
 use crate::converge::Pair;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
@@ -37,10 +36,12 @@ use crate::namespace::Namespace;
 use crate::order::Id;
 use crate::snapshot::{Counters, PATIENCE};
 
+mod reading;
 mod rounds;
 mod settle;
 mod standing;
 
+use reading::{read_ahead, received};
 use rounds::RoundDone;
 pub use standing::Standing;
 
@@ -48,9 +49,6 @@ pub use standing::Standing;
 pub const HELD_MAX: usize = 500_000;
 /// Lanes: changes of one `_id` always go through the same one.
 const LANES: usize = 8;
-/// While clients are spared, an answer of the stream holds so few changes, if that keeps up with them:
-/// what gathers them has a processor of each shard for a while.
-const PACED_EVENTS_MAX: usize = 128;
 /// Batches read ahead of the ledgers.
 const BATCHES_AHEAD: usize = 4;
 const TICK: Duration = Duration::from_millis(50);
@@ -227,17 +225,6 @@ impl Lead {
         };
         lead.look().await?;
         Ok(lead)
-    }
-
-    /// Works until `done` says so; it is asked at least every 50 ms.
-    ///
-    /// # Errors
-    /// What ends the job: see [`Error`].
-    pub async fn run_until(&mut self, mut done: impl FnMut(&Self) -> bool) -> Result<()> {
-        while !done(self) {
-            self.step().await?;
-        }
-        Ok(())
     }
 
     /// Waits for one thing to happen, and does what follows from it.
@@ -493,47 +480,6 @@ impl Lead {
     pub fn has_ended(&self) -> bool {
         !self.ended.is_empty()
     }
-}
-
-async fn read_ahead(
-    mut reader: ChangeReader,
-    send: mpsc::Sender<Result<Batch>>,
-    control: Control,
-    mut is_awaited: watch::Receiver<bool>,
-    clock_ahead_ms: i64,
-) {
-    let sizes = Sizes { least: PACED_EVENTS_MAX, most: EVENTS_MAX };
-    let (mut pause, mut paced_max) = (Duration::ZERO, sizes.least);
-    loop {
-        let spares = control.throttle().is_paced() && !*is_awaited.borrow();
-        reader.limit(if spares { paced_max } else { sizes.most });
-        let batch = reader.next().await;
-        let events = batch.as_ref().map_or(0, |batch| batch.events.len());
-        let age = batch.as_ref().map_or(Duration::ZERO, |batch| age_of(batch, clock_ahead_ms));
-        let ends = batch.is_err();
-        if send.send(batch).await.is_err() || ends {
-            return;
-        }
-        if spares {
-            paced_max = answers_hold(paced_max, events, age, sizes);
-            pause = pause_before_reading(pause, events, sizes.least);
-            let awaited = is_awaited.wait_for(|is_awaited| *is_awaited);
-            // The sender is gone only when nobody reads any more, which the next batch finds out.
-            let _ = tokio::time::timeout(pause, awaited).await;
-        }
-    }
-}
-
-/// How long ago the first change of a batch happened.
-fn age_of(batch: &Batch, clock_ahead_ms: i64) -> Duration {
-    let first_ms = batch.first_wall_ms.unwrap_or(i64::from(batch.time.time) * 1_000);
-    Duration::from_millis(standing::age_ms(first_ms, clock_ahead_ms))
-}
-
-fn received(batch: Option<Result<Batch>>) -> Result<Batch> {
-    batch.unwrap_or_else(|| {
-        Err(Error::Stopped(Stop::JournalLost("the change reader ended before its lead".into())))
-    })
 }
 
 fn lane_of(pair: &Pair, id: &Id) -> usize {

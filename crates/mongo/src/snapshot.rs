@@ -39,6 +39,7 @@ use crate::write::{self, WriteError};
 mod batch;
 mod hold;
 mod shape;
+mod turn;
 
 use hold::Hold;
 use shape::Shape;
@@ -54,15 +55,6 @@ pub struct Counters {
     pub slice_done: Notify,
     /// Slices that are being copied.
     at_work: AtomicUsize,
-}
-
-/// A slice that is being copied, for as long as it is held.
-struct Turn(Arc<Counters>);
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        self.0.at_work.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 /// One process's part in copying the bulk.
@@ -91,8 +83,6 @@ pub const PATIENCE: Budget = Budget {
 
 /// Between looks for a slice whose lease ran out.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Between looks whether another slice may be begun.
-const TURN_AGAIN: Duration = Duration::from_millis(250);
 
 impl Worker {
     /// Copies slices until none is left that nobody has copied.
@@ -117,27 +107,6 @@ impl Worker {
                 None if self.all_copied().await? => return Ok(()),
                 None => self.control.sleep(LOOK_AGAIN).await?,
             }
-        }
-    }
-
-    /// Waits until another slice may be begun. At the same pace, slices one after another are less work
-    /// than all at once: what changes in a slice that nobody has begun need not be applied. So another
-    /// one is begun only where those that are under way do not reach the pace.
-    async fn turn(&self) -> Result<Turn> {
-        let counters = &self.counters;
-        loop {
-            let throttle = self.control.throttle();
-            let at_work = counters.at_work.load(Ordering::Acquire);
-            let may = !throttle.is_paced() || at_work == 0 || throttle.is_below_pace();
-            if may
-                && counters
-                    .at_work
-                    .compare_exchange(at_work, at_work + 1, Ordering::AcqRel, Ordering::Acquire)
-                    .is_ok()
-            {
-                return Ok(Turn(Arc::clone(counters)));
-            }
-            self.control.sleep(TURN_AGAIN).await?;
         }
     }
 

@@ -49,7 +49,7 @@ async fn leftovers_come_with_the_slices_that_were_not_known_to_be_copied() {
     let leases = four(&at, &JobId::generate()).await;
     let others = four(&at, &JobId::generate()).await;
     for (ns, n) in [(0, 0), (0, 1), (1, 0)] {
-        let lease = leases.lease(None, 1).await.unwrap().unwrap();
+        let lease = leases.lease(None, 2).await.unwrap().unwrap();
         assert_eq!((lease.slice.ns, lease.slice.n, lease.attempt), (ns, n, 1));
         let left = [id(100), id(i32::try_from(n).unwrap())];
         let left = if ns == 0 { &left[..] } else { &[] };

@@ -108,7 +108,7 @@ fn a_renamed_collection_ends_the_copy_and_leaves_the_destination() {
     run(Between::ReplicaSets, "renamed", |ends| async move {
         fill(&ends.source("docs"), 500).await;
         create(&ends.source("other"), doc! {}).await;
-        let mut job = ends.copy(&ends.all()).await;
+        let mut job = ends.copy(&request(&["renamed.docs"])).await;
         job.catches_up().await;
         let rename = doc! {"renameCollection": "renamed.docs", "to": "renamed.away"};
         ends.clusters.source.run("admin", rename).await.unwrap();

@@ -1,0 +1,206 @@
+//! Beginning to lead a copy, at whatever state the record has.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bson::Timestamp;
+use imago_job::eta::Meter;
+use imago_job::run::Run;
+use imago_plan::ledger::SliceState;
+use tokio::task::JoinSet;
+
+use super::state::start_of;
+use super::{
+    Clusters, Copying, News, Options, State, catalog, patiently, plan_with, save, state_of,
+};
+use crate::collection::Definition;
+use crate::converge::Pair;
+use crate::error::{Error, Result};
+use crate::lead::{Lead, Member, Parts};
+use crate::leases::Leases;
+use crate::monitor::{self, Applied};
+use crate::preflight::{self, Plan, Planned};
+use crate::prepare::{prepare, prepare_joined};
+use crate::snapshot::{Counters, count_filtered};
+
+impl<'a> Copying<'a> {
+    /// Prepares what is not prepared yet, and opens the stream.
+    ///
+    /// # Errors
+    /// When a cluster does not answer or refuses.
+    pub async fn begin(clusters: &'a Clusters, run: &'a Run, options: &Options) -> Result<Self> {
+        let state = state_of(run.record())?;
+        Box::pin(Self::begin_at(clusters, run, options, state)).await
+    }
+
+    /// As [`Copying::begin`], at a state that this run came to itself.
+    ///
+    /// # Errors
+    /// When a cluster does not answer or refuses.
+    pub async fn begin_at(
+        clusters: &'a Clusters,
+        run: &'a Run,
+        options: &Options,
+        mut state: State,
+    ) -> Result<Self> {
+        loop {
+            match Box::pin(Self::begin_once(clusters, run, options, &mut state)).await {
+                // At most once for each collection.
+                Err(Error::Disrupted { ns, what }) => lost(run, &mut state, &ns, &what).await?,
+                begun => return begun,
+            }
+        }
+    }
+
+    async fn begin_once(
+        clusters: &'a Clusters,
+        run: &'a Run,
+        options: &Options,
+        state: &mut State,
+    ) -> Result<Self> {
+        let plan = plan_with(run.record(), state)?;
+        state.refuse_undecided(&run.record().id)?;
+        let job = run.record().id.clone();
+        let owner = format!("{job}/{}/{}", run.epoch(), options.process);
+        let leases = Leases::new(clusters.destination.clone(), job.clone(), owner);
+        if state.is_blocked {
+            crate::block::lift(&clusters.source).await?;
+            state.is_blocked = false;
+            save(run, state).await?;
+        }
+        if state.is_destination_blocked {
+            // A cut-over back may have lifted it and died.
+            let block = || crate::block::set(&clusters.destination);
+            patiently("block the old cluster's writes", run.control(), block).await?;
+        }
+        if state.t0.is_none() {
+            run.enter("prepare").await?;
+            let prepare = || prepare(clusters, &plan, &leases, options.slice_bytes);
+            state.t0 = Some(patiently("prepare the copy", run.control(), prepare).await?);
+            save(run, state).await?;
+        } else {
+            let mine = format!("{job}/");
+            let expire = || leases.expire(&mine);
+            patiently("give up the leases of who is gone", run.control(), expire).await?;
+        }
+        if let Some(first) = state.joined.iter().position(|joined| !joined.is_prepared) {
+            run.enter("prepare").await?;
+            let first_number = plan.collections.len() - state.joined.len() + first;
+            let slice_bytes = options.slice_bytes;
+            let prepare = || prepare_joined(first_number, clusters, &plan, &leases, slice_bytes);
+            patiently("prepare what joined", run.control(), prepare).await?;
+            state.joined[first..].iter_mut().for_each(|joined| joined.is_prepared = true);
+            save(run, state).await?;
+        }
+        let look = || preflight::pairs(&plan, &clusters.source, &clusters.destination);
+        let found = patiently("look at the collections", run.control(), look).await?;
+        let (mut pairs, definitions): (Vec<Pair>, Vec<Definition>) = found.into_iter().unzip();
+        for pair in &mut pairs {
+            pair.destination.owner = Some(run.ownership());
+        }
+        let (pairs, definitions) = (Arc::new(pairs), Arc::new(definitions));
+        let counters = Arc::new(Counters::default());
+        let look = || leases.states_after(None);
+        let seen = patiently("look at the slices", run.control(), look).await?;
+        let copied_before = (
+            seen.iter().map(|sighting| sighting.documents).sum(),
+            seen.iter().map(|sighting| sighting.bytes).sum(),
+        );
+        let is_copied = seen.iter().all(|sighting| sighting.state == SliceState::Copied);
+        let total = if is_copied {
+            copied_before
+        } else {
+            let count = || expected(&plan, &pairs);
+            patiently("count what is to be copied", run.control(), count).await?
+        };
+        let lead = Lead::begin(Parts {
+            source: clusters.source.clone(),
+            pairs: Arc::clone(&pairs),
+            members: members(&plan, state),
+            is_open: plan.is_open(&run.record().kind),
+            slices: patiently("read the slices", run.control(), || leases.slices()).await?,
+            leases: leases.clone(),
+            control: run.control().clone(),
+            counters: Arc::clone(&counters),
+            start: start_of(state)?,
+            await_max: options.await_max,
+        })
+        .await?;
+        let applied = Applied::default();
+        let watches = monitor::watch(
+            clusters,
+            run.control().clone(),
+            run.reporter().clone(),
+            Arc::clone(&applied),
+        );
+        let now = Instant::now();
+        Ok(Self {
+            applied,
+            _watches: watches,
+            clusters,
+            run,
+            plan,
+            state: state.clone(),
+            news: News::default(),
+            looking: None,
+            looked: now,
+            told: HashSet::new(),
+            pairs,
+            definitions,
+            leases,
+            counters,
+            workers: JoinSet::new(),
+            lead,
+            route: None,
+            total,
+            copied_before,
+            meter: Meter::new(5_000),
+            reported: now,
+            saved: now,
+            saving: None,
+            began: now,
+        })
+    }
+}
+
+/// Goes on without a collection that is not at the source any more, if that can be.
+async fn lost(run: &Run, state: &mut State, ns: &str, what: &str) -> Result<()> {
+    let mut plan = plan_with(run.record(), state)?;
+    let is_it = |planned: &Planned| planned.gone.is_none() && planned.from.to_string() == ns;
+    let found = plan.collections.iter().position(is_it);
+    let is_open = plan.is_open(&run.record().kind);
+    match found.filter(|n| is_open && catalog::lose(state, &mut plan, *n, what)) {
+        Some(n) => {
+            catalog::tell_gone(run, &plan.collections[n], what);
+            save(run, state).await
+        }
+        None => Err(Error::Disrupted { ns: ns.to_owned(), what: what.to_owned() }),
+    }
+}
+
+/// What the lead has to know of each collection.
+fn members(plan: &Plan, state: &State) -> Vec<Member> {
+    let planned_first = plan.collections.len() - state.joined.len();
+    let since = |n: usize| {
+        let joined = n.checked_sub(planned_first).map(|n| state.joined[n].since);
+        let (time, increment) = joined.unwrap_or((0, 0));
+        Timestamp { time, increment }
+    };
+    let all = plan.collections.iter().enumerate();
+    all.map(|(n, of)| Member { since: since(n), is_gone: of.gone.is_some() }).collect()
+}
+
+/// About how many documents and bytes there are to copy.
+async fn expected(plan: &Plan, pairs: &[Pair]) -> Result<(u64, u64)> {
+    let mut total = (0, 0);
+    for (pair, planned) in pairs.iter().zip(&plan.collections) {
+        let documents = match pair.filter {
+            Some(_) => count_filtered(pair).await?,
+            None => planned.size.documents,
+        };
+        total.0 += documents;
+        total.1 += planned.size.bytes * documents / planned.size.documents.max(1);
+    }
+    Ok(total)
+}

@@ -1,0 +1,43 @@
+//! How many slices are copied at once while clients are spared.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::{Counters, Worker};
+use crate::error::Result;
+
+/// Between looks whether another slice may be begun.
+const TURN_AGAIN: Duration = Duration::from_millis(250);
+
+/// A slice that is being copied, for as long as it is held.
+pub(super) struct Turn(Arc<Counters>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.at_work.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Worker {
+    /// Waits until another slice may be begun. At the same pace, slices one after another are less work
+    /// than all at once: what changes in a slice that nobody has begun need not be applied. So another
+    /// one is begun only where those that are under way do not reach the pace.
+    pub(super) async fn turn(&self) -> Result<Turn> {
+        let counters = &self.counters;
+        loop {
+            let throttle = self.control.throttle();
+            let at_work = counters.at_work.load(Ordering::Acquire);
+            let may = !throttle.is_paced() || at_work == 0 || throttle.is_below_pace();
+            if may
+                && counters
+                    .at_work
+                    .compare_exchange(at_work, at_work + 1, Ordering::AcqRel, Ordering::Acquire)
+                    .is_ok()
+            {
+                return Ok(Turn(Arc::clone(counters)));
+            }
+            self.control.sleep(TURN_AGAIN).await?;
+        }
+    }
+}
