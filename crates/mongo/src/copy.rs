@@ -206,6 +206,7 @@ pub struct Copying<'a> {
     /// A look at it that is under way.
     looking: Option<AbortOnDropHandle<Result<News>>>,
     looked: Instant,
+    look_took: Duration,
     /// What is left out, as far as the operator was told.
     told: HashSet<Namespace>,
     /// The collections.

@@ -26,7 +26,8 @@ pub struct Args {
     /// The clusters.
     #[command(flatten)]
     pub ends: Ends,
-    /// A collection, renamed as db.coll=db2.coll2; a pattern such as shop.*; or all. Repeatable.
+    /// A collection, renamed as db.coll=db2.coll2; a pattern such as shop.*, which means what matches
+    /// later too; or all. Repeatable.
     #[arg(long, value_name = "NS", required = true)]
     ns: Vec<Selector>,
     /// Copy only documents that match; extended JSON.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bson::Timestamp;
 use imago_job::eta::Meter;
@@ -145,6 +145,7 @@ impl<'a> Copying<'a> {
             news: News::default(),
             looking: None,
             looked: now,
+            look_took: Duration::ZERO,
             told: HashSet::new(),
             pairs,
             definitions,

@@ -182,8 +182,10 @@ pub(super) fn tell_gone(run: &Run, planned: &Planned, what: &str) {
     );
 }
 
-/// How often the source's catalog is looked at.
+/// How often the source's catalog is looked at,
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// and how many times as long as a look takes lies between two: of a large catalog it takes seconds.
+const LOOK_RESTS: u32 = 20;
 
 impl Copying<'_> {
     /// Goes on without the collections that ended, or fails if none is left.
@@ -207,12 +209,14 @@ impl Copying<'_> {
     pub(super) async fn look_at_catalog(&mut self) {
         if self.looking.as_ref().is_some_and(AbortOnDropHandle::is_finished) {
             let looked = self.looking.take().expect("it is there");
+            self.look_took = self.looked.elapsed();
             match looked.await.expect("a look neither panics nor is aborted") {
                 Ok(news) => self.note_news(news),
                 Err(error) => tracing::debug!(%error, "the source's collections were not listed"),
             }
         }
-        let is_due = self.state.is_indexed && self.looked.elapsed() > LOOK_EVERY;
+        let rest = LOOK_EVERY.max(self.look_took * LOOK_RESTS);
+        let is_due = self.state.is_indexed && self.looked.elapsed() > rest;
         if is_due && self.looking.is_none() && self.has_catalog() {
             self.looked = Instant::now();
             let (clusters, plan) = (self.clusters.clone(), self.plan.clone());
@@ -273,11 +277,10 @@ impl Copying<'_> {
 pub async fn news(clusters: &Clusters, plan: &Plan) -> Result<News> {
     let mut news = News::default();
     let listed = list_all(&clusters.source).await?;
-    for view in &plan.views {
-        let at_source = listed.iter().find(|listed| listed.ns == view.from);
-        if !is_same_view(clusters, at_source, view).await? {
-            news.views.push(view.from.clone());
-        }
+    if !plan.views.is_empty() {
+        let copied = list_all(&clusters.destination).await?;
+        let differs = |view: &&Planned| !is_same_view(&listed, &copied, view);
+        news.views = plan.views.iter().filter(differs).map(|view| view.from.clone()).collect();
     }
     if plan.no_new {
         return Ok(news);
@@ -306,15 +309,12 @@ fn unknown(plan: &Plan, listed: Vec<Listed>) -> Result<Vec<(Listed, Namespace)>>
     Ok(unknown.filter_map(|listed| to(&listed.ns).map(|to| (listed, to))).collect())
 }
 
-async fn is_same_view(
-    clusters: &Clusters,
-    at_source: Option<&Listed>,
-    view: &Planned,
-) -> Result<bool> {
-    let to = Handle::new(clusters.destination.clone(), view.to.clone());
-    let have = to.definition().await?.filter(|have| have.kind == Kind::View);
-    let wanted = at_source.filter(|listed| listed.kind == Kind::View);
-    Ok(have.map(|have| have.options).as_ref() == wanted.map(|wanted| &wanted.options))
+fn is_same_view(at_source: &[Listed], at_destination: &[Listed], view: &Planned) -> bool {
+    let options = |all: &[Listed], ns: &Namespace| {
+        let is_it = |listed: &&Listed| listed.ns == *ns && listed.kind == Kind::View;
+        all.iter().find(is_it).map(|listed| listed.options.clone())
+    };
+    options(at_source, &view.from) == options(at_destination, &view.to)
 }
 
 /// Brings the set of the job's collections up to the source's catalog: drops the copies of those that

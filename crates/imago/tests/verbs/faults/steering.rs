@@ -59,6 +59,25 @@ async fn a_copy_is_paced_paused_and_resumed_while_it_runs() {
 }
 
 #[tokio::test]
+async fn clients_are_spared_unless_somebody_says_otherwise() {
+    let stage = Stage::new(1).await;
+    let subject = stage.collection("shop.spared", 6_000, 1_000).await;
+    // So slow that it waits for us.
+    let slow = ["--documents-s", "300", "--max-slowdown", "2", "--until", "caught-up"];
+    let mut copy = subject.copy(&slow);
+    let job = copy.phase("copy").await;
+    let gently = "the bulk goes as fast as clients hardly feel it";
+    copy.until("clients are seen", |said| said["what"] == gently).await;
+    let limits = &subject.steer("status", &job, &[]).await["limits"];
+    assert_eq!((&limits["is_paced"], &limits["slowdown_percent"]), (&true.into(), &200.into()));
+    let set = ["--pace", "full", "--max-slowdown", "1.5", "--documents-s", "none"];
+    let limits = &subject.steer("set", &job, &set).await["limits"];
+    assert_eq!((&limits["is_paced"], &limits["slowdown_percent"]), (&false.into(), &150.into()));
+    copy.ended().await.with(0);
+    subject.prove(&job).await;
+}
+
+#[tokio::test]
 async fn a_cancelled_copy_leaves_the_source_untouched_and_never_runs_again() {
     let stage = Stage::new(1).await;
     let mut subject = stage.collection("shop.cancelled", 6_000, 1_000).await;
