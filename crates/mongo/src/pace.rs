@@ -7,7 +7,8 @@
 //! shrink with the pace ([`imago_job::throttle::Throttle::batch_bytes`]), for a large one is felt
 //! however rarely it comes.
 //!
-//! Where no client is at work there is nobody to spare, and the bulk goes at any speed. Servers count
+//! Where no client is at work there is nobody to spare, and the bulk goes at any speed. Of two clusters only
+//! those are asked that have clients: what a destination feels that nobody uses yet is no reason to go slowly. Servers count
 //! their operations by namespace (`top`): what is counted in those of the application, beside what this
 //! process has sent there ([`Endpoint::finds`]), is a client's. Where that may not be asked, clients
 //! are taken to be there.
@@ -138,8 +139,12 @@ pub fn watch(watched: Vec<Watched>, control: Control, reporter: Option<Reporter>
     }
     let setter = Arc::clone(&pace);
     let watch = async move {
-        let servers = Servers::reach(watched).await;
-        if servers.0.is_empty()
+        let mut clusters = Vec::new();
+        for watched in watched {
+            clusters.push(Cluster::reach(watched).await);
+        }
+        clusters.retain(|cluster| !cluster.servers.is_empty());
+        if clusters.is_empty()
             && let Some(reporter) = &reporter
         {
             reporter.warning(
@@ -149,13 +154,13 @@ pub fn watch(watched: Vec<Watched>, control: Control, reporter: Option<Reporter>
                  by --mb-s",
             );
         }
-        Watch { servers, control, pace: setter, reporter, is_paced: None }.run().await;
+        Watch { clusters, control, pace: setter, reporter, is_paced: None }.run().await;
     };
     Watching { pace, _task: AbortOnDropHandle::new(tokio::spawn(watch)) }
 }
 
 struct Watch {
-    servers: Servers,
+    clusters: Vec<Cluster>,
     control: Control,
     pace: Arc<Setter>,
     reporter: Option<Reporter>,
@@ -165,14 +170,14 @@ struct Watch {
 
 impl Watch {
     async fn run(mut self) {
-        let mut quiet = QUIET_LOOKS;
         // The pace, and what answers take without the bulk, while clients are at work.
         let mut sparing: Option<(Pace, Still)> = None;
         let mut lasts = FIRST_LOOK;
         // What was done before does not count.
-        self.servers.have_clients().await;
+        self.look_for_clients().await;
+        self.clusters.iter_mut().for_each(|cluster| cluster.quiet = QUIET_LOOKS);
         loop {
-            if !self.control.throttle().limits().is_paced || self.servers.0.is_empty() {
+            if !self.control.throttle().limits().is_paced || self.clusters.is_empty() {
                 sparing = None;
                 self.pace.set(None);
                 tokio::time::sleep(LOOK).await;
@@ -182,15 +187,19 @@ impl Watch {
                 self.pace.set(Some(STILL_S));
                 tokio::time::sleep(SETTLES).await;
                 let lasts = if still.is_empty() { FIRST_STILL } else { STILL };
-                still.add(&self.servers.ask(lasts, true).await);
+                still.add(&self.ask(lasts).await);
                 self.pace.set(Some(pace.rate_s()));
             }
             let lasts = std::mem::replace(&mut lasts, LOOK);
-            let with_us = self.servers.ask(lasts, sparing.is_some()).await;
-            let has_clients = self.servers.have_clients().await;
-            quiet = if has_clients { 0 } else { quiet.saturating_add(1) };
-            self.tell(quiet < QUIET_LOOKS);
-            if quiet >= QUIET_LOOKS {
+            let with_us = self.ask(lasts).await;
+            let before = self.spared();
+            self.look_for_clients().await;
+            if self.spared() != before {
+                // Answers of others are no measure of these.
+                sparing = None;
+            }
+            self.tell(self.spared().contains(&true));
+            if !self.spared().contains(&true) {
                 sparing = None;
                 self.pace.set(None);
                 continue;
@@ -203,6 +212,31 @@ impl Watch {
                 tracing::debug!(?seen, rate_s = pace.rate_s(), "pace");
             }
         }
+    }
+
+    /// Which clusters' clients are spared.
+    fn spared(&self) -> Vec<bool> {
+        self.clusters.iter().map(Cluster::is_spared).collect()
+    }
+
+    async fn look_for_clients(&mut self) {
+        join_all(self.clusters.iter_mut().map(Cluster::look_for_clients)).await;
+    }
+
+    /// How long answers take in a while, in microseconds, where clients are spared.
+    async fn ask(&mut self, lasts: Duration) -> Vec<u64> {
+        let spared = self.clusters.iter_mut().filter(|cluster| cluster.is_spared());
+        let servers: Vec<&mut Server> = spared.flat_map(|cluster| &mut cluster.servers).collect();
+        if servers.is_empty() {
+            tokio::time::sleep(lasts).await;
+        }
+        let apart = ASK_EVERY / u32::try_from(servers.len().max(1)).expect("few servers");
+        let looks = servers.into_iter().zip(0..).map(|(server, n)| async move {
+            // Questions to all of them at once would be felt, and would feel each other.
+            tokio::time::sleep(apart * n).await;
+            server.look(lasts).await
+        });
+        join_all(looks).await.concat()
     }
 
     fn tell(&mut self, is_paced: bool) {
@@ -221,8 +255,12 @@ impl Watch {
     }
 }
 
-/// The servers that are watched.
-struct Servers(Vec<Server>);
+/// A cluster that is watched.
+struct Cluster {
+    servers: Vec<Server>,
+    /// So many looks in a row found no client.
+    quiet: u32,
+}
 
 struct Server {
     endpoint: Endpoint,
@@ -251,58 +289,49 @@ struct Counted {
     others: u64,
 }
 
-impl Servers {
-    async fn reach(watched: Vec<Watched>) -> Self {
+impl Cluster {
+    async fn reach(watched: Watched) -> Self {
+        let watched = Arc::new(watched);
+        let reached = match watched.cluster.shards().await {
+            Ok(reached) => reached,
+            Err(error) => {
+                tracing::warn!(%error, "clients are not watched");
+                Vec::new()
+            }
+        };
         let mut servers = Vec::new();
-        for watched in watched.into_iter().map(Arc::new) {
-            let reached = match watched.cluster.shards().await {
-                Ok(reached) => reached,
-                Err(error) => {
-                    tracing::warn!(%error, "clients are not watched");
-                    continue;
+        for (name, shard) in reached {
+            match shard {
+                Ok(endpoint) => {
+                    let watched = Arc::clone(&watched);
+                    servers.push(Server { endpoint, watched, seen: None, asked: 0 });
                 }
-            };
-            for (name, shard) in reached {
-                match shard {
-                    Ok(endpoint) => {
-                        let watched = Arc::clone(&watched);
-                        servers.push(Server { endpoint, watched, seen: None, asked: 0 });
-                    }
-                    Err(error) => tracing::warn!(name, %error, "its clients are not watched"),
-                }
+                Err(error) => tracing::warn!(name, %error, "its clients are not watched"),
             }
         }
-        Self(servers)
+        Self { servers, quiet: QUIET_LOOKS }
     }
 
-    /// How long answers take in a while, in microseconds, if they are to be asked: whoever is not
-    /// spared need not be.
-    async fn ask(&mut self, lasts: Duration, asks: bool) -> Vec<u64> {
-        let apart = ASK_EVERY / u32::try_from(self.0.len().max(1)).expect("few servers");
-        let looks = self.0.iter_mut().zip(0..).map(|(server, n)| async move {
-            // Questions to all of them at once would be felt, and would feel each other.
-            tokio::time::sleep(apart * n).await;
-            server.look(lasts, asks).await
-        });
-        join_all(looks).await.concat()
+    fn is_spared(&self) -> bool {
+        self.quiet < QUIET_LOOKS
     }
 
     /// Whether clients were at work since this was asked last.
-    async fn have_clients(&mut self) -> bool {
-        join_all(self.0.iter_mut().map(Server::has_clients)).await.contains(&true)
+    async fn look_for_clients(&mut self) {
+        let has_clients = join_all(self.servers.iter_mut().map(Server::has_clients)).await;
+        let is_quiet = !has_clients.contains(&true);
+        self.quiet = if is_quiet { self.quiet.saturating_add(1) } else { 0 };
     }
 }
 
 impl Server {
     /// How long answers took in a while.
-    async fn look(&mut self, lasts: Duration, asks: bool) -> Vec<u64> {
+    async fn look(&mut self, lasts: Duration) -> Vec<u64> {
         let began = Instant::now();
         let mut answers_us = Vec::new();
         while began.elapsed() < lasts {
             let next = Instant::now() + ASK_EVERY;
-            if asks {
-                answers_us.push(self.ask().await);
-            }
+            answers_us.push(self.ask().await);
             tokio::time::sleep_until(next).await;
         }
         answers_us
