@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Builds and runs all tests, two test programs at a time: `make test` calls it.
+"""Builds and runs all tests: `make test` calls it.
 
     scripts/run-tests.py [FILTER...]
 
-The tests of the real program (imago/verbs) take most of the time, and wait for servers during a part of it;
-so all other test programs, the documentation's tests and the store's schedules run beside them, one after
-the other. FILTER goes to each test program. The exit code is 1 if anything failed; at the end each program
-is listed with its time. CARGO, RUST_TEST_THREADS and the compiler wrapper come from the Makefile.
+The tests of the real program (imago/verbs) take most of the time and keep the processors busy, so they run
+alone. The other test programs wait for servers half of the time, so two of them run at once, and with them
+the documentation's tests and the store's schedules. FILTER goes to each test program. The exit code is 1 if
+anything failed; at the end each program is listed with its time. CARGO, RUST_TEST_THREADS and the compiler
+wrapper come from the Makefile.
 Standard library only.
 """
 
@@ -20,10 +21,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CARGO = os.environ.get("CARGO", "cargo")
-# Beside it everything else runs.
+# It runs alone, as the last one.
 LONGEST = "imago/verbs"
-# Tests at once in each of the other programs: the processors are busy with the longest one.
-THREADS_BESIDE = "2"
+# So many of the others run at once, the first of these first, each with so many tests at once.
+LANES, FIRST, LANE_THREADS = 2, ["mongo/servers", "testbed/servers"], "3"
 SCHEDULES = ["--locked", "--workspace", "--features", "imago-store/shuttle", "--test", "schedules"]
 
 printing = threading.Lock()
@@ -52,7 +53,7 @@ def programs():
 
 def run(name, command, folder, threads, is_shown_at_once, results):
     """Runs one program; what it prints is shown while it runs, or as a whole when it ends."""
-    env = {**os.environ, "RUST_TEST_THREADS": threads, "CARGO_MANIFEST_DIR": str(folder)}
+    env = {**os.environ, "RUST_TEST_THREADS": threads}
     began, shown = time.monotonic(), []
     say(f"\n=== {name} begins\n")
     with subprocess.Popen(
@@ -76,20 +77,27 @@ def main():
     threads = os.environ.get("RUST_TEST_THREADS", "5")
     results = []
 
-    def beside():
-        for name, program, folder in built:
-            if name != LONGEST:
-                run(name, [program, *filters], folder, THREADS_BESIDE, False, results)
-        for name, words in [("documentation", ["--locked", "--workspace", "--doc"]), ("schedules", SCHEDULES)]:
-            command = [CARGO, "test", *words, "--quiet", "--", *filters]
-            run(name, command, ROOT, THREADS_BESIDE, False, results)
+    others = [(name, [program, *filters], folder) for name, program, folder in built if name != LONGEST]
+    others.sort(key=lambda other: FIRST.index(other[0]) if other[0] in FIRST else len(FIRST))
+    for name, words in [("schedules", SCHEDULES), ("documentation", ["--locked", "--workspace", "--doc"])]:
+        others.append((name, [CARGO, "test", *words, "--quiet", "--", *filters], ROOT))
 
-    other = threading.Thread(target=beside)
-    other.start()
+    def lane():
+        while True:
+            with printing:
+                if not others:
+                    return
+                name, command, folder = others.pop(0)
+            run(name, command, folder, LANE_THREADS, False, results)
+
+    lanes = [threading.Thread(target=lane) for _ in range(LANES)]
+    for thread in lanes:
+        thread.start()
+    for thread in lanes:
+        thread.join()
     for name, program, folder in built:
         if name == LONGEST:
             run(name, [program, *filters], folder, threads, True, results)
-    other.join()
     say(f"\n{build_s:6.0f} s  build\n")
     for name, code, took in sorted(results, key=lambda result: -result[2]):
         say(f"{took:6.0f} s  {name}{'' if code == 0 else f'  FAILED ({code})'}\n")

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::copy::WRITE_WITHIN;
 use crate::endpoint::{Endpoint, answer};
 use crate::error::{Error, Result, code};
-use crate::namespace::{Namespace, is_servers_own};
+use crate::namespace::{Namespace, Selector, is_servers_own, is_servers_own_database};
 
 /// A collection's place.
 #[derive(Clone, Debug)]
@@ -274,16 +274,67 @@ pub struct Listed {
 /// # Errors
 /// When the server does not answer or refuses to say.
 pub async fn list_all(endpoint: &Endpoint) -> Result<Vec<Listed>> {
+    let mut all = list_with_system(endpoint).await?;
+    all.retain(|listed| !is_servers_own(&listed.ns));
+    Ok(all)
+}
+
+/// The same with the `system` collections of applications' databases.
+async fn list_with_system(endpoint: &Endpoint) -> Result<Vec<Listed>> {
     let names = endpoint.client().list_database_names().into_future();
     let names = answer("listDatabases", names).await?;
     let names = names.map_err(|error| Error::server("listDatabases", error))?;
     let mut all = Vec::new();
     for db in names {
-        let found = listed(endpoint, &db, doc! {}).await?;
-        all.extend(found.into_iter().filter(|listed| !is_servers_own(&listed.ns)));
+        if !is_servers_own_database(&db) {
+            all.extend(listed(endpoint, &db, doc! {}).await?);
+        }
     }
     all.sort_by(|a, b| a.ns.cmp(&b.ns));
     Ok(all)
+}
+
+/// What a pattern matches and Imago leaves out.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// Its name.
+    pub ns: Namespace,
+    /// Why.
+    pub why: String,
+}
+
+impl std::fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} is left out: {}", self.ns, self.why)
+    }
+}
+
+/// What a pattern matches by its name, and Imago leaves out all the same: time series, and the `system`
+/// collections of applications' databases. What a server keeps for views and time series is no
+/// collection of its own.
+///
+/// # Errors
+/// When the server does not answer or refuses.
+pub async fn left_out_by(endpoint: &Endpoint, selector: &Selector) -> Result<Vec<LeftOut>> {
+    let mut left_out = Vec::new();
+    for listed in list_with_system(endpoint).await? {
+        let Listed { ns, kind, .. } = listed;
+        let is_internal = ns.coll == "system.views" || ns.coll.starts_with("system.buckets.");
+        if is_internal || !selector.covers(&ns) {
+            continue;
+        }
+        let why = if kind == Kind::TimeSeries {
+            "a time series cannot be followed by its changes; move it with mongodump and mongorestore"
+        } else if ns.coll == "system.js" {
+            "stored functions are moved only when they are named: --ns DATABASE.system.js"
+        } else if ns.coll.starts_with("system.") {
+            "it belongs to the server"
+        } else {
+            continue;
+        };
+        left_out.push(LeftOut { ns, why: why.to_owned() });
+    }
+    Ok(left_out)
 }
 
 async fn listed(endpoint: &Endpoint, db: &str, filter: Document) -> Result<Vec<Listed>> {

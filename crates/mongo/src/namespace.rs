@@ -110,6 +110,16 @@ impl FromStr for Selector {
 }
 
 impl Selector {
+    /// Whether a pattern matches the name, whoever's it is.
+    #[must_use]
+    pub fn covers(&self, ns: &Namespace) -> bool {
+        match self {
+            Self::One { .. } => false,
+            Self::Matching(pattern) => pattern.regex.is_match(&ns.to_string()),
+            Self::All => true,
+        }
+    }
+
     /// Whether `ns` is selected, and under which name it goes to the destination.
     #[must_use]
     pub fn select(&self, ns: &Namespace) -> Option<Namespace> {
@@ -137,8 +147,13 @@ impl fmt::Display for Selector {
 /// Databases and collections that belong to a server or to Imago, never to an application.
 #[must_use]
 pub fn is_servers_own(ns: &Namespace) -> bool {
-    matches!(ns.db.as_str(), "admin" | "config" | "local" | crate::STATE_DB)
-        || ns.coll.starts_with("system.")
+    is_servers_own_database(&ns.db) || ns.coll.starts_with("system.")
+}
+
+/// Databases that belong to a server or to Imago.
+#[must_use]
+pub fn is_servers_own_database(db: &str) -> bool {
+    matches!(db, "admin" | "config" | "local" | crate::STATE_DB)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use bson::{Document, RawDocumentBuf, doc};
 use serde::{Deserialize, Serialize};
 
-use crate::collection::{Definition, Handle, Kind, Listed, Size, list_all};
+use crate::collection::{Definition, Handle, Kind, LeftOut, Listed, Size, left_out_by, list_all};
 use crate::converge::Pair;
 use crate::copy::Clusters;
 use crate::endpoint::{Endpoint, is_same_cluster};
@@ -57,6 +57,9 @@ pub struct Plan {
     pub into_existing: bool,
     /// The key to shard by at the destination; extended JSON.
     pub shard_key: Option<String>,
+    /// What the patterns match by name, and the job leaves out; it was told when the plan was made.
+    #[serde(default)]
+    pub left_out: Vec<LeftOut>,
     /// Whether it leads back: the old cluster follows the new one after a cut-over.
     #[serde(default)]
     pub is_reverse: bool,
@@ -111,6 +114,7 @@ impl Plan {
             filter: self.filter.clone(),
             into_existing: false,
             shard_key: None,
+            left_out: Vec::new(),
             is_reverse: !self.is_reverse,
             notes: Vec::new(),
         }
@@ -135,6 +139,12 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
         ));
     }
     let selected = select(source, &request.selectors).await?;
+    let mut left_out = Vec::new();
+    for selector in &request.selectors {
+        left_out.extend(left_out_by(source, selector).await?);
+    }
+    left_out.sort();
+    left_out.dedup();
     let mut plan = Plan {
         source: source.redacted().to_owned(),
         source_identity: source.identity().to_owned(),
@@ -148,6 +158,7 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
         into_existing: request.into_existing,
         shard_key: request.shard_key.clone(),
         is_reverse: false,
+        left_out,
         notes: Vec::new(),
     };
     for (listed, to) in selected {
@@ -235,8 +246,15 @@ async fn select(source: &Endpoint, selectors: &[Selector]) -> Result<Vec<(Listed
             ));
         }
     }
-    let to = |ns: &Namespace| selectors.iter().find_map(|selector| selector.select(ns));
-    Ok(all.into_iter().filter_map(|listed| to(&listed.ns).map(|to| (listed, to))).collect())
+    // By its own name a time series is refused; patterns leave it out, and it is told.
+    let selects = |selector: &&Selector, listed: &Listed| {
+        listed.kind != Kind::TimeSeries || matches!(selector, Selector::One { .. })
+    };
+    let to = |listed: &Listed| {
+        let selectors = selectors.iter().filter(|selector| selects(selector, listed));
+        selectors.filter_map(|selector| selector.select(&listed.ns)).next()
+    };
+    Ok(all.into_iter().filter_map(|listed| to(&listed).map(|to| (listed, to))).collect())
 }
 
 fn check_kind(listed: &Listed) -> Result<()> {

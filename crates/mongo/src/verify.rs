@@ -152,6 +152,10 @@ pub struct Report {
     pub compared: u64,
     /// Bytes of documents that were read from the source for that.
     pub compared_bytes: u64,
+    /// Whether the destination has no such collection: then all of the source's documents are missing,
+    /// and none is listed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_missing: bool,
     /// Documents that are only at the source.
     pub missing: u64,
     /// Documents that are only at the destination.
@@ -214,7 +218,8 @@ impl Report {
     /// Whether everything that was asked for was looked at and found equal.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.document_differences() == 0
+        !self.is_missing
+            && self.document_differences() == 0
             && self.options_differences.is_empty()
             && self.index_differences.is_empty()
             && self.incomplete.is_none()
@@ -248,7 +253,7 @@ impl Watch for Unwatched {
 /// Compares `source` with `destination`.
 ///
 /// # Errors
-/// Precondition if either does not exist or is a time series, or one is a view and the other is
+/// Precondition if the source does not exist, either is a time series, or one is a view and the other is
 /// not; usage if they are views, and nothing but documents shall be compared; a server's error that
 /// retries did not mend; [`Error::Stopped`] when `control` says so.
 pub async fn verify(
@@ -263,14 +268,29 @@ pub async fn verify(
         let check = || filter::check(source, filter);
         patiently("check the filter", control, check).await?;
     }
-    let left = patiently("look at the source", control, || defined(source)).await?;
-    let right = patiently("look at the destination", control, || defined(destination)).await?;
-    check_kinds(source, &left, destination, &right, spec)?;
     let mut report = Report {
         source: source.ns.to_string(),
         destination: destination.ns.to_string(),
         ..Report::default()
     };
+    let left = patiently("look at the source", control, || defined(source)).await?;
+    let left = left.ok_or_else(|| {
+        Error::precondition(
+            format!("there is no collection {} at the source", source.ns),
+            "check the name; collections are named database.collection",
+        )
+    })?;
+    let right = patiently("look at the destination", control, || defined(destination)).await?;
+    let Some(right) = right else {
+        report.is_missing = true;
+        if left.kind == CollectionKind::Collection {
+            report.missing =
+                patiently("count the documents", control, || source.size()).await?.documents;
+        }
+        report.elapsed_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        return Ok(report);
+    };
+    check_kinds(source, &left, destination, &right, spec)?;
     if spec.structure {
         report.options_differences = structure::options(&left, &right);
         report.index_differences = structure::indexes(&left, &right);
@@ -284,17 +304,11 @@ pub async fn verify(
     Ok(report)
 }
 
-async fn defined(side: &Handle) -> Result<Definition> {
-    let role = side.endpoint.role();
-    let Some(definition) = side.definition().await? else {
+async fn defined(side: &Handle) -> Result<Option<Definition>> {
+    let definition = side.definition().await?;
+    if definition.as_ref().is_some_and(|found| found.kind == CollectionKind::TimeSeries) {
         return Err(Error::precondition(
-            format!("there is no collection {} at the {role}", side.ns),
-            "check the name; collections are named database.collection",
-        ));
-    };
-    if definition.kind == CollectionKind::TimeSeries {
-        return Err(Error::precondition(
-            format!("{} at the {role} is a time series collection", side.ns),
+            format!("{} at the {} is a time series collection", side.ns, side.endpoint.role()),
             "time series are not copied and cannot be verified",
         ));
     }

@@ -15,5 +15,6 @@ pub mod ledger;
 pub mod netsim;
 pub mod pace;
 pub mod placement;
+pub mod rounds;
 pub mod spread;
 pub mod stride;

@@ -24,7 +24,6 @@
 //! after a slow window, and never shrinks after a fast one.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 /// Between which rates it stays, in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,70 +196,6 @@ impl Pace {
     }
 }
 
-/// How long to rest after a piece of work that took `took`, when `left` more like it wait and new
-/// ones come: nine times as long, so that clients have the servers to themselves most of the time,
-/// but not longer than lets all of them be done `within`.
-#[must_use]
-pub fn rest(took: Duration, left: u32, within: Duration) -> Duration {
-    let each = within / left.max(1);
-    (took * RESTS).min(each.saturating_sub(took))
-}
-
-/// See [`rest`].
-const RESTS: u32 = 9;
-
-/// How many entries the next piece of work should have, of `ready` that wait, when the last one took
-/// `took`: `sizes.least`, which clients hardly feel, unless pieces of that size one after the other
-/// would not have them all done `within`. So servers that answer slowly are asked less often, for
-/// more at a time; never for more than `sizes.most`.
-///
-/// # Panics
-///
-/// If the least is more than the most.
-#[must_use]
-pub fn piece(took: Duration, ready: usize, within: Duration, sizes: Sizes) -> usize {
-    let needed = (ready as u128 * took.as_nanos()).div_ceil(within.as_nanos().max(1));
-    usize::try_from(needed).unwrap_or(usize::MAX).clamp(sizes.least, sizes.most)
-}
-
-/// Between which sizes a [`piece`] stays, in entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
-    /// What clients hardly feel.
-    pub least: usize,
-    /// What servers take at once.
-    pub most: usize,
-}
-
-/// How long to wait before more is read from a queue, after an answer with `found` of at most `most`
-/// entries, when it was `before` the last time: so long that answers come half full. Each answer has
-/// its price however little it holds, and a full one is felt. None at all when they stay fuller than
-/// that; what piles up all the same is seen by [`answers_hold`].
-#[must_use]
-pub fn pause_before_reading(before: Duration, found: usize, most: usize) -> Duration {
-    if found * 2 > most {
-        let shorter = before * 3 / 4;
-        if shorter < READ_PAUSE_MIN { Duration::ZERO } else { shorter }
-    } else {
-        (before * 5 / 4).clamp(READ_PAUSE_MIN, READ_PAUSE_MAX)
-    }
-}
-
-/// How many entries an answer may hold from now on, after one of at most `most` that held `found`, of
-/// which the first had waited for `age`. Where answers are slow, or entries come fast, small ones do not
-/// keep up, and what waits would wait longer and longer: full ones of old entries become larger, and
-/// stay so. They do not fill for want of entries.
-#[must_use]
-pub fn answers_hold(most: usize, found: usize, age: Duration, sizes: Sizes) -> usize {
-    let is_behind = found >= most && age > READ_WITHIN;
-    if is_behind { (most * 4).clamp(sizes.least, sizes.most) } else { most }
-}
-
-/// An entry that waits longer than this waits for those before it.
-const READ_WITHIN: Duration = Duration::from_secs(5);
-const READ_PAUSE_MIN: Duration = Duration::from_millis(20);
-const READ_PAUSE_MAX: Duration = Duration::from_secs(2);
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -394,98 +329,6 @@ mod tests {
                 } else {
                     prop_assert!(pace.rate_s() > before || before == BOUNDS.most_s);
                 }
-            }
-        }
-
-        #[test]
-        fn who_rests_is_done_in_time_if_it_can_be(took_ms in 0..200_u64, left in 0..10_000_u32) {
-            let (took, within) = (Duration::from_millis(took_ms), Duration::from_secs(5));
-            let rest = rest(took, left, within);
-            prop_assert!(rest <= took * RESTS);
-            prop_assert!(rest.is_zero() || (took + rest) * left <= within);
-            // No longer a rest would do, and no shorter one is taken.
-            prop_assert!(rest == took * RESTS || (took + rest + Duration::from_millis(1)) * left > within);
-        }
-
-        #[test]
-        fn what_waits_shrinks_as_it_shall_however_slowly_servers_answer(
-            ready in 1..10_000_usize, each_ms in 0..1_000_u64, entry_us in 0..500_u64,
-        ) {
-            let (sizes, within) = (Sizes { least: 32, most: 2_000 }, Duration::from_secs(10));
-            let costs = |count: usize| {
-                Duration::from_millis(each_ms) + Duration::from_micros(entry_us) * count as u32
-            };
-            let (mut left, mut now, mut took) = (ready, Duration::ZERO, Duration::ZERO);
-            while now < within * 2 && left > 0 {
-                let count = piece(took, left, within, sizes).min(left);
-                prop_assert!(count == left || (sizes.least..=sizes.most).contains(&count));
-                (left, took) = (left - count, costs(count));
-                let pieces = left.div_ceil(piece(took, left, within, sizes));
-                now += took + rest(took, pieces as u32, within);
-            }
-            prop_assert!(left <= (ready / 4).max(sizes.least), "{left} of {ready} wait");
-        }
-
-        #[test]
-        fn a_piece_is_no_larger_than_it_must_be(
-            took_ms in 0..2_000_u64, ready in 0..20_000_usize,
-        ) {
-            let (sizes, within) = (Sizes { least: 32, most: 2_000 }, Duration::from_secs(10));
-            let took = Duration::from_millis(took_ms);
-            let count = piece(took, ready, within, sizes);
-            let lasts = |count: usize| took * ready.div_ceil(count) as u32;
-            prop_assert!((sizes.least..=sizes.most).contains(&count));
-            // The last piece may be half empty.
-            prop_assert!(count == sizes.most || lasts(count) <= within + took);
-            prop_assert!(count == sizes.least || lasts(count - 1) >= within);
-        }
-
-        #[test]
-        fn answers_come_half_full_where_they_can(per_s in 0..20_000_usize) {
-            let most = 128;
-            let (mut pause, mut waiting, mut answers) = (Duration::ZERO, 0.0, Vec::new());
-            for _ in 0..400 {
-                waiting += (pause + Duration::from_millis(2)).as_secs_f64() * per_s as f64;
-                let found = (waiting as usize).min(most);
-                waiting -= found as f64;
-                answers.push((found, pause));
-                pause = pause_before_reading(pause, found, most);
-                prop_assert!(pause <= READ_PAUSE_MAX);
-            }
-            let late = &answers[200..];
-            let mean = late.iter().map(|(found, _)| found).sum::<usize>() / late.len();
-            if (100..2_000).contains(&per_s) {
-                prop_assert!((most * 2 / 5..=most * 3 / 5).contains(&mean), "{mean}");
-            }
-            // What comes more slowly than answers could carry it does not pile up.
-            prop_assert!(waiting <= (most + per_s / 20) as f64, "{waiting} wait");
-        }
-
-        #[test]
-        fn answers_become_as_large_as_it_takes_to_keep_up(
-            per_s in 1..5_000_usize, takes_ms in 1..500_u64,
-        ) {
-            let sizes = Sizes { least: 128, most: 5_000 };
-            let (mut most, mut pause, mut waiting, mut oldest) = (sizes.least, Duration::ZERO, 0.0, 0.0);
-            for answer in 0..1_000 {
-                let took = pause + Duration::from_millis(takes_ms);
-                waiting += took.as_secs_f64() * per_s as f64;
-                let age = Duration::from_secs_f64(waiting / per_s as f64);
-                let found = (waiting as usize).min(most);
-                waiting -= found as f64;
-                most = answers_hold(most, found, age, sizes);
-                pause = pause_before_reading(pause, found, sizes.least);
-                prop_assert!(sizes.least <= most && most <= sizes.most);
-                if answer > 500 {
-                    oldest = age.as_secs_f64().max(oldest);
-                }
-            }
-            let reads_s = sizes.most as f64 / (takes_ms as f64 / 1_000.0);
-            prop_assert!(reads_s > per_s as f64, "the largest answers are enough");
-            prop_assert!(oldest <= READ_WITHIN.as_secs_f64() + 3.0, "{oldest} s old, {most} at most");
-            // Who keeps up with small ones gets no larger ones.
-            if per_s * (takes_ms as usize) < 1_000 * sizes.least * 9 / 10 {
-                prop_assert_eq!(most, sizes.least);
             }
         }
 

@@ -140,6 +140,10 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         return context.output.result(&plan, describe);
     }
     let id = copy::create(&clusters, &plan, limits).await?;
+    let reporter = context.reporter(id.clone(), "copy");
+    for left_out in &plan.left_out {
+        reporter.warning("left_out", left_out.to_string(), "nothing, if it is not wanted");
+    }
     work(&clusters, &id, &options(&args.how), context).await
 }
 
@@ -179,6 +183,9 @@ fn describe(plan: &Plan) -> String {
     }
     for view in &plan.views {
         text += &format!("  {} → {}  view\n", view.from, view.to);
+    }
+    for left_out in &plan.left_out {
+        text += &format!("  {left_out}\n");
     }
     for note in &plan.notes {
         text += &format!("note: {note}\n");

@@ -11,7 +11,7 @@ use imago_job::event;
 use imago_job::id::JobId;
 use imago_job::record::Limits;
 use imago_job::reporter::Reporter;
-use imago_mongo::collection::{Handle, Kind, list_all};
+use imago_mongo::collection::{Handle, Kind, LeftOut, left_out_by, list_all};
 use imago_mongo::endpoint::Endpoint;
 use imago_mongo::namespace::{Namespace, Selector};
 use imago_mongo::order::Id;
@@ -92,6 +92,13 @@ struct Outcome {
     clean: bool,
     differences: u64,
     collections: Vec<Report>,
+    /// Collections within the patterns that only the destination has. They are no differences: others
+    /// may use that cluster too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    only_at_destination: Vec<Namespace>,
+    /// What the patterns match at the source, and is not compared, with the reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left_out: Vec<LeftOut>,
 }
 
 /// Verifies each collection, prints the report, fails with exit code 3 if anything differs.
@@ -102,7 +109,8 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let source = connect(&args.from, "source").await?;
     let destination = connect(&args.to, "destination").await?;
     let mut collections = Vec::new();
-    let named = Box::pin(named(&source, &args)).await?;
+    let (named, left_out) = Box::pin(named(&source, &args)).await?;
+    let only_at_destination = Box::pin(only_at(&destination, &args.ns, &named)).await?;
     for (from, to, mode) in modes(&args, named)? {
         let spec = Spec {
             mode,
@@ -126,6 +134,8 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         clean: collections.iter().all(Report::is_clean),
         differences: collections.iter().map(Report::document_differences).sum(),
         collections,
+        only_at_destination,
+        left_out,
     };
     context.output.result(&outcome, view::text)?;
     if outcome.clean { Ok(()) } else { Err(verdict(&outcome, args.stragglers.as_deref())) }
@@ -137,13 +147,19 @@ fn verdict(outcome: &Outcome, stragglers: Option<&Path>) -> Failure {
         .iter()
         .map(|report| report.options_differences.len() + report.index_differences.len())
         .sum();
+    let missing = outcome.collections.iter().filter(|report| report.is_missing).count();
+    let missing = match missing {
+        0 => String::new(),
+        1 => ", and the destination does not have one of the collections".to_owned(),
+        n => format!(", and the destination does not have {n} of the collections"),
+    };
     let is_incomplete = outcome.collections.iter().any(|report| report.incomplete.is_some());
     let more = if is_incomplete { ", and not everything was looked at" } else { "" };
     let failure = Failure::new(
         Exit::Differences,
         "differences",
         format!(
-            "{} documents and {structure} options or indexes differ{more}",
+            "{} documents and {structure} options or indexes differ{missing}{more}",
             outcome.differences
         ),
     );
@@ -170,8 +186,11 @@ pub fn control(context: &Context) -> Result<Control, Failure> {
 
 /// The collections that are asked for, with their names at the destination. A view has nothing but
 /// its definition: patterns leave it out where only documents count.
-async fn named(source: &Endpoint, args: &Args) -> Result<Vec<(Namespace, Namespace)>, Failure> {
-    let mut named = Vec::new();
+async fn named(
+    source: &Endpoint,
+    args: &Args,
+) -> Result<(Vec<(Namespace, Namespace)>, Vec<LeftOut>), Failure> {
+    let (mut named, mut left_out) = (Vec::new(), Vec::new());
     for selector in &args.ns {
         if let Selector::One { from, to } = selector {
             named.push((from.clone(), to.clone()));
@@ -179,6 +198,8 @@ async fn named(source: &Endpoint, args: &Args) -> Result<Vec<(Namespace, Namespa
         }
         let mut all = list_all(source).await?;
         all.retain(|listed| !args.documents_only || listed.kind != Kind::View);
+        left_out.extend(left_out_by(source, selector).await?);
+        all.retain(|listed| listed.kind != Kind::TimeSeries);
         let matching: Vec<_> =
             all.into_iter().filter_map(|l| selector.select(&l.ns).map(|to| (l.ns, to))).collect();
         if matching.is_empty() {
@@ -190,7 +211,26 @@ async fn named(source: &Endpoint, args: &Args) -> Result<Vec<(Namespace, Namespa
     }
     named.sort();
     named.dedup();
-    Ok(named)
+    left_out.sort();
+    left_out.dedup();
+    Ok((named, left_out))
+}
+
+/// Collections at the destination that patterns match, and that are none of these.
+async fn only_at(
+    destination: &Endpoint,
+    selectors: &[Selector],
+    named: &[(Namespace, Namespace)],
+) -> Result<Vec<Namespace>, Failure> {
+    let patterns = selectors.iter().filter(|of| !matches!(of, Selector::One { .. }));
+    let patterns: Vec<&Selector> = patterns.collect();
+    if patterns.is_empty() {
+        return Ok(Vec::new());
+    }
+    let all = list_all(destination).await?.into_iter().map(|listed| listed.ns);
+    let is_matched = |ns: &Namespace| patterns.iter().any(|of| of.select(ns).is_some());
+    let is_named = |ns: &Namespace| named.iter().any(|(_, to)| to == ns);
+    Ok(all.filter(|ns| is_matched(ns) && !is_named(ns)).collect())
 }
 
 /// Which documents of each collection are compared. A collection that was asked for by its own name

@@ -303,6 +303,7 @@ fn unknown(plan: &Plan, listed: Vec<Listed>) -> Result<Vec<(Listed, Namespace)>>
     let has = |ns: &Namespace| {
         let collections = plan.collections.iter().filter(|planned| planned.gone.is_none());
         collections.chain(&plan.views).any(|known| known.from == *ns)
+            || plan.left_out.iter().any(|left_out| left_out.ns == *ns)
     };
     let unknown = listed.into_iter().filter(|listed| !has(&listed.ns));
     let to = |ns: &Namespace| selectors.iter().find_map(|selector| selector.select(ns));

@@ -121,6 +121,12 @@ pub(crate) async fn check(
             let mut watch = Unwatched;
             let looked = verify(&pair.source, &pair.destination, &spec, &control, &mut watch);
             let report = Box::pin(looked).await?;
+            if report.is_missing {
+                return Err(Error::precondition(
+                    format!("{} may not be cut over: the destination does not have it", pair.source.ns),
+                    "somebody dropped the copy: give the job up (`imago job cancel`), and begin a new one",
+                ));
+            }
             // On the way back the new cluster's shape is its own.
             if !is_reverse {
                 refuse_structure(&report, planned.creates)?;

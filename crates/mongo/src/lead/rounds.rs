@@ -11,7 +11,7 @@ use bson::Timestamp;
 use imago_job::control::Control;
 use imago_job::retry::retry;
 use imago_plan::ledger::{Change, Ledger, Round};
-use imago_plan::pace::{Sizes, piece, rest};
+use imago_plan::rounds::{Sizes, piece, rest};
 
 use super::{LANES, Lead};
 use crate::converge::{Pair, ReadAt, Tally, Want, converge};

@@ -10,6 +10,12 @@ pub(super) fn text(outcome: &Outcome) -> String {
     for report in &outcome.collections {
         describe(report, &mut text);
     }
+    for ns in &outcome.only_at_destination {
+        text += &format!("{ns}: only at the destination\n");
+    }
+    for left_out in &outcome.left_out {
+        text += &format!("{left_out}\n");
+    }
     text
 }
 
@@ -24,6 +30,12 @@ fn describe(report: &Report, text: &mut String) {
     let tenths = report.elapsed_ms % 1_000 / 100;
     let mut line = |line: String| text.extend([line.as_str(), "\n"]);
     line(format!("{names}: {verdict}"));
+    if report.is_missing {
+        let documents = report.missing;
+        return line(format!(
+            "  the destination does not have it; the source has {documents} documents"
+        ));
+    }
     line(format!("  {} documents compared in {seconds}.{tenths} s", report.compared));
     if let Some(last_ops) = &report.last_ops {
         line(format!(
@@ -89,11 +101,18 @@ mod tests {
             elapsed_ms: 1_250,
             ..Report::default()
         };
-        let outcome = Outcome { clean: false, differences: 3, collections: vec![report] };
+        let outcome = Outcome {
+            clean: false,
+            differences: 3,
+            collections: vec![report],
+            only_at_destination: vec!["c.e".parse().unwrap()],
+            left_out: Vec::new(),
+        };
         assert_eq!(
             text(&outcome),
             "a.b = c.d: DIFFERENT\n  10 documents compared in 1.2 s\n  \
-             missing 3, extra 0, different 0, duplicate 0\n    and 3 more\n"
+             missing 3, extra 0, different 0, duplicate 0\n    and 3 more\n\
+             c.e: only at the destination\n"
         );
     }
 }

@@ -7,7 +7,7 @@ use imago_mongo::endpoint::Endpoint;
 use imago_testbed::{Cluster, wait};
 use serde_json::Value;
 
-use crate::cutover::scene::{Scene, administer, application_writes};
+use crate::cutover::scene::{Scene, administer, application_writes, json};
 use crate::process::Process;
 
 /// `_id`s of all kinds that applications have; the same for the same `n`.
@@ -298,4 +298,38 @@ async fn who_wants_no_new_collections_gets_none() {
     let (exit, done) = scene.run(scene.cutover(copied["job"].as_str().unwrap(), &[]));
     assert_eq!(exit, 0, "{done}");
     assert_eq!(options(&scene.new, "orders").await, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn verify_names_what_only_one_side_has_and_goes_on() {
+    let scene = Scene::start().await;
+    for coll in ["invoices", "orders", "reviews"] {
+        insert(&scene.old, coll, orders(0..40)).await;
+    }
+    let metrics = doc! {"create": "metrics", "timeseries": {"timeField": "at"}};
+    administer(&scene.old, "shop", metrics).await;
+    let copy = ["copy", "--ns", "shop.orders", "--until", "caught-up"];
+    assert_eq!(scene.run(scene.between(&copy)).0, 0);
+    insert(&scene.new, "reviews", orders(0..40)).await;
+    insert(&scene.new, "left over", orders(0..3)).await;
+    let output = scene.between(&["verify", "--ns", "shop.*"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let found = json(&output);
+    let collections = found["collections"].as_array().unwrap();
+    let verdicts: Vec<(&str, bool, u64)> = collections
+        .iter()
+        .map(|of| {
+            let missing = of["missing"].as_u64().unwrap();
+            (of["source"].as_str().unwrap(), of["is_missing"] == true, missing)
+        })
+        .collect();
+    let expected =
+        [("shop.invoices", true, 40), ("shop.orders", false, 0), ("shop.reviews", false, 0)];
+    assert_eq!(verdicts, expected, "{found}");
+    assert_eq!(names(&found["only_at_destination"]), ["shop.left over"]);
+    assert_eq!(names(&found["left_out"]), ["shop.metrics"]);
+    // What only the destination has is no difference.
+    administer(&scene.old, "shop", doc! {"drop": "invoices"}).await;
+    let (exit, verified) = scene.run(scene.between(&["verify", "--ns", "shop.*"]));
+    assert_eq!((exit, &verified["clean"]), (0, &true.into()), "{verified}");
 }

@@ -1,7 +1,8 @@
 //! Servers step down and die.
 
-use imago_testbed::ClusterSpec;
+use bson::doc;
 use imago_testbed::pool::sharded;
+use imago_testbed::{ClusterSpec, Role};
 
 use crate::process::Process;
 use crate::reshard::scene::Scene;
@@ -63,11 +64,15 @@ async fn a_secondary_that_falls_behind_on_a_shard_is_waited_for() {
     let nodes = scene.cluster.nodes();
     let is_it = |set: &str, name: &str| set == lagging && name != primary;
     let node = nodes.iter().find(|node| is_it(&node.set, &node.name)).unwrap();
-    scene.cluster.stop(&node.name).unwrap();
+    // It lives, and applies nothing: one that is frozen counts as down after two seconds here.
+    let secondary = scene.direct(node.port).await;
+    let stop = |mode: &str| doc! {"configureFailPoint": "rsSyncApplyStop", "mode": mode};
+    scene.cluster.undo(Role::Member, stop("off"));
+    secondary.run("admin", stop("alwaysOn")).await.unwrap();
     at_work.until("it waits for the secondary", |said| {
         said["blocked_by"].as_str().is_some_and(|cause| cause.contains("behind"))
     });
-    scene.cluster.resume(&node.name).unwrap();
+    secondary.run("admin", stop("off")).await.unwrap();
     let (exit, done) = at_work.ended();
     assert_eq!(exit, 0, "{done}");
     scene.is_reshaped(load, &plan).await;

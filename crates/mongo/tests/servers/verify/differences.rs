@@ -205,14 +205,18 @@ fn too_many_suspects_end_the_search_with_a_reason() {
 }
 
 #[test]
-fn an_unknown_collection_is_a_precondition() {
+fn a_collection_that_only_the_source_has_differs_and_one_that_it_has_not_is_a_precondition() {
     with_sides("unknown", |sides| async move {
-        create(&sides.source, doc! {}).await;
+        create(&sides.destination, doc! {}).await;
         let failed =
             verify(&sides.source, &sides.destination, &quick(), &control(), &mut Unwatched).await;
         let error: Error = failed.unwrap_err();
         assert_eq!(error.class(), Class::Precondition);
-        assert!(error.to_string().contains("to_unknown.docs at the destination"), "{error}");
+        assert!(error.to_string().contains("_unknown.docs at the source"), "{error}");
+        create(&sides.source, doc! {}).await;
+        sides.destination.drop().await.unwrap();
+        let report = sides.verify(&quick()).await;
+        assert!(report.is_missing && !report.is_clean(), "{report:?}");
     });
 }
 
