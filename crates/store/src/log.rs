@@ -27,14 +27,17 @@ mod folder;
 mod group;
 mod mark;
 pub(crate) mod redo;
+mod segment;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use folder::{FolderLock, failed, lock_folder, sync_folder};
 pub use group::GROUP_BYTES_MAX;
-use group::{Unread, decode, encode, was_durable};
+use group::encode;
 use mark::Mark;
 pub use redo::RedoLog;
+pub use segment::CutTail;
+use segment::read_segment;
 
 /// What is wrong where a file is gone.
 const MISSING: &str = "frames before it, or of it, are missing";
@@ -178,6 +181,7 @@ pub struct Log {
     durable: Position,
     synced: Instant,
     is_unsure: bool,
+    cut: Option<CutTail>,
 }
 
 impl Log {
@@ -214,6 +218,7 @@ impl Log {
                 see(position, frame);
             }
         };
+        let mut tail = None;
         for (n, (first, path)) in segments.iter().enumerate() {
             if *first != next {
                 return Err(LogError::Damaged { path: path.clone(), at: 0, what: MISSING });
@@ -228,6 +233,8 @@ impl Log {
                     file.sync_all()
                 });
                 cut.map_err(failed("cut", path))?;
+                let (at, bytes) = (whole as u64, (content.len() - whole) as u64);
+                tail = Some(CutTail { path: path.clone(), at, bytes });
             }
         }
         let path = match segments.last() {
@@ -255,7 +262,14 @@ impl Log {
             durable: next - 1,
             synced: Instant::now(),
             is_unsure: false,
+            cut: tail,
         })
+    }
+
+    /// What was cut off when it was opened.
+    #[must_use]
+    pub fn cut_tail(&self) -> Option<&CutTail> {
+        self.cut.as_ref()
     }
 
     /// Where the next frame will be.
@@ -459,40 +473,4 @@ fn segments(folder: &Path) -> Result<Vec<(Position, PathBuf)>> {
     }
     segments.sort_unstable();
     Ok(segments)
-}
-
-/// Reads a file's groups, and returns how much of it is whole.
-fn read_segment(
-    path: &Path,
-    content: &[u8],
-    is_last: bool,
-    next: &mut Position,
-    see: &mut impl FnMut(Position, Frame),
-) -> Result<usize> {
-    let damaged =
-        |at: usize, what| LogError::Damaged { path: path.to_owned(), at: at as u64, what };
-    let mark = match mark::of(content) {
-        Ok(Some(mark)) => mark,
-        // Nothing is written behind one that is not there.
-        Ok(None) if is_last => return Ok(0),
-        Ok(None) => return Err(damaged(0, "it is cut off")),
-        Err(what) => return Err(damaged(0, what)),
-    };
-    let mut at = mark::LENGTH;
-    while at < content.len() {
-        match decode(&content[at..], *next, mark) {
-            Ok(group) => {
-                for (position, frame) in (group.first..).zip(group.frames) {
-                    see(position, frame);
-                    *next = position + 1;
-                }
-                at += group.end;
-            }
-            Err(Unread::Torn(_)) if is_last && !was_durable(&content[at..], *next, mark) => break,
-            Err(Unread::Torn(what) | Unread::Wrong(what)) => {
-                return Err(damaged(at, what));
-            }
-        }
-    }
-    Ok(at)
 }

@@ -99,6 +99,21 @@ impl LogOptions {
                 let from = newest + 1;
                 let see = |position, frame| follow(&mut image, position, frame);
                 let log = Log::open_from(folder, *sync, *segment_bytes, from, see)?;
+                if let Some(cut) = log.cut_tail() {
+                    let missing = match sync {
+                        Sync::Always => {
+                            "it was never acknowledged, unless the disk has damaged it since: then the last \
+                             commits are missing"
+                        }
+                        Sync::Every(_) => {
+                            "what was acknowledged in the last moment of --sync may be missing"
+                        }
+                        Sync::Never => {
+                            "what was acknowledged and not yet on the disk may be missing"
+                        }
+                    };
+                    tracing::warn!("{cut}; {missing}");
+                }
                 self.check_sites(&image, sites)?;
                 let (order, thread) = Order::of(log, Arc::clone(&mark_every)).map_err(failed)?;
                 let (path, mark_every_min) = (folder.clone(), *segment_bytes);

@@ -12,9 +12,8 @@
 use std::time::Duration;
 
 use super::group::ALONE;
-use super::{
-    Frame, Log, LogError, Position, Result, Unread, decode, encode, failed, read_segment, segments,
-};
+use super::group::{Unread, decode};
+use super::{Frame, Log, LogError, Position, Result, encode, failed, read_segment, segments};
 
 /// One order of frames. A log that many write has one value for each thread that uses it.
 pub trait RedoLog: Send {

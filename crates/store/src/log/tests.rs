@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::group::{ALONE, HEADER, checksum};
+use super::group::{ALONE, HEADER, Unread, checksum, decode, was_durable};
 use super::*;
 use crate::key::Key;
 use crate::record::{Author, Body, Change, Operator, Site, Write};
@@ -260,6 +260,9 @@ proptest! {
         let before = frames.len() - groups.last().unwrap();
         let (mut log, read) = open(folder.path()).unwrap();
         prop_assert_eq!(&read, &frames[..before]);
+        let behind = (kept - begins + rubbish.len()) as u64;
+        let cut = CutTail { path, at: begins as u64, bytes: behind };
+        prop_assert_eq!(log.cut_tail(), Some(&cut).filter(|_| behind > 0));
         log.append(&[frame(before as u64 + 1, b"again")]).unwrap();
         drop(log);
         prop_assert_eq!(open(folder.path()).unwrap().1.len(), before + 1);

@@ -55,7 +55,8 @@ pub struct Args {
     /// How large a file of the log becomes, in MB.
     #[arg(long, value_name = "MB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     segment_mb: u64,
-    /// Where clients of Redis connect; port 0 chooses a free one.
+    /// Where clients of Redis connect; port 0 chooses a free one. One that other machines can reach needs
+    /// --password-file, or --insecure.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6379")]
     listen: SocketAddr,
     /// Where `imago store design`, `split` and the others connect, by HTTP, which is not encrypted. One
@@ -69,6 +70,9 @@ pub struct Args {
     /// Ask clients of Redis for the password in this file, without the line's end.
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
+    /// Let whoever reaches --listen read and write without a password.
+    #[arg(long)]
+    insecure: bool,
     /// Encrypt connections of Redis's clients, with the certificate in this file (PEM).
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -204,6 +208,17 @@ fn settings(args: &Args) -> Result<Settings, Failure> {
     let mut settings = Settings::new(env!("CARGO_PKG_VERSION"), started_ms);
     if let Some(file) = &args.password_file {
         settings.passwords.push(secret::read(file, "password_file", "password")?);
+    }
+    let is_open = settings.passwords.is_empty() && !args.listen.ip().to_canonical().is_loopback();
+    if is_open && !args.insecure {
+        let message = format!(
+            "other machines could read and write at --listen {}, which asks for no password",
+            args.listen
+        );
+        return Err(Failure::new(Exit::Usage, "listen_open", message).help(
+            "give --password-file FILE, with a password in it, an address of this machine alone, such as \
+             --listen 127.0.0.1:6379, or --insecure where the network keeps others away",
+        ));
     }
     Ok(settings)
 }

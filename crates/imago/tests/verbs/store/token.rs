@@ -24,6 +24,14 @@ fn an_address_that_others_can_reach_is_refused_without_a_token() {
         assert!(text(&error).contains(admin) && text(&error).contains("no token"), "{error}");
         assert!(error["help"].as_str().unwrap().contains("--admin-token-file"), "{error}");
     }
+    for listen in ["0.0.0.0:0", "[::]:0", "[::ffff:10.0.0.1]:0"] {
+        let error = fails(&["serve", "--listen", listen, "--admin", "127.0.0.1:0"], 2);
+        assert!(
+            text(&error).contains("--listen") && text(&error).contains("no password"),
+            "{error}"
+        );
+        assert!(error["help"].as_str().unwrap().contains("--password-file"), "{error}");
+    }
     let folder = tempfile::tempdir().unwrap();
     drop(start(folder.path(), "0.0.0.0:0"));
 }
