@@ -45,6 +45,9 @@ pub struct Global {
     /// warnings of the libraries.
     #[arg(long, global = true, value_name = "FILTER")]
     pub log_filter: Option<String>,
+    /// How long a cluster may take to answer for the first time; for example 500ms, 5s, 1m.
+    #[arg(long, global = true, value_name = "TIME", default_value = "5s", value_parser = cmd::load::duration)]
+    pub connect_timeout: std::time::Duration,
     /// Read settings from this file instead of ./imago.toml.
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,

@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM: the first asks for an orderly end, the second ends at once.
+//! Ctrl-C, SIGTERM and SIGHUP (a terminal that is closed): the first asks for an orderly end, the second
+//! ends at once.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -9,29 +10,32 @@ use crate::exit::Exit;
 ///
 /// A job that is ended at once is as resumable as one that was killed: its state is persisted.
 pub fn watch(cancel: CancellationToken) {
-    let (interrupt, terminate) =
-        match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
-            (Ok(interrupt), Ok(terminate)) => (interrupt, terminate),
-            (Err(cause), _) | (_, Err(cause)) => {
-                tracing::warn!(%cause, "cannot watch for signals: Ctrl-C will end Imago at once");
-                return;
-            }
-        };
-    tokio::spawn(stop_on(interrupt, terminate, cancel));
+    let signals =
+        [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
+    match signals {
+        [Ok(interrupt), Ok(terminate), Ok(hangup)] => {
+            tokio::spawn(stop_on([interrupt, terminate, hangup], cancel));
+        }
+        [Err(cause), ..] | [_, Err(cause), _] | [.., Err(cause)] => {
+            tracing::warn!(%cause, "cannot watch for signals: Ctrl-C will end Imago at once");
+        }
+    }
 }
 
-async fn stop_on(mut interrupt: Signal, mut terminate: Signal, cancel: CancellationToken) {
-    wait(&mut interrupt, &mut terminate).await;
+async fn stop_on(mut signals: [Signal; 3], cancel: CancellationToken) {
+    wait(&mut signals).await;
     tracing::warn!("stopping in an orderly way; once more to stop at once");
     cancel.cancel();
-    wait(&mut interrupt, &mut terminate).await;
+    wait(&mut signals).await;
     tracing::warn!("stopped at once");
     std::process::exit(Exit::Interrupted as i32);
 }
 
-async fn wait(interrupt: &mut Signal, terminate: &mut Signal) {
+/// Waits for any of them.
+async fn wait([interrupt, terminate, hangup]: &mut [Signal; 3]) {
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
     }
 }

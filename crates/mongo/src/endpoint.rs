@@ -14,7 +14,7 @@ use mongodb::options::{
 };
 use mongodb::{Client, ClusterTime};
 
-use crate::error::{Error, Result, code};
+use crate::error::{Error, Result, code, said};
 
 mod identity;
 
@@ -46,6 +46,15 @@ pub struct Endpoint {
     finds: Arc<AtomicU64>,
 }
 
+/// How long a cluster may take to answer for the first time, in milliseconds; see [`reach_within`].
+static REACHED_WITHIN_MS: AtomicU64 = AtomicU64::new(5_000);
+
+/// Lets this process wait so long for the first answer of a cluster.
+pub fn reach_within(max: Duration) {
+    let max_ms = u64::try_from(max.as_millis()).unwrap_or(u64::MAX);
+    REACHED_WITHIN_MS.store(max_ms, Ordering::Relaxed);
+}
+
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(20);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Whoever can do without going past the router does not wait for it longer.
@@ -61,7 +70,7 @@ impl Endpoint {
     pub async fn connect(uri: &str, role: &'static str) -> Result<Self> {
         let mut options = ClientOptions::parse(uri).await.map_err(|error| {
             Error::usage(
-                format!("the {role}'s connection string cannot be read: {}", told(&error)),
+                format!("the {role}'s connection string cannot be read: {}", said(&error)),
                 "write it as mongodb://[user:password@]host:port[,…]/[?options]",
             )
         })?;
@@ -73,7 +82,17 @@ impl Endpoint {
             .map_err(|error| unanswered(role, &redacted, &error))?;
         let admin = client.database("admin");
         let ask = |command: Document| admin.run_command(command);
-        let hello = ask(doc! {"hello": 1}).await.map_err(|e| unanswered(role, &redacted, &e))?;
+        // Of any member: during an election there is no primary to ask.
+        let nearest = ReadPreference::Nearest { options: None };
+        let nearest = SelectionCriteria::ReadPreference(nearest);
+        let hello = ask(doc! {"hello": 1}).selection_criteria(nearest).into_future();
+        let within = Duration::from_millis(REACHED_WITHIN_MS.load(Ordering::Relaxed));
+        let hello = tokio::time::timeout(within, hello).await.map_err(|_| Error::Unreachable {
+            role,
+            cluster: redacted.clone(),
+            cause: format!("no server answered within {:.1} s", within.as_secs_f64()),
+        })?;
+        let hello = hello.map_err(|e| unanswered(role, &redacted, &e))?;
         let shape = shape_of(&hello).ok_or_else(|| {
             Error::precondition(
                 format!("the {role} {redacted} is a standalone server, which keeps no oplog"),
@@ -436,21 +455,9 @@ fn redacted(options: &ClientOptions) -> String {
     format!("mongodb://{user}{}", hosts.join(","))
 }
 
-/// The driver's error without the wrapping that only a programmer wants to see.
-pub(crate) fn told(error: &mongodb::error::Error) -> String {
-    match error.kind.as_ref() {
-        ErrorKind::InvalidArgument { message, .. }
-        | ErrorKind::Authentication { message, .. }
-        | ErrorKind::ServerSelection { message, .. }
-        | ErrorKind::DnsResolve { message, .. } => message.clone(),
-        ErrorKind::Command(command) => command.message.clone(),
-        kind => kind.to_string(),
-    }
-}
-
 fn unanswered(role: &'static str, cluster: &str, error: &mongodb::error::Error) -> Error {
     let cluster = cluster.to_owned();
-    let cause = told(error);
+    let cause = said(error);
     let refused = matches!(error.kind.as_ref(), ErrorKind::Authentication { .. })
         || matches!(crate::error::code(error), Some(18 | 11 | 13))
         || cause.contains("Authentication failed");

@@ -8,6 +8,11 @@ use imago_job::retry::{Bound, RetryError};
 use imago_job::run::RunError;
 use mongodb::error::ErrorKind;
 
+mod said;
+
+pub(crate) use said::without_documents;
+pub use said::{UNAUTHORIZED, said};
+
 /// The result of everything that talks to a cluster.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -64,12 +69,11 @@ pub enum Error {
         cause: String,
     },
     /// A server answered a command with an error that a retry does not mend.
-    #[error("{doing} failed: {cause}")]
+    #[error("{doing} failed: {}", said(cause))]
     Server {
         /// The command, and on what.
         doing: String,
-        /// What the server said.
-        #[source]
+        /// What the server said. It is not told as a cause: that would show what [`said`] leaves out.
         cause: Box<mongodb::error::Error>,
     },
     /// A state of the server that passes: an election, stale routing, a majority out of reach.
@@ -189,6 +193,7 @@ impl Error {
         match self {
             Self::Stopped(Stop::Cancelled) => Class::Failed,
             Self::Usage { .. } => Class::Usage,
+            Self::Server { cause, .. } if code(cause) == Some(UNAUTHORIZED) => Class::Precondition,
             Self::Precondition { .. }
             | Self::CatalogChanged { .. }
             | Self::Unreachable { .. }
@@ -222,7 +227,7 @@ impl Error {
                 "check the user, the password and authSource in the connection string".into()
             }
             Self::Server { cause, .. } => match code(cause) {
-                Some(13) => {
+                Some(UNAUTHORIZED) => {
                     "give the user the missing privilege (see the README, Privileges)".into()
                 }
                 _ => return None,

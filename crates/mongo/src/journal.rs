@@ -31,8 +31,8 @@ use mongodb::options::{
 };
 
 use crate::STATE_DB;
-use crate::endpoint::{Endpoint, told};
-use crate::error::{Error, code};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, code, said};
 use crate::leases::Leases;
 use crate::write::DUPLICATE_KEY;
 
@@ -282,7 +282,7 @@ impl MongoJournal {
     /// What an error of the driver means for the round.
     fn miss(&self, doing: Doing, error: &mongodb::error::Error) -> Miss {
         if Error::server(doing.what, error.clone()).is_transient() {
-            return Miss::Passing(told(error));
+            return Miss::Passing(said(error));
         }
         let reason = match code(error) {
             Some(UNAUTHORIZED) => format!(
@@ -290,7 +290,7 @@ impl MongoJournal {
                  grant it the role readWrite there",
                 doing.action
             ),
-            _ => told(error),
+            _ => said(error),
         };
         Miss::Refused(JournalError::Refused {
             doing: doing.what,

@@ -7,7 +7,7 @@ use bson::raw::{RawArrayBuf, RawBsonRef, cstr};
 use bson::{Document, RawArray, RawDocument, RawDocumentBuf, rawdoc};
 
 use crate::collection::{Handle, number};
-use crate::error::{Error, Result, TRANSIENT};
+use crate::error::{Error, Result, TRANSIENT, without_documents};
 use crate::leases::WRITE_TIME_MAX;
 
 /// What the server said of one statement of a bulk write.
@@ -159,7 +159,8 @@ async fn send(to: &Handle, verb: &'static str, command: RawDocumentBuf) -> Resul
     let reply = to.endpoint.run_raw(&to.ns.db, verb, command).await?;
     if let Ok(concern) = reply.get_document("writeConcernError") {
         // Applied at the primary, perhaps not durable: every write here may be repeated.
-        let cause = format!("not confirmed by a majority: {concern}");
+        let why = without_documents(concern.get_str("errmsg").unwrap_or("no reason was given"));
+        let cause = format!("not confirmed by a majority: {why}");
         return Err(Error::Passing { doing: doing(), cause });
     }
     let mut written = Written { count: number(&reply, "n"), errors: Vec::new() };
@@ -168,7 +169,7 @@ async fn send(to: &Handle, verb: &'static str, command: RawDocumentBuf) -> Resul
         let parsed = WriteError {
             index: usize::try_from(number(error, "index")).unwrap_or(usize::MAX),
             code: i32::try_from(number(error, "code")).unwrap_or(0),
-            message: error.get_str("errmsg").unwrap_or_default().to_owned(),
+            message: without_documents(error.get_str("errmsg").unwrap_or_default()),
             key_pattern: error.get_document("keyPattern").ok().cloned(),
             key_value: error.get_document("keyValue").ok().cloned(),
         };

@@ -196,7 +196,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
 }
 
 /// A time span such as 250ms, 90s, 5m or 1h.
-fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(unit_at);
     let unit_s = match unit {

@@ -12,7 +12,8 @@ use mongodb::Client;
 use mongodb::options::ServerAddress;
 
 use crate::collection::number;
-use crate::endpoint::{Endpoint, told};
+use crate::endpoint::Endpoint;
+use crate::error::said;
 use crate::namespace::Namespace;
 
 use super::members::{Member, members};
@@ -52,7 +53,7 @@ pub(super) async fn reach(
 async fn ask(router: &Endpoint, shard: &Shard, ns: &Namespace) -> Result<Reached, String> {
     let work = async {
         let client = connect(router, shard)?;
-        let failed = |error: mongodb::error::Error| told(&error);
+        let failed = |error: mongodb::error::Error| said(&error);
         let mut times = Vec::with_capacity(PINGS);
         // The first one pays for connecting.
         run(&client, "admin", doc! {"ping": 1}).await.map_err(failed)?;
@@ -79,8 +80,8 @@ async fn ask(router: &Endpoint, shard: &Shard, ns: &Namespace) -> Result<Reached
 fn connect(router: &Endpoint, shard: &Shard) -> Result<Client, String> {
     let (set, members) = shard.host.split_once('/').unwrap_or(("", &shard.host));
     let hosts = members.split(',').map(ServerAddress::parse);
-    let hosts = hosts.collect::<Result<Vec<_>, _>>().map_err(|error| told(&error))?;
-    router.sibling(hosts, set, REACH_MAX).map_err(|error| told(&error))
+    let hosts = hosts.collect::<Result<Vec<_>, _>>().map_err(|error| said(&error))?;
+    router.sibling(hosts, set, REACH_MAX).map_err(|error| said(&error))
 }
 
 async fn run(client: &Client, db: &str, command: Document) -> mongodb::error::Result<Document> {

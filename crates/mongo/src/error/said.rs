@@ -1,0 +1,90 @@
+//! What a server or the driver said, as a person wants to read it.
+//!
+//! The driver shows an error with its labels and with the whole answer in hexadecimal, and servers quote
+//! documents: keys, filters, values that are nobody's business in a log. What is left is the message with
+//! its code, and for a missing privilege the command and the database that it is missing on.
+
+use mongodb::error::{Error, ErrorKind};
+
+/// The user may not do what was asked.
+pub const UNAUTHORIZED: i32 = 13;
+
+/// The message of an error, without labels, answers and the contents of documents.
+#[must_use]
+pub fn said(error: &Error) -> String {
+    match error.kind.as_ref() {
+        ErrorKind::InvalidArgument { message, .. }
+        | ErrorKind::Authentication { message, .. }
+        | ErrorKind::ServerSelection { message, .. }
+        | ErrorKind::DnsResolve { message, .. } => message.clone(),
+        ErrorKind::Command(command) if command.code == UNAUTHORIZED => {
+            unauthorized(&command.message)
+        }
+        ErrorKind::Command(command) => {
+            let message = without_documents(&command.message);
+            match &*command.code_name {
+                "" => format!("{message} (code {})", command.code),
+                name => format!("{message} ({name}, code {})", command.code),
+            }
+        }
+        kind => without_documents(&kind.to_string()),
+    }
+}
+
+/// "not authorized on shop to execute command { insert: … }": the command is the privilege that is missing.
+fn unauthorized(message: &str) -> String {
+    let parts = message.split_once("not authorized on ").and_then(|(_, rest)| {
+        let (db, command) = rest.split_once(" to execute command {")?;
+        let name = command.trim_start().split(':').next()?;
+        Some((db.trim(), name.trim_matches(['"', ' '])))
+    });
+    match parts {
+        Some((db, command)) => format!("the user may not run {command} on the database {db}"),
+        None => without_documents(message),
+    }
+}
+
+/// A message without what it quotes between braces, brackets or as a duplicate's value.
+#[must_use]
+pub fn without_documents(message: &str) -> String {
+    let (mut kept, mut depth) = (String::with_capacity(message.len()), 0_usize);
+    for letter in message.chars() {
+        match letter {
+            '{' | '[' => {
+                if depth == 0 {
+                    kept.push_str(if letter == '{' { "{…}" } else { "[…]" });
+                }
+                depth += 1;
+            }
+            '}' | ']' => depth = depth.saturating_sub(1),
+            _ if depth == 0 => kept.push(letter),
+            _ => {}
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_documents_hold_is_not_told() {
+        let duplicate = "E11000 duplicate key error collection: shop.users index: email_1 dup key: \
+                         { email: \"anna@example.com\", more: { a: [ 1 ] } }";
+        assert_eq!(
+            without_documents(duplicate),
+            "E11000 duplicate key error collection: shop.users index: email_1 dup key: {…}"
+        );
+        assert_eq!(without_documents("cut off { email: \"anna"), "cut off {…}");
+        assert_eq!(without_documents("no document"), "no document");
+    }
+
+    #[test]
+    fn a_missing_privilege_is_named() {
+        let message = "not authorized on shop to execute command { insert: \"orders\", ordered: true, \
+                       documents: [ { _id: 1 } ] }";
+        assert_eq!(unauthorized(message), "the user may not run insert on the database shop");
+        assert_eq!(unauthorized("not allowed"), "not allowed");
+    }
+}
