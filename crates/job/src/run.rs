@@ -35,11 +35,22 @@ pub struct Pace {
     pub heartbeat: Duration,
     /// How long an owner must be silent before its job may be taken over.
     pub stale_after: Duration,
+    /// How long an owner goes on without having been able to give a sign of life. Meanwhile it writes
+    /// nothing, for it cannot know whether the job is still its own; when its journal answers again, the
+    /// journal says it.
+    pub gives_up_after: Duration,
 }
+
+/// A journal that is away for five minutes ends nothing.
+pub const GIVES_UP_AFTER: Duration = Duration::from_secs(330);
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { heartbeat: Duration::from_secs(1), stale_after: Duration::from_secs(30) }
+        Self {
+            heartbeat: Duration::from_secs(1),
+            stale_after: Duration::from_secs(30),
+            gives_up_after: GIVES_UP_AFTER,
+        }
     }
 }
 
@@ -207,7 +218,7 @@ impl Run {
         let progress = shared.reporter.latest_progress();
         let update = Update { state: last, progress, checkpoint: None };
         shared.save(&mut state, &update, &unstopped).await?;
-        retry("end the ownership of the job", &BUDGET, &unstopped, is_transient, |_| {
+        retry("end the ownership of the job", &LAST_BUDGET, &unstopped, is_transient, |_| {
             shared.journal.release(&shared.id, shared.epoch)
         })
         .await
@@ -218,12 +229,15 @@ impl Run {
     }
 }
 
-/// For one save: enough for a database that elects a new primary.
+/// For one save while the job goes on: a database that is away for five minutes ends nothing.
 const BUDGET: Budget = Budget {
-    attempts_max: 50,
-    elapsed_max: Duration::from_secs(30),
+    attempts_max: 400,
+    elapsed_max: GIVES_UP_AFTER,
     backoff: Backoff { first_ms: 50, max_ms: 2_000 },
 };
+/// For the last one: enough for a database that elects a new primary. Somebody waits for the end.
+const LAST_BUDGET: Budget =
+    Budget { attempts_max: 50, elapsed_max: Duration::from_secs(30), ..BUDGET };
 
 fn is_transient(error: &JournalError) -> bool {
     error.is_transient()
@@ -237,7 +251,9 @@ impl Shared {
         update: &Update,
         control: &Control,
     ) -> Result<Asked, RunError> {
-        let saved = retry("save the state of the job", &BUDGET, control, is_transient, |_| {
+        // Who was stopped has somebody waiting for his end.
+        let budget = if self.control.stopped().is_some() { &LAST_BUDGET } else { &BUDGET };
+        let saved = retry("save the state of the job", budget, control, is_transient, |_| {
             self.acknowledged(update)
         })
         .await
@@ -313,7 +329,7 @@ impl Shared {
 
 /// Beats until the run ends, or until the journal says or silence means that it must.
 async fn heartbeats(shared: Arc<Shared>) {
-    let Pace { heartbeat, stale_after } = shared.pace;
+    let Pace { heartbeat, stale_after, gives_up_after } = shared.pace;
     let mut alive = Instant::now();
     loop {
         tokio::time::sleep(heartbeat).await;
@@ -337,14 +353,17 @@ async fn heartbeats(shared: Arc<Shared>) {
             Err(_) => "no answer".to_owned(),
         };
         let silent = alive.elapsed();
-        if silent >= stale_after {
+        if silent >= gives_up_after {
             let why = format!("{failure}; for {} ms", silent.as_millis());
             return shared.control.stop(Stop::JournalLost(why));
         }
         shared.reporter.warning(
             "journal_unreachable",
             format!("the job's state could not be saved: {failure}"),
-            format!("the job stops if this lasts {} s", stale_after.as_secs()),
+            format!(
+                "nothing is written meanwhile; the job stops if this lasts {} s",
+                gives_up_after.as_secs()
+            ),
         );
     }
 }

@@ -1,13 +1,13 @@
-//! What a job must not outrun: the destination's secondaries, and the source's oplogs; and what must
-//! not hold it up: quiet shards of the source.
+//! What a job must not outrun: the destination's secondaries, and the source's oplogs; what must not hold
+//! it up: quiet shards of the source; and what does: a cluster that does not answer.
 //!
-//! Both are looked at beside the job, past the router where there is one, and neither look ever fails it:
+//! All are looked at beside the job, past the router where there is one, and neither look ever fails it:
 //! what may not be seen is said once, as a warning.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, doc};
 use imago_job::control::Control;
@@ -15,13 +15,17 @@ use imago_job::reporter::Reporter;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::copy::Clusters;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, answer_within};
 use crate::error::Result;
 
 /// Beats the looks at the secondaries.
 const LAG_EVERY: Duration = Duration::from_secs(1);
 /// Beats the notes in the oplogs of a sharded source.
 const NUDGE_EVERY: Duration = Duration::from_secs(1);
+/// Between signs of life that the clusters are asked for,
+const PING_EVERY: Duration = Duration::from_secs(2);
+/// and how long each may take.
+const PING_MAX: Duration = Duration::from_secs(4);
 /// Beats the looks at the oplog.
 const OPLOG_EVERY: Duration = Duration::from_secs(10);
 /// Replica sets that were not reached are tried again after so long,
@@ -43,12 +47,44 @@ pub fn watch(
     reporter: Reporter,
     applied: Applied,
 ) -> Vec<AbortOnDropHandle<()>> {
-    let lag = secondaries(clusters.destination.clone(), control, reporter.clone());
+    let sides = [
+        (clusters.source.clone(), "the source answers"),
+        (clusters.destination.clone(), "the destination answers"),
+    ];
+    let lag = secondaries(clusters.destination.clone(), control.clone(), reporter.clone());
     let nudges = nudges(clusters.source.clone(), reporter.clone());
-    let oplog = oplog(clusters.source.clone(), reporter, applied);
-    [tokio::spawn(lag), tokio::spawn(oplog), tokio::spawn(nudges)]
+    let oplog = oplog(clusters.source.clone(), reporter.clone(), applied);
+    let [of_source, of_destination] =
+        sides.map(|(of, gate)| tokio::spawn(silence(of, gate, control.clone(), reporter.clone())));
+    [tokio::spawn(lag), tokio::spawn(oplog), tokio::spawn(nudges), of_source, of_destination]
         .map(AbortOnDropHandle::new)
         .into()
+}
+
+/// Says that a cluster does not answer, for as long as it does not: what waits for it does so in silence.
+async fn silence(of: Endpoint, gate: &'static str, control: Control, reporter: Reporter) {
+    let (mut heard, mut told) = (Instant::now(), false);
+    loop {
+        let ping = of.run("admin", doc! {"ping": 1});
+        match answer_within(PING_MAX, "asking for a sign of life", ping).await {
+            Ok(Ok(_)) => {
+                (heard, told) = (Instant::now(), false);
+                control.release(gate);
+            }
+            Ok(Err(error)) | Err(error) => {
+                tracing::debug!(%error, "no sign of life");
+                let (role, cluster, s) = (of.role(), of.redacted(), heard.elapsed().as_secs());
+                let cause = format!("the {role} {cluster} has not answered for {s} s");
+                if !std::mem::replace(&mut told, true) {
+                    let help =
+                        "look at its servers and the network; the job goes on when it answers";
+                    reporter.warning("no_answer", cause.clone(), help);
+                }
+                control.hold(gate, cause);
+            }
+        }
+        tokio::time::sleep(PING_EVERY).await;
+    }
 }
 
 /// Keeps the change stream of a sharded source from waiting for quiet shards.

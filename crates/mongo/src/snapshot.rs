@@ -23,6 +23,7 @@ use bson::{RawArray, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
 use futures_util::{StreamExt, TryStreamExt};
 use imago_job::control::Control;
 use imago_job::retry::{Budget, retry};
+use imago_job::run::GIVES_UP_AFTER;
 use imago_plan::backoff::Backoff;
 use mongodb::raw_batch_cursor::RawBatchCursor;
 use tokio::sync::Notify;
@@ -76,8 +77,8 @@ pub struct Worker {
 
 /// How long a server may be away before a worker gives up.
 pub const PATIENCE: Budget = Budget {
-    attempts_max: 400,
-    elapsed_max: Duration::from_secs(180),
+    attempts_max: 800,
+    elapsed_max: GIVES_UP_AFTER,
     backoff: Backoff { first_ms: 50, max_ms: 1_000 },
 };
 

@@ -5,8 +5,11 @@ use crate::file::FileJournal;
 use crate::journal::Request;
 use crate::record::Limits;
 
-const PACE: Pace =
-    Pace { heartbeat: Duration::from_millis(10), stale_after: Duration::from_secs(60) };
+const PACE: Pace = Pace {
+    heartbeat: Duration::from_millis(10),
+    stale_after: Duration::from_secs(60),
+    gives_up_after: Duration::from_secs(60),
+};
 
 struct Bench {
     journal: Arc<dyn Journal>,
@@ -172,7 +175,8 @@ async fn what_ends_while_paused_is_done() {
 #[tokio::test]
 async fn a_journal_that_is_gone_stops_the_run() {
     let bench = Bench::new().await;
-    let pace = Pace { stale_after: Duration::from_millis(200), ..PACE };
+    let silent = Duration::from_millis(200);
+    let pace = Pace { stale_after: silent, gives_up_after: silent, ..PACE };
     let journal = Arc::clone(&bench.journal);
     let token = CancellationToken::new();
     let run = Run::begin(journal, &bench.id, "p", pace, &bench.events, token).await.unwrap();

@@ -34,7 +34,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How often a leader gives a sign of life, and how long it must be silent to lose its job.
 #[must_use]
 pub fn pace() -> Pace {
-    Pace { heartbeat: Duration::from_secs(1), stale_after: STALE_AFTER }
+    Pace { stale_after: STALE_AFTER, ..Pace::default() }
 }
 
 /// Claims a job. An owner that died is waited for until its last write has certainly ended.

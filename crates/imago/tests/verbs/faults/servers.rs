@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use imago_testbed::pool::replica_set;
 use imago_testbed::{Cluster, ClusterSpec, Relay, wait};
+use serde_json::Value;
 
 use crate::faults::program::Program;
 use crate::faults::stage::Stage;
@@ -58,18 +59,27 @@ async fn a_frozen_destination_and_a_cut_source_are_waited_for() {
             subject.steer("set", &job, &["--documents-s", "none"]).await;
             copy.phase(phase).await;
         }
-        // Less than the twelve seconds after which a silent owner has to stop.
         stage.destination.stop(&destination.name).unwrap();
-        wait::lasts(Duration::from_secs(4)).await;
+        copy.until("the destination is named", |said| is_silent(said, "destination")).await;
+        if phase == "follow" {
+            // Longer than a silent owner's job may not be taken over by another process.
+            wait::lasts(Duration::from_secs(24)).await;
+        }
         stage.destination.resume(&destination.name).unwrap();
         relay.cut();
-        wait::lasts(Duration::from_secs(3)).await;
+        copy.until("the source is named", |said| is_silent(said, "source")).await;
         relay.restore();
         goes_on_in(&mut copy, phase).await;
     }
     copy.terminate();
     copy.ended().await.with(5);
     subject.prove(&job).await;
+}
+
+/// Whether it says that a cluster does not answer.
+fn is_silent(said: &Value, role: &str) -> bool {
+    let message = said["message"].as_str().unwrap_or_default();
+    said["code"] == "no_answer" && message.contains(&format!("the {role} "))
 }
 
 async fn goes_on_in(copy: &mut Program, phase: &str) {
