@@ -8,8 +8,9 @@
 use bson::{Bson, Document, doc};
 use imago_job::id::JobId;
 use imago_job::journal::Journal;
+use imago_job::record::Record;
 
-use super::run::KIND;
+use super::run::{KIND, Spec};
 use crate::collection::number;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
@@ -29,7 +30,7 @@ pub(super) async fn take(cluster: &Endpoint, journal: &MongoJournal, id: &JobId)
     // Jobs of before there were turns count too.
     for record in journal.list().await? {
         if record.kind == KIND && !record.state.is_final() {
-            return Err(taken(&record.id.to_string()));
+            return Err(taken_by(&record, journal.now_ms().await?));
         }
     }
     let now_ms = journal.now_ms().await?;
@@ -48,8 +49,10 @@ pub(super) async fn take(cluster: &Endpoint, journal: &MongoJournal, id: &JobId)
     let before = held.get_str("job").unwrap_or_default();
     let is_young = number(&held, "at_ms") + JOURNALLED_WITHIN_MS > now_ms;
     let known = journal.list().await?.into_iter().find(|record| record.id.to_string() == before);
-    if known.map_or(is_young, |record| !record.state.is_final()) {
-        return Err(taken(before));
+    match known {
+        Some(record) if !record.state.is_final() => return Err(taken_by(&record, now_ms)),
+        None if is_young => return Err(taken(before)),
+        _ => {}
     }
     let change = doc! {"q": {"_id": KIND, "job": before}, "u": {"$set": mine}};
     let update = doc! {"update": COLLECTION, "updates": [change], "writeConcern": majority()};
@@ -79,6 +82,29 @@ fn write_error(reply: &Document) -> Option<(i32, String)> {
     let error = reply.get_array("writeErrors").ok()?.first()?.as_document()?;
     let code = error.get_i32("code").unwrap_or(0);
     Some((code, error.get_str("errmsg").unwrap_or_default().to_owned()))
+}
+
+/// A job that failed keeps the turn too: says what it is about, how it stands, and since when.
+fn taken_by(record: &Record, now_ms: u64) -> Error {
+    let (id, state) = (&record.id, record.state.word());
+    let ns =
+        Spec::of(record).map_or_else(|_| "a collection".to_owned(), |of| of.reshard.ns.to_string());
+    let since_s = now_ms.saturating_sub(record.updated_at_ms) / 1_000;
+    let since = match since_s {
+        0..120 => format!("{since_s} s"),
+        120..7_200 => format!("{} minutes", since_s / 60),
+        _ => format!("{} hours", since_s / 3_600),
+    };
+    Error::precondition(
+        format!(
+            "job {id} changes the shape of {ns} of this cluster, and one job at a time may: it is {state}, \
+             and said so last {since} ago"
+        ),
+        format!(
+            "wait for it, let it go on with `imago reshard resume {id}`, or give it up with `imago job \
+             cancel {id}`"
+        ),
+    )
 }
 
 fn taken(by: &str) -> Error {

@@ -14,7 +14,7 @@ async fn a_job_that_is_cancelled_leaves_the_collection_as_it_was() {
     let mut second = scene.reshard(&plan, &[]);
     let (exit, refused) = second.ended();
     assert_eq!(exit, 4, "{refused}");
-    assert!(refused.to_string().contains("is changing the shape of"), "{refused}");
+    assert!(refused.to_string().contains("changes the shape of shop.reviews"), "{refused}");
     scene.job("cancel", &job, &[]);
     let (exit, cancelled) = slow.ended();
     assert_eq!(exit, 1, "{cancelled}");
@@ -47,6 +47,23 @@ async fn of_two_that_begin_at_once_one_is_refused() {
     ended.sort_by_key(|(exit, _)| *exit);
     let [(done, outcome), (refused, why)] = ended;
     assert_eq!((done, refused), (0, 4), "{outcome} {why}");
-    assert!(why.to_string().contains("is changing the shape of a collection"), "{why}");
+    assert!(why.to_string().contains("the shape of"), "{why}");
+    scene.is_reshaped(load, &plan).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_begin_is_told_which_collection_is_changed_and_since_when() {
+    let scene = Scene::start(2).await;
+    let load = scene.load().await;
+    let plan = scene.usual_plan().await;
+    let mut first = scene.reshard(&plan, &["--documents-s", "100"]);
+    let job = first.phase("execute");
+    let uri = scene.cluster.admin_uri();
+    let (exit, why) = scene.imago(&["reshard", "run", "--uri", &uri, "--plan", "plan"]).ended();
+    let message = why["error"]["message"].as_str().unwrap().to_owned();
+    let named = [&job, "the shape of shop.reviews", "it is running", " s ago"];
+    assert!(exit == 4 && named.iter().all(|part| message.contains(part)), "{exit} {why}");
+    scene.job("set", &job, &["--pace", "full", "--documents-s", "none"]);
+    assert_eq!(first.ended().0, 0, "{}", first.errors());
     scene.is_reshaped(load, &plan).await;
 }
