@@ -221,9 +221,12 @@ pub(crate) async fn put(
     };
     let lost = found.iter().filter(|found| change_of(found) == Change::Any);
     let placed = placed(pair, lost).await?;
+    // One that is only equal to these by the collation may lie elsewhere, where no insert of these meets it.
+    let is_of_another = |id: &Id| !found.iter().any(|found| found.id == *id);
+    let has_twins = placed.as_ref().is_some_and(|placed| placed.keys().any(is_of_another));
     let (mut inserts, mut replaces, mut moves) = (Vec::new(), Vec::new(), Vec::new());
     for found in found {
-        if needs_room(found.raw) {
+        if has_twins || needs_room(found.raw) {
             moves.push(found);
             continue;
         }
@@ -260,7 +263,7 @@ pub(crate) async fn put(
         }
     }
     if !replaces.is_empty() {
-        let statements: Vec<_> = replaces.iter().map(|f| replacement(f, &pair.shard_key)).collect();
+        let statements: Vec<_> = replaces.iter().map(|f| replacement(f, pair)).collect();
         for error in write::update(to, &statements).await?.errors {
             refused.push((replaces[error.index], error));
         }
@@ -290,7 +293,7 @@ async fn settle(
             DUPLICATE_KEY => displace(pair, found, &error, stale).await?,
             _ => return Err(refusal(pair, found, &error)),
         }
-        let statement = [replacement(found, &pair.shard_key)];
+        let statement = [replacement(found, pair)];
         match write::update(to, &statement).await?.errors.pop() {
             None => return Ok(()),
             Some(again) => error = again,
@@ -352,7 +355,7 @@ impl Pair {
 
     /// The statement that makes the destination hold exactly this document.
     pub(crate) fn replacement(&self, found: &Found<'_>) -> RawDocumentBuf {
-        replacement(found, &self.shard_key)
+        replacement(found, self)
     }
 }
 

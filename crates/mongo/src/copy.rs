@@ -108,6 +108,7 @@ const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// When the destination refuses.
 pub async fn create(clusters: &Clusters, plan: &Plan, limits: Limits) -> Result<JobId> {
     let journal = MongoJournal::new(clusters.destination.clone());
+    refuse_shared(&journal, plan).await?;
     let spec = serde_json::to_value(plan).map_err(|e| Error::malformed("the plan", e))?;
     let mut record = Record::new(KIND, spec, journal.now_ms().await?);
     record.limits = limits;
@@ -115,6 +116,30 @@ pub async fn create(clusters: &Clusters, plan: &Plan, limits: Limits) -> Result<
     record.checkpoint = state.map_err(|e| Error::malformed("the job's state", e))?;
     journal.create(&record).await?;
     Ok(record.id)
+}
+
+/// Refuses to copy into a collection that another job copies into: each would undo what the other did.
+async fn refuse_shared(journal: &MongoJournal, plan: &Plan) -> Result<()> {
+    for record in journal.list().await? {
+        if record.kind != KIND || record.state.is_final() {
+            continue;
+        }
+        let other = plan_of(&record)?;
+        let into = |planned: &&Planned| {
+            other.collections.iter().any(|of| of.gone.is_none() && of.to == planned.to)
+        };
+        if let Some(shared) = plan.collections.iter().find(into) {
+            let (id, state) = (&record.id, record.state.word());
+            return Err(Error::precondition(
+                format!("job {id}, which is {state}, copies into {} already", shared.to),
+                format!(
+                    "let it go on with `imago job resume {id}`, give it up with `imago job cancel {id}`, \
+                     or choose another name with --ns a.b=c.d"
+                ),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// The plan of a job, with the collections that came and went since.

@@ -15,6 +15,8 @@ use crate::ext_json;
 use crate::namespace::{Namespace, Selector};
 use crate::verify::options_differences;
 
+mod destination;
+
 /// What a user asks for.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -130,8 +132,7 @@ const SOURCE_VERSION_MIN: [i32; 3] = [4, 4, 0];
 pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) -> Result<Plan> {
     check_versions(source, destination)?;
     request.filter.as_deref().map(parse_filter).transpose()?;
-    let shard_key = request.shard_key.as_deref();
-    shard_key.map(|key| parse_document(key, "the shard key")).transpose()?;
+    let shard_key = destination::key_of(request.shard_key.as_deref())?;
     if shard_key.is_some() && !destination.is_sharded() {
         return Err(Error::precondition(
             "a shard key was given, but the destination is a replica set",
@@ -177,6 +178,8 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
         }
     }
     check_distinct(&plan)?;
+    destination::check_names(destination, &plan).await?;
+    destination::check_rights(destination, &plan).await?;
     if plan.collections.is_empty() && plan.views.is_empty() {
         return Err(Error::precondition(
             "no collection of the source matches",
@@ -213,8 +216,11 @@ pub(crate) async fn plan_one(
     }
     let existing = into.definition().await?;
     check_destination(&into, existing.as_ref(), listed, plan).await?;
-    if let (Some(key), Kind::Collection) = (&plan.shard_key, listed.kind) {
-        check_shard_index(&from, &parse_document(key, "the shard key")?).await?;
+    if listed.kind == Kind::Collection {
+        destination::check_indexes_are_even(&from).await?;
+        if let Some(key) = destination::key_of(plan.shard_key.as_deref())? {
+            destination::check_key(&key, listed, &from.indexes().await?)?;
+        }
     }
     planned(&from, to, listed.kind, existing.is_none()).await
 }
@@ -338,26 +344,6 @@ fn check_options(into: &Handle, existing: &Definition, listed: &Listed) -> Resul
              source's",
         )),
         None => Ok(()),
-    }
-}
-
-/// Sharding gives the destination an index for its key, under a name of the server's choice; an
-/// index of the source by that name must be one that can serve.
-async fn check_shard_index(from: &Handle, key: &Document) -> Result<()> {
-    let parts = key.iter().map(|(field, way)| match way.as_str() {
-        Some(text) => format!("{field}_{text}"),
-        None => format!("{field}_1"),
-    });
-    let name = parts.collect::<Vec<String>>().join("_");
-    let serves = |index: &Document| crate::shard::serves(index, key);
-    let indexes = from.indexes().await?;
-    match indexes.iter().find(|index| index.get_str("name").is_ok_and(|found| found == name)) {
-        Some(index) if !serves(index) => Err(Error::precondition(
-            format!("{} has an index {name} that cannot serve the shard key {key}", from.ns),
-            "the destination needs an index of that name for its shard key: drop or rename the \
-             source's, or choose another key",
-        )),
-        _ => Ok(()),
     }
 }
 

@@ -54,6 +54,8 @@ mod zones;
 
 pub(crate) use bulk::route_of;
 pub use commit::Block;
+pub(crate) use findings::privileges_lacking;
+pub(crate) use key::Key;
 pub(crate) use native::refuse_help;
 pub use native::{begun, warn_in};
 pub use planning::plan;

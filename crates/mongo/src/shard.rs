@@ -37,10 +37,7 @@ pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
         if to.definition().await?.is_some_and(|definition| definition.is_collated()) {
             command.insert("collation", doc! {"locale": "simple"});
         }
-        // An index of the source that can serve becomes the key's: under its own name, and unique
-        // where it is.
-        let serving = from.indexes().await?.into_iter().find(|index| serves(index, key));
-        to.create_indexes(serving.as_slice()).await?;
+        to.create_indexes(&[key_index(&from.indexes().await?, key)]).await?;
         // The database may have to be told first; that it was told already is no error.
         router
             .run("admin", doc! {"enableSharding": &to.ns.db})
@@ -113,6 +110,101 @@ pub(crate) fn serves(index: &Document, key: &Document) -> bool {
     let is_whole = is_whole.iter().all(|option| !index.contains_key(option));
     let of = |key: &Document| doc! {"key": key.clone()};
     is_whole && index.get_document("key").is_ok_and(|found| is_same_index(&of(found), &of(key)))
+}
+
+/// An index that some shards of a collection have and others have not, or have otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct IndexGap {
+    /// Its name.
+    pub index: String,
+    /// The shards that lack it, or have another one by its name.
+    pub lacks: Vec<String>,
+}
+
+impl std::fmt::Display for IndexGap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} is not on {}", self.index, self.lacks.join(", "))
+    }
+}
+
+/// Where the shards that hold documents of a collection do not have the same indexes: a router lists those of
+/// one of them. Nothing of a replica set, and of a shard that this user does not reach.
+///
+/// # Errors
+/// When the router does not say where the chunks are.
+pub(crate) async fn index_gaps(of: &Handle) -> Result<Vec<IndexGap>> {
+    if !of.endpoint.is_sharded() || of.shard_key().await?.is_none() {
+        return Ok(Vec::new());
+    }
+    let mut owners: Vec<String> = chunks(of).await?.into_iter().map(|(_, shard)| shard).collect();
+    owners.sort_unstable();
+    owners.dedup();
+    let mut listed = Vec::new();
+    for (name, shard) in of.endpoint.shards().await? {
+        if !owners.contains(&name) {
+            continue;
+        }
+        let indexes = match shard {
+            Ok(shard) => Handle::new(shard, of.ns.clone()).indexes().await,
+            Err(error) => Err(error),
+        };
+        match indexes {
+            Ok(indexes) => listed.push((name, indexes)),
+            Err(error) => tracing::info!(name, %error, "its indexes are not compared"),
+        }
+    }
+    Ok(gaps(&listed))
+}
+
+fn gaps(listed: &[(String, Vec<Document>)]) -> Vec<IndexGap> {
+    let named = |index: &Document| index.get_str("name").unwrap_or_default().to_owned();
+    let mut names: Vec<String> = listed.iter().flat_map(|(_, all)| all.iter().map(named)).collect();
+    names.sort_unstable();
+    names.dedup();
+    let gap = |index: String| {
+        let find = |all: &'_ [Document]| all.iter().find(|of| named(of) == index).cloned();
+        // What most have is taken for what the collection has.
+        let found: Vec<Option<Document>> = listed.iter().map(|(_, all)| find(all)).collect();
+        let same = |a: &Document| found.iter().flatten().filter(|b| is_same_index(a, b)).count();
+        let most = found.iter().flatten().max_by_key(|index| same(index)).cloned()?;
+        let lacks = |of: &Option<Document>| !of.as_ref().is_some_and(|of| is_same_index(of, &most));
+        let lacking = listed.iter().zip(&found).filter(|(_, of)| lacks(of));
+        let lacks: Vec<String> = lacking.map(|((shard, _), _)| shard.clone()).collect();
+        (!lacks.is_empty()).then_some(IndexGap { index, lacks })
+    };
+    names.into_iter().filter_map(gap).collect()
+}
+
+/// The index that a collection needs to be sharded by `key`, made before the server makes one: under a name
+/// that no index of `like` has, for all of these are built too. One of these that can serve is it, under its
+/// own name, and unique where it is. Where one is the same but hidden, servers take no second one on the key
+/// alone, but one that begins with it.
+pub(crate) fn key_index(like: &[Document], key: &Document) -> Document {
+    if let Some(serving) = like.iter().find(|index| serves(index, key)) {
+        return serving.clone();
+    }
+    let is_hidden_twin = |index: &Document| {
+        let mut shown = index.clone();
+        shown.remove("hidden").is_some() && serves(&shown, key)
+    };
+    let mut of = key.clone();
+    if like.iter().any(is_hidden_twin) && !of.contains_key("_id") {
+        of.insert("_id", 1);
+    }
+    let parts = of.iter().map(|(field, way)| match way.as_str() {
+        Some(way) => format!("{field}_{way}"),
+        None => format!("{field}_1"),
+    });
+    let usual = parts.collect::<Vec<String>>().join("_");
+    let is_free =
+        |name: &String| !like.iter().any(|index| index.get_str("name").is_ok_and(|of| of == name));
+    // No collection has more than 64 indexes.
+    let others = (1..).map(|n| match n {
+        1 => format!("{usual}_shard_key"),
+        n => format!("{usual}_shard_key_{n}"),
+    });
+    let name = std::iter::once(usual.clone()).chain(others).find(is_free).expect("one is free");
+    doc! {"key": of, "name": name}
 }
 
 /// Where the collection's chunks begin, but for the first one; in order.
@@ -221,5 +313,49 @@ fn document_of(key: &Id) -> Result<Document> {
     match Bson::try_from(key.as_raw()) {
         Ok(Bson::Document(document)) => Ok(document),
         other => Err(Error::malformed("a shard key's value", format!("{other:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_that_lacks_an_index_or_has_another_is_named() {
+        let id = || doc! {"name": "_id_", "key": {"_id": 1}};
+        let email = |unique: bool| {
+            let mut index = doc! {"name": "email_1", "key": {"email": 1}};
+            if unique {
+                index.insert("unique", true);
+            }
+            index
+        };
+        let on = |shard: &str, more: Vec<Document>| (shard.to_owned(), [vec![id()], more].concat());
+        let lacks = |shards: &[&str]| {
+            let lacks = shards.iter().map(ToString::to_string).collect();
+            vec![IndexGap { index: "email_1".into(), lacks }]
+        };
+        let even = [on("s1", vec![email(true)]), on("s2", vec![email(true)])];
+        assert_eq!(gaps(&even), []);
+        assert_eq!(gaps(&[on("s1", vec![email(true)]), on("s2", vec![])]), lacks(&["s2"]));
+        let other = [even[0].clone(), even[1].clone(), on("s3", vec![email(false)])];
+        assert_eq!(gaps(&other), lacks(&["s3"]));
+    }
+
+    #[test]
+    fn the_index_of_a_key_gets_a_name_that_is_free() {
+        let key = doc! {"email": 1};
+        let name = |like: &[Document]| key_index(like, &key);
+        let of = |name: &str| doc! {"key": {"email": 1}, "name": name};
+        assert_eq!(name(&[]), of("email_1"));
+        let own = doc! {"key": {"email": 1}, "name": "by_mail", "unique": true};
+        assert_eq!(name(&[own.clone()]), own, "one that serves");
+        let sparse = doc! {"key": {"email": 1}, "name": "email_1", "sparse": true};
+        assert_eq!(name(&[sparse.clone()]), of("email_1_shard_key"));
+        let other = doc! {"key": {"customer": 1}, "name": "email_1_shard_key"};
+        assert_eq!(name(&[sparse, other]), of("email_1_shard_key_2"));
+        let hidden = doc! {"key": {"email": 1}, "name": "email_1", "hidden": true};
+        let beside = doc! {"key": {"email": 1, "_id": 1}, "name": "email_1__id_1"};
+        assert_eq!(name(&[hidden]), beside, "servers take no second one on the key alone");
     }
 }

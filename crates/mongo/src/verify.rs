@@ -28,6 +28,7 @@ use crate::collection::{Definition, Handle, Kind as CollectionKind};
 use crate::error::{Error, Result};
 use crate::order::Id;
 use crate::route::Route;
+use crate::shard::index_gaps;
 
 mod feed;
 mod filter;
@@ -294,6 +295,15 @@ pub async fn verify(
     if spec.structure {
         report.options_differences = structure::options(&left, &right);
         report.index_differences = structure::indexes(&left, &right);
+        for (side, is_source) in [(source, true), (destination, false)] {
+            let look = || index_gaps(side);
+            let gaps = patiently("compare the shards' indexes", control, look).await?;
+            report.index_differences.extend(gaps.into_iter().map(|gap| {
+                let told = Some(gap.to_string());
+                let (source, destination) = if is_source { (told, None) } else { (None, told) };
+                StructureDifference { name: gap.index, source, destination }
+            }));
+        }
     }
     if left.kind == CollectionKind::Collection {
         let collated = left.is_collated() || right.is_collated();

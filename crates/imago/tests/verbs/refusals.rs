@@ -81,7 +81,8 @@ async fn what_cannot_be_copied_is_refused_and_nothing_is_written() {
     there.run_command(collated).await.unwrap();
     let before = ["shop.collated", "shop.full"];
 
-    let cases: [(&[&str], i32, &str); 12] = [
+    let long = format!("shop.docs=shop.{}", "reviews-of-2026-".repeat(16));
+    let cases: [(&[&str], i32, &str); 16] = [
         (&["--ns", "shop.nothing"], 4, "no collection shop.nothing"),
         (&["--ns", "nowhere.*"], 4, "no collection nowhere.*"),
         (&["--ns", "shop.docs", "--filter", "{price: 1"], 2, "{price: 1"),
@@ -94,6 +95,10 @@ async fn what_cannot_be_copied_is_refused_and_nothing_is_written() {
         (&["--ns", "shop.series"], 4, "shop.series is a time series collection"),
         (&["--ns", "shop.docs", "--shard-key", r#"{"a": 1}"#], 4, "is a replica set"),
         (&["--ns", "shop.docs", "--ns", "shop.full=shop.docs"], 2, "two collections"),
+        (&["--ns", "shop.docs=Shop.docs"], 4, "Shop and shop differ by case"),
+        (&["--ns", &long], 4, "too long"),
+        (&["--ns", "shop.docs", "--shard-key", "{}"], 2, "it has no field"),
+        (&["--ns", "shop.docs", "--shard-key", r#"{"a": 2}"#], 2, "neither 1 nor"),
     ];
     for (arguments, exit, said) in cases {
         let (code, message) = refused(&ends.copy(arguments));
@@ -128,9 +133,67 @@ async fn clusters_that_cannot_be_used_are_refused() {
         let (code, message) = refused(&copy(from, to, &ns));
         assert!(code == 4 && message.contains("cannot be reached"), "{code}: {message}");
     }
+    let silent = [&ns[..], &["--connect-timeout", "300ms"]].concat();
+    let (code, message) = refused(&copy("mongodb://127.0.0.1:1/", &to, &silent));
+    assert!(code == 4 && message.contains("answered within 0.3 s"), "{code}: {message}");
     let (code, message) = refused(&copy("no uri", &to, &ns));
     assert!(code == 2 && message.contains("connection string"), "{code}: {message}");
     assert!(ends.names().await.is_empty());
+}
+
+/// A destination whose user may read, and no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_without_rights_is_told_which_before_anything_is_made() {
+    let specs = [replica_set(1).with_auth(), replica_set(1).with_auth()];
+    let [source, destination] = Box::pin(pool::lease_all(specs)).await.unwrap();
+    let docs = connect(&source.admin_uri()).await.client().database("shop").collection("docs");
+    docs.insert_one(doc! {"_id": "64f1c0ffee64f1c0ffee0001"}).await.unwrap();
+    let admin = connect(&destination.admin_uri()).await;
+    let user = doc! {
+        "createUser": "reader", "pwd": "reads", "roles": [{"role": "read", "db": "shop"}],
+    };
+    destination.end_with_this_test();
+    admin.run("admin", user).await.unwrap();
+    let uri = destination.admin_uri();
+    let (scheme, host) = (uri.find("://").unwrap() + 3, uri.find('@').unwrap());
+    let reader = format!("{}reader:reads{}", &uri[..scheme], &uri[host..]);
+    for more in [&["--dry-run"][..], &[]] {
+        let words = [&["--ns", "shop.docs"], more].concat();
+        let (code, message) = refused(&copy(&source.admin_uri(), &reader, &words));
+        let is_named = message.contains("may not") && message.contains("insert");
+        assert!(code == 4 && is_named && message.contains("shop"), "{code}: {message}");
+    }
+    let names = admin.client().list_database_names().await.unwrap();
+    assert!(!names.contains(&"shop".to_owned()), "{names:?}");
+}
+
+/// Two jobs that write one collection would undo what the other did.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_job_into_one_collection_and_help_for_one_that_ended_are_refused() {
+    let ends = Ends::new().await;
+    let source = connect(&ends.source.admin_uri()).await.client().database("shop");
+    for coll in ["docs", "others"] {
+        let document = doc! {"_id": "64f1c0ffee64f1c0ffee0001", "of": coll};
+        source.collection::<Document>(coll).insert_one(document).await.unwrap();
+    }
+    let first = ends.copy(&["--ns", "shop.docs", "--until", "caught-up"]);
+    let first: Value = serde_json::from_slice(&first.stdout).unwrap();
+    let job = first["job"].as_str().unwrap();
+    let again = ["--ns", "shop.others=shop.docs", "--into-existing", "--until", "caught-up"];
+    let (code, message) = refused(&ends.copy(&again));
+    assert!(code == 4 && message.contains(job) && message.contains("shop.docs"), "{message}");
+    let imago = |words: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_imago"));
+        command.current_dir(folder.path()).env_clear().args(words);
+        command.args(["--to", &ends.destination.uri(), "--progress", "none", "--json"]);
+        command.output().unwrap()
+    };
+    assert_eq!(imago(&["job", "cancel", job]).status.code(), Some(0));
+    let from = ends.source.admin_uri();
+    let (code, message) = refused(&imago(&["job", "work", job, "--from", &from]));
+    assert!(code == 4 && message.contains("is cancelled"), "{code}: {message}");
+    assert_eq!(ends.copy(&again).status.code(), Some(0), "it was given up");
 }
 
 /// A server without an oplog, killed with its test.

@@ -12,7 +12,7 @@ use bson::spec::ElementType;
 use bson::{RawDocument, RawDocumentBuf, Timestamp, rawdoc};
 use memchr::memmem::Finder;
 
-use super::Found;
+use super::{Found, Pair};
 use crate::order::element_at;
 
 /// Which writes keep a document as it is.
@@ -90,13 +90,16 @@ fn value_has_twins(value: Option<RawBsonRef<'_>>) -> bool {
 const DIFF_BYTES_MAX: usize = 256 * 1024;
 
 /// The statement that makes the destination hold exactly this document.
-pub(super) fn replacement(found: &Found<'_>, shard_key: &[String]) -> RawDocumentBuf {
+///
+/// Where the key says which shard that is, it compares as chunks do, by bytes: by another collation several
+/// values are equal and may lie on several shards, and a router refuses the statement (code 61).
+pub(super) fn replacement(found: &Found<'_>, pair: &Pair) -> RawDocumentBuf {
     let mut q = RawDocumentBuf::new();
     match found.id.as_raw() {
         value @ RawBsonRef::Document(_) => q.append(cstr!("_id"), rawdoc! {"$eq": value}),
         value => q.append(cstr!("_id"), value),
     }
-    for field in key_of(found.raw, shard_key).iter_elements() {
+    for field in key_of(found.raw, &pair.shard_key).iter_elements() {
         let field = field.expect("a key is well framed");
         q.append(field.key(), rawdoc! {"$eq": field.value().unwrap_or(RawBsonRef::Null)});
     }
@@ -114,6 +117,9 @@ pub(super) fn replacement(found: &Found<'_>, shard_key: &[String]) -> RawDocumen
         statement.append(cstr!("u"), pipeline);
     }
     statement.append(cstr!("upsert"), true);
+    if pair.is_collated && !pair.shard_key.is_empty() {
+        statement.append(cstr!("collation"), rawdoc! {"locale": "simple"});
+    }
     statement
 }
 

@@ -31,6 +31,10 @@ pub async fn help(
     process: &str,
 ) -> Result<(u64, u64)> {
     let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
+    if record.state.is_final() {
+        let (id, state) = (id.clone(), record.state.clone());
+        return Err(JournalError::Final { id, state }.into());
+    }
     crate::reshard::refuse_help(&record)?;
     let plan = plan_of(&record)?;
     if state_of(&record)?.t0.is_none() {

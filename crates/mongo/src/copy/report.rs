@@ -69,7 +69,13 @@ impl Copying<'_> {
         self.run.reporter().progress(Progress {
             cutover_ready: Some(obstacles.is_empty()),
             next: if obstacles.is_empty() {
-                format!("imago verify, then imago cutover {job}")
+                match &self.state.leads_back_from {
+                    None => format!("imago verify, then imago cutover {job}"),
+                    // The new cluster's indexes are its own, that of its shard key among them.
+                    Some(forward) => format!(
+                        "imago verify --documents-only, then imago cutover {forward} --rollback"
+                    ),
+                }
             } else {
                 wait
             },

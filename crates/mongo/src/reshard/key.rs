@@ -92,7 +92,7 @@ impl Key {
     /// Whether a collection sharded by it can have this index. A unique index holds on each shard only.
     /// It holds everywhere if equal documents are on one shard, which they are if it begins with the
     /// key; and one that begins with `_id` is no worse off than the index that every collection has.
-    pub(super) fn keeps(&self, index: &Document) -> bool {
+    pub(crate) fn keeps(&self, index: &Document) -> bool {
         if !index.get_bool("unique").unwrap_or(false) {
             return true;
         }

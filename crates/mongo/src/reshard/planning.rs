@@ -75,6 +75,7 @@ pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> R
     let index_bytes = survey.shards.iter().map(|shard| shard.index_bytes).sum();
     let space_bytes = space_bytes(&chosen.after, size, index_bytes);
     let mut found = findings::of_definition(cluster, &request.ns, &survey, &new);
+    found.extend(findings::of_indexes(&of).await?);
     found.extend(findings::of_documents(&sample, &weighed, &new, wanted)?);
     found.extend(findings::of_privileges(cluster, &request.ns).await?);
     found.extend(of_cluster);

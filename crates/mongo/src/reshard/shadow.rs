@@ -19,7 +19,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::preflight::parse_document;
-use crate::shard::serves;
+use crate::shard::key_index;
 use crate::structure::{is_unique, name_of};
 
 /// What a job's shadow is called.
@@ -45,9 +45,7 @@ pub async fn create(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &Jo
         to.create(&definition.options).await?;
     }
     if to.shard_key().await?.is_none() {
-        // An index of the collection that can serve becomes the key's, under its own name.
-        let serving = definition.indexes.iter().find(|index| serves(index, &key));
-        to.create_indexes(serving.cloned().as_slice()).await?;
+        to.create_indexes(&[key_index(&definition.indexes, &key)]).await?;
         let zones = Zones { cluster, ns: shadow, id };
         zones.set(plan, &key).await?;
         let mut command = doc! {"shardCollection": shadow.to_string(), "key": key.clone()};
@@ -61,19 +59,10 @@ pub async fn create(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &Jo
     check(&to, plan, &key).await
 }
 
-/// The index of the shadow's own key, which it does not have until the bulk is there: one that the
-/// collection has, or as the server makes it. None where that one is unique: it refuses documents, and
+/// The index of the shadow's own key, which it does not have until the bulk is there. None where that one is unique: it refuses documents, and
 /// has to stay.
 pub(super) fn taken_away(of: &Definition, key: &Document) -> Option<Document> {
-    let serving = of.indexes.iter().find(|index| serves(index, key)).cloned();
-    let made = || {
-        let parts = key.iter().map(|(field, way)| match way.as_str() {
-            Some(way) => format!("{field}_{way}"),
-            None => format!("{field}_1"),
-        });
-        doc! {"key": key.clone(), "name": parts.collect::<Vec<_>>().join("_")}
-    };
-    Some(serving.unwrap_or_else(made)).filter(|index| !is_unique(index))
+    Some(key_index(&of.indexes, key)).filter(|index| !is_unique(index))
 }
 
 /// Documents come in the order of their `_id`s, to the key's index at random: to insert them one by one

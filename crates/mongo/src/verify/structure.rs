@@ -72,7 +72,16 @@ fn serves(definition: &Definition, name: &str, shard_key: &Document) -> bool {
     let Some(index) = index else { return false };
     let only_names = index.keys().all(|field| matches!(field.as_str(), "key" | "name"));
     let key = index.get_document("key").ok();
-    only_names && key.is_some_and(|key| is_same(&key.clone().into(), &shard_key.clone().into()))
+    // One that begins with the key serves where another on it alone is hidden.
+    let of = |key: &Document| {
+        key.iter().take(shard_key.len()).map(|(f, v)| (f.clone(), v.clone())).collect()
+    };
+    let begins = |key: &Document| {
+        let rest: Vec<&String> = key.keys().skip(shard_key.len()).collect();
+        let start: Document = of(key);
+        (rest.is_empty() || rest == ["_id"]) && is_same(&start.into(), &shard_key.clone().into())
+    };
+    only_names && key.is_some_and(begins)
 }
 
 /// What servers list of a collection that had a validator once, and means nothing without one, or no

@@ -1,11 +1,11 @@
 //! What cannot be done is refused before anything is written.
 
-use bson::doc;
+use bson::{Document, doc};
 use imago_mongo::reshard::plan::Plan;
 use imago_testbed::pool::{replica_set, sharded};
 
 use crate::process::Process;
-use crate::reshard::scene::Scene;
+use crate::reshard::scene::{NS, Scene};
 
 async fn refused(scene: &Scene, mut process: Process, why: &str) {
     let (exit, refused) = process.ended();
@@ -62,4 +62,34 @@ async fn a_replica_set_and_a_block_that_stops_nobody_are_refused() {
 
     let set = Scene::of(replica_set(1).with_auth()).await;
     refused(&set, set.reshard(&plan, &[]), "is a replica set").await;
+}
+
+/// What the router lists are the indexes of one shard: the others may have others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_index_that_only_some_shards_have_is_found_before_anything_is_copied() {
+    let scene = Scene::start(2).await;
+    scene.run("shop", doc! {"drop": "reviews"}).await;
+    scene.run("admin", doc! {"shardCollection": NS, "key": {"productID": "hashed"}}).await;
+    let note =
+        |n: i32| doc! {"_id": format!("{n:024x}"), "productID": format!("B{n:09}"), "userID": "a"};
+    let notes: Vec<Document> = (0..200).map(note).collect();
+    scene.run("shop", doc! {"insert": "reviews", "documents": notes}).await;
+    let mut plan = scene.plan(doc! {"userID": 1}, 2).await;
+    plan.old_key = r#"{"productID": "hashed"}"#.into();
+    // A build that ended on one shard alone.
+    let index = doc! {"key": {"text": 1}, "name": "by_text", "unique": false};
+    let build = doc! {"createIndexes": "reviews", "indexes": [index]};
+    scene.members().await[0].run("shop", build).await.unwrap();
+    refused(&scene, scene.reshard(&plan, &[]), "by_text is not on").await;
+    let uri = scene.cluster.admin_uri();
+    let words = ["reshard", "plan", "--uri", &uri, "--ns", NS, "--key", r#"{"userID": 1}"#];
+    let mut planned = scene.imago(&words);
+    assert_eq!(planned.ended().0, 4, "{}", planned.errors());
+    assert!(planned.printed().contains("index_gap"), "{}", planned.printed());
+    let copy = ["copy", "--from", &uri, "--to", &uri, "--ns", "shop.reviews=shop.copied"];
+    refused(&scene, scene.imago(&copy), "by_text is not on").await;
+    let same = ["verify", "--from", &uri, "--to", &uri, "--ns", NS];
+    let mut verified = scene.imago(&same);
+    assert_eq!(verified.ended().0, 3, "{}", verified.errors());
+    assert!(verified.printed().contains("by_text is not on"), "{}", verified.printed());
 }

@@ -3,7 +3,7 @@
 use bson::{Document, doc};
 use imago_mongo::endpoint::Endpoint;
 
-use crate::reshard::scene::{Scene, found};
+use crate::reshard::scene::{NS, Scene, found};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn documents_without_the_new_key_go_along_and_orphans_do_not() {
@@ -160,4 +160,53 @@ async fn the_new_key_may_contain_the_id_while_clients_write() {
         scene.load_goes_on(50).await;
     }
     scene.nothing_lost(load);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn indexes_in_the_way_of_the_new_keys_stay_as_they_are() {
+    let scene = Scene::start(2).await;
+    let partial = doc! {"partialFilterExpression": {"userID": {"$gt": "b"}}};
+    let of = |key: Document, more: Document| {
+        let mut index = doc! {"key": key, "name": "userID_1"};
+        index.extend(more);
+        index
+    };
+    let user = || doc! {"userID": 1};
+    for index in [
+        of(user(), doc! {"sparse": true}),
+        of(user(), partial),
+        of(user(), doc! {"hidden": true}),
+        of(user(), doc! {"collation": {"locale": "de"}}),
+        of(doc! {"text": 1}, doc! {}),
+    ] {
+        scene.run("shop", doc! {"drop": "reviews"}).await;
+        let shard = doc! {"shardCollection": NS, "key": {"productID": 1}};
+        scene.run("admin", shard).await;
+        let note = |n: i32| {
+            let (product, user) = (format!("B{:09}", n * 7919), format!("user-{:04}", n % 333));
+            doc! {"_id": format!("{n:024x}"), "productID": product, "userID": user}
+        };
+        let notes: Vec<Document> = (0..500).map(note).collect();
+        scene.run("shop", doc! {"insert": "reviews", "documents": &notes}).await;
+        scene.run("shop", doc! {"createIndexes": "reviews", "indexes": [&index]}).await;
+        let (exit, done) = scene.change(&["--key", r#"{"userID": 1}"#, "--chunks", "4"]).ended();
+        assert_eq!(exit, 0, "{index}: {done}");
+        let listed = scene.run("shop", doc! {"listIndexes": "reviews"}).await;
+        let listed = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+        let name_of =
+            |index: &bson::Bson| index.as_document().unwrap().get_str("name").unwrap().to_owned();
+        let names: Vec<String> = listed.iter().map(name_of).collect();
+        // Those of `_id`, of the old key, the one in the way, and that of the new key.
+        assert_eq!(names.len(), 4, "{names:?}");
+        let kept = listed.iter().find(|index| name_of(index) == "userID_1").unwrap();
+        let kept = kept.as_document().unwrap();
+        assert!(
+            index.iter().all(|(field, value)| match (field.as_str(), value) {
+                ("collation", _) => kept.contains_key("collation"),
+                _ => kept.get(field) == Some(value),
+            }),
+            "{kept}"
+        );
+        scene.is_tidy().await;
+    }
 }

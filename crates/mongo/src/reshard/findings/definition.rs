@@ -2,8 +2,11 @@
 
 use bson::Document;
 
+use crate::collection::Handle;
 use crate::endpoint::Endpoint;
+use crate::error::Result;
 use crate::namespace::Namespace;
+use crate::shard::index_gaps;
 
 use super::{Finding, obstacle, warning};
 use crate::reshard::key::Key;
@@ -26,6 +29,19 @@ pub(in crate::reshard) fn of_definition(
     found.extend(indexes.filter_map(|index| unique(index, key)));
     found.extend(collation(survey, key));
     found
+}
+
+/// Looks at the indexes of each shard: which of them the collection is to have only its owner knows.
+pub(in crate::reshard) async fn of_indexes(of: &Handle) -> Result<Vec<Finding>> {
+    let gaps = index_gaps(of).await?.into_iter();
+    let found = gaps.map(|gap| {
+        obstacle(
+            "index_gap",
+            format!("the shards do not have the same indexes: {gap}"),
+            "build it where it is missing, or drop it where it is, on these shards themselves",
+        )
+    });
+    Ok(found.collect())
 }
 
 fn version(version: [i32; 3]) -> Option<Finding> {

@@ -152,6 +152,114 @@ fn a_shard_key_may_contain_the_id() {
     }
 }
 
+/// Indexes that stand where the server would make the one of the key.
+fn in_the_way(kind: &str) -> Vec<(&'static str, Document)> {
+    let index = |key: Document, name: &str, more: Document| {
+        let mut index = doc! {"key": key, "name": name};
+        index.extend(more);
+        index
+    };
+    let way: Bson = if kind == "hashed" { "hashed".into() } else { 1.into() };
+    let (of, name) =
+        (|| doc! {"customer": way.clone()}, format!("customer_{way}").replace('"', ""));
+    let partial = doc! {"partialFilterExpression": {"paid": {"$gt": 5}}};
+    let mut all = vec![
+        ("sparse", index(of(), &name, doc! {"sparse": true})),
+        ("partial", index(of(), &name, partial)),
+        ("hidden", index(of(), &name, doc! {"hidden": true})),
+        ("named_so", index(doc! {"made": 1}, &name, doc! {})),
+    ];
+    if kind != "hashed" {
+        all.push(("collated", index(of(), &name, doc! {"collation": {"locale": "de"}})));
+    }
+    all
+}
+
+#[test]
+fn an_index_in_the_way_of_the_keys_is_copied_beside_it() {
+    for kind in ["ranged", "hashed"] {
+        for (what, index) in in_the_way(kind) {
+            let key =
+                if kind == "hashed" { r#"{"customer": "hashed"}"# } else { r#"{"customer": 1}"# };
+            run_across(true, &format!("in_the_way_{kind}_{what}"), move |ends| async move {
+                let source = ends.source("orders");
+                documents(&source).insert_many((0..300).map(order)).await.unwrap();
+                let create = doc! {"createIndexes": "orders", "indexes": [index]};
+                crate::copy::world::run_on(&source, create).await;
+                let mut request = ends.all();
+                request.shard_key = Some(key.into());
+                let mut job = ends.copy(&request).await;
+                job.catches_up().await;
+                ends.assert_same("orders").await;
+                let destination = ends.destination("orders");
+                let have = destination.indexes().await.unwrap();
+                for index in source.indexes().await.unwrap() {
+                    assert!(have.contains(&index), "{index} of {have:?}");
+                }
+                assert_eq!(have.len(), source.indexes().await.unwrap().len() + 1, "{have:?}");
+                job.stop().await;
+            });
+        }
+    }
+}
+
+/// To the collection "Anna@…" and "anna@…" are one `_id`; to the chunks they are two keys.
+#[test]
+fn a_collection_with_a_collation_is_sharded_and_follows() {
+    run_across(true, "collated_key", |ends| async move {
+        let source = ends.source("accounts");
+        let collation = doc! {"locale": "en", "strength": 2};
+        create(&source, doc! {"collation": collation}).await;
+        let mail = |n: u32| format!("customer-{n:05}@example.com");
+        let account = |n: u32| {
+            doc! {"_id": mail(n), "tenant": format!("Tenant-{:03}", n % 400), "visits": 0_i64}
+        };
+        let accounts = documents(&source);
+        accounts.insert_many((0..1_000).map(account)).await.unwrap();
+        let mut request = ends.all();
+        request.shard_key = Some(r#"{"tenant": 1}"#.into());
+        let mut job = ends.copy(&request).await;
+        for phase in ["copy", "follow"] {
+            job.reaches(phase).await;
+            let first = if phase == "copy" { 0 } else { 500 };
+            for n in first..first + 60 {
+                let this = doc! {"_id": mail(n)};
+                match n % 6 {
+                    // Another spelling of the `_id`, at the same shard and at another one.
+                    0 | 1 => {
+                        accounts.delete_one(this).await.unwrap();
+                        let tenant = if n % 6 == 0 { n % 400 } else { (n + 200) % 400 };
+                        let again = doc! {
+                            "_id": mail(n).to_uppercase(), "tenant": format!("Tenant-{tenant:03}"),
+                            "visits": 7_i64,
+                        };
+                        accounts.insert_one(again).await.unwrap();
+                    }
+                    2 => drop(accounts.delete_one(this).await.unwrap()),
+                    // The key changes its case alone, and altogether.
+                    3 => {
+                        let key = format!("TENANT-{:03}", n % 400);
+                        let change = doc! {"$set": {"tenant": key}};
+                        accounts.update_one(this, change).await.unwrap();
+                    }
+                    4 => {
+                        let key = format!("Tenant-{:03}", (n + 100) % 400);
+                        let change = doc! {"$set": {"tenant": key}};
+                        accounts.update_one(this, change).await.unwrap();
+                    }
+                    _ => {
+                        drop(accounts.update_one(this, doc! {"$inc": {"visits": 1}}).await.unwrap())
+                    }
+                }
+            }
+        }
+        job.catches_up().await;
+        ends.assert_same("accounts").await;
+        assert!(shards_that_hold(&ends.destination("accounts")).await > 1);
+        job.stop().await;
+    });
+}
+
 #[test]
 fn a_unique_index_of_the_shard_key_stays_unique() {
     run_across(true, "unique_key", |ends| async move {
