@@ -13,8 +13,8 @@ IMAGO = $(CARGO) run --locked --release --quiet --package imago --
 
 # Tests are built by clippy, which is the compiler with more warnings: what is tested is linted in one go, and
 # dependencies need not be checked for clippy and then built for the tests.
-CLIPPY = RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
-TEST = $(CLIPPY) $(CARGO) test
+TEST = RUSTC_WORKSPACE_WRAPPER=clippy-driver \
+	CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__ $(CARGO) test
 FORMATTED = $(CARGO) fmt --all --check
 
 # The store's threads by drawn schedules: of the workspace it builds the store alone anew, with its locks and
@@ -56,7 +56,8 @@ quick: setup ## after a change: clippy, layout rules, all unit tests, and one pa
 
 test: setup ## everything that must pass: formatting, clippy, then all tests against real servers
 	$(FORMATTED)
-	$(CLIPPY) CARGO=$(CARGO) scripts/run-tests.py $(ARGS)
+	$(TEST) --locked --workspace --no-fail-fast $(ARGS)
+	$(TEST) $(SCHEDULES) $(ARGS)
 
 # As a job of its own: an hour of one cluster after the other on two cores.
 test-long: setup ## ten thousand simulations of the store, and 74 deaths in changes of shape, sixty of a store
