@@ -71,6 +71,10 @@ struct Migration {
     /// How long the load runs before and after, in seconds.
     #[arg(long, value_name = "S", default_value_t = 8)]
     idle_s: u64,
+    /// How fast the bulk is copied, in MB per second; 0 is as fast as clients hardly feel it, which
+    /// may take a small machine several minutes.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    mb_s: u32,
 }
 
 /// What came of it.
@@ -161,7 +165,10 @@ async fn show(args: &Migration, context: &Context) -> Result<(), Failure> {
         shard_key: Some(r#"{"userID": 1}"#.into()),
     };
     let plan = Box::pin(preflight::plan(&clusters.source, &clusters.destination, &request)).await?;
-    let limits = Limits { is_paced: true, ..Limits::default() };
+    let limits = match args.mb_s {
+        0 => Limits { is_paced: true, ..Limits::default() },
+        mb_s => Limits { bytes_s: Some(u64::from(mb_s) * 1_000_000), ..Limits::default() },
+    };
     let id = copy::create(&clusters, &plan, limits).await?;
     say(&format!("copying, as job {id}; the new cluster is sharded by userID"));
     let copying = Instant::now();
