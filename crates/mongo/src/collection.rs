@@ -326,7 +326,7 @@ pub async fn left_out_by(endpoint: &Endpoint, selector: &Selector) -> Result<Vec
         let why = if kind == Kind::TimeSeries {
             "a time series cannot be followed by its changes; move it with mongodump and mongorestore"
         } else if ns.coll == "system.js" {
-            "stored functions are moved only when they are named: --ns DATABASE.system.js"
+            "no change stream tells of stored functions; move them with mongodump and mongorestore"
         } else if ns.coll.starts_with("system.") {
             "it belongs to the server"
         } else {

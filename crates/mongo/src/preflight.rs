@@ -245,6 +245,15 @@ fn check_versions(source: &Endpoint, destination: &Endpoint) -> Result<()> {
 async fn select(source: &Endpoint, selectors: &[Selector]) -> Result<Vec<(Listed, Namespace)>> {
     let all = list_all(source).await?;
     for selector in selectors {
+        if let Selector::One { from, .. } = selector
+            && from.coll.starts_with("system.")
+        {
+            return Err(Error::precondition(
+                format!("{from} is a system collection, of whose changes no change stream tells"),
+                "move stored functions (system.js) with mongodump and mongorestore; the others belong to \
+                 the server",
+            ));
+        }
         if !all.iter().any(|listed| selector.select(&listed.ns).is_some()) {
             return Err(Error::precondition(
                 format!("the source has no collection {selector}"),

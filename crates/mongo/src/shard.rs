@@ -349,9 +349,9 @@ mod tests {
         let of = |name: &str| doc! {"key": {"email": 1}, "name": name};
         assert_eq!(name(&[]), of("email_1"));
         let own = doc! {"key": {"email": 1}, "name": "by_mail", "unique": true};
-        assert_eq!(name(&[own.clone()]), own, "one that serves");
+        assert_eq!(name(std::slice::from_ref(&own)), own, "one that serves");
         let sparse = doc! {"key": {"email": 1}, "name": "email_1", "sparse": true};
-        assert_eq!(name(&[sparse.clone()]), of("email_1_shard_key"));
+        assert_eq!(name(std::slice::from_ref(&sparse)), of("email_1_shard_key"));
         let other = doc! {"key": {"customer": 1}, "name": "email_1_shard_key"};
         assert_eq!(name(&[sparse, other]), of("email_1_shard_key_2"));
         let hidden = doc! {"key": {"email": 1}, "name": "email_1", "hidden": true};

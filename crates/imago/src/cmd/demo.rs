@@ -73,7 +73,7 @@ struct Migration {
     idle_s: u64,
     /// How fast the bulk is copied, in MB per second; 0 is as fast as clients hardly feel it, which
     /// may take a small machine several minutes.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 10)]
     mb_s: u32,
 }
 
