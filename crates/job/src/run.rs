@@ -235,7 +235,7 @@ const BUDGET: Budget = Budget {
     elapsed_max: GIVES_UP_AFTER,
     backoff: Backoff { first_ms: 50, max_ms: 2_000 },
 };
-/// For the last one: enough for a database that elects a new primary. Somebody waits for the end.
+/// For the last one: enough for a database that elects a new primary. The command that ends waits for it.
 const LAST_BUDGET: Budget =
     Budget { attempts_max: 50, elapsed_max: Duration::from_secs(30), ..BUDGET };
 
@@ -251,7 +251,7 @@ impl Shared {
         update: &Update,
         control: &Control,
     ) -> Result<Asked, RunError> {
-        // Who was stopped has somebody waiting for his end.
+        // The command that stopped the run waits for its end.
         let budget = if self.control.stopped().is_some() { &LAST_BUDGET } else { &BUDGET };
         let saved = retry("save the state of the job", budget, control, is_transient, |_| {
             self.acknowledged(update)

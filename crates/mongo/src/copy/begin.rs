@@ -1,4 +1,4 @@
-//! Beginning to lead a copy, at whatever state the record has.
+//! How a process begins to lead a copy, from the state that the record has.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,9 +11,7 @@ use imago_plan::ledger::SliceState;
 use tokio::task::JoinSet;
 
 use super::state::start_of;
-use super::{
-    Clusters, Copying, News, Options, State, catalog, patiently, plan_with, save, state_of,
-};
+use super::{Clusters, Copying, News, Options, State, catalog, patiently, plan_with, save};
 use crate::collection::Definition;
 use crate::converge::Pair;
 use crate::error::{Error, Result};
@@ -25,16 +23,7 @@ use crate::prepare::{prepare, prepare_joined};
 use crate::snapshot::{Counters, count_filtered};
 
 impl<'a> Copying<'a> {
-    /// Prepares what is not prepared yet, and opens the stream.
-    ///
-    /// # Errors
-    /// When a cluster does not answer or refuses.
-    pub async fn begin(clusters: &'a Clusters, run: &'a Run, options: &Options) -> Result<Self> {
-        let state = state_of(run.record())?;
-        Box::pin(Self::begin_at(clusters, run, options, state)).await
-    }
-
-    /// As [`Copying::begin`], at a state that this run came to itself.
+    /// Prepares what is not prepared yet, and opens the stream, at a state that this run came to itself.
     ///
     /// # Errors
     /// When a cluster does not answer or refuses.

@@ -124,7 +124,7 @@ pub(crate) async fn check(
             if report.is_missing {
                 return Err(Error::precondition(
                     format!("{} may not be cut over: the destination does not have it", pair.source.ns),
-                    "somebody dropped the copy: give the job up (`imago job cancel`), and begin a new one",
+                    "the copy was dropped: give the job up (`imago job cancel`), and begin a new one",
                 ));
             }
             // On the way back the new cluster's shape is its own.

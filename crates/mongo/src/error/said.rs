@@ -1,7 +1,7 @@
 //! What a server or the driver said, as a person wants to read it.
 //!
 //! The driver shows an error with its labels and with the whole answer in hexadecimal, and servers quote
-//! documents: keys, filters, values that are nobody's business in a log. What is left is the message with
+//! documents: keys, filters, values that do not belong in a log. What is left is the message with
 //! its code, and for a missing privilege the command and the database that it is missing on.
 
 use mongodb::error::{Error, ErrorKind};

@@ -70,7 +70,7 @@ pub struct Args {
     /// Ask clients of Redis for the password in this file, without the line's end.
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
-    /// Let whoever reaches --listen read and write without a password.
+    /// Let every client that reaches --listen read and write without a password.
     #[arg(long)]
     insecure: bool,
     /// Encrypt connections of Redis's clients, with the certificate in this file (PEM).
