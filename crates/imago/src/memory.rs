@@ -1,6 +1,13 @@
 //! How freed memory is kept: batches of several megabytes come and go all the time, and giving each
 //! back to the system, to have its pages cleared and mapped anew, costs a copy a fifth of its own
-//! processor time.
+//! processor time. A store, which goes on for months, gives back what a flood of requests took.
+
+use std::time::Duration;
+
+/// How often it is looked whether there is something to give back.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Bytes that were taken and freed, before they are given back.
+const GIVEN_BACK_MIN: usize = 64 * 1024 * 1024;
 
 /// Keeps what is freed for the next batch. Called before there are other threads.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -21,3 +28,32 @@ pub fn keep_freed() {
 /// Other allocators keep it by themselves.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub fn keep_freed() {}
+
+/// Gives freed memory back to the system whenever much of it was freed, as long as it is polled. `held`
+/// says how many bytes there are of what comes and goes.
+pub async fn give_back_freed(held: impl Fn() -> usize) {
+    let mut most = 0;
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let now = held();
+        most = most.max(now);
+        if most >= now + GIVEN_BACK_MIN {
+            // It may take some tens of milliseconds.
+            _ = tokio::task::spawn_blocking(give_back).await;
+            most = now;
+        }
+    }
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn give_back() {
+    #[expect(unsafe_code, reason = "the C library's function has no safe form")]
+    // SAFETY: `malloc_trim` takes a plain number, and locks what it looks at.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Other allocators do it by themselves.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn give_back() {}

@@ -17,6 +17,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
-use metrics::{gauge, with_local_recorder};
+use metrics::{counter, gauge, with_local_recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
@@ -33,6 +34,7 @@ use tokio::net::TcpListener;
 use crate::engine::Store;
 use crate::engine::life::count;
 use crate::key::Key;
+use crate::log::CutTail;
 use crate::record::{Operator, Site};
 use crate::transaction::Abort;
 
@@ -66,6 +68,31 @@ pub struct DesignReport {
     pub trouble: Option<String>,
     /// How it stands with checkpoints; none without a log.
     pub checkpoints: Option<CheckpointsReport>,
+    /// The end of the log that was cut off when the store began, if there was one.
+    pub cut_tail: Option<CutTailReport>,
+    /// What clients have not received.
+    pub clients: ClientsReport,
+}
+
+/// The end of a log that was no whole group of commits: the process or the machine stopped while it was
+/// written, or the disk has damaged it since.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CutTailReport {
+    /// The file that it was cut off.
+    pub path: PathBuf,
+    /// Where it was cut, in bytes.
+    pub at: u64,
+    /// How many bytes were behind that.
+    pub bytes: u64,
+}
+
+/// The clients' replies that wait to be received.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ClientsReport {
+    /// Their bytes.
+    pub output_bytes: u64,
+    /// Connections that were closed because their clients did not receive.
+    pub closed: u64,
 }
 
 /// The checkpoints of a store's log.
@@ -215,6 +242,14 @@ impl Admin {
                 .store
                 .checkpoints()
                 .map(|state| CheckpointsReport { newest: state.newest, failure: state.failure }),
+            cut_tail: self.store.cut_tail().map(|CutTail { path, at, bytes }| CutTailReport {
+                path: path.clone(),
+                at: *at,
+                bytes: *bytes,
+            }),
+            clients: self.store.output().map_or_else(ClientsReport::default, |output| {
+                ClientsReport { output_bytes: output.bytes() as u64, closed: output.closed() }
+            }),
         }
     }
 
@@ -327,6 +362,10 @@ async fn metrics(State(admin): Shared) -> String {
             let is_written = checkpoints.failure.is_none();
             gauge!("imago_store_checkpoint_is_written").set(if is_written { 1.0 } else { 0.0 });
         }
+        let cut = report.cut_tail.as_ref().map_or(0, |cut| cut.bytes);
+        gauge!("imago_store_log_tail_cut_bytes").set(cut as f64);
+        gauge!("imago_store_client_output_bytes").set(report.clients.output_bytes as f64);
+        counter!("imago_store_clients_closed_total").absolute(report.clients.closed);
         let sum = |of: fn(&PartitionReport) -> Option<f64>| -> f64 {
             report.partitions.iter().filter_map(of).sum()
         };

@@ -10,19 +10,20 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 
 use crate::design::Design;
 use crate::key::{Key, KeyRange};
-use crate::log::LogError;
+use crate::log::{CutTail, LogError};
 use crate::order::{Follower, Order};
+use crate::output_buffer::OutputBuffers;
 use crate::record::{Frame, Position, Site};
 use crate::resp::Settings;
 use crate::router::{DesignPolicy, MostMastered, Route, master_of_all, route};
-use crate::site::{Core, Ticket, Usage};
+use crate::site::{Core, Ticket};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{self, ArcSwap, Mutex};
@@ -40,6 +41,8 @@ mod mail;
 mod member;
 mod past;
 mod place;
+mod report;
+mod sending;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -137,6 +140,10 @@ pub struct Store {
     gate: Option<Gate>,
     checkpointer: Option<JoinHandle<()>>,
     log: Option<JoinHandle<()>>,
+    /// The damaged end of its log, that was cut off when it began.
+    cut: Option<CutTail>,
+    /// Of clients that connect here.
+    output: OnceLock<Arc<OutputBuffers>>,
 }
 
 /// What a process has of a store.
@@ -243,7 +250,8 @@ impl Store {
             None => Begun::in_memory(),
             Some(log) => log.begin(options.sites)?,
         };
-        let Begun { image, order, thread: log_thread, mark_every, newest, checkpoints } = begun;
+        let Begun { image, order, thread: log_thread, mark_every, newest, checkpoints, cut } =
+            begun;
         let numbers = options.sites + apart.map_or(0, |apart| apart.fronts.max(1));
         let (doors, inboxes): (Vec<_>, Vec<_>) =
             (0..numbers).map(|_| mpsc::unbounded_channel()).unzip();
@@ -316,7 +324,8 @@ impl Store {
         drop((image, parts));
         let known = shared.map.load().known;
         shared.stepped.store(known, Ordering::Relaxed);
-        Ok(Self { shared, threads, gate: None, checkpointer, log: log_thread })
+        let (gate, log, output) = (None, log_thread, OnceLock::new());
+        Ok(Self { shared, threads, gate, checkpointer, log, cut, output })
     }
 
     /// Lets the processes of sites come in which know a secret, and returns where.
@@ -351,55 +360,11 @@ impl Store {
             .script_limits
             .clock_ms
             .get_or_insert_with(|| Arc::new(move || shared.now_ms(Instant::now())));
+        _ = self.output.set(Arc::clone(&settings.output));
         let listener = Listener::new(listener, settings, tls).map_err(failed)?;
         let address = listener.address().map_err(failed)?;
         _ = self.shared.fronts()[0].send(Mail::Listen(Arc::new(listener)));
         Ok(address)
-    }
-
-    /// The design, as the router knows it now.
-    #[must_use]
-    pub fn map(&self) -> Arc<Map> {
-        self.shared.map.load_full()
-    }
-
-    /// How many sites it has.
-    #[must_use]
-    pub fn sites(&self) -> usize {
-        self.shared.sites
-    }
-
-    /// Why nothing can be written now, if so.
-    #[must_use]
-    pub fn trouble(&self) -> Option<String> {
-        self.shared.trouble()
-    }
-
-    /// How it stands with checkpoints; nothing where none are made.
-    #[must_use]
-    pub fn checkpoints(&self) -> Option<Checkpoints> {
-        let state = self.shared.checkpoints.lock().unwrap_or_else(PoisonError::into_inner);
-        let log = self.shared.log.as_ref();
-        log.is_some_and(LogOptions::has_checkpoints).then(|| state.clone())
-    }
-
-    /// Why it can do nothing any more, if so.
-    #[must_use]
-    pub fn end(&self) -> Option<String> {
-        self.shared.end.get().cloned().or_else(|| self.shared.order.has_ended())
-    }
-
-    /// What each site has; nothing of one that has stopped.
-    pub async fn usage(&self) -> Vec<(Site, Vec<Usage>)> {
-        let mut all = Vec::new();
-        for (site, door) in (0..).map(Site).zip(self.shared.site_doors()) {
-            let (answer, counted) = oneshot::channel();
-            let tell = move |usage| _ = answer.send(usage);
-            if door.send(Mail::Count(Box::new(tell))) {
-                all.push((site, counted.await.unwrap_or_default()));
-            }
-        }
-        all
     }
 
     /// Lets a site forget all that it has, as if its process had died, gives it up for dead, and lets

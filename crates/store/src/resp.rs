@@ -22,6 +22,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::key::{Key, KeyRange};
+use crate::output_buffer::{OUTPUT_BYTES_MAX, OutputBuffers};
+use crate::reply::Reply;
 use crate::transaction::{Abort, Procedure};
 
 mod about;
@@ -86,6 +88,8 @@ pub struct Settings {
     pub request_wait: Duration,
     /// What all connections hold of requests that are not whole.
     pub unfinished: Arc<Unfinished>,
+    /// Replies that clients have not received yet.
+    pub output: Arc<OutputBuffers>,
     /// Where walks by SCAN go on.
     pub cursors: Cursors,
     /// What scripts may take.
@@ -115,6 +119,7 @@ impl Settings {
             request_bytes_max: REQUEST_BYTES_MAX,
             request_wait: REQUEST_WAIT,
             unfinished: Unfinished::new(UNFINISHED_BYTES_MAX),
+            output: OutputBuffers::new(OUTPUT_BYTES_MAX),
             cursors: Cursors::new(started_ms),
             script_limits: ScriptLimits::default(),
             scripts: Scripts::default(),
@@ -128,13 +133,13 @@ pub enum Next {
     /// Nothing, before more bytes come, or before the reply to a request that is `alone`.
     Wait,
     /// Send this.
-    Reply(Vec<u8>),
+    Reply(Reply),
     /// Run this, and tell how it ended.
     Run(Request),
     /// The same, once it is known in which partition.
     Scan(Scan),
     /// Send this behind all that is still to be sent, and close the connection.
-    Close(Vec<u8>),
+    Close(Reply),
 }
 
 /// A transaction. What its procedure answers is the reply, as it is sent. A procedure may be run only
@@ -217,7 +222,7 @@ impl Connection {
     }
 
     /// Ends the connection of a client that did not go on in time; what is to be sent before.
-    pub fn give_up(&mut self) -> Vec<u8> {
+    pub fn give_up(&mut self) -> Reply {
         let seconds = self.client.settings.request_wait.as_secs_f64();
         let text = format!("ERR Protocol error: half a request, and nothing more for {seconds} s");
         self.client.is_closed = true;
@@ -250,7 +255,7 @@ impl Connection {
     fn advance(&mut self) -> Next {
         let Self { parser, client, .. } = self;
         if client.is_closed {
-            return Next::Close(Vec::new());
+            return Next::Close(Reply::default());
         }
         if client.pending.is_some() {
             return Next::Wait;
@@ -277,16 +282,20 @@ impl Connection {
     }
 
     /// What to send for the first transaction of which it was not told yet how it ended.
-    pub fn reply(&mut self, outcome: Result<Vec<u8>, Abort>) -> Vec<u8> {
+    pub fn reply(&mut self, mut outcome: Result<Reply, Abort>) -> Reply {
         let client = &mut self.client;
+        // Whatever it is written as, it takes about as much.
+        let charge = outcome.as_mut().ok().and_then(Reply::take_charge);
         let scan = client.running.pop_front().flatten();
         let pending = client.pending.take_if(|_| client.running.is_empty());
-        match (outcome, pending, scan) {
+        let mut reply = match (outcome, pending, scan) {
             (Ok(answer), Some(pending), _) => client.settle(pending, answer),
-            (Ok(found), None, Some(scan)) => scan.told(&found),
+            (Ok(found), None, Some(scan)) => scan.told(&found.into_bytes()),
             (Ok(answer), None, None) => answer,
             (Err(abort), _, _) => refusal(&abort).encoded(client.session.protocol),
-        }
+        };
+        reply.keep(charge);
+        reply
     }
 }
 
@@ -317,7 +326,7 @@ impl Client {
         // A browser that was lured here sends what would be taken for commands line by line.
         if arguments.is(0, "POST") || arguments.is(0, "HOST:") {
             self.is_closed = true;
-            return Next::Close(Vec::new());
+            return Next::Close(Reply::default());
         }
         let command = match command::of(arguments) {
             Ok(command) => command,

@@ -40,6 +40,7 @@ use serde::{Deserialize, Serialize};
 use crate::design::{Design, Impossible, Partition, Verdict};
 use crate::key::Key;
 use crate::record::{Author, Body, Change, Frame, Position, Site};
+use crate::reply::Reply;
 use crate::rows::{Rows, Size};
 use crate::transaction::{Abort, Done, Transaction};
 
@@ -90,7 +91,8 @@ pub enum Output {
     Write(Frame),
     /// Tell whoever asked, and that its session has now seen this prefix of the log.
     Answer(Ticket, Position, Result<Done, Abort>),
-    /// It cannot be done here, by the design that this site knows: nothing of it happened.
+    /// It cannot be done here by the design that this site knows, or its client has not received enough of
+    /// what it asked for: nothing of it happened.
     Back(Ticket, Transaction),
     /// Tell another site.
     Say(Site, Message),
@@ -181,6 +183,14 @@ impl Want {
         }
     }
 
+    /// Whether its client may be sent more than what waits for it.
+    fn has_room(&self) -> bool {
+        match self {
+            Self::Transaction(it) => it.output.as_ref().is_none_or(|output| output.has_room()),
+            Self::Change(_) => true,
+        }
+    }
+
     /// Whose transactions it must not overtake.
     fn client(&self) -> Option<u64> {
         match self {
@@ -194,7 +204,7 @@ impl Want {
 struct Held {
     number: u64,
     ticket: Ticket,
-    answer: Result<Vec<u8>, Abort>,
+    answer: Result<Reply, Abort>,
     has_written: bool,
 }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::key::{Key, KeyRange, Value};
+use crate::output_buffer::OutputBuffer;
 use crate::record::{Position, Site};
+use crate::reply::Reply;
 
 /// The most that a transaction writes, in bytes of keys and values.
 pub const WRITTEN_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -25,6 +27,8 @@ pub struct Transaction {
     /// Whether it came back from a site that was behind what its session had seen for too long: it is to
     /// run where what it reads is mastered, if one site masters all of it (MorphoSys, §4.3).
     pub at_masters: bool,
+    /// What replies to its client take, where it is a connection's.
+    pub output: Option<Arc<OutputBuffer>>,
     /// What it does.
     pub procedure: Box<dyn Procedure>,
 }
@@ -57,7 +61,7 @@ pub trait Procedure: Send {
     ///
     /// # Errors
     /// Why nothing of it shall happen.
-    fn run(&mut self, view: &mut View<'_>) -> Result<Vec<u8>, Abort>;
+    fn run(&mut self, view: &mut View<'_>) -> Result<Reply, Abort>;
 
     /// The bytes of which another process makes the same ([`crate::resp::received`]); none of one that
     /// can be run in this process only.
@@ -70,8 +74,8 @@ impl<F> Procedure for F
 where
     F: FnMut(&mut View<'_>) -> Result<Vec<u8>, Abort> + Send,
 {
-    fn run(&mut self, view: &mut View<'_>) -> Result<Vec<u8>, Abort> {
-        self(view)
+    fn run(&mut self, view: &mut View<'_>) -> Result<Reply, Abort> {
+        self(view).map(Reply::from)
     }
 }
 
@@ -107,10 +111,10 @@ pub enum Abort {
 }
 
 /// What came of a transaction.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
     /// What its procedure answered.
-    pub answer: Vec<u8>,
+    pub answer: Reply,
     /// Where it is in the log, if it wrote anything.
     pub committed: Option<Position>,
 }

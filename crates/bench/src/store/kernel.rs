@@ -193,7 +193,7 @@ fn filling(keys: Vec<Key>) -> Transaction {
     };
     let (reads, client) = (Vec::new(), None);
     let (at_masters, procedure) = (false, Box::new(procedure));
-    Transaction { reads, writes, session: 0, client, at_masters, procedure }
+    Transaction { reads, writes, session: 0, client, at_masters, output: None, procedure }
 }
 
 /// Reads three rows and writes them changed.
@@ -213,7 +213,7 @@ fn rmw3(dice: &mut StdRng, rows: &std::ops::Range<u64>) -> Transaction {
     };
     let (reads, client) = (Vec::new(), None);
     let (at_masters, procedure) = (false, Box::new(procedure));
-    Transaction { reads, writes, session: 0, client, at_masters, procedure }
+    Transaction { reads, writes, session: 0, client, at_masters, output: None, procedure }
 }
 
 /// Runs so many, and returns the processor time that all of this process took, but for making them.

@@ -21,3 +21,4 @@ mod token;
 mod tools;
 mod topic;
 mod transfers;
+mod unread;

@@ -62,8 +62,9 @@ impl Ear {
                 let Asked { reads, writes, session, client, at_masters, procedure, .. } = asked;
                 // It is sent on, or read again where it is run.
                 let procedure = received(&procedure, &Arc::default())?;
+                let output = None;
                 let transaction =
-                    Transaction { reads, writes, session, client, at_masters, procedure };
+                    Transaction { reads, writes, session, client, at_masters, output, procedure };
                 Some(Outcome::Back(transaction))
             }),
             ToRouter::Say(to, said) => {

@@ -10,48 +10,51 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{MutexGuard, Notify};
 use tokio::time;
 
 use super::half::Half;
 use super::place::{Caller, Place};
+use super::sending::send;
 use super::{BACK_WAIT, Outcome, PATIENCE, Remote};
+use crate::output_buffer::OutputBuffer;
 use crate::record::{Position, Site};
+use crate::reply::Reply;
 use crate::resp::{Connection, Headway, Next, Request, Scan, Settings};
 use crate::router::Route;
 use crate::transaction::{Abort, Done, Transaction};
 
 /// The most requests of a connection that are under way, or answered and not sent yet.
 const UNDER_WAY_MAX: usize = 1_024;
-/// The most bytes of answers that wait to be sent before no further request begins.
-const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// How much is read at once.
 const READ_BYTES: usize = 16 * 1024;
-/// What is kept of a buffer for answers after a long one.
-const KEPT_BYTES_MAX: usize = 1024 * 1024;
-/// How long a client may take to receive what it asked for.
-const SEND_WAIT: Duration = Duration::from_secs(60);
+/// Memory that is kept of a buffer for replies.
+const KEPT_BYTES_MAX: usize = 64 * 1024;
+/// How much is sent at once.
+const SENT_BYTES: usize = 1024 * 1024;
+/// Slots that are kept for the next requests.
+const KEPT_SLOTS_MAX: usize = 64;
 
 /// The requests of a connection that are not answered yet.
-#[derive(Default)]
 pub(super) struct Line {
     slots: RefCell<VecDeque<Slot>>,
     /// The number of the first.
     first: Cell<u64>,
     running: Cell<usize>,
-    /// Of the answers.
-    bytes: Cell<usize>,
     has_back: Cell<bool>,
+    /// When something was last answered or sent: what waits behind that may begin for as long from then.
+    progress: Cell<Instant>,
+    output: Arc<OutputBuffer>,
     changed: Notify,
 }
 
 /// A request, by how far it has come.
 enum Slot {
     /// What is to be sent.
-    Said(Vec<u8>),
+    Said(Reply),
     /// Until a time it may begin.
     Open(Instant),
     Ended(Result<Done, Abort>),
@@ -59,6 +62,18 @@ enum Slot {
 }
 
 impl Line {
+    fn new(output: Arc<OutputBuffer>) -> Self {
+        Self {
+            slots: RefCell::default(),
+            first: Cell::default(),
+            running: Cell::default(),
+            has_back: Cell::default(),
+            progress: Cell::new(Instant::now()),
+            output,
+            changed: Notify::default(),
+        }
+    }
+
     /// What came of the request with a number.
     pub(super) fn answer(&self, number: u64, outcome: Outcome, seen: &Cell<Position>) {
         self.running.set(self.running.get() - 1);
@@ -66,10 +81,16 @@ impl Line {
         let at = usize::try_from(number - self.first.get()).expect("slots are in memory");
         if let Some(slot) = self.slots.borrow_mut().get_mut(at) {
             *slot = match (outcome, &*slot) {
-                (Outcome::Answer(known, answer), _) => {
+                (Outcome::Answer(known, mut answer), _) => {
                     seen.set(seen.get().max(known));
-                    let bytes = answer.as_ref().map_or(0, |done| done.answer.len());
-                    self.bytes.set(self.bytes.get() + bytes);
+                    self.progress.set(Instant::now());
+                    if let Ok(done) = &mut answer
+                        && !done.answer.is_charged()
+                    {
+                        // It comes from another process.
+                        let charge = self.output.charge(done.answer.len());
+                        done.answer.keep(Some(charge));
+                    }
                     Slot::Ended(answer)
                 }
                 (Outcome::Back(transaction), Slot::Open(until)) => {
@@ -83,7 +104,23 @@ impl Line {
     }
 
     fn is_full(&self) -> bool {
-        self.slots.borrow().len() >= UNDER_WAY_MAX || self.bytes.get() >= WAITING_BYTES_MAX
+        self.slots.borrow().len() >= UNDER_WAY_MAX || !self.output.has_room()
+    }
+
+    /// Says what needs no transaction, or that it takes too much.
+    fn say(&self, mut reply: Reply) {
+        match self.output.try_charge(reply.len()) {
+            Some(charge) => reply.keep(Some(charge)),
+            None => {
+                reply = Reply::from(format!("-{}\r\n", self.output.all().refusal()).into_bytes())
+            }
+        }
+        self.push(Slot::Said(reply));
+    }
+
+    /// Until when what should have begun until a time may begin, after what was before it.
+    fn until(&self, until: Instant) -> Instant {
+        until.max(self.progress.get() + PATIENCE)
     }
 
     fn push(&self, slot: Slot) -> u64 {
@@ -98,21 +135,22 @@ impl Line {
     }
 
     /// Takes the answers that can be sent.
-    fn collect(&self, connection: &mut Connection, out: &mut Vec<u8>) {
+    fn collect(&self, connection: &mut Connection, out: &mut Reply) {
         let mut slots = self.slots.borrow_mut();
         while let Some(Slot::Said(_) | Slot::Ended(_)) = slots.front()
-            && out.len() < KEPT_BYTES_MAX
+            && out.len() < SENT_BYTES
         {
             match slots.pop_front() {
-                Some(Slot::Said(bytes)) => out.extend(bytes),
+                Some(Slot::Said(reply)) => out.append(reply),
                 Some(Slot::Ended(answer)) => {
-                    let bytes = answer.as_ref().map_or(0, |done| done.answer.len());
-                    self.bytes.set(self.bytes.get() - bytes);
-                    out.extend(connection.reply(answer.map(|done| done.answer)));
+                    out.append(connection.reply(answer.map(|done| done.answer)));
                 }
                 _ => unreachable!("it was looked at"),
             }
             self.first.set(self.first.get() + 1);
+        }
+        if slots.is_empty() {
+            slots.shrink_to(KEPT_SLOTS_MAX);
         }
     }
 }
@@ -159,11 +197,12 @@ pub(super) async fn talk(
     id: u64,
 ) -> io::Result<()> {
     let mut half = Half::new(settings.request_wait);
+    let output = OutputBuffer::new(&settings.output);
     let mut talk = Talk {
         place,
         connection: Connection::new(settings, id),
         id,
-        line: Rc::default(),
+        line: Rc::new(Line::new(Arc::clone(&output))),
         seen: Rc::default(),
         at: None,
         later: VecDeque::new(),
@@ -173,14 +212,14 @@ pub(super) async fn talk(
         moved: None,
     };
     let mut buffer = vec![0; READ_BYTES];
-    let mut out = Vec::new();
+    let mut out = Reply::default();
     loop {
         let waits = talk.go_on().await;
         talk.line.collect(&mut talk.connection, &mut out);
         if !out.is_empty() {
-            time::timeout(SEND_WAIT, stream.write_all(&out)).await??;
-            out.clear();
-            out.shrink_to(KEPT_BYTES_MAX);
+            send(&mut stream, &out, &output).await?;
+            out.clear(KEPT_BYTES_MAX);
+            talk.line.progress.set(Instant::now());
             // An answer may have let the next request begin.
             continue;
         }
@@ -220,7 +259,8 @@ impl Talk<'_> {
 
     fn give_up(&mut self) {
         self.is_closing = true;
-        self.line.push(Slot::Said(self.connection.give_up()));
+        let last = self.connection.give_up();
+        self.line.push(Slot::Said(last));
     }
 
     /// Begins what can begin.
@@ -241,7 +281,11 @@ impl Talk<'_> {
                 break Waits::ForTime;
             }
             let (slot, until, mut transaction) = match self.later.pop_front() {
-                Some(next) => next,
+                Some(next) if !self.line.output.has_room() => {
+                    self.later.push_front(next);
+                    break Waits::ForAnswers;
+                }
+                Some((slot, until, transaction)) => (slot, self.line.until(until), transaction),
                 None if self.is_closing || self.line.is_full() => break Waits::ForAnswers,
                 None => match self.next() {
                     Ok(Some(next)) => next,
@@ -251,6 +295,7 @@ impl Talk<'_> {
             };
             // What was answered since it came, it has to see.
             transaction.session = self.seen.get();
+            transaction.output = Some(Arc::clone(&self.line.output));
             let (reads, writes) = (&transaction.reads, &transaction.writes);
             let here = self.place.site;
             let is_idle = self.at.is_none();
@@ -305,13 +350,13 @@ impl Talk<'_> {
         let (request, scan) = match self.connection.next() {
             // It may wait for an answer; what comes meanwhile is read nevertheless.
             Next::Wait => return Err(Waits::ForInput),
-            Next::Reply(bytes) => {
-                self.line.push(Slot::Said(bytes));
+            Next::Reply(reply) => {
+                self.line.say(reply);
                 return Ok(None);
             }
-            Next::Close(bytes) => {
+            Next::Close(reply) => {
                 self.is_closing = true;
-                self.line.push(Slot::Said(bytes));
+                self.line.say(reply);
                 return Ok(None);
             }
             Next::Run(request) => (request, None),
@@ -330,7 +375,8 @@ impl Talk<'_> {
     fn transaction(&self, request: Request) -> Transaction {
         let Request { reads, writes, procedure, .. } = request;
         let (session, client) = (self.seen.get(), Some(self.id));
-        Transaction { reads, writes, session, client, at_masters: false, procedure }
+        let output = None;
+        Transaction { reads, writes, session, client, at_masters: false, output, procedure }
     }
 
     fn step_of(&self, scan: &Scan) -> Request {
@@ -348,7 +394,7 @@ impl Talk<'_> {
         for (slot, number) in self.line.slots.borrow_mut().iter_mut().zip(first..) {
             if let Slot::Back(until, _) = *slot {
                 match std::mem::replace(slot, Slot::Open(until)) {
-                    Slot::Back(_, _) if until <= Instant::now() => {
+                    Slot::Back(_, _) if self.line.until(until) <= Instant::now() => {
                         *slot = Slot::Ended(Err(Abort::Late));
                     }
                     Slot::Back(_, transaction) => again.push_back((number, until, transaction)),

@@ -142,13 +142,16 @@ impl Link {
     fn handle(&mut self, mail: Mail) {
         match mail {
             Mail::Transact(batch) if self.talk.is_some() => {
+                // All are of one connection.
+                let output = batch.first().and_then(|(_, first, _)| first.output.clone());
+                let room = output.map_or(u64::MAX, |output| output.room() as u64);
                 let asked: Vec<_> = batch
                     .into_iter()
                     .filter_map(|(remote, transaction, until)| {
                         self.asked(remote, transaction, until)
                     })
                     .collect();
-                self.send(&ToSite::Transact(asked));
+                self.send(&ToSite::Transact(asked, room));
             }
             Mail::Transact(batch) => {
                 for (remote, transaction, _) in batch {

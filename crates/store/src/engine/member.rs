@@ -22,6 +22,7 @@ use super::wire::{self, ALIVE_EVERY, PROTOCOL, ToRouter, ToSite};
 use super::{Checkpoints, Map, Role, Shared};
 use crate::key::Key;
 use crate::order::Order;
+use crate::output_buffer::OutputBuffer;
 use crate::record::Site;
 use crate::resp::{Settings, received};
 use crate::router::MostMastered;
@@ -345,7 +346,9 @@ impl Life<'_> {
         let until = |left_ms| Instant::now() + Duration::from_millis(left_ms);
         Ok(Some(match said {
             ToSite::Logged(first, frames) => Mail::Logged(first, frames.into()),
-            ToSite::Transact(asked) => {
+            ToSite::Transact(asked, room) => {
+                let room = usize::try_from(room).unwrap_or(usize::MAX);
+                let output = OutputBuffer::of_batch(room);
                 let mut batch = Vec::new();
                 for it in asked {
                     let procedure = received(&it.procedure, self.settings)
@@ -356,6 +359,7 @@ impl Life<'_> {
                         session: it.session,
                         client: it.client,
                         at_masters: it.at_masters,
+                        output: Some(Arc::clone(&output)),
                         procedure,
                     };
                     let remote = Remote::Site(Site(sites), it.number);

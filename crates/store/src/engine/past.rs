@@ -15,7 +15,7 @@ use super::life::Lives;
 use crate::checkpoint::{self, Checkpoint};
 use crate::design::{Design, Partition};
 use crate::kafka::{KafkaLog, KafkaSpec};
-use crate::log::{self, Log, LogError, RedoLog as _, Sync};
+use crate::log::{self, CutTail, Log, LogError, RedoLog as _, Sync};
 use crate::order::Order;
 use crate::record::{Frame, Position, Site};
 use crate::site::{Core, Input};
@@ -62,6 +62,7 @@ pub(super) struct Begun {
     /// What the newest checkpoint is of.
     pub(super) newest: Position,
     pub(super) checkpoints: Option<Folder>,
+    pub(super) cut: Option<CutTail>,
 }
 
 /// Where checkpoints are.
@@ -83,6 +84,7 @@ impl Begun {
             mark_every: Arc::default(),
             newest: 0,
             checkpoints: None,
+            cut: None,
         }
     }
 }
@@ -114,12 +116,13 @@ impl LogOptions {
                     };
                     tracing::warn!("{cut}; {missing}");
                 }
+                let cut = log.cut_tail().cloned();
                 self.check_sites(&image, sites)?;
                 let (order, thread) = Order::of(log, Arc::clone(&mark_every)).map_err(failed)?;
                 let (path, mark_every_min) = (folder.clone(), *segment_bytes);
                 let checkpoints = Some(Folder { path, mark_every_min, _lock: None });
                 let thread = Some(thread);
-                Ok(Begun { image, order, thread, mark_every, newest, checkpoints })
+                Ok(Begun { image, order, thread, mark_every, newest, checkpoints, cut })
             }
             Self::Kafka { topic, checkpoints, checkpoint_bytes } => {
                 let lock = checkpoints.as_deref().map(log::lock_folder).transpose()?;
@@ -145,7 +148,8 @@ impl LogOptions {
                 let folder =
                     |path: &PathBuf| Folder { path: path.clone(), mark_every_min, _lock: lock };
                 let (checkpoints, thread) = (checkpoints.as_ref().map(folder), Some(thread));
-                Ok(Begun { image, order, thread, mark_every, newest, checkpoints })
+                let cut = None;
+                Ok(Begun { image, order, thread, mark_every, newest, checkpoints, cut })
             }
         }
     }

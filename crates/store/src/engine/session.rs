@@ -40,8 +40,9 @@ impl Session {
     ) -> Result<Done, Abort> {
         let until = Instant::now() + PATIENCE;
         let session = self.seen;
-        let (client, at_masters) = (None, false);
-        let mut transaction = Transaction { reads, writes, session, client, at_masters, procedure };
+        let (client, at_masters, output) = (None, false, None);
+        let mut transaction =
+            Transaction { reads, writes, session, client, at_masters, output, procedure };
         loop {
             let Transaction { reads, writes, at_masters, .. } = &transaction;
             let (site, _moved) = match self.shared.route(reads, writes, None, *at_masters) {

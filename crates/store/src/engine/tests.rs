@@ -42,7 +42,7 @@ async fn add(session: &mut Session, keys: &[u32]) -> Result<Vec<u8>, Abort> {
         }
         Ok(answer)
     };
-    Ok(session.run(Vec::new(), writes, Box::new(procedure)).await?.answer)
+    Ok(session.run(Vec::new(), writes, Box::new(procedure)).await?.answer.into_bytes())
 }
 
 fn number(value: &[u8]) -> u32 {
@@ -107,6 +107,7 @@ fn no_mail_is_lost_however_much_has_come() {
         session: 0,
         client: None,
         at_masters: false,
+        output: None,
         procedure: Box::new(procedure),
     };
     let (answer, _done) = oneshot::channel();

@@ -23,7 +23,7 @@ use crate::site::Usage;
 use crate::transaction::{Abort, Done};
 
 /// What changes whenever a message does: both sides have to speak the same.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 /// How often each side says that it is there, if it has nothing else to say.
 pub(super) const ALIVE_EVERY: Duration = Duration::from_millis(300);
 /// The longest message, in bytes: what has more rows comes in several, but for one partition's replica.
@@ -54,7 +54,8 @@ pub(super) enum ToSite<F = Vec<Frame>> {
     Begin,
     /// The log's next frames.
     Logged(Position, F),
-    Transact(Vec<Asked>),
+    /// How many bytes the replies may take before no more of them is run.
+    Transact(Vec<Asked>, u64),
     /// The number of the question, the prefix of the log that it needs, and for how long, in ms.
     Step(u64, Step, Position, u64),
     /// What another site says.

@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::number::decimal;
 use crate::key::Value;
+use crate::reply::Reply;
+
+/// Memory that is reserved for an answer before it is written; a long value in it needs none.
+const RESERVED_BYTES_MAX: usize = 16 * 1024;
 
 /// The version of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,31 +85,36 @@ impl Answer {
         }
     }
 
-    /// The bytes to send.
-    pub fn encoded(&self, protocol: Protocol) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.bytes());
+    /// What is to be sent.
+    pub fn encoded(&self, protocol: Protocol) -> Reply {
+        let mut out = Reply::default();
+        out.end().reserve(self.bytes().min(RESERVED_BYTES_MAX));
         self.encode(protocol, &mut out);
         out
     }
 
-    /// Appends the bytes to send.
-    pub fn encode(&self, protocol: Protocol, out: &mut Vec<u8>) {
+    /// Appends what is to be sent.
+    pub fn encode(&self, protocol: Protocol, out: &mut Reply) {
         let is_three = protocol == Protocol::Three;
         match self {
-            Self::Status(text) => line(b'+', text.as_bytes(), out),
-            Self::Error(text) => line(b'-', text, out),
-            Self::Integer(value) => head(b':', *value, out),
-            Self::Bulk(value) => bulk(b'$', &[value], out),
-            Self::Text(text) if is_three => bulk(b'=', &[b"txt:", text.as_bytes()], out),
-            Self::Text(text) => bulk(b'$', &[text.as_bytes()], out),
-            Self::Nil | Self::NilArray if is_three => out.extend_from_slice(b"_\r\n"),
-            Self::Nil => head(b'$', -1, out),
-            Self::NilArray => head(b'*', -1, out),
+            Self::Status(text) => line(b'+', text.as_bytes(), out.end()),
+            Self::Error(text) => line(b'-', text, out.end()),
+            Self::Integer(value) => head(b':', *value, out.end()),
+            Self::Bulk(value) => {
+                head(b'$', value.len() as i64, out.end());
+                out.push_value(value);
+                out.end().extend_from_slice(b"\r\n");
+            }
+            Self::Text(text) if is_three => bulk(b'=', &[b"txt:", text.as_bytes()], out.end()),
+            Self::Text(text) => bulk(b'$', &[text.as_bytes()], out.end()),
+            Self::Nil | Self::NilArray if is_three => out.end().extend_from_slice(b"_\r\n"),
+            Self::Nil => head(b'$', -1, out.end()),
+            Self::NilArray => head(b'*', -1, out.end()),
             Self::Array(answers) => all(b'*', answers, protocol, out),
             Self::Set(answers) => all(if is_three { b'~' } else { b'*' }, answers, protocol, out),
             Self::Map(pairs) => {
                 let (kind, each) = if is_three { (b'%', 1) } else { (b'*', 2) };
-                head(kind, pairs.len() as i64 * each, out);
+                head(kind, pairs.len() as i64 * each, out.end());
                 for (key, value) in pairs {
                     key.encode(protocol, out);
                     value.encode(protocol, out);
@@ -116,8 +125,8 @@ impl Answer {
 }
 
 /// Begins an array whose answers are written behind.
-pub(super) fn array_of(count: usize, out: &mut Vec<u8>) {
-    head(b'*', count as i64, out);
+pub(super) fn array_of(count: usize, out: &mut Reply) {
+    head(b'*', count as i64, out.end());
 }
 
 fn head(kind: u8, value: i64, out: &mut Vec<u8>) {
@@ -141,8 +150,8 @@ fn bulk(kind: u8, parts: &[&[u8]], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn all(kind: u8, answers: &[Answer], protocol: Protocol, out: &mut Vec<u8>) {
-    head(kind, answers.len() as i64, out);
+fn all(kind: u8, answers: &[Answer], protocol: Protocol, out: &mut Reply) {
+    head(kind, answers.len() as i64, out.end());
     answers.iter().for_each(|answer| answer.encode(protocol, out));
 }
 
@@ -151,8 +160,8 @@ mod tests {
     use super::*;
 
     fn check(answer: &Answer, two: &str, three: &str) {
-        assert_eq!(answer.encoded(Protocol::Two).escape_ascii().to_string(), two);
-        assert_eq!(answer.encoded(Protocol::Three).escape_ascii().to_string(), three);
+        assert_eq!(answer.encoded(Protocol::Two).into_bytes().escape_ascii().to_string(), two);
+        assert_eq!(answer.encoded(Protocol::Three).into_bytes().escape_ascii().to_string(), three);
         assert!(answer.bytes() >= two.replace("\\r\\n", "..").len());
     }
 

@@ -17,6 +17,7 @@ use super::procedure::{Step, Watch, Watched, batch, check, request, said};
 use super::session::{Call, Session};
 use super::{Client, KEYS_MAX, Next, operation, refusal};
 use crate::record::StoredValue;
+use crate::reply::Reply;
 
 /// The most commands that are queued; the most bytes are those of a request.
 const QUEUED_MAX: usize = 100_000;
@@ -171,10 +172,11 @@ impl Client {
     }
 
     /// The transaction happened that was on its way, and said this: what to send for it.
-    pub(super) fn settle(&mut self, pending: Pending, answer: Vec<u8>) -> Vec<u8> {
+    pub(super) fn settle(&mut self, pending: Pending, answer: Reply) -> Reply {
         match pending {
             Pending::Watch { says_values } => {
-                let seen: Watched = postcard::from_bytes(&answer).expect("WATCH wrote it");
+                let seen: Watched =
+                    postcard::from_bytes(&answer.into_bytes()).expect("WATCH wrote it");
                 for (key, version) in seen.versions {
                     // Of a key that is watched twice, what was seen first counts.
                     if !self.watched.iter().any(|(watched, _)| *watched == key) {

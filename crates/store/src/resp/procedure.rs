@@ -12,6 +12,7 @@ use super::sent::{self, Kind};
 use super::{ANSWER_BYTES_MAX, KEYS_MAX, Request};
 use crate::key::{Key, KeyRange, Value};
 use crate::record::StoredValue;
+use crate::reply::Reply;
 use crate::transaction::{Abort, Procedure, Seen, View, WRITTEN_BYTES_MAX};
 
 /// The rows that operations read and write, with what they write counted: a transaction that grows
@@ -96,7 +97,7 @@ pub(super) struct Single {
 }
 
 impl Procedure for Single {
-    fn run(&mut self, view: &mut View<'_>) -> Result<Vec<u8>, Abort> {
+    fn run(&mut self, view: &mut View<'_>) -> Result<Reply, Abort> {
         let answer = self.operation.run(&mut Rows::new(view))?;
         check(answer.bytes())?;
         Ok(answer.encoded(self.protocol))
@@ -125,14 +126,14 @@ pub(super) struct Batch {
 }
 
 impl Procedure for Batch {
-    fn run(&mut self, view: &mut View<'_>) -> Result<Vec<u8>, Abort> {
+    fn run(&mut self, view: &mut View<'_>) -> Result<Reply, Abort> {
         let mut rows = Rows::new(view);
         for (key, version) in &self.watched {
             if rows.seen(key)?.map(|seen| seen.version) != *version {
                 return Ok(Answer::NilArray.encoded(self.protocol));
             }
         }
-        let mut out = Vec::new();
+        let mut out = Reply::default();
         array_of(self.steps.len(), &mut out);
         for (step, protocol) in &self.steps {
             let answer = match step {
@@ -170,7 +171,7 @@ pub(super) struct Watched {
 }
 
 impl Procedure for Watch {
-    fn run(&mut self, view: &mut View<'_>) -> Result<Vec<u8>, Abort> {
+    fn run(&mut self, view: &mut View<'_>) -> Result<Reply, Abort> {
         let rows = Rows::new(view);
         let (mut versions, mut values, mut bytes) = (Versions::new(), Vec::new(), 0);
         for key in &self.keys {
@@ -184,7 +185,7 @@ impl Procedure for Watch {
             }
         }
         let watched = Watched { versions, values };
-        Ok(postcard::to_stdvec(&watched).expect("they have a form in bytes"))
+        Ok(postcard::to_stdvec(&watched).expect("they have a form in bytes").into())
     }
 
     fn sent(&self) -> Option<Vec<u8>> {
@@ -193,8 +194,8 @@ impl Procedure for Watch {
 }
 
 /// What EXEC answers if no row is needed for it.
-pub(super) fn said(steps: &[(Step, Protocol)]) -> Vec<u8> {
-    let mut out = Vec::new();
+pub(super) fn said(steps: &[(Step, Protocol)]) -> Reply {
+    let mut out = Reply::default();
     array_of(steps.len(), &mut out);
     for (step, protocol) in steps {
         if let Step::Say(answer) = step {

@@ -22,6 +22,7 @@ use super::session::{NOT_AN_INTEGER, SYNTAX};
 use super::{Request, Settings, glob, number};
 use crate::key::{Key, KeyRange, Table};
 use crate::record::StoredValue;
+use crate::reply::Reply;
 use crate::transaction::{Abort, Procedure, View};
 
 /// How many cursors are known at once, and the bytes of their keys.
@@ -204,7 +205,7 @@ impl Scan {
     }
 
     /// What to send for what a step found.
-    pub(super) fn told(&self, found: &[u8]) -> Vec<u8> {
+    pub(super) fn told(&self, found: &[u8]) -> Reply {
         let found: Found = postcard::from_bytes(found).expect("a step wrote it");
         let mut values = found.values.into_iter();
         let row = |name: Vec<u8>| {
@@ -252,7 +253,7 @@ impl Step {
 }
 
 impl Procedure for Step {
-    fn run(&mut self, view: &mut View<'_>) -> Result<Vec<u8>, Abort> {
+    fn run(&mut self, view: &mut View<'_>) -> Result<Reply, Abort> {
         let rows = view.range(&self.range, self.count)?;
         // Behind the last row; behind the range, if that was all of it; nowhere behind the last range.
         let mut next = match rows.last() {
@@ -278,7 +279,9 @@ impl Procedure for Step {
                 break;
             }
         }
-        Ok(postcard::to_stdvec(&Found { next, names, values }).expect("it has a form in bytes"))
+        Ok(postcard::to_stdvec(&Found { next, names, values })
+            .expect("it has a form in bytes")
+            .into())
     }
 
     fn sent(&self) -> Option<Vec<u8>> {

@@ -39,7 +39,7 @@ impl ReadRows for Memory {
 
 impl Memory {
     /// Every other time in another process, as far as the procedure can tell.
-    fn run(&mut self, mut request: Request) -> Result<Vec<u8>, Abort> {
+    fn run(&mut self, mut request: Request) -> Result<Reply, Abort> {
         if self.version % 2 == 1 {
             let sent = request.procedure.sent().expect("what clients ask for can be sent");
             assert!(
@@ -74,17 +74,17 @@ impl Memory {
         loop {
             match connection.next() {
                 Next::Wait => return (sent, false),
-                Next::Reply(bytes) => sent.extend(bytes),
+                Next::Reply(reply) => sent.extend(reply.into_bytes()),
                 Next::Run(request) => {
                     let outcome = self.run(request);
-                    sent.extend(connection.reply(outcome));
+                    sent.extend(connection.reply(outcome).into_bytes());
                 }
                 Next::Scan(scan) => {
                     let outcome = self.run(scan.within(self.end_of(scan.start())));
-                    sent.extend(connection.reply(outcome));
+                    sent.extend(connection.reply(outcome).into_bytes());
                 }
-                Next::Close(bytes) => {
-                    sent.extend(bytes);
+                Next::Close(reply) => {
+                    sent.extend(reply.into_bytes());
                     return (sent, true);
                 }
             }

@@ -27,6 +27,12 @@ impl Unfinished {
         Arc::new(Self { bytes_max, taken: AtomicUsize::new(0) })
     }
 
+    /// Bytes of them now.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+
     /// What whoever is given no share is told.
     pub(super) fn refusal(&self) -> String {
         format!(

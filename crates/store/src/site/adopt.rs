@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::design::Impossible;
 use crate::key::Key;
 use crate::record::{Body, Change, Operator, Position, Site, Write};
+use crate::reply::Reply;
 use crate::rows::Rows;
 use crate::transaction::Abort;
 
@@ -235,7 +236,7 @@ impl Core {
         assert_eq!(copy.version, partition.version, "the replica is the partition as of here");
         self.copies.insert(change.start.clone(), copy);
         if let Some(ticket) = adoption.ticket {
-            self.hold(ticket, Ok(Vec::new()), self.written, false);
+            self.hold(ticket, Ok(Reply::default()), self.written, false);
         }
     }
 

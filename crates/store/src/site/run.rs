@@ -10,6 +10,7 @@ use std::mem;
 use super::{BEHIND_MS_MAX, Core, Held, Output, Ticket, WAITING_MAX, Waiting, Want};
 use crate::key::{Key, Value};
 use crate::record::{Body, Position, Write};
+use crate::reply::Reply;
 use crate::transaction::{Abort, Done, Transaction, View, WRITTEN_BYTES_MAX};
 
 /// How many frames a site may be ahead of the log; a log that stands still must not fill its memory.
@@ -17,7 +18,7 @@ const AHEAD_MAX: u64 = 100_000;
 
 impl Core {
     pub(super) fn ask(&mut self, ticket: Ticket, until_ms: u64, mut what: Want) {
-        if !self.is_live {
+        if !self.is_live || !what.has_room() {
             return self.give_back(Waiting { ticket, since_ms: self.now_ms, until_ms, what });
         }
         if self.written - self.ordered >= AHEAD_MAX {
@@ -61,7 +62,9 @@ impl Core {
     /// client.
     fn attempt(&mut self, mut waiting: Waiting) -> Option<Waiting> {
         let client = waiting.what.client();
-        if client.is_some_and(|client| self.returned.contains(&client)) {
+        let is_behind = client.is_some_and(|client| self.returned.contains(&client));
+        if is_behind || !waiting.what.has_room() {
+            self.returned.extend(client);
             self.give_back(waiting);
             return None;
         }
@@ -114,7 +117,7 @@ impl Core {
             Want::Change(change) => {
                 let number = self.write(Body::Change(change.clone()));
                 self.changing.extend(locks.iter().map(|start| (start.clone(), number)));
-                self.hold(waiting.ticket, Ok(Vec::new()), number, true);
+                self.hold(waiting.ticket, Ok(Reply::default()), number, true);
             }
         }
         true
@@ -132,7 +135,8 @@ impl Core {
         let bytes = view.written_bytes();
         let is_too_large = bytes > WRITTEN_BYTES_MAX;
         let answer = answer
-            .and_then(|answer| if is_too_large { Err(Abort::TooLarge(bytes)) } else { Ok(answer) });
+            .and_then(|answer| if is_too_large { Err(Abort::TooLarge(bytes)) } else { Ok(answer) })
+            .and_then(|answer| charged(answer, transaction));
         let written = view.written;
         let has_written = answer.is_ok() && !written.is_empty();
         let number = if has_written { self.commit(written) } else { last };
@@ -173,7 +177,7 @@ impl Core {
     pub(super) fn hold(
         &mut self,
         ticket: Ticket,
-        answer: Result<Vec<u8>, Abort>,
+        answer: Result<Reply, Abort>,
         number: u64,
         has_written: bool,
     ) {
@@ -202,4 +206,12 @@ impl Core {
             self.say(Output::Answer(held.ticket, self.known, done));
         }
     }
+}
+
+/// A reply that its client's output buffer has room for.
+fn charged(mut reply: Reply, transaction: &Transaction) -> Result<Reply, Abort> {
+    let Some(output) = &transaction.output else { return Ok(reply) };
+    let charge = output.try_charge(reply.len());
+    reply.keep(Some(charge.ok_or_else(|| Abort::Refused(output.all().refusal()))?));
+    Ok(reply)
 }

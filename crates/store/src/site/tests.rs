@@ -50,7 +50,7 @@ impl Simulation {
             }
             let Outcome::Done(done, upto) = &known.outcome else { continue };
             seen.done += 1;
-            let reads = parse(&done.answer);
+            let reads = parse(&done.answer.to_bytes());
             let last = done.committed.map_or(end, |committed| committed - 1);
             let is_state = |prefix: Position| {
                 reads.iter().all(|(range, rows)| {

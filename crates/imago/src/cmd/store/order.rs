@@ -119,6 +119,19 @@ fn table(report: &DesignReport) -> String {
             _ = writeln!(text, "the last checkpoint was not written: {failure}");
         }
     }
+    if let Some(cut) = &report.cut_tail {
+        _ = writeln!(
+            text,
+            "when it began, {} bytes were cut off from byte {} of {} on: they were no whole commits",
+            cut.bytes,
+            cut.at,
+            cut.path.display()
+        );
+    }
+    if report.clients.closed > 0 {
+        let closed = report.clients.closed;
+        _ = writeln!(text, "{closed} connections were closed whose clients received no replies");
+    }
     if let Some(trouble) = &report.trouble {
         _ = writeln!(text, "nothing can be written now: {trouble}");
     }

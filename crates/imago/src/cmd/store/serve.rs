@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::secret;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
+use crate::memory;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -162,6 +163,8 @@ pub(super) async fn run_as(
         Err(cause) => return Err(Failure::from_error(Exit::Failed, "store", &cause)),
     };
     let store = Arc::new(store);
+    let (output, unfinished) = (Arc::clone(&settings.output), Arc::clone(&settings.unfinished));
+    let held = move || output.bytes() + unfinished.bytes();
     let listen = store.listen(listener, settings, tls).map_err(|error| failure(&error))?;
     let admin_address = admin.local_addr().map_err(|error| unbound(args.admin, &error))?;
     let admin = admin
@@ -183,6 +186,7 @@ pub(super) async fn run_as(
             serving.sites, serving.partitions, serving.listen, serving.admin
         )
     })?;
+    let gives_back = tokio::spawn(memory::give_back_freed(held));
     let serves = tokio::spawn(admin::serve(Arc::clone(&store), admin, token));
     let ended = loop {
         tokio::select! {
@@ -195,6 +199,7 @@ pub(super) async fn run_as(
             }
         }
     };
+    gives_back.abort();
     serves.abort();
     _ = serves.await;
     // What was handed in is written before it ends.

@@ -92,6 +92,11 @@ impl Served {
         Ok(served)
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// As `kill -9` does, in the middle of whatever it does.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();

@@ -68,8 +68,15 @@ fn who_is_idle_between_requests_or_waits_for_an_answer_is_not() {
         };
         let (reads, writes) = (Vec::new(), vec![key(1)]);
         let procedure = Box::new(procedure);
-        let transaction =
-            Transaction { reads, writes, session: 0, client: None, at_masters: false, procedure };
+        let transaction = Transaction {
+            reads,
+            writes,
+            session: 0,
+            client: None,
+            at_masters: false,
+            output: None,
+            procedure,
+        };
         let (answer, done) = oneshot::channel();
         let batch = vec![(Remote::Once(answer), transaction, Instant::now() + PATIENCE)];
         _ = store.shared.doors[0].send(Mail::Transact(batch));

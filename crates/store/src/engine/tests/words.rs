@@ -34,7 +34,7 @@ fn messages() -> Vec<Vec<u8>> {
         procedure: vec![1, 2, 3],
         left_ms: 5,
     };
-    let done = Done { answer: vec![1; 300], committed: Some(7) };
+    let done = Done { answer: vec![1; 300].into(), committed: Some(7) };
     let hello =
         ToRouter::Hello { protocol: 1, version: "1".into(), site: Site(2), secret: "s".into() };
     vec![
@@ -47,7 +47,7 @@ fn messages() -> Vec<Vec<u8>> {
         }),
         written(&ToSite::<Vec<Frame>>::Rows(rows())),
         written(&ToSite::Logged(9, frames.clone())),
-        written(&ToSite::<Vec<Frame>>::Transact(vec![asked(), asked()])),
+        written(&ToSite::<Vec<Frame>>::Transact(vec![asked(), asked()], 65_536)),
         written(&ToSite::<Vec<Frame>>::Said(Site(1), vec![0; 40])),
         written(&ToSite::<Vec<Frame>>::Bye("why".into(), true)),
         written(&hello),

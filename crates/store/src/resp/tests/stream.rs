@@ -171,7 +171,7 @@ fn who_feeds_without_asking_is_cut_off_behind_what_was_kept() {
     let end = loop {
         match connection.next() {
             Next::Reply(_) => pongs += 1,
-            Next::Close(bytes) => break bytes,
+            Next::Close(reply) => break reply.into_bytes(),
             _ => panic!("a reply"),
         }
     };

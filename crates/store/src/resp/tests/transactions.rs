@@ -23,7 +23,7 @@ fn exec_is_one_transaction_and_an_error_in_it_stays_in_its_place() {
     let reply = store.connections[0].reply(outcome);
     let error = "-ERR value is not an integer or out of range\r\n";
     let expected = format!("*3\r\n+OK\r\n{error}*2\r\n$1\r\n1\r\n$1\r\nx\r\n");
-    assert_eq!(String::from_utf8(reply).expect("text"), expected);
+    assert_eq!(String::from_utf8(reply.into_bytes()).expect("text"), expected);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn what_is_next_waits_for_the_watched_versions() {
     connection.reply(outcome);
     assert!(matches!(connection.next(), Next::Wait));
     let outcome = store.memory.run(watch);
-    assert_eq!(connection.reply(outcome), b"+OK\r\n");
+    assert_eq!(connection.reply(outcome).into_bytes(), b"+OK\r\n");
     let (sent, _) = store.memory.serve(connection);
     assert_eq!(sent, b"+OK\r\n+QUEUED\r\n*1\r\n$-1\r\n");
 }
@@ -81,7 +81,7 @@ fn the_session_is_what_exec_made_it_only_if_it_happened() {
         connection.reply(outcome);
         let get = run(connection.next());
         assert_eq!(get.reads, [KeyRange::only(&Key::new(crate::key::Table(database), b"b"))]);
-        connection.reply(Ok(Vec::new()));
+        connection.reply(Ok(Reply::default()));
     }
 }
 

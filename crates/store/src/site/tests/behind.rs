@@ -70,6 +70,7 @@ impl Pair {
             session: 0,
             client,
             at_masters: false,
+            output: None,
             procedure: Box::new(procedure),
         };
         self.tell(0, Input::Transact(ticket, transaction, 1_000));
@@ -110,6 +111,7 @@ fn who_waits_long_for_what_its_session_saw_is_sent_to_the_master_and_once_only()
         session: 1_000,
         client: Some(1),
         at_masters: false,
+        output: None,
         procedure: Box::new(|_: &mut crate::transaction::View<'_>| Ok(Vec::new())),
     };
     assert!(site.on(Input::Transact(1, ahead, 5_000)).is_empty());

@@ -414,6 +414,7 @@ impl Simulation {
             session: since,
             client: None,
             at_masters: false,
+            output: None,
             procedure: Box::new(procedure),
         };
         let until_ms = self.clock_ms(at.into()) + PATIENCE_MS;

@@ -1,0 +1,169 @@
+//! Clients that send requests and read no replies: the store's memory stays bounded, others are served, and
+//! what was asked is told in full to whoever reads late.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use imago_testbed::wait;
+
+use crate::store::served::{Served, anywhere, imago};
+
+const MB: usize = 1024 * 1024;
+/// The row that everybody asks for.
+const LARGE: &str = "report:2026-11:7d444840-9dc0-11d1-b245-5ffdce74fad2";
+/// Rows of 15 KB, which are copied into replies.
+const SMALL: usize = 128;
+/// What all replies may take, besides what the store takes for itself.
+const MEMORY_MAX: usize = 1024 * MB + 256 * MB;
+
+fn request(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend(format!("${}\r\n", word.len()).into_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+fn small(number: usize) -> String {
+    format!("session:{:016x}", 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(number as u64 + 1))
+}
+
+fn connect(to: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(to).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream
+}
+
+/// Asks and reads a reply of a known length.
+fn ask(stream: &mut TcpStream, words: &[&[u8]], length: usize) -> Vec<u8> {
+    stream.write_all(&request(words)).unwrap();
+    let mut reply = vec![0; length];
+    stream.read_exact(&mut reply).unwrap();
+    reply
+}
+
+/// A store of two sites, of which one masters all: every other client asks the other one's thread.
+fn filled(folder: &std::path::Path) -> Served {
+    let served = Served::start(folder, 2, anywhere(), anywhere());
+    let mut client = connect(served.listen);
+    assert_eq!(ask(&mut client, &[b"SET", LARGE.as_bytes(), &vec![b'x'; MB]], 5), b"+OK\r\n");
+    for number in 0..SMALL {
+        let value = format!("{number:0>15000}");
+        let name = small(number);
+        let words: [&[u8]; 3] = [b"SET", name.as_bytes(), value.as_bytes()];
+        assert_eq!(ask(&mut client, &words, 5), b"+OK\r\n");
+    }
+    served
+}
+
+fn memory(served: &Served, name: &str) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", served.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+    let kb = line.split_whitespace().nth(1).unwrap();
+    kb.parse::<usize>().unwrap() * 1024
+}
+
+fn metric(served: &Served, name: &str) -> f64 {
+    let url = format!("http://{}/metrics", served.admin);
+    let config = ureq::Agent::config_builder().proxy(None).build();
+    let mut answer = ureq::Agent::new_with_config(config).get(&url).call().unwrap();
+    let text = answer.body_mut().read_to_string().unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+    line.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
+}
+
+/// Two hundred clients ask for 200 MB each and read nothing.
+fn is_bounded_when_all_ask(served: &Served, requests: &[u8]) {
+    let mut silent: Vec<TcpStream> = (0..200).map(|_| connect(served.listen)).collect();
+    std::thread::scope(|scope| {
+        for stream in &mut silent {
+            // The store reads no more of it than there is room for.
+            stream.set_write_timeout(Some(Duration::from_secs(3))).unwrap();
+            scope.spawn(move || _ = stream.write_all(requests));
+        }
+    });
+    // The others are served meanwhile, by both sites.
+    for _ in 0..2 {
+        let mut client = connect(served.listen);
+        for number in 0..SMALL {
+            let expected = format!("$15000\r\n{number:0>15000}\r\n");
+            let reply = ask(&mut client, &[b"GET", small(number).as_bytes()], expected.len());
+            assert_eq!(String::from_utf8(reply).unwrap(), expected);
+        }
+    }
+    let waiting = || metric(served, "imago_store_client_output_bytes") as usize / MB;
+    wait::until_blocking("500 MB of replies wait", || waiting() > 500);
+    let most = memory(served, "VmHWM");
+    assert!(most < MEMORY_MAX, "it took {} MB", most / MB);
+    println!("{} MB of replies waited, the store took {} MB", waiting(), most / MB);
+    drop(silent);
+    wait::until_blocking("replies to clients that are gone are dropped", || waiting() == 0);
+    wait::until_blocking("memory is given back", || memory(served, "VmRSS") < 128 * MB);
+}
+
+#[test]
+fn clients_that_read_nothing_leave_memory_for_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = filled(folder.path());
+    is_bounded_when_all_ask(&served, &request(&[b"GET", LARGE.as_bytes()]).repeat(200));
+    // Nothing but the row's own memory was needed.
+    let most = memory(&served, "VmHWM");
+    assert!(most < 256 * MB, "it took {} MB", most / MB);
+    let names: Vec<String> = (0..SMALL).map(small).collect();
+    let mut words: Vec<&[u8]> = vec![b"MGET"];
+    words.extend(names.iter().map(String::as_bytes));
+    is_bounded_when_all_ask(&served, &request(&words).repeat(200));
+}
+
+#[test]
+fn a_client_that_reads_late_is_told_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = filled(folder.path());
+    // One for each site.
+    let mut clients = [connect(served.listen), connect(served.listen)];
+    for client in &mut clients {
+        client.write_all(&request(&[b"GET", LARGE.as_bytes()]).repeat(300)).unwrap();
+        client.write_all(&request(&[b"INCR", b"counter:hits"])).unwrap();
+    }
+    // Longer than what came back may wait to be run again.
+    wait::lasts_blocking(Duration::from_secs(6));
+    let reply = [format!("${MB}\r\n").into_bytes(), vec![b'x'; MB], b"\r\n".to_vec()].concat();
+    for (client, count) in clients.iter_mut().zip([":1\r\n", ":2\r\n"]) {
+        let mut come = vec![0; reply.len()];
+        for number in 0..300 {
+            client.read_exact(&mut come).unwrap();
+            assert!(come == reply, "reply {number} begins with {}", come[..40].escape_ascii());
+        }
+        let mut last = [0; 4];
+        client.read_exact(&mut last).unwrap();
+        assert_eq!(String::from_utf8_lossy(&last), count);
+    }
+}
+
+#[test]
+fn a_log_whose_end_was_torn_says_so_while_it_serves() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut served = filled(folder.path());
+    let admin = served.admin;
+    assert!(metric(&served, "imago_store_log_tail_cut_bytes") == 0.0);
+    served.kill();
+    let mut segments: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|end| end == "log"))
+        .collect();
+    segments.sort();
+    let last = segments.last().unwrap();
+    let mut file = std::fs::OpenOptions::new().append(true).open(last).unwrap();
+    file.write_all(&[0x5a; 333]).unwrap();
+    let served = Served::start(folder.path(), 2, anywhere(), admin);
+    assert!(metric(&served, "imago_store_log_tail_cut_bytes") == 333.0);
+    let design = Command::output(imago(&["store", "design"]).args(["--admin", &admin.to_string()]));
+    let said = String::from_utf8(design.unwrap().stdout).unwrap();
+    assert!(said.contains("333 bytes") && said.contains(last.to_str().unwrap()), "{said}");
+}

@@ -1,0 +1,71 @@
+//! What a running store tells of itself.
+
+use std::sync::{Arc, PoisonError};
+
+use tokio::sync::oneshot;
+
+use super::mail::Mail;
+use super::{Checkpoints, LogOptions, Map, Store};
+use crate::log::CutTail;
+use crate::output_buffer::OutputBuffers;
+use crate::record::Site;
+use crate::site::Usage;
+
+impl Store {
+    /// The design, as the router knows it now.
+    #[must_use]
+    pub fn map(&self) -> Arc<Map> {
+        self.shared.map.load_full()
+    }
+
+    /// How many sites it has.
+    #[must_use]
+    pub fn sites(&self) -> usize {
+        self.shared.sites
+    }
+
+    /// Why nothing can be written now, if so.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.shared.trouble()
+    }
+
+    /// How it stands with checkpoints; nothing where none are made.
+    #[must_use]
+    pub fn checkpoints(&self) -> Option<Checkpoints> {
+        let state = self.shared.checkpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = self.shared.log.as_ref();
+        log.is_some_and(LogOptions::has_checkpoints).then(|| state.clone())
+    }
+
+    /// Why it can do nothing any more, if so.
+    #[must_use]
+    pub fn end(&self) -> Option<String> {
+        self.shared.end.get().cloned().or_else(|| self.shared.order.has_ended())
+    }
+
+    /// What each site has; nothing of one that has stopped.
+    pub async fn usage(&self) -> Vec<(Site, Vec<Usage>)> {
+        let mut all = Vec::new();
+        for (site, door) in (0..).map(Site).zip(self.shared.site_doors()) {
+            let (answer, counted) = oneshot::channel();
+            let tell = move |usage| _ = answer.send(usage);
+            if door.send(Mail::Count(Box::new(tell))) {
+                all.push((site, counted.await.unwrap_or_default()));
+            }
+        }
+        all
+    }
+
+    /// The damaged end of its log that was cut off when it began, if there was one.
+    #[must_use]
+    pub fn cut_tail(&self) -> Option<&CutTail> {
+        self.cut.as_ref()
+    }
+
+    /// The replies that clients of the first listener have not received yet; none before it listens.
+    #[must_use]
+    pub fn output(&self) -> Option<&OutputBuffers> {
+        self.output.get().map(Arc::as_ref)
+    }
+}

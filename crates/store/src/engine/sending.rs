@@ -1,0 +1,68 @@
+//! How replies are sent to a client, and when one is closed that does not receive them.
+//!
+//! While a reply waits to be received, nothing more is run for its client. A client that has received
+//! less than [`HEADWAY_BYTES`] within [`SEND_WAIT`] is closed; within [`CROWDED_WAIT`], where the replies
+//! of all clients have nearly reached their sum and this client holds more than each has in any case.
+
+use std::io::{self, IoSlice};
+use std::time::Duration;
+
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+use tokio::time::{Instant, timeout};
+
+use crate::output_buffer::OutputBuffer;
+use crate::reply::Reply;
+
+/// How long a client may take to receive some of what it asked for.
+const SEND_WAIT: Duration = Duration::from_secs(60);
+/// The same, where the replies of all clients take nearly all that they may.
+const CROWDED_WAIT: Duration = Duration::from_secs(5);
+/// Bytes that count as some.
+const HEADWAY_BYTES: usize = 16 * 1024;
+/// How often it is looked whether a client takes too long.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Sends a reply, or several that are one.
+///
+/// # Errors
+/// When the connection breaks, or the client does not receive.
+pub(super) async fn send(
+    stream: &mut (impl AsyncWrite + Unpin),
+    reply: &Reply,
+    output: &OutputBuffer,
+) -> io::Result<()> {
+    let mut slices = reply.slices();
+    let mut slices = &mut slices[..];
+    let (mut since, mut bytes) = (Instant::now(), 0);
+    let mut wait_on = |written: usize| -> io::Result<()> {
+        bytes += written;
+        if bytes >= HEADWAY_BYTES {
+            (since, bytes) = (Instant::now(), 0);
+        }
+        let is_crowded = output.all().is_crowded() && output.is_large();
+        let patience = if is_crowded { CROWDED_WAIT } else { SEND_WAIT };
+        if since.elapsed() < patience {
+            return Ok(());
+        }
+        output.all().count_closed();
+        Err(io::ErrorKind::TimedOut.into())
+    };
+    while !slices.is_empty() {
+        let written = match timeout(LOOK_EVERY, stream.write_vectored(slices)).await {
+            Ok(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => written?,
+            Err(_) => 0,
+        };
+        IoSlice::advance_slices(&mut slices, written);
+        if written == 0 || !slices.is_empty() {
+            wait_on(written)?;
+        }
+    }
+    // What an encrypted connection still has of it.
+    loop {
+        match timeout(LOOK_EVERY, stream.flush()).await {
+            Ok(flushed) => return flushed,
+            Err(_) => wait_on(0)?,
+        }
+    }
+}
