@@ -298,9 +298,14 @@ fn answer(done: Result<(), Abort>) -> Answer<()> {
         Err(
             Abort::Refused(_) | Abort::Undeclared(_) | Abort::TooLarge(_) | Abort::PinnedApart(..),
         ) => StatusCode::CONFLICT,
-        Err(Abort::Elsewhere | Abort::Late | Abort::Busy | Abort::Deposed) => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        Err(
+            Abort::Elsewhere
+            | Abort::Late
+            | Abort::Busy
+            | Abort::Deposed
+            | Abort::LogFull
+            | Abort::Unlogged,
+        ) => StatusCode::SERVICE_UNAVAILABLE,
     };
     done.map(Json).map_err(|abort| (status, text(&abort)))
 }

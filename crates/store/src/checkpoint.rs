@@ -108,6 +108,10 @@ pub fn write(
     let file = File::create(&unfinished).map_err(failed("make", &unfinished))?;
     let to = BufWriter::with_capacity(BLOCK_BYTES, file);
     let written = write_blocks(to, known, design, snapshots, landmark);
+    if written.is_err() {
+        // Its space may be what the log needs.
+        _ = fs::remove_file(&unfinished);
+    }
     let bytes = written.map_err(failed("write", &unfinished))?;
     let path = path_of(folder, known);
     fs::rename(&unfinished, &path).map_err(failed("rename", &unfinished))?;

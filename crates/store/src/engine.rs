@@ -191,6 +191,10 @@ impl Follower for Following {
         self.0.send(Mail::Logged(first, Arc::clone(frames)))
     }
 
+    fn stall(&mut self, is_stalled: bool) {
+        _ = self.0.send(Mail::Stalled(is_stalled));
+    }
+
     fn mark(&mut self) {
         _ = self.0.send(Mail::Mark);
     }

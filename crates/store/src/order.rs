@@ -28,11 +28,15 @@ use topic::Topic;
 
 /// How long a full disk is given until what did not fit is tried again, at most.
 const FULL_DISK_WAIT: Duration = Duration::from_millis(100);
+/// How often it is tried before followers are told: a checkpoint that fails gives space back at once.
+const STALLED_TRIES: u32 = 5;
 
 /// Somebody who is told the log as it grows.
 pub trait Follower: Send {
     /// The next frames, and the place of the first. False says that nobody listens any more.
     fn follow(&mut self, first: Position, frames: &Arc<[Frame]>) -> bool;
+    /// The log takes nothing for now, since its disk is full, or takes something again.
+    fn stall(&mut self, is_stalled: bool);
     /// All that was told so far is worth a checkpoint.
     fn mark(&mut self);
     /// The log takes nothing any more, and why.
@@ -72,8 +76,9 @@ struct Followers {
     all: Vec<Box<dyn Follower>>,
     /// Why there is no more log.
     end: Option<String>,
-    /// Whether the disk is full at the moment.
+    /// Whether the disk is full at the moment, and whether followers know.
     is_full: bool,
+    is_stalled: bool,
 }
 
 impl Order {
@@ -185,7 +190,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Followers {
     fn behind(known: Position) -> Self {
-        Self { next: known + 1, all: Vec::new(), end: None, is_full: false }
+        Self { next: known + 1, all: Vec::new(), end: None, is_full: false, is_stalled: false }
     }
 
     fn tell(&mut self, frames: Arc<[Frame]>) {
@@ -202,6 +207,13 @@ impl Followers {
 
     fn pass_on(&mut self, first: Position, frames: &Arc<[Frame]>) {
         self.all.retain_mut(|follower| follower.follow(first, frames));
+    }
+
+    fn stall(&mut self, is_stalled: bool) {
+        if self.is_stalled != is_stalled {
+            self.is_stalled = is_stalled;
+            self.all.iter_mut().for_each(|follower| follower.stall(is_stalled));
+        }
     }
 
     fn mark(&mut self) {
@@ -308,18 +320,25 @@ impl Writer {
     }
 
     /// Writes a group; on a full disk again and again until it fits, or until nobody is there any
-    /// more. Nobody is told meanwhile, and how much comes is bounded by how far a site may be ahead.
+    /// more. Sites are told that nothing is logged, so that nobody waits for it.
     fn write(&mut self, group: &[Frame]) -> Result<(), LogError> {
-        loop {
+        for tries in 0.. {
             let full = match self.log.append(group) {
                 Ok(_) => {
-                    lock(&self.followers).is_full = false;
+                    let mut followers = lock(&self.followers);
+                    followers.is_full = false;
+                    followers.stall(false);
                     return Ok(());
                 }
                 Err(error) if error.is_full_disk() && !self.log.is_unsure() => error,
                 Err(error) => return Err(error),
             };
-            lock(&self.followers).is_full = true;
+            let mut followers = lock(&self.followers);
+            followers.is_full = true;
+            if tries >= STALLED_TRIES {
+                followers.stall(true);
+            }
+            drop(followers);
             match self.frames.recv_timeout(FULL_DISK_WAIT) {
                 Ok(handed) => {
                     let frames = self.taken(handed);
@@ -332,6 +351,7 @@ impl Writer {
                 return Err(full);
             }
         }
+        unreachable!("it is tried until it is written or the store ends")
     }
 }
 

@@ -410,10 +410,10 @@ impl Client {
 fn refusal(abort: &Abort) -> Answer {
     match abort {
         Abort::Refused(text) => Answer::error(text.as_str()),
-        Abort::Busy | Abort::Late | Abort::Elsewhere => {
+        Abort::Busy | Abort::Late | Abort::Elsewhere | Abort::LogFull => {
             Answer::error(format!("TRYAGAIN nothing happened: {abort}"))
         }
-        Abort::Deposed => {
+        Abort::Deposed | Abort::Unlogged => {
             Answer::error(format!("TRYAGAIN it may or may not have happened: {abort}"))
         }
         Abort::Undeclared(_) | Abort::TooLarge(_) | Abort::PinnedApart(..) => {

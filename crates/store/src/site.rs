@@ -29,7 +29,8 @@
 //! 4. Locks are taken all at once, in the order of arrival where the same ones are wanted: nobody
 //!    waits in a circle, and nobody for ever.
 //! 5. Where the design says that a site has a replica, it has the rows.
-//! 6. A site that finds itself given up for dead, or with a newer life, forgets all that it had.
+//! 6. While the log takes nothing, what it has is read, nothing is written, and nobody waits for it.
+//! 7. A site that finds itself given up for dead, or with a newer life, forgets all that it had.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::mem;
@@ -40,7 +41,6 @@ use serde::{Deserialize, Serialize};
 use crate::design::{Design, Impossible, Partition, Verdict};
 use crate::key::Key;
 use crate::record::{Author, Body, Change, Frame, Position, Site};
-use crate::reply::Reply;
 use crate::rows::{Rows, Size};
 use crate::transaction::{Abort, Done, Transaction};
 
@@ -49,13 +49,16 @@ mod copy;
 mod image;
 mod lock;
 mod run;
+mod stall;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 pub use adopt::Message;
 use adopt::{Adoption, Wanted};
 use copy::Copy;
 pub use image::{Part, Snapshot};
+use waiting::{Held, Waiting, Want};
 
 /// Whom an answer is for: whoever asked knows.
 pub type Ticket = u64;
@@ -83,6 +86,8 @@ pub enum Input {
     Said(Site, Message),
     /// It is so late now, in ms.
     Tick(u64),
+    /// Whether the log takes nothing for now, since its disk is full.
+    Stalled(bool),
 }
 
 /// What is to be done.
@@ -120,6 +125,8 @@ pub struct Core {
     /// Whether the log has this life's beginning, and no end of it.
     is_live: bool,
     is_over: bool,
+    /// Whether the log takes nothing for now.
+    is_stalled: bool,
     now_ms: u64,
     /// The log that it has, and the design there.
     known: Position,
@@ -154,60 +161,6 @@ pub struct Core {
     broken: tests::Broken,
 }
 
-struct Waiting {
-    ticket: Ticket,
-    since_ms: u64,
-    until_ms: u64,
-    what: Want,
-}
-
-enum Want {
-    Transaction(Transaction),
-    Change(Change),
-}
-
-impl Want {
-    /// The prefix of the log that it needs.
-    fn session(&self) -> Position {
-        match self {
-            Self::Transaction(transaction) => transaction.session,
-            Self::Change(_) => 0,
-        }
-    }
-
-    /// Whether it goes elsewhere rather than wait for long: once. It says so then.
-    fn may_fall_back(&mut self) -> bool {
-        match self {
-            Self::Transaction(transaction) => !std::mem::replace(&mut transaction.at_masters, true),
-            Self::Change(_) => false,
-        }
-    }
-
-    /// Whether its client may be sent more than what waits for it.
-    fn has_room(&self) -> bool {
-        match self {
-            Self::Transaction(it) => it.output.as_ref().is_none_or(|output| output.has_room()),
-            Self::Change(_) => true,
-        }
-    }
-
-    /// Whose transactions it must not overtake.
-    fn client(&self) -> Option<u64> {
-        match self {
-            Self::Transaction(transaction) => transaction.client,
-            Self::Change(_) => None,
-        }
-    }
-}
-
-/// An answer, until the log has all of what it tells.
-struct Held {
-    number: u64,
-    ticket: Ticket,
-    answer: Result<Reply, Abort>,
-    has_written: bool,
-}
-
 impl Core {
     /// A site that begins a new life, with an epoch that it never had. It is to be told the log from
     /// the first frame on; what it says first makes it alive, once the log has it.
@@ -230,6 +183,7 @@ impl Core {
             epoch,
             is_live: false,
             is_over: false,
+            is_stalled: false,
             now_ms: 0,
             known: 0,
             copies,
@@ -292,6 +246,7 @@ impl Core {
             }
             Input::Said(from, message) => self.hear(from, message),
             Input::Tick(now_ms) => self.tick(now_ms),
+            Input::Stalled(is_stalled) => self.stall(is_stalled),
         }
         mem::take(&mut self.outputs)
     }
@@ -412,8 +367,8 @@ impl Core {
             #[cfg(test)]
             (body, _) if !is_own && self.swap_with_next(body) => {}
             (Body::Join, _) => self.is_live |= is_own,
-            // An own commit was applied when it was written.
-            (Body::Commit(_), _) if is_own => {}
+            // It was applied when it was written.
+            (Body::Commit(writes), _) if is_own => self.note_logged(writes),
             (Body::Commit(writes), _) => writes.iter().for_each(|write| self.replicate(write)),
             (Body::Change(change), Verdict::Counts) => {
                 self.reshape(change);

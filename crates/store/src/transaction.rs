@@ -105,6 +105,13 @@ pub enum Abort {
         "{0:?} is pinned to {1} and {2:?} to {3}: no transaction writes both until one is unpinned"
     )]
     PinnedApart(Key, Site, Key, Site),
+    /// The log's disk is full, and it writes, or reads what is not logged yet.
+    #[error("the log's disk is full")]
+    LogFull,
+    /// It was written when the log's disk became full: it is logged once there is space, if the process
+    /// lives until then.
+    #[error("the log's disk became full before it was logged")]
+    Unlogged,
     /// The site was given up for dead before the log had the transaction.
     #[error("the site was given up for dead")]
     Deposed,

@@ -48,6 +48,8 @@ impl Follower for Inbox {
         self.0.send((first, Arc::clone(frames))).is_ok()
     }
 
+    fn stall(&mut self, _: bool) {}
+
     fn mark(&mut self) {}
 
     fn end(&mut self, _: &str) {}

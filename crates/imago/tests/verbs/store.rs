@@ -11,6 +11,7 @@ mod change;
 mod counters;
 mod crashes;
 mod deaths;
+mod full_disk;
 mod misuse;
 mod pins;
 mod processes;

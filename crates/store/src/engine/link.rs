@@ -181,6 +181,7 @@ impl Link {
             }
             Mail::Relayed(from, said) => self.send(&ToSite::Said(from, said)),
             Mail::Mark => self.send(&ToSite::Mark),
+            Mail::Stalled(is_stalled) => self.send(&ToSite::Stalled(is_stalled)),
             Mail::Lost(number) if number == self.arrivals => self.lose(),
             Mail::Lost(_) => {}
             Mail::Die(answer) => {

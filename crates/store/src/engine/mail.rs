@@ -51,6 +51,8 @@ pub(crate) enum Mail {
     Step(StepOrder),
     Said(Site, Message),
     Logged(Position, Arc<[Frame]>),
+    /// Whether the log takes nothing for now.
+    Stalled(bool),
     /// What it masters now is to be a part of a checkpoint.
     Mark,
     /// What copies it has.

@@ -381,6 +381,7 @@ impl Life<'_> {
                 Mail::Count(Box::new(tell))
             }
             ToSite::Mark => Mail::Mark,
+            ToSite::Stalled(is_stalled) => Mail::Stalled(is_stalled),
             ToSite::Alive => return Ok(None),
             ToSite::Bye(why, is_use) => return Err(End::Bye(why, is_use)),
             ToSite::Welcome { .. } | ToSite::Partition(..) | ToSite::Rows(_) | ToSite::Begin => {

@@ -176,6 +176,7 @@ impl Place {
                     return self.begin_again();
                 }
             }
+            Mail::Stalled(is_stalled) => self.tell(Input::Stalled(is_stalled)),
             Mail::Mark => {
                 self.unfinished.borrow_mut().extend(self.core.borrow().part());
                 self.give_parts();

@@ -62,6 +62,8 @@ pub(super) enum ToSite<F = Vec<Frame>> {
     Said(Site, Vec<u8>),
     Count(u64),
     Mark,
+    /// Whether the log takes nothing for now.
+    Stalled(bool),
     Alive,
     /// The connection ends, and why; whether it is any use to come again.
     Bye(String, bool),

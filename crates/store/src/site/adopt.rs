@@ -236,7 +236,7 @@ impl Core {
         assert_eq!(copy.version, partition.version, "the replica is the partition as of here");
         self.copies.insert(change.start.clone(), copy);
         if let Some(ticket) = adoption.ticket {
-            self.hold(ticket, Ok(Reply::default()), self.written, false);
+            self.hold(ticket, Ok(Reply::default()), self.written, false, None);
         }
     }
 

@@ -29,6 +29,9 @@ pub(super) struct Copy {
     pub reads: Cell<u64>,
     /// The last frame of this site that wrote to it; 0 if the log has it all.
     pub last: u64,
+    /// The version up to which the log has what this site wrote, and the rows that were deleted since.
+    pub logged: u64,
+    pub unlogged_deletes: Vec<(Key, u64)>,
 }
 
 impl Copy {
@@ -36,7 +39,9 @@ impl Copy {
     pub(super) fn new(partition: &Partition, site: Site, rows: Rows) -> Self {
         let (range, version) = (partition.range.clone(), partition.version);
         let is_own = partition.master == site;
-        Self { range, is_own, rows, version, changed: version, reads: Cell::new(0), last: 0 }
+        let (changed, logged, unlogged_deletes) = (version, version, Vec::new());
+        let (reads, last) = (Cell::new(0), 0);
+        Self { range, is_own, rows, version, changed, reads, last, logged, unlogged_deletes }
     }
 
     pub(super) fn apply(&mut self, write: &Write) {
@@ -110,7 +115,9 @@ impl Core {
         copy.changed = copy.version;
         if let Operator::Split(at) = &change.operator {
             let (range, rows) = (copy.range.clone(), copy.rows.split_off(at));
-            let behind = Copy { range, rows, reads: copy.reads.clone(), ..*copy };
+            // A partition whose design changes has nothing that is not logged.
+            let (reads, unlogged_deletes) = (copy.reads.clone(), Vec::new());
+            let behind = Copy { range, rows, reads, unlogged_deletes, ..*copy };
             self.copies.insert(at.clone(), behind);
         }
     }

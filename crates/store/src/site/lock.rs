@@ -75,7 +75,7 @@ impl Core {
             if !copy.range.covers(range) {
                 return None;
             }
-            last = last.max(copy.last);
+            last = last.max(self.last_for(copy, range));
             copy.reads.set(copy.reads.get() + 1);
         }
         Some(last)
@@ -85,12 +85,18 @@ impl Core {
     /// frame of this site that it sees.
     pub(super) fn last_if_possible(&self, transaction: &Transaction) -> Option<u64> {
         let (mut has_replica, mut last) = (false, 0);
-        let mut see = |partition: &Partition| {
+        for key in &transaction.writes {
+            let partition = self.design.of(key);
             has_replica |= !self.keeps(partition);
             last = last.max(self.copies[&partition.range.start].last);
-        };
-        transaction.writes.iter().for_each(|key| see(self.design.of(key)));
-        transaction.reads.iter().flat_map(|range| self.design.within(range)).for_each(&mut see);
+        }
+        for range in &transaction.reads {
+            for partition in self.design.within(range) {
+                has_replica |= !self.keeps(partition);
+                let copy = &self.copies[&partition.range.start];
+                last = last.max(self.last_for(copy, range));
+            }
+        }
         // What its client sent before it may have been seen by others who saw more than this prefix.
         let ahead = transaction.client.and_then(|client| self.ahead.get(&client)).copied();
         let is_one = !has_replica || last.max(ahead.unwrap_or(0)) <= self.ordered;

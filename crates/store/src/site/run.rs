@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::mem;
 
 use super::{BEHIND_MS_MAX, Core, Held, Output, Ticket, WAITING_MAX, Waiting, Want};
-use crate::key::{Key, Value};
+use crate::key::{Key, KeyRange, Value};
 use crate::record::{Body, Position, Write};
 use crate::reply::Reply;
 use crate::transaction::{Abort, Done, Transaction, View, WRITTEN_BYTES_MAX};
@@ -20,6 +20,9 @@ impl Core {
     pub(super) fn ask(&mut self, ticket: Ticket, until_ms: u64, mut what: Want) {
         if !self.is_live || !what.has_room() {
             return self.give_back(Waiting { ticket, since_ms: self.now_ms, until_ms, what });
+        }
+        if self.is_stalled && what.writes() {
+            return self.refuse(ticket, Abort::LogFull);
         }
         if self.written - self.ordered >= AHEAD_MAX {
             return self.refuse(ticket, Abort::Busy);
@@ -66,6 +69,10 @@ impl Core {
         if is_behind || !waiting.what.has_room() {
             self.returned.extend(client);
             self.give_back(waiting);
+            return None;
+        }
+        if self.is_stalled && waiting.what.writes() {
+            self.refuse(waiting.ticket, Abort::LogFull);
             return None;
         }
         // The design that it is meant for may be one that the site does not know yet.
@@ -117,7 +124,7 @@ impl Core {
             Want::Change(change) => {
                 let number = self.write(Body::Change(change.clone()));
                 self.changing.extend(locks.iter().map(|start| (start.clone(), number)));
-                self.hold(waiting.ticket, Ok(Reply::default()), number, true);
+                self.hold(waiting.ticket, Ok(Reply::default()), number, true, None);
             }
         }
         true
@@ -125,6 +132,9 @@ impl Core {
 
     /// Runs a transaction, which sees this site's frames up to one.
     fn run(&mut self, ticket: Ticket, transaction: &mut Transaction, last: u64) {
+        if self.is_stalled && last > self.ordered {
+            return self.refuse(ticket, Abort::LogFull);
+        }
         let (reads, writes) = (&transaction.reads, &transaction.writes);
         let mut view = View { rows: &*self, reads, writes, written: BTreeMap::new() };
         #[cfg(test)]
@@ -144,7 +154,8 @@ impl Core {
             let ahead = self.ahead.entry(client).or_default();
             *ahead = number.max(*ahead);
         }
-        self.hold(ticket, answer, number, has_written);
+        let reads = transaction.writes.is_empty().then(|| mem::take(&mut transaction.reads));
+        self.hold(ticket, answer, number, has_written, reads);
     }
 
     fn commit(&mut self, written: BTreeMap<Key, Option<Value>>) -> u64 {
@@ -166,8 +177,13 @@ impl Core {
         }
         for write in &writes {
             let copy = self.copies.get_mut(&write.start).expect("what is mastered here is here");
+            if copy.last <= self.ordered {
+                copy.note_logged(copy.version);
+            }
             copy.apply(write);
             copy.last = number;
+            let deleted = write.rows.iter().filter(|(_, value)| value.is_none());
+            copy.unlogged_deletes.extend(deleted.map(|(key, _)| (key.clone(), write.version)));
         }
         self.write(Body::Commit(writes))
     }
@@ -180,6 +196,7 @@ impl Core {
         answer: Result<Reply, Abort>,
         number: u64,
         has_written: bool,
+        reads: Option<Vec<KeyRange>>,
     ) {
         #[cfg(test)]
         let number = match self.has(super::tests::Bug::AnswerAheadOfLog) {
@@ -192,7 +209,7 @@ impl Core {
         }
         // A reader stands behind the writers that came before him, lest the queue lose its order.
         let number = self.answers.back().map_or(number, |before| number.max(before.number));
-        self.answers.push_back(Held { number, ticket, answer, has_written });
+        self.answers.push_back(Held { number, ticket, answer, has_written, reads });
     }
 
     /// Answers whoever waited for what the log has now, up to a position.

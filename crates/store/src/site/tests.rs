@@ -109,7 +109,7 @@ impl Simulation {
             seen.replicas += core.copies.len();
         }
         seen.changes = self.changes;
-        seen.by_replicas = self.by_replicas;
+        (seen.by_replicas, seen.in_stall) = (self.by_replicas, self.in_stall);
         (seen.images, seen.from_images) = (self.images, self.from_images);
         seen.partitions = design.partitions().count();
         seen
@@ -121,6 +121,7 @@ impl Simulation {
 struct Tally {
     done: usize,
     by_replicas: usize,
+    in_stall: usize,
     committed: usize,
     changes: usize,
     partitions: usize,
@@ -202,6 +203,7 @@ fn every_history_is_one_under_snapshot_isolation() {
         let tally = tally.unwrap_or_else(|_| panic!("IMAGO_SEED={seed} repeats it"));
         all.done += tally.done;
         all.by_replicas += tally.by_replicas;
+        all.in_stall += tally.in_stall;
         all.committed += tally.committed;
         all.changes += tally.changes;
         all.partitions += tally.partitions;
@@ -214,7 +216,7 @@ fn every_history_is_one_under_snapshot_isolation() {
     // A simulation in which nothing happens shows nothing.
     assert!(all.done > 50 * runs && all.committed > 20 * runs && all.changes > 5 * runs);
     assert!(runs == 1 || all.by_replicas > 2 * runs && all.replicas > all.partitions);
-    assert!(runs == 1 || all.pins > runs);
+    assert!(runs == 1 || all.pins > runs && all.in_stall > runs);
     assert!(runs == 1 || all.images > runs / 4 && all.from_images > runs / 8);
 }
 

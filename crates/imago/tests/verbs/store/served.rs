@@ -67,11 +67,19 @@ impl Served {
         verb: &str,
         log: &[&str],
         sites: u16,
-        [listen, admin]: [SocketAddr; 2],
+        at: [SocketAddr; 2],
     ) -> Result<Self, (Option<i32>, String)> {
         let mut command = imago(&["store", verb, "--json", "--sites", &sites.to_string()]);
-        command.args(["--listen", &listen.to_string(), "--admin", &admin.to_string()]);
+        command.args(["--listen", &at[0].to_string(), "--admin", &at[1].to_string()]);
         command.args(log);
+        Self::try_start(command, at)
+    }
+
+    /// The same, by a command that becomes the store.
+    pub fn try_start(
+        mut command: Command,
+        [listen, admin]: [SocketAddr; 2],
+    ) -> Result<Self, (Option<i32>, String)> {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
@@ -95,6 +103,16 @@ impl Served {
     /// Its process.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// One of its numbers for Prometheus.
+    pub fn metric(&self, name: &str) -> f64 {
+        let url = format!("http://{}/metrics", self.admin);
+        let config = ureq::Agent::config_builder().proxy(None).build();
+        let mut answer = ureq::Agent::new_with_config(config).get(&url).call().unwrap();
+        let text = answer.body_mut().read_to_string().unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+        line.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
     }
 
     /// As `kill -9` does, in the middle of whatever it does.

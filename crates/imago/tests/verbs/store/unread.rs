@@ -68,15 +68,6 @@ fn memory(served: &Served, name: &str) -> usize {
     kb.parse::<usize>().unwrap() * 1024
 }
 
-fn metric(served: &Served, name: &str) -> f64 {
-    let url = format!("http://{}/metrics", served.admin);
-    let config = ureq::Agent::config_builder().proxy(None).build();
-    let mut answer = ureq::Agent::new_with_config(config).get(&url).call().unwrap();
-    let text = answer.body_mut().read_to_string().unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
-    line.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
-}
-
 /// Two hundred clients ask for 200 MB each and read nothing.
 fn is_bounded_when_all_ask(served: &Served, requests: &[u8]) {
     let mut silent: Vec<TcpStream> = (0..200).map(|_| connect(served.listen)).collect();
@@ -96,7 +87,7 @@ fn is_bounded_when_all_ask(served: &Served, requests: &[u8]) {
             assert_eq!(String::from_utf8(reply).unwrap(), expected);
         }
     }
-    let waiting = || metric(served, "imago_store_client_output_bytes") as usize / MB;
+    let waiting = || served.metric("imago_store_client_output_bytes") as usize / MB;
     wait::until_blocking("500 MB of replies wait", || waiting() > 500);
     let most = memory(served, "VmHWM");
     assert!(most < MEMORY_MAX, "it took {} MB", most / MB);
@@ -150,7 +141,7 @@ fn a_log_whose_end_was_torn_says_so_while_it_serves() {
     let folder = tempfile::tempdir().unwrap();
     let mut served = filled(folder.path());
     let admin = served.admin;
-    assert!(metric(&served, "imago_store_log_tail_cut_bytes") == 0.0);
+    assert!(served.metric("imago_store_log_tail_cut_bytes") == 0.0);
     served.kill();
     let mut segments: Vec<_> = std::fs::read_dir(folder.path())
         .unwrap()
@@ -162,7 +153,7 @@ fn a_log_whose_end_was_torn_says_so_while_it_serves() {
     let mut file = std::fs::OpenOptions::new().append(true).open(last).unwrap();
     file.write_all(&[0x5a; 333]).unwrap();
     let served = Served::start(folder.path(), 2, anywhere(), admin);
-    assert!(metric(&served, "imago_store_log_tail_cut_bytes") == 333.0);
+    assert!(served.metric("imago_store_log_tail_cut_bytes") == 333.0);
     let design = Command::output(imago(&["store", "design"]).args(["--admin", &admin.to_string()]));
     let said = String::from_utf8(design.unwrap().stdout).unwrap();
     assert!(said.contains("333 bytes") && said.contains(last.to_str().unwrap()), "{said}");

@@ -43,10 +43,12 @@ pub(in super::super) enum Bug {
     CollectedTooEarly,
     /// (e) A transaction that waits for its locks reads what was there when it came.
     SnapshotBeforeLock,
+    /// While the log is stalled, rows are read whose last change is not logged.
+    UnloggedRead,
 }
 
 impl Bug {
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::SnapshotAheadOfLog,
         Self::SessionIgnored,
         Self::AnswerAheadOfLog,
@@ -59,6 +61,7 @@ impl Bug {
         Self::AppliedOutOfOrder,
         Self::CollectedTooEarly,
         Self::SnapshotBeforeLock,
+        Self::UnloggedRead,
     ];
 }
 

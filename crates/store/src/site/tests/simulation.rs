@@ -57,6 +57,7 @@ pub(super) struct Host {
 }
 
 pub(super) struct Simulation {
+    seed: u64,
     dice: StdRng,
     now_ms: u64,
     pub log: Vec<Frame>,
@@ -70,6 +71,8 @@ pub(super) struct Simulation {
     next: Ticket,
     pub changes: usize,
     pub by_replicas: usize,
+    /// Reads that were answered while the log was stalled, at a site that is ahead of it.
+    pub in_stall: usize,
     bug: Option<Bug>,
     /// A place in the log at which all are to give parts of an image, those that some life of a host gave
     /// and that are not known to be all in the log, and the others.
@@ -84,6 +87,7 @@ pub(super) struct Simulation {
 impl Simulation {
     pub(super) fn new(seed: u64, bug: Option<Bug>) -> Self {
         let mut this = Self {
+            seed,
             dice: StdRng::seed_from_u64(seed),
             now_ms: 0,
             log: Vec::new(),
@@ -95,6 +99,7 @@ impl Simulation {
             next: 1,
             changes: 0,
             by_replicas: 0,
+            in_stall: 0,
             bug,
             mark: 0,
             unfinished: Vec::new(),
@@ -192,6 +197,7 @@ impl Simulation {
                 Outcome::Done(done, seen)
             }
             Err(Abort::Deposed) => Outcome::Deposed,
+            Err(Abort::Unlogged) => Outcome::Unknown,
             Err(_) => Outcome::Nothing,
         };
     }
@@ -222,12 +228,16 @@ impl Simulation {
             550..650 => self.pass_message(),
             650..880 => self.transact(),
             880..960 => self.change(),
-            960..970 => {
+            960..965 => {
                 self.now_ms += self.dice.random_range(1..50);
                 if self.dice.random_range(0..10) == 0 {
                     self.hosts[at].skew_ms = self.dice.random_range(0..=SKEW_MS_MAX);
                 }
                 self.tell(at, Input::Tick(self.clock_ms(at)));
+            }
+            965..970 => {
+                let is_stalled = self.seed.is_multiple_of(3) && self.dice.random_range(0..3) > 0;
+                self.tell(at, Input::Stalled(is_stalled));
             }
             970..972 => self.crash(at),
             972..973 => self.fence(at),
@@ -419,6 +429,10 @@ impl Simulation {
         };
         let until_ms = self.clock_ms(at.into()) + PATIENCE_MS;
         self.tell(at.into(), Input::Transact(ticket, transaction, until_ms));
+        let core = self.hosts[usize::from(at)].core.as_ref();
+        let is_ahead = core.is_some_and(|core| core.is_stalled && core.written > core.ordered);
+        let is_read = matches!(self.transactions[&ticket].outcome, Outcome::Done(..));
+        self.in_stall += usize::from(is_ahead && is_read);
     }
 
     /// No more faults, until everything has arrived.
@@ -442,6 +456,7 @@ impl Simulation {
                     self.tell_next(at);
                 }
                 self.now_ms += 20;
+                self.tell(at, Input::Stalled(false));
                 self.tell(at, Input::Tick(self.clock_ms(at)));
             }
             for (from, to, message) in std::mem::take(&mut self.messages) {

@@ -1,0 +1,75 @@
+//! A log that takes nothing for now, since its disk is full.
+//!
+//! A site applies its own commits before the log has them, so a stalled log leaves rows at the site that
+//! nobody may be told of. All other rows are as the log has them, and are read as ever. What would have to
+//! wait for the log is refused instead: a write, and a read of a row whose last change is not logged. What
+//! was written before the site heard of the stall is in the queue to the log; whoever asked for it is told
+//! that it may happen.
+
+use super::copy::Copy;
+use super::{Core, Held, Output};
+use crate::key::KeyRange;
+use crate::record::Write;
+use crate::transaction::{Abort, Done};
+
+impl Copy {
+    /// Whether the log has the last change of each row in a range.
+    fn is_logged(&self, range: &KeyRange, ordered: u64) -> bool {
+        self.last <= ordered
+            || !self.unlogged_deletes.iter().any(|(key, _)| range.contains(key))
+                && self.rows.range(range).all(|(_, row)| row.version <= self.logged)
+    }
+
+    /// Notes that the log has a commit that was made here.
+    pub(super) fn note_logged(&mut self, version: u64) {
+        self.logged = version;
+        if !self.unlogged_deletes.is_empty() {
+            self.unlogged_deletes.retain(|(_, deleted)| *deleted > version);
+        }
+    }
+}
+
+impl Core {
+    /// The log takes nothing from now on, or takes something again.
+    pub(super) fn stall(&mut self, is_stalled: bool) {
+        self.is_stalled = is_stalled;
+        if !is_stalled {
+            return;
+        }
+        for Held { ticket, answer, reads, .. } in std::mem::take(&mut self.answers) {
+            let answer = match (answer, reads) {
+                (Ok(_), None) => Err(Abort::Unlogged),
+                (Ok(_), Some(reads)) if !self.are_logged(&reads) => Err(Abort::LogFull),
+                (Ok(answer), Some(_)) => Ok(Done { answer, committed: None }),
+                (Err(abort), _) => Err(abort),
+            };
+            self.say(Output::Answer(ticket, self.known, answer));
+        }
+        self.attempt_all();
+    }
+
+    /// The last frame of this site that a reader of a range in a copy depends on.
+    pub(super) fn last_for(&self, copy: &Copy, range: &KeyRange) -> u64 {
+        let is_logged = self.is_stalled && copy.is_logged(range, self.ordered);
+        #[cfg(test)]
+        let is_logged = is_logged || self.is_stalled && self.has(super::tests::Bug::UnloggedRead);
+        if is_logged { 0 } else { copy.last }
+    }
+
+    fn are_logged(&self, ranges: &[KeyRange]) -> bool {
+        ranges.iter().all(|range| {
+            let mut copies =
+                self.design.within(range).filter_map(|at| self.copies.get(&at.range.start));
+            copies.all(|copy| self.last_for(copy, range) <= self.ordered)
+        })
+    }
+
+    /// Notes that the log has a commit of this site.
+    pub(super) fn note_logged(&mut self, writes: &[Write]) {
+        for write in writes {
+            if let Some(copy) = self.copies.get_mut(&write.start) {
+                copy.note_logged(write.version);
+            }
+        }
+    }
+}
