@@ -8,12 +8,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::key::{Key, Value};
+use crate::key::Key;
 
 mod bytes;
+mod update;
 
 pub(crate) use bytes::Bytes as StoredValue;
 pub(crate) use bytes::{pairs, value};
+pub use update::{Part, Update};
 
 /// A site, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -38,10 +40,8 @@ impl Frame {
         // Numbers have from one to ten bytes, by their size.
         const AUTHOR: usize = 3 + 10 + 10;
         const NUMBERS: usize = 32;
-        const ROW: usize = 5 + 1 + 5;
-        let row = |(key, value): &(Key, Option<Value>)| {
-            ROW + key.as_bytes().len() + value.as_ref().map_or(0, |value| value.len())
-        };
+        const ROW: usize = 5;
+        let row = |(key, update): &(Key, Update)| ROW + key.as_bytes().len() + update.bytes_max();
         let write = |write: &Write| {
             NUMBERS + write.start.as_bytes().len() + write.rows.iter().map(row).sum::<usize>()
         };
@@ -89,9 +89,8 @@ pub struct Write {
     pub start: Key,
     /// The partition's version from here on: one more than before.
     pub version: u64,
-    /// Values; none for a row that was deleted.
-    #[serde(with = "bytes::rows")]
-    pub rows: Vec<(Key, Option<Value>)>,
+    /// What became of each row.
+    pub rows: Vec<(Key, Update)>,
 }
 
 /// A change of the design (§3.1), by the master of the partition that begins at `start`.

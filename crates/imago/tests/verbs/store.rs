@@ -13,6 +13,7 @@ mod crashes;
 mod deaths;
 mod full_disk;
 mod misuse;
+mod parts;
 mod pins;
 mod processes;
 mod proof;

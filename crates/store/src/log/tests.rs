@@ -5,14 +5,17 @@ use proptest::prelude::*;
 use super::group::{ALONE, HEADER, Unread, checksum, decode, was_durable};
 use super::*;
 use crate::key::Key;
-use crate::record::{Author, Body, Change, Operator, Site, Write};
+use crate::record::{Author, Body, Change, Operator, Site, Update, Write};
 
 mod fuzz;
 
 const SEGMENT_BYTES: u64 = 2_000;
 
 fn frame(number: u64, value: &[u8]) -> Frame {
-    let rows = vec![(Key::from_bytes(value), Some(value.into())), (Key::from_bytes(b"gone"), None)];
+    let rows = vec![
+        (Key::from_bytes(value), Update::Put(value.into())),
+        (Key::from_bytes(b"gone"), Update::Delete),
+    ];
     let write = Write { start: Key::least(), version: number, rows };
     let by = Author { site: Site(3), epoch: 7, number };
     Frame { by, body: Body::Commit(vec![write]) }

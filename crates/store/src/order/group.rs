@@ -36,10 +36,10 @@ pub(super) fn groups(mut frames: Vec<Frame>) -> Vec<Vec<Frame>> {
 mod tests {
     use super::*;
     use crate::key::Key;
-    use crate::record::{Author, Body, Site, Write};
+    use crate::record::{Author, Body, Site, Update, Write};
 
     fn frame(number: u64, bytes: usize) -> Frame {
-        let rows = vec![(Key::from_bytes(b"k"), Some(vec![7; bytes].into()))];
+        let rows = vec![(Key::from_bytes(b"k"), Update::Put(vec![7; bytes].into()))];
         let write = Write { start: Key::least(), version: number, rows };
         let by = Author { site: Site(u16::MAX), epoch: u64::MAX, number };
         Frame { by, body: Body::Commit(vec![write]) }

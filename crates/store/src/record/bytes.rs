@@ -87,23 +87,3 @@ pub(crate) mod pairs {
         Ok(pairs.into_iter().map(|(key, value)| (key, value.0)).collect())
     }
 }
-
-pub(super) mod rows {
-    use super::{Bytes, Deserialize, Deserializer, Key, Serializer, Stored};
-
-    type Row = (Key, Option<Stored>);
-
-    pub(in super::super) fn serialize<S: Serializer>(
-        rows: &[Row],
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.collect_seq(rows.iter().map(|(key, value)| (key, value.clone().map(Bytes))))
-    }
-
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Vec<Row>, D::Error> {
-        let rows = Vec::<(Key, Option<Bytes>)>::deserialize(from)?;
-        Ok(rows.into_iter().map(|(key, value)| (key, value.map(|value| value.0))).collect())
-    }
-}

@@ -47,11 +47,12 @@ impl Copy {
     pub(super) fn apply(&mut self, write: &Write) {
         assert_eq!(self.version + 1, write.version, "a copy goes from version to version");
         self.version = write.version;
-        for (key, value) in &write.rows {
-            match value {
+        for (key, update) in &write.rows {
+            // Most need no look at the row that was there.
+            let old = if update.is_part() { self.rows.get(key) } else { None };
+            match update.value(old) {
                 Some(value) => {
-                    let row = Row { version: write.version, value: Arc::clone(value) };
-                    self.rows.insert(key.clone(), row);
+                    self.rows.insert(key.clone(), Row { version: write.version, value });
                 }
                 None => _ = self.rows.remove(key),
             }

@@ -9,7 +9,7 @@ use std::mem;
 
 use super::{BEHIND_MS_MAX, Core, Held, Output, Ticket, WAITING_MAX, Waiting, Want};
 use crate::key::{Key, KeyRange, Value};
-use crate::record::{Body, Position, Write};
+use crate::record::{Body, Position, Update, Write};
 use crate::reply::Reply;
 use crate::transaction::{Abort, Done, Transaction, View, WRITTEN_BYTES_MAX};
 
@@ -172,8 +172,9 @@ impl Core {
                 let start = copy.range.start.apart();
                 writes.push(Write { start, version: copy.version + 1, rows: Vec::new() });
             }
+            let update = Update::between(|| copy.rows.get(&key), value);
             last = Some(copy);
-            writes.last_mut().expect("one was pushed").rows.push((key, value));
+            writes.last_mut().expect("one was pushed").rows.push((key, update));
         }
         for write in &writes {
             let copy = self.copies.get_mut(&write.start).expect("what is mastered here is here");
@@ -182,7 +183,7 @@ impl Core {
             }
             copy.apply(write);
             copy.last = number;
-            let deleted = write.rows.iter().filter(|(_, value)| value.is_none());
+            let deleted = write.rows.iter().filter(|(_, update)| *update == Update::Delete);
             copy.unlogged_deletes.extend(deleted.map(|(key, _)| (key.clone(), write.version)));
         }
         self.write(Body::Commit(writes))

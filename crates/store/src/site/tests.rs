@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::*;
 use crate::key::{KeyRange, Value};
 use crate::record::Write;
+use crate::rows::Row;
 
 mod behind;
 mod bug;
@@ -22,14 +23,26 @@ impl Simulation {
         let mut design = Design::new(Site(0));
         let mut history: BTreeMap<Key, Vec<(Position, Option<Value>)>> = BTreeMap::new();
         let mut commits: HashMap<Position, &[Write]> = HashMap::new();
+        let mut rows: HashMap<&Key, Row> = HashMap::new();
+        let mut written: BTreeSet<Value> = BTreeSet::new();
         for (position, frame) in (1..).zip(&self.log) {
             let before = design.clone();
             let verdict = design.follow(frame);
             seen.pins += stays_pinned(&before, &design, frame);
             if let (Verdict::Counts, Body::Commit(writes)) = (verdict, &frame.body) {
                 commits.insert(position, writes);
-                for (key, value) in writes.iter().flat_map(|write| &write.rows) {
-                    history.entry(key.clone()).or_default().push((position, value.clone()));
+                for write in writes {
+                    for (key, update) in &write.rows {
+                        seen.parts += usize::from(update.is_part());
+                        let value = update.value(rows.get(key));
+                        let row = value.clone().map(|value| Row { version: write.version, value });
+                        match row {
+                            Some(row) => _ = rows.insert(key, row),
+                            None => _ = rows.remove(key),
+                        }
+                        written.extend(value.clone());
+                        history.entry(key.clone()).or_default().push((position, value));
+                    }
                 }
             }
         }
@@ -39,11 +52,6 @@ impl Simulation {
             let before = writes.partition_point(|(position, _)| *position <= prefix);
             writes[..before].last().and_then(|(_, value)| value.clone())
         };
-        let written: BTreeSet<&[u8]> = commits
-            .values()
-            .flat_map(|writes| writes.iter().flat_map(|write| &write.rows))
-            .filter_map(|(_, value)| value.as_deref())
-            .collect();
         for (ticket, known) in &self.transactions {
             if let Outcome::Nothing | Outcome::Deposed = known.outcome {
                 assert!(!written.contains(ticket.to_be_bytes().as_slice()), "{ticket} did nothing");
@@ -122,6 +130,7 @@ struct Tally {
     done: usize,
     by_replicas: usize,
     in_stall: usize,
+    parts: usize,
     committed: usize,
     changes: usize,
     partitions: usize,
@@ -204,6 +213,7 @@ fn every_history_is_one_under_snapshot_isolation() {
         all.done += tally.done;
         all.by_replicas += tally.by_replicas;
         all.in_stall += tally.in_stall;
+        all.parts += tally.parts;
         all.committed += tally.committed;
         all.changes += tally.changes;
         all.partitions += tally.partitions;
@@ -216,7 +226,7 @@ fn every_history_is_one_under_snapshot_isolation() {
     // A simulation in which nothing happens shows nothing.
     assert!(all.done > 50 * runs && all.committed > 20 * runs && all.changes > 5 * runs);
     assert!(runs == 1 || all.by_replicas > 2 * runs && all.replicas > all.partitions);
-    assert!(runs == 1 || all.pins > runs && all.in_stall > runs);
+    assert!(runs == 1 || all.pins > runs && all.in_stall > runs && all.parts > runs);
     assert!(runs == 1 || all.images > runs / 4 && all.from_images > runs / 8);
 }
 

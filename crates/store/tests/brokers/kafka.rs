@@ -5,7 +5,7 @@ use std::time::Duration;
 use imago_store::kafka::{KafkaLog, KafkaSpec};
 use imago_store::key::Key;
 use imago_store::log::RedoLog;
-use imago_store::record::{Author, Body, Frame, Position, Site, Write};
+use imago_store::record::{Author, Body, Frame, Position, Site, Update, Write};
 use imago_testbed::{Single, SingleSpec, find_kafka, wait};
 
 const AT_ONCE: Duration = Duration::ZERO;
@@ -31,7 +31,7 @@ fn patient(kafka: &Single) -> KafkaLog {
 
 fn frame(site: u16, number: u64) -> Frame {
     let value = number.to_le_bytes().repeat(1 + number as usize % 50);
-    let rows = vec![(Key::from_bytes(&value), Some(value.as_slice().into()))];
+    let rows = vec![(Key::from_bytes(&value), Update::Put(value.as_slice().into()))];
     let write = Write { start: Key::least(), version: number, rows };
     let by = Author { site: Site(site), epoch: 1, number };
     Frame { by, body: Body::Commit(vec![write]) }

@@ -7,6 +7,7 @@ use super::super::group::GROUP_BYTES_MAX;
 use super::*;
 use crate::fuzz::{Right, allocation, many};
 use crate::log::redo;
+use crate::rows::Row;
 
 /// What a byte may take of memory: the shortest row is two bytes, and in memory a key and two words,
 /// in two vectors that may have doubled. And what is set aside for a sequence that is announced.
@@ -35,8 +36,14 @@ fn frames(dice: &mut StdRng) -> Vec<Frame> {
                     let many = dice.random_range(0..4);
                     let row = |dice: &mut StdRng| {
                         let length = dice.random_range(0..200);
-                        let value = dice.random_bool(0.8).then(|| vec![7; length].into());
-                        (key(dice), value)
+                        let value = || vec![7; length].into();
+                        let old = Row { version: 3, value: [7; 100].into() };
+                        let update = match dice.random_range(0..5) {
+                            0 => Update::Delete,
+                            1 => Update::between(|| Some(&old), Some(value())),
+                            _ => Update::Put(value()),
+                        };
+                        (key(dice), update)
                     };
                     let rows = (0..many).map(|_| row(dice)).collect();
                     Write { start: key(dice), version: dice.random_range(0..1_000), rows }
