@@ -37,6 +37,13 @@ pub(super) enum Answer {
     /// Its first word is what clients tell it by.
     Error(Vec<u8>),
     Integer(i64),
+    /// As it is written.
+    Double(String),
+    Boolean(bool),
+    /// On one line.
+    BigNumber(Vec<u8>),
+    /// Three letters that say what it is, and the text.
+    Verbatim([u8; 3], #[serde(with = "crate::record::value")] Value),
     Bulk(#[serde(with = "crate::record::value")] Value),
     /// Text for people; version 3 says so.
     Text(String),
@@ -79,7 +86,10 @@ impl Answer {
             Self::Error(text) => text.len(),
             Self::Bulk(value) => value.len(),
             Self::Text(text) => text.len(),
-            Self::Integer(_) | Self::Nil | Self::NilArray => 0,
+            Self::Double(text) => text.len(),
+            Self::BigNumber(text) => text.len(),
+            Self::Verbatim(_, text) => 4 + text.len(),
+            Self::Integer(_) | Self::Boolean(_) | Self::Nil | Self::NilArray => 0,
             Self::Array(answers) | Self::Set(answers) => all(answers),
             Self::Map(pairs) => pairs.iter().map(|(key, value)| key.bytes() + value.bytes()).sum(),
         }
@@ -100,6 +110,14 @@ impl Answer {
             Self::Status(text) => line(b'+', text.as_bytes(), out.end()),
             Self::Error(text) => line(b'-', text, out.end()),
             Self::Integer(value) => head(b':', *value, out.end()),
+            Self::Double(text) if is_three => line(b',', text.as_bytes(), out.end()),
+            Self::Double(text) => bulk(b'$', &[text.as_bytes()], out.end()),
+            Self::Boolean(is) if is_three => line(b'#', if *is { b"t" } else { b"f" }, out.end()),
+            Self::Boolean(is) => head(b':', (*is).into(), out.end()),
+            Self::BigNumber(text) if is_three => line(b'(', text, out.end()),
+            Self::BigNumber(text) => bulk(b'$', &[text], out.end()),
+            Self::Verbatim(kind, text) if is_three => bulk(b'=', &[kind, b":", text], out.end()),
+            Self::Verbatim(_, text) => bulk(b'$', &[text], out.end()),
             Self::Bulk(value) => {
                 head(b'$', value.len() as i64, out.end());
                 out.push_value(value);

@@ -1,4 +1,5 @@
-//! Integers as Redis reads and writes them: one way only to write each, nothing around it.
+//! Integers as Redis reads and writes them: one way only to write each, nothing around it. And numbers with
+//! fractions, as C writes them.
 
 /// An integer from its decimal form: no blanks, no plus, no zeros in front, no minus zero.
 pub(super) fn integer(digits: &[u8]) -> Option<i64> {
@@ -43,6 +44,32 @@ pub(super) fn decimal(value: i64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[first..]);
 }
 
+/// A number in so many digits at most, as `%.*g` of C.
+pub(super) fn general(value: f64, digits: usize) -> String {
+    let sign = if value.is_sign_negative() { "-" } else { "" };
+    if value.is_nan() {
+        return format!("{sign}nan");
+    }
+    if value.is_infinite() {
+        return format!("{sign}inf");
+    }
+    let digits = digits.max(1);
+    let scientific = format!("{:.*e}", digits - 1, value.abs());
+    let (mantissa, exponent) = scientific.split_once('e').expect("it has an exponent");
+    let exponent: i32 = exponent.parse().expect("a number");
+    let without_zeros = |text: &str| match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text.to_owned(),
+    };
+    if exponent < -4 || exponent >= digits as i32 {
+        let mantissa = without_zeros(mantissa);
+        let exponent_sign = if exponent < 0 { '-' } else { '+' };
+        return format!("{sign}{mantissa}e{exponent_sign}{:02}", exponent.abs());
+    }
+    let places = usize::try_from(digits as i32 - 1 - exponent).expect("it is not negative");
+    format!("{sign}{}", without_zeros(&format!("{:.places$}", value.abs())))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -57,6 +84,27 @@ mod tests {
         assert_eq!(integer(b"-9223372036854775808"), Some(i64::MIN));
         assert_eq!(integer(b"-9223372036854775809"), None);
         assert_eq!(integer(b"99999999999999999999"), None);
+    }
+
+    #[test]
+    fn fractions_are_written_as_in_c() {
+        for (value, of_17, of_14) in [
+            (0.0, "0", "0"),
+            (-0.0, "-0", "-0"),
+            (0.1, "0.10000000000000001", "0.1"),
+            (2.71, "2.71", "2.71"),
+            (1.1, "1.1000000000000001", "1.1"),
+            (1e15, "1000000000000000", "1e+15"),
+            (123_456_789_012_345_678.0, "1.2345678901234568e+17", "1.2345678901235e+17"),
+            (0.0001, "0.0001", "0.0001"),
+            (0.000_012_3, "1.2300000000000001e-05", "1.23e-05"),
+            (-2.5, "-2.5", "-2.5"),
+            (1e300, "1.0000000000000001e+300", "1e+300"),
+            (f64::INFINITY, "inf", "inf"),
+            (f64::NEG_INFINITY, "-inf", "-inf"),
+        ] {
+            assert_eq!((&*general(value, 17), &*general(value, 14)), (of_17, of_14));
+        }
     }
 
     proptest! {

@@ -10,6 +10,8 @@
 //! the oldest.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -22,7 +24,9 @@ use super::session::{Call, NOT_AN_INTEGER};
 use super::{Settings, number};
 use crate::key::{Key, Table};
 
+mod library;
 pub(super) mod machine;
+mod raise;
 mod value;
 
 /// How many texts are known at once, their bytes together, and those of one.
@@ -54,9 +58,13 @@ impl Default for ScriptLimits {
 
 type Hash = [u8; 20];
 
-/// The texts of scripts; shared by all connections.
+/// The texts of scripts, and where the random numbers of each run begin; shared by all connections.
 #[derive(Default)]
-pub struct Scripts(Mutex<Known>);
+pub struct Scripts {
+    known: Mutex<Known>,
+    seeds: RandomState,
+    runs: AtomicU64,
+}
 
 #[derive(Default)]
 struct Known {
@@ -68,7 +76,7 @@ struct Known {
 
 impl Scripts {
     fn keep(&self, hash: Hash, text: &[u8]) -> Arc<[u8]> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(text) = known.texts.get(&hash) {
             return Arc::clone(text);
         }
@@ -84,12 +92,17 @@ impl Scripts {
     }
 
     fn get(&self, hash: &Hash) -> Option<Arc<[u8]>> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.texts.get(hash).cloned()
     }
 
+    /// Another number for each run, of 32 bits.
+    fn seed(&self) -> u64 {
+        self.seeds.hash_one(self.runs.fetch_add(1, Ordering::Relaxed)) >> 32
+    }
+
     fn forget(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Known::default();
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Known::default();
     }
 }
 
@@ -105,6 +118,8 @@ pub(super) struct Script {
     names: Vec<Vec<u8>>,
     arguments: Vec<Vec<u8>>,
     is_read_only: bool,
+    /// Where its random numbers begin.
+    seed: u64,
     /// Those of the process in which it is.
     #[serde(skip)]
     pub settings: Arc<Settings>,
@@ -231,7 +246,8 @@ fn understood(
     keys.dedup();
     let arguments = arguments.from(3 + count).map(<[u8]>::to_vec).collect();
     let settings = Arc::clone(settings);
-    let script = Script { text, hash, table, keys, names, arguments, is_read_only, settings };
+    let seed = settings.scripts.seed();
+    let script = Script { text, hash, table, keys, names, arguments, is_read_only, seed, settings };
     Ok(Operation::Script(Box::new(script)))
 }
 

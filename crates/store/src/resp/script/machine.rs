@@ -10,20 +10,23 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use mlua::{
-    ChunkMode, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Value, VmState,
+    ChunkMode, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState,
 };
 
-use super::super::answer::Answer;
+use super::super::answer::{Answer, Protocol};
 use super::super::command::{self, COMMANDS, Does};
+use super::super::number::general;
 use super::super::parse::Kept;
 use super::super::procedure::Rows;
-use super::value::{reason, to_answer, to_lua, to_text};
+use super::library::{Bounds, library};
+use super::raise;
+use super::value::{as_number, reason, to_answer, to_lua, to_text};
 use super::{Script, ScriptLimits, hash_of, hex};
 use crate::transaction::Abort;
 
 const PRELUDE: &str = include_str!("prelude.lua");
-/// Where random numbers begin.
-const SEED: u64 = 0x330e;
+/// What a generator's seed ends with, as that of C's `drand48`.
+const SEED_END: u64 = 0x330e;
 /// After so many instructions it is looked whether there are any left.
 const STEPS: u32 = 200;
 
@@ -34,11 +37,13 @@ pub(in super::super) struct Allowance {
 }
 
 /// Whether a script has to end.
-struct Meter {
+pub(super) struct Meter {
     steps_left: Cell<u64>,
     until_ms: u64,
     clock_ms: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
     is_over: Cell<bool>,
+    /// Values that libraries have read and written.
+    values: Cell<u32>,
 }
 
 impl Meter {
@@ -49,7 +54,13 @@ impl Meter {
             (limits.steps_max, now_ms.saturating_add(limits.time_ms_max))
         });
         let (steps_left, is_over) = (Cell::new(steps_left), Cell::new(false));
-        Self { steps_left, until_ms, clock_ms, is_over }
+        Self { steps_left, until_ms, clock_ms, is_over, values: Cell::new(0) }
+    }
+
+    /// Counts a value of a library as an instruction.
+    pub fn count(&self) -> mlua::Result<()> {
+        self.values.set((self.values.get() + 1) % STEPS);
+        if self.values.get() == 0 { self.step().map(|_| ()) } else { Ok(()) }
     }
 
     fn step(&self) -> mlua::Result<VmState> {
@@ -97,7 +108,7 @@ fn prelude(lua: &Lua) -> mlua::Result<Function> {
 
 /// A text as a function.
 fn load(lua: &Lua, text: &[u8]) -> Result<Function, Answer> {
-    let chunk = lua.load(text).set_name("@user_script").set_mode(ChunkMode::Text);
+    let chunk = lua.load(text).set_name(raise::NAME).set_mode(ChunkMode::Text);
     chunk.into_function().map_err(|error| {
         let text = format!("ERR Error compiling script (new function): {}", reason(&error));
         Answer::error(text)
@@ -132,7 +143,8 @@ fn run_on_machine(
     calls: &RefCell<Calls<'_, '_, '_, '_>>,
 ) -> mlua::Result<Answer> {
     let lua = machine(limits)?;
-    let pcall: Function = lua.globals().get("pcall")?;
+    let xpcall: Function = lua.globals().get("xpcall")?;
+    let protocol = Rc::new(Cell::new(Protocol::Two));
     let body = match load(&lua, &script.text) {
         Ok(body) => body,
         Err(answer) => return Ok(answer),
@@ -148,34 +160,98 @@ fn run_on_machine(
     let triggers = HookTriggers::new().every_nth_instruction(STEPS);
     lua.set_hook(triggers, move |_, _| of_hook.step())?;
     lua.scope(|scope| {
-        let run = scope.create_function(|lua, words: MultiValue| {
+        let call = scope.create_function(|lua, words: MultiValue| {
             let answer =
                 calls.borrow_mut().call(&words).inspect_err(|_| meter.is_over.set(true))?;
-            let is_error = matches!(answer, Answer::Error(_));
-            Ok((to_lua(lua, &answer)?, is_error))
+            match answer {
+                Answer::Error(text) => Err(raise::reply(text)),
+                answer => to_lua(lua, &answer, protocol.get()),
+            }
+        })?;
+        let pcall = scope.create_function(|lua, words: MultiValue| {
+            let answer =
+                calls.borrow_mut().call(&words).inspect_err(|_| meter.is_over.set(true))?;
+            to_lua(lua, &answer, protocol.get())
         })?;
         let is_over = scope.create_function(|_, ()| Ok(meter.is_over.get()))?;
-        let state = Rc::new(Cell::new(SEED));
+        // Other numbers in each run; the same ones if a request is run anew at another site.
+        let state = Rc::new(Cell::new((script.seed << 16) + SEED_END));
         let of_random = Rc::clone(&state);
         let random = scope.create_function(move |_, ()| Ok(random(&of_random)))?;
         let seed = scope.create_function(move |_, seed: f64| {
-            state.set((u64::from(seed as i64 as u32) << 16) + SEED);
+            state.set((u64::from(seed as i64 as u32) << 16) + SEED_END);
             Ok(())
         })?;
-        let sha1hex =
-            scope.create_function(|_, text: mlua::String| Ok(hex(&hash_of(&text.as_bytes()))))?;
-        let version = script.settings.redis_version.as_str();
-        prelude(&lua)?.call::<()>((run, is_over, random, seed, sha1hex, version))?;
-        let (is_done, value): (bool, Value) = pcall.call(body)?;
+        let redis = lua.create_table()?;
+        redis.set("call", call)?;
+        redis.set("pcall", pcall)?;
+        of_redis(&lua, &redis, &protocol)?;
+        redis.set("REDIS_VERSION", script.settings.redis_version.as_str())?;
+        lua.globals().set("redis", redis)?;
+        let caught = lua.create_function(raise::caught)?;
+        let bounds = Bounds { bytes_max: limits.memory_bytes_max, meter: Rc::clone(meter) };
+        let find = scope.create_function(move |lua, name: Value| match name.as_string() {
+            Some(name) => library(lua, &name.to_string_lossy(), &bounds),
+            None => Ok(None),
+        })?;
+        let given = (is_over, random, seed, find, caught);
+        prelude(&lua)?.call::<()>(given)?;
+        let line = Rc::new(Cell::new(None));
+        let of_error = Rc::clone(&line);
+        let handler = lua.create_function(move |lua, error: Value| {
+            of_error.set(raise::line(lua));
+            Ok(error)
+        })?;
+        let (is_done, value): (bool, Value) = xpcall.call((body, handler))?;
         if is_done {
-            return to_answer(&value);
+            return to_answer(&value, protocol.get());
         }
-        let end = format!(" script: {}", hex(&script.hash));
-        Ok(Answer::Error([&*to_text(&value), end.as_bytes()].concat()))
+        let mut text = to_text(&value);
+        text.extend_from_slice(format!(" script: {}", hex(&script.hash)).as_bytes());
+        if let Some(line) = line.get() {
+            text.extend_from_slice(format!(", on {}:{line}.", raise::NAME).as_bytes());
+        }
+        Ok(Answer::Error(text))
     })
 }
 
-/// The generator that Redis gives scripts, begun anew for each: a number from 0 on and below 1.
+/// What `redis` has besides commands.
+fn of_redis(lua: &Lua, redis: &Table, protocol: &Rc<Cell<Protocol>>) -> mlua::Result<()> {
+    for (level, name) in
+        ["LOG_DEBUG", "LOG_VERBOSE", "LOG_NOTICE", "LOG_WARNING"].iter().enumerate()
+    {
+        redis.set(*name, level)?;
+    }
+    let wrong = |given: &MultiValue, many: usize, text: &str| match given.len() == many {
+        true => Ok(()),
+        false => Err(raise::reply(text)),
+    };
+    let sha1hex = move |lua: &Lua, given: MultiValue| {
+        wrong(&given, 1, "ERR wrong number of arguments")?;
+        let text = lua.coerce_string(given[0].clone())?;
+        Ok(hex(&hash_of(&text.map(|text| text.as_bytes().to_vec()).unwrap_or_default())))
+    };
+    redis.set("sha1hex", lua.create_function(sha1hex)?)?;
+    let of_script = Rc::clone(protocol);
+    let setresp = move |lua: &Lua, given: MultiValue| {
+        wrong(&given, 1, "ERR redis.setresp() requires one argument.")?;
+        of_script.set(match lua.coerce_number(given[0].clone())? {
+            Some(2.0) => Protocol::Two,
+            Some(3.0) => Protocol::Three,
+            _ => return Err(raise::reply("ERR RESP version must be 2 or 3.")),
+        });
+        Ok(())
+    };
+    redis.set("setresp", lua.create_function(setresp)?)?;
+    // Nobody reads it.
+    let log = |_: &Lua, given: MultiValue| match given.len() {
+        ..2 => Err(raise::reply("ERR redis.log() requires two arguments or more.")),
+        _ => Ok(()),
+    };
+    redis.set("log", lua.create_function(log)?)
+}
+
+/// The generator that Redis gives scripts: a number from 0 on and below 1.
 fn random(state: &Cell<u64>) -> f64 {
     state.set((state.get().wrapping_mul(0x5_deec_e66d).wrapping_add(0xb)) & 0xffff_ffff_ffff);
     let range = f64::from(i32::MAX);
@@ -192,9 +268,25 @@ struct Calls<'s, 'w, 'r, 'v> {
 
 impl Calls<'_, '_, '_, '_> {
     fn call(&mut self, words: &MultiValue) -> mlua::Result<Answer> {
-        let words: Vec<_> = words.iter().filter_map(Value::as_string).collect();
-        let words: Vec<_> = words.iter().map(|word| word.as_bytes()).collect();
-        let kept = Kept::of(words.iter().map(|word| &**word));
+        if words.is_empty() {
+            let text = "ERR Please specify at least one argument for this redis lib call";
+            return Ok(Answer::error(text));
+        }
+        let mut texts = Vec::with_capacity(words.len());
+        for word in words {
+            texts.push(match word {
+                Value::String(text) => text.as_bytes().to_vec(),
+                other => match as_number(other) {
+                    Some(number) => general(number, 17).into_bytes(),
+                    None => {
+                        let text =
+                            "ERR Lua redis lib command arguments must be strings or integers";
+                        return Ok(Answer::error(text));
+                    }
+                },
+            });
+        }
+        let kept = Kept::of(texts.iter().map(Vec::as_slice));
         let arguments = kept.arguments();
         let Some(command) = command::find(COMMANDS, arguments.at(0)) else {
             let reason = command::missing(&arguments);

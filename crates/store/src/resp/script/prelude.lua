@@ -1,48 +1,12 @@
--- What a script finds, from what the machine gives: `run` runs a command and says whether its answer is
--- an error, `is_over` whether the script has to end, `random` the next random number below one,
--- of the generator that `seed` begins anew.
-local run, is_over, random, seed, sha1hex, version = ...
+-- What a script finds, from what the machine gives: `is_over` says whether the script has to end, `random`
+-- gives the next random number below one, of the generator that `seed` begins anew, `library` what a library is
+-- made of, and `caught` makes of an error of the machine what scripts expect.
+local is_over, random, seed, library, caught = ...
 
-local error, pcall, select, setmetatable, tostring, type, unpack, xpcall =
-    error, pcall, select, setmetatable, tostring, type, unpack, xpcall
-local find, format, gmatch, gsub, match = string.find, string.format, string.gmatch, string.gsub, string.match
+local error, pcall, rawset, select, setmetatable, tostring, type, xpcall =
+    error, pcall, rawset, select, setmetatable, tostring, type, xpcall
+local find, gmatch, gsub, match = string.find, string.gmatch, string.gsub, string.match
 local floor, sort = math.floor, table.sort
-
-local function command(...)
-    if select('#', ...) == 0 then
-        return { err = 'ERR Please specify at least one argument for this redis lib call' }, true
-    end
-    local words = { ... }
-    for i = 1, select('#', ...) do
-        local kind = type(words[i])
-        if kind == 'number' then
-            words[i] = format('%.17g', words[i])
-        elseif kind ~= 'string' then
-            return { err = 'ERR Lua redis lib command arguments must be strings or integers' }, true
-        end
-    end
-    return run(unpack(words))
-end
-
-redis = {
-    REDIS_VERSION = version,
-    LOG_DEBUG = 0,
-    LOG_VERBOSE = 1,
-    LOG_NOTICE = 2,
-    LOG_WARNING = 3,
-}
-
-function redis.call(...)
-    local answer, failed = command(...)
-    if failed then
-        error(answer, 0)
-    end
-    return answer
-end
-
-function redis.pcall(...)
-    return (command(...))
-end
 
 local WRONG = { err = 'ERR wrong number or type of arguments' }
 
@@ -66,20 +30,6 @@ function redis.status_reply(...)
     return { ok = text }
 end
 
-function redis.sha1hex(...)
-    if select('#', ...) ~= 1 then
-        error({ err = 'ERR wrong number of arguments' }, 0)
-    end
-    return sha1hex(tostring((...)))
-end
-
--- Nobody reads it.
-function redis.log(...)
-    if select('#', ...) < 2 then
-        error({ err = 'ERR redis.log() requires two arguments or more.' }, 0)
-    end
-end
-
 -- A script that has to end must not catch that.
 local function unless_over(...)
     if is_over() then
@@ -90,7 +40,11 @@ end
 
 -- As in Redis, the error of a command is its text to whoever catches it.
 local function as_text(done, value, ...)
-    if not done and type(value) == 'table' and type(value.err) == 'string' then
+    if done then
+        return done, value, ...
+    end
+    value = caught(value)
+    if type(value) == 'table' and type(value.err) == 'string' then
         return done, value.err
     end
     return done, value, ...
@@ -106,7 +60,7 @@ function _G.xpcall(body, handler)
         if is_over() then
             return value
         end
-        return handler(value)
+        return handler(caught(value))
     end))
 end
 
@@ -144,16 +98,18 @@ function table.sort(all, ...)
     return sort(all, ...)
 end
 
--- The same numbers in every run, unless a script begins elsewhere.
+-- Other numbers in every run, unless a script says where they begin.
 function math.random(low, high)
     local number = random()
     if not low then
         return number
-    elseif not high then
-        low, high = 1, low
+    end
+    local which = 2
+    if not high then
+        low, high, which = 1, low, 1
     end
     if low > high then
-        error('interval is empty', 2)
+        error("bad argument #" .. which .. " to 'random' (interval is empty)", 2)
     end
     return floor(number * (high - low + 1)) + low
 end
@@ -168,6 +124,12 @@ end
 
 setmetatable(_G, {
     __index = function(_, name)
+        -- A library is made when it is first used.
+        local found = library(name)
+        if found then
+            rawset(_G, name, found)
+            return found
+        end
         error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
     end,
     __newindex = function()

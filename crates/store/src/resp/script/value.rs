@@ -3,15 +3,17 @@
 use mlua::{Lua, Table, Value};
 
 use super::super::ANSWER_BYTES_MAX;
-use super::super::answer::Answer;
+use super::super::answer::{Answer, Protocol};
+use super::super::number::general;
+use super::raise::{Raised, raised};
 
 /// How much a script may return, where every value is as long as this and its text, and how deep values
 /// may lie in one another. One text may be there many times, so the machine's memory is no bound.
 const VALUE_BYTES: usize = 64;
 const DEPTH_MAX: usize = 100;
 
-/// An answer, as a script gets it.
-pub(super) fn to_lua(lua: &Lua, answer: &Answer) -> mlua::Result<Value> {
+/// An answer, as a script gets it that speaks a version of the protocol.
+pub(super) fn to_lua(lua: &Lua, answer: &Answer, protocol: Protocol) -> mlua::Result<Value> {
     let field = |name: &str, text: &[u8]| {
         let table = lua.create_table()?;
         table.set(name, lua.create_string(text)?)?;
@@ -23,67 +25,129 @@ pub(super) fn to_lua(lua: &Lua, answer: &Answer) -> mlua::Result<Value> {
         Answer::Integer(value) => Value::Number(*value as f64),
         Answer::Bulk(value) => Value::String(lua.create_string(value)?),
         Answer::Text(text) => Value::String(lua.create_string(text)?),
+        Answer::Nil | Answer::NilArray if protocol == Protocol::Three => Value::Nil,
         Answer::Nil | Answer::NilArray => Value::Boolean(false),
+        Answer::Boolean(_) | Answer::Double(_) | Answer::BigNumber(_) | Answer::Verbatim(..) => {
+            unreachable!("only scripts answer these, and none calls another")
+        }
         Answer::Array(answers) | Answer::Set(answers) => {
             let table = lua.create_table()?;
             for (at, answer) in (1..).zip(answers) {
-                table.raw_set(at, to_lua(lua, answer)?)?;
+                table.raw_set(at, to_lua(lua, answer, protocol)?)?;
             }
             Value::Table(table)
         }
         Answer::Map(pairs) => {
             let table = lua.create_table()?;
             for (at, (key, value)) in (1..).step_by(2).zip(pairs) {
-                table.raw_set(at, to_lua(lua, key)?)?;
-                table.raw_set(at + 1, to_lua(lua, value)?)?;
+                table.raw_set(at, to_lua(lua, key, protocol)?)?;
+                table.raw_set(at + 1, to_lua(lua, value, protocol)?)?;
             }
             Value::Table(table)
         }
     })
 }
 
-/// What a script returns, as an answer.
-pub(super) fn to_answer(value: &Value) -> mlua::Result<Answer> {
-    let mut bytes_left = ANSWER_BYTES_MAX;
-    let answer = convert(value, DEPTH_MAX, &mut bytes_left)?;
-    Ok(if bytes_left == 0 { Answer::error("ERR the script returned too much") } else { answer })
+/// What a script returns that speaks a version of the protocol, as an answer.
+pub(super) fn to_answer(value: &Value, protocol: Protocol) -> mlua::Result<Answer> {
+    let mut returned = Returned { bytes_left: ANSWER_BYTES_MAX, protocol };
+    let answer = returned.convert(value, DEPTH_MAX)?;
+    let is_too_much = returned.bytes_left == 0;
+    Ok(if is_too_much { Answer::error("ERR the script returned too much") } else { answer })
 }
 
-fn convert(value: &Value, depth: usize, left: &mut usize) -> mlua::Result<Answer> {
-    let bytes = VALUE_BYTES + value.as_string().map_or(0, |text| text.as_bytes().len());
-    *left = left.saturating_sub(bytes);
-    if *left == 0 {
-        return Ok(Answer::Nil);
-    }
-    Ok(match value {
-        Value::String(text) => Answer::bulk(text.as_bytes()),
-        Value::Integer(value) => Answer::Integer(*value),
-        // What C does for these on the machines that Redis runs on.
-        Value::Number(value) if !(-9.3e18..9.223_372_036_854_775e18).contains(value) => {
-            Answer::Integer(i64::MIN)
-        }
-        Value::Number(value) => Answer::Integer(*value as i64),
-        Value::Boolean(true) => Answer::Integer(1),
-        Value::Table(_) if depth == 0 => Answer::error("ERR reached lua stack limit"),
-        Value::Table(table) => return of_table(table, depth - 1, left),
-        _ => Answer::Nil,
-    })
+/// What is returned, as far as it was converted.
+struct Returned {
+    bytes_left: usize,
+    protocol: Protocol,
 }
 
-fn of_table(table: &Table, depth: usize, left: &mut usize) -> mlua::Result<Answer> {
-    if let Value::String(text) = table.raw_get("err")? {
-        return Ok(Answer::error(&*text.as_bytes()));
-    }
-    if let Value::String(text) = table.raw_get("ok")? {
-        return Ok(Answer::Status(text.to_string_lossy().into()));
-    }
-    let mut answers = Vec::new();
-    loop {
-        let value: Value = table.raw_get(answers.len() + 1)?;
-        if value.is_nil() || *left == 0 {
-            return Ok(Answer::Array(answers));
+impl Returned {
+    fn convert(&mut self, value: &Value, depth: usize) -> mlua::Result<Answer> {
+        let bytes = VALUE_BYTES + value.as_string().map_or(0, |text| text.as_bytes().len());
+        self.bytes_left = self.bytes_left.saturating_sub(bytes);
+        if self.bytes_left == 0 {
+            return Ok(Answer::Nil);
         }
-        answers.push(convert(&value, depth, left)?);
+        Ok(match value {
+            Value::String(text) => Answer::bulk(text.as_bytes()),
+            Value::Integer(value) => Answer::Integer(*value),
+            // What C does for these on the machines that Redis runs on.
+            Value::Number(value) if !(-9.3e18..9.223_372_036_854_775e18).contains(value) => {
+                Answer::Integer(i64::MIN)
+            }
+            Value::Number(value) => Answer::Integer(*value as i64),
+            Value::Boolean(is) if self.protocol == Protocol::Three => Answer::Boolean(*is),
+            Value::Boolean(true) => Answer::Integer(1),
+            Value::Table(_) if depth == 0 => Answer::error("ERR reached lua stack limit"),
+            Value::Table(table) => return self.of_table(table, depth - 1),
+            _ => Answer::Nil,
+        })
+    }
+
+    fn of_table(&mut self, table: &Table, depth: usize) -> mlua::Result<Answer> {
+        if let Some(answer) = self.of_one_field(table, depth)? {
+            return Ok(answer);
+        }
+        let mut answers = Vec::new();
+        loop {
+            let value: Value = table.raw_get(answers.len() + 1)?;
+            if value.is_nil() || self.bytes_left == 0 {
+                return Ok(Answer::Array(answers));
+            }
+            answers.push(self.convert(&value, depth)?);
+        }
+    }
+
+    /// A table that says by its field what kind of answer it is.
+    fn of_one_field(&mut self, table: &Table, depth: usize) -> mlua::Result<Option<Answer>> {
+        let field = |name: &str| table.raw_get::<Value>(name);
+        if let Value::String(text) = field("err")? {
+            return Ok(Some(Answer::error(&*text.as_bytes())));
+        }
+        if let Value::String(text) = field("ok")? {
+            return Ok(Some(Answer::Status(text.to_string_lossy().into())));
+        }
+        if let Some(value) = as_number(&field("double")?) {
+            return Ok(Some(Answer::Double(general(value, 17))));
+        }
+        if let Value::Table(map) = field("map")? {
+            let mut pairs = Vec::new();
+            for pair in map.pairs::<Value, Value>() {
+                let (key, value) = pair?;
+                pairs.push((self.convert(&key, depth)?, self.convert(&value, depth)?));
+                if self.bytes_left == 0 {
+                    break;
+                }
+            }
+            return Ok(Some(Answer::Map(pairs)));
+        }
+        if let Value::Table(set) = field("set")? {
+            let mut members = Vec::new();
+            for pair in set.pairs::<Value, Value>() {
+                members.push(self.convert(&pair?.0, depth)?);
+                if self.bytes_left == 0 {
+                    break;
+                }
+            }
+            return Ok(Some(Answer::Set(members)));
+        }
+        if let Value::String(text) = field("big_number")? {
+            let on_one = |byte: &u8| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte };
+            return Ok(Some(Answer::BigNumber(text.as_bytes().iter().map(on_one).collect())));
+        }
+        if let Value::Table(verbatim) = field("verbatim_string")? {
+            let part = |name: &str| verbatim.raw_get::<Value>(name);
+            if let (Value::String(text), Value::String(format)) = (part("string")?, part("format")?)
+            {
+                let mut kind = [b' '; 3];
+                for (to, letter) in kind.iter_mut().zip(format.as_bytes().iter()) {
+                    *to = *letter;
+                }
+                return Ok(Some(Answer::Verbatim(kind, (*text.as_bytes()).into())));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -95,8 +159,21 @@ pub(super) fn to_text(value: &Value) -> Vec<u8> {
             _ => b"ERR unknown error".to_vec(),
         },
         Value::String(text) => [b"ERR ", &*text.as_bytes()].concat(),
-        Value::Error(error) => format!("ERR {}", reason(error)).into_bytes(),
+        Value::Error(error) => match raised(error) {
+            Some(Raised::Reply(text)) => text.clone(),
+            Some(Raised::Text(text)) => [b"ERR ", &**text].concat(),
+            None => format!("ERR {}", reason(error)).into_bytes(),
+        },
         other => format!("ERR {}", other.to_string().unwrap_or_default()).into_bytes(),
+    }
+}
+
+/// A number of Lua, which has one kind of them.
+pub(super) fn as_number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Integer(value) => Some(*value as f64),
+        Value::Number(value) => Some(*value),
+        _ => None,
     }
 }
 

@@ -89,7 +89,7 @@ fn an_answer_has_a_bound() {
     let request = [vec!["MGET"], vec!["a"; 300]].concat();
     assert_eq!(
         store.send(0, &counted(&request)),
-        b"-ERR the answer would be longer than 268435456 bytes\r\n"
+        b"-ERR the answer would be longer than 33554432 bytes\r\n"
     );
 }
 

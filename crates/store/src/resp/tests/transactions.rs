@@ -90,7 +90,7 @@ fn what_a_queue_says_has_a_bound() {
     let mut store = Store::new(settings(), 1);
     store.ask(0, "MULTI");
     store.send(0, &b"COMMAND DOCS\r\n".repeat(80_000));
-    assert_eq!(store.ask(0, "EXEC"), "-ERR the answer would be longer than 268435456 bytes|");
+    assert_eq!(store.ask(0, "EXEC"), "-ERR the answer would be longer than 33554432 bytes|");
     assert_eq!(store.ask(0, "PING"), "+PONG|");
 }
 

@@ -1,0 +1,147 @@
+//! The libraries that scripts of Redis find besides Lua's own: cjson, cmsgpack, bit and struct. A library is
+//! made when a script first uses it: most use none.
+//!
+//! They are written here, since scripts depend on each byte and each error of the ones in C that Redis
+//! brings; tests compare them with a real Redis. Each value that they read or write counts as an
+//! instruction of the machine, and what they make is bounded like its memory.
+
+use std::rc::Rc;
+
+use mlua::{Function, Lua, MultiValue, Table, Value};
+
+use super::machine::Meter;
+use super::raise;
+use super::value::as_number;
+
+mod bits;
+mod json;
+mod msgpack;
+mod records;
+
+/// How deep values may lie in one another, whatever a script sets.
+const DEPTH_MAX: usize = 1_000;
+
+/// What a function of a library comes to.
+type Outcome = Result<MultiValue, Fault>;
+
+/// Why it comes to nothing.
+enum Fault {
+    /// What the script is told, at its own place.
+    Said(String),
+    /// What ends the machine, or its memory.
+    Machine(mlua::Error),
+}
+
+impl From<mlua::Error> for Fault {
+    fn from(error: mlua::Error) -> Self {
+        Self::Machine(error)
+    }
+}
+
+fn said<T>(text: impl Into<String>) -> Result<T, Fault> {
+    Err(Fault::Said(text.into()))
+}
+
+/// What the functions of libraries may take.
+#[derive(Clone)]
+pub(super) struct Bounds {
+    pub bytes_max: usize,
+    pub meter: Rc<Meter>,
+}
+
+impl Bounds {
+    /// Counts a value, where what is made has so many bytes by now.
+    fn check(&self, bytes: usize) -> Result<(), Fault> {
+        if bytes > self.bytes_max {
+            let error = mlua::Error::MemoryError("not enough memory".into());
+            return Err(Fault::Machine(error));
+        }
+        Ok(self.meter.count()?)
+    }
+}
+
+/// The library with a name, if there is one.
+pub(super) fn library(lua: &Lua, name: &str, bounds: &Bounds) -> mlua::Result<Option<Table>> {
+    match name {
+        "bit" => bits::library(lua).map(Some),
+        "cjson" => json::library(lua, bounds).map(Some),
+        "cmsgpack" => msgpack::library(lua, bounds).map(Some),
+        "struct" => records::library(lua, bounds).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// A function of a library.
+fn function(
+    lua: &Lua,
+    name: &'static str,
+    run: impl Fn(&Lua, &Arguments<'_>) -> Outcome + 'static,
+) -> mlua::Result<Function> {
+    lua.create_function(move |lua, values: MultiValue| {
+        run(lua, &Arguments { lua, name, values }).map_err(|fault| match fault {
+            Fault::Said(text) => raise::here(lua, &text),
+            Fault::Machine(error) => error,
+        })
+    })
+}
+
+fn one(value: Value) -> MultiValue {
+    MultiValue::from_vec(vec![value])
+}
+
+/// Bytes as a value of Lua.
+fn text(lua: &Lua, bytes: &[u8]) -> mlua::Result<MultiValue> {
+    Ok(one(Value::String(lua.create_string(bytes)?)))
+}
+
+/// What a function is called with.
+struct Arguments<'l> {
+    lua: &'l Lua,
+    name: &'static str,
+    values: MultiValue,
+}
+
+impl Arguments<'_> {
+    fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Counted from 1 on; nil where there is none.
+    fn at(&self, number: usize) -> &Value {
+        self.values.get(number - 1).unwrap_or(&Value::Nil)
+    }
+
+    fn wrong<T>(&self, number: usize, what: &str) -> Result<T, Fault> {
+        said(format!("bad argument #{number} to '{}' ({what})", self.name))
+    }
+
+    fn mistyped<T>(&self, number: usize, expected: &str) -> Result<T, Fault> {
+        let got = self.values.get(number - 1).map_or("no value", type_name);
+        self.wrong(number, &format!("{expected} expected, got {got}"))
+    }
+
+    fn number(&self, number: usize) -> Result<f64, Fault> {
+        match self.lua.coerce_number(self.at(number).clone())? {
+            Some(value) => Ok(value),
+            None => self.mistyped(number, "number"),
+        }
+    }
+
+    fn number_or(&self, number: usize, other: f64) -> Result<f64, Fault> {
+        if self.at(number).is_nil() { Ok(other) } else { self.number(number) }
+    }
+
+    fn bytes(&self, number: usize) -> Result<Vec<u8>, Fault> {
+        match self.lua.coerce_string(self.at(number).clone())? {
+            Some(value) => Ok(value.as_bytes().to_vec()),
+            None => self.mistyped(number, "string"),
+        }
+    }
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::LightUserData(_) => "userdata",
+        other => other.type_name(),
+    }
+}

@@ -1,0 +1,85 @@
+//! Errors that functions in Rust raise in scripts.
+//!
+//! The machine raises only errors of Rust there, and not values of Lua, as scripts expect them: a text, with
+//! its place in the script before it, or for the error of a command a table. What catches an error makes
+//! of it what scripts expect ([`caught`]).
+
+use std::fmt;
+use std::sync::Arc;
+
+use mlua::{Lua, Value};
+
+/// What a script is called in errors, and by the machine.
+pub(super) const CHUNK: &str = "user_script";
+pub(super) const NAME: &str = "@user_script";
+/// How far above an error its place in the script is looked for.
+const LEVELS_MAX: usize = 8;
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub(super) enum Raised {
+    /// The error of a command.
+    Reply(Vec<u8>),
+    Text(Vec<u8>),
+}
+
+impl fmt::Display for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Reply(text) | Self::Text(text)) = self;
+        f.write_str(&String::from_utf8_lossy(text))
+    }
+}
+
+impl std::error::Error for Raised {}
+
+/// The error of a command.
+pub(super) fn reply(text: impl Into<Vec<u8>>) -> mlua::Error {
+    mlua::Error::ExternalError(Arc::new(Raised::Reply(text.into())))
+}
+
+/// What is wrong with the call of a function: where the script is, if it is the script that calls it.
+pub(super) fn here(lua: &Lua, text: &str) -> mlua::Error {
+    let place = line_at(lua, 1).flatten();
+    let place = place.map(|line| format!("{CHUNK}:{line}: ")).unwrap_or_default();
+    mlua::Error::ExternalError(Arc::new(Raised::Text(format!("{place}{text}").into_bytes())))
+}
+
+/// What was raised, if it was raised here.
+pub(super) fn raised(error: &mlua::Error) -> Option<&Raised> {
+    match error {
+        mlua::Error::CallbackError { cause, .. } => raised(cause),
+        mlua::Error::ExternalError(error) => error.downcast_ref(),
+        _ => None,
+    }
+}
+
+/// An error as scripts catch it.
+pub(super) fn caught(lua: &Lua, value: Value) -> mlua::Result<Value> {
+    let text = |bytes: &[u8]| Ok(Value::String(lua.create_string(bytes)?));
+    match &value {
+        Value::Error(error) => match raised(error) {
+            Some(Raised::Text(bytes)) => text(bytes),
+            Some(Raised::Reply(bytes)) => {
+                let table = lua.create_table()?;
+                table.set("err", text(bytes)?)?;
+                Ok(Value::Table(table))
+            }
+            None => Ok(value),
+        },
+        _ => Ok(value),
+    }
+}
+
+/// The line of the script that runs now, or has called what runs.
+pub(super) fn line(lua: &Lua) -> Option<usize> {
+    // What is called by the script lies in a few levels at most.
+    (1..LEVELS_MAX).map_while(|level| line_at(lua, level)).flatten().next()
+}
+
+/// Nothing where there is no such level; no line where that is not in the script.
+fn line_at(lua: &Lua, level: usize) -> Option<Option<usize>> {
+    lua.inspect_stack(level, |frame| {
+        let is_script = frame.source().source.is_some_and(|source| source == NAME);
+        frame.current_line().filter(|_| is_script)
+    })
+}
