@@ -41,6 +41,8 @@ pub struct ClusterSpec {
     pub parameters: Vec<(String, String)>,
     /// The folder below which data and logs are put; the system's temporary folder if `None`.
     pub folder: Option<PathBuf>,
+    /// Whether its servers take only the processor time that others on the machine leave.
+    pub yields_cpu: bool,
 }
 
 impl Default for ClusterSpec {
@@ -55,6 +57,7 @@ impl Default for ClusterSpec {
             election_timeout_ms: 3_000,
             parameters: Vec::new(),
             folder: None,
+            yields_cpu: false,
         }
     }
 }

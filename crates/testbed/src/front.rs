@@ -55,7 +55,8 @@ impl Front {
         if let Some(credentials) = credentials {
             arguments.extend(["--keyFile".into(), credentials.key_file.clone().into()]);
         }
-        let program = Program::Mongo(Mongo { path, arguments, keeps_data: false });
+        let program =
+            Program::Mongo(Mongo { path, arguments, keeps_data: false, yields_cpu: false });
         let launch = Launch { name, program };
         Ok(Self::Mongos(Server::start(launch, folder).await?))
     }

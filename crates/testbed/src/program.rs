@@ -124,11 +124,20 @@ pub(crate) struct Mongo {
     pub(crate) arguments: Vec<OsString>,
     /// Whether it keeps data (a router does not).
     pub(crate) keeps_data: bool,
+    /// Whether it has the lowest priority.
+    pub(crate) yields_cpu: bool,
 }
 
 impl Mongo {
     fn command(&self, place: &Place) -> Command {
-        let mut command = Command::new(&self.path);
+        let mut command = if self.yields_cpu {
+            // It becomes the server.
+            let mut command = Command::new("nice");
+            command.args(["-n", "19"]).arg(&self.path);
+            command
+        } else {
+            Command::new(&self.path)
+        };
         command
             .arg("--port")
             .arg(place.port.to_string())

@@ -56,6 +56,7 @@ impl ReplicaSet {
                 path: site.mongod.to_path_buf(),
                 arguments: arguments(&name, purpose, spec, site.credentials),
                 keeps_data: true,
+                yields_cpu: spec.yields_cpu,
             }),
         });
         let members =

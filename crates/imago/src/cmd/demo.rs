@@ -17,7 +17,7 @@ use imago_mongo::load::{MongoTarget, Schema, preload, show_content};
 use imago_mongo::namespace::{Namespace, Selector};
 use imago_mongo::preflight::{self, Request};
 use imago_mongo::verify::{Spec, Unwatched, verify};
-use imago_testbed::{Cluster, ClusterSpec};
+use imago_testbed::{Cluster, ClusterSpec, pool};
 use imago_workload::check::{Checker, Verdict};
 use imago_workload::driver::{self, Options, Running};
 use imago_workload::history::{Header, History, IdForm, Recorder};
@@ -136,7 +136,19 @@ async fn show(args: &Migration, context: &Context) -> Result<(), Failure> {
         args.members, args.shards
     ));
     let old = ClusterSpec::replica_set("demo-old", args.members).with_auth();
-    let new = ClusterSpec::sharded("demo-new", args.shards).with_auth();
+    // Clusters have machines of their own: what the new one does takes no processor time and no disk from
+    // the clients of the old one.
+    let new = ClusterSpec {
+        yields_cpu: true,
+        folder: pool::folder(),
+        ..ClusterSpec::sharded("demo-new", args.shards).with_auth()
+    };
+    say(match &new.folder {
+        Some(_) => {
+            "the new one gets what processor time the old one leaves, and its files are in memory"
+        }
+        None => "the new one gets what processor time the old one leaves; both share the disk",
+    });
     let old = Box::pin(Cluster::start(old)).await.map_err(|error| testbed(&error))?;
     let new = Box::pin(Cluster::start(new)).await.map_err(|error| testbed(&error))?;
 
@@ -145,6 +157,13 @@ async fn show(args: &Migration, context: &Context) -> Result<(), Failure> {
     let source = MongoTarget::connect(&old.uri(), &ns, schema).await?;
     say(&format!("filling {ns} with {} reviews of about 1 KB", args.documents));
     Box::pin(preload(&source, args.documents, |_| ())).await?;
+    // The system would write it to the disk in half a minute, and clients would feel that.
+    let folder = old.folder().to_owned();
+    let written = tokio::task::spawn_blocking(move || {
+        rustix::fs::syncfs(std::fs::File::open(folder)?).map_err(std::io::Error::from)
+    });
+    let written = written.await.map_err(|e| Failure::from_error(Exit::Failed, "demo", &e))?;
+    written.map_err(|e| Failure::from_error(Exit::Failed, "demo", &e))?;
 
     say(&format!("application traffic begins: {} operations/s", args.rate));
     let folder = tempfile::tempdir().map_err(|e| Failure::from_error(Exit::Failed, "demo", &e))?;
