@@ -19,6 +19,7 @@
 use std::time::{Duration, Instant};
 
 use bson::Timestamp;
+use imago_job::clock::now_ms;
 use imago_job::event::Body;
 use imago_job::id::JobId;
 use imago_job::journal::Journal;
@@ -77,7 +78,8 @@ pub struct How {
 pub struct Outcome {
     /// The job.
     pub job: JobId,
-    /// From the block, or with none the drain, until the hook had ended, in ms.
+    /// From the block, or with none the drain, until the hook had ended, in ms; with the blocks of
+    /// attempts that died, until these were lifted.
     pub write_block_ms: u64,
     /// The drain alone, in ms.
     pub drain_ms: u64,
@@ -205,6 +207,7 @@ async fn steps(
     if how.block == Block::UserWrites {
         // A block that stands already is another's, and stays whatever comes of this.
         copying.state.is_blocked = block::is_set(&clusters.source).await? != Some(true);
+        copying.state.blocked_at_ms = copying.state.is_blocked.then(now_ms);
         copying.save().await?;
     }
     let blocker = Blocker::reach(&clusters.source).await;
@@ -242,11 +245,12 @@ async fn steps(
                 block::set(&clusters.destination).await?;
             }
             (copying.state.is_blocked, copying.state.hook_begun) = (false, false);
+            (copying.state.blocked_at_ms, copying.state.blocked_before_ms) = (None, 0);
             copy::save_at_last(run, &copying.state).await?;
             return Err(error);
         }
     };
-    let block_ms = ms(blocked);
+    let block_ms = copying.state.blocked_before_ms + ms(blocked);
     run.reporter().emit(Body::Measurement {
         name: "write_block_ms".into(),
         value: f64::from(u32::try_from(block_ms).unwrap_or(u32::MAX)),
@@ -258,6 +262,7 @@ async fn steps(
         block::lift(&clusters.source).await?;
     }
     copying.state.block_left = copying.state.is_blocked && !lifts;
+    (copying.state.blocked_at_ms, copying.state.blocked_before_ms) = (None, 0);
     (copying.state.is_blocked, copying.state.hook_begun) = (false, false);
     copying.state.is_destination_blocked = false;
     copy::save_at_last(run, &copying.state).await?;

@@ -82,7 +82,7 @@ fn add_to<const N: usize>(session: &mut Session, keys: [u8; N]) -> Result<[u8; N
         Ok(new)
     };
     let done = block_on(session.run(Vec::new(), keys.map(key).to_vec(), Box::new(procedure)))?;
-    Ok(done.answer.try_into().unwrap())
+    Ok(done.answer.into_bytes().try_into().unwrap())
 }
 
 fn add(session: &mut Session, n: u8) -> Result<u8, Abort> {
@@ -97,7 +97,8 @@ fn both(session: &mut Session) -> Result<[u8; 2], Abort> {
         Ok(vec![of(1)?, of(2)?])
     };
     let done = block_on(session.run(reads, Vec::new(), Box::new(procedure)))?;
-    Ok([done.answer[0], done.answer[1]])
+    let answer = done.answer.into_bytes();
+    Ok([answer[0], answer[1]])
 }
 
 /// Two partitions, mastered by two sites that have replicas of each other's.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bson::Timestamp;
+use imago_job::clock::now_ms;
 use imago_job::eta::Meter;
 use imago_job::run::Run;
 use imago_plan::ledger::SliceState;
@@ -55,7 +56,7 @@ impl<'a> Copying<'a> {
         let leases = Leases::new(clusters.destination.clone(), job.clone(), owner);
         if state.is_blocked {
             crate::block::lift(&clusters.source).await?;
-            state.is_blocked = false;
+            state.count_block(now_ms());
             save(run, state).await?;
         }
         if state.is_destination_blocked {

@@ -68,6 +68,12 @@ pub struct State {
     /// with the job lifts the block first.
     #[serde(default)]
     pub is_blocked: bool,
+    /// When that block was set, in ms since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked_at_ms: Option<u64>,
+    /// How long writes were blocked by attempts at the cut-over that died, in ms.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub blocked_before_ms: u64,
     /// Whether the block that its cut-over set stands at the source since, for the operator to lift.
     #[serde(default)]
     pub block_left: bool,
@@ -106,7 +112,18 @@ pub struct State {
     pub drained_to: Option<(u32, u32)>,
 }
 
+fn is_zero(ms: &u64) -> bool {
+    *ms == 0
+}
+
 impl State {
+    /// Notes that the block of an attempt that died is lifted now.
+    pub(crate) fn count_block(&mut self, now_ms: u64) {
+        let since_ms = self.blocked_at_ms.take().map_or(0, |at_ms| now_ms.saturating_sub(at_ms));
+        self.blocked_before_ms += since_ms;
+        self.is_blocked = false;
+    }
+
     /// Refuses to go on while nobody knows where the clients are.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 //!
 //! Only an operator can tell. Until then nobody goes on with the job, and the block stays.
 
+use imago_job::clock::now_ms;
 use imago_job::control::Stop;
 use imago_job::id::JobId;
 use imago_job::run::{Ending, Run};
@@ -45,7 +46,10 @@ async fn decided(clusters: &Clusters, run: &Run, clients: ClientsAt) -> Result<O
     }
     run.enter("cut-over").await?;
     match clients {
-        ClientsAt::Source if state.is_blocked => block::lift(&clusters.source).await?,
+        ClientsAt::Source if state.is_blocked => {
+            block::lift(&clusters.source).await?;
+            state.count_block(now_ms());
+        }
         ClientsAt::Source => {}
         ClientsAt::Destination => {
             if state.is_destination_blocked {

@@ -1,5 +1,7 @@
 //! The process that cuts over dies while writes are blocked.
 
+use std::time::Instant;
+
 use bson::doc;
 use imago_job::journal::{Journal, Update};
 use imago_job::state::State;
@@ -46,8 +48,10 @@ async fn after_a_death_with_the_clients_where_they_were_the_job_goes_on() {
     let load = scene.load();
     let job = scene.copied();
     dead_cutover(&scene, &job).await;
+    let dead = Instant::now();
     nobody_goes_on(&scene, &job);
     assert_eq!(application_writes(&scene.old).await, Err(BLOCKED));
+    let blocked_ms = dead.elapsed().as_millis();
     let (exit, decided) = scene.run(scene.cutover(&job, &["--clients-at", "source"]));
     assert_eq!(exit, 0, "{decided}");
     assert_eq!(application_writes(&scene.old).await, Ok(()));
@@ -57,6 +61,9 @@ async fn after_a_death_with_the_clients_where_they_were_the_job_goes_on() {
     let hook = scene.switch_to(&scene.new);
     let (exit, done) = scene.run(scene.cutover(&job, &["--on-cutover", &hook]));
     assert_eq!(exit, 0, "{done}");
+    // Clients could not write while nobody knew where they were, either.
+    let told_ms = u128::from(done["write_block_ms"].as_u64().unwrap());
+    assert!(told_ms >= blocked_ms, "{told_ms} of at least {blocked_ms} ms: {done}");
     scene.nothing_lost(load, &scene.new);
 }
 
