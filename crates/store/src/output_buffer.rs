@@ -15,7 +15,7 @@
 //! Values that a reply shares with rows are counted in full, although they may take no memory of their
 //! own: a row that is overwritten leaves its value to the replies that have it.
 //!
-//! Invariant: all replies together take at most the sum and, for each connection, `OWN_BYTES`,
+//! Invariant: all replies together take at most the sum and, for each connection, twice `OWN_BYTES`,
 //! `SMALL_BYTES`, and what sites in other processes reply to one batch.
 
 use std::sync::Arc;
@@ -29,6 +29,10 @@ const CLIENT_BYTES_MAX: usize = 64 * 1024 * 1024;
 const OWN_BYTES: usize = 128 * 1024;
 /// Bytes of a reply that is never refused.
 const SMALL_BYTES: usize = 16 * 1024;
+
+/// Bytes of a reply that is not counted: a connection's requests that are under way have hardly more such
+/// replies than [`OWN_BYTES`], and to count each would cost as much as to look up a row.
+pub(crate) const UNCOUNTED_BYTES: usize = 128;
 
 /// The output buffers of all connections.
 pub struct OutputBuffers {

@@ -20,7 +20,7 @@ use super::half::Half;
 use super::place::{Caller, Place};
 use super::sending::send;
 use super::{BACK_WAIT, Outcome, PATIENCE, Remote};
-use crate::output_buffer::OutputBuffer;
+use crate::output_buffer::{OutputBuffer, UNCOUNTED_BYTES};
 use crate::record::{Position, Site};
 use crate::reply::Reply;
 use crate::resp::{Connection, Headway, Next, Request, Scan, Settings};
@@ -45,7 +45,7 @@ pub(super) struct Line {
     first: Cell<u64>,
     running: Cell<usize>,
     has_back: Cell<bool>,
-    /// When something was last answered or sent: what waits behind that may begin for as long from then.
+    /// When something was last sent: what waits behind that may begin for as long from then.
     progress: Cell<Instant>,
     output: Arc<OutputBuffer>,
     changed: Notify,
@@ -83,8 +83,8 @@ impl Line {
             *slot = match (outcome, &*slot) {
                 (Outcome::Answer(known, mut answer), _) => {
                     seen.set(seen.get().max(known));
-                    self.progress.set(Instant::now());
                     if let Ok(done) = &mut answer
+                        && done.answer.len() > UNCOUNTED_BYTES
                         && !done.answer.is_charged()
                     {
                         // It comes from another process.
@@ -110,6 +110,7 @@ impl Line {
     /// Says what needs no transaction, or that it takes too much.
     fn say(&self, mut reply: Reply) {
         match self.output.try_charge(reply.len()) {
+            _ if reply.len() <= UNCOUNTED_BYTES => {}
             Some(charge) => reply.keep(Some(charge)),
             None => {
                 reply = Reply::from(format!("-{}\r\n", self.output.all().refusal()).into_bytes())

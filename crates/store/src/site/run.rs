@@ -9,6 +9,7 @@ use std::mem;
 
 use super::{BEHIND_MS_MAX, Core, Held, Output, Ticket, WAITING_MAX, Waiting, Want};
 use crate::key::{Key, KeyRange, Value};
+use crate::output_buffer::UNCOUNTED_BYTES;
 use crate::record::{Body, Position, Update, Write};
 use crate::reply::Reply;
 use crate::transaction::{Abort, Done, Transaction, View, WRITTEN_BYTES_MAX};
@@ -228,8 +229,11 @@ impl Core {
 
 /// A reply that its client's output buffer has room for.
 fn charged(mut reply: Reply, transaction: &Transaction) -> Result<Reply, Abort> {
-    let Some(output) = &transaction.output else { return Ok(reply) };
-    let charge = output.try_charge(reply.len());
+    let bytes = reply.len();
+    let Some(output) = transaction.output.as_ref().filter(|_| bytes > UNCOUNTED_BYTES) else {
+        return Ok(reply);
+    };
+    let charge = output.try_charge(bytes);
     reply.keep(Some(charge.ok_or_else(|| Abort::Refused(output.all().refusal()))?));
     Ok(reply)
 }
