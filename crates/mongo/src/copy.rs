@@ -437,7 +437,7 @@ impl Copying<'_> {
     pub async fn end(mut self) -> Result<State> {
         self.report();
         self.end_save().await?;
-        // The last checkpoint may be past what ended a collection: whoever begins there does not hear of it.
+        // The last checkpoint may be past the event that ended a collection: a resume would miss it.
         self.lose_ended().await?;
         let misses_structure = self.state.is_indexed && self.lead.has_structure();
         if let Some(checkpoint) = self.lead.end().await?.filter(|_| !misses_structure) {

@@ -320,7 +320,7 @@ impl Writer {
     }
 
     /// Writes a group; on a full disk again and again until it fits, or until nobody is there any
-    /// more. Sites are told that nothing is logged, so that nobody waits for it.
+    /// more. Sites are told that nothing is logged, so that no client waits for it.
     fn write(&mut self, group: &[Frame]) -> Result<(), LogError> {
         for tries in 0.. {
             let full = match self.log.append(group) {

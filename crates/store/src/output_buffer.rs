@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub const OUTPUT_BYTES_MAX: usize = 1024 * 1024 * 1024;
 /// Bytes of a connection's replies beyond which it runs no further request.
 const CLIENT_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Bytes of replies that a connection has whatever others hold.
+/// Bytes of replies that a connection may have even when the sum is reached.
 const OWN_BYTES: usize = 128 * 1024;
 /// Bytes of a reply that is never refused.
 const SMALL_BYTES: usize = 16 * 1024;
@@ -204,7 +204,7 @@ mod tests {
         }
         assert_eq!(all.bytes(), 100 * MB);
         assert!(all.is_crowded());
-        // Whoever came late still is told short things.
+        // Short replies still fit in the last buffer's own bytes.
         let last = buffers.last().expect("there are many");
         while last.has_room() {
             charges.push(last.try_charge(1_000).expect("it is short"));

@@ -284,7 +284,7 @@ impl Connection {
     /// What to send for the first transaction of which it was not told yet how it ended.
     pub fn reply(&mut self, mut outcome: Result<Reply, Abort>) -> Reply {
         let client = &mut self.client;
-        // Whatever it is written as, it takes about as much.
+        // The encoded reply takes about as much as the answer.
         let charge = outcome.as_mut().ok().and_then(Reply::take_charge);
         let scan = client.running.pop_front().flatten();
         let pending = client.pending.take_if(|_| client.running.is_empty());

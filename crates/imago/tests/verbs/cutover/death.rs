@@ -61,7 +61,7 @@ async fn after_a_death_with_the_clients_where_they_were_the_job_goes_on() {
     let hook = scene.switch_to(&scene.new);
     let (exit, done) = scene.run(scene.cutover(&job, &["--on-cutover", &hook]));
     assert_eq!(exit, 0, "{done}");
-    // Clients could not write while nobody knew where they were, either.
+    // Writes were blocked until the operator's decision, too.
     let told_ms = u128::from(done["write_block_ms"].as_u64().unwrap());
     assert!(told_ms >= blocked_ms, "{told_ms} of at least {blocked_ms} ms: {done}");
     scene.nothing_lost(load, &scene.new);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use imago_testbed::wait;
 
-use crate::store::served::{Served, anywhere, imago};
+use crate::store::served::{Served, anywhere, imago, request};
 
 /// The size of the disk, and of a row.
 const DISK_MB: usize = 24;
@@ -51,13 +51,7 @@ fn inside(served: &Served, folder: &Path) -> PathBuf {
 
 /// Sends a request and reads the line that begins its reply, and the value behind it.
 fn ask(stream: &mut TcpStream, words: &[&[u8]]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
-    for word in words {
-        bytes.extend(format!("${}\r\n", word.len()).into_bytes());
-        bytes.extend_from_slice(word);
-        bytes.extend_from_slice(b"\r\n");
-    }
-    stream.write_all(&bytes).unwrap();
+    stream.write_all(&request(words)).unwrap();
     let mut reply = Vec::new();
     while !reply.ends_with(b"\r\n") {
         let mut byte = [0];

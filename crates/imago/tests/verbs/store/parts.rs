@@ -5,20 +5,14 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::store::served::{Served, anywhere};
+use crate::store::served::{Served, anywhere, request};
 
 const MB: u64 = 1024 * 1024;
 const DRAFT: &str = "draft:7d444840-9dc0-11d1-b245-5ffdce74fad2";
 const EVENTS: &str = "events:2026-11-25T08:00:00Z:01JDHQ3G5Y8M8Z6S3B2E5K9V7N";
 
 fn ask(stream: &mut TcpStream, words: &[&[u8]], reply: &str) {
-    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
-    for word in words {
-        bytes.extend(format!("${}\r\n", word.len()).into_bytes());
-        bytes.extend_from_slice(word);
-        bytes.extend_from_slice(b"\r\n");
-    }
-    stream.write_all(&bytes).unwrap();
+    stream.write_all(&request(words)).unwrap();
     let mut come = vec![0; reply.len()];
     stream.read_exact(&mut come).unwrap();
     let begins = come[..come.len().min(60)].escape_ascii();

@@ -28,6 +28,17 @@ pub fn imago(words: &[&str]) -> Command {
     command
 }
 
+/// A request as clients of Redis send it.
+pub fn request(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend(format!("${}\r\n", word.len()).into_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
 /// Somewhere on this machine.
 pub fn anywhere() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()

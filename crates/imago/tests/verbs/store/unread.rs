@@ -1,5 +1,5 @@
 //! Clients that send requests and read no replies: the store's memory stays bounded, others are served, and
-//! what was asked is told in full to whoever reads late.
+//! a client that reads late gets every reply in full.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use imago_testbed::wait;
 
-use crate::store::served::{Served, anywhere, imago};
+use crate::store::served::{Served, anywhere, imago, request};
 
 const MB: usize = 1024 * 1024;
 /// The row that everybody asks for.
@@ -17,16 +17,6 @@ const LARGE: &str = "report:2026-11:7d444840-9dc0-11d1-b245-5ffdce74fad2";
 const SMALL: usize = 128;
 /// What all replies may take, besides what the store takes for itself.
 const MEMORY_MAX: usize = 1024 * MB + 256 * MB;
-
-fn request(words: &[&[u8]]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
-    for word in words {
-        bytes.extend(format!("${}\r\n", word.len()).into_bytes());
-        bytes.extend_from_slice(word);
-        bytes.extend_from_slice(b"\r\n");
-    }
-    bytes
-}
 
 fn small(number: usize) -> String {
     format!("session:{:016x}", 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(number as u64 + 1))

@@ -18,7 +18,7 @@ mod json;
 mod msgpack;
 mod records;
 
-/// How deep values may lie in one another, whatever a script sets.
+/// Greatest nesting depth, also where a script sets a greater one.
 const DEPTH_MAX: usize = 1_000;
 
 /// What a function of a library comes to.
