@@ -116,6 +116,8 @@ pub struct ChangeReader {
 struct Wanted {
     source: Endpoint,
     namespaces: Vec<Namespace>,
+    /// The database whose stream is read where there are no namespaces: its time goes on.
+    db: String,
     at: Start,
     await_max: Duration,
     is_detailed: bool,
@@ -148,6 +150,7 @@ impl ChangeReader {
         let placing = vec![Vec::new(); namespaces.len()];
         let wanted = Wanted {
             source,
+            db: namespaces.first().map_or_else(|| "admin".to_owned(), |ns| ns.db.clone()),
             namespaces,
             at: start,
             await_max,
@@ -179,6 +182,15 @@ impl ChangeReader {
     #[must_use]
     pub fn open_ended(mut self, is_open: bool) -> Self {
         self.wanted.is_open = is_open;
+        self
+    }
+
+    /// The same in this database, where the reader has no namespaces.
+    #[must_use]
+    pub fn within(mut self, db: &str) -> Self {
+        if self.wanted.namespaces.is_empty() {
+            db.clone_into(&mut self.wanted.db);
+        }
         self
     }
 
@@ -304,7 +316,7 @@ impl Wanted {
     /// A collection's stream ends where it is dropped or renamed; who reads on behind that wants the
     /// database's.
     fn scope(&self) -> (String, Scope) {
-        let db = &self.namespaces[0].db;
+        let db = &self.db;
         if self.namespaces.len() == 1 && !self.is_detailed && !self.is_open {
             (db.clone(), Scope::Collection)
         } else if self.namespaces.iter().all(|ns| ns.db == *db) {

@@ -294,6 +294,9 @@ async fn list_with_system(endpoint: &Endpoint) -> Result<Vec<Listed>> {
     Ok(all)
 }
 
+/// The collection of a database's stored functions.
+pub const FUNCTIONS: &str = "system.js";
+
 /// What a pattern matches and Imago leaves out.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LeftOut {
@@ -325,8 +328,8 @@ pub async fn left_out_by(endpoint: &Endpoint, selector: &Selector) -> Result<Vec
         }
         let why = if kind == Kind::TimeSeries {
             "a time series cannot be followed by its changes; move it with mongodump and mongorestore"
-        } else if ns.coll == "system.js" {
-            "no change stream tells of stored functions; move them with mongodump and mongorestore"
+        } else if ns.coll == FUNCTIONS {
+            "stored functions are copied where they are named: add --ns DATABASE.system.js"
         } else if ns.coll.starts_with("system.") {
             "it belongs to the server"
         } else {

@@ -47,6 +47,7 @@ mod begin;
 mod catalog;
 mod claim;
 mod follow;
+mod functions;
 mod help;
 mod report;
 mod state;
@@ -246,6 +247,7 @@ pub struct Copying<'a> {
     route: Option<Arc<Route>>,
     total: (u64, u64),
     copied_before: (u64, u64),
+    applied_before: u64,
     meter: Meter,
     reported: Instant,
     saved: Instant,

@@ -15,7 +15,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bson::{RawDocumentBuf, Timestamp};
@@ -76,6 +75,7 @@ pub struct Checkpoint {
 
 /// See the module's documentation.
 pub struct Lead {
+    source: Endpoint,
     pairs: Arc<Vec<Pair>>,
     cuts: Vec<Vec<Id>>,
     ledgers: Vec<Ledger<Id>>,
@@ -133,6 +133,8 @@ pub struct Parts {
     pub pairs: Arc<Vec<Pair>>,
     /// One for each of them.
     pub members: Vec<Member>,
+    /// A database of the source, whose time is followed where there are no collections.
+    pub db: String,
     /// Whether the job goes on without a collection that ends.
     pub is_open: bool,
     /// Their slices.
@@ -169,9 +171,11 @@ impl Lead {
         let clock_ahead_ms =
             retry(what, &PATIENCE, &parts.control, Error::is_transient, ask).await?;
         let placing = parts.pairs.iter().map(|pair| pair.shard_key.clone()).collect();
-        let mut reader = ChangeReader::new(parts.source, namespaces, parts.start, parts.await_max)
-            .placing_by(placing)
-            .open_ended(parts.is_open);
+        let mut reader =
+            ChangeReader::new(parts.source.clone(), namespaces, parts.start, parts.await_max)
+                .placing_by(placing)
+                .within(&parts.db)
+                .open_ended(parts.is_open);
         parts.control.or_stop(reader.open()).await??;
         let (send, batches) = mpsc::channel(BATCHES_AHEAD);
         let (is_awaited, hurry) = watch::channel(false);
@@ -196,6 +200,7 @@ impl Lead {
         }
         let mut lead = Self {
             leftovers_seen: counts.iter().map(|&count| vec![false; count]).collect(),
+            source: parts.source,
             pairs: parts.pairs,
             cuts,
             ledgers,
@@ -487,10 +492,4 @@ fn lane_of(pair: &Pair, id: &Id) -> usize {
         return 0;
     }
     usize::try_from(id.stable_hash() % LANES as u64).expect("fewer lanes than memory")
-}
-
-/// Documents copied so far, of the slices in this process.
-#[must_use]
-pub fn copied(counters: &Counters) -> (u64, u64) {
-    (counters.documents.load(Ordering::Relaxed), counters.bytes.load(Ordering::Relaxed))
 }

@@ -6,7 +6,9 @@
 use bson::{Document, RawDocumentBuf, doc};
 use serde::{Deserialize, Serialize};
 
-use crate::collection::{Definition, Handle, Kind, LeftOut, Listed, Size, left_out_by, list_all};
+use crate::collection::{
+    Definition, FUNCTIONS, Handle, Kind, LeftOut, Listed, Size, left_out_by, list_all,
+};
 use crate::converge::Pair;
 use crate::copy::Clusters;
 use crate::endpoint::{Endpoint, is_same_cluster};
@@ -16,6 +18,7 @@ use crate::namespace::{Namespace, Selector};
 use crate::verify::options_differences;
 
 mod destination;
+mod functions;
 
 /// What a user asks for.
 #[derive(Clone, Debug)]
@@ -53,6 +56,9 @@ pub struct Plan {
     pub collections: Vec<Planned>,
     /// The views to define.
     pub views: Vec<Planned>,
+    /// The collections of stored functions (`system.js`) that were named.
+    #[serde(default)]
+    pub functions: Vec<Planned>,
     /// Only documents that match it; extended JSON.
     pub filter: Option<String>,
     /// Whether the destination held documents before.
@@ -90,6 +96,11 @@ pub struct Planned {
 }
 
 impl Plan {
+    /// Everything that the destination gets.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Planned> {
+        self.collections.iter().chain(&self.views).chain(&self.functions)
+    }
+
     /// The plan of the job that makes the source follow the destination.
     #[must_use]
     pub fn reversed(&self, back: &Clusters) -> Self {
@@ -113,6 +124,7 @@ impl Plan {
                 .map(turned)
                 .collect(),
             views: Vec::new(),
+            functions: Vec::new(),
             filter: self.filter.clone(),
             into_existing: false,
             shard_key: None,
@@ -155,6 +167,7 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
         no_new: request.no_new,
         collections: Vec::new(),
         views: Vec::new(),
+        functions: Vec::new(),
         filter: request.filter.clone(),
         into_existing: request.into_existing,
         shard_key: request.shard_key.clone(),
@@ -177,10 +190,13 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
             plan.collections.push(planned)
         }
     }
+    plan.functions = functions::plan(source, destination, request).await?;
+    let is_named = |ns: &Namespace| plan.functions.iter().any(|planned| planned.from == *ns);
+    plan.left_out.retain(|left_out| !is_named(&left_out.ns));
     check_distinct(&plan)?;
     destination::check_names(destination, &plan).await?;
     destination::check_rights(destination, &plan).await?;
-    if plan.collections.is_empty() && plan.views.is_empty() {
+    if plan.collections.is_empty() && plan.views.is_empty() && plan.functions.is_empty() {
         return Err(Error::precondition(
             "no collection of the source matches",
             "look at the names: `--ns all --dry-run` lists every collection",
@@ -248,10 +264,12 @@ async fn select(source: &Endpoint, selectors: &[Selector]) -> Result<Vec<(Listed
         if let Selector::One { from, .. } = selector
             && from.coll.starts_with("system.")
         {
+            if from.coll == FUNCTIONS {
+                continue;
+            }
             return Err(Error::precondition(
-                format!("{from} is a system collection, of whose changes no change stream tells"),
-                "move stored functions (system.js) with mongodump and mongorestore; the others belong to \
-                 the server",
+                format!("{from} is a system collection, which belongs to the server"),
+                "leave it out of --ns; of system collections only stored functions (system.js) are copied",
             ));
         }
         if !all.iter().any(|listed| selector.select(&listed.ns).is_some()) {
@@ -357,8 +375,7 @@ fn check_options(into: &Handle, existing: &Definition, listed: &Listed) -> Resul
 }
 
 fn check_distinct(plan: &Plan) -> Result<()> {
-    let mut names: Vec<&Namespace> =
-        plan.collections.iter().chain(&plan.views).map(|planned| &planned.to).collect();
+    let mut names: Vec<&Namespace> = plan.all().map(|planned| &planned.to).collect();
     names.sort();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => Err(Error::usage(

@@ -58,6 +58,14 @@ pub struct Counters {
     at_work: AtomicUsize,
 }
 
+impl Counters {
+    /// Documents copied so far, and their bytes.
+    #[must_use]
+    pub fn copied(&self) -> (u64, u64) {
+        (self.documents.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+}
+
 /// One process's part in copying the bulk.
 #[derive(Clone)]
 pub struct Worker {

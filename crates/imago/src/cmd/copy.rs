@@ -27,7 +27,7 @@ pub struct Args {
     #[command(flatten)]
     pub ends: Ends,
     /// A collection, renamed as db.coll=db2.coll2; a pattern such as shop.*, which means what matches
-    /// later too; or all. Repeatable.
+    /// later too; or all. Stored functions are copied where db.system.js is named. Repeatable.
     #[arg(long, value_name = "NS", required = true)]
     ns: Vec<Selector>,
     /// Copy only documents that match; extended JSON.
@@ -183,6 +183,9 @@ fn describe(plan: &Plan) -> String {
     }
     for view in &plan.views {
         text += &format!("  {} → {}  view\n", view.from, view.to);
+    }
+    for functions in &plan.functions {
+        text += &format!("  {} → {}  stored functions\n", functions.from, functions.to);
     }
     for left_out in &plan.left_out {
         text += &format!("  {left_out}\n");

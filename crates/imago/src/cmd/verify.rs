@@ -213,6 +213,7 @@ async fn named(
     named.dedup();
     left_out.sort();
     left_out.dedup();
+    left_out.retain(|left_out| !named.iter().any(|(from, _)| *from == left_out.ns));
     Ok((named, left_out))
 }
 

@@ -7,5 +7,6 @@ mod death;
 mod disturbed;
 mod failing;
 mod forward;
+mod functions;
 mod refused;
 mod scene;

@@ -82,7 +82,7 @@ async fn what_cannot_be_copied_is_refused_and_nothing_is_written() {
     let before = ["shop.collated", "shop.full"];
 
     let long = format!("shop.docs=shop.{}", "reviews-of-2026-".repeat(16));
-    let cases: [(&[&str], i32, &str); 17] = [
+    let cases: [(&[&str], i32, &str); 18] = [
         (&["--ns", "shop.nothing"], 4, "no collection shop.nothing"),
         (&["--ns", "nowhere.*"], 4, "no collection nowhere.*"),
         (&["--ns", "shop.docs", "--filter", "{price: 1"], 2, "{price: 1"),
@@ -97,7 +97,8 @@ async fn what_cannot_be_copied_is_refused_and_nothing_is_written() {
         (&["--ns", "shop.docs", "--ns", "shop.full=shop.docs"], 2, "two collections"),
         (&["--ns", "shop.docs=Shop.docs"], 4, "Shop and shop differ by case"),
         (&["--ns", &long], 4, "too long"),
-        (&["--ns", "shop.system.js"], 4, "shop.system.js is a system collection"),
+        (&["--ns", "shop.system.js"], 4, "the source has no stored functions shop.system.js"),
+        (&["--ns", "shop.system.profile"], 4, "shop.system.profile is a system collection"),
         (&["--ns", "shop.docs", "--shard-key", "{}"], 2, "it has no field"),
         (&["--ns", "shop.docs", "--shard-key", r#"{"a": 2}"#], 2, "neither 1 nor"),
     ];

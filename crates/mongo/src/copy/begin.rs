@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bson::Timestamp;
 use imago_job::clock::now_ms;
 use imago_job::eta::Meter;
+use imago_job::event::Progress;
 use imago_job::run::Run;
 use imago_plan::ledger::SliceState;
 use tokio::task::JoinSet;
@@ -64,7 +65,8 @@ impl<'a> Copying<'a> {
             let block = || crate::block::set(&clusters.destination);
             patiently("block the old cluster's writes", run.control(), block).await?;
         }
-        if state.t0.is_none() {
+        let is_resumed = state.t0.is_some();
+        if !is_resumed {
             run.enter("prepare").await?;
             let prepare = || prepare(clusters, &plan, &leases, options.slice_bytes);
             state.t0 = Some(patiently("prepare the copy", run.control(), prepare).await?);
@@ -98,6 +100,9 @@ impl<'a> Copying<'a> {
             seen.iter().map(|sighting| sighting.bytes).sum(),
         );
         let is_copied = seen.iter().all(|sighting| sighting.state == SliceState::Copied);
+        if is_resumed && !is_copied {
+            tell_where_it_goes_on(run, copied_before.0);
+        }
         let total = if is_copied {
             copied_before
         } else {
@@ -108,6 +113,7 @@ impl<'a> Copying<'a> {
             source: clusters.source.clone(),
             pairs: Arc::clone(&pairs),
             members: members(&plan, state),
+            db: plan.all().next().expect("a plan holds something").from.db.clone(),
             is_open: plan.is_open(&run.record().kind),
             slices: patiently("read the slices", run.control(), || leases.slices()).await?,
             leases: leases.clone(),
@@ -146,12 +152,30 @@ impl<'a> Copying<'a> {
             route: None,
             total,
             copied_before,
+            applied_before: shown_before(run).changes_applied,
             meter: Meter::new(5_000),
             reported: now,
             saved: now,
             saving: None,
             began: now,
         })
+    }
+}
+
+/// The progress that users saw last: of this process, or of the one before it.
+fn shown_before(run: &Run) -> Progress {
+    let latest = run.reporter().latest_progress();
+    latest.or_else(|| run.record().progress.clone()).unwrap_or_default()
+}
+
+/// The progress of an unfinished copy may be lower than what the process before showed: slices are saved
+/// from time to time, and what was copied since then is copied again.
+fn tell_where_it_goes_on(run: &Run, copied: u64) {
+    if run.reporter().latest_progress().is_none() {
+        run.reporter().decision(
+            format!("the copy goes on from {copied} documents"),
+            "so many had been saved; what was copied since then is copied again".to_owned(),
+        );
     }
 }
 

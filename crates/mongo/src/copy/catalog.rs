@@ -27,6 +27,7 @@ use imago_job::run::Run;
 use serde::{Deserialize, Serialize};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::functions::{differing, sync_functions};
 use super::{Clusters, Copying, KIND, State, patiently, save};
 use crate::changes::DROPPED_WITH_ITS_DATABASE;
 use crate::collection::{Handle, Kind, Listed, list_all};
@@ -120,13 +121,15 @@ pub struct News {
     pub left_out: Vec<(Namespace, String)>,
     /// Views that are not at the destination as they are at the source.
     pub views: Vec<Namespace>,
+    /// Collections of stored functions that differ at the destination.
+    pub functions: Vec<Namespace>,
 }
 
 impl News {
     /// Whether the job has to change for it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.new.is_empty() && self.views.is_empty()
+        self.new.is_empty() && self.views.is_empty() && self.functions.is_empty()
     }
 }
 
@@ -228,7 +231,8 @@ impl Copying<'_> {
     /// Whether anything of the catalog but the plan's own collections matters to the job.
     fn has_catalog(&self) -> bool {
         let is_open = self.plan.is_open(&self.run.record().kind);
-        is_open || (self.run.record().kind == KIND && !self.plan.views.is_empty())
+        let has_compared = !(self.plan.views.is_empty() && self.plan.functions.is_empty());
+        is_open || (self.run.record().kind == KIND && has_compared)
     }
 
     fn note_news(&mut self, news: News) {
@@ -250,7 +254,9 @@ impl Copying<'_> {
         let left_out = self.news.left_out.iter();
         let left_out = left_out.map(|(ns, why)| format!("{ns} is new and does not join: {why}"));
         let views = self.news.views.iter().map(|ns| format!("the view {ns} is yet to follow"));
-        new.chain(left_out).chain(views).collect()
+        let functions = self.news.functions.iter();
+        let functions = functions.map(|ns| format!("functions of {ns} are yet to follow"));
+        new.chain(left_out).chain(views).chain(functions).collect()
     }
 
     /// Whether the last look saw that the job has to change.
@@ -282,6 +288,7 @@ pub async fn news(clusters: &Clusters, plan: &Plan) -> Result<News> {
         let differs = |view: &&Planned| !is_same_view(&listed, &copied, view);
         news.views = plan.views.iter().filter(differs).map(|view| view.from.clone()).collect();
     }
+    news.functions = differing(clusters, plan).await?;
     if plan.no_new {
         return Ok(news);
     }
@@ -364,6 +371,8 @@ pub(super) async fn take_in(clusters: &Clusters, run: &Run, mut state: State) ->
     save(run, &state).await?;
     let sync = || sync_views(clusters, run, &plan);
     patiently("define the views", run.control(), sync).await?;
+    let sync = || sync_functions(clusters, run, &plan);
+    patiently("copy the stored functions", run.control(), sync).await?;
     Ok(state)
 }
 

@@ -75,7 +75,7 @@ pub async fn help(
     while let Some(ended) = all.join_next().await {
         ended.expect("a worker neither panics nor is aborted")?;
     }
-    Ok(crate::lead::copied(&counters))
+    Ok(counters.copied())
 }
 
 /// Does what the operator asks of the job: whoever helps is paced, paused and ended with it.

@@ -24,7 +24,7 @@ impl Copying<'_> {
         self.reported = Instant::now();
         self.tell_who_is_read_from();
         let standing = self.lead.standing();
-        let (documents, bytes) = crate::lead::copied(&self.counters);
+        let (documents, bytes) = self.counters.copied();
         let done = (documents + self.copied_before.0, bytes + self.copied_before.1);
         let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.meter.observe(now_ms, done.1);
@@ -49,7 +49,7 @@ impl Copying<'_> {
             documents_total: Some(self.total.0.max(done.0)),
             bytes_done: done.1,
             bytes_total: Some(self.total.1.max(done.1)),
-            changes_applied: standing.changes_applied,
+            changes_applied: self.applied_before + standing.changes_applied,
             lag_ms: Some(standing.lag_ms),
             eta_ms: if is_copied { None } else { self.meter.eta_ms(Some(self.total.1)) },
             rate_bytes_s: rate,

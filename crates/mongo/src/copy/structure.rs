@@ -7,6 +7,7 @@ use bson::Document;
 use tokio::task::JoinSet;
 
 use super::catalog::sync_views;
+use super::functions::sync_functions;
 use super::{Copying, patiently};
 use crate::collection::{Definition, Handle};
 use crate::error::Result;
@@ -61,6 +62,8 @@ impl Copying<'_> {
         }
         let sync = || sync_views(self.clusters, self.run, &self.plan);
         patiently("define the views", self.run.control(), sync).await?;
+        let sync = || sync_functions(self.clusters, self.run, &self.plan);
+        patiently("copy the stored functions", self.run.control(), sync).await?;
         let names = |definition: &Definition| {
             definition.indexes.iter().map(name_of).map(str::to_owned).collect()
         };

@@ -35,10 +35,10 @@ impl Lead {
                 let done = self.rounds.join_next().await.expect("a round is running");
                 self.finish(done.expect("a round neither panics nor is aborted"))?;
             }
-            let ask = |_| self.pairs[0].source.endpoint.cluster_time();
+            let ask = |_| self.source.cluster_time();
             let what = "ask for the source's time";
             let at = retry(what, &PATIENCE, &self.control, Error::is_transient, ask).await?;
-            let source = self.pairs[0].source.endpoint.clone();
+            let source = self.source.clone();
             let (nudged, settled) = tokio::join!(source.nudge(), self.settle_at(at));
             // Without it the stream gets there too, only later.
             if let Err(error) = nudged {
@@ -56,7 +56,7 @@ impl Lead {
 
     async fn settle_at(&mut self, at: Timestamp) -> Result<bool> {
         let mut exact = true;
-        let is_sharded = self.pairs[0].source.endpoint.is_sharded();
+        let is_sharded = self.source.is_sharded();
         while self.late.is_none() {
             let batch = self.control.or_stop(self.batches.recv()).await?;
             let batch = received(batch)?;

@@ -45,7 +45,7 @@ impl Lead {
     /// shard may hold it back.
     fn unseen_ms(&self) -> u64 {
         let newest = self.marks.values().next_back();
-        let newest = newest.filter(|_| self.pairs[0].source.endpoint.is_sharded());
+        let newest = newest.filter(|_| self.source.is_sharded());
         newest.map_or(0, |mark| self.age_ms(i64::from(mark.time.time + 1) * 1_000))
     }
 

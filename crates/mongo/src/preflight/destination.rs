@@ -20,6 +20,8 @@ const WRITES: [&str; 7] =
     ["collMod", "createCollection", "createIndex", "find", "insert", "remove", "update"];
 /// What sharding its collections needs besides.
 const SHARDS: [&str; 2] = ["enableSharding", "moveChunk"];
+/// What it does in a collection of stored functions.
+const WRITES_FUNCTIONS: [&str; 4] = ["find", "insert", "remove", "update"];
 /// On the database that keeps what is known of jobs.
 const STATE: [&str; 5] = ["createIndex", "find", "insert", "remove", "update"];
 
@@ -63,7 +65,7 @@ pub(super) async fn check_indexes_are_even(from: &Handle) -> Result<()> {
 
 /// Refuses names that the destination's servers do not take.
 pub(super) async fn check_names(destination: &Endpoint, plan: &Plan) -> Result<()> {
-    let all: Vec<&Planned> = plan.collections.iter().chain(&plan.views).collect();
+    let all: Vec<&Planned> = plan.all().collect();
     for planned in &all {
         let name = planned.to.to_string();
         if planned.to.db.len() > DATABASE_BYTES_MAX || name.len() > NAMESPACE_BYTES_MAX {
@@ -119,6 +121,9 @@ pub(super) async fn check_rights(destination: &Endpoint, plan: &Plan) -> Result<
     };
     for planned in plan.collections.iter().chain(&plan.views) {
         of(&planned.to.db, Some(&planned.to.coll), &needed, "s readWrite and dbAdmin")?;
+    }
+    for planned in &plan.functions {
+        of(&planned.to.db, Some(&planned.to.coll), &WRITES_FUNCTIONS, " readWrite")?;
     }
     of(STATE_DB, None, &STATE, " readWrite")
 }

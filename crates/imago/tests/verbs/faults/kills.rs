@@ -5,6 +5,7 @@
 
 use imago_job::journal::Journal as _;
 use imago_mongo::journal::MongoJournal;
+use serde_json::Value;
 
 use crate::faults::stage::{Stage, Subject};
 
@@ -37,7 +38,13 @@ async fn killed_twice_in_the_bulk(stage: &Stage) {
     // The load has inserted and deleted since it filled the collection.
     assert!(first.is_some_and(|total| total >= 11_000), "{first:?}");
     subject.steer("set", &job, &["--documents-s", "none"]).await;
-    subject.resume(&job).ended().await.with(0);
+    let resumed = subject.resume(&job).ended().await.with(0);
+    let is_told = |said: &Value| {
+        said["event"] == "decision" && said.to_string().contains("the copy goes on from")
+    };
+    let told = resumed.said.iter().position(is_told).expect("it says where it goes on");
+    let shown = resumed.said.iter().position(|said| said["event"] == "progress").unwrap();
+    assert!(told < shown, "before progress that may be lower than what was shown");
     subject.prove(&job).await;
 }
 
@@ -49,7 +56,12 @@ async fn killed_following(stage: &Stage) {
     let seen = copy.progress()["changes_applied"].as_u64().unwrap_or(0);
     copy.applied(seen + 100).await;
     copy.kill().await;
-    subject.resume(&job).ended().await.with(0);
+    let journal = MongoJournal::new(subject.destination().await);
+    let kept = journal.load(&job.parse().unwrap()).await.unwrap().progress.unwrap();
+    let resumed = subject.resume(&job).ended().await.with(0);
+    let shown = resumed.said.iter().find(|said| said["event"] == "progress").unwrap();
+    let shown = shown["changes_applied"].as_u64().unwrap();
+    assert!(shown >= kept.changes_applied, "{shown} is less than {}", kept.changes_applied);
     subject.prove(&job).await;
 }
 
