@@ -15,7 +15,6 @@ use crate::endpoint::{Endpoint, is_same_cluster};
 use crate::error::{Error, Result};
 use crate::ext_json;
 use crate::namespace::{Namespace, Selector};
-use crate::verify::options_differences;
 
 mod destination;
 mod functions;
@@ -231,7 +230,7 @@ pub(crate) async fn plan_one(
         crate::verify::check_filter(&from, &parse_filter(filter)?).await?;
     }
     let existing = into.definition().await?;
-    check_destination(&into, existing.as_ref(), listed, plan).await?;
+    destination::check_existing(&into, existing.as_ref(), listed, plan).await?;
     if listed.kind == Kind::Collection {
         destination::check_indexes_are_even(&from).await?;
         if let Some(key) = destination::key_of(plan.shard_key.as_deref())? {
@@ -313,65 +312,6 @@ fn check_not_itself(
         ));
     }
     Ok(())
-}
-
-async fn check_destination(
-    into: &Handle,
-    existing: Option<&Definition>,
-    listed: &Listed,
-    plan: &Plan,
-) -> Result<()> {
-    let Some(existing) = existing else { return Ok(()) };
-    if existing.kind != listed.kind || listed.kind == Kind::View {
-        return Err(Error::precondition(
-            format!("the destination has a {:?} named {} already", existing.kind, into.ns),
-            "drop it, or choose another name with --ns a.b=c.d",
-        ));
-    }
-    check_options(into, existing, listed)?;
-    if !into.is_empty().await? && !plan.into_existing {
-        return Err(Error::precondition(
-            format!("the destination's {} already holds documents", into.ns),
-            "drop it, choose another name with --ns a.b=c.d, or say --into-existing: documents \
-             with the same _id are then replaced, others stay",
-        ));
-    }
-    if plan.into_existing && !key_fields(existing.shard_key.as_ref()).is_empty() {
-        return Err(Error::precondition(
-            format!("{} is sharded by another key than _id", into.ns),
-            "--into-existing needs a destination whose documents are found by _id; copy into an \
-             empty collection instead",
-        ));
-    }
-    if plan.shard_key.is_some() && existing.shard_key.is_some() {
-        return Err(Error::precondition(
-            format!("{} is sharded already", into.ns),
-            "leave out --shard-key, or drop the collection",
-        ));
-    }
-    Ok(())
-}
-
-/// Options that decide which documents a collection can hold.
-const HOLDING_OPTIONS: [&str; 6] =
-    ["collation", "capped", "size", "max", "clusteredIndex", "expireAfterSeconds"];
-
-fn check_options(into: &Handle, existing: &Definition, listed: &Listed) -> Result<()> {
-    let wanted = Definition {
-        kind: listed.kind,
-        options: listed.options.clone(),
-        indexes: Vec::new(),
-        shard_key: None,
-    };
-    let differences = options_differences(&wanted, existing);
-    match differences.iter().find(|found| HOLDING_OPTIONS.contains(&found.name.as_str())) {
-        Some(found) => Err(Error::precondition(
-            format!("the destination's {} has another option {}", into.ns, found.name),
-            "it could not hold the same documents: drop it, and the job creates it like the \
-             source's",
-        )),
-        None => Ok(()),
-    }
 }
 
 fn check_distinct(plan: &Plan) -> Result<()> {

@@ -3,13 +3,14 @@
 
 use bson::{Document, doc};
 
-use super::{Plan, Planned};
+use super::{Plan, Planned, key_fields};
 use crate::STATE_DB;
-use crate::collection::{Handle, Listed};
+use crate::collection::{Definition, Handle, Kind, Listed};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::reshard::{Key, privileges_lacking};
 use crate::shard::index_gaps;
+use crate::verify::options_differences;
 
 /// The longest name of a database, and of a collection with it, in bytes.
 const DATABASE_BYTES_MAX: usize = 63;
@@ -61,6 +62,66 @@ pub(super) async fn check_indexes_are_even(from: &Handle) -> Result<()> {
         format!("the shards of {} do not have the same indexes: {}", from.ns, told.join("; ")),
         "build the index where it is missing, or drop it where it is, on these shards themselves",
     ))
+}
+
+/// Refuses a collection that is there and could not take the documents.
+pub(super) async fn check_existing(
+    into: &Handle,
+    existing: Option<&Definition>,
+    listed: &Listed,
+    plan: &Plan,
+) -> Result<()> {
+    let Some(existing) = existing else { return Ok(()) };
+    if existing.kind != listed.kind || listed.kind == Kind::View {
+        return Err(Error::precondition(
+            format!("the destination has a {:?} named {} already", existing.kind, into.ns),
+            "drop it, or choose another name with --ns a.b=c.d",
+        ));
+    }
+    check_options(into, existing, listed)?;
+    if !into.is_empty().await? && !plan.into_existing {
+        return Err(Error::precondition(
+            format!("the destination's {} already holds documents", into.ns),
+            "drop it, choose another name with --ns a.b=c.d, or say --into-existing: documents \
+             with the same _id are then replaced, others stay",
+        ));
+    }
+    if plan.into_existing && !key_fields(existing.shard_key.as_ref()).is_empty() {
+        return Err(Error::precondition(
+            format!("{} is sharded by another key than _id", into.ns),
+            "--into-existing needs a destination whose documents are found by _id; copy into an \
+             empty collection instead",
+        ));
+    }
+    if plan.shard_key.is_some() && existing.shard_key.is_some() {
+        return Err(Error::precondition(
+            format!("{} is sharded already", into.ns),
+            "leave out --shard-key, or drop the collection",
+        ));
+    }
+    Ok(())
+}
+
+/// Options that decide which documents a collection can hold.
+const HOLDING_OPTIONS: [&str; 6] =
+    ["collation", "capped", "size", "max", "clusteredIndex", "expireAfterSeconds"];
+
+fn check_options(into: &Handle, existing: &Definition, listed: &Listed) -> Result<()> {
+    let wanted = Definition {
+        kind: listed.kind,
+        options: listed.options.clone(),
+        indexes: Vec::new(),
+        shard_key: None,
+    };
+    let differences = options_differences(&wanted, existing);
+    match differences.iter().find(|found| HOLDING_OPTIONS.contains(&found.name.as_str())) {
+        Some(found) => Err(Error::precondition(
+            format!("the destination's {} has another option {}", into.ns, found.name),
+            "it could not hold the same documents: drop it, and the job creates it like the \
+             source's",
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Refuses names that the destination's servers do not take.
@@ -136,7 +197,6 @@ pub(super) fn key_of(text: Option<&str>) -> Result<Option<Key>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collection::Kind;
 
     #[test]
     fn what_cannot_be_sharded_is_known_before_it_is_copied() {
