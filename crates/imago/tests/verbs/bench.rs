@@ -176,7 +176,7 @@ fn drawn(arguments: &[&str], files: &[&str]) -> Value {
 #[test]
 fn table_1_of_morphus_has_the_share_of_each_load_that_succeeds() {
     let files = ["morphus-fig4.svg", "morphus-fig5.svg", "morphus-fig6.svg"];
-    let report = drawn(&["run", "morphus-fig5", "--shards", "2"], &files);
+    let report = drawn(&["run", "morphus-fig5", "--shards", "2", "--rate", "40"], &files);
     assert_eq!(report["benchmark"], "morphus-table1", "its figures are of the same runs");
     for anomalies in ["lost", "resurrected", "duplicated", "stale"] {
         assert_eq!(report[anomalies], 0, "{report}");

@@ -74,7 +74,7 @@ impl Scene {
     pub fn load(&self) -> Process {
         let uri = self.old.uri();
         let what = ["load", "--uri", &uri, "--ns", NS, "--documents", DOCUMENTS, "--size-bytes"];
-        let how = ["500", "--until-stopped", "--rate", "150", "--op-timeout", "20s", "--mix"];
+        let how = ["500", "--until-stopped", "--rate", "80", "--op-timeout", "20s", "--mix"];
         let mix = ["read=20,update=45,insert=25,delete=10", "--record", "h", "--control", "s"];
         let mut load = self.spawn(self.imago(&[&what[..], &how, &mix].concat()), "load");
         wait::until_blocking("the load runs", || {

@@ -145,7 +145,7 @@ impl Load {
             "--size-bytes",
             &size_bytes.to_string(),
             "--rate",
-            "120",
+            "60",
             "--mix",
             "read=10,update=40,insert=25,delete=25",
             "--reinsert",
