@@ -4,8 +4,8 @@
 //! | request | |
 //! |---|---|
 //! | `GET /design` | [`DesignReport`] |
-//! | `POST /split`, `/merge`, `/unpin` | [`Order`] without a site |
-//! | `POST /add-replica`, `/remove-replica`, `/remaster`, `/pin` | [`Order`] with a site |
+//! | `POST /split`, `/merge`, `/unpin` | [`ChangeRequest`] without a site |
+//! | `POST /add-replica`, `/remove-replica`, `/remaster`, `/pin` | [`ChangeRequest`] with a site |
 //! | `GET /metrics` | for Prometheus |
 //!
 //! A change is answered when the log has it. What cannot be done is answered with 409 and a reason, what
@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
 use crate::engine::Store;
-use crate::engine::life::count;
+use crate::engine::site::epoch::count;
 use crate::key::Key;
 use crate::log::CutTail;
 use crate::record::{Operator, Site};
@@ -47,7 +47,7 @@ const RATES_OVER: Duration = Duration::from_secs(1);
 
 /// A change that is to be made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Order {
+pub struct ChangeRequest {
     /// A key, as [`Key`]'s text: where a partition is cut, or one that the partition has.
     pub key: String,
     /// Which site.
@@ -133,7 +133,7 @@ pub struct PartitionReport {
 pub struct SiteReport {
     /// Its number.
     pub site: u16,
-    /// Which of its lives this is, from 1 on; with the log in Kafka, since the router or the process with
+    /// Which of its epochs this is, from 1 on; with the log in Kafka, since the router or the process with
     /// all sites was started. 0 if it has not come.
     pub epoch: u64,
     /// Whether it takes part.
@@ -255,20 +255,23 @@ impl Admin {
 
     async fn change(
         &self,
-        order: Order,
+        request: ChangeRequest,
         operator: impl FnOnce(Key, Site) -> Operator,
     ) -> Answer<()> {
-        let key = Self::key(&order)?;
-        let operator = operator(key.clone(), Site(order.site.unwrap_or_default()));
+        let key = Self::key(&request)?;
+        let operator = operator(key.clone(), Site(request.site.unwrap_or_default()));
         answer(self.store.change(&key, operator).await)
     }
 
-    fn key(order: &Order) -> Result<Key, (StatusCode, Json<serde_json::Value>)> {
-        order.key.parse().map_err(|error: crate::key::NoKey| senseless(&error))
+    fn key(request: &ChangeRequest) -> Result<Key, (StatusCode, Json<serde_json::Value>)> {
+        request.key.parse().map_err(|error: crate::key::NoKey| senseless(&error))
     }
 
-    fn site(order: &Order) -> Result<Site, (StatusCode, Json<serde_json::Value>)> {
-        order.site.map(Site).ok_or_else(|| senseless(&"it is to be said which site: {\"site\": N}"))
+    fn site(request: &ChangeRequest) -> Result<Site, (StatusCode, Json<serde_json::Value>)> {
+        request
+            .site
+            .map(Site)
+            .ok_or_else(|| senseless(&"it is to be said which site: {\"site\": N}"))
     }
 }
 
@@ -324,36 +327,36 @@ async fn design(State(admin): Shared) -> Json<DesignReport> {
     Json(admin.report().await)
 }
 
-async fn split(State(admin): Shared, Json(order): Json<Order>) -> Answer<()> {
-    admin.change(order, |key, _| Operator::Split(key)).await
+async fn split(State(admin): Shared, Json(request): Json<ChangeRequest>) -> Answer<()> {
+    admin.change(request, |key, _| Operator::Split(key)).await
 }
 
-async fn merge(State(admin): Shared, Json(order): Json<Order>) -> Answer<()> {
-    admin.change(order, |_, _| Operator::Merge).await
+async fn merge(State(admin): Shared, Json(request): Json<ChangeRequest>) -> Answer<()> {
+    admin.change(request, |_, _| Operator::Merge).await
 }
 
-async fn add_replica(State(admin): Shared, Json(order): Json<Order>) -> Answer<()> {
-    let site = Admin::site(&order)?;
-    answer(admin.store.add_replica(&Admin::key(&order)?, site).await)
+async fn add_replica(State(admin): Shared, Json(request): Json<ChangeRequest>) -> Answer<()> {
+    let site = Admin::site(&request)?;
+    answer(admin.store.add_replica(&Admin::key(&request)?, site).await)
 }
 
-async fn remove_replica(State(admin): Shared, Json(order): Json<Order>) -> Answer<()> {
-    Admin::site(&order)?;
-    admin.change(order, |_, site| Operator::RemoveReplica(site)).await
+async fn remove_replica(State(admin): Shared, Json(request): Json<ChangeRequest>) -> Answer<()> {
+    Admin::site(&request)?;
+    admin.change(request, |_, site| Operator::RemoveReplica(site)).await
 }
 
-async fn remaster(State(admin): Shared, Json(order): Json<Order>) -> Answer<()> {
-    Admin::site(&order)?;
-    admin.change(order, |_, site| Operator::Remaster(site)).await
+async fn remaster(State(admin): Shared, Json(request): Json<ChangeRequest>) -> Answer<()> {
+    Admin::site(&request)?;
+    admin.change(request, |_, site| Operator::Remaster(site)).await
 }
 
-async fn pin(State(admin): Shared, Json(order): Json<Order>) -> Answer<()> {
-    let site = Admin::site(&order)?;
-    answer(admin.store.pin(&Admin::key(&order)?, site).await)
+async fn pin(State(admin): Shared, Json(request): Json<ChangeRequest>) -> Answer<()> {
+    let site = Admin::site(&request)?;
+    answer(admin.store.pin(&Admin::key(&request)?, site).await)
 }
 
-async fn unpin(State(admin): Shared, Json(order): Json<Order>) -> Answer<()> {
-    admin.change(order, |_, _| Operator::Unpin).await
+async fn unpin(State(admin): Shared, Json(request): Json<ChangeRequest>) -> Answer<()> {
+    admin.change(request, |_, _| Operator::Unpin).await
 }
 
 async fn metrics(State(admin): Shared) -> String {

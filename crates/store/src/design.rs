@@ -1,16 +1,16 @@
 //! The design: which partitions there are, who masters them, and who has replicas.
 //!
 //! The idea: the design is what the log says, and nothing else. Whoever has read the log up to a
-//! position knows the same design as everybody who has, and whether a frame counts is decided by its
+//! position knows the same design as everybody who has, and whether a log entry counts is decided by its
 //! place alone. So there is nothing to agree on but the order of the log: a change that is in there has
 //! happened, whoever dies at whatever message, and one that is not has not. No partition is ever
-//! without a master: a remaster is one frame, release and grant in one (§4.4.3).
+//! without a master: a remaster is one log entry, release and grant in one (§4.4.3).
 //!
 //! Invariants (§3.1):
 //! 1. Partitions cover the space of keys without a gap and without an overlap.
 //! 2. A partition's master is not among its replicas.
-//! 3. A frame counts only in its author's last life, and only as the next of that life: behind a
-//!    frame that is missing none counts, and none counts twice. The author of one that counts masters
+//! 3. A log entry counts only in its author's last epoch, and only as the next of that epoch: behind a
+//!    log entry that is missing none counts, and none counts twice. The author of one that counts masters
 //!    the partition: only he himself, or a fence, could have taken it from him.
 //! 4. A partition's version never shrinks at any key.
 //! 5. A partition that is pinned to a site is mastered by another one only from where that site is given
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::{Deserialize, Serialize};
 
 use crate::key::{Key, KeyRange};
-use crate::record::{Body, Change, Frame, Operator, Site, Write};
+use crate::record::{Body, Change, LogEntry, Operator, Site, Write};
 
 mod before_pins;
 #[cfg(test)]
@@ -33,7 +33,7 @@ pub(crate) use before_pins::BeforePins;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Design {
     partitions: BTreeMap<Key, Partition>,
-    lives: HashMap<Site, Life>,
+    epochs: HashMap<Site, EpochState>,
 }
 
 /// A partition.
@@ -52,19 +52,19 @@ pub struct Partition {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Life {
+struct EpochState {
     epoch: u64,
-    /// The number of its last frame.
+    /// The number of its last log entry.
     number: u64,
     is_fenced: bool,
 }
 
-/// Whether a frame counts.
+/// Whether a log entry counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It does.
     Counts,
-    /// It was written by a life of its site that was over, or out of that life's order.
+    /// It was written by an epoch of its site that was over, or out of that epoch's order.
     Void,
     /// Its change was impossible where it stands: nothing happened.
     Refused(Impossible),
@@ -100,7 +100,7 @@ pub enum Impossible {
     /// The site has no replica.
     #[error("the site has no replica")]
     NoReplica,
-    /// The life in which the site made its copy is over.
+    /// The epoch in which the site made its copy is over.
     #[error("the site has lost its copy")]
     Lost,
 }
@@ -140,7 +140,7 @@ impl Design {
             replicas: BTreeSet::new(),
             pin: None,
         };
-        Self { partitions: BTreeMap::from([(Key::least(), all)]), lives: HashMap::new() }
+        Self { partitions: BTreeMap::from([(Key::least(), all)]), epochs: HashMap::new() }
     }
 
     /// The same design, of keys in memory of their own.
@@ -150,7 +150,10 @@ impl Design {
             let range = partition.range.apart();
             (start.apart(), Partition { range, ..partition.clone() })
         };
-        Self { partitions: self.partitions.iter().map(apart).collect(), lives: self.lives.clone() }
+        Self {
+            partitions: self.partitions.iter().map(apart).collect(),
+            epochs: self.epochs.clone(),
+        }
     }
 
     /// Whether it is a design at all (invariants 1 and 2), which is not sure where it was read.
@@ -197,43 +200,43 @@ impl Design {
         partition.pin.filter(|pin| !self.is_fenced(*pin))
     }
 
-    /// The epoch of a site's life now; 0 before the first.
+    /// A site's epoch now; 0 before the first.
     #[must_use]
     pub fn epoch(&self, site: Site) -> u64 {
-        self.lives.get(&site).map_or(0, |life| life.epoch)
+        self.epochs.get(&site).map_or(0, |epoch| epoch.epoch)
     }
 
-    /// Whether a site was given up for dead, and has not begun a new life.
+    /// Whether a site was given up for dead, and has not begun a new epoch.
     #[must_use]
     pub fn is_fenced(&self, site: Site) -> bool {
-        self.lives.get(&site).is_some_and(|life| life.is_fenced)
+        self.epochs.get(&site).is_some_and(|epoch| epoch.is_fenced)
     }
 
-    /// Goes on by the next frame of the log.
+    /// Goes on by the next entry of the log.
     ///
     /// # Panics
-    /// At a frame that nobody may have written: its author does not master the partition.
-    pub fn follow(&mut self, frame: &Frame) -> Verdict {
-        let author = frame.by;
-        let life = self.lives.entry(author.site).or_default();
-        if let Body::Join = frame.body {
-            if author.epoch <= life.epoch {
+    /// At a log entry that nobody may have written: its author does not master the partition.
+    pub fn follow(&mut self, entry: &LogEntry) -> Verdict {
+        let author = entry.by;
+        let epoch = self.epochs.entry(author.site).or_default();
+        if let Body::Join = entry.body {
+            if author.epoch <= epoch.epoch {
                 return Verdict::Void;
             }
-            *life = Life { epoch: author.epoch, number: author.number, is_fenced: false };
+            *epoch = EpochState { epoch: author.epoch, number: author.number, is_fenced: false };
             return Verdict::Counts;
         }
-        if author.epoch != life.epoch || life.is_fenced {
+        if author.epoch != epoch.epoch || epoch.is_fenced {
             return Verdict::Void;
         }
-        // Whoever ends a life does not know how many frames it wrote.
-        if frame.body != Body::Fence {
-            if author.number != life.number + 1 {
+        // Whoever ends an epoch does not know how many log entries it wrote.
+        if entry.body != Body::Fence {
+            if author.number != epoch.number + 1 {
                 return Verdict::Void;
             }
-            life.number = author.number;
+            epoch.number = author.number;
         }
-        match &frame.body {
+        match &entry.body {
             Body::Commit(writes) => writes.iter().for_each(|write| self.write(author.site, write)),
             Body::Change(change) => {
                 let partition = self.partitions.get(&change.start);
@@ -244,7 +247,7 @@ impl Design {
                 }
             }
             Body::Fence => {
-                life.is_fenced = true;
+                epoch.is_fenced = true;
                 self.inherit(author.site);
             }
             Body::Join => unreachable!("handled above"),
@@ -256,7 +259,7 @@ impl Design {
         let partition = self.partitions.get_mut(&write.start).expect("a partition begins there");
         assert_eq!(partition.master, by, "a partition is written by its master");
         assert_eq!(partition.version + 1, write.version, "each commit is the next version");
-        // Every site sees every frame, and the keys of most lie in no cache of its own.
+        // Every site sees every log entry, and the keys of most lie in no cache of its own.
         debug_assert!(write.rows.iter().all(|(key, _)| partition.range.contains(key)));
         partition.version = write.version;
     }

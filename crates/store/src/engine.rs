@@ -1,11 +1,11 @@
-//! The store in one process: each site on a thread of its own, one order of frames, a router.
+//! The store in one process: each site on a thread of its own, one order of log entries, a router.
 //!
 //! The idea: a site's thread has the site's state machine, and whatever comes to the site comes through
-//! its *door*, a queue. Whoever runs a transaction asks the router's map where, hands it in at that
-//! site's door, and if it comes back, because the design has changed, asks again.
+//! its *mailbox*, a queue. Whoever runs a transaction asks the router's map where, hands it in at that
+//! site's mailbox, and if it comes back, because the design has changed, asks again.
 //!
 //! What bounds the queues: a session or a connection has few transactions under way at a time; a site
-//! refuses more than some thousands that wait, and more than some frames that the log does not have.
+//! refuses more than some thousands that wait, and more than some log entries that the log does not have.
 //! And each transaction has its time, after which it is refused if it has not begun.
 
 use std::io;
@@ -15,55 +15,43 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::design::Design;
-use crate::key::{Key, KeyRange};
 use crate::log::{CutTail, LogError};
-use crate::order::{Follower, Order};
 use crate::output_buffer::OutputBuffers;
-use crate::record::{Frame, Position, Site};
+use crate::record::{LogEntry, Position, Site};
 use crate::resp::Settings;
-use crate::router::{DesignPolicy, MostMastered, Route, master_of_all, route};
-use crate::site::{Core, Ticket};
+use crate::router::{DesignPolicy, MostMastered};
+use crate::sequencer::Follower;
+use crate::site::Core;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{self, ArcSwap, Mutex};
 
 mod change;
-mod checkpointer;
-mod ear;
-mod gate;
-mod half;
-pub(crate) mod life;
-mod line;
-mod link;
-mod listener;
-mod mail;
-mod member;
-mod past;
-mod place;
+mod client;
+mod recovery;
+mod remote;
 mod report;
-mod sending;
-mod session;
+mod shared;
+pub(crate) mod site;
 #[cfg(test)]
 mod tests;
-mod tls;
-mod wire;
 
-use checkpointer::Checkpointer;
-pub use checkpointer::Checkpoints;
+pub use client::listener::Listener;
+pub use client::session::Session;
+pub use client::tls::{Tls, TlsError};
+use recovery::checkpointer::Checkpointer;
+pub use recovery::checkpointer::Checkpoints;
 #[cfg(test)]
-pub(crate) use checkpointer::complete;
-use gate::Gate;
-use life::Lives;
-use link::Link;
-pub use listener::Listener;
-use mail::{Batch, Door, Mail, Outcome, Remote, StepOrder};
-pub use member::{Member, MemberError, MemberEvent};
-use past::Begun;
-pub use past::LogOptions;
-use place::{GivePart, Place};
-pub use session::Session;
-pub use tls::{Tls, TlsError};
+pub(crate) use recovery::checkpointer::complete;
+pub use recovery::log_options::LogOptions;
+use recovery::log_options::Recovered;
+use remote::acceptor::Acceptor;
+use remote::remote_site::RemoteSite;
+pub use remote::site_process::{SiteProcess, SiteProcessError, SiteProcessEvent};
+pub use shared::Map;
+pub(crate) use shared::{Role, Shared};
+use site::executor::{CheckpointSink, Executor};
+use site::mailbox::{SiteEvent, SiteSender};
 
 /// The most sites of a store.
 pub const SITES_MAX: u16 = 64;
@@ -85,9 +73,9 @@ pub struct Options {
 
 /// How a store is whose sites are in processes of their own.
 #[derive(Clone, Copy, Debug)]
-pub struct Apart {
+pub struct RouterOptions {
     /// How many threads have the clients; one at least.
-    pub fronts: u16,
+    pub client_threads: u16,
     /// How long a site's process may be silent until it is given up for dead.
     pub silence: Duration,
 }
@@ -112,7 +100,7 @@ pub enum StoreError {
     /// The system would not start it.
     #[error("cannot start {0}")]
     Start(&'static str, #[source] io::Error),
-    /// The sites did not come to life.
+    /// The sites did not begin.
     #[error("the sites did not begin within {BEGIN_WAIT:?}: {0}")]
     NotBegun(String),
     /// There is no such site.
@@ -123,21 +111,12 @@ pub enum StoreError {
     NoLog,
 }
 
-/// The router's map: the design as of a prefix of the log.
-#[derive(Debug)]
-pub struct Map {
-    /// The prefix.
-    pub known: Position,
-    /// The design there.
-    pub design: Design,
-}
-
 /// A store that runs. It stops when it is dropped.
 pub struct Store {
     shared: Arc<Shared>,
     /// Of sites, of links to sites, and of clients.
     threads: Vec<JoinHandle<()>>,
-    gate: Option<Gate>,
+    acceptor: Option<Acceptor>,
     checkpointer: Option<JoinHandle<()>>,
     log: Option<JoinHandle<()>>,
     /// The damaged end of its log, that was cut off when it began.
@@ -146,61 +125,24 @@ pub struct Store {
     output: OnceLock<Arc<OutputBuffers>>,
 }
 
-/// What a process has of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// All of it.
-    Whole,
-    /// The log, the map and the clients.
-    Router,
-    /// One site.
-    Site,
-}
-
-/// What everybody in the process shares.
-pub(crate) struct Shared {
-    began: Instant,
-    map: ArcSwap<Map>,
-    /// The one that it began with.
-    first: Map,
-    /// Of the sites, by number, and then of threads that have clients only.
-    doors: Vec<Door>,
-    sites: usize,
-    role: Role,
-    order: Order,
-    policy: Box<dyn DesignPolicy>,
-    /// Whoever changes the design for a transaction does so alone until it has run: two that want the
-    /// same partition at two sites would take it from each other for ever.
-    moves: tokio::sync::Mutex<()>,
-    /// The prefix of the log that has the last step of a change of design.
-    stepped: AtomicU64,
-    /// Where sites are apart: the prefix of whose changes the map has all.
-    followed: AtomicU64,
-    log: Option<LogOptions>,
-    lives: Lives,
-    checkpoints: Arc<Mutex<Checkpoints>>,
-    /// Why the log takes nothing any more.
-    end: OnceLock<String>,
-}
-
-/// A door's end of the order of frames.
-struct Following(Door);
+/// A mailbox that follows the order of log entries.
+struct Following(SiteSender);
 
 impl Follower for Following {
-    fn follow(&mut self, first: Position, frames: &Arc<[Frame]>) -> bool {
-        self.0.send(Mail::Logged(first, Arc::clone(frames)))
+    fn follow(&mut self, first: Position, entries: &Arc<[LogEntry]>) -> bool {
+        self.0.send(SiteEvent::Logged(first, Arc::clone(entries)))
     }
 
     fn stall(&mut self, is_stalled: bool) {
-        _ = self.0.send(Mail::Stalled(is_stalled));
+        _ = self.0.send(SiteEvent::Stalled(is_stalled));
     }
 
     fn mark(&mut self) {
-        _ = self.0.send(Mail::Mark);
+        _ = self.0.send(SiteEvent::Mark);
     }
 
     fn end(&mut self, _: &str) {
-        _ = self.0.send(Mail::End);
+        _ = self.0.send(SiteEvent::End);
     }
 }
 
@@ -231,12 +173,12 @@ impl Store {
     ///
     /// # Errors
     /// The same, and without a log: from what should a site begin?
-    pub fn start_router(options: &Options, apart: &Apart) -> Result<Self, StoreError> {
+    pub fn start_router(options: &Options, apart: &RouterOptions) -> Result<Self, StoreError> {
         if options.log.is_none() {
             return Err(StoreError::NoLog);
         }
         let store = Self::start_as(options, Box::new(MostMastered), Some(apart))?;
-        if store.shared.lives.claim().is_some() {
+        if store.shared.epochs.claim().is_some() {
             store.await_sites()?;
         }
         Ok(store)
@@ -245,35 +187,42 @@ impl Store {
     fn start_as(
         options: &Options,
         policy: Box<dyn DesignPolicy>,
-        apart: Option<&Apart>,
+        apart: Option<&RouterOptions>,
     ) -> Result<Self, StoreError> {
         if !(1..=SITES_MAX).contains(&options.sites) {
             return Err(StoreError::Sites(options.sites));
         }
-        let begun = match &options.log {
-            None => Begun::in_memory(),
-            Some(log) => log.begin(options.sites)?,
+        let recovered = match &options.log {
+            None => Recovered::in_memory(),
+            Some(log) => log.recover(options.sites)?,
         };
-        let Begun { image, order, thread: log_thread, mark_every, newest, checkpoints, cut } =
-            begun;
-        let numbers = options.sites + apart.map_or(0, |apart| apart.fronts.max(1));
-        let (doors, inboxes): (Vec<_>, Vec<_>) =
+        let Recovered {
+            image,
+            sequencer,
+            thread: log_thread,
+            mark_every,
+            newest,
+            checkpoints,
+            cut,
+        } = recovered;
+        let numbers = options.sites + apart.map_or(0, |apart| apart.client_threads.max(1));
+        let (senders, inboxes): (Vec<_>, Vec<_>) =
             (0..numbers).map(|_| mpsc::unbounded_channel()).unzip();
         let map = || Map { known: image.known(), design: image.design().clone() };
         let shared = Arc::new(Shared {
             began: Instant::now(),
             map: ArcSwap::from_pointee(map()),
             first: map(),
-            doors: doors.into_iter().map(Door::Here).collect(),
+            senders: senders.into_iter().map(SiteSender::Local).collect(),
             sites: options.sites.into(),
             role: if apart.is_some() { Role::Router } else { Role::Whole },
-            order,
+            sequencer,
             policy,
             moves: tokio::sync::Mutex::new(()),
             stepped: AtomicU64::new(0),
             followed: AtomicU64::new(0),
             log: options.log.clone(),
-            lives: LogOptions::lives(options.log.as_ref(), image.design()),
+            epochs: LogOptions::epochs(options.log.as_ref(), image.design()),
             checkpoints: Arc::new(Mutex::new(Checkpoints { newest, failure: None })),
             end: OnceLock::new(),
         });
@@ -283,7 +232,7 @@ impl Store {
             let checkpoints = Checkpointer {
                 folder,
                 is_of_topic: matches!(&options.log, Some(LogOptions::Kafka { .. })),
-                order: shared.order.clone(),
+                sequencer: shared.sequencer.clone(),
                 parts: assembled,
                 mark_every,
                 state: Arc::clone(&shared.checkpoints),
@@ -295,31 +244,31 @@ impl Store {
         }
         let mut threads = Vec::new();
         // All of them follow before the first one writes.
-        for door in &shared.doors {
-            let next = shared.order.join(Box::new(Following(door.clone())));
+        for sender in &shared.senders {
+            let next = shared.sequencer.join(Box::new(Following(sender.clone())));
             assert_eq!(next, image.known() + 1, "nobody writes before the sites begin");
         }
         if apart.is_some() {
-            shared.order.submit(shared.lives.claims(options.sites));
+            shared.sequencer.submit(shared.epochs.claims(options.sites));
         }
         for (site, inbox) in (0..numbers).map(Site).zip(inboxes) {
             let (shared, parts) = (Arc::clone(&shared), parts.clone());
             // Without a log nobody makes checkpoints.
-            let give: GivePart = Arc::new(move |part| _ = parts.send(part));
+            let give: CheckpointSink = Arc::new(move |part| _ = parts.send(part));
             let known = image.known();
             let run: Box<dyn FnOnce() + Send> = match apart {
                 Some(apart) if site.0 < options.sites => {
-                    let link = Link::new(shared, site, known, apart.silence, give);
+                    let link = RemoteSite::new(shared, site, known, apart.silence, give);
                     Box::new(move || link.run(inbox))
                 }
                 Some(_) => {
                     let core = Core::onlooker(known, image.design().apart());
-                    Box::new(move || Place::run(shared, site, core, inbox, give))
+                    Box::new(move || Executor::run(shared, site, core, inbox, give))
                 }
                 None => {
-                    let epoch = shared.lives.next(image.design().epoch(site));
+                    let epoch = shared.epochs.next(image.design().epoch(site));
                     let core = image.begun(site, epoch);
-                    Box::new(move || Place::run(shared, site, core, inbox, give))
+                    Box::new(move || Executor::run(shared, site, core, inbox, give))
                 }
             };
             let thread = thread::Builder::new().name(site.to_string()).spawn(run);
@@ -328,8 +277,8 @@ impl Store {
         drop((image, parts));
         let known = shared.map.load().known;
         shared.stepped.store(known, Ordering::Relaxed);
-        let (gate, log, output) = (None, log_thread, OnceLock::new());
-        Ok(Self { shared, threads, gate, checkpointer, log, cut, output })
+        let (acceptor, log, output) = (None, log_thread, OnceLock::new());
+        Ok(Self { shared, threads, acceptor, checkpointer, log, cut, output })
     }
 
     /// Lets the processes of sites come in which know a secret, and returns where.
@@ -341,10 +290,11 @@ impl Store {
         listener: TcpListener,
         secret: String,
     ) -> Result<SocketAddr, StoreError> {
-        let gate = Gate::open(Arc::clone(&self.shared), listener, secret);
-        let gate = gate.map_err(|error| StoreError::Start("the gate for sites", error))?;
-        let address = gate.address();
-        self.gate = Some(gate);
+        let acceptor = Acceptor::open(Arc::clone(&self.shared), listener, secret);
+        let acceptor =
+            acceptor.map_err(|error| StoreError::Start("the acceptor for sites", error))?;
+        let address = acceptor.address();
+        self.acceptor = Some(acceptor);
         Ok(address)
     }
 
@@ -367,7 +317,7 @@ impl Store {
         _ = self.output.set(Arc::clone(&settings.output));
         let listener = Listener::new(listener, settings, tls).map_err(failed)?;
         let address = listener.address().map_err(failed)?;
-        _ = self.shared.fronts()[0].send(Mail::Listen(Arc::new(listener)));
+        _ = self.shared.client_threads()[0].send(SiteEvent::Listen(Arc::new(listener)));
         Ok(address)
     }
 
@@ -377,14 +327,15 @@ impl Store {
     /// # Errors
     /// Without a log, or without such a site.
     pub async fn crash(&self, site: Site) -> Result<(), StoreError> {
-        let doors = self.shared.site_doors();
-        let door = doors.get(usize::from(site.0)).ok_or(StoreError::NoSite(site, doors.len()))?;
+        let senders = self.shared.site_senders();
+        let sender =
+            senders.get(usize::from(site.0)).ok_or(StoreError::NoSite(site, senders.len()))?;
         if self.shared.log.is_none() {
             return Err(StoreError::NoLog);
         }
         let (answer, died) = oneshot::channel();
         // One that has ended does neither.
-        _ = door.send(Mail::Die(answer));
+        _ = sender.send(SiteEvent::Die(answer));
         _ = died.await;
         Ok(())
     }
@@ -392,9 +343,9 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        drop(self.gate.take());
-        for door in &self.shared.doors {
-            _ = door.send(Mail::Stop);
+        drop(self.acceptor.take());
+        for sender in &self.shared.senders {
+            _ = sender.send(SiteEvent::Stop);
         }
         for thread in self.threads.drain(..) {
             _ = thread.join();
@@ -402,48 +353,9 @@ impl Drop for Store {
         if let Some(thread) = self.checkpointer.take() {
             _ = thread.join();
         }
-        self.shared.order.end();
+        self.shared.sequencer.end();
         if let Some(thread) = self.log.take() {
             _ = thread.join();
         }
-    }
-}
-
-impl Shared {
-    fn door(&self, site: Site) -> &Door {
-        &self.doors[usize::from(site.0)]
-    }
-
-    fn site_doors(&self) -> &[Door] {
-        &self.doors[..self.sites]
-    }
-
-    /// The threads that have clients: those of the sites, where these are in this process.
-    fn fronts(&self) -> &[Door] {
-        match &self.doors[self.sites..] {
-            [] => &self.doors,
-            fronts => fronts,
-        }
-    }
-
-    fn now_ms(&self, at: Instant) -> u64 {
-        let since = at.saturating_duration_since(self.began);
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-    }
-
-    fn trouble(&self) -> Option<String> {
-        self.end.get().cloned().or_else(|| self.order.trouble())
-    }
-
-    fn route(
-        &self,
-        reads: &[KeyRange],
-        writes: &[Key],
-        near: Option<Site>,
-        at_masters: bool,
-    ) -> Route {
-        let map = self.map.load();
-        let at = at_masters.then(|| master_of_all(&map.design, reads, writes)).flatten();
-        at.map_or_else(|| route(&map.design, &*self.policy, reads, writes, near), Route::Run)
     }
 }

@@ -1,15 +1,15 @@
 //! The redo log in Kafka: one topic with one partition, which is one order of groups for all sites.
 //!
 //! A record holds one group, as [`crate::log`] writes it to a file. Kafka numbers records and not
-//! frames, so *readers count*: a frame's position is how many frames lie before it in the topic, plus
+//! log entries, so *readers count*: a log entry's position is how many log entries lie before it in the topic, plus
 //! one. All readers read the same records in the same order, and so agree. A writer learns where its
-//! frames are by reading, like everybody else; the broker's answer only says that they are there.
+//! log entries are by reading, like everybody else; the broker's answer only says that they are there.
 //!
 //! An answer that is lost is therefore harmless. The writer asks again, and the topic may have its
-//! group twice, the second even behind later groups: those frames are void to everybody who reads
+//! group twice, the second even behind later groups: those log entries are void to everybody who reads
 //! them ([`crate::log::RedoLog`]), and they count as positions for everybody.
 //!
-//! Frames are acknowledged once all replicas in step have them (`acks=all`), and are delivered only
+//! Log entries are acknowledged once all replicas in step have them (`acks=all`), and are delivered only
 //! then. Against machines that stop all at once, that is as good as the topic's replicas: Kafka
 //! leaves it to the system when a file is written out.
 //!
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::log::redo::{checksum, group, ungroup};
 use crate::log::{LogError, RedoLog, Result};
-use crate::record::{Frame, Position};
+use crate::record::{LogEntry, Position};
 use protocol::{Connection, FETCH, METADATA, PRODUCE, Reader, Writer, batch, invalid, read_batch};
 
 mod address;
@@ -82,7 +82,7 @@ pub struct KafkaLog {
     spec: KafkaSpec,
     /// To the leader; none after a failure.
     connection: Option<Connection>,
-    /// The record that is read next, and the position of its first frame.
+    /// The record that is read next, and the position of its first log entry.
     offset: i64,
     next: Position,
     /// The last record that was read, and how many bytes all had.
@@ -258,7 +258,7 @@ impl KafkaLog {
         offset: i64,
         value: &[u8],
         from: Position,
-        see: &mut dyn FnMut(Position, Frame),
+        see: &mut dyn FnMut(Position, LogEntry),
     ) -> Result<()> {
         let frames = ungroup(value).map_err(|what| LogError::Remote {
             doing: "read",
@@ -280,7 +280,7 @@ impl KafkaLog {
 
 impl RedoLog for KafkaLog {
     /// The position is never known: others may have written before.
-    fn append(&mut self, frames: &[Frame]) -> Result<Option<Position>> {
+    fn append(&mut self, frames: &[LogEntry]) -> Result<Option<Position>> {
         if frames.is_empty() {
             return Ok(None);
         }
@@ -297,7 +297,7 @@ impl RedoLog for KafkaLog {
         &mut self,
         from: Position,
         wait: Duration,
-        see: &mut dyn FnMut(Position, Frame),
+        see: &mut dyn FnMut(Position, LogEntry),
     ) -> Result<Position> {
         if from < self.next {
             // Which record holds it, only counting says.

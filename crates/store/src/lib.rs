@@ -17,13 +17,13 @@ pub mod kafka;
 pub mod key;
 pub mod load;
 pub mod log;
-pub mod order;
 pub mod output_buffer;
 pub mod record;
 pub mod reply;
 pub mod resp;
 pub mod router;
 pub mod rows;
+pub mod sequencer;
 pub mod site;
 #[cfg(feature = "shuttle")]
 pub mod sync;

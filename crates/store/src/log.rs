@@ -1,6 +1,6 @@
-//! The embedded log: frames in files, in the order in which they were given.
+//! The embedded log: log entries in files, in the order in which they were given.
 //!
-//! The idea: frames are written in *groups*, as many as came while the last group was written, and a
+//! The idea: log entries are written in *groups*, as many as came while the last group was written, and a
 //! group is made durable at once. A group carries its checksum and how far the log was durable when
 //! it was written. When the log is opened, the last file may end in a group that is not whole,
 //! because the machine stopped while it was written: it is cut off, for nobody was told of it. But
@@ -12,7 +12,7 @@
 //!
 //! Invariants:
 //! 1. Positions are consecutive, from 1 on, over all files; a file is named by its first.
-//! 2. What was reported as durable is read again, or opening fails; but for the frames since the last
+//! 2. What was reported as durable is read again, or opening fails; but for the log entries since the last
 //!    group that tells of it, which nothing tells from a torn end.
 //! 3. A group is read as a whole or not at all.
 
@@ -21,7 +21,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::record::{Frame, Position};
+use crate::record::{LogEntry, Position};
 
 mod folder;
 mod group;
@@ -40,7 +40,7 @@ pub use segment::CutTail;
 use segment::read_segment;
 
 /// What is wrong where a file is gone.
-const MISSING: &str = "frames before it, or of it, are missing";
+const MISSING: &str = "entries before it, or of it, are missing";
 
 /// When what is written is made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,12 +193,12 @@ impl Log {
         folder: &Path,
         sync: Sync,
         segment_bytes: u64,
-        see: impl FnMut(Position, Frame),
+        see: impl FnMut(Position, LogEntry),
     ) -> Result<Self> {
         Self::open_from(folder, sync, segment_bytes, 1, see)
     }
 
-    /// As [`Log::open`], for somebody who knows all frames before a position: these may be missing, and
+    /// As [`Log::open`], for somebody who knows all log entries before a position: these may be missing, and
     /// are not read.
     ///
     /// # Errors
@@ -208,14 +208,14 @@ impl Log {
         sync: Sync,
         segment_bytes: u64,
         from: Position,
-        mut see: impl FnMut(Position, Frame),
+        mut see: impl FnMut(Position, LogEntry),
     ) -> Result<Self> {
         let lock = lock_folder(folder)?;
         let segments = segments_from(folder, from)?;
         let mut next = segments.first().map_or(from, |(first, _)| *first);
-        let mut see = |position, frame| {
+        let mut see = |position, entry| {
             if position >= from {
-                see(position, frame);
+                see(position, entry);
             }
         };
         let mut tail = None;
@@ -272,13 +272,13 @@ impl Log {
         self.cut.as_ref()
     }
 
-    /// Where the next frame will be.
+    /// Where the next log entry will be.
     #[must_use]
     pub fn next(&self) -> Position {
         self.next
     }
 
-    /// Up to where frames outlive the machine's stop.
+    /// Up to where log entries outlive the machine's stop.
     #[must_use]
     pub fn durable(&self) -> Position {
         self.durable
@@ -304,24 +304,24 @@ impl Log {
         is_waiting.then(|| time.saturating_sub(self.synced.elapsed()))
     }
 
-    /// Writes frames behind all others, as one group, and returns the position of the first. With
+    /// Writes log entries behind all others, as one group, and returns the position of the first. With
     /// [`Sync::Always`] they are durable then.
     ///
     /// # Errors
     /// When they are not in the log; after a failure to make something durable, always.
-    pub fn append(&mut self, frames: &[Frame]) -> Result<Position> {
+    pub fn append(&mut self, entries: &[LogEntry]) -> Result<Position> {
         let first = self.next;
         if self.is_unsure {
             return Err(LogError::Unsure { path: self.path.clone() });
         }
-        if frames.is_empty() {
+        if entries.is_empty() {
             return Ok(first);
         }
-        let mut group = encode(first, self.durable, frames, self.mark)?;
+        let mut group = encode(first, self.durable, entries, self.mark)?;
         let is_empty = self.bytes <= mark::LENGTH as u64;
         if !is_empty && self.bytes + group.len() as u64 > self.segment_bytes {
             self.begin_segment()?;
-            group = encode(first, self.durable, frames, self.mark)?;
+            group = encode(first, self.durable, entries, self.mark)?;
         }
         if let Err(source) = self.medium.append(&group) {
             // Half a group must not be followed by a whole one.
@@ -330,7 +330,7 @@ impl Log {
         }
         self.group_bytes = group.len() as u64;
         self.bytes += self.group_bytes;
-        self.next += frames.len() as Position;
+        self.next += entries.len() as Position;
         let is_due = match self.sync {
             Sync::Always => true,
             Sync::Every(time) => self.synced.elapsed() >= time,
@@ -388,16 +388,16 @@ pub fn read(
     folder: &Path,
     from: Position,
     upto: Position,
-    mut see: impl FnMut(Position, Frame),
+    mut see: impl FnMut(Position, LogEntry),
 ) -> Result<()> {
     if upto < from {
         return Ok(());
     }
     let segments = segments_from(folder, from)?;
     let mut next = segments.first().map_or(from, |(first, _)| *first);
-    let mut see = |position, frame| {
+    let mut see = |position, entry| {
         if (from..=upto).contains(&position) {
-            see(position, frame);
+            see(position, entry);
         }
     };
     for (first, path) in segments {

@@ -1,7 +1,7 @@
 //! What is written into the log: the commits of transactions, and changes of the design.
 //!
-//! The log is one order of *frames* for all sites. A frame's place in it is the commit timestamp of
-//! what it holds, so that a snapshot of the database is a prefix of the log. A frame is there as a
+//! The log is one order of *log entries* for all sites. A log entry's place in it is the commit timestamp of
+//! what it holds, so that a snapshot of the database is a prefix of the log. A log entry is there as a
 //! whole or not at all, which makes a transaction over several partitions atomic.
 
 use std::fmt;
@@ -21,19 +21,19 @@ pub use update::{Part, Update};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Site(pub u16);
 
-/// A frame's place in the log, from 1 on; 0 is before all of them.
+/// A log entry's place in the log, from 1 on; 0 is before all of them.
 pub type Position = u64;
 
 /// One entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Frame {
+pub struct LogEntry {
     /// Who wrote it.
     pub by: Author,
     /// What it says.
     pub body: Body,
 }
 
-impl Frame {
+impl LogEntry {
     /// No fewer bytes than it has in the log.
     #[must_use]
     pub fn bytes_max(&self) -> usize {
@@ -57,25 +57,25 @@ impl Frame {
     }
 }
 
-/// Who wrote a frame.
+/// Who wrote a log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Author {
     /// The site.
     pub site: Site,
-    /// Which life of the site: one that was given up for dead writes in vain.
+    /// Which epoch of the site: one that was given up for dead writes in vain.
     pub epoch: u64,
-    /// Counts the frames of this life, from 1 on.
+    /// Counts the log entries of this epoch, from 1 on.
     pub number: u64,
 }
 
-/// What a frame says.
+/// What a log entry says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
     /// A transaction: what it wrote, by partition.
     Commit(Vec<Write>),
     /// The master of a partition wants its design changed: it is, here, if it can be.
     Change(Change),
-    /// The site begins its life of this epoch: whatever an earlier one still writes is void.
+    /// The site begins this epoch: whatever an earlier one still writes is void.
     Join,
     /// The site ends here, by somebody else's word: nothing of this epoch counts from here on, and
     /// others master what they have copies of.
@@ -110,7 +110,7 @@ pub enum Operator {
     Split(Key),
     /// One partition instead of this one and the next.
     Merge,
-    /// One more site has a copy, which it made in the life of this epoch.
+    /// One more site has a copy, which it made in this epoch.
     AddReplica(Site, u64),
     /// One site less has one.
     RemoveReplica(Site),

@@ -8,12 +8,12 @@
 //! commands, and `script` one of a program.
 //!
 //! A driver does, for each connection:
-//! 1. It feeds what came, and asks for what is [`Connection::next`] until that is [`Next::Wait`].
+//! 1. It feeds what came, and asks for what is [`ProtocolState::next`] until that is [`Next::Wait`].
 //! 2. It sends replies in the order of their requests. It may run several transactions of a connection
 //!    at once if it keeps to that, and to the session's order, but for one that is `alone`: before the
 //!    next request it wants to know how that one ended.
 //! 3. It tells how each [`Next::Run`] and [`Next::Scan`] ended, in their order, by
-//!    [`Connection::reply`], and sends what that returns.
+//!    [`ProtocolState::reply`], and sends what that returns.
 //!
 //! Keys of database n are rows of table n. Keys do not expire, and all values are strings.
 
@@ -26,11 +26,13 @@ use crate::output_buffer::{OUTPUT_BYTES_MAX, OutputBuffers};
 use crate::reply::Reply;
 use crate::transaction::{Abort, Procedure};
 
-mod about;
 mod answer;
 mod call;
+mod codec;
 mod command;
 mod glob;
+mod input_quota;
+mod introspection;
 mod multi;
 mod number;
 mod operation;
@@ -38,22 +40,20 @@ mod parse;
 mod procedure;
 mod scan;
 mod script;
-mod sent;
 mod session;
-mod unfinished;
 
 use answer::Answer;
 pub use call::Procedures;
-use command::{Command, Does};
+pub use codec::decode;
+use command::{Command, Handler};
+use input_quota::Share;
+pub use input_quota::{INPUT_BYTES_MAX, InputQuota};
 use multi::{Pending, Queue};
 use parse::{Arguments, Limits, Parser};
 use procedure::Versions;
 pub use scan::{Cursors, Scan};
 pub use script::{ScriptLimits, Scripts};
-pub use sent::received;
 use session::{Call, Session};
-use unfinished::Share;
-pub use unfinished::{UNFINISHED_BYTES_MAX, Unfinished};
 
 /// How many databases there are.
 pub const DATABASES: u32 = 16;
@@ -87,7 +87,7 @@ pub struct Settings {
     /// How long a client may take to go on with half a request: see [`Headway`].
     pub request_wait: Duration,
     /// What all connections hold of requests that are not whole.
-    pub unfinished: Arc<Unfinished>,
+    pub input_quota: Arc<InputQuota>,
     /// Replies that clients have not received yet.
     pub output: Arc<OutputBuffers>,
     /// Where walks by SCAN go on.
@@ -118,7 +118,7 @@ impl Settings {
             info: Arc::new(Vec::new),
             request_bytes_max: REQUEST_BYTES_MAX,
             request_wait: REQUEST_WAIT,
-            unfinished: Unfinished::new(UNFINISHED_BYTES_MAX),
+            input_quota: InputQuota::new(INPUT_BYTES_MAX),
             output: OutputBuffers::new(OUTPUT_BYTES_MAX),
             cursors: Cursors::new(started_ms),
             script_limits: ScriptLimits::default(),
@@ -161,7 +161,7 @@ pub struct Request {
 pub struct Headway(u64, usize);
 
 /// One client's connection. See the module's documentation.
-pub struct Connection {
+pub struct ProtocolState {
     parser: Parser,
     client: Client,
     share: Share,
@@ -182,12 +182,12 @@ struct Client {
     is_closed: bool,
 }
 
-impl Connection {
+impl ProtocolState {
     /// A connection that has just been opened. The number is for the client to see; no other has it.
     #[must_use]
     pub fn new(settings: Arc<Settings>, id: u64) -> Self {
         let session = Session::new(&settings, id);
-        let share = Share::new(&settings.unfinished);
+        let share = Share::new(&settings.input_quota);
         let client = Client {
             settings,
             session,
@@ -208,7 +208,7 @@ impl Connection {
         if self.share.hold(held) {
             self.parser.feed(bytes, self.client.settings.request_bytes_max);
         } else {
-            self.parser.refuse(self.client.settings.unfinished.refusal());
+            self.parser.refuse(self.client.settings.input_quota.refusal());
         }
     }
 
@@ -237,7 +237,7 @@ impl Connection {
         if self.client.is_closed {
             self.let_go();
         } else if !self.share.hold(self.held()) {
-            self.parser.refuse(self.client.settings.unfinished.refusal());
+            self.parser.refuse(self.client.settings.input_quota.refusal());
         }
         next
     }
@@ -249,7 +249,7 @@ impl Connection {
     /// A connection that is closed holds nothing of what others could have.
     fn let_go(&mut self) {
         (self.parser, self.client.queue) = (Parser::new(), None);
-        self.share = Share::new(&self.client.settings.unfinished);
+        self.share = Share::new(&self.client.settings.input_quota);
     }
 
     fn advance(&mut self) -> Next {
@@ -269,7 +269,7 @@ impl Connection {
             Ok(true) => {
                 client.session.buffer_bytes = parser.bytes();
                 client.session.pending_bytes = parser.pending_bytes();
-                let next = client.obey(&parser.arguments());
+                let next = client.execute(&parser.arguments());
                 match &next {
                     Next::Run(_) => client.running.push_back(None),
                     Next::Scan(scan) => client.running.push_back(Some(Box::new(scan.clone()))),
@@ -322,7 +322,7 @@ impl Client {
         self.say(&Answer::error([b"ERR ", text.as_ref()].concat()))
     }
 
-    fn obey(&mut self, arguments: &Arguments<'_>) -> Next {
+    fn execute(&mut self, arguments: &Arguments<'_>) -> Next {
         // A browser that was lured here sends what would be taken for commands line by line.
         if arguments.is(0, "POST") || arguments.is(0, "HOST:") {
             self.is_closed = true;
@@ -338,13 +338,13 @@ impl Client {
         }
         let is_queued = self.queue.is_some()
             && matches!(
-                command.does,
-                Does::Rows(_)
-                    | Does::Script(_)
-                    | Does::Session(_)
-                    | Does::Scan(_)
-                    | Does::Unwatch
-                    | Does::Nothing
+                command.handler,
+                Handler::Rows(_)
+                    | Handler::Script(_)
+                    | Handler::Session(_)
+                    | Handler::Scan(_)
+                    | Handler::Unwatch
+                    | Handler::Nothing
             );
         if is_queued { self.enqueue(command, arguments) } else { self.act(command, arguments) }
     }
@@ -355,32 +355,32 @@ impl Client {
             let request = operation.and_then(|it| procedure::single(it, protocol));
             return request.map_or_else(|answer| self.say(&answer), Next::Run);
         }
-        match command.does {
-            Does::Session(act) => {
+        match command.handler {
+            Handler::Session(act) => {
                 self.session.watched = self.watched.len();
                 let (arguments, settings) = (*arguments, &*self.settings);
                 let answer = act(Call { arguments, session: &mut self.session, settings });
                 self.say(&answer.unwrap_or_else(|error| error))
             }
-            Does::Scan(understand) => understand(arguments, database, protocol, &self.settings)
+            Handler::Scan(understand) => understand(arguments, database, protocol, &self.settings)
                 .map_or_else(|answer| self.say(&answer), Next::Scan),
-            Does::Multi => self.multi(),
-            Does::Exec => self.exec(),
-            Does::Discard => self.discard(),
-            Does::Watch { says_values } => self.watch(arguments, says_values),
-            Does::Unwatch => {
+            Handler::Multi => self.multi(),
+            Handler::Exec => self.exec(),
+            Handler::Discard => self.discard(),
+            Handler::Watch { says_values } => self.watch(arguments, says_values),
+            Handler::Unwatch => {
                 self.watched.clear();
                 self.say(&Answer::OK)
             }
-            Does::Reset => {
+            Handler::Reset => {
                 self.queue = None;
                 self.watched.clear();
                 self.session.reset(&self.settings);
                 self.say(&Answer::status("RESET"))
             }
-            Does::Quit => self.close(&Answer::OK),
+            Handler::Quit => self.close(&Answer::OK),
             // It takes at least one argument more, which is a command of its own or refused.
-            Does::Rows(_) | Does::Script(_) | Does::Nothing => {
+            Handler::Rows(_) | Handler::Script(_) | Handler::Nothing => {
                 self.reject(format!("'{}' needs more to be said", command.name))
             }
         }
@@ -396,7 +396,7 @@ impl Client {
 
     fn keep_out(&mut self, command: &Command) -> Next {
         const TEXT: &str = "NOAUTH Authentication required.";
-        if matches!(command.does, Does::Exec) {
+        if matches!(command.handler, Handler::Exec) {
             return self.abort(TEXT.as_bytes());
         }
         if let Some(queue) = &mut self.queue {

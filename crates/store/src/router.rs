@@ -34,7 +34,7 @@ pub enum Route {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
     /// A site makes itself a replica of the partition that begins at a key.
-    Adopt(Site, Key),
+    InstallReplica(Site, Key),
     /// The partition's master changes it.
     Change(Site, Change),
 }
@@ -145,7 +145,7 @@ impl DesignPolicy for MostMastered {
         let home = home.or_else(most).expect("every key has a master");
         let is_missing = written().chain(read()).find(|partition| !partition.is_at(home));
         if let Some(partition) = is_missing {
-            return Step::Adopt(home, partition.range.start.clone());
+            return Step::InstallReplica(home, partition.range.start.clone());
         }
         let foreign = written().find(|partition| partition.master != home);
         let partition = foreign.expect("a site that has and masters all would have been found");

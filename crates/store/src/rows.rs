@@ -26,13 +26,13 @@ use serde::{Deserialize, Serialize};
 use crate::key::{Key, KeyRange, Value};
 
 mod bytes;
+mod entries;
 mod join;
-mod shelf;
 #[cfg(test)]
 mod tests;
 
+use entries::{Entries, Keyed};
 use join::{evened, joined};
-use shelf::{Keyed, Shelf};
 
 /// The most entries of a node.
 const FANOUT: usize = 32;
@@ -65,12 +65,12 @@ pub struct Rows(Option<Tree>);
 struct Tree {
     /// Above the leaves; 0 where the root is one.
     height: usize,
-    root: Kid,
+    root: Child,
 }
 
 /// A node, as those above it know it.
 #[derive(Clone, Debug)]
-struct Kid {
+struct Child {
     from: Key,
     size: Size,
     node: Arc<Node>,
@@ -78,15 +78,15 @@ struct Kid {
 
 #[derive(Clone, Debug)]
 enum Node {
-    Leaf(Shelf<(Key, Row)>),
-    Inner(Shelf<Kid>),
+    Leaf(Entries<(Key, Row)>),
+    Inner(Entries<Child>),
 }
 
 impl Node {
-    fn touch(&self) -> u64 {
+    fn prefetch(&self) -> u64 {
         match self {
-            Self::Leaf(rows) => rows.touch(),
-            Self::Inner(kids) => kids.touch(),
+            Self::Leaf(rows) => rows.prefetch(),
+            Self::Inner(children) => children.prefetch(),
         }
     }
 }
@@ -97,7 +97,7 @@ impl Keyed for (Key, Row) {
     }
 }
 
-impl Keyed for Kid {
+impl Keyed for Child {
     fn key(&self) -> &Key {
         &self.from
     }
@@ -143,7 +143,7 @@ impl Rows {
                 Node::Leaf(rows) => {
                     return rows.place(key).ok().map(|at| &rows[at].1);
                 }
-                Node::Inner(kids) => node = &kids[kids.way(key)].node,
+                Node::Inner(children) => node = &children[children.way(key)].node,
             }
         }
     }
@@ -158,17 +158,17 @@ impl Rows {
         let mut nodes = vec![&*tree.root.node; keys.len()];
         let mut places = vec![0; keys.len()];
         for _ in 0..tree.height {
-            black_box(nodes.iter().fold(0, |all, node| all ^ node.touch()));
+            black_box(nodes.iter().fold(0, |all, node| all ^ node.prefetch()));
             for ((node, key), place) in nodes.iter().zip(keys).zip(&mut places) {
-                let Node::Inner(kids) = node else { unreachable!("it is above the leaves") };
-                *place = kids.way(key);
+                let Node::Inner(children) = node else { unreachable!("it is above the leaves") };
+                *place = children.way(key);
             }
             for (node, place) in nodes.iter_mut().zip(&places) {
-                let Node::Inner(kids) = *node else { unreachable!("it is above the leaves") };
-                *node = &kids[*place].node;
+                let Node::Inner(children) = *node else { unreachable!("it is above the leaves") };
+                *node = &children[*place].node;
             }
         }
-        black_box(nodes.iter().fold(0, |all, node| all ^ node.touch()));
+        black_box(nodes.iter().fold(0, |all, node| all ^ node.prefetch()));
         let found = nodes.iter().zip(keys).map(|(node, key)| {
             let Node::Leaf(rows) = *node else { unreachable!("it is as high as it says") };
             rows.place(key).ok().map(|at| &rows[at].1)
@@ -179,7 +179,7 @@ impl Rows {
     /// Puts a row under a key, and returns the one that was there.
     pub fn insert(&mut self, key: Key, row: Row) -> Option<Row> {
         let Some(mut tree) = self.0.take() else {
-            let root = Kid::of(Node::Leaf(Shelf::of(vec![(key, row)])));
+            let root = Child::of(Node::Leaf(Entries::of(vec![(key, row)])));
             self.0 = Some(Tree { height: 0, root });
             return None;
         };
@@ -213,10 +213,10 @@ impl Rows {
                         path.push((node, at));
                         break;
                     }
-                    Node::Inner(kids) => {
-                        let at = kids.way(&range.start);
+                    Node::Inner(children) => {
+                        let at = children.way(&range.start);
                         path.push((node, at + 1));
-                        node = &kids[at].node;
+                        node = &children[at].node;
                     }
                 }
             }
@@ -265,13 +265,13 @@ impl Rows {
                     let at = usize::try_from(wanted).expect("rows are in memory");
                     return Some(&rows[at].0);
                 }
-                Node::Inner(kids) => {
+                Node::Inner(children) => {
                     let mut at = 0;
-                    while at + 1 < kids.len() && wanted >= kids[at].size.rows {
-                        wanted -= kids[at].size.rows;
+                    while at + 1 < children.len() && wanted >= children[at].size.rows {
+                        wanted -= children[at].size.rows;
                         at += 1;
                     }
-                    node = &kids[at].node;
+                    node = &children[at].node;
                 }
             }
         }
@@ -296,9 +296,9 @@ impl<'a> Iterator for Ascent<'a> {
                     Some((key, row)) => return Some((key, row)),
                     None => self.path.pop(),
                 },
-                Node::Inner(kids) => match kids.get(next) {
-                    Some(kid) => {
-                        self.path.push((&kid.node, 0));
+                Node::Inner(children) => match children.get(next) {
+                    Some(child) => {
+                        self.path.push((&child.node, 0));
                         None
                     }
                     None => self.path.pop(),
@@ -308,7 +308,7 @@ impl<'a> Iterator for Ascent<'a> {
     }
 }
 
-impl Kid {
+impl Child {
     /// A node that has entries.
     fn of(node: Node) -> Self {
         let (from, size) = match &node {
@@ -316,7 +316,7 @@ impl Kid {
                 rows[0].0.clone(),
                 rows.iter().fold(Size::default(), |sum, (key, row)| sum.plus(Size::of(key, row))),
             ),
-            Node::Inner(kids) => (kids[0].from.clone(), sum(kids)),
+            Node::Inner(children) => (children[0].from.clone(), sum(children)),
         };
         Self { from, size, node: Arc::new(node) }
     }
@@ -324,21 +324,21 @@ impl Kid {
     fn len(&self) -> usize {
         match &*self.node {
             Node::Leaf(rows) => rows.len(),
-            Node::Inner(kids) => kids.len(),
+            Node::Inner(children) => children.len(),
         }
     }
 
     fn get(&self, key: &Key) -> Option<&Row> {
         match &*self.node {
             Node::Leaf(rows) => rows.place(key).ok().map(|at| &rows[at].1),
-            Node::Inner(kids) => kids[kids.way(key)].get(key),
+            Node::Inner(children) => children[children.way(key)].get(key),
         }
     }
 
     fn last(&self) -> &Key {
         match &*self.node {
             Node::Leaf(rows) => &rows[rows.len() - 1].0,
-            Node::Inner(kids) => kids[kids.len() - 1].last(),
+            Node::Inner(children) => children[children.len() - 1].last(),
         }
     }
 
@@ -360,17 +360,18 @@ impl Kid {
                     None
                 }
             },
-            Node::Inner(kids) => {
-                let at = kids.way(&key);
-                let before = kids[at].size;
-                if key < kids[at].from {
-                    kids.rekey(at, |kid| kid.from = key.clone());
+            Node::Inner(children) => {
+                let at = children.way(&key);
+                let before = children[at].size;
+                if key < children[at].from {
+                    children.rekey(at, |child| child.from = key.clone());
                 }
-                let (old, beside) = kids.entry(at).insert(key, row);
-                let grown =
-                    beside.as_ref().map_or(kids[at].size, |kid| kids[at].size.plus(kid.size));
+                let (old, beside) = children.entry(at).insert(key, row);
+                let grown = beside
+                    .as_ref()
+                    .map_or(children[at].size, |child| children[at].size.plus(child.size));
                 if let Some(beside) = beside {
-                    kids.insert(at + 1, beside);
+                    children.insert(at + 1, beside);
                 }
                 self.size = self.size.minus(before).plus(grown);
                 return (old, self.halved());
@@ -388,19 +389,19 @@ impl Kid {
                 let (key, row) = rows.remove(at);
                 self.size = self.size.minus(Size::of(&key, &row));
             }
-            Node::Inner(kids) => {
-                let at = kids.way(key);
-                self.size = self.size.minus(kids[at].size);
-                kids.entry(at).remove(key);
-                self.size = self.size.plus(kids[at].size);
-                if kids[at].len() < FILL_MIN && kids.len() > 1 {
-                    let at = at.min(kids.len() - 2);
-                    let right = kids.remove(at + 1);
-                    let left = kids.remove(at);
+            Node::Inner(children) => {
+                let at = children.way(key);
+                self.size = self.size.minus(children[at].size);
+                children.entry(at).remove(key);
+                self.size = self.size.plus(children[at].size);
+                if children[at].len() < FILL_MIN && children.len() > 1 {
+                    let at = at.min(children.len() - 2);
+                    let right = children.remove(at + 1);
+                    let left = children.remove(at);
                     let (left, right) = evened(left, right);
-                    kids.insert(at, left);
+                    children.insert(at, left);
                     if let Some(right) = right {
-                        kids.insert(at + 1, right);
+                        children.insert(at + 1, right);
                     }
                 }
             }
@@ -412,21 +413,21 @@ impl Kid {
         if self.len() <= FANOUT {
             return None;
         }
-        fn halves<T: Keyed>(shelf: &mut Shelf<T>) -> Shelf<T> {
-            let mut entries = mem::replace(shelf, Shelf::of(Vec::new())).into_entries();
+        fn halves<T: Keyed>(shelf: &mut Entries<T>) -> Entries<T> {
+            let mut entries = mem::replace(shelf, Entries::of(Vec::new())).into_entries();
             let behind = entries.split_off(entries.len() / 2);
-            *shelf = Shelf::of(entries);
-            Shelf::of(behind)
+            *shelf = Entries::of(entries);
+            Entries::of(behind)
         }
         let beside = Self::of(match Arc::make_mut(&mut self.node) {
             Node::Leaf(rows) => Node::Leaf(halves(rows)),
-            Node::Inner(kids) => Node::Inner(halves(kids)),
+            Node::Inner(children) => Node::Inner(halves(children)),
         });
         self.size = self.size.minus(beside.size);
         Some(beside)
     }
 }
 
-fn sum(kids: &[Kid]) -> Size {
-    kids.iter().fold(Size::default(), |sum, kid| sum.plus(kid.size))
+fn sum(children: &[Child]) -> Size {
+    children.iter().fold(Size::default(), |sum, child| sum.plus(child.size))
 }

@@ -3,7 +3,7 @@
 //! what is to be done.
 //!
 //! The idea: time is the log. A snapshot of the database is a prefix of it, a commit's timestamp is
-//! its place, and a site is the image of a prefix, which grows as frames arrive in their order. What
+//! its place, and a site is the image of a prefix, which grows as log entries arrive in their order. What
 //! a site masters it runs ahead of the log: its commits are applied at once, written into the log,
 //! and told to nobody before the log has them. So a transaction that touches only what its site
 //! masters waits for nothing before it runs (MorphoSys, §4.2); and because nobody else writes there,
@@ -23,14 +23,14 @@
 //! Invariants:
 //! 1. A copy that is not mastered here is as of `known`. One that is, is ahead of it by those commits
 //!    of this site that the log has not shown yet, and by nothing else.
-//! 2. An answer is given only when the log has every frame of this site that it could have seen.
+//! 2. An answer is given only when the log has every log entry of this site that it could have seen.
 //! 3. The write set is locked before the snapshot is fixed, and until the commit is applied: nobody
 //!    reads, to write it, a row that somebody else overwrites meanwhile.
 //! 4. Locks are taken all at once, in the order of arrival where the same ones are wanted: nobody
 //!    waits in a circle, and nobody for ever.
 //! 5. Where the design says that a site has a replica, it has the rows.
 //! 6. While the log takes nothing, what it has is read, nothing is written, and nobody waits for it.
-//! 7. A site that finds itself given up for dead, or with a newer life, forgets all that it had.
+//! 7. A site that finds itself given up for dead, or with a newer epoch, forgets all that it had.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::mem;
@@ -40,13 +40,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::design::{Design, Impossible, Partition, Verdict};
 use crate::key::Key;
-use crate::record::{Author, Body, Change, Frame, Position, Site};
+use crate::record::{Author, Body, Change, LogEntry, Position, Site};
 use crate::rows::{Rows, Size};
 use crate::transaction::{Abort, Done, Transaction};
 
-mod adopt;
 mod copy;
 mod image;
+mod install_replica;
 mod lock;
 mod run;
 mod stall;
@@ -54,10 +54,10 @@ mod stall;
 mod tests;
 mod waiting;
 
-pub use adopt::Message;
-use adopt::{Adoption, Wanted};
 use copy::Copy;
 pub use image::{Part, Snapshot};
+pub use install_replica::Message;
+use install_replica::{Installation, Wanted};
 use waiting::{Held, Waiting, Want};
 
 /// Whom an answer is for: whoever asked knows.
@@ -67,21 +67,21 @@ pub type Ticket = u64;
 const WAITING_MAX: usize = 10_000;
 /// How long a transaction waits for what its session has seen until it is rather run where it is mastered.
 const BEHIND_MS_MAX: u64 = 100;
-/// How many groups of its own frames a site keeps for the sake of those who are behind.
+/// How many groups of its own log entries a site keeps for the sake of those who are behind.
 const SPENT_MAX: usize = 1_024;
-/// The site that an observer is, and its life: nobody's.
+/// The site that an observer is, and its epoch: nobody's.
 const NOBODY: (Site, u64) = (Site(u16::MAX), u64::MAX);
 
 /// What happens to a site.
 pub enum Input {
     /// A transaction is to run; until a time, in ms.
     Transact(Ticket, Transaction, u64),
-    /// The design is to change; until a time. Replicas are made by [`Input::Adopt`].
+    /// The design is to change; until a time. Replicas are made by [`Input::InstallReplica`].
     Change(Ticket, Change, u64),
     /// A replica is to be made here of the partition that begins at a key; until a time.
-    Adopt(Ticket, Key, u64),
-    /// The log's next frames, and the place of the first.
-    Logged(Position, Arc<[Frame]>),
+    InstallReplica(Ticket, Key, u64),
+    /// The log's next entries, and the place of the first.
+    Logged(Position, Arc<[LogEntry]>),
     /// Another site says something.
     Said(Site, Message),
     /// It is so late now, in ms.
@@ -93,7 +93,7 @@ pub enum Input {
 /// What is to be done.
 pub enum Output {
     /// Write this into the log, behind what was written before.
-    Write(Frame),
+    Write(LogEntry),
     /// Tell whoever asked, and that its session has now seen this prefix of the log.
     Answer(Ticket, Position, Result<Done, Abort>),
     /// It cannot be done here by the design that this site knows, or its client has not received enough of
@@ -122,7 +122,7 @@ pub struct Usage {
 pub struct Core {
     site: Site,
     epoch: u64,
-    /// Whether the log has this life's beginning, and no end of it.
+    /// Whether the log has this epoch's beginning, and no end of it.
     is_live: bool,
     is_over: bool,
     /// Whether the log takes nothing for now.
@@ -132,7 +132,7 @@ pub struct Core {
     known: Position,
     design: Design,
     copies: BTreeMap<Key, Copy>,
-    /// The number of the last frame that was written, and of the last that came back.
+    /// The number of the last log entry that was written, and of the last that came back.
     written: u64,
     ordered: u64,
     waiting: VecDeque<Waiting>,
@@ -142,34 +142,34 @@ pub struct Core {
     queued: HashSet<u64>,
     /// Clients whose waiting transactions are being given back, all from one on.
     returned: HashSet<u64>,
-    /// Clients of whose transactions the log has not all yet, and the last frame that it has to have: so
+    /// Clients of whose transactions the log has not all yet, and the last log entry that it has to have: so
     /// long a session has seen more than the client could be told.
     ahead: HashMap<u64, u64>,
-    /// Partitions whose design is being changed, by start, and by which frame.
+    /// Partitions whose design is being changed, by start, and by which log entry.
     changing: BTreeMap<Key, u64>,
-    /// Answers that wait for a frame of this site, in the order of the frames.
+    /// Answers that wait for a log entry of this site, in the order of the log entries.
     answers: VecDeque<Held>,
     /// Replicas that are being made here.
-    adoptions: BTreeMap<Key, Adoption>,
+    adoptions: BTreeMap<Key, Installation>,
     /// Copies that others asked for, until the log has what is given.
     wanted: BTreeMap<(Site, Key), Wanted>,
     outputs: Vec<Output>,
-    /// Frames of its own that others may still look at.
-    spent: VecDeque<Arc<[Frame]>>,
+    /// Log entries of its own that others may still look at.
+    spent: VecDeque<Arc<[LogEntry]>>,
     /// What the tests break, to see whether they notice.
     #[cfg(test)]
     broken: tests::Broken,
 }
 
 impl Core {
-    /// A site that begins a new life, with an epoch that it never had. It is to be told the log from
-    /// the first frame on; what it says first makes it alive, once the log has it.
+    /// A site that begins a new epoch, which it never had. It is to be told the log from
+    /// the first log entry on; what it says first makes it alive, once the log has it.
     #[must_use]
     pub fn new(site: Site, epoch: u64, initial: Design) -> Self {
         Self::observer(initial).begun(site, epoch)
     }
 
-    /// What has copies of everything and takes no part: told the log from the first frame on, it is
+    /// What has copies of everything and takes no part: told the log from the first log entry on, it is
     /// the database as of each prefix, from which sites may begin.
     #[must_use]
     pub fn observer(initial: Design) -> Self {
@@ -220,7 +220,7 @@ impl Core {
     pub fn begun(&self, site: Site, epoch: u64) -> Self {
         let mut core = Self::observer(self.design.apart());
         (core.site, core.epoch, core.known) = (site, epoch, self.known);
-        // Until it lives it is the image of everything: only then it is known what its own is.
+        // Until it has begun it is the image of everything: only then it is known what its own is.
         for (copy, image) in core.copies.values_mut().zip(self.copies.values()) {
             let range = mem::replace(copy, image.clone()).range;
             copy.range = range;
@@ -239,10 +239,12 @@ impl Core {
             Input::Change(ticket, change, until_ms) => {
                 self.ask(ticket, until_ms, Want::Change(change));
             }
-            Input::Adopt(ticket, start, until_ms) => self.adopt(ticket, start, until_ms),
-            Input::Logged(first, frames) => {
-                self.follow_all(first, &frames);
-                self.outlive(frames);
+            Input::InstallReplica(ticket, start, until_ms) => {
+                self.install_replica(ticket, start, until_ms)
+            }
+            Input::Logged(first, entries) => {
+                self.follow_all(first, &entries);
+                self.outlive(entries);
             }
             Input::Said(from, message) => self.hear(from, message),
             Input::Tick(now_ms) => self.tick(now_ms),
@@ -251,14 +253,14 @@ impl Core {
         mem::take(&mut self.outputs)
     }
 
-    /// Keeps frames of its own until nobody else has them. Whoever drops them last touches each key and
+    /// Keeps log entries of its own until nobody else has them. Whoever drops them last touches each key and
     /// value in them, and to the site that wrote them these are at hand.
-    fn outlive(&mut self, frames: Arc<[Frame]>) {
-        if frames.first().is_some_and(|frame| frame.by.site == self.site) {
-            self.spent.push_back(frames);
+    fn outlive(&mut self, entries: Arc<[LogEntry]>) {
+        if entries.first().is_some_and(|entry| entry.by.site == self.site) {
+            self.spent.push_back(entries);
         }
         while self.spent.len() > SPENT_MAX
-            || self.spent.front().is_some_and(|frames| Arc::strong_count(frames) == 1)
+            || self.spent.front().is_some_and(|entries| Arc::strong_count(entries) == 1)
         {
             self.spent.pop_front();
         }
@@ -282,7 +284,7 @@ impl Core {
         self.site
     }
 
-    /// The epoch of its life.
+    /// Its epoch.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -306,7 +308,7 @@ impl Core {
         self.is_live
     }
 
-    /// Whether it was given up for dead: it can only begin another life.
+    /// Whether it was given up for dead: it can only begin another epoch.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over
@@ -330,15 +332,15 @@ impl Core {
     fn write(&mut self, body: Body) -> u64 {
         self.written += 1;
         let by = Author { site: self.site, epoch: self.epoch, number: self.written };
-        self.say(Output::Write(Frame { by, body }));
+        self.say(Output::Write(LogEntry { by, body }));
         self.written
     }
 
-    fn follow_all(&mut self, first: Position, frames: &[Frame]) {
+    fn follow_all(&mut self, first: Position, entries: &[LogEntry]) {
         // Whoever began from an image may be told once more what that has.
         let old = usize::try_from((self.known + 1).saturating_sub(first)).unwrap_or(usize::MAX);
-        for (position, frame) in (first..).zip(frames).skip(old) {
-            self.follow(position, frame);
+        for (position, entry) in (first..).zip(entries).skip(old) {
+            self.follow(position, entry);
         }
         if self.is_live {
             self.give_all();
@@ -346,23 +348,23 @@ impl Core {
         }
     }
 
-    fn follow(&mut self, position: Position, frame: &Frame) {
+    fn follow(&mut self, position: Position, entry: &LogEntry) {
         assert_eq!(position, self.known + 1, "the log comes in its order");
         self.known = position;
-        let is_of_this_life = frame.by.site == self.site && frame.by.epoch == self.epoch;
-        let is_own = is_of_this_life && frame.body != Body::Fence;
-        let verdict = self.design.follow(frame);
-        if !self.is_over && self.is_the_end(frame, verdict) {
+        let is_of_this_life = entry.by.site == self.site && entry.by.epoch == self.epoch;
+        let is_own = is_of_this_life && entry.body != Body::Fence;
+        let verdict = self.design.follow(entry);
+        if !self.is_over && self.is_the_end(entry, verdict) {
             self.end();
         }
         if self.is_over {
             return;
         }
         if is_own && verdict != Verdict::Void {
-            assert_eq!(frame.by.number, self.ordered + 1, "own frames come in their order");
-            self.ordered = frame.by.number;
+            assert_eq!(entry.by.number, self.ordered + 1, "own entries come in their order");
+            self.ordered = entry.by.number;
         }
-        match (&frame.body, verdict) {
+        match (&entry.body, verdict) {
             (_, Verdict::Void) => {}
             #[cfg(test)]
             (body, _) if !is_own && self.swap_with_next(body) => {}
@@ -390,21 +392,21 @@ impl Core {
             self.changing.retain(|_, number| *number > ordered);
         }
         if self.is_live {
-            if !matches!(frame.body, Body::Commit(_)) {
+            if !matches!(entry.body, Body::Commit(_)) {
                 self.settle();
             }
             self.release(position);
         }
     }
 
-    /// Whether a frame ends this life: a word of others, a newer life, or one of its own that does not
+    /// Whether a log entry ends this epoch: a word of others, a newer epoch, or one of its own that does not
     /// count. One that came before comes to nothing.
-    fn is_the_end(&self, frame: &Frame, verdict: Verdict) -> bool {
-        let by = frame.by;
+    fn is_the_end(&self, entry: &LogEntry, verdict: Verdict) -> bool {
+        let by = entry.by;
         if by.site != self.site || by.epoch < self.epoch {
             return false;
         }
-        match frame.body {
+        match entry.body {
             Body::Join if by.epoch > self.epoch => verdict == Verdict::Counts,
             _ if by.epoch > self.epoch => false,
             Body::Fence => verdict == Verdict::Counts,

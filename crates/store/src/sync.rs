@@ -5,11 +5,11 @@
 //! schedules (`tests/schedules.rs`). Sockets, and the threads that wait for these, are none of it.
 
 #[cfg(feature = "shuttle")]
-mod drawn;
-#[cfg(feature = "shuttle")]
 pub mod fault;
 #[cfg(feature = "shuttle")]
-pub(crate) use drawn::{
+mod shuttle;
+#[cfg(feature = "shuttle")]
+pub(crate) use shuttle::{
     ArcSwap, Mutex, MutexGuard, atomic, mpsc, point, run, sleep, thread, ticks,
 };
 

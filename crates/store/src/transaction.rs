@@ -65,7 +65,7 @@ pub trait Procedure: Send {
 
     /// The bytes of which another process makes the same ([`crate::resp::received`]); none of one that
     /// can be run in this process only.
-    fn sent(&self) -> Option<Vec<u8>> {
+    fn encode(&self) -> Option<Vec<u8>> {
         None
     }
 }

@@ -9,8 +9,8 @@ use imago_store::design::Design;
 use imago_store::engine::{LogOptions, Options, Store};
 use imago_store::key::{Key, Table};
 use imago_store::log::{Log, Sync};
-use imago_store::order::{Follower, Order};
-use imago_store::record::{Change, Frame, Operator, Position, Site};
+use imago_store::record::{Change, LogEntry, Operator, Position, Site};
+use imago_store::sequencer::{Follower, Sequencer};
 use imago_store::site::{Core, Input, Output};
 use imago_store::transaction::{Transaction, View};
 use rand::rngs::StdRng;
@@ -22,7 +22,7 @@ use crate::error::{Error, Result, process};
 
 const SEED: u64 = 4;
 const VALUE_BYTES: usize = 100;
-/// How many transactions are handed to the order together, as a connection's pipeline would.
+/// How many transactions are handed to the sequencer together, as a connection's pipeline would.
 const BATCH: usize = 64;
 /// How many are made before they run.
 const MADE: u64 = 16_384;
@@ -41,10 +41,10 @@ pub(super) struct Logged {
     pub recovery_s: f64,
 }
 
-struct Inbox(Sender<(Position, Arc<[Frame]>)>);
+struct Inbox(Sender<(Position, Arc<[LogEntry]>)>);
 
 impl Follower for Inbox {
-    fn follow(&mut self, first: Position, frames: &Arc<[Frame]>) -> bool {
+    fn follow(&mut self, first: Position, frames: &Arc<[LogEntry]>) -> bool {
         self.0.send((first, Arc::clone(frames))).is_ok()
     }
 
@@ -58,9 +58,9 @@ impl Follower for Inbox {
 /// A site and what drives it.
 struct Runner {
     core: Core,
-    order: Order,
-    inbox: Receiver<(Position, Arc<[Frame]>)>,
-    leaving: Vec<Frame>,
+    sequencer: Sequencer,
+    inbox: Receiver<(Position, Arc<[LogEntry]>)>,
+    leaving: Vec<LogEntry>,
     ahead: u64,
     answered: u64,
 }
@@ -83,11 +83,18 @@ fn resident_bytes() -> Result<f64> {
 }
 
 impl Runner {
-    fn new(site: Site, order: &Order, design: &Design) -> Self {
+    fn new(site: Site, sequencer: &Sequencer, design: &Design) -> Self {
         let (sender, inbox) = channel();
-        _ = order.join(Box::new(Inbox(sender)));
+        _ = sequencer.join(Box::new(Inbox(sender)));
         let core = Core::new(site, 1, design.clone());
-        Self { core, order: order.clone(), inbox, leaving: Vec::new(), ahead: 0, answered: 0 }
+        Self {
+            core,
+            sequencer: sequencer.clone(),
+            inbox,
+            leaving: Vec::new(),
+            ahead: 0,
+            answered: 0,
+        }
     }
 
     fn tell(&mut self, input: Input) -> Result<()> {
@@ -103,10 +110,10 @@ impl Runner {
         Ok(())
     }
 
-    /// Hands in what was written, and takes what the order has.
+    /// Hands in what was written, and takes what the sequencer has.
     fn flush(&mut self) -> Result<()> {
         self.ahead += self.leaving.len() as u64;
-        self.order.submit(std::mem::take(&mut self.leaving));
+        self.sequencer.submit(std::mem::take(&mut self.leaving));
         loop {
             let (first, frames) = match self.inbox.try_recv() {
                 Ok(logged) => logged,
@@ -117,15 +124,15 @@ impl Runner {
         }
     }
 
-    fn await_frames(&self) -> Result<(Position, Arc<[Frame]>)> {
+    fn await_frames(&self) -> Result<(Position, Arc<[LogEntry]>)> {
         let bound_s = ANSWER_WAIT.as_secs();
         let late = |_| Error::TimedOut { what: "the log's next group".into(), bound_s };
         self.inbox.recv_timeout(ANSWER_WAIT).map_err(late)
     }
 
-    fn hear(&mut self, first: Position, frames: Arc<[Frame]>) -> Result<()> {
+    fn hear(&mut self, first: Position, frames: Arc<[LogEntry]>) -> Result<()> {
         let (site, epoch) = (self.core.site(), self.core.epoch());
-        let is_own = |frame: &&Frame| (frame.by.site, frame.by.epoch) == (site, epoch);
+        let is_own = |frame: &&LogEntry| (frame.by.site, frame.by.epoch) == (site, epoch);
         self.ahead -= frames.iter().filter(is_own).count() as u64;
         self.tell(Input::Logged(first, frames))
     }
@@ -241,7 +248,7 @@ fn timed(runner: &mut Runner, size: Size) -> Result<f64> {
 
 pub(super) fn alone(size: Size) -> Result<Alone> {
     let before = resident_bytes()?;
-    let mut runner = Runner::new(Site(0), &Order::in_memory(), &Design::new(Site(0)));
+    let mut runner = Runner::new(Site(0), &Sequencer::in_memory(), &Design::new(Site(0)));
     runner.begin()?;
     runner.load(0..size.rows)?;
     let raw = size.rows as f64 * (key(0).as_bytes().len() - 4 + VALUE_BYTES) as f64;
@@ -255,7 +262,7 @@ pub(super) fn logged(size: Size) -> Result<Logged> {
     let wrong = |error: &dyn std::error::Error| Error::Wrong(error.to_string());
     let log = Log::open(folder.path(), Sync::Always, SEGMENT_BYTES, |_, _| {});
     let mark_every = Arc::new(u64::MAX.into());
-    let (order, thread) = Order::of(log.map_err(|error| wrong(&error))?, mark_every)
+    let (order, thread) = Sequencer::of(log.map_err(|error| wrong(&error))?, mark_every)
         .map_err(process("start the log's thread"))?;
     let mut runner = Runner::new(Site(0), &order, &Design::new(Site(0)));
     runner.begin()?;
@@ -310,7 +317,7 @@ fn side_by_side(size: Size, sites: u64) -> Result<f64> {
             changed.map_err(|error| Error::Wrong(error.to_string()))?;
         }
     }
-    let order = Order::in_memory();
+    let order = Sequencer::in_memory();
     let barrier = Arc::new(Barrier::new(usize::try_from(sites).expect("few")));
     // All follow before anybody writes.
     let runners: Vec<_> = (0..sites)

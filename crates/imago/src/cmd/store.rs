@@ -1,6 +1,6 @@
 //! `imago store`: a store that serves transactions, and changes of its design by hand.
 
-mod order;
+mod admin;
 mod processes;
 mod secret;
 mod serve;
@@ -27,21 +27,21 @@ enum Action {
     /// Serve one site of a store whose router is in another process, until Ctrl-C.
     Site(processes::SiteArgs),
     /// Show partitions, who masters them and who has replicas, with sizes and rates.
-    Design(order::Where),
+    Design(admin::Where),
     /// Cut a partition in two at a key.
-    Split(order::At),
+    Split(admin::At),
     /// Join the partition that has a key and the one behind it.
-    Merge(order::At),
+    Merge(admin::At),
     /// Have a site make a replica of the partition that has a key.
-    AddReplica(order::AtSite),
+    AddReplica(admin::AtSite),
     /// Have a site drop its replica.
-    RemoveReplica(order::AtSite),
+    RemoveReplica(admin::AtSite),
     /// Have a site with a replica become the partition's master.
-    Remaster(order::AtSite),
+    Remaster(admin::AtSite),
     /// Have a site become the partition's master and stay it, whatever transactions want.
-    Pin(order::AtSite),
+    Pin(admin::AtSite),
     /// Let the partition's master change again.
-    Unpin(order::At),
+    Unpin(admin::At),
 }
 
 /// Does what was typed.
@@ -50,13 +50,13 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::Serve(args) => serve::run(args, context).await,
         Action::Router(args) => processes::router(args, context).await,
         Action::Site(args) => processes::site(args, context).await,
-        Action::Design(at) => order::design(&at, context).await,
-        Action::Split(at) => order::change("split", at.into(), context).await,
-        Action::Merge(at) => order::change("merge", at.into(), context).await,
-        Action::AddReplica(at) => order::change("add-replica", at, context).await,
-        Action::RemoveReplica(at) => order::change("remove-replica", at, context).await,
-        Action::Remaster(at) => order::change("remaster", at, context).await,
-        Action::Pin(at) => order::change("pin", at, context).await,
-        Action::Unpin(at) => order::change("unpin", at.into(), context).await,
+        Action::Design(at) => admin::design(&at, context).await,
+        Action::Split(at) => admin::change("split", at.into(), context).await,
+        Action::Merge(at) => admin::change("merge", at.into(), context).await,
+        Action::AddReplica(at) => admin::change("add-replica", at, context).await,
+        Action::RemoveReplica(at) => admin::change("remove-replica", at, context).await,
+        Action::Remaster(at) => admin::change("remaster", at, context).await,
+        Action::Pin(at) => admin::change("pin", at, context).await,
+        Action::Unpin(at) => admin::change("unpin", at.into(), context).await,
     }
 }

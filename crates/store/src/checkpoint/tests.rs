@@ -3,7 +3,7 @@
 use super::*;
 use crate::fuzz::allocation;
 use crate::key::Table;
-use crate::record::{Author, Body, Change, Frame, Operator, Site};
+use crate::record::{Author, Body, Change, LogEntry, Operator, Site};
 
 mod fuzz;
 
@@ -62,7 +62,7 @@ fn the_newest_is_read_as_it_was_written() {
     }
 }
 
-/// A checkpoint of before there were pins, as it was written then: of frame 9, of two partitions which
+/// A checkpoint of before there were pins, as it was written then: of log entry 9, of two partitions which
 /// site 0 masters, the first with a replica at site 1 and one row.
 const BEFORE_PINS: &str = "696d61676f6370313500000013698b650009020000010900000000303030303102000101090000\
      000030303030310900000000303030303100010000020001010001010100030000009fe28a6701000311000000258cd63f02\
@@ -186,7 +186,7 @@ fn rows_and_partitions_out_of_their_places_are_refused_behind_a_right_checksum_t
     };
     let mut design = Design::new(Site(0));
     let by = Author { site: Site(0), epoch: 1, number: 1 };
-    design.follow(&Frame { by, body: Body::Join });
+    design.follow(&LogEntry { by, body: Body::Join });
     let whole = postcard::to_stdvec(&design).expect("it is plain data");
     // A map of one partition becomes one of none.
     let none = [&[0], &whole[whole.len() - 5..]].concat();

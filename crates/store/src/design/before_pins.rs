@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Design, Life};
+use super::{Design, EpochState};
 use crate::key::{Key, KeyRange};
 use crate::record::Site;
 
@@ -12,7 +12,7 @@ use crate::record::Site;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct BeforePins {
     partitions: BTreeMap<Key, Partition>,
-    lives: HashMap<Site, Life>,
+    epochs: HashMap<Site, EpochState>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -30,6 +30,6 @@ impl From<BeforePins> for Design {
             (start, super::Partition { range, version, master, replicas, pin: None })
         };
         let partitions = before.partitions.into_iter().map(partition).collect();
-        Self { partitions, lives: before.lives }
+        Self { partitions, epochs: before.epochs }
     }
 }

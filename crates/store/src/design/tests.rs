@@ -103,14 +103,14 @@ proptest! {
     }
 }
 
-fn frame(site: u16, epoch: u64, number: u64, body: Body) -> Frame {
-    Frame { by: Author { site: Site(site), epoch, number }, body }
+fn entry(site: u16, epoch: u64, number: u64, body: Body) -> LogEntry {
+    LogEntry { by: Author { site: Site(site), epoch, number }, body }
 }
 
 #[test]
 fn what_is_pinned_to_a_dead_site_goes_anywhere_and_then_only_back() {
     let mut design = Design::new(Site(0));
-    let join = |site, epoch| frame(site, epoch, 1, Body::Join);
+    let join = |site, epoch| entry(site, epoch, 1, Body::Join);
     for site in 0..3 {
         assert_eq!(design.follow(&join(site, 1)), Verdict::Counts);
     }
@@ -124,7 +124,7 @@ fn what_is_pinned_to_a_dead_site_goes_anywhere_and_then_only_back() {
     ] {
         assert_eq!(change(&mut design, operator), Ok(()));
     }
-    assert_eq!(design.follow(&frame(1, 1, 0, Body::Fence)), Verdict::Counts);
+    assert_eq!(design.follow(&entry(1, 1, 0, Body::Fence)), Verdict::Counts);
     let partition = design.of(&Key::least());
     assert_eq!((partition.master, partition.pin), (Site(2), Some(Site(1))));
     assert_eq!(change(&mut design, Operator::AddReplica(Site(0), 1)), Ok(()));
@@ -143,20 +143,20 @@ fn a_fenced_site_writes_in_vain_and_its_heirs_write_on() {
     let change = |operator| Body::Change(Change { start: Key::least(), operator });
     let write =
         |version| Body::Commit(vec![Write { start: Key::least(), version, rows: Vec::new() }]);
-    let mut follow = |frame: &Frame| design.follow(frame);
+    let mut follow = |entry: &LogEntry| design.follow(entry);
     let (counts, void) = (Verdict::Counts, Verdict::Void);
-    assert_eq!(follow(&frame(0, 1, 1, Body::Join)), counts);
-    assert_eq!(follow(&frame(1, 1, 1, Body::Join)), counts);
-    assert_eq!(follow(&frame(0, 1, 2, change(Operator::AddReplica(Site(1), 1)))), counts);
-    assert_eq!(follow(&frame(0, 1, 3, write(2))), counts);
-    assert_eq!(follow(&frame(0, 1, 3, write(2))), void, "it was there before");
-    assert_eq!(follow(&frame(0, 1, 5, write(4))), void, "one is missing before it");
-    assert_eq!(follow(&frame(0, 1, 0, Body::Fence)), counts);
-    assert_eq!(follow(&frame(0, 1, 4, write(3))), void);
-    assert_eq!(follow(&frame(1, 1, 2, write(4))), counts);
-    assert_eq!(follow(&frame(0, 1, 1, Body::Join)), void);
-    assert_eq!(follow(&frame(0, 2, 1, Body::Join)), counts);
-    assert_eq!(follow(&frame(0, 1, 4, write(5))), void);
+    assert_eq!(follow(&entry(0, 1, 1, Body::Join)), counts);
+    assert_eq!(follow(&entry(1, 1, 1, Body::Join)), counts);
+    assert_eq!(follow(&entry(0, 1, 2, change(Operator::AddReplica(Site(1), 1)))), counts);
+    assert_eq!(follow(&entry(0, 1, 3, write(2))), counts);
+    assert_eq!(follow(&entry(0, 1, 3, write(2))), void, "it was there before");
+    assert_eq!(follow(&entry(0, 1, 5, write(4))), void, "one is missing before it");
+    assert_eq!(follow(&entry(0, 1, 0, Body::Fence)), counts);
+    assert_eq!(follow(&entry(0, 1, 4, write(3))), void);
+    assert_eq!(follow(&entry(1, 1, 2, write(4))), counts);
+    assert_eq!(follow(&entry(0, 1, 1, Body::Join)), void);
+    assert_eq!(follow(&entry(0, 2, 1, Body::Join)), counts);
+    assert_eq!(follow(&entry(0, 1, 4, write(5))), void);
     let partition = design.of(&Key::least());
     assert_eq!((partition.master, partition.version), (Site(1), 4));
     assert!(partition.replicas.is_empty() && !design.is_fenced(Site(0)));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::mail::{Mail, Outcome, Remote, StepOrder};
+use super::site::mailbox::{Outcome, ReplyTo, SiteEvent, StepRequest};
 use super::{BACK_WAIT, PATIENCE, Role, Shared, Store, StoreError};
 use crate::key::{Key, KeyRange};
 use crate::record::{Change, Operator, Position, Site};
@@ -26,7 +26,7 @@ impl Store {
     /// Why there is none; nothing of it happened but where the time was over: then it may still come.
     pub async fn add_replica(&self, key: &Key, at: Site) -> Result<(), Abort> {
         let start = self.shared.start_of(key);
-        self.shared.step(Step::Adopt(at, start)).await
+        self.shared.step(Step::InstallReplica(at, start)).await
     }
 
     /// Pins the partition that a key is in to a site, which is made its master if it is not.
@@ -72,7 +72,7 @@ impl Shared {
                     let operator = Operator::Pin(at);
                     Step::Change(partition.master, Change { start, operator })
                 } else {
-                    Step::Adopt(at, start)
+                    Step::InstallReplica(at, start)
                 }
             };
             match self.step(step).await {
@@ -97,13 +97,13 @@ impl Shared {
     /// Does one step of a change of design.
     async fn step(&self, step: Step) -> Result<(), Abort> {
         let site = match &step {
-            Step::Adopt(site, _) | Step::Change(site, _) => *site,
+            Step::InstallReplica(site, _) | Step::Change(site, _) => *site,
         };
         self.check_site(site)?;
         let (answer, outcome) = oneshot::channel();
         let (session, until) = (self.stepped.load(Ordering::Relaxed), Instant::now() + PATIENCE);
-        let answer = Remote::Once(answer);
-        self.door(site).send(Mail::Step(StepOrder { step, session, until, answer }));
+        let answer = ReplyTo::Channel(answer);
+        self.sender(site).send(SiteEvent::Step(StepRequest { step, session, until, answer }));
         match outcome.await {
             Ok(Outcome::Answer(seen, answer)) => {
                 self.stepped.fetch_max(seen, Ordering::Relaxed);

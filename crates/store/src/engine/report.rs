@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use tokio::sync::oneshot;
 
-use super::mail::Mail;
+use super::site::mailbox::SiteEvent;
 use super::{Checkpoints, LogOptions, Map, Store};
 use crate::log::CutTail;
 use crate::output_buffer::OutputBuffers;
@@ -41,16 +41,16 @@ impl Store {
     /// Why it can do nothing any more, if so.
     #[must_use]
     pub fn end(&self) -> Option<String> {
-        self.shared.end.get().cloned().or_else(|| self.shared.order.has_ended())
+        self.shared.end.get().cloned().or_else(|| self.shared.sequencer.has_ended())
     }
 
     /// What each site has; nothing of one that has stopped.
     pub async fn usage(&self) -> Vec<(Site, Vec<Usage>)> {
         let mut all = Vec::new();
-        for (site, door) in (0..).map(Site).zip(self.shared.site_doors()) {
+        for (site, sender) in (0..).map(Site).zip(self.shared.site_senders()) {
             let (answer, counted) = oneshot::channel();
             let tell = move |usage| _ = answer.send(usage);
-            if door.send(Mail::Count(Box::new(tell))) {
+            if sender.send(SiteEvent::Count(Box::new(tell))) {
                 all.push((site, counted.await.unwrap_or_default()));
             }
         }

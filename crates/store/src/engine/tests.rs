@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use super::site::mailbox::ReplyTo;
 use super::*;
 use crate::key::Table;
+use crate::key::{Key, KeyRange};
 use crate::log::Sync;
 use crate::record::Operator;
 use crate::transaction::View;
@@ -12,9 +14,9 @@ use crate::transaction::{Abort, Transaction};
 
 mod apart;
 
-mod half;
 mod pins;
-mod words;
+mod request_timeout;
+mod wire;
 
 fn options(folder: Option<&std::path::Path>, sites: u16) -> Options {
     let log = folder.map(|folder| LogOptions::Files {
@@ -95,7 +97,7 @@ fn a_transaction_over_partitions_at_two_sites_brings_them_together() {
 #[test]
 fn no_mail_is_lost_however_much_has_come() {
     let store = Store::start(&options(None, 1)).expect("a store in memory");
-    let door = &store.shared.doors[0];
+    let door = &store.shared.senders[0];
     // It has something else to do until all is there.
     let procedure = |_: &mut View<'_>| {
         thread::sleep(Duration::from_millis(200));
@@ -111,12 +113,12 @@ fn no_mail_is_lost_however_much_has_come() {
         procedure: Box::new(procedure),
     };
     let (answer, _done) = oneshot::channel();
-    let batch = vec![(Remote::Once(answer), transaction, Instant::now() + PATIENCE)];
-    _ = door.send(Mail::Transact(batch));
+    let batch = vec![(ReplyTo::Channel(answer), transaction, Instant::now() + PATIENCE)];
+    _ = door.send(SiteEvent::Transact(batch));
     let counted: Vec<_> = (0..2_000)
         .map(|_| {
             let (answer, counted) = oneshot::channel();
-            door.send(Mail::Count(Box::new(|usage| _ = answer.send(usage))));
+            door.send(SiteEvent::Count(Box::new(|usage| _ = answer.send(usage))));
             counted
         })
         .collect();

@@ -2,7 +2,7 @@
 //! first record on.
 //!
 //! The idea: the last record that the checkpoint has is remembered by its number, the position of its
-//! first frame, and the checksum of what it holds. It is looked at before anything behind it is read:
+//! first log entry, and the checksum of what it holds. It is looked at before anything behind it is read:
 //! another topic, or one that was made anew under the same name, has another record there.
 
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use crate::record::Position;
 pub struct Landmark {
     /// The record's number.
     pub(super) offset: i64,
-    /// The position of its first frame.
+    /// The position of its first log entry.
     pub(super) first: Position,
     pub(super) checksum: u32,
 }

@@ -1,20 +1,20 @@
-//! A group of frames as bytes: how it is written, and how one that is whole is told from one that is not.
+//! A group of log entries as bytes: how it is written, and how one that is whole is told from one that is not.
 
 use super::mark::Mark;
 use super::{LogError, Result};
-use crate::record::{Frame, Position};
+use crate::record::{LogEntry, Position};
 
 /// Begins a group that is alone where it is. The last byte is the format's version.
 pub(super) const ALONE: Mark = *b"imagolg1";
-/// Mark, length of the frames, checksum, first position, how many frames, durable position.
+/// Mark, length of the log entries, checksum, first position, how many log entries, durable position.
 pub(super) const HEADER: usize = 8 + 4 + 4 + 8 + 4 + 8;
-/// The frames of a group, in bytes; a longer one is no group of ours.
+/// The log entries of a group, in bytes; a longer one is no group of ours.
 pub const GROUP_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// A group as it was read.
 pub(super) struct Group {
     pub first: Position,
-    pub frames: Vec<Frame>,
+    pub entries: Vec<LogEntry>,
     /// Where it ends in its file.
     pub end: usize,
 }
@@ -47,18 +47,18 @@ fn header_field<const N: usize>(group: &[u8], at: usize) -> Option<[u8; N]> {
 pub(super) fn encode(
     first: Position,
     durable: Position,
-    frames: &[Frame],
+    entries: &[LogEntry],
     mark: Mark,
 ) -> Result<Vec<u8>> {
     let mut group = vec![0; HEADER];
-    for frame in frames {
-        group = postcard::to_extend(frame, group).expect("frames are plain data in memory");
+    for entry in entries {
+        group = postcard::to_extend(entry, group).expect("entries are plain data in memory");
     }
     let bytes = group.len() - HEADER;
     let (Ok(length), true) = (u32::try_from(bytes), bytes <= GROUP_BYTES_MAX) else {
         return Err(LogError::TooLarge { bytes });
     };
-    let many = u32::try_from(frames.len()).expect("a frame has at least one byte");
+    let many = u32::try_from(entries.len()).expect("a entry has at least one byte");
     group[..8].copy_from_slice(&mark);
     group[8..12].copy_from_slice(&length.to_le_bytes());
     group[16..24].copy_from_slice(&first.to_le_bytes());
@@ -105,15 +105,15 @@ pub(super) fn decode(
         return Err(Wrong("a group is out of its order"));
     }
     let mut rest = &group[HEADER..];
-    let mut frames = Vec::new();
+    let mut entries = Vec::new();
     for _ in 0..many {
-        let (frame, behind) = postcard::take_from_bytes(rest)
-            .map_err(|_| Wrong("a group's frames cannot be read by this version"))?;
-        frames.push(frame);
+        let (entry, behind) = postcard::take_from_bytes(rest)
+            .map_err(|_| Wrong("a group's entries cannot be read by this version"))?;
+        entries.push(entry);
         rest = behind;
     }
     if !rest.is_empty() {
-        return Err(Wrong("a group has more than its frames"));
+        return Err(Wrong("a group has more than its entries"));
     }
-    Ok(Group { first, frames, end: HEADER + length })
+    Ok(Group { first, entries, end: HEADER + length })
 }

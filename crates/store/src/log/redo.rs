@@ -1,31 +1,31 @@
 //! What a redo log does, whoever keeps it.
 //!
-//! The idea: a log is an order of frames, and *reading* is what says where a frame stands in it. One
+//! The idea: a log is an order of log entries, and *reading* is what says where a log entry stands in it. One
 //! that is written by many, over a network, cannot promise its writers more: an answer may be lost
-//! while the frames are not, and whoever then writes them again writes them twice. That is harmless,
-//! for a frame says whose it is and which (its author's site, epoch and number), and the second one
+//! while the log entries are not, and whoever then writes them again writes them twice. That is harmless,
+//! for a log entry says whose it is and which (its author's site, epoch and number), and the second one
 //! counts for nothing ([`crate::design::Verdict::Void`]).
 //!
 //! The invariants, of each log: positions are consecutive, from 1 on; every reader finds the same
-//! frame at a position, at any time; what was appended without an error is delivered.
+//! log entry at a position, at any time; what was appended without an error is delivered.
 
 use std::time::Duration;
 
 use super::group::ALONE;
 use super::group::{Unread, decode};
-use super::{Frame, Log, LogError, Position, Result, encode, failed, read_segment, segments};
+use super::{Log, LogEntry, LogError, Position, Result, encode, failed, read_segment, segments};
 
-/// One order of frames. A log that many write has one value for each thread that uses it.
+/// One order of log entries. A log that many write has one value for each thread that uses it.
 pub trait RedoLog: Send {
-    /// Writes frames behind all others, as one group: without an error, they are in the log and stay
+    /// Writes log entries behind all others, as one group: without an error, they are in the log and stay
     /// there. Returns the position of the first where the log knows it before it is read.
     ///
     /// # Errors
     /// When nobody knows whether they are in the log. Whoever has written them must write nothing
-    /// else before reading has shown it: frames behind a gap in their author's numbers are void.
-    fn append(&mut self, frames: &[Frame]) -> Result<Option<Position>>;
+    /// else before reading has shown it: log entries behind a gap in their author's numbers are void.
+    fn append(&mut self, entries: &[LogEntry]) -> Result<Option<Position>>;
 
-    /// Hands over frames from a position on, in their order, as many as are at hand, and returns the
+    /// Hands over log entries from a position on, in their order, as many as are at hand, and returns the
     /// position behind the last. Where there are none yet and others may write some, it waits for
     /// them, at most so long, or shorter if the log has its own bound.
     ///
@@ -35,13 +35,13 @@ pub trait RedoLog: Send {
         &mut self,
         from: Position,
         wait: Duration,
-        see: &mut dyn FnMut(Position, Frame),
+        see: &mut dyn FnMut(Position, LogEntry),
     ) -> Result<Position>;
 }
 
 impl RedoLog for Log {
-    fn append(&mut self, frames: &[Frame]) -> Result<Option<Position>> {
-        Log::append(self, frames).map(Some)
+    fn append(&mut self, entries: &[LogEntry]) -> Result<Option<Position>> {
+        Log::append(self, entries).map(Some)
     }
 
     /// Of one file at most. Nobody else writes this log, so there is nothing to wait for.
@@ -49,21 +49,21 @@ impl RedoLog for Log {
         &mut self,
         from: Position,
         _wait: Duration,
-        see: &mut dyn FnMut(Position, Frame),
+        see: &mut dyn FnMut(Position, LogEntry),
     ) -> Result<Position> {
         if from >= self.next {
             return Ok(from);
         }
         let holds = |(first, _): &(Position, _)| *first <= from.max(1);
         let Some((first, path)) = segments(&self.folder)?.into_iter().rfind(holds) else {
-            let what = "the frames before it are missing";
+            let what = "the entries before it are missing";
             return Err(LogError::Damaged { path: self.folder.clone(), at: 0, what });
         };
         let content = std::fs::read(&path).map_err(failed("read", &path))?;
         let mut next = first;
-        let mut see_those = |position, frame| {
+        let mut see_those = |position, entry| {
             if position >= from {
-                see(position, frame);
+                see(position, entry);
             }
         };
         read_segment(&path, &content, false, &mut next, &mut see_those)?;
@@ -71,18 +71,18 @@ impl RedoLog for Log {
     }
 }
 
-/// Frames as a group of a log whose readers count: they give it its position, and it says none.
-pub(crate) fn group(frames: &[Frame]) -> Result<Vec<u8>> {
-    encode(0, 0, frames, ALONE)
+/// Log entries as a group of a log whose readers count: they give it its position, and it says none.
+pub(crate) fn group(entries: &[LogEntry]) -> Result<Vec<u8>> {
+    encode(0, 0, entries, ALONE)
 }
 
-/// The frames of such a group.
+/// The log entries of such a group.
 ///
 /// # Errors
 /// What is wrong with it.
-pub(crate) fn ungroup(group: &[u8]) -> std::result::Result<Vec<Frame>, &'static str> {
+pub(crate) fn ungroup(group: &[u8]) -> std::result::Result<Vec<LogEntry>, &'static str> {
     match decode(group, 0, ALONE) {
-        Ok(read) if read.end == group.len() => Ok(read.frames),
+        Ok(read) if read.end == group.len() => Ok(read.entries),
         Ok(_) => Err("more than a group"),
         Err(Unread::Torn(what) | Unread::Wrong(what)) => Err(what),
     }
@@ -99,8 +99,8 @@ mod tests {
     use crate::log::Sync;
     use crate::record::{Author, Body, Site};
 
-    fn frame(number: u64) -> Frame {
-        Frame { by: Author { site: Site(1), epoch: 1, number }, body: Body::Join }
+    fn entry(number: u64) -> LogEntry {
+        LogEntry { by: Author { site: Site(1), epoch: 1, number }, body: Body::Join }
     }
 
     #[test]
@@ -108,30 +108,30 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut log = Log::open(folder.path(), Sync::Never, 200, |_, _| {}).unwrap();
         let log: &mut dyn RedoLog = &mut log;
-        let frames: Vec<Frame> = (1..=100).map(frame).collect();
-        for (n, group) in frames.chunks(7).enumerate() {
+        let entries: Vec<LogEntry> = (1..=100).map(entry).collect();
+        for (n, group) in entries.chunks(7).enumerate() {
             assert_eq!(log.append(group).unwrap(), Some(7 * n as Position + 1));
         }
         for from in 1..=102 {
             let (mut next, mut delivered) = (from, Vec::new());
             loop {
-                let mut see = |at, frame| delivered.push((at, frame));
+                let mut see = |at, entry| delivered.push((at, entry));
                 let behind = log.deliver(next, Duration::ZERO, &mut see).unwrap();
                 if behind == next {
                     break;
                 }
                 next = behind;
             }
-            let expected = frames.iter().skip(from as usize - 1).cloned();
+            let expected = entries.iter().skip(from as usize - 1).cloned();
             assert!(delivered.into_iter().eq((from..).zip(expected)), "{from}");
         }
     }
 
     #[test]
     fn a_group_without_a_position_comes_back_and_half_of_it_does_not() {
-        let frames: Vec<Frame> = (1..=3).map(frame).collect();
-        let written = group(&frames).unwrap();
-        assert_eq!(ungroup(&written), Ok(frames));
+        let entries: Vec<LogEntry> = (1..=3).map(entry).collect();
+        let written = group(&entries).unwrap();
+        assert_eq!(ungroup(&written), Ok(entries));
         for end in 0..written.len() {
             assert!(ungroup(&written[..end]).is_err());
         }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::group::{Unread, decode, was_durable};
-use super::{Frame, LogError, Position, Result, mark};
+use super::{LogEntry, LogError, Position, Result, mark};
 
 /// The end of a log that was no whole group, and was cut off when the log was opened: the machine or the
 /// process stopped while it was written, before anybody was told that it is durable; or the disk damaged the
@@ -35,7 +35,7 @@ pub(super) fn read_segment(
     content: &[u8],
     is_last: bool,
     next: &mut Position,
-    see: &mut impl FnMut(Position, Frame),
+    see: &mut impl FnMut(Position, LogEntry),
 ) -> Result<usize> {
     let damaged =
         |at: usize, what| LogError::Damaged { path: path.to_owned(), at: at as u64, what };
@@ -50,8 +50,8 @@ pub(super) fn read_segment(
     while at < content.len() {
         match decode(&content[at..], *next, mark) {
             Ok(group) => {
-                for (position, frame) in (group.first..).zip(group.frames) {
-                    see(position, frame);
+                for (position, entry) in (group.first..).zip(group.entries) {
+                    see(position, entry);
                     *next = position + 1;
                 }
                 at += group.end;

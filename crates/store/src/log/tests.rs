@@ -11,38 +11,38 @@ mod fuzz;
 
 const SEGMENT_BYTES: u64 = 2_000;
 
-fn frame(number: u64, value: &[u8]) -> Frame {
+fn entry(number: u64, value: &[u8]) -> LogEntry {
     let rows = vec![
         (Key::from_bytes(value), Update::Put(value.into())),
         (Key::from_bytes(b"gone"), Update::Delete),
     ];
     let write = Write { start: Key::least(), version: number, rows };
     let by = Author { site: Site(3), epoch: 7, number };
-    Frame { by, body: Body::Commit(vec![write]) }
+    LogEntry { by, body: Body::Commit(vec![write]) }
 }
 
-fn open(folder: &Path) -> Result<(Log, Vec<Frame>)> {
-    let mut frames = Vec::new();
-    let log = Log::open(folder, Sync::Always, SEGMENT_BYTES, |position, frame| {
-        assert_eq!(position, frames.len() as Position + 1);
-        frames.push(frame);
+fn open(folder: &Path) -> Result<(Log, Vec<LogEntry>)> {
+    let mut entries = Vec::new();
+    let log = Log::open(folder, Sync::Always, SEGMENT_BYTES, |position, entry| {
+        assert_eq!(position, entries.len() as Position + 1);
+        entries.push(entry);
     })?;
-    Ok((log, frames))
+    Ok((log, entries))
 }
 
 fn last_segment(folder: &Path) -> PathBuf {
     segments(folder).unwrap().pop().unwrap().1
 }
 
-/// Writes groups of these sizes, and returns all frames and where each group ended in its file.
-fn written(folder: &Path, groups: &[usize]) -> (Vec<Frame>, Vec<u64>) {
+/// Writes groups of these sizes, and returns all log entries and where each group ended in its file.
+fn written(folder: &Path, groups: &[usize]) -> (Vec<LogEntry>, Vec<u64>) {
     let (mut log, _) = open(folder).unwrap();
     let (mut all, mut ends) = (Vec::new(), Vec::new());
     for (n, group) in groups.iter().enumerate() {
-        let frames: Vec<Frame> =
-            (0..*group).map(|m| frame((all.len() + m) as u64 + 1, &[n as u8; 40])).collect();
-        assert_eq!(log.append(&frames).unwrap(), all.len() as Position + 1);
-        all.extend(frames);
+        let entries: Vec<LogEntry> =
+            (0..*group).map(|m| entry((all.len() + m) as u64 + 1, &[n as u8; 40])).collect();
+        assert_eq!(log.append(&entries).unwrap(), all.len() as Position + 1);
+        all.extend(entries);
         assert_eq!(log.durable(), all.len() as Position);
         ends.push(log.bytes);
     }
@@ -52,11 +52,11 @@ fn written(folder: &Path, groups: &[usize]) -> (Vec<Frame>, Vec<u64>) {
 #[test]
 fn what_was_written_is_read_over_all_files() {
     let folder = tempfile::tempdir().unwrap();
-    let (frames, _) = written(folder.path(), &[1, 5, 2, 30, 1, 1, 12, 7]);
+    let (entries, _) = written(folder.path(), &[1, 5, 2, 30, 1, 1, 12, 7]);
     assert!(segments(folder.path()).unwrap().len() > 2);
     let (mut log, read) = open(folder.path()).unwrap();
-    assert_eq!(read, frames);
-    assert_eq!(log.append(&[frame(60, b"more")]).unwrap(), 60);
+    assert_eq!(read, entries);
+    assert_eq!(log.append(&[entry(60, b"more")]).unwrap(), 60);
     drop(log);
     assert_eq!(open(folder.path()).unwrap().1.len(), 60);
 }
@@ -76,9 +76,9 @@ fn every_kind_of_frame_comes_back() {
     ];
     let changes = operators.map(|operator| Body::Change(Change { start: key(), operator }));
     let bodies = [Body::Join, Body::Fence, Body::Commit(Vec::new())].into_iter().chain(changes);
-    let frames: Vec<Frame> = bodies.map(|body| Frame { by, body }).collect();
-    let group = encode(1, 0, &frames, ALONE).unwrap();
-    assert!(matches!(decode(&group, 1, ALONE), Ok(group) if group.frames == frames));
+    let entries: Vec<LogEntry> = bodies.map(|body| LogEntry { by, body }).collect();
+    let group = encode(1, 0, &entries, ALONE).unwrap();
+    assert!(matches!(decode(&group, 1, ALONE), Ok(group) if group.entries == entries));
 }
 
 #[test]
@@ -120,12 +120,12 @@ fn what_is_whole_and_not_understood_is_never_cut_off() {
     let path = last_segment(folder.path());
     let content = fs::read(&path).unwrap();
     let mark = mark::of(&content).unwrap().unwrap();
-    // A kind of frame that comes one day, behind site, epoch and number.
-    let mut strange = encode(4, 3, &[frame(4, b"later")], mark).unwrap();
+    // A kind of log entry that comes one day, behind site, epoch and number.
+    let mut strange = encode(4, 3, &[entry(4, b"later")], mark).unwrap();
     strange[HEADER + 3] = 99;
     let checksum = checksum(&strange);
     strange[12..16].copy_from_slice(&checksum.to_le_bytes());
-    for tail in [strange, encode(9, 3, &[frame(9, b"a gap")], mark).unwrap()] {
+    for tail in [strange, encode(9, 3, &[entry(9, b"a gap")], mark).unwrap()] {
         let bad = [content.as_slice(), &tail].concat();
         fs::write(&path, &bad).unwrap();
         assert!(matches!(open(folder.path()), Err(LogError::Damaged { .. })));
@@ -138,9 +138,9 @@ fn what_a_client_made_up_does_not_make_a_torn_end_look_damaged() {
     let folder = tempfile::tempdir().unwrap();
     let (_, ends) = written(folder.path(), &[1]);
     // A later group, as far as a client can know: it says that all before it was durable.
-    let forged = encode(9, 8, &[frame(9, b"forged")], ALONE).unwrap();
+    let forged = encode(9, 8, &[entry(9, b"forged")], ALONE).unwrap();
     let (mut log, _) = open(folder.path()).unwrap();
-    log.append(&[frame(2, &forged)]).unwrap();
+    log.append(&[entry(2, &forged)]).unwrap();
     drop(log);
     let path = last_segment(folder.path());
     let mut content = fs::read(&path).unwrap();
@@ -155,13 +155,13 @@ fn what_a_client_made_up_does_not_make_a_torn_end_look_damaged() {
 #[test]
 fn a_file_that_was_only_begun_is_begun_again() {
     let folder = tempfile::tempdir().unwrap();
-    let (frames, _) = written(folder.path(), &[3, 3]);
+    let (entries, _) = written(folder.path(), &[3, 3]);
     let path = segment_path(folder.path(), 7);
     for length in [0, 7, mark::LENGTH - 1] {
         fs::write(&path, vec![b'i'; length]).unwrap();
         let (mut log, read) = open(folder.path()).unwrap();
-        assert_eq!(read, frames);
-        assert_eq!(log.append(&[frame(7, b"more")]).unwrap(), 7);
+        assert_eq!(read, entries);
+        assert_eq!(log.append(&[entry(7, b"more")]).unwrap(), 7);
         drop(log);
         assert_eq!(open(folder.path()).unwrap().1.len(), 7);
     }
@@ -211,9 +211,9 @@ fn with(folder: &Path, room: usize, syncs: bool) -> Log {
 fn a_full_disk_refuses_and_takes_back_half_a_group() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = with(folder.path(), 300, true);
-    let small = [frame(1, b"small")];
+    let small = [entry(1, b"small")];
     assert_eq!(log.append(&small).unwrap(), 1);
-    let error = log.append(&[frame(2, &[1; 400])]).unwrap_err();
+    let error = log.append(&[entry(2, &[1; 400])]).unwrap_err();
     assert!(
         matches!(&error, LogError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull)
     );
@@ -227,9 +227,9 @@ fn a_full_disk_refuses_and_takes_back_half_a_group() {
 fn after_a_failed_sync_nothing_is_taken() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = with(folder.path(), 10_000, false);
-    assert!(matches!(log.append(&[frame(1, b"a")]), Err(LogError::Io { doing: "sync", .. })));
+    assert!(matches!(log.append(&[entry(1, b"a")]), Err(LogError::Io { doing: "sync", .. })));
     assert_eq!(log.durable(), 0);
-    assert!(matches!(log.append(&[frame(2, b"b")]), Err(LogError::Unsure { .. })));
+    assert!(matches!(log.append(&[entry(2, b"b")]), Err(LogError::Unsure { .. })));
     assert!(matches!(log.sync(), Err(LogError::Unsure { .. })));
 }
 
@@ -237,7 +237,7 @@ fn after_a_failed_sync_nothing_is_taken() {
 fn what_is_not_synced_is_not_called_durable() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = Log::open(folder.path(), Sync::Never, SEGMENT_BYTES, |_, _| ()).unwrap();
-    log.append(&[frame(1, b"a")]).unwrap();
+    log.append(&[entry(1, b"a")]).unwrap();
     assert_eq!((log.durable(), log.next()), (0, 2));
     log.sync().unwrap();
     assert_eq!(log.durable(), 1);
@@ -253,20 +253,20 @@ proptest! {
         rubbish in prop::collection::vec(any::<u8>(), 0..200),
     ) {
         let folder = tempfile::tempdir().unwrap();
-        let (frames, ends) = written(folder.path(), &groups);
+        let (entries, ends) = written(folder.path(), &groups);
         let path = last_segment(folder.path());
         let content = fs::read(&path).unwrap();
         let begins = ends.iter().rev().nth(1).copied().filter(|at| *at < content.len() as u64);
         let begins = begins.map_or(mark::LENGTH, |at| usize::try_from(at).unwrap());
         let kept = begins + ((content.len() - begins) as f64 * part) as usize;
         fs::write(&path, [&content[..kept], &rubbish].concat()).unwrap();
-        let before = frames.len() - groups.last().unwrap();
+        let before = entries.len() - groups.last().unwrap();
         let (mut log, read) = open(folder.path()).unwrap();
-        prop_assert_eq!(&read, &frames[..before]);
+        prop_assert_eq!(&read, &entries[..before]);
         let behind = (kept - begins + rubbish.len()) as u64;
         let cut = CutTail { path, at: begins as u64, bytes: behind };
         prop_assert_eq!(log.cut_tail(), Some(&cut).filter(|_| behind > 0));
-        log.append(&[frame(before as u64 + 1, b"again")]).unwrap();
+        log.append(&[entry(before as u64 + 1, b"again")]).unwrap();
         drop(log);
         prop_assert_eq!(open(folder.path()).unwrap().1.len(), before + 1);
     }
@@ -279,7 +279,7 @@ proptest! {
         at in any::<prop::sample::Index>(), flip in 1..=255_u8,
     ) {
         let folder = tempfile::tempdir().unwrap();
-        let (frames, _) = written(folder.path(), &groups);
+        let (entries, _) = written(folder.path(), &groups);
         let segments = segments(folder.path()).unwrap();
         let (_, path) = which.get(&segments);
         let mut content = fs::read(path).unwrap();
@@ -288,7 +288,7 @@ proptest! {
         fs::write(path, content).unwrap();
         match open(folder.path()) {
             Err(error) => prop_assert!(matches!(error, LogError::Damaged { .. }), "{}", error),
-            Ok((_, read)) => prop_assert_eq!(&read, &frames[..frames.len() - groups.last().unwrap()]),
+            Ok((_, read)) => prop_assert_eq!(&read, &entries[..entries.len() - groups.last().unwrap()]),
         }
     }
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use crate::key::Table;
 
-mod missing;
 mod table;
+mod unsupported;
 
 pub(super) use table::COMMANDS;
 
@@ -27,7 +27,7 @@ pub(super) struct Command {
     /// The version of Redis that had it first; of Imago for its own.
     pub since: &'static str,
     pub summary: &'static str,
-    pub does: Does,
+    pub handler: Handler,
     pub following: &'static [Command],
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Keys {
 
 /// What a command does.
 #[derive(Clone, Copy)]
-pub(super) enum Does {
+pub(super) enum Handler {
     /// Reads and writes rows of a database.
     Rows(fn(&Arguments<'_>, Table) -> Result<Operation, Answer>),
     /// The same by a program.
@@ -89,9 +89,9 @@ impl Command {
         table: Table,
         settings: &Arc<Settings>,
     ) -> Option<Result<Operation, Answer>> {
-        match self.does {
-            Does::Rows(understand) => Some(understand(arguments, table)),
-            Does::Script(understand) => Some(understand(arguments, table, settings)),
+        match self.handler {
+            Handler::Rows(understand) => Some(understand(arguments, table)),
+            Handler::Script(understand) => Some(understand(arguments, table, settings)),
             _ => None,
         }
     }
@@ -117,13 +117,13 @@ pub(super) fn find<'t>(among: &'t [Command], name: &[u8]) -> Option<&'t Command>
 /// What is wrong, without the first word of an error.
 pub(super) fn of(arguments: &Arguments<'_>) -> Result<&'static Command, Vec<u8>> {
     let Some(command) = find(COMMANDS, arguments.at(0)) else {
-        return Err(missing::reason(arguments).unwrap_or_else(|| unknown(arguments)));
+        return Err(unsupported::reason(arguments).unwrap_or_else(|| unknown(arguments)));
     };
     let command = match arguments.get(1) {
         Some(second) if !command.following.is_empty() => match find(command.following, second) {
             Some(following) => following,
             None => {
-                let reason = missing::reason_following(command.name, second);
+                let reason = unsupported::reason_following(command.name, second);
                 return Err(reason.unwrap_or_else(|| unknown_following(command, second)));
             }
         },
@@ -138,7 +138,7 @@ pub(super) fn of(arguments: &Arguments<'_>) -> Result<&'static Command, Vec<u8>>
 
 /// Why there is no such command, if Redis has it.
 pub(super) fn missing(arguments: &Arguments<'_>) -> Option<Vec<u8>> {
-    missing::reason(arguments)
+    unsupported::reason(arguments)
 }
 
 /// A text for an error: no longer than so, and as C has it, up to a zero.

@@ -11,7 +11,7 @@
 use std::mem;
 
 use super::answer::{Answer, Protocol};
-use super::command::{Command, Does};
+use super::command::{Command, Handler};
 use super::parse::{Arguments, Kept};
 use super::procedure::{Step, Watch, Watched, batch, check, request, said};
 use super::session::{Call, Session};
@@ -73,7 +73,7 @@ impl Client {
     }
 
     pub(super) fn enqueue(&mut self, command: &'static Command, arguments: &Arguments<'_>) -> Next {
-        if matches!(command.does, Does::Scan(_)) {
+        if matches!(command.handler, Handler::Scan(_)) {
             let name = command.name.to_ascii_uppercase();
             return self.reject(format!(
                 "'{name}' is not supported by Imago inside MULTI: it lists many partitions"
@@ -137,10 +137,10 @@ impl Client {
     fn step(&self, (command, kept): &(&Command, Kept), session: &mut Session) -> (Step, Protocol) {
         let arguments = kept.arguments();
         let operation = command.operation(&arguments, session.database, &self.settings);
-        let step = match (operation, command.does) {
+        let step = match (operation, command.handler) {
             (Some(Ok(operation)), _) => Step::Do(operation),
             (Some(Err(answer)), _) => Step::Say(answer),
-            (None, Does::Session(act)) => {
+            (None, Handler::Session(act)) => {
                 let call = Call { arguments, session, settings: &self.settings };
                 Step::Say(act(call).unwrap_or_else(|error| error))
             }

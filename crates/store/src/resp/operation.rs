@@ -28,7 +28,7 @@ pub(super) enum Operation {
         #[serde(with = "record::value")]
         value: Value,
         when: When,
-        says: Says,
+        reply: SetReply,
     },
     SetAll {
         #[serde(with = "record::pairs")]
@@ -55,7 +55,7 @@ pub(super) enum When {
 
 /// What setting a value says.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Says {
+pub(super) enum SetReply {
     /// OK, or nothing if it was not set.
     Ok,
     /// What was there.
@@ -94,15 +94,15 @@ pub(super) fn get_delete(arguments: &Arguments<'_>, table: Table) -> Understood 
 }
 
 pub(super) fn get_set(arguments: &Arguments<'_>, table: Table) -> Understood {
-    put(arguments, table, When::Always, Says::Old)
+    put(arguments, table, When::Always, SetReply::Old)
 }
 
 pub(super) fn set_absent(arguments: &Arguments<'_>, table: Table) -> Understood {
-    put(arguments, table, When::Absent, Says::Whether)
+    put(arguments, table, When::Absent, SetReply::Whether)
 }
 
 pub(super) fn set(arguments: &Arguments<'_>, table: Table) -> Understood {
-    let (mut when, mut says) = (When::Always, Says::Ok);
+    let (mut when, mut reply) = (When::Always, SetReply::Ok);
     for (at, option) in (3..).zip(arguments.from(3)) {
         let is_timed = || ["EX", "PX", "EXAT", "PXAT"].iter().any(|word| arguments.is(at, word));
         if arguments.is(at, "NX") && when != When::Present {
@@ -110,7 +110,7 @@ pub(super) fn set(arguments: &Arguments<'_>, table: Table) -> Understood {
         } else if arguments.is(at, "XX") && when != When::Absent {
             when = When::Present;
         } else if arguments.is(at, "GET") {
-            says = Says::Old;
+            reply = SetReply::Old;
         } else if arguments.is(at, "KEEPTTL") {
             // No key has a time to live, so that it is kept.
         } else if is_timed() && arguments.get(at + 1).is_some() {
@@ -123,12 +123,12 @@ pub(super) fn set(arguments: &Arguments<'_>, table: Table) -> Understood {
             return Err(Answer::error(SYNTAX));
         }
     }
-    put(arguments, table, when, says)
+    put(arguments, table, when, reply)
 }
 
-fn put(arguments: &Arguments<'_>, table: Table, when: When, says: Says) -> Understood {
+fn put(arguments: &Arguments<'_>, table: Table, when: When, reply: SetReply) -> Understood {
     let (key, value) = (key(table, arguments.at(1))?, arguments.at(2).into());
-    Ok(Operation::Set { key, value, when, says })
+    Ok(Operation::Set { key, value, when, reply })
 }
 
 pub(super) fn set_all(arguments: &Arguments<'_>, table: Table) -> Understood {
@@ -227,8 +227,8 @@ impl Operation {
                 }
                 Ok(Answer::value(old))
             }
-            Self::Set { key, value, when, says } => {
-                let needs_old = *when != When::Always || *says == Says::Old;
+            Self::Set { key, value, when, reply } => {
+                let needs_old = *when != When::Always || *reply == SetReply::Old;
                 let old = if needs_old { rows.get(key)? } else { None };
                 let is_set = match when {
                     When::Always => true,
@@ -238,11 +238,11 @@ impl Operation {
                 if is_set {
                     rows.put(key, value.clone())?;
                 }
-                Ok(match says {
-                    Says::Old => Answer::value(old),
-                    Says::Whether => Answer::Integer(is_set.into()),
-                    Says::Ok if is_set => Answer::OK,
-                    Says::Ok => Answer::Nil,
+                Ok(match reply {
+                    SetReply::Old => Answer::value(old),
+                    SetReply::Whether => Answer::Integer(is_set.into()),
+                    SetReply::Ok if is_set => Answer::OK,
+                    SetReply::Ok => Answer::Nil,
                 })
             }
             Self::SetAll { rows: all, only_absent } => {

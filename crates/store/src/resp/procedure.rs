@@ -6,9 +6,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::answer::{Answer, Protocol, array_of};
+use super::codec::{self, Kind};
 use super::operation::Operation;
 use super::script::machine::Allowance;
-use super::sent::{self, Kind};
 use super::{ANSWER_BYTES_MAX, KEYS_MAX, Request};
 use crate::key::{Key, KeyRange, Value};
 use crate::record::StoredValue;
@@ -103,8 +103,8 @@ impl Procedure for Single {
         Ok(answer.encoded(self.protocol))
     }
 
-    fn sent(&self) -> Option<Vec<u8>> {
-        sent::bytes_of(Kind::Single, self)
+    fn encode(&self) -> Option<Vec<u8>> {
+        codec::encode(Kind::Single, self)
     }
 }
 
@@ -146,8 +146,8 @@ impl Procedure for Batch {
         Ok(out)
     }
 
-    fn sent(&self) -> Option<Vec<u8>> {
-        sent::bytes_of(Kind::Batch, self)
+    fn encode(&self) -> Option<Vec<u8>> {
+        codec::encode(Kind::Batch, self)
     }
 }
 
@@ -188,8 +188,8 @@ impl Procedure for Watch {
         Ok(postcard::to_stdvec(&watched).expect("they have a form in bytes").into())
     }
 
-    fn sent(&self) -> Option<Vec<u8>> {
-        sent::bytes_of(Kind::Watch, self)
+    fn encode(&self) -> Option<Vec<u8>> {
+        codec::encode(Kind::Watch, self)
     }
 }
 

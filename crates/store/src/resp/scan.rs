@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::answer::{Answer, Protocol};
+use super::codec::{self, Kind};
 use super::operation::key;
 use super::parse::Arguments;
-use super::sent::{self, Kind};
 use super::session::{NOT_AN_INTEGER, SYNTAX};
 use super::{Request, Settings, glob, number};
 use crate::key::{Key, KeyRange, Table};
@@ -78,7 +78,7 @@ impl Cursors {
 pub struct Scan {
     /// What is left of it.
     range: KeyRange,
-    says: Says,
+    replies: ScanReply,
     count: usize,
     pattern: Option<Vec<u8>>,
     /// Whether rows are of the kind that is asked for; all are strings.
@@ -89,7 +89,7 @@ pub struct Scan {
 
 /// What a step says of the rows.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum Says {
+enum ScanReply {
     /// Their names, and a cursor.
     Names,
     /// Names and values, and the name at which it goes on.
@@ -127,7 +127,7 @@ pub(super) fn range(
         5 if arguments.is(3, "COUNT") => count(arguments.at(4))?,
         _ => return Err(Answer::error(SYNTAX)),
     };
-    let scan = Scan::new(range, Says::Rows, protocol, settings);
+    let scan = Scan::new(range, ScanReply::Rows, protocol, settings);
     Ok(Scan { count, ..scan })
 }
 
@@ -141,9 +141,14 @@ fn count(digits: &[u8]) -> Result<usize, Answer> {
 }
 
 impl Scan {
-    fn new(range: KeyRange, says: Says, protocol: Protocol, settings: &Arc<Settings>) -> Self {
+    fn new(
+        range: KeyRange,
+        replies: ScanReply,
+        protocol: Protocol,
+        settings: &Arc<Settings>,
+    ) -> Self {
         let (pattern, settings) = (None, Arc::clone(settings));
-        Self { range, says, count: COUNT, pattern, lists_strings: true, protocol, settings }
+        Self { range, replies, count: COUNT, pattern, lists_strings: true, protocol, settings }
     }
 
     fn understood(
@@ -154,7 +159,7 @@ impl Scan {
     ) -> Result<Self, Answer> {
         let cursor = std::str::from_utf8(arguments.at(1)).ok().and_then(|text| text.parse().ok());
         let cursor: u64 = cursor.ok_or_else(|| Answer::error("ERR invalid cursor"))?;
-        let mut scan = Self::new(KeyRange::of_table(table), Says::Names, protocol, settings);
+        let mut scan = Self::new(KeyRange::of_table(table), ScanReply::Names, protocol, settings);
         let mut at = 2;
         while at < arguments.len() {
             let Some(value) = arguments.get(at + 1) else { return Err(Answer::error(SYNTAX)) };
@@ -196,7 +201,7 @@ impl Scan {
         let procedure = Box::new(Step {
             range: range.clone(),
             last: self.range.end.clone(),
-            says: self.says,
+            replies: self.replies,
             count: self.count,
             pattern: self.pattern.clone(),
             lists_strings: self.lists_strings,
@@ -212,12 +217,12 @@ impl Scan {
             [Some(Answer::bulk(name)), values.next().map(|value| Answer::Bulk(value.0))]
         };
         let rows = found.names.into_iter().flat_map(row).flatten().collect();
-        let next = match self.says {
-            Says::Names => {
+        let next = match self.replies {
+            ScanReply::Names => {
                 let cursor = found.next.map_or(0, |key| self.settings.cursors.name(key));
                 Answer::bulk(cursor.to_string())
             }
-            Says::Rows => {
+            ScanReply::Rows => {
                 let next = found.next.as_ref().and_then(Key::row);
                 next.map_or(Answer::Nil, |(_, name)| Answer::bulk(name))
             }
@@ -232,7 +237,7 @@ pub(super) struct Step {
     range: KeyRange,
     /// Where the walk ends.
     last: Option<Key>,
-    says: Says,
+    replies: ScanReply,
     count: usize,
     pattern: Option<Vec<u8>>,
     lists_strings: bool,
@@ -269,7 +274,7 @@ impl Procedure for Step {
             if self.lists(name) {
                 bytes += name.len();
                 names.push(name.to_vec());
-                if self.says == Says::Rows {
+                if self.replies == ScanReply::Rows {
                     bytes += seen.value.len();
                     values.push(StoredValue(seen.value));
                 }
@@ -284,7 +289,7 @@ impl Procedure for Step {
             .into())
     }
 
-    fn sent(&self) -> Option<Vec<u8>> {
-        sent::bytes_of(Kind::Step, self)
+    fn encode(&self) -> Option<Vec<u8>> {
+        codec::encode(Kind::Step, self)
     }
 }

@@ -41,12 +41,12 @@ impl Memory {
     /// Every other time in another process, as far as the procedure can tell.
     fn run(&mut self, mut request: Request) -> Result<Reply, Abort> {
         if self.version % 2 == 1 {
-            let sent = request.procedure.sent().expect("what clients ask for can be sent");
+            let sent = request.procedure.encode().expect("what clients ask for can be sent");
             assert!(
-                received(&sent[..sent.len() - 1], &self.settings).is_none(),
+                decode(&sent[..sent.len() - 1], &self.settings).is_none(),
                 "a part of it is none"
             );
-            request.procedure = received(&sent, &self.settings).expect("it was sent");
+            request.procedure = decode(&sent, &self.settings).expect("it was sent");
         }
         let (reads, writes) = (&request.reads, &request.writes);
         assert!(reads.is_sorted_by(|one, other| one.start < other.start));
@@ -69,7 +69,7 @@ impl Memory {
     }
 
     /// Does what a connection wants done, until it waits; what it sends, and whether it closed.
-    fn serve(&mut self, connection: &mut Connection) -> (Vec<u8>, bool) {
+    fn serve(&mut self, connection: &mut ProtocolState) -> (Vec<u8>, bool) {
         let mut sent = Vec::new();
         loop {
             match connection.next() {
@@ -99,13 +99,13 @@ fn settings() -> Settings {
 /// Connections to the same rows.
 struct Store {
     memory: Memory,
-    connections: Vec<Connection>,
+    connections: Vec<ProtocolState>,
 }
 
 impl Store {
     fn new(settings: Settings, connections: u64) -> Self {
         let settings = Arc::new(settings);
-        let connect = |id| Connection::new(Arc::clone(&settings), id);
+        let connect = |id| ProtocolState::new(Arc::clone(&settings), id);
         let connections = (1..=connections).map(connect).collect();
         Self { memory: Memory { settings, ..Memory::default() }, connections }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::record::{Author, Body, Frame};
+use crate::record::{Author, Body, LogEntry};
 
 const SITES: u16 = 4;
 
@@ -15,7 +15,7 @@ fn key(n: u8) -> Key {
 
 fn do_step(design: &mut Design, step: &Step) {
     let change = match step {
-        Step::Adopt(site, start) => {
+        Step::InstallReplica(site, start) => {
             let epoch = design.epoch(*site);
             Change { start: start.clone(), operator: Operator::AddReplica(*site, epoch) }
         }
@@ -31,7 +31,7 @@ fn designs() -> impl Strategy<Value = Design> {
     let changes = prop::collection::vec((0..7_u8, 0..12_u8, 0..SITES), 0..40);
     changes.prop_map(|changes| {
         let mut design = Design::new(Site(0));
-        let join = |site| Frame { by: Author { site, epoch: 1, number: 1 }, body: Body::Join };
+        let join = |site| LogEntry { by: Author { site, epoch: 1, number: 1 }, body: Body::Join };
         (0..SITES).for_each(|site| _ = design.follow(&join(Site(site))));
         for (what, at, site) in changes {
             let start = design.of(&key(at)).range.start.clone();
@@ -42,15 +42,15 @@ fn designs() -> impl Strategy<Value = Design> {
                 3 => Operator::RemoveReplica(Site(site)),
                 4 => Operator::Pin(Site(site)),
                 5 => Operator::Unpin,
-                // A death, after which others have what it had, and one more life.
+                // A death, after which others have what it had, and one more epoch.
                 _ => {
                     let (site, epoch) = (Site(site), design.epoch(Site(site)));
                     let by = |epoch, number| Author { site, epoch, number };
-                    design.follow(&Frame { by: by(epoch, 0), body: Body::Fence });
+                    design.follow(&LogEntry { by: by(epoch, 0), body: Body::Fence });
                     // Without an heir it has to come back: it is waited for.
                     let has_any = design.partitions().any(|one| one.master == site);
                     if has_any || at % 2 == 0 {
-                        design.follow(&Frame { by: by(epoch + 1, 1), body: Body::Join });
+                        design.follow(&LogEntry { by: by(epoch + 1, 1), body: Body::Join });
                     }
                     continue;
                 }

@@ -4,15 +4,15 @@ use std::cmp::Ordering;
 use std::mem;
 use std::sync::Arc;
 
-use super::shelf::{Keyed, Shelf};
-use super::{FANOUT, FILL_MIN, Kid, Node, Tree, sum};
+use super::entries::{Entries, Keyed};
+use super::{Child, FANOUT, FILL_MIN, Node, Tree, sum};
 use crate::key::Key;
 
-impl Kid {
+impl Child {
     /// Hangs a lower tree on the end of this one, whose height is given.
     fn push(&mut self, height: usize, behind: Tree) -> Option<Self> {
-        self.hang(|kids| {
-            let mut last = kids.pop().expect("a node has entries");
+        self.hang(|children| {
+            let mut last = children.pop().expect("a node has entries");
             let beside = if behind.height + 1 == height {
                 let (even, beside) = evened(last, behind.root);
                 last = even;
@@ -20,15 +20,15 @@ impl Kid {
             } else {
                 last.push(height - 1, behind)
             };
-            kids.push(last);
-            kids.extend(beside);
+            children.push(last);
+            children.extend(beside);
         })
     }
 
-    /// As [`Kid::push`], in front of all.
+    /// As [`Child::push`], in front of all.
     fn push_front(&mut self, height: usize, before: Tree) -> Option<Self> {
-        self.hang(|kids| {
-            let mut first = kids.remove(0);
+        self.hang(|children| {
+            let mut first = children.remove(0);
             let beside = if before.height + 1 == height {
                 let (even, beside) = evened(before.root, first);
                 first = even;
@@ -36,68 +36,68 @@ impl Kid {
             } else {
                 first.push_front(height - 1, before)
             };
-            kids.splice(0..0, std::iter::once(first).chain(beside));
+            children.splice(0..0, std::iter::once(first).chain(beside));
         })
     }
 
     fn hang(&mut self, change: impl FnOnce(&mut Vec<Self>)) -> Option<Self> {
-        let Node::Inner(kids) = Arc::make_mut(&mut self.node) else {
+        let Node::Inner(children) = Arc::make_mut(&mut self.node) else {
             unreachable!("what is higher than another tree has inner nodes")
         };
-        let mut entries = mem::replace(kids, Shelf::of(Vec::new())).into_entries();
+        let mut entries = mem::replace(children, Entries::of(Vec::new())).into_entries();
         change(&mut entries);
-        *kids = Shelf::of(entries);
-        (self.from, self.size) = (kids[0].from.clone(), sum(kids));
+        *children = Entries::of(entries);
+        (self.from, self.size) = (children[0].from.clone(), sum(children));
         self.halved()
     }
 }
 
 /// Entries in nodes that are full enough to stay, and leave some room.
-fn shelves<T: Keyed>(entries: Vec<T>) -> Vec<Shelf<T>> {
+fn shelves<T: Keyed>(entries: Vec<T>) -> Vec<Entries<T>> {
     let many = entries.len().div_ceil(FANOUT - FILL_MIN);
     let mut entries = entries.into_iter();
     // As even as can be, so that none has fewer than it must.
     let sizes = (0..many).map(|n| (entries.len() * (n + 1)) / many - (entries.len() * n) / many);
     let sizes: Vec<usize> = sizes.collect();
-    sizes.into_iter().map(|size| Shelf::of(entries.by_ref().take(size).collect())).collect()
+    sizes.into_iter().map(|size| Entries::of(entries.by_ref().take(size).collect())).collect()
 }
 
 impl Tree {
     pub(super) fn of_sorted(rows: Vec<(Key, super::Row)>) -> Option<Self> {
         let leaves = shelves(rows).into_iter().map(Node::Leaf);
-        let mut kids: Vec<Kid> = leaves.map(Kid::of).collect();
+        let mut children: Vec<Child> = leaves.map(Child::of).collect();
         let mut height = 0;
-        while kids.len() > 1 {
-            kids = shelves(kids).into_iter().map(Node::Inner).map(Kid::of).collect();
+        while children.len() > 1 {
+            children = shelves(children).into_iter().map(Node::Inner).map(Child::of).collect();
             height += 1;
         }
-        kids.pop().map(|root| Self { height, root })
+        children.pop().map(|root| Self { height, root })
     }
 
     /// A new root above this one and what came to stand beside it.
-    pub(super) fn grown(self, beside: Option<Kid>) -> Self {
+    pub(super) fn grown(self, beside: Option<Child>) -> Self {
         let Some(beside) = beside else { return self };
         Self {
             height: self.height + 1,
-            root: Kid::of(Node::Inner(Shelf::of(vec![self.root, beside]))),
+            root: Child::of(Node::Inner(Entries::of(vec![self.root, beside]))),
         }
     }
 
     /// Without an empty root, and without one that has a single entry.
     pub(super) fn without_needless_nodes(mut self) -> Option<Self> {
-        while let Node::Inner(kids) = &*self.root.node
-            && let [only] = &kids[..]
+        while let Node::Inner(children) = &*self.root.node
+            && let [only] = &children[..]
         {
             self = Self { height: self.height - 1, root: only.clone() };
         }
         (self.root.len() > 0).then_some(self)
     }
 
-    fn of_kids(kids: Vec<Kid>, height: usize) -> Option<Self> {
-        match kids.len() {
+    fn of_kids(children: Vec<Child>, height: usize) -> Option<Self> {
+        match children.len() {
             0 => None,
-            1 => kids.into_iter().next().map(|root| Self { height: height - 1, root }),
-            _ => Some(Self { height, root: Kid::of(Node::Inner(Shelf::of(kids))) }),
+            1 => children.into_iter().next().map(|root| Self { height: height - 1, root }),
+            _ => Some(Self { height, root: Child::of(Node::Inner(Entries::of(children))) }),
         }
     }
 
@@ -111,19 +111,19 @@ impl Tree {
                 let behind = rows.split_off(at);
                 let leaf = |rows: Vec<_>| {
                     let is_empty = rows.is_empty();
-                    let root = || Kid::of(Node::Leaf(Shelf::of(rows)));
+                    let root = || Child::of(Node::Leaf(Entries::of(rows)));
                     (!is_empty).then(|| Self { height, root: root() })
                 };
                 (leaf(rows), leaf(behind))
             }
-            Node::Inner(kids) => {
-                let at = kids.way(from);
-                let mut kids = kids.into_entries();
-                let behind = kids.split_off(at + 1);
-                let middle = kids.pop().expect("a node has entries");
+            Node::Inner(children) => {
+                let at = children.way(from);
+                let mut children = children.into_entries();
+                let behind = children.split_off(at + 1);
+                let middle = children.pop().expect("a node has entries");
                 let (left, right) = Self { height: height - 1, root: middle }.cut(from);
                 (
-                    joined(Self::of_kids(kids, height), left),
+                    joined(Self::of_kids(children, height), left),
                     joined(right, Self::of_kids(behind, height)),
                 )
             }
@@ -154,26 +154,28 @@ pub(super) fn joined(before: Option<Tree>, behind: Option<Tree>) -> Option<Tree>
 }
 
 /// Neighbours of one height: as they are, if both are full enough, as one, if they fit, or half each.
-pub(super) fn evened(left: Kid, right: Kid) -> (Kid, Option<Kid>) {
+pub(super) fn evened(left: Child, right: Child) -> (Child, Option<Child>) {
     if left.len() >= FILL_MIN && right.len() >= FILL_MIN {
         return (left, Some(right));
     }
     match (Arc::unwrap_or_clone(left.node), Arc::unwrap_or_clone(right.node)) {
         (Node::Leaf(rows), Node::Leaf(behind)) => evened_shelves(rows, behind, Node::Leaf),
-        (Node::Inner(kids), Node::Inner(behind)) => evened_shelves(kids, behind, Node::Inner),
+        (Node::Inner(children), Node::Inner(behind)) => {
+            evened_shelves(children, behind, Node::Inner)
+        }
         _ => unreachable!("leaves are equally deep"),
     }
 }
 
 fn evened_shelves<T: Keyed>(
-    left: Shelf<T>,
-    right: Shelf<T>,
-    node: impl Fn(Shelf<T>) -> Node,
-) -> (Kid, Option<Kid>) {
+    left: Entries<T>,
+    right: Entries<T>,
+    node: impl Fn(Entries<T>) -> Node,
+) -> (Child, Option<Child>) {
     let mut entries = left.into_entries();
     entries.extend(right.into_entries());
     let too_many = entries.len() > FANOUT;
     let behind = too_many.then(|| entries.split_off(entries.len() / 2));
-    let kid = |entries| Kid::of(node(Shelf::of(entries)));
-    (kid(entries), behind.map(kid))
+    let child = |entries| Child::of(node(Entries::of(entries)));
+    (child(entries), behind.map(child))
 }

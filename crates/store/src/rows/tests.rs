@@ -24,24 +24,24 @@ fn filled(keys: impl IntoIterator<Item = u16>) -> (Rows, BTreeMap<Key, Row>) {
 }
 
 /// Checks the module's invariants, and returns the height.
-fn check_node(kid: &Kid, is_root: bool, before: Option<&Key>) -> usize {
-    assert!(kid.len() <= FANOUT, "{} entries", kid.len());
-    assert!(is_root || kid.len() >= FILL_MIN, "{} entries", kid.len());
-    assert!(before.is_none_or(|before| *before < kid.from));
-    match &*kid.node {
+fn check_node(child: &Child, is_root: bool, before: Option<&Key>) -> usize {
+    assert!(child.len() <= FANOUT, "{} entries", child.len());
+    assert!(is_root || child.len() >= FILL_MIN, "{} entries", child.len());
+    assert!(before.is_none_or(|before| *before < child.from));
+    match &*child.node {
         Node::Leaf(rows) => {
-            assert!(rows.is_sorted_by(|one, other| one.0 < other.0) && kid.from <= rows[0].0);
-            assert_eq!(kid.size, Kid::of(Node::Leaf(rows.clone())).size);
+            assert!(rows.is_sorted_by(|one, other| one.0 < other.0) && child.from <= rows[0].0);
+            assert_eq!(child.size, Child::of(Node::Leaf(rows.clone())).size);
             0
         }
-        Node::Inner(kids) => {
-            assert!(kids.len() >= 2 && kid.from <= kids[0].from);
-            assert_eq!(kid.size, sum(kids));
+        Node::Inner(children) => {
+            assert!(children.len() >= 2 && child.from <= children[0].from);
+            assert_eq!(child.size, sum(children));
             let mut before = None;
             let mut heights = Vec::new();
-            for kid in &**kids {
-                heights.push(check_node(kid, false, before));
-                before = Some(kid.last());
+            for child in &**children {
+                heights.push(check_node(child, false, before));
+                before = Some(child.last());
             }
             assert!(heights.iter().all(|height| *height == heights[0]), "{heights:?}");
             heights[0] + 1
@@ -174,10 +174,10 @@ fn only_the_path_to_a_change_is_copied() {
     let snapshot = rows.clone();
     rows.insert(key(5_000), row(1));
     let mut nodes = std::collections::HashSet::new();
-    fn walk(kid: &Kid, see: &mut impl FnMut(*const Node)) {
-        see(Arc::as_ptr(&kid.node));
-        if let Node::Inner(kids) = &*kid.node {
-            kids.iter().for_each(|kid| walk(kid, see));
+    fn walk(child: &Child, see: &mut impl FnMut(*const Node)) {
+        see(Arc::as_ptr(&child.node));
+        if let Node::Inner(children) = &*child.node {
+            children.iter().for_each(|child| walk(child, see));
         }
     }
     walk(&snapshot.0.as_ref().unwrap().root, &mut |node| _ = nodes.insert(node));

@@ -27,7 +27,7 @@ pub(super) struct Copy {
     pub changed: u64,
     /// Transactions that read it here.
     pub reads: Cell<u64>,
-    /// The last frame of this site that wrote to it; 0 if the log has it all.
+    /// The last log entry of this site that wrote to it; 0 if the log has it all.
     pub last: u64,
     /// The version up to which the log has what this site wrote, and the rows that were deleted since.
     pub logged: u64,

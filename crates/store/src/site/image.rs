@@ -23,7 +23,7 @@ pub struct Part {
     /// The partitions.
     pub copies: Vec<Snapshot>,
     epoch: u64,
-    /// The frame of its site that has the last of it.
+    /// The log entry of its site that has the last of it.
     number: u64,
 }
 

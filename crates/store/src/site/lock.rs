@@ -62,7 +62,7 @@ impl Core {
         partition.master == self.site && !is_changing
     }
 
-    /// Where a transaction touches nothing but what this site masters: the last frame of this site
+    /// Where a transaction touches nothing but what this site masters: the last log entry of this site
     /// that it sees. While no design changes, it can run then.
     pub(super) fn last_of_own(&self, transaction: &Transaction) -> Option<u64> {
         let mut last = 0;
@@ -82,7 +82,7 @@ impl Core {
     }
 
     /// Whether this site's image is one state of the database, for the rows that it touches: the last
-    /// frame of this site that it sees.
+    /// log entry of this site that it sees.
     pub(super) fn last_if_possible(&self, transaction: &Transaction) -> Option<u64> {
         let (mut has_replica, mut last) = (false, 0);
         for key in &transaction.writes {

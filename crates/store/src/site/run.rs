@@ -14,7 +14,7 @@ use crate::record::{Body, Position, Update, Write};
 use crate::reply::Reply;
 use crate::transaction::{Abort, Done, Transaction, View, WRITTEN_BYTES_MAX};
 
-/// How many frames a site may be ahead of the log; a log that stands still must not fill its memory.
+/// How many log entries a site may be ahead of the log; a log that stands still must not fill its memory.
 const AHEAD_MAX: u64 = 100_000;
 
 impl Core {
@@ -131,7 +131,7 @@ impl Core {
         true
     }
 
-    /// Runs a transaction, which sees this site's frames up to one.
+    /// Runs a transaction, which sees this site's log entries up to one.
     fn run(&mut self, ticket: Ticket, transaction: &mut Transaction, last: u64) {
         if self.is_stalled && last > self.ordered {
             return self.refuse(ticket, Abort::LogFull);
@@ -190,8 +190,8 @@ impl Core {
         self.write(Body::Commit(writes))
     }
 
-    /// Keeps an answer until the log has this site's frames up to a number. Those that tell of more
-    /// than the ones before wait behind them; one whose frames are all there need not.
+    /// Keeps an answer until the log has this site's log entries up to a number. Those that tell of more
+    /// than the ones before wait behind them; one whose log entries are all there need not.
     pub(super) fn hold(
         &mut self,
         ticket: Ticket,

@@ -48,7 +48,7 @@ impl Core {
         self.attempt_all();
     }
 
-    /// The last frame of this site that a reader of a range in a copy depends on.
+    /// The last log entry of this site that a reader of a range in a copy depends on.
     pub(super) fn last_for(&self, copy: &Copy, range: &KeyRange) -> u64 {
         let is_logged = self.is_stalled && copy.is_logged(range, self.ordered);
         #[cfg(test)]

@@ -25,11 +25,11 @@ impl Simulation {
         let mut commits: HashMap<Position, &[Write]> = HashMap::new();
         let mut rows: HashMap<&Key, Row> = HashMap::new();
         let mut written: BTreeSet<Value> = BTreeSet::new();
-        for (position, frame) in (1..).zip(&self.log) {
+        for (position, entry) in (1..).zip(&self.log) {
             let before = design.clone();
-            let verdict = design.follow(frame);
-            seen.pins += stays_pinned(&before, &design, frame);
-            if let (Verdict::Counts, Body::Commit(writes)) = (verdict, &frame.body) {
+            let verdict = design.follow(entry);
+            seen.pins += stays_pinned(&before, &design, entry);
+            if let (Verdict::Counts, Body::Commit(writes)) = (verdict, &entry.body) {
                 commits.insert(position, writes);
                 for write in writes {
                     for (key, update) in &write.rows {
@@ -93,10 +93,10 @@ impl Simulation {
                 assert_eq!(written, known.writes.iter().collect::<Vec<_>>());
             }
         }
-        let lives = self.hosts.iter().filter_map(|host| Some((host.site, host.core.as_ref()?)));
+        let live = self.hosts.iter().filter_map(|host| Some((host.site, host.core.as_ref()?)));
         let (newest, given_up): (Vec<_>, Vec<_>) =
-            lives.partition(|(site, core)| core.epoch == design.epoch(*site));
-        assert!(given_up.iter().all(|(_, core)| core.is_over()), "there is one life of a site");
+            live.partition(|(site, core)| core.epoch == design.epoch(*site));
+        assert!(given_up.iter().all(|(_, core)| core.is_over()), "there is one epoch of a site");
         assert_eq!(newest.len(), usize::from(simulation::SITES), "all are back");
         for (site, core) in newest {
             assert!(core.is_live() && core.known == end && core.design == design);
@@ -141,9 +141,9 @@ struct Tally {
 }
 
 /// What is pinned leaves its site only where that dies, and comes back there. How many are pinned by
-/// this frame.
-fn stays_pinned(before: &Design, after: &Design, frame: &Frame) -> usize {
-    let is_commit = matches!(frame.body, Body::Commit(_));
+/// this log entry.
+fn stays_pinned(before: &Design, after: &Design, entry: &LogEntry) -> usize {
+    let is_commit = matches!(entry.body, Body::Commit(_));
     let partitions = after.partitions().filter(|_| !is_commit);
     partitions
         .filter(|new| {
@@ -153,7 +153,7 @@ fn stays_pinned(before: &Design, after: &Design, frame: &Frame) -> usize {
                 assert_eq!(new.master, pin, "who is pinned is the master");
                 return true;
             }
-            let is_death = frame.body == Body::Fence && frame.by.site == old.master;
+            let is_death = entry.body == Body::Fence && entry.by.site == old.master;
             let is_free = is_death || before.is_fenced(pin);
             assert!(new.master == pin || new.master == old.master || is_free, "{new:?} {old:?}");
             false

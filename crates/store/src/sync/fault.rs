@@ -6,11 +6,11 @@ use std::cell::Cell;
 /// Two operations the wrong way round, apart that belong together, or one of them missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Frames have their place before followers are told, and others may tell them between.
+    /// Log entries have their place before followers are told, and others may tell them between.
     ToldBehindPlace,
     /// Who changed the design is answered before the map has the change.
     MapBehindAnswer,
-    /// The log's thread waits for frames before it looks who waits for it.
+    /// The log's thread waits for log entries before it looks who waits for it.
     WaitBeforeSync,
     /// Who waits for a lock is not looked at when the log goes on.
     WaitersForgotten,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use imago_store::kafka::{KafkaLog, KafkaSpec};
 use imago_store::key::Key;
 use imago_store::log::RedoLog;
-use imago_store::record::{Author, Body, Frame, Position, Site, Update, Write};
+use imago_store::record::{Author, Body, LogEntry, Position, Site, Update, Write};
 use imago_testbed::{Single, SingleSpec, find_kafka, wait};
 
 const AT_ONCE: Duration = Duration::ZERO;
@@ -29,20 +29,20 @@ fn patient(kafka: &Single) -> KafkaLog {
     open(kafka, Duration::from_secs(120))
 }
 
-fn frame(site: u16, number: u64) -> Frame {
+fn entry(site: u16, number: u64) -> LogEntry {
     let value = number.to_le_bytes().repeat(1 + number as usize % 50);
     let rows = vec![(Key::from_bytes(&value), Update::Put(value.as_slice().into()))];
     let write = Write { start: Key::least(), version: number, rows };
     let by = Author { site: Site(site), epoch: 1, number };
-    Frame { by, body: Body::Commit(vec![write]) }
+    LogEntry { by, body: Body::Commit(vec![write]) }
 }
 
 /// Everything from a position on.
-fn read(log: &mut KafkaLog, from: Position) -> Vec<(Position, Frame)> {
+fn read(log: &mut KafkaLog, from: Position) -> Vec<(Position, LogEntry)> {
     let mut read = Vec::new();
     let mut next = from;
     loop {
-        let behind = log.deliver(next, AT_ONCE, &mut |at, frame| read.push((at, frame))).unwrap();
+        let behind = log.deliver(next, AT_ONCE, &mut |at, entry| read.push((at, entry))).unwrap();
         if behind == next {
             return read;
         }
@@ -50,13 +50,13 @@ fn read(log: &mut KafkaLog, from: Position) -> Vec<(Position, Frame)> {
     }
 }
 
-/// The numbers of a site's frames that count: each follows the one before it.
-fn counted(read: &[(Position, Frame)], site: u16) -> Vec<u64> {
+/// The numbers of a site's log entries that count: each follows the one before it.
+fn counted(read: &[(Position, LogEntry)], site: u16) -> Vec<u64> {
     let mut counted = Vec::new();
-    let own = read.iter().filter(|(_, frame)| frame.by.site == Site(site));
+    let own = read.iter().filter(|(_, entry)| entry.by.site == Site(site));
     for (_, read) in own {
         if read.by.number == counted.len() as u64 + 1 {
-            assert_eq!(*read, frame(site, read.by.number));
+            assert_eq!(*read, entry(site, read.by.number));
             counted.push(read.by.number);
         }
     }
@@ -68,12 +68,12 @@ async fn all_readers_find_the_same_frames_at_the_same_positions() {
     let Some(kafka) = start("order").await else { return };
     let mut logs = [patient(&kafka), patient(&kafka)];
     let mut numbers = [0, 0];
-    for (n, frames) in [1, 7, 300, 2, 1, 40].into_iter().enumerate() {
+    for (n, entries) in [1, 7, 300, 2, 1, 40].into_iter().enumerate() {
         let by = n % 2;
         let first = numbers[by] + 1;
-        numbers[by] += frames;
-        let group: Vec<Frame> =
-            (first..=numbers[by]).map(|number| frame(by as u16, number)).collect();
+        numbers[by] += entries;
+        let group: Vec<LogEntry> =
+            (first..=numbers[by]).map(|number| entry(by as u16, number)).collect();
         assert_eq!(logs[by].append(&group).unwrap(), None);
     }
     let all = read(&mut logs[0], 1);
@@ -98,11 +98,11 @@ async fn a_reader_who_waits_has_a_frame_as_soon_as_it_is_written() {
     let waiting = std::thread::spawn(move || {
         let mut delivered = Vec::new();
         let wait = Duration::from_secs(60);
-        let next = reader.deliver(1, wait, &mut |at, frame| delivered.push((at, frame))).unwrap();
+        let next = reader.deliver(1, wait, &mut |at, entry| delivered.push((at, entry))).unwrap();
         (next, delivered)
     });
-    patient(&kafka).append(&[frame(5, 1)]).unwrap();
-    assert_eq!(waiting.join().unwrap(), (2, vec![(1, frame(5, 1))]));
+    patient(&kafka).append(&[entry(5, 1)]).unwrap();
+    assert_eq!(waiting.join().unwrap(), (2, vec![(1, entry(5, 1))]));
 }
 
 #[tokio::test]
@@ -114,7 +114,7 @@ async fn what_was_acknowledged_is_there_after_the_broker_was_killed_in_between()
     let writing = std::thread::spawn(move || {
         for group in 0..GROUPS {
             // An error would be one that lasted longer than the broker was away.
-            writer.append(&[frame(1, 2 * group + 1), frame(1, 2 * group + 2)]).unwrap();
+            writer.append(&[entry(1, 2 * group + 1), entry(1, 2 * group + 2)]).unwrap();
             told.send(group).unwrap();
             wait::lasts_blocking(Duration::from_millis(5));
         }
@@ -133,15 +133,15 @@ async fn what_was_acknowledged_is_there_after_the_broker_was_killed_in_between()
 async fn a_broker_that_stays_away_is_an_error_and_the_log_goes_on_when_it_is_back() {
     let Some(kafka) = start("away").await else { return };
     let mut log = open(&kafka, Duration::from_millis(1_500));
-    log.append(&[frame(1, 1)]).unwrap();
+    log.append(&[entry(1, 1)]).unwrap();
     kafka.kill().unwrap();
-    let refused = log.append(&[frame(1, 2)]).unwrap_err().to_string();
+    let refused = log.append(&[entry(1, 2)]).unwrap_err().to_string();
     assert!(refused.contains("cannot write to the topic redo") && refused.contains("tried for"));
     let unread = log.deliver(1, AT_ONCE, &mut |_, _| {}).unwrap_err().to_string();
     assert!(unread.contains("cannot read the topic redo"), "{unread}");
 
     kafka.restart().await.unwrap();
-    log.append(&[frame(1, 2)]).unwrap();
+    log.append(&[entry(1, 2)]).unwrap();
     assert_eq!(counted(&read(&mut log, 1), 1), [1, 2]);
 }
 
@@ -149,11 +149,11 @@ async fn a_broker_that_stays_away_is_an_error_and_the_log_goes_on_when_it_is_bac
 async fn a_broker_that_answers_too_late_may_have_a_group_twice_and_it_counts_once() {
     let Some(kafka) = start("late").await else { return };
     let mut writer = open(&kafka, Duration::from_secs(9));
-    writer.append(&[frame(1, 1)]).unwrap();
+    writer.append(&[entry(1, 1)]).unwrap();
     kafka.stop().unwrap();
     let writing = std::thread::spawn(move || {
-        writer.append(&[frame(1, 2)]).unwrap();
-        writer.append(&[frame(1, 3)]).unwrap();
+        writer.append(&[entry(1, 2)]).unwrap();
+        writer.append(&[entry(1, 3)]).unwrap();
     });
     // Longer than the writer takes a broker's silence for.
     wait::lasts_blocking(Duration::from_secs(4));

@@ -11,7 +11,7 @@ use imago_store::engine::{LogOptions, Options, Session, Store, StoreError};
 use imago_store::kafka::{KafkaLog, KafkaSpec};
 use imago_store::key::{Key, KeyRange, Table};
 use imago_store::log::RedoLog;
-use imago_store::record::{Author, Frame, Operator, Site};
+use imago_store::record::{Author, LogEntry, Operator, Site};
 use imago_store::transaction::{Abort, View};
 use imago_testbed::{Single, SingleSpec, find_kafka, wait};
 
@@ -226,19 +226,19 @@ async fn what_is_written_twice_because_an_answer_was_lost_counts_once_and_nothin
     assert_eq!((store.end(), all(&store).await), (None, expected.clone()));
     drop(store);
 
-    let (mut frames, mut twice, mut next) = (HashSet::new(), 0, 1);
+    let (mut entries, mut twice, mut next) = (HashSet::new(), 0, 1);
     let mut log = KafkaLog::reader(topic.clone());
     loop {
-        let mut see = |_, frame: Frame| {
-            let Author { site, epoch, number } = frame.by;
-            twice += usize::from(!frames.insert((site, epoch, number)));
+        let mut see = |_, entry: LogEntry| {
+            let Author { site, epoch, number } = entry.by;
+            twice += usize::from(!entries.insert((site, epoch, number)));
         };
         match log.deliver(next, Duration::ZERO, &mut see).unwrap() {
             behind if behind == next => break,
             behind => next = behind,
         }
     }
-    println!("{} frames, {twice} of them twice", frames.len());
+    println!("{} entries, {twice} of them twice", entries.len());
     assert_eq!(all(&open(&topic, None).unwrap()).await, expected);
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use imago_store::engine::{self, Member, MemberError, MemberEvent};
+use imago_store::engine::{self, SiteProcess, SiteProcessError, SiteProcessEvent};
 use imago_store::record::Site;
 use imago_store::resp::Settings;
 use serde::Serialize;
@@ -74,9 +74,9 @@ pub async fn router(args: RouterArgs, context: &Context) -> Result<(), Failure> 
             .help("give a secret with --secret-file, or an address of this machine only"));
     }
     let cores = || std::thread::available_parallelism().map_or(1, |many| many.get().min(64) as u16);
-    let fronts = threads.unwrap_or_else(cores);
+    let client_threads = threads.unwrap_or_else(cores);
     let silence = Duration::from_millis(site_timeout_ms);
-    let how = engine::Apart { fronts, silence };
+    let how = engine::RouterOptions { client_threads, silence };
     let apart = Apart { peers, secret: secret(secret_file.as_deref())?, how };
     run_as(serve, Some(apart), context).await
 }
@@ -95,7 +95,7 @@ enum Became {
 
 pub async fn site(args: SiteArgs, context: &Context) -> Result<(), Failure> {
     let SiteArgs { number, router, secret_file, patience_s } = args;
-    let member = Member {
+    let member = SiteProcess {
         site: Site(number),
         routers: router.clone(),
         secret: secret(secret_file.as_deref())?,
@@ -115,12 +115,12 @@ pub async fn site(args: SiteArgs, context: &Context) -> Result<(), Failure> {
             }
             Some(event) = events.recv() => {
                 let became = match event {
-                    MemberEvent::Serves(epoch) => Became::Serves { site: number, epoch },
-                    MemberEvent::Alone(why) => Became::Alone { site: number, why },
+                    SiteProcessEvent::Serves(epoch) => Became::Serves { site: number, epoch },
+                    SiteProcessEvent::Alone(why) => Became::Alone { site: number, why },
                 };
                 context.output.result(&became, |became| match became {
                     Became::Serves { epoch, .. } => {
-                        format!("site {number} serves, in its life {epoch}. Ctrl-C ends it.")
+                        format!("site {number} serves, in its epoch {epoch}. Ctrl-C ends it.")
                     }
                     Became::Alone { why, .. } => {
                         let routers = router.join(", ");
@@ -135,8 +135,8 @@ pub async fn site(args: SiteArgs, context: &Context) -> Result<(), Failure> {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => {
             let exit = match &error {
-                MemberError::Refused { .. } => Exit::Precondition,
-                MemberError::Away { .. } => Exit::Failed,
+                SiteProcessError::Refused { .. } => Exit::Precondition,
+                SiteProcessError::Away { .. } => Exit::Failed,
             };
             Err(Failure::from_error(exit, "site", &error))
         }

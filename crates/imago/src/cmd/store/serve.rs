@@ -108,7 +108,7 @@ pub(super) fn sync(typed: &str) -> Result<Sync, String> {
 pub(super) struct Apart {
     pub peers: SocketAddr,
     pub secret: String,
-    pub how: engine::Apart,
+    pub how: engine::RouterOptions,
 }
 
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
@@ -163,8 +163,8 @@ pub(super) async fn run_as(
         Err(cause) => return Err(Failure::from_error(Exit::Failed, "store", &cause)),
     };
     let store = Arc::new(store);
-    let (output, unfinished) = (Arc::clone(&settings.output), Arc::clone(&settings.unfinished));
-    let held = move || output.bytes() + unfinished.bytes();
+    let (output, input_quota) = (Arc::clone(&settings.output), Arc::clone(&settings.input_quota));
+    let held = move || output.bytes() + input_quota.bytes();
     let listen = store.listen(listener, settings, tls).map_err(|error| failure(&error))?;
     let admin_address = admin.local_addr().map_err(|error| unbound(args.admin, &error))?;
     let admin = admin

@@ -202,7 +202,7 @@ impl Scene {
     pub async fn load(&self) -> Process {
         let uri = self.cluster.uri();
         let what = ["load", "--uri", &uri, "--ns", NS, "--documents", DOCUMENTS, "--size-bytes"];
-        let how = ["500", "--until-stopped", "--rate", "60", "--op-timeout", "60s", "--mix"];
+        let how = ["500", "--until-stopped", "--rate", "40", "--op-timeout", "60s", "--mix"];
         let mix = ["read=20,update=45,insert=25,delete=10", "--record", "h", "--control", "s"];
         let mut load = self.imago(&[&what[..], &how, &mix, &["--reinsert", "0.5"]].concat());
         wait::until("the load can be steered", async || {

@@ -124,13 +124,13 @@ fn replicas_take_over_from_a_site_that_dies_and_from_one_that_is_silent() {
     await_design(&router, "the replica is the master", |now| now["partitions"][0]["master"] == 1);
     assert_eq!(ask(router.listen, "INCR a"), ":2", "without the site that had written it");
     sites[0] = Process::start(0, peers(&router));
-    assert_eq!(sites[0].serves(), 2, "a new life");
+    assert_eq!(sites[0].serves(), 2, "a new epoch");
     change(&router, "add-replica", "0:a", 0);
     sites[1].signal(Signal::STOP);
     await_design(&router, "the other one took over", |now| now["partitions"][0]["master"] == 0);
     assert_eq!(ask(router.listen, "INCR a"), ":3");
     sites[1].signal(Signal::CONT);
-    assert_eq!(sites[1].serves(), 2, "it finds that its life is over, and begins another");
+    assert_eq!(sites[1].serves(), 2, "it finds that its epoch is over, and begins another");
     change(&router, "add-replica", "0:a", 1);
     let now = design(&router);
     assert_eq!(now["partitions"][0]["rows"], 2, "{now}");

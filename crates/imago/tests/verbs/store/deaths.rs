@@ -26,8 +26,8 @@ fn what_was_acknowledged_outlives_deaths_of_the_process_and_changes_of_its_desig
     let options = Options { sessions: 6, seed, pause: Duration::from_millis(1) };
     let load = Load::start(served.listen, options).unwrap();
     let mut changed: BTreeMap<&str, u32> = BTreeMap::new();
-    for life in 0..=if is_long() { MANY } else { HANDFUL } {
-        if life > 0 {
+    for epoch in 0..=if is_long() { MANY } else { HANDFUL } {
+        if epoch > 0 {
             served.kill();
             served = Served::start(folder.path(), SITES, served.listen, served.admin);
         }
@@ -43,7 +43,7 @@ fn what_was_acknowledged_outlives_deaths_of_the_process_and_changes_of_its_desig
             }
         }
         let done = load.acknowledged() - before;
-        assert!(done > 0, "nothing was acknowledged in life {life}");
+        assert!(done > 0, "nothing was acknowledged in epoch {epoch}");
     }
     println!("changed: {changed:?}");
     let verdict = prove(load, served.listen);

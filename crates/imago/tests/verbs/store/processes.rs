@@ -68,7 +68,7 @@ impl Process {
         Self { child, events }
     }
 
-    /// Waits until it says that it serves, and returns the epoch of its life.
+    /// Waits until it says that it serves, and returns its epoch.
     pub fn serves(&self) -> u64 {
         loop {
             let event = self.events.recv_timeout(WAIT).expect("it serves in time");

@@ -8,7 +8,7 @@ use super::*;
 const SITES: u16 = 3;
 
 /// A store of which the sites are apart, and these.
-struct Apart {
+struct RouterOptions {
     store: Arc<Store>,
     peers: SocketAddr,
     members: Vec<Option<Apparent>>,
@@ -17,7 +17,7 @@ struct Apart {
 /// A site that could be in a process of its own.
 struct Apparent {
     is_stopped: Arc<AtomicBool>,
-    thread: JoinHandle<Result<(), MemberError>>,
+    thread: JoinHandle<Result<(), SiteProcessError>>,
 }
 
 impl Apparent {
@@ -25,7 +25,7 @@ impl Apparent {
         let (told, events) = std::sync::mpsc::channel();
         let is_stopped = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&is_stopped);
-        let member = Member {
+        let member = SiteProcess {
             site: Site(site),
             routers: vec![peers.to_string()],
             secret: "secret".into(),
@@ -35,7 +35,7 @@ impl Apparent {
         let tell = move |event| _ = told.send(event);
         let thread = thread::spawn(move || member.serve(&tell, &stopped));
         let event = events.recv_timeout(Duration::from_secs(30));
-        assert!(matches!(event, Ok(MemberEvent::Serves(_))), "{event:?}");
+        assert!(matches!(event, Ok(SiteProcessEvent::Serves(_))), "{event:?}");
         Self { is_stopped, thread }
     }
 
@@ -46,14 +46,14 @@ impl Apparent {
 }
 
 fn router(folder: &std::path::Path, peers: SocketAddr) -> (Arc<Store>, SocketAddr) {
-    let apart = super::super::Apart { fronts: 2, silence: Duration::from_secs(5) };
+    let apart = super::super::RouterOptions { client_threads: 2, silence: Duration::from_secs(5) };
     let mut store = Store::start_router(&options(Some(folder), SITES), &apart).expect("a router");
     let listener = TcpListener::bind(peers).expect("its port is free");
     let peers = store.admit(listener, "secret".into()).expect("sites can come");
     (Arc::new(store), peers)
 }
 
-impl Apart {
+impl RouterOptions {
     fn start(folder: &std::path::Path) -> Self {
         let (store, peers) = router(folder, "127.0.0.1:0".parse().expect("an address"));
         let members = (0..SITES).map(|site| Some(Apparent::start(site, peers))).collect();
@@ -61,7 +61,7 @@ impl Apart {
     }
 }
 
-impl Drop for Apart {
+impl Drop for RouterOptions {
     fn drop(&mut self) {
         self.members.drain(..).flatten().for_each(Apparent::stop);
     }
@@ -70,7 +70,7 @@ impl Drop for Apart {
 #[test]
 fn requests_of_a_connection_are_answered_in_their_order_by_sites_apart() {
     let folder = tempfile::tempdir().expect("a folder");
-    let apart = Apart::start(folder.path());
+    let apart = RouterOptions::start(folder.path());
     are_answered_in_their_order(&apart.store);
 }
 
@@ -115,7 +115,7 @@ async fn moved(store: &Store, at: &Key, site: Site) {
 #[test]
 fn checkpoints_are_put_together_from_sites_apart_and_begun_from() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut apart = Apart::start(folder.path());
+    let mut apart = RouterOptions::start(folder.path());
     let runtime = runtime();
     let mut client = Raw::connect(&apart.store);
     for n in 0..1_200 {
@@ -132,7 +132,7 @@ fn checkpoints_are_put_together_from_sites_apart_and_begun_from() {
         }
     }
     let until = Instant::now() + Duration::from_secs(30);
-    let state = |apart: &Apart| apart.store.checkpoints().expect("there are checkpoints");
+    let state = |apart: &RouterOptions| apart.store.checkpoints().expect("there are checkpoints");
     while state(&apart).newest == 0 {
         assert!(Instant::now() < until, "{:?}", state(&apart));
         client.send("SET 0000 0\r\n");
@@ -144,7 +144,7 @@ fn checkpoints_are_put_together_from_sites_apart_and_begun_from() {
     assert_eq!(state(&apart).failure, None);
     // What a site begins with is the checkpoint now: the log before it is gone.
     let first = crate::log::read(folder.path(), 1, 1, |_, _| {});
-    assert!(first.is_err(), "the log has its first frame no more");
+    assert!(first.is_err(), "the log has its first entry no more");
     for site in 0..SITES {
         apart.members[usize::from(site)].take().expect("it is there").stop();
         apart.members[usize::from(site)] = Some(Apparent::start(site, apart.peers));
@@ -186,7 +186,7 @@ fn a_site_that_is_not_there_is_waited_for_and_a_procedure_of_this_process_is_ref
 
 #[test]
 fn a_router_needs_a_log() {
-    let apart = super::super::Apart { fronts: 1, silence: Duration::from_secs(1) };
+    let apart = super::super::RouterOptions { client_threads: 1, silence: Duration::from_secs(1) };
     let refused = Store::start_router(&options(None, 1), &apart).err();
     assert!(matches!(refused, Some(StoreError::NoLog)), "{refused:?}");
 }

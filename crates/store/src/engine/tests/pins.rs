@@ -87,11 +87,11 @@ fn a_pin_outlives_its_site_and_the_process() {
             // From the second round on it has one.
             _ = store.add_replica(&key(3), Site(2)).await;
             assert!(store.map().design.of(&key(3)).is_at(Site(2)));
-            let life = store.map().design.epoch(Site(1));
+            let epoch = store.map().design.epoch(Site(1));
             store.crash(Site(1)).await.expect("it can crash");
             // Who has the replica inherits it, and gives it back.
             let until = Instant::now() + Duration::from_secs(20);
-            let is_back = |map: &Map| map.design.epoch(Site(1)) > life;
+            let is_back = |map: &Map| map.design.epoch(Site(1)) > epoch;
             while !is_back(&store.map()) || master(&store, 3).0 != Site(1) {
                 assert!(Instant::now() < until, "it never comes back");
                 tokio::time::sleep(Duration::from_millis(1)).await;

@@ -14,7 +14,7 @@ use crate::rows::Row;
 const PER_BYTE_MAX: usize = 200;
 const BESIDES: usize = 4 * 1024 * 1024;
 
-fn frames(dice: &mut StdRng) -> Vec<Frame> {
+fn entries(dice: &mut StdRng) -> Vec<LogEntry> {
     let key = |dice: &mut StdRng| {
         let many = dice.random_range(0..6);
         Key::from_bytes(&(0..many).map(|_| dice.random()).collect::<Vec<u8>>())
@@ -58,7 +58,7 @@ fn frames(dice: &mut StdRng) -> Vec<Frame> {
         .map(|_| {
             let (site, epoch) = (Site(dice.random_range(0..4)), dice.random_range(0..1_000));
             let by = Author { site, epoch, number: dice.random() };
-            Frame { by, body: body(dice) }
+            LogEntry { by, body: body(dice) }
         })
         .collect()
 }
@@ -72,8 +72,8 @@ fn a_damaged_group_is_none_or_what_it_was() {
     many(3_000, |dice| {
         let mut groups = Vec::new();
         for _ in 0..3 {
-            let frames = frames(dice);
-            groups.push(whole(encode(5, 3, &frames, ALONE).unwrap()));
+            let entries = entries(dice);
+            groups.push(whole(encode(5, 3, &entries, ALONE).unwrap()));
         }
         let damaged = groups[0].damaged(dice, &groups);
         let (read, bytes) = allocation::peak(|| decode(&damaged, 5, ALONE));
@@ -91,8 +91,8 @@ fn a_damaged_group_is_none_or_what_it_was() {
 #[test]
 fn a_wrong_group_with_a_right_checksum_is_refused_or_says_one_thing() {
     many(3_000, |dice| {
-        let frames = [frames(dice), frames(dice)];
-        let groups = frames.map(|frames| whole(encode(5, 3, &frames, ALONE).unwrap()));
+        let entries = [entries(dice), entries(dice)];
+        let groups = entries.map(|entries| whole(encode(5, 3, &entries, ALONE).unwrap()));
         let mut damaged = groups[0].damaged(dice, &groups);
         if damaged.len() < HEADER {
             return;
@@ -107,9 +107,9 @@ fn a_wrong_group_with_a_right_checksum_is_refused_or_says_one_thing() {
         assert!(bytes <= PER_BYTE_MAX * damaged.len() + BESIDES, "{bytes} of {}", damaged.len());
         match read {
             Ok(group) => {
-                let again = encode(group.first, 3, &group.frames, ALONE).unwrap();
+                let again = encode(group.first, 3, &group.entries, ALONE).unwrap();
                 assert!(
-                    matches!(decode(&again, 5, ALONE), Ok(again) if again.frames == group.frames)
+                    matches!(decode(&again, 5, ALONE), Ok(again) if again.entries == group.entries)
                 );
             }
             Err(Unread::Torn(what) | Unread::Wrong(what)) => assert!(!what.is_empty()),
@@ -118,11 +118,11 @@ fn a_wrong_group_with_a_right_checksum_is_refused_or_says_one_thing() {
     });
 }
 
-/// A log of several files: their names and contents, its frames, and its groups as they are in the files,
+/// A log of several files: their names and contents, its log entries, and its groups as they are in the files,
 /// each with how far the log was durable.
 struct Written {
     files: Vec<(String, Right)>,
-    frames: Vec<Frame>,
+    entries: Vec<LogEntry>,
     groups: Vec<(Vec<u8>, Position)>,
 }
 
@@ -130,7 +130,7 @@ fn write_some(dice: &mut StdRng) -> Written {
     let folder = tempfile::tempdir().unwrap();
     let sizes: Vec<usize> =
         (0..dice.random_range(2..12)).map(|_| dice.random_range(1..5)).collect();
-    let (frames, _) = written(folder.path(), &sizes);
+    let (entries, _) = written(folder.path(), &sizes);
     let (mut files, mut groups) = (Vec::new(), Vec::new());
     for (first, path) in segments(folder.path()).unwrap() {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
@@ -144,12 +144,12 @@ fn write_some(dice: &mut StdRng) -> Written {
             groups.push((bytes[at..at + group.end].to_vec(), durable));
             right.seams.push(at);
             right.lengths.extend([8, 16, 24, 28].map(|field| at + field));
-            next += group.frames.len() as Position;
+            next += group.entries.len() as Position;
             at += group.end;
         }
         files.push((name, Right { bytes, ..right }));
     }
-    Written { files, frames, groups }
+    Written { files, entries, groups }
 }
 
 /// How much must be read of what is left, by the groups that are whole there and the files that begin
@@ -193,17 +193,17 @@ fn damaged_files_are_an_error_or_have_all_that_they_say_was_durable() {
         }
         let must = must_be_read(&written, &left);
         let mut seen = Vec::new();
-        let through = read(folder.path(), 1, must, |_, frame| seen.push(frame));
-        assert!(seen.iter().eq(written.frames.iter().take(seen.len())), "only what was written");
+        let through = read(folder.path(), 1, must, |_, entry| seen.push(entry));
+        assert!(seen.iter().eq(written.entries.iter().take(seen.len())), "only what was written");
         assert!(through.is_err() || seen.len() as Position == must);
         let (opened, bytes) = allocation::peak(|| open(folder.path()));
         let size: usize = left.iter().map(|(_, file)| file.len()).sum();
         assert!(bytes <= PER_BYTE_MAX * size + BESIDES, "{bytes} of {size}");
         match opened {
             Ok((mut log, read)) => {
-                assert!(read.iter().eq(written.frames.iter().take(read.len())), "a prefix");
+                assert!(read.iter().eq(written.entries.iter().take(read.len())), "a prefix");
                 assert!(read.len() as Position >= must, "{} of {must} are there", read.len());
-                let next = log.append(&[frame(1, b"more")]).unwrap();
+                let next = log.append(&[entry(1, b"more")]).unwrap();
                 drop(log);
                 assert_eq!(open(folder.path()).unwrap().1.len() as Position, next);
             }

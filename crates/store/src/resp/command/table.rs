@@ -1,8 +1,8 @@
 //! The table of commands, in the order of their names.
 
 use super::super::session::client;
-use super::super::{about, call, operation, scan, script, session};
-use super::Does::{self, *};
+use super::super::{call, introspection, operation, scan, script, session};
+use super::Handler::{self, *};
 use super::{Command, Keys};
 
 /// All that can be asked for.
@@ -10,143 +10,147 @@ pub(in super::super) static COMMANDS: &[Command] = &[
     new("append", 3, "string", "2.0.0", "Appends to a value, or sets it where there is none.")
         .flags(GROWS_FAST)
         .keys_at(1, 1, 1)
-        .does(Rows(operation::append)),
+        .handler(Rows(operation::append)),
     new("auth", -2, "connection", "1.0.0", "Says who the client is.")
         .flags(FOR_STRANGERS)
-        .does(Session(session::auth)),
+        .handler(Session(session::auth)),
     new("client", -2, "connection", "2.4.0", "What concerns connections.").following(CLIENT),
     new("command", -1, "server", "2.8.13", "Describes all commands.")
         .flags(ASKS)
-        .does(Session(about::commands))
+        .handler(Session(introspection::commands))
         .following(COMMAND),
     new("config", -2, "server", "2.0.0", "What concerns the configuration.").following(CONFIG),
     new("decr", 2, "string", "1.0.0", "Subtracts one from an integer.")
         .flags(GROWS_FAST)
         .keys_at(1, 1, 1)
-        .does(Rows(operation::decrement)),
+        .handler(Rows(operation::decrement)),
     new("decrby", 3, "string", "1.0.0", "Subtracts from an integer.")
         .flags(GROWS_FAST)
         .keys_at(1, 1, 1)
-        .does(Rows(operation::decrement_by)),
+        .handler(Rows(operation::decrement_by)),
     new("del", -2, "generic", "1.0.0", "Deletes keys.")
         .flags(WRITES)
         .keys_at(1, -1, 1)
-        .does(Rows(operation::delete)),
+        .handler(Rows(operation::delete)),
     new("discard", 1, "transactions", "2.0.0", "Drops what was queued.")
         .flags(CONTROLS)
-        .does(Discard),
+        .handler(Discard),
     new("echo", 2, "connection", "1.0.0", "Says what it was told.")
         .flags(ASKS_FAST)
-        .does(Session(session::echo)),
+        .handler(Session(session::echo)),
     new("eval", -3, "scripting", "2.6.0", "Runs a script.")
         .flags(SCRIPTS)
-        .does(Script(script::eval)),
+        .handler(Script(script::eval)),
     new("eval_ro", -3, "scripting", "7.0.0", "Runs a script that only reads.")
         .flags(SCRIPTS_READ)
-        .does(Script(script::eval_ro)),
+        .handler(Script(script::eval_ro)),
     new("evalsha", -3, "scripting", "2.6.0", "Runs a script that is known by its SHA-1.")
         .flags(SCRIPTS)
-        .does(Script(script::eval_sha)),
+        .handler(Script(script::eval_sha)),
     new("evalsha_ro", -3, "scripting", "7.0.0", "The same for one that only reads.")
         .flags(SCRIPTS_READ)
-        .does(Script(script::eval_sha_ro)),
+        .handler(Script(script::eval_sha_ro)),
     new("exec", 1, "transactions", "1.2.0", "Runs what was queued as one transaction.")
         .flags(RUNS)
-        .does(Exec),
+        .handler(Exec),
     new("exists", -2, "generic", "1.0.0", "Counts which of the keys are there.")
         .flags(READS_FAST)
         .keys_at(1, -1, 1)
-        .does(Rows(operation::exists)),
+        .handler(Rows(operation::exists)),
     new("get", 2, "string", "1.0.0", "Reads a value.")
         .flags(READS_FAST)
         .keys_at(1, 1, 1)
-        .does(Rows(operation::get)),
+        .handler(Rows(operation::get)),
     new("getdel", 2, "string", "6.2.0", "Reads a value and deletes it.")
         .flags(WRITES_FAST)
         .keys_at(1, 1, 1)
-        .does(Rows(operation::get_delete)),
+        .handler(Rows(operation::get_delete)),
     new("getset", 3, "string", "1.0.0", "Reads a value and sets another.")
         .flags(GROWS_FAST)
         .keys_at(1, 1, 1)
-        .does(Rows(operation::get_set)),
+        .handler(Rows(operation::get_set)),
     new("hello", -1, "connection", "6.0.0", "Chooses the version of the protocol.")
         .flags(FOR_STRANGERS)
-        .does(Session(session::hello)),
+        .handler(Session(session::hello)),
     new("imago.call", -3, "scripting", "0.1.0", "Runs a procedure of the store by its name.")
         .flags(SCRIPTS)
-        .does(Script(call::call)),
+        .handler(Script(call::call)),
     new("imago.call_ro", -3, "scripting", "0.1.0", "Runs a procedure that only reads.")
         .flags(SCRIPTS_READ)
-        .does(Script(call::call_ro)),
+        .handler(Script(call::call_ro)),
     new("imago.range", -3, "generic", "0.1.0", "Reads rows from one key on, up to another.")
         .flags(READS)
-        .does(Scan(scan::range)),
+        .handler(Scan(scan::range)),
     new("imago.watch", -2, "transactions", "0.1.0", "Watches keys and reads their values.")
         .flags(CONTROLS)
         .keys_at(1, -1, 1)
-        .does(Watch { says_values: true }),
+        .handler(Watch { says_values: true }),
     new("incr", 2, "string", "1.0.0", "Adds one to an integer.")
         .flags(GROWS_FAST)
         .keys_at(1, 1, 1)
-        .does(Rows(operation::increment)),
+        .handler(Rows(operation::increment)),
     new("incrby", 3, "string", "1.0.0", "Adds to an integer.")
         .flags(GROWS_FAST)
         .keys_at(1, 1, 1)
-        .does(Rows(operation::increment_by)),
+        .handler(Rows(operation::increment_by)),
     new("info", -1, "server", "1.0.0", "Describes the server.")
         .flags(ASKS)
-        .does(Session(about::info)),
+        .handler(Session(introspection::info)),
     new("mget", -2, "string", "1.0.0", "Reads values.")
         .flags(READS_FAST)
         .keys_at(1, -1, 1)
-        .does(Rows(operation::get_all)),
+        .handler(Rows(operation::get_all)),
     new("mset", -3, "string", "1.0.1", "Sets values.")
         .flags(GROWS)
         .keys_at(1, -1, 2)
-        .does(Rows(operation::set_all)),
+        .handler(Rows(operation::set_all)),
     new("msetnx", -3, "string", "1.0.1", "Sets values if none of the keys is there.")
         .flags(GROWS)
         .keys_at(1, -1, 2)
-        .does(Rows(operation::set_all_absent)),
-    new("multi", 1, "transactions", "1.2.0", "Begins a transaction.").flags(CONTROLS).does(Multi),
+        .handler(Rows(operation::set_all_absent)),
+    new("multi", 1, "transactions", "1.2.0", "Begins a transaction.")
+        .flags(CONTROLS)
+        .handler(Multi),
     new("ping", -1, "connection", "1.0.0", "Says that it is there.")
         .flags(FAST)
-        .does(Session(session::ping)),
-    new("quit", -1, "connection", "1.0.0", "Ends the connection.").flags(FOR_STRANGERS).does(Quit),
+        .handler(Session(session::ping)),
+    new("quit", -1, "connection", "1.0.0", "Ends the connection.")
+        .flags(FOR_STRANGERS)
+        .handler(Quit),
     new("reset", 1, "connection", "6.2.0", "Makes the connection as it was at its beginning.")
         .flags(FOR_STRANGERS)
-        .does(Reset),
+        .handler(Reset),
     new("scan", -2, "generic", "2.8.0", "Lists keys, some at a time.")
         .flags(READS)
-        .does(Scan(scan::scan)),
+        .handler(Scan(scan::scan)),
     new("script", -2, "scripting", "2.6.0", "What concerns the texts of scripts.")
         .following(SCRIPT),
     new("select", 2, "connection", "1.0.0", "Chooses the database.")
         .flags(ASKS_FAST)
-        .does(Session(session::select)),
+        .handler(Session(session::select)),
     new("set", -3, "string", "1.0.0", "Sets a value.")
         .flags(GROWS)
         .keys_at(1, 1, 1)
-        .does(Rows(operation::set)),
+        .handler(Rows(operation::set)),
     new("setnx", 3, "string", "1.0.0", "Sets a value if there is none.")
         .flags(GROWS_FAST)
         .keys_at(1, 1, 1)
-        .does(Rows(operation::set_absent)),
+        .handler(Rows(operation::set_absent)),
     new("strlen", 2, "string", "2.2.0", "Measures a value.")
         .flags(READS_FAST)
         .keys_at(1, 1, 1)
-        .does(Rows(operation::length)),
+        .handler(Rows(operation::length)),
     new("type", 2, "generic", "1.0.0", "Says what kind of value is there.")
         .flags(READS_FAST)
         .keys_at(1, 1, 1)
-        .does(Rows(operation::kind)),
+        .handler(Rows(operation::kind)),
     new("unlink", -2, "generic", "4.0.0", "Deletes keys.")
         .flags(WRITES_FAST)
         .keys_at(1, -1, 1)
-        .does(Rows(operation::delete)),
+        .handler(Rows(operation::delete)),
     new("unwatch", 1, "transactions", "2.2.0", "Forgets which keys are watched.")
         .flags(CONTROLS)
-        .does(Unwatch),
+        .handler(Unwatch),
     new(
         "watch",
         -2,
@@ -156,22 +160,22 @@ pub(in super::super) static COMMANDS: &[Command] = &[
     )
     .flags(CONTROLS)
     .keys_at(1, -1, 1)
-    .does(Watch { says_values: false }),
+    .handler(Watch { says_values: false }),
 ];
 
 static CLIENT: &[Command] = &[
     new("client|getname", 2, "connection", "2.6.9", "The connection's name.")
         .flags(UNSCRIPTED)
-        .does(Session(client::name)),
+        .handler(Session(client::name)),
     new("client|id", 2, "connection", "5.0.0", "The connection's number.")
         .flags(UNSCRIPTED)
-        .does(Session(client::id)),
+        .handler(Session(client::id)),
     new("client|info", 2, "connection", "6.2.0", "Describes the connection.")
         .flags(UNSCRIPTED)
-        .does(Session(client::info)),
+        .handler(Session(client::info)),
     new("client|list", -2, "connection", "2.4.0", "Describes connections: this one.")
         .flags(ADMINISTERS)
-        .does(Session(client::list)),
+        .handler(Session(client::list)),
     new(
         "client|no-evict",
         3,
@@ -180,51 +184,51 @@ static CLIENT: &[Command] = &[
         "Accepted; no connection is dropped for its size.",
     )
     .flags(ADMINISTERS)
-    .does(Session(client::no_matter)),
+    .handler(Session(client::no_matter)),
     new("client|no-touch", 3, "connection", "7.2.0", "Accepted; keys have no age.")
         .flags(UNSCRIPTED)
-        .does(Session(client::no_matter)),
+        .handler(Session(client::no_matter)),
     new("client|setinfo", 4, "connection", "7.2.0", "Names the client's library.")
         .flags(UNSCRIPTED)
-        .does(Session(client::library)),
+        .handler(Session(client::library)),
     new("client|setname", 3, "connection", "2.6.9", "Names the connection.")
         .flags(UNSCRIPTED)
-        .does(Session(client::rename)),
+        .handler(Session(client::rename)),
 ];
 
 static COMMAND: &[Command] = &[
     new("command|count", 2, "server", "2.8.13", "Counts the commands.")
         .flags(ASKS)
-        .does(Session(about::command_count)),
+        .handler(Session(introspection::command_count)),
     new("command|docs", -2, "server", "7.0.0", "Explains commands.")
         .flags(ASKS)
-        .does(Session(about::command_docs)),
+        .handler(Session(introspection::command_docs)),
     new("command|getkeys", -4, "server", "2.8.13", "Says which arguments are keys.")
         .flags(ASKS)
-        .does(Session(about::command_keys)),
+        .handler(Session(introspection::command_keys)),
     new("command|info", -2, "server", "2.8.13", "Describes commands.")
         .flags(ASKS)
-        .does(Session(about::command_info)),
+        .handler(Session(introspection::command_info)),
     new("command|list", -2, "server", "7.0.0", "Lists the names of commands.")
         .flags(ASKS)
-        .does(Session(about::command_list)),
+        .handler(Session(introspection::command_list)),
 ];
 
 static SCRIPT: &[Command] = &[
     new("script|exists", -3, "scripting", "2.6.0", "Says which scripts are known.")
         .flags(NOT_SCRIPTED)
-        .does(Session(script::exists)),
+        .handler(Session(script::exists)),
     new("script|flush", -2, "scripting", "2.6.0", "Forgets all scripts.")
         .flags(NOT_SCRIPTED)
-        .does(Session(script::flush)),
+        .handler(Session(script::flush)),
     new("script|load", 3, "scripting", "2.6.0", "Makes a script known.")
         .flags(LOADS)
-        .does(Session(script::load)),
+        .handler(Session(script::load)),
 ];
 
 static CONFIG: &[Command] = &[new("config|get", -3, "server", "2.0.0", "Reads the configuration.")
     .flags(ADMINISTERS)
-    .does(Session(about::config))];
+    .handler(Session(introspection::config))];
 
 const SCRIPTS: &[&str] = &["noscript", "stale", "skip_monitor", "no_mandatory_keys", "movablekeys"];
 const SCRIPTS_READ: &[&str] =
@@ -255,7 +259,7 @@ const fn new(
 ) -> Command {
     let keys = Keys { first: 0, last: 0, step: 0 };
     let (flags, following) = (&[], &[]);
-    Command { name, arity, flags, keys, group, since, summary, does: Nothing, following }
+    Command { name, arity, flags, keys, group, since, summary, handler: Nothing, following }
 }
 
 impl Command {
@@ -267,8 +271,8 @@ impl Command {
         Self { keys: Keys { first, last, step }, ..self }
     }
 
-    const fn does(self, does: Does) -> Self {
-        Self { does, ..self }
+    const fn handler(self, handler: Handler) -> Self {
+        Self { handler, ..self }
     }
 
     const fn following(self, following: &'static [Command]) -> Self {

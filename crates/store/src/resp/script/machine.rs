@@ -14,7 +14,7 @@ use mlua::{
 };
 
 use super::super::answer::{Answer, Protocol};
-use super::super::command::{self, COMMANDS, Does};
+use super::super::command::{self, COMMANDS, Handler};
 use super::super::number::general;
 use super::super::parse::Kept;
 use super::super::procedure::Rows;
@@ -294,7 +294,7 @@ impl Calls<'_, '_, '_, '_> {
                 reason.unwrap_or_else(|| b"Unknown Redis command called from script".into());
             return Ok(Answer::error([b"ERR ", &*reason].concat()));
         };
-        let Does::Rows(understand) = command.does else {
+        let Handler::Rows(understand) = command.handler else {
             return Ok(Answer::error("ERR This Redis command is not allowed from script"));
         };
         if !command.takes(arguments.len()) {

@@ -207,7 +207,7 @@ fn a_cursor_is_of_its_database_and_may_be_used_again() {
 #[test]
 fn what_aborts_a_transaction_is_told() {
     let settings = Arc::new(settings());
-    let mut connection = Connection::new(settings, 1);
+    let mut connection = ProtocolState::new(settings, 1);
     connection.feed(b"SET a 1\r\nGET a\r\nGET a\r\n");
     let mut texts = Vec::new();
     for abort in [Abort::Deposed, Abort::Busy, Abort::Refused("MOVED x".to_owned())] {

@@ -139,7 +139,7 @@ impl Both {
             };
             let told = String::from_utf8(socket.ask(ask, 4 + skipped * 13)).expect("text");
             let id = told.lines().nth(skipped).expect("a number");
-            Connection::new(Arc::clone(&settings), id[1..].parse().expect("a number"))
+            ProtocolState::new(Arc::clone(&settings), id[1..].parse().expect("a number"))
         };
         let connections = sockets.iter_mut().map(connect).collect();
         let memory = Memory { settings, ..Memory::default() };

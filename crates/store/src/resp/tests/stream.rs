@@ -93,7 +93,7 @@ fn half_a_request_does_not_grow_without_bound() {
     ];
     for (start, more) in endless {
         let settings = Settings { request_bytes_max: 100_000, ..settings() };
-        let mut connection = Connection::new(Arc::new(settings), 1);
+        let mut connection = ProtocolState::new(Arc::new(settings), 1);
         connection.feed(start);
         let mut closed = false;
         for _ in 0..10_000 {
@@ -108,10 +108,10 @@ fn half_a_request_does_not_grow_without_bound() {
 #[test]
 fn all_connections_together_hold_no_more_than_their_bound() {
     const ALL_MAX: usize = 4_000_000;
-    let settings = Arc::new(Settings { unfinished: Unfinished::new(ALL_MAX), ..settings() });
+    let settings = Arc::new(Settings { input_quota: InputQuota::new(ALL_MAX), ..settings() });
     let mut memory = Memory::default();
     let mut clients: Vec<_> =
-        (0..50).map(|id| Connection::new(Arc::clone(&settings), id)).collect();
+        (0..50).map(|id| ProtocolState::new(Arc::clone(&settings), id)).collect();
     let large = counted(&[b"SET".as_slice(), b"a", &vec![b'x'; 1_000_000]]);
     let (half, rest) = large.split_at(large.len() - 10);
     let mut refused = vec![Vec::new(); clients.len()];
@@ -121,7 +121,7 @@ fn all_connections_together_hold_no_more_than_their_bound() {
             refused.extend(memory.serve(client).0);
         }
         let held =
-            |client: &Connection| client.parser.bytes().saturating_sub(unfinished::OWN_BYTES);
+            |client: &ProtocolState| client.parser.bytes().saturating_sub(input_quota::OWN_BYTES);
         let open = clients.iter().zip(&refused).filter(|(_, refused)| refused.is_empty());
         assert!(open.map(|(client, _)| held(client)).sum::<usize>() <= ALL_MAX);
     }
@@ -132,7 +132,7 @@ fn all_connections_together_hold_no_more_than_their_bound() {
     assert!(closed.iter().all(|(_, refused)| *refused == error));
     assert!(!open.is_empty() && !closed.is_empty());
     // What is small is taken meanwhile, and what is whole is no longer in the way.
-    let mut another = Connection::new(Arc::clone(&settings), 99);
+    let mut another = ProtocolState::new(Arc::clone(&settings), 99);
     another.feed(b"PING\r\n");
     assert_eq!(memory.serve(&mut another).0, b"+PONG\r\n");
     for (at, _) in open {
@@ -145,7 +145,7 @@ fn all_connections_together_hold_no_more_than_their_bound() {
 
 #[test]
 fn what_is_queued_counts_among_what_all_hold() {
-    let settings = Settings { unfinished: Unfinished::new(1_000_000), ..settings() };
+    let settings = Settings { input_quota: InputQuota::new(1_000_000), ..settings() };
     let mut store = Store::new(settings, 2);
     let piece = counted(&[b"SET".as_slice(), b"a", &vec![b'x'; 100_000]]);
     store.send(0, b"MULTI\r\n");
@@ -162,7 +162,7 @@ fn what_is_queued_counts_among_what_all_hold() {
 fn who_feeds_without_asking_is_cut_off_behind_what_was_kept() {
     let mut settings = settings();
     settings.request_bytes_max = 10_000;
-    let mut connection = Connection::new(Arc::new(settings), 1);
+    let mut connection = ProtocolState::new(Arc::new(settings), 1);
     for _ in 0..1_000 {
         connection.feed(&b"PING\r\n".repeat(100));
     }

@@ -8,7 +8,7 @@ use crate::record::Operator;
 struct Pair {
     cores: [Core; 2],
     /// What was written and is not in the log yet.
-    leaving: Vec<Frame>,
+    leaving: Vec<LogEntry>,
     next: Position,
     answered: Vec<Ticket>,
 }
@@ -28,7 +28,7 @@ impl Pair {
     fn tell(&mut self, site: usize, input: Input) {
         for output in self.cores[site].on(input) {
             match output {
-                Output::Write(frame) => self.leaving.push(frame),
+                Output::Write(entry) => self.leaving.push(entry),
                 Output::Answer(ticket, _, answer) => {
                     assert!(answer.is_ok(), "{ticket}: {answer:?}");
                     self.answered.push(ticket);
@@ -45,14 +45,14 @@ impl Pair {
     /// The log has what was written, until nothing is.
     fn log(&mut self) {
         for _ in 0..100 {
-            let frames: Arc<[Frame]> = mem::take(&mut self.leaving).into();
-            if frames.is_empty() {
+            let entries: Arc<[LogEntry]> = mem::take(&mut self.leaving).into();
+            if entries.is_empty() {
                 return;
             }
             for site in 0..2 {
-                self.tell(site, Input::Logged(self.next, Arc::clone(&frames)));
+                self.tell(site, Input::Logged(self.next, Arc::clone(&entries)));
             }
-            self.next += frames.len() as Position;
+            self.next += entries.len() as Position;
         }
         panic!("the sites write without an end");
     }
@@ -85,7 +85,7 @@ fn a_read_of_replicas_waits_for_what_its_client_wrote_before_it() {
     let split = Change { start: Key::least(), operator: Operator::Split(key(b"m")) };
     pair.tell(0, Input::Change(1, split, 1_000));
     pair.log();
-    pair.tell(1, Input::Adopt(2, key(b"m"), 1_000));
+    pair.tell(1, Input::InstallReplica(2, key(b"m"), 1_000));
     pair.log();
     pair.tell(0, Input::Change(3, change(Operator::Remaster(Site(1))), 1_000));
     pair.log();

@@ -80,8 +80,8 @@ impl Core {
         self.broken.bug == Some(bug)
     }
 
-    /// Applies two commits of others the wrong way round, if the next frame is one and writes to other
-    /// partitions. True says that the frame is done with.
+    /// Applies two commits of others the wrong way round, if the next log entry is one and writes to other
+    /// partitions. True says that the log entry is done with.
     pub(in super::super) fn swap_with_next(&mut self, body: &Body) -> bool {
         let is_broken = self.has(Bug::AppliedOutOfOrder) && self.is_live;
         let postponed = &self.broken.postponed;

@@ -41,7 +41,7 @@ pub(super) enum Outcome {
     Done(Done, Position),
 }
 
-/// A site's life, as far as anybody runs it.
+/// A site's process, as far as one runs.
 pub(super) struct Host {
     pub site: Site,
     epoch: u64,
@@ -49,7 +49,7 @@ pub(super) struct Host {
     /// How much of the log it was told.
     told: Position,
     /// On the way to the log.
-    leaving: VecDeque<Frame>,
+    leaving: VecDeque<LogEntry>,
     /// Whether something was lost on the way, which whoever runs it finds out one day.
     has_lost: bool,
     /// How far its clock is ahead: it jumps, forwards and back.
@@ -60,9 +60,9 @@ pub(super) struct Simulation {
     seed: u64,
     dice: StdRng,
     now_ms: u64,
-    pub log: Vec<Frame>,
+    pub log: Vec<LogEntry>,
     design: Design,
-    /// The newest life of each site, and behind them lives that were given up and do not know it.
+    /// The newest epoch of each site, and behind them epochs that were given up and do not know it.
     pub hosts: Vec<Host>,
     messages: Vec<(Site, Site, Message)>,
     pub transactions: BTreeMap<Ticket, Known>,
@@ -74,7 +74,7 @@ pub(super) struct Simulation {
     /// Reads that were answered while the log was stalled, at a site that is ahead of it.
     pub in_stall: usize,
     bug: Option<Bug>,
-    /// A place in the log at which all are to give parts of an image, those that some life of a host gave
+    /// A place in the log at which all are to give parts of an image, those that some epoch of a host gave
     /// and that are not known to be all in the log, and the others.
     mark: Position,
     unfinished: Vec<(usize, Part)>,
@@ -147,7 +147,7 @@ impl Simulation {
         let Some(core) = &mut self.hosts[at].core else { return };
         for output in core.on(input) {
             match output {
-                Output::Write(frame) => self.hosts[at].leaving.push_back(frame),
+                Output::Write(entry) => self.hosts[at].leaving.push_back(entry),
                 Output::Say(to, message) => self.messages.push((site, to, message)),
                 Output::Answer(ticket, seen, answer) => self.answered(ticket, seen, answer),
                 Output::Back(ticket, _) => self.answered(ticket, 0, Err(Abort::Elsewhere)),
@@ -202,14 +202,14 @@ impl Simulation {
         };
     }
 
-    fn append(&mut self, frame: Frame) {
-        self.design.follow(&frame);
+    fn append(&mut self, entry: LogEntry) {
+        self.design.follow(&entry);
         // Every other one as it is read from a file, or comes from another process.
-        let frame = match self.dice.random_range(0..2) {
-            0 => frame,
-            _ => postcard::from_bytes(&postcard::to_stdvec(&frame).unwrap()).unwrap(),
+        let entry = match self.dice.random_range(0..2) {
+            0 => entry,
+            _ => postcard::from_bytes(&postcard::to_stdvec(&entry).unwrap()).unwrap(),
         };
-        self.log.push(frame);
+        self.log.push(entry);
     }
 
     pub(super) fn step(&mut self) {
@@ -221,12 +221,12 @@ impl Simulation {
                 }
             }
             350..550 => {
-                if let Some(frame) = self.hosts[at].leaving.pop_front() {
+                if let Some(entry) = self.hosts[at].leaving.pop_front() {
                     match self.dice.random_range(0..400) {
                         // It is lost on the way, or arrives twice.
                         0 => self.hosts[at].has_lost = true,
-                        1 => (0..2).for_each(|_| self.append(frame.clone())),
-                        _ => self.append(frame),
+                        1 => (0..2).for_each(|_| self.append(entry.clone())),
+                        _ => self.append(entry),
                     }
                 }
             }
@@ -263,10 +263,10 @@ impl Simulation {
         let host = &mut self.hosts[at];
         let next = usize::try_from(host.told).unwrap();
         if host.core.is_some()
-            && let Some(frame) = self.log.get(next)
+            && let Some(entry) = self.log.get(next)
         {
             host.told += 1;
-            let input = Input::Logged(host.told, [frame.clone()].into());
+            let input = Input::Logged(host.told, [entry.clone()].into());
             self.tell(at, input);
         }
     }
@@ -316,7 +316,7 @@ impl Simulation {
         let site = self.hosts[at].site;
         let epoch = self.design.epoch(site);
         if epoch > 0 && !self.design.is_fenced(site) {
-            self.append(Frame { by: Author { site, epoch, number: 0 }, body: Body::Fence });
+            self.append(LogEntry { by: Author { site, epoch, number: 0 }, body: Body::Fence });
         }
     }
 
@@ -333,7 +333,7 @@ impl Simulation {
             2..4 => Operator::Merge,
             4..9 => {
                 let until_ms = self.clock_ms(site.0.into()) + PATIENCE_MS;
-                return self.tell(site.0.into(), Input::Adopt(ticket, start, until_ms));
+                return self.tell(site.0.into(), Input::InstallReplica(ticket, start, until_ms));
             }
             9 => Operator::RemoveReplica(site),
             10 => Operator::Pin(site),
@@ -449,8 +449,8 @@ impl Simulation {
         }
         for _ in 0..50 {
             for at in 0..self.hosts.len() {
-                while let Some(frame) = self.hosts[at].leaving.pop_front() {
-                    self.append(frame);
+                while let Some(entry) = self.hosts[at].leaving.pop_front() {
+                    self.append(entry);
                 }
             }
             for at in 0..self.hosts.len() {

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
 
-use super::Mail;
-use super::place::Place;
 use super::tls::Tls;
+use crate::engine::site::executor::Executor;
+use crate::engine::site::mailbox::SiteEvent;
 use crate::resp::Settings;
 
 /// The most connections at a time.
@@ -22,16 +22,16 @@ const SHORTAGE_WAIT: Duration = Duration::from_millis(50);
 /// A socket, and what its connections have in common.
 pub struct Listener {
     socket: TcpListener,
-    pub(super) settings: Arc<Settings>,
-    pub(super) tls: Option<Tls>,
+    pub(in crate::engine) settings: Arc<Settings>,
+    pub(in crate::engine) tls: Option<Tls>,
     numbers: AtomicU64,
     clients: AtomicUsize,
 }
 
 /// A client that counts among the connections as long as it is there.
-pub(super) struct Client {
-    pub(super) stream: tokio::net::TcpStream,
-    pub(super) number: u64,
+pub(in crate::engine) struct Client {
+    pub(in crate::engine) stream: tokio::net::TcpStream,
+    pub(in crate::engine) number: u64,
     listener: Arc<Listener>,
 }
 
@@ -42,7 +42,7 @@ impl Drop for Client {
 }
 
 impl Listener {
-    pub(super) fn new(
+    pub(in crate::engine) fn new(
         socket: TcpListener,
         settings: Settings,
         tls: Option<Tls>,
@@ -53,15 +53,15 @@ impl Listener {
         Ok(Self { socket, settings, tls, numbers, clients })
     }
 
-    pub(super) fn address(&self) -> io::Result<SocketAddr> {
+    pub(in crate::engine) fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
     /// Takes whoever comes, and gives each to the next site's thread.
-    pub(super) async fn accept_all(self: Arc<Self>, place: &Rc<Place>) {
+    pub(in crate::engine) async fn accept_all(self: Arc<Self>, executor: &Rc<Executor>) {
         let socket = self.socket.try_clone().and_then(tokio::net::TcpListener::from_std);
         let Ok(socket) = socket else { return };
-        for door in place.shared.fronts().iter().cycle() {
+        for sender in executor.shared.client_threads().iter().cycle() {
             let mut stream = loop {
                 match socket.accept().await {
                     Ok((stream, _)) => break stream,
@@ -75,13 +75,13 @@ impl Listener {
             // A socket that its thread cannot have is closed.
             if let Ok(stream) = stream.into_std() {
                 self.clients.fetch_add(1, Ordering::Relaxed);
-                _ = door.send(Mail::Connect(stream, Arc::clone(&self)));
+                _ = sender.send(SiteEvent::Connect(stream, Arc::clone(&self)));
             }
         }
     }
 
     /// Makes a client of a stream, in the thread where it stays.
-    pub(super) fn admit(self: Arc<Self>, stream: TcpStream) -> io::Result<Client> {
+    pub(in crate::engine) fn admit(self: Arc<Self>, stream: TcpStream) -> io::Result<Client> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let admitted =
             stream.set_nodelay(true).and_then(|()| tokio::net::TcpStream::from_std(stream));

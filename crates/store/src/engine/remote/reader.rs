@@ -5,55 +5,55 @@ use std::mem;
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 
-use super::Shared;
-use super::link::{Waiter, Waiting, lock};
-use super::mail::{Mail, Outcome};
-use super::place::GivePart;
+use super::remote_site::{Waiter, Waiting, lock};
 use super::wire::{self, Asked, ToRouter};
+use crate::engine::Shared;
+use crate::engine::site::executor::CheckpointSink;
+use crate::engine::site::mailbox::{Outcome, SiteEvent};
 use crate::key::Key;
-use crate::record::{Body, Frame, Site};
-use crate::resp::received;
+use crate::record::{Body, LogEntry, Site};
+use crate::resp::decode;
 use crate::rows::{Row, Rows};
 use crate::site::{Part, Snapshot};
 use crate::transaction::{Abort, Transaction};
 
 /// Who hears what a site's process says.
-pub(super) struct Ear {
+pub(in crate::engine) struct Reader {
     pub shared: Arc<Shared>,
     pub site: Site,
     pub epoch: u64,
     pub waiting: Arc<Mutex<Waiting>>,
-    pub parts: GivePart,
+    pub parts: CheckpointSink,
     /// A part of a checkpoint that is coming: its rows, and of which partition the last are.
     pub part: Option<(Part, Vec<(Key, Row)>)>,
 }
 
-impl Ear {
-    pub fn listen(mut self, mut from: BufReader<TcpStream>, number: u64) {
+impl Reader {
+    pub fn run(mut self, mut from: BufReader<TcpStream>, number: u64) {
         let why = loop {
-            match wire::read(&mut from).map(|said| self.obey(said)) {
+            match wire::read(&mut from).map(|said| self.execute(said)) {
                 Ok(Ok(())) => {}
                 Ok(Err(what)) => break what.to_owned(),
                 Err(error) => break wire::told(&error),
             }
         };
         tracing::warn!(site = self.site.0, why, "a site's process is not heard any more");
-        _ = self.shared.door(self.site).send(Mail::Lost(number));
+        _ = self.shared.sender(self.site).send(SiteEvent::Lost(number));
     }
 
     /// Does what the site says, or tells what is wrong with it.
-    fn obey(&mut self, said: ToRouter) -> Result<(), &'static str> {
+    fn execute(&mut self, said: ToRouter) -> Result<(), &'static str> {
         match said {
-            ToRouter::Write(frames) => {
-                let is_its_own = |frame: &Frame| {
-                    frame.by.site == self.site
-                        && frame.by.epoch == self.epoch
-                        && frame.body != Body::Fence
+            ToRouter::Write(entries) => {
+                let is_its_own = |entry: &LogEntry| {
+                    entry.by.site == self.site
+                        && entry.by.epoch == self.epoch
+                        && entry.body != Body::Fence
                 };
-                if !frames.iter().all(is_its_own) {
+                if !entries.iter().all(is_its_own) {
                     return Err("it wrote what is not its own");
                 }
-                self.shared.order.submit(frames);
+                self.shared.sequencer.submit(entries);
             }
             ToRouter::Ended(number, known, answer) => {
                 self.end(number, |_| Some(Outcome::Answer(known, answer)));
@@ -61,16 +61,17 @@ impl Ear {
             ToRouter::Back(asked) => self.end(asked.number, |_| {
                 let Asked { reads, writes, session, client, at_masters, procedure, .. } = asked;
                 // It is sent on, or read again where it is run.
-                let procedure = received(&procedure, &Arc::default())?;
+                let procedure = decode(&procedure, &Arc::default())?;
                 let output = None;
                 let transaction =
                     Transaction { reads, writes, session, client, at_masters, output, procedure };
                 Some(Outcome::Back(transaction))
             }),
             ToRouter::Say(to, said) => {
-                let door = self.shared.site_doors().get(usize::from(to.0));
-                door.ok_or("it speaks to a site that there is not")?
-                    .send(Mail::Relayed(self.site, said));
+                let sender = self.shared.site_senders().get(usize::from(to.0));
+                sender
+                    .ok_or("it speaks to a site that there is not")?
+                    .send(SiteEvent::Relayed(self.site, said));
             }
             ToRouter::Counted(number, usage) => {
                 if let Some(Waiter::Count(answer)) = lock(&self.waiting).all.remove(&number) {
@@ -102,9 +103,9 @@ impl Ear {
 
     fn end(&self, number: u64, outcome: impl FnOnce(&Self) -> Option<Outcome>) {
         let waiter = lock(&self.waiting).all.remove(&number);
-        if let Some(Waiter::Remote(remote)) = waiter {
+        if let Some(Waiter::ReplyTo(reply_to)) = waiter {
             let unread = Outcome::Answer(0, Err(Abort::Deposed));
-            remote.tell(outcome(self).unwrap_or(unread), &self.shared.doors);
+            reply_to.tell(outcome(self).unwrap_or(unread), &self.shared.senders);
         }
     }
 }
@@ -113,7 +114,7 @@ impl Ear {
 fn close(part: &mut Part, rows: &mut Vec<(Key, Row)>) -> Result<(), &'static str> {
     let rows = mem::take(rows);
     if !rows.is_sorted_by(|(one, _), (next, _)| one < next) {
-        return Err("rows that are not in their order");
+        return Err("rows that are not in their sequencer");
     }
     match part.copies.last_mut() {
         Some(last) => last.rows = Rows::from_sorted(rows),

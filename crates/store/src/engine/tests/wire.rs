@@ -4,9 +4,9 @@
 use proptest::prelude::*;
 
 use crate::design::Design;
-use crate::engine::wire::{self, Asked, ToRouter, ToSite};
+use crate::engine::remote::wire::{self, Asked, ToRouter, ToSite};
 use crate::key::{Key, KeyRange, Table};
-use crate::record::{Author, Body, Frame, Site, StoredValue};
+use crate::record::{Author, Body, LogEntry, Site, StoredValue};
 use crate::transaction::{Abort, Done};
 
 fn key(n: u8) -> Key {
@@ -23,7 +23,7 @@ fn written(message: &impl serde::Serialize) -> Vec<u8> {
 fn messages() -> Vec<Vec<u8>> {
     let rows = || vec![(key(1), 1, StoredValue((*b"one").into()))];
     let by = Author { site: Site(1), epoch: 2, number: 3 };
-    let frames = vec![Frame { by, body: Body::Join }];
+    let entries = vec![LogEntry { by, body: Body::Join }];
     let asked = || Asked {
         number: 1,
         reads: vec![KeyRange::only(&key(1))],
@@ -38,20 +38,20 @@ fn messages() -> Vec<Vec<u8>> {
     let hello =
         ToRouter::Hello { protocol: 1, version: "1".into(), site: Site(2), secret: "s".into() };
     vec![
-        written(&ToSite::<Vec<Frame>>::Welcome {
+        written(&ToSite::<Vec<LogEntry>>::Welcome {
             epoch: 1,
             sites: 2,
             silence_ms: 3,
             known: 4,
             design: Design::new(Site(0)),
         }),
-        written(&ToSite::<Vec<Frame>>::Rows(rows())),
-        written(&ToSite::Logged(9, frames.clone())),
-        written(&ToSite::<Vec<Frame>>::Transact(vec![asked(), asked()], 65_536)),
-        written(&ToSite::<Vec<Frame>>::Said(Site(1), vec![0; 40])),
-        written(&ToSite::<Vec<Frame>>::Bye("why".into(), true)),
+        written(&ToSite::<Vec<LogEntry>>::Rows(rows())),
+        written(&ToSite::Logged(9, entries.clone())),
+        written(&ToSite::<Vec<LogEntry>>::Transact(vec![asked(), asked()], 65_536)),
+        written(&ToSite::<Vec<LogEntry>>::Said(Site(1), vec![0; 40])),
+        written(&ToSite::<Vec<LogEntry>>::Bye("why".into(), true)),
         written(&hello),
-        written(&ToRouter::Write(frames)),
+        written(&ToRouter::Write(entries)),
         written(&ToRouter::Ended(1, 2, Ok(done))),
         written(&ToRouter::Ended(1, 2, Err(Abort::Late))),
         written(&ToRouter::Back(asked())),

@@ -51,7 +51,7 @@ pub enum Message {
         start: Key,
         /// What was given with them.
         changed: u64,
-        /// The life in which they came.
+        /// The epoch in which they came.
         epoch: u64,
     },
     /// The design changed since: forget them.
@@ -66,7 +66,7 @@ pub enum Message {
 }
 
 /// A replica in the making. Until the design has it, nobody reads it.
-pub(super) struct Adoption {
+pub(super) struct Installation {
     /// Who is to be told, as long as anybody waits.
     pub(super) ticket: Option<Ticket>,
     until_ms: u64,
@@ -79,7 +79,7 @@ pub(super) struct Adoption {
 /// Rows that another site wants, as of a prefix of the log or later.
 pub(super) struct Wanted {
     since: Position,
-    /// The last change of design, the version, the rows, and the frame that has the last of them.
+    /// The last change of design, the version, the rows, and the log entry that has the last of them.
     taken: Option<(u64, u64, Rows, u64)>,
 }
 
@@ -90,7 +90,7 @@ struct Given {
     rows: Rows,
 }
 
-impl Adoption {
+impl Installation {
     /// Whether the design has changed behind what was given: it can come to nothing any more.
     fn is_outdated(&self) -> bool {
         let given = self.given.as_ref();
@@ -100,7 +100,7 @@ impl Adoption {
 }
 
 impl Core {
-    pub(super) fn adopt(&mut self, ticket: Ticket, start: Key, until_ms: u64) {
+    pub(super) fn install_replica(&mut self, ticket: Ticket, start: Key, until_ms: u64) {
         let Some(partition) = self.design.beginning_at(&start).filter(|_| self.is_live) else {
             return self.refuse(ticket, refused(&Impossible::NoPartition));
         };
@@ -108,7 +108,7 @@ impl Core {
             return self.refuse(ticket, refused(&Impossible::HasCopy));
         }
         let (since, master, ticket) = (self.known, partition.master, Some(ticket));
-        let adoption = Adoption { ticket, until_ms, since, news: Vec::new(), given: None };
+        let adoption = Installation { ticket, until_ms, since, news: Vec::new(), given: None };
         self.adoptions.insert(start.clone(), adoption);
         self.say(Output::Say(master, Message::Want { start, since }));
     }
@@ -217,7 +217,7 @@ impl Core {
             return self.notice_all();
         }
         let Some(adoption) = self.adoptions.remove(&change.start) else {
-            // Before its life begins a site has copies of everything.
+            // Before its epoch begins a site has copies of everything.
             assert!(!self.is_live, "nobody is a replica before it has said that it can be");
             return;
         };

@@ -10,17 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The most that all connections together hold, in bytes, if nothing else is set.
-pub const UNFINISHED_BYTES_MAX: usize = 1024 * 1024 * 1024;
+pub const INPUT_BYTES_MAX: usize = 1024 * 1024 * 1024;
 /// What each connection may hold besides: no less than it keeps when it is idle.
 pub(super) const OWN_BYTES: usize = 2 * super::parse::KEPT_BYTES_MAX;
 
 /// The sum of the shares, and its bound.
-pub struct Unfinished {
+pub struct InputQuota {
     bytes_max: usize,
     taken: AtomicUsize,
 }
 
-impl Unfinished {
+impl InputQuota {
     /// Nothing yet of so many bytes.
     #[must_use]
     pub fn new(bytes_max: usize) -> Arc<Self> {
@@ -44,12 +44,12 @@ impl Unfinished {
 
 /// What one connection has of it.
 pub(super) struct Share {
-    of: Arc<Unfinished>,
+    of: Arc<InputQuota>,
     bytes: usize,
 }
 
 impl Share {
-    pub fn new(of: &Arc<Unfinished>) -> Self {
+    pub fn new(of: &Arc<InputQuota>) -> Self {
         Self { of: Arc::clone(of), bytes: 0 }
     }
 

@@ -16,14 +16,15 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{MutexGuard, Notify};
 use tokio::time;
 
-use super::half::Half;
-use super::place::{Caller, Place};
+use super::request_timeout::RequestTimeout;
 use super::sending::send;
-use super::{BACK_WAIT, Outcome, PATIENCE, Remote};
+use crate::engine::site::executor::{Caller, Executor};
+use crate::engine::site::mailbox::{Outcome, ReplyTo};
+use crate::engine::{BACK_WAIT, PATIENCE};
 use crate::output_buffer::{OutputBuffer, UNCOUNTED_BYTES};
 use crate::record::{Position, Site};
 use crate::reply::Reply;
-use crate::resp::{Connection, Headway, Next, Request, Scan, Settings};
+use crate::resp::{Headway, Next, ProtocolState, Request, Scan, Settings};
 use crate::router::Route;
 use crate::transaction::{Abort, Done, Transaction};
 
@@ -39,7 +40,7 @@ const SENT_BYTES: usize = 1024 * 1024;
 const KEPT_SLOTS_MAX: usize = 64;
 
 /// The requests of a connection that are not answered yet.
-pub(super) struct Line {
+pub(in crate::engine) struct Pipeline {
     slots: RefCell<VecDeque<Slot>>,
     /// The number of the first.
     first: Cell<u64>,
@@ -54,14 +55,14 @@ pub(super) struct Line {
 /// A request, by how far it has come.
 enum Slot {
     /// What is to be sent.
-    Said(Reply),
+    Ready(Reply),
     /// Until a time it may begin.
     Open(Instant),
     Ended(Result<Done, Abort>),
-    Back(Instant, Transaction),
+    Returned(Instant, Transaction),
 }
 
-impl Line {
+impl Pipeline {
     fn new(output: Arc<OutputBuffer>) -> Self {
         Self {
             slots: RefCell::default(),
@@ -75,7 +76,7 @@ impl Line {
     }
 
     /// What came of the request with a number.
-    pub(super) fn answer(&self, number: u64, outcome: Outcome, seen: &Cell<Position>) {
+    pub(in crate::engine) fn answer(&self, number: u64, outcome: Outcome, seen: &Cell<Position>) {
         self.running.set(self.running.get() - 1);
         // Where the connection is gone nobody is there to be told.
         let at = usize::try_from(number - self.first.get()).expect("slots are in memory");
@@ -95,7 +96,7 @@ impl Line {
                 }
                 (Outcome::Back(transaction), Slot::Open(until)) => {
                     self.has_back.set(true);
-                    Slot::Back(*until, transaction)
+                    Slot::Returned(*until, transaction)
                 }
                 (Outcome::Back(_), _) => unreachable!("only what is open comes back"),
             };
@@ -116,7 +117,7 @@ impl Line {
                 reply = Reply::from(format!("-{}\r\n", self.output.all().refusal()).into_bytes())
             }
         }
-        self.push(Slot::Said(reply));
+        self.push(Slot::Ready(reply));
     }
 
     /// Until when what should have begun until a time may begin, after what was before it.
@@ -136,15 +137,15 @@ impl Line {
     }
 
     /// Takes the answers that can be sent.
-    fn collect(&self, connection: &mut Connection, out: &mut Reply) {
+    fn collect(&self, protocol: &mut ProtocolState, out: &mut Reply) {
         let mut slots = self.slots.borrow_mut();
-        while let Some(Slot::Said(_) | Slot::Ended(_)) = slots.front()
+        while let Some(Slot::Ready(_) | Slot::Ended(_)) = slots.front()
             && out.len() < SENT_BYTES
         {
             match slots.pop_front() {
-                Some(Slot::Said(reply)) => out.append(reply),
+                Some(Slot::Ready(reply)) => out.append(reply),
                 Some(Slot::Ended(answer)) => {
-                    out.append(connection.reply(answer.map(|done| done.answer)));
+                    out.append(protocol.reply(answer.map(|done| done.answer)));
                 }
                 _ => unreachable!("it was looked at"),
             }
@@ -169,11 +170,11 @@ enum Waits {
 }
 
 /// A connection as its task has it.
-struct Talk<'p> {
-    place: &'p Rc<Place>,
-    connection: Connection,
+struct Connection<'p> {
+    executor: &'p Rc<Executor>,
+    protocol: ProtocolState,
     id: u64,
-    line: Rc<Line>,
+    pipeline: Rc<Pipeline>,
     seen: Rc<Cell<Position>>,
     /// Where everything runs that is under way.
     at: Option<Site>,
@@ -191,19 +192,19 @@ struct Talk<'p> {
 ///
 /// # Errors
 /// When the connection breaks, or the client does not receive.
-pub(super) async fn talk(
-    place: &Rc<Place>,
+pub(in crate::engine) async fn serve(
+    executor: &Rc<Executor>,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     settings: Arc<Settings>,
     id: u64,
 ) -> io::Result<()> {
-    let mut half = Half::new(settings.request_wait);
+    let mut timeout = RequestTimeout::new(settings.request_wait);
     let output = OutputBuffer::new(&settings.output);
-    let mut talk = Talk {
-        place,
-        connection: Connection::new(settings, id),
+    let mut connection = Connection {
+        executor,
+        protocol: ProtocolState::new(settings, id),
         id,
-        line: Rc::new(Line::new(Arc::clone(&output))),
+        pipeline: Rc::new(Pipeline::new(Arc::clone(&output))),
         seen: Rc::default(),
         at: None,
         later: VecDeque::new(),
@@ -215,24 +216,24 @@ pub(super) async fn talk(
     let mut buffer = vec![0; READ_BYTES];
     let mut out = Reply::default();
     loop {
-        let waits = talk.go_on().await;
-        talk.line.collect(&mut talk.connection, &mut out);
+        let waits = connection.advance().await;
+        connection.pipeline.collect(&mut connection.protocol, &mut out);
         if !out.is_empty() {
             send(&mut stream, &out, &output).await?;
             out.clear(KEPT_BYTES_MAX);
-            talk.line.progress.set(Instant::now());
+            connection.pipeline.progress.set(Instant::now());
             // An answer may have let the next request begin.
             continue;
         }
-        if talk.is_closing && talk.line.slots.borrow().is_empty() {
+        if connection.is_closing && connection.pipeline.slots.borrow().is_empty() {
             return stream.shutdown().await;
         }
         match waits {
             Waits::Not => {}
             Waits::ForTime => time::sleep(BACK_WAIT).await,
-            Waits::ForAnswers => talk.line.changed.notified().await,
+            Waits::ForAnswers => connection.pipeline.changed.notified().await,
             Waits::ForInput => {
-                let until = half.until(talk.left_half());
+                let until = timeout.until(connection.unfinished_request());
                 let gives_up = async {
                     match until {
                         Some(until) => time::sleep_until(until.into()).await,
@@ -242,39 +243,39 @@ pub(super) async fn talk(
                 tokio::select! {
                     read = stream.read(&mut buffer) => match read? {
                         0 => return Ok(()),
-                        bytes => talk.connection.feed(&buffer[..bytes]),
+                        bytes => connection.protocol.feed(&buffer[..bytes]),
                     },
-                    () = talk.line.changed.notified() => {}
-                    () = gives_up => talk.give_up(),
+                    () = connection.pipeline.changed.notified() => {}
+                    () = gives_up => connection.give_up(),
                 }
             }
         }
     }
 }
 
-impl Talk<'_> {
+impl Connection<'_> {
     /// How far the client has come with what it has left half done, while it waits for nothing.
-    fn left_half(&self) -> Option<Headway> {
-        self.connection.headway().filter(|_| self.line.slots.borrow().is_empty())
+    fn unfinished_request(&self) -> Option<Headway> {
+        self.protocol.headway().filter(|_| self.pipeline.slots.borrow().is_empty())
     }
 
     fn give_up(&mut self) {
         self.is_closing = true;
-        let last = self.connection.give_up();
-        self.line.push(Slot::Said(last));
+        let last = self.protocol.give_up();
+        self.pipeline.push(Slot::Ready(last));
     }
 
     /// Begins what can begin.
-    async fn go_on(&mut self) -> Waits {
+    async fn advance(&mut self) -> Waits {
         // For another site, in one piece: what comes later has to wait.
         let mut batch = Vec::new();
         let waits = loop {
-            if self.line.running.get() == 0 && batch.is_empty() {
+            if self.pipeline.running.get() == 0 && batch.is_empty() {
                 self.at = None;
                 self.moved = None;
                 self.take_back();
             }
-            if self.line.has_back.get() {
+            if self.pipeline.has_back.get() {
                 break Waits::ForAnswers;
             }
             if self.is_again {
@@ -282,12 +283,12 @@ impl Talk<'_> {
                 break Waits::ForTime;
             }
             let (slot, until, mut transaction) = match self.later.pop_front() {
-                Some(next) if !self.line.output.has_room() => {
+                Some(next) if !self.pipeline.output.has_room() => {
                     self.later.push_front(next);
                     break Waits::ForAnswers;
                 }
-                Some((slot, until, transaction)) => (slot, self.line.until(until), transaction),
-                None if self.is_closing || self.line.is_full() => break Waits::ForAnswers,
+                Some((slot, until, transaction)) => (slot, self.pipeline.until(until), transaction),
+                None if self.is_closing || self.pipeline.is_full() => break Waits::ForAnswers,
                 None => match self.next() {
                     Ok(Some(next)) => next,
                     Ok(None) => continue,
@@ -296,24 +297,24 @@ impl Talk<'_> {
             };
             // What was answered since it came, it has to see.
             transaction.session = self.seen.get();
-            transaction.output = Some(Arc::clone(&self.line.output));
+            transaction.output = Some(Arc::clone(&self.pipeline.output));
             let (reads, writes) = (&transaction.reads, &transaction.writes);
-            let here = self.place.site;
+            let here = self.executor.site;
             let is_idle = self.at.is_none();
             let at_masters = transaction.at_masters;
-            let site = match self.place.shared.route(reads, writes, Some(here), at_masters) {
+            let site = match self.executor.shared.route(reads, writes, Some(here), at_masters) {
                 Route::Run(site) => site,
                 Route::Never(abort) => {
-                    self.line.end(slot, abort);
+                    self.pipeline.end(slot, abort);
                     continue;
                 }
                 Route::First(_) if is_idle => {
-                    let shared = &self.place.shared;
+                    let shared = &self.executor.shared;
                     self.moved = Some(shared.moves.lock().await);
                     match shared.bring_about(reads, writes, until).await {
                         Ok(site) => site,
                         Err(abort) => {
-                            self.line.end(slot, abort);
+                            self.pipeline.end(slot, abort);
                             break Waits::Not;
                         }
                     }
@@ -330,43 +331,43 @@ impl Talk<'_> {
                 break Waits::ForAnswers;
             }
             self.at = Some(site);
-            self.line.running.set(self.line.running.get() + 1);
-            let caller = Caller::Line(Rc::clone(&self.line), slot, Rc::clone(&self.seen));
+            self.pipeline.running.set(self.pipeline.running.get() + 1);
+            let caller = Caller::Pipeline(Rc::clone(&self.pipeline), slot, Rc::clone(&self.seen));
             if site == here {
-                self.place.transact(caller, transaction, until);
+                self.executor.transact(caller, transaction, until);
             } else {
-                let ticket = self.place.expect(caller);
-                batch.push((Remote::Site(here, ticket), transaction, until));
+                let ticket = self.executor.expect(caller);
+                batch.push((ReplyTo::Site(here, ticket), transaction, until));
             }
         };
         if let Some(site) = self.at.filter(|_| !batch.is_empty()) {
-            self.place.send(site, batch);
+            self.executor.send(site, batch);
         }
-        self.place.flush();
+        self.executor.flush();
         waits
     }
 
     /// The client's next request, with a slot; nothing where it was answered at once.
     fn next(&mut self) -> Result<Option<(u64, Instant, Transaction)>, Waits> {
-        let (request, scan) = match self.connection.next() {
+        let (request, scan) = match self.protocol.next() {
             // It may wait for an answer; what comes meanwhile is read nevertheless.
             Next::Wait => return Err(Waits::ForInput),
             Next::Reply(reply) => {
-                self.line.say(reply);
+                self.pipeline.say(reply);
                 return Ok(None);
             }
             Next::Close(reply) => {
                 self.is_closing = true;
-                self.line.say(reply);
+                self.pipeline.say(reply);
                 return Ok(None);
             }
             Next::Run(request) => (request, None),
             Next::Scan(scan) => (self.step_of(&scan), Some(scan)),
         };
         let until = Instant::now() + PATIENCE;
-        let slot = self.line.push(Slot::Open(until));
+        let slot = self.pipeline.push(Slot::Open(until));
         if let Some(scan) = scan {
-            let first = self.line.first.get();
+            let first = self.pipeline.first.get();
             self.scans.retain(|slot, _| *slot >= first);
             self.scans.insert(slot, scan);
         }
@@ -381,24 +382,24 @@ impl Talk<'_> {
     }
 
     fn step_of(&self, scan: &Scan) -> Request {
-        let map = self.place.shared.map.load();
+        let map = self.executor.shared.map.load();
         scan.within(map.design.of(scan.start()).range.end.as_ref())
     }
 
     /// What came back is begun again, before all that came later.
     fn take_back(&mut self) {
-        if !self.line.has_back.take() {
+        if !self.pipeline.has_back.take() {
             return;
         }
-        let first = self.line.first.get();
+        let first = self.pipeline.first.get();
         let mut again = VecDeque::new();
-        for (slot, number) in self.line.slots.borrow_mut().iter_mut().zip(first..) {
-            if let Slot::Back(until, _) = *slot {
+        for (slot, number) in self.pipeline.slots.borrow_mut().iter_mut().zip(first..) {
+            if let Slot::Returned(until, _) = *slot {
                 match std::mem::replace(slot, Slot::Open(until)) {
-                    Slot::Back(_, _) if self.line.until(until) <= Instant::now() => {
+                    Slot::Returned(_, _) if self.pipeline.until(until) <= Instant::now() => {
                         *slot = Slot::Ended(Err(Abort::Late));
                     }
-                    Slot::Back(_, transaction) => again.push_back((number, until, transaction)),
+                    Slot::Returned(_, transaction) => again.push_back((number, until, transaction)),
                     _ => unreachable!("it was looked at"),
                 }
             }

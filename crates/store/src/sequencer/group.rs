@@ -1,33 +1,33 @@
-//! Which frames the log is given at once: many, for each group is waited for once; and not more than one
+//! Which log entries the log is given at once: many, for each group is waited for once; and not more than one
 //! may hold, whatever came.
 
-use crate::record::Frame;
+use crate::record::LogEntry;
 
-/// Frames of a group; more come with the next.
-pub(super) const FRAMES_MAX: usize = 10_000;
-/// Bytes of a group, but for a frame that has more alone.
+/// Log entries of a group; more come with the next.
+pub(super) const ENTRIES_MAX: usize = 10_000;
+/// Bytes of a group, but for a log entry that has more alone.
 const BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Cuts frames into groups, in their order.
-pub(super) fn groups(mut frames: Vec<Frame>) -> Vec<Vec<Frame>> {
+/// Cuts log entries into groups, in their order.
+pub(super) fn groups(mut entries: Vec<LogEntry>) -> Vec<Vec<LogEntry>> {
     let mut groups = Vec::new();
     loop {
         let mut bytes = 0;
-        let is_beyond = |frame: &Frame| {
-            bytes += frame.bytes_max();
+        let is_beyond = |entry: &LogEntry| {
+            bytes += entry.bytes_max();
             bytes > BYTES_MAX
         };
-        match frames.iter().position(is_beyond) {
-            Some(end) if frames.len() > 1 => {
-                let rest = frames.split_off(end.max(1));
-                groups.push(frames);
-                frames = rest;
+        match entries.iter().position(is_beyond) {
+            Some(end) if entries.len() > 1 => {
+                let rest = entries.split_off(end.max(1));
+                groups.push(entries);
+                entries = rest;
             }
             _ => break,
         }
     }
-    if !frames.is_empty() {
-        groups.push(frames);
+    if !entries.is_empty() {
+        groups.push(entries);
     }
     groups
 }
@@ -38,27 +38,27 @@ mod tests {
     use crate::key::Key;
     use crate::record::{Author, Body, Site, Update, Write};
 
-    fn frame(number: u64, bytes: usize) -> Frame {
+    fn entry(number: u64, bytes: usize) -> LogEntry {
         let rows = vec![(Key::from_bytes(b"k"), Update::Put(vec![7; bytes].into()))];
         let write = Write { start: Key::least(), version: number, rows };
         let by = Author { site: Site(u16::MAX), epoch: u64::MAX, number };
-        Frame { by, body: Body::Commit(vec![write]) }
+        LogEntry { by, body: Body::Commit(vec![write]) }
     }
 
     #[test]
     fn groups_have_all_frames_in_their_order_and_are_as_large_as_may_be() {
         const MB: usize = 1024 * 1024;
         let sizes = [1, 3 * MB, 4 * MB, 2 * MB, 20 * MB, 20 * MB, 1, 7 * MB, 10, 20 * MB];
-        let frames: Vec<Frame> =
-            (1..).zip(sizes).map(|(number, size)| frame(number, size)).collect();
-        let groups = groups(frames.clone());
+        let entries: Vec<LogEntry> =
+            (1..).zip(sizes).map(|(number, size)| entry(number, size)).collect();
+        let groups = groups(entries.clone());
         let lengths: Vec<usize> = groups.iter().map(Vec::len).collect();
         assert_eq!(lengths, [3, 1, 1, 1, 3, 1]);
         for group in &groups {
             let encoded = crate::log::redo::group(group).unwrap().len();
             assert!(group.len() == 1 || encoded <= BYTES_MAX + 100, "{encoded}");
         }
-        assert_eq!(groups.concat(), frames);
+        assert_eq!(groups.concat(), entries);
         assert!(super::groups(Vec::new()).is_empty());
     }
 }

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use tokio::sync::oneshot;
 
-use super::mail::{Mail, Outcome, Remote};
-use super::{BACK_WAIT, PATIENCE, Shared, Store};
+use crate::engine::site::mailbox::{Outcome, ReplyTo, SiteEvent};
+use crate::engine::{BACK_WAIT, PATIENCE, Shared, Store};
 use crate::key::{Key, KeyRange};
 use crate::record::Position;
 use crate::router::Route;
@@ -54,8 +54,8 @@ impl Session {
                 }
             };
             let (answer, outcome) = oneshot::channel();
-            let mail = Mail::Transact(vec![(Remote::Once(answer), transaction, until)]);
-            _ = self.shared.door(site).send(mail);
+            let event = SiteEvent::Transact(vec![(ReplyTo::Channel(answer), transaction, until)]);
+            _ = self.shared.sender(site).send(event);
             match outcome.await {
                 Ok(Outcome::Answer(seen, answer)) => {
                     self.seen = self.seen.max(seen);

@@ -1,7 +1,7 @@
 //! The entries of a node in the order of their keys, and how a key's place among them is found.
 //!
 //! The idea: keys lie each somewhere in memory, and comparing with one is mostly waiting for it. Keys of
-//! one node mostly begin alike. So a shelf keeps what all of them begin with, and of each one its
+//! one node mostly begin alike. So the node keeps what all of them begin with, and of each one its
 //! *head*, the eight bytes behind that as a number. Places are found among the heads, which lie
 //! together; only a key whose head is equal is looked at itself.
 
@@ -24,7 +24,7 @@ pub(super) trait Keyed {
 /// In this order: what is looked at first lies in the cache line that finding the node brought.
 #[derive(Clone, Debug)]
 #[repr(C)]
-pub(super) struct Shelf<T> {
+pub(super) struct Entries<T> {
     prefix_len: u8,
     prefix: [u8; PREFIX_MAX],
     entries: Vec<T>,
@@ -32,7 +32,7 @@ pub(super) struct Shelf<T> {
     heads: [u64; ENTRIES_MAX],
 }
 
-impl<T> Deref for Shelf<T> {
+impl<T> Deref for Entries<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -51,7 +51,7 @@ fn head(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(head)
 }
 
-impl<T: Keyed> Shelf<T> {
+impl<T: Keyed> Entries<T> {
     /// A node's entries, at most one too many.
     pub(super) fn of(mut entries: Vec<T>) -> Self {
         entries.shrink_to(ENTRIES_MAX);
@@ -67,7 +67,7 @@ impl<T: Keyed> Shelf<T> {
 
     /// Reads a little of each part that finding a place will read, and waits for none of it: what lies
     /// far away is on its way then, while others are looked at.
-    pub(super) fn touch(&self) -> u64 {
+    pub(super) fn prefetch(&self) -> u64 {
         let heads = self.heads.iter().step_by(8).fold(0, |all, head| all ^ head);
         heads ^ u64::from(self.prefix_len)
     }
@@ -193,7 +193,7 @@ mod tests {
         #[test]
         fn a_place_is_where_comparing_all_keys_finds_it(keys in keys(), others in keys()) {
             let mut sorted = Vec::new();
-            let mut shelf = Shelf::of(Vec::new());
+            let mut shelf = Entries::of(Vec::new());
             for key in &keys {
                 if let Err(at) = sorted.binary_search(key) {
                     prop_assert_eq!(shelf.place(key), Err(at));
@@ -201,7 +201,7 @@ mod tests {
                     shelf.insert(at, key.clone());
                 }
             }
-            let check = |shelf: &Shelf<Key>, sorted: &[Key]| {
+            let check = |shelf: &Entries<Key>, sorted: &[Key]| {
                 for key in keys.iter().chain(&others) {
                     assert_eq!(shelf.place(key), sorted.binary_search(key));
                     let way = sorted.partition_point(|other| other <= key).saturating_sub(1);
@@ -209,7 +209,7 @@ mod tests {
                 }
             };
             check(&shelf, &sorted);
-            check(&Shelf::of(sorted.clone()), &sorted);
+            check(&Entries::of(sorted.clone()), &sorted);
             while !sorted.is_empty() {
                 let at = sorted.len() / 2;
                 prop_assert_eq!(shelf.remove(at), sorted.remove(at));
@@ -223,7 +223,7 @@ mod tests {
             sorted.sort();
             sorted.dedup();
             let least = least[0].clone().min(sorted[0].clone());
-            let mut shelf = Shelf::of(sorted.clone());
+            let mut shelf = Entries::of(sorted.clone());
             shelf.rekey(0, |key| *key = least.clone());
             sorted[0] = least;
             for key in &sorted {

@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::StoreError;
-use super::life::Lives;
 use crate::checkpoint::{self, Checkpoint};
 use crate::design::{Design, Partition};
+use crate::engine::StoreError;
+use crate::engine::site::epoch::Epochs;
 use crate::kafka::{KafkaLog, KafkaSpec};
 use crate::log::{self, CutTail, Log, LogError, RedoLog as _, Sync};
-use crate::order::Order;
-use crate::record::{Frame, Position, Site};
+use crate::record::{LogEntry, Position, Site};
+use crate::sequencer::Sequencer;
 use crate::site::{Core, Input};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::point;
@@ -54,32 +54,32 @@ pub enum LogOptions {
 }
 
 /// A log that goes on, and what it has.
-pub(super) struct Begun {
-    pub(super) image: Core,
-    pub(super) order: Order,
-    pub(super) thread: Option<JoinHandle<()>>,
-    pub(super) mark_every: Arc<AtomicU64>,
+pub(in crate::engine) struct Recovered {
+    pub(in crate::engine) image: Core,
+    pub(in crate::engine) sequencer: Sequencer,
+    pub(in crate::engine) thread: Option<JoinHandle<()>>,
+    pub(in crate::engine) mark_every: Arc<AtomicU64>,
     /// What the newest checkpoint is of.
-    pub(super) newest: Position,
-    pub(super) checkpoints: Option<Folder>,
-    pub(super) cut: Option<CutTail>,
+    pub(in crate::engine) newest: Position,
+    pub(in crate::engine) checkpoints: Option<Folder>,
+    pub(in crate::engine) cut: Option<CutTail>,
 }
 
 /// Where checkpoints are.
-pub(super) struct Folder {
-    pub(super) path: PathBuf,
+pub(in crate::engine) struct Folder {
+    pub(in crate::engine) path: PathBuf,
     /// How much log is worth one, at least.
-    pub(super) mark_every_min: u64,
+    pub(in crate::engine) mark_every_min: u64,
     /// Keeps other processes out, where the log does not.
-    pub(super) _lock: Option<log::FolderLock>,
+    pub(in crate::engine) _lock: Option<log::FolderLock>,
 }
 
-impl Begun {
+impl Recovered {
     /// What ends with the process.
-    pub(super) fn in_memory() -> Self {
+    pub(in crate::engine) fn in_memory() -> Self {
         Self {
             image: Core::observer(Design::new(Site(0))),
-            order: Order::in_memory(),
+            sequencer: Sequencer::in_memory(),
             thread: None,
             mark_every: Arc::default(),
             newest: 0,
@@ -91,7 +91,7 @@ impl Begun {
 
 impl LogOptions {
     /// Opens the log, and reads all of it that no checkpoint has, for a store of so many sites.
-    pub(super) fn begin(&self, sites: u16) -> Result<Begun, StoreError> {
+    pub(in crate::engine) fn recover(&self, sites: u16) -> Result<Recovered, StoreError> {
         let failed = |error| StoreError::Start("the log", error);
         match self {
             Self::Files { folder, sync, segment_bytes } => {
@@ -99,7 +99,7 @@ impl LogOptions {
                 let mark_every = Arc::new(AtomicU64::new(bytes.max(*segment_bytes)));
                 let newest = image.known();
                 let from = newest + 1;
-                let see = |position, frame| follow(&mut image, position, frame);
+                let see = |position, entry| follow(&mut image, position, entry);
                 let log = Log::open_from(folder, *sync, *segment_bytes, from, see)?;
                 if let Some(cut) = log.cut_tail() {
                     let missing = match sync {
@@ -118,11 +118,12 @@ impl LogOptions {
                 }
                 let cut = log.cut_tail().cloned();
                 self.check_sites(&image, sites)?;
-                let (order, thread) = Order::of(log, Arc::clone(&mark_every)).map_err(failed)?;
+                let (sequencer, thread) =
+                    Sequencer::of(log, Arc::clone(&mark_every)).map_err(failed)?;
                 let (path, mark_every_min) = (folder.clone(), *segment_bytes);
                 let checkpoints = Some(Folder { path, mark_every_min, _lock: None });
                 let thread = Some(thread);
-                Ok(Begun { image, order, thread, mark_every, newest, checkpoints, cut })
+                Ok(Recovered { image, sequencer, thread, mark_every, newest, checkpoints, cut })
             }
             Self::Kafka { topic, checkpoints, checkpoint_bytes } => {
                 let lock = checkpoints.as_deref().map(log::lock_folder).transpose()?;
@@ -143,19 +144,19 @@ impl LogOptions {
                 let newest = image.known();
                 read_topic(&mut log, &mut image, None)?;
                 self.check_sites(&image, sites)?;
-                let order = Order::of_topic(log, image.known(), Arc::clone(&mark_every));
-                let (order, thread) = order.map_err(failed)?;
+                let sequencer = Sequencer::of_topic(log, image.known(), Arc::clone(&mark_every));
+                let (sequencer, thread) = sequencer.map_err(failed)?;
                 let folder =
                     |path: &PathBuf| Folder { path: path.clone(), mark_every_min, _lock: lock };
                 let (checkpoints, thread) = (checkpoints.as_ref().map(folder), Some(thread));
                 let cut = None;
-                Ok(Begun { image, order, thread, mark_every, newest, checkpoints, cut })
+                Ok(Recovered { image, sequencer, thread, mark_every, newest, checkpoints, cut })
             }
         }
     }
 
     /// Whether checkpoints are made.
-    pub(super) fn has_checkpoints(&self) -> bool {
+    pub(in crate::engine) fn has_checkpoints(&self) -> bool {
         !matches!(self, Self::Kafka { checkpoints: None, .. })
     }
 
@@ -169,21 +170,21 @@ impl LogOptions {
         Ok(())
     }
 
-    /// How sites begin their lives whose log, if there is one, has come so far.
-    pub(super) fn lives(log: Option<&Self>, design: &Design) -> Lives {
+    /// How sites begin their epochs whose log, if there is one, has come so far.
+    pub(in crate::engine) fn epochs(log: Option<&Self>, design: &Design) -> Epochs {
         match log {
-            None | Some(Self::Files { .. }) => Lives::of_one_process(),
-            Some(Self::Kafka { .. }) => Lives::of_one_of_many(design),
+            None | Some(Self::Files { .. }) => Epochs::of_one_process(),
+            Some(Self::Kafka { .. }) => Epochs::of_one_of_many(design),
         }
     }
 
     /// The database as of a prefix of the log, or a later one if the newest checkpoint is of that.
-    pub(super) fn image_of(&self, known: Position) -> log::Result<Core> {
+    pub(in crate::engine) fn image_of(&self, known: Position) -> log::Result<Core> {
         self.image_and_rest(known).map(|(image, _)| image)
     }
 
     /// The same, and what lies behind it.
-    pub(super) fn image_and_rest(&self, known: Position) -> log::Result<(Core, Rest)> {
+    pub(in crate::engine) fn image_and_rest(&self, known: Position) -> log::Result<(Core, Rest)> {
         let mut tries = 0;
         loop {
             tries += 1;
@@ -202,7 +203,7 @@ impl LogOptions {
                 let mut image = self.newest(folder)?.image;
                 point();
                 let from = image.known() + 1;
-                let see = |position, frame| follow(&mut image, position, frame);
+                let see = |position, entry| follow(&mut image, position, entry);
                 log::read(folder, from, known, see)?;
                 Ok((image, Rest::Files(folder.clone())))
             }
@@ -241,7 +242,7 @@ impl LogOptions {
 }
 
 /// The log behind an image.
-pub(super) enum Rest {
+pub(in crate::engine) enum Rest {
     /// In the files of a folder.
     Files(PathBuf),
     /// In a topic, of which whoever reads it is where the image ends; how long its leader is given.
@@ -249,18 +250,22 @@ pub(super) enum Rest {
 }
 
 impl Rest {
-    /// The frames from a position up to another, which the log has.
-    pub(super) fn read(&mut self, from: Position, upto: Position) -> log::Result<Vec<Frame>> {
-        let mut frames = Vec::new();
+    /// The log entries from a position up to another, which the log has.
+    pub(in crate::engine) fn read(
+        &mut self,
+        from: Position,
+        upto: Position,
+    ) -> log::Result<Vec<LogEntry>> {
+        let mut entries = Vec::new();
         match self {
-            Self::Files(folder) => log::read(folder, from, upto, |_, frame| frames.push(frame))?,
+            Self::Files(folder) => log::read(folder, from, upto, |_, entry| entries.push(entry))?,
             Self::Topic(log, patience) => {
                 let until = Instant::now() + *patience;
                 let mut next = from;
                 while next <= upto {
-                    let mut see = |position, frame| {
+                    let mut see = |position, entry| {
                         if position <= upto {
-                            frames.push(frame);
+                            entries.push(entry);
                         }
                     };
                     let behind = log.deliver(next, TOPIC_WAIT, &mut see)?;
@@ -271,7 +276,7 @@ impl Rest {
                 }
             }
         }
-        Ok(frames)
+        Ok(entries)
     }
 }
 
@@ -284,8 +289,8 @@ impl fmt::Display for LogOptions {
     }
 }
 
-fn follow(image: &mut Core, position: Position, frame: Frame) {
-    image.on(Input::Logged(position, [frame].into()));
+fn follow(image: &mut Core, position: Position, entry: LogEntry) {
+    image.on(Input::Logged(position, [entry].into()));
 }
 
 /// Lets an image follow a topic: to its end, or up to a position that it has, for which the leader of
@@ -300,9 +305,9 @@ fn read_topic(
     let wait = if upto.is_some() { TOPIC_WAIT } else { Duration::ZERO };
     while image.known() < upto_max {
         let next = image.known() + 1;
-        let mut see = |position, frame| {
+        let mut see = |position, entry| {
             if position <= upto_max {
-                follow(image, position, frame);
+                follow(image, position, entry);
             }
         };
         let behind = log.deliver(next, wait, &mut see)?;

@@ -1,91 +1,91 @@
-//! Which life of a site comes next, and who began one.
+//! Which epoch of a site comes next, and who began one.
 //!
-//! A log in a folder has one process at a time, and lives are counted. One in Kafka can be opened by two
-//! at once, which know nothing of each other. So the epoch of a life says also in which *term* it was
+//! A log in a folder has one process at a time, and epochs are counted. One in Kafka can be opened by two
+//! at once, which know nothing of each other. So an epoch says also in which *term* it was
 //! begun: each process begins one, above all that it found in the log, and tells it by chance from others
-//! that found the same. All lives of one term are above all of another, whichever of the two has begun
+//! that found the same. All epochs of one term are above all of another, whichever of the two has begun
 //! more of them: the log takes one process for all sites, and never some sites of each. A process that
 //! finds a site of its own in a later term is not wanted any more. Were it to begin the site once more,
 //! the two would take it from each other for ever.
 //!
-//! A process whose sites are elsewhere *claims* them when it begins, with a life of each that nobody
-//! lives: else it had the log only once the last of them has come.
+//! A process whose sites are elsewhere *claims* them when it begins, with an epoch of each that no
+//! process serves: else it had the log only once the last of them has come.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{BEGIN_WAIT, LogOptions, SITES_MAX, Shared, Store, StoreError};
 use crate::design::Design;
-use crate::record::{Author, Body, Frame, Site};
+use crate::engine::{BEGIN_WAIT, LogOptions, SITES_MAX, Shared, Store, StoreError};
+use crate::record::{Author, Body, LogEntry, Site};
 use crate::sync::thread;
 
-/// In an epoch of many processes, from below: the count of lives, the process, and the count of terms.
-const LIFE_BITS: u32 = 14;
+/// In an epoch of many processes, from below: the count of epochs, the process, and the count of terms.
+const COUNT_BITS: u32 = 14;
 const PROCESS_BITS: u32 = 26;
-const TERM_BITS: u32 = LIFE_BITS + PROCESS_BITS;
-const LIVES: u64 = 1 << LIFE_BITS;
+const TERM_BITS: u32 = COUNT_BITS + PROCESS_BITS;
+const EPOCHS: u64 = 1 << COUNT_BITS;
 const PROCESSES: u64 = 1 << PROCESS_BITS;
 
-/// How a process's sites begin their lives.
+/// How a process's sites begin their epochs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lives {
+pub(in crate::engine) struct Epochs {
     /// The epoch below all of its own; none where there is no other process.
     term: Option<u64>,
 }
 
-impl Lives {
-    pub(super) fn of_one_process() -> Self {
+impl Epochs {
+    pub(in crate::engine) fn of_one_process() -> Self {
         Self { term: None }
     }
 
     /// Of a process among others, behind all that it found.
-    pub(super) fn of_one_of_many(found: &Design) -> Self {
+    pub(in crate::engine) fn of_one_of_many(found: &Design) -> Self {
         let newest = (0..SITES_MAX).map(|site| found.epoch(Site(site))).max();
         let drawn = RandomState::new().build_hasher().finish() % PROCESSES;
         Self::behind(newest.unwrap_or_default(), drawn)
     }
 
     fn behind(epoch: u64, process: u64) -> Self {
-        Self { term: Some(((epoch >> TERM_BITS) + 1) << TERM_BITS | process << LIFE_BITS) }
+        Self { term: Some(((epoch >> TERM_BITS) + 1) << TERM_BITS | process << COUNT_BITS) }
     }
 
-    /// The epoch of the life behind one.
-    pub(super) fn next(self, epoch: u64) -> u64 {
+    /// The epoch behind another.
+    pub(in crate::engine) fn next(self, epoch: u64) -> u64 {
         let Some(term) = self.term else { return epoch + 1 };
         if process(epoch) != process(term) {
             return term + 1;
         }
-        match epoch % LIVES {
+        match epoch % EPOCHS {
             // The next term, for want of numbers.
-            last if last == LIVES - 1 => Self::behind(epoch, process(term)).next(0),
+            last if last == EPOCHS - 1 => Self::behind(epoch, process(term)).next(0),
             _ => epoch + 1,
         }
     }
 
-    /// Whether who began this life has taken the log over.
-    pub(super) fn is_over(self, epoch: u64) -> bool {
+    /// Whether who began this epoch has taken the log over.
+    pub(in crate::engine) fn is_over(self, epoch: u64) -> bool {
         self.term.is_some_and(|term| epoch > term && process(epoch) != process(term))
     }
 
     /// The epoch of a claim; none where nobody else could have the log.
-    pub(super) fn claim(self) -> Option<u64> {
+    pub(in crate::engine) fn claim(self) -> Option<u64> {
         self.term
     }
 
     /// What claims so many sites.
-    pub(super) fn claims(self, sites: u16) -> Vec<Frame> {
+    pub(in crate::engine) fn claims(self, sites: u16) -> Vec<LogEntry> {
         let claimed = |epoch| {
             let by = move |site| Author { site: Site(site), epoch, number: 1 };
-            (0..sites).map(by).map(|by| Frame { by, body: Body::Join })
+            (0..sites).map(by).map(|by| LogEntry { by, body: Body::Join })
         };
         self.term.into_iter().flat_map(claimed).collect()
     }
 }
 
 impl Store {
-    /// Waits until the log has the beginning of every site's new life, or that it is claimed.
-    pub(super) fn await_sites(&self) -> Result<(), StoreError> {
+    /// Waits until the log has the beginning of every site's new epoch, or that it is claimed.
+    pub(in crate::engine) fn await_sites(&self) -> Result<(), StoreError> {
         let until = Instant::now() + BEGIN_WAIT;
         let sites = (0..self.sites() as u16).map(Site);
         loop {
@@ -112,20 +112,20 @@ impl Store {
 
 impl Shared {
     /// Nothing more is done here: another process has the log.
-    pub(super) fn end_for_another(&self, site: Site) {
+    pub(in crate::engine) fn end_for_another(&self, site: Site) {
         let log = self.log.as_ref().map_or("the log".to_owned(), LogOptions::to_string);
         _ = self.end.set(format!("another process took over {log}, and began {site} anew"));
     }
 }
 
 fn process(epoch: u64) -> u64 {
-    epoch >> LIFE_BITS & (PROCESSES - 1)
+    epoch >> COUNT_BITS & (PROCESSES - 1)
 }
 
-/// Which of its site's lives has an epoch, from 1 on; of those that the process began which has the log,
+/// Counts the epochs of a site, from 1 on; of those that the process began which has the log,
 /// where there may be many. 0 if the site has not come.
 pub(crate) fn count(epoch: u64) -> u64 {
-    if epoch >> TERM_BITS == 0 { epoch } else { epoch % LIVES }
+    if epoch >> TERM_BITS == 0 { epoch } else { epoch % EPOCHS }
 }
 
 #[cfg(test)]
@@ -134,10 +134,10 @@ mod tests {
 
     #[test]
     fn lives_are_counted_and_each_process_knows_its_own() {
-        let alone = Lives::of_one_process();
+        let alone = Epochs::of_one_process();
         assert_eq!((alone.next(0), alone.next(7), count(alone.next(7))), (1, 8, 8));
         assert!(!alone.is_over(8) && alone.claims(3).is_empty());
-        let (one, other) = (Lives::behind(0, 7), Lives::behind(0, 9));
+        let (one, other) = (Epochs::behind(0, 7), Epochs::behind(0, 9));
         let first = one.next(0);
         assert_eq!((count(first), count(one.next(first)), count(other.next(first))), (1, 2, 1));
         assert_eq!(one.claim().map(count), Some(0));
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn of_two_processes_that_found_the_same_one_has_all_lives_above_those_of_the_other() {
-        let (one, other) = (Lives::behind(5, 7), Lives::behind(5, 9));
+        let (one, other) = (Epochs::behind(5, 7), Epochs::behind(5, 9));
         let many = (0..100).fold(0, |epoch, _| one.next(epoch));
         let claim = other.claim().unwrap();
         assert!(claim > many && one.is_over(claim) && !other.is_over(many));
@@ -154,10 +154,10 @@ mod tests {
 
     #[test]
     fn who_comes_later_is_above_also_where_numbers_ran_out() {
-        let one = Lives::behind(0, PROCESSES - 1);
-        let many = (0..2 * LIVES).fold(0, |epoch, _| one.next(epoch));
-        assert!(many > one.claim().unwrap() + LIVES && !one.is_over(many));
-        let later = Lives::behind(many, 0);
+        let one = Epochs::behind(0, PROCESSES - 1);
+        let many = (0..2 * EPOCHS).fold(0, |epoch, _| one.next(epoch));
+        assert!(many > one.claim().unwrap() + EPOCHS && !one.is_over(many));
+        let later = Epochs::behind(many, 0);
         assert!(later.claim().unwrap() > many && one.is_over(later.claim().unwrap()));
     }
 }

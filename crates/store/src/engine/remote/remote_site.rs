@@ -1,4 +1,4 @@
-//! A site whose process is another one, as the router's process has it: what comes to its door is sent
+//! A site whose process is another one, as the router's process has it: what comes to its mailbox is sent
 //! there, and what it says is done here.
 //!
 //! For everybody else it is a site like any other. While its process is not there, transactions come
@@ -6,9 +6,9 @@
 //! wanted.
 //!
 //! Invariants:
-//! 1. Only frames of the life that was welcomed are handed in, and none once it has been fenced: the
+//! 1. Only log entries of the epoch that was welcomed are handed in, and none once it has been fenced: the
 //!    thread that hears them has ended before the fence is written.
-//! 2. Each question that was sent is answered: by the site, or, when its life is over, with "it may or
+//! 2. Each question that was sent is answered: by the site, or, when its epoch is over, with "it may or
 //!    may not have happened".
 //! 3. A site is told the log without a gap, from what it began with.
 
@@ -22,82 +22,93 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use super::Shared;
-use super::ear::Ear;
-use super::mail::{Counted, Mail, Outcome, Remote, StepOrder};
-use super::past::{LogOptions, Rest};
-use super::place::GivePart;
+use super::reader::Reader;
 use super::wire::{self, ALIVE_EVERY, Asked, ToSite};
-use crate::order::with_causes;
-use crate::record::{Author, Body, Frame, Position, Site};
+use crate::engine::Shared;
+use crate::engine::recovery::log_options::{LogOptions, Rest};
+use crate::engine::site::executor::CheckpointSink;
+use crate::engine::site::mailbox::{Counted, Outcome, ReplyTo, SiteEvent, StepRequest};
+use crate::record::{Author, Body, LogEntry, Position, Site};
+use crate::sequencer::with_causes;
 use crate::site::{Core, Snapshot};
 use crate::transaction::{Abort, Transaction};
 
-/// Frames of the log that are read from its files at once.
-const FRAMES_MAX: u64 = 10_000;
+/// Entries of the log that are read from its files at once.
+const ENTRIES_MAX: u64 = 10_000;
 /// How often a site that begins is told how far the log is by now; then it has to be near.
 const CATCH_UPS_MAX: usize = 100;
 /// How often it is looked whether an image has been read.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How much is sent before whoever waits for its end has a turn.
-const MAIL_MAX: usize = 256;
+const EVENTS_MAX: usize = 256;
 
 /// See the module's documentation.
-pub(super) struct Link {
+pub(in crate::engine) struct RemoteSite {
     shared: Arc<Shared>,
     site: Site,
     silence: Duration,
-    parts: GivePart,
+    parts: CheckpointSink,
     /// The log as far as it was told here.
     seen: Position,
-    /// The epoch of the last life.
+    /// The last epoch.
     epoch: u64,
-    /// When a life is given up that an earlier router knew, or that was claimed, if nobody comes.
+    /// When an epoch is given up that an earlier router knew, or that was claimed, if nobody comes.
     given_up_at: Option<Instant>,
     /// Counts the connections.
     arrivals: u64,
-    talk: Option<Talk>,
+    connection: Option<SiteConnection>,
     waiting: Arc<Mutex<Waiting>>,
 }
 
 /// A connection to the site's process.
-struct Talk {
+struct SiteConnection {
     stream: BufWriter<TcpStream>,
-    hearing: JoinHandle<()>,
+    reader: JoinHandle<()>,
 }
 
 /// Who is to be told what comes of questions.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(in crate::engine) struct Waiting {
     next: u64,
     pub all: HashMap<u64, Waiter>,
 }
 
-pub(super) enum Waiter {
-    Remote(Remote),
+pub(in crate::engine) enum Waiter {
+    ReplyTo(ReplyTo),
     Count(Counted),
 }
 
-impl Link {
+impl RemoteSite {
     pub fn new(
         shared: Arc<Shared>,
         site: Site,
         known: Position,
         silence: Duration,
-        give: GivePart,
+        give: CheckpointSink,
     ) -> Self {
         let design = &shared.first.design;
-        let claim = shared.lives.claim();
+        let claim = shared.epochs.claim();
         let epoch = claim.unwrap_or(design.epoch(site));
         let is_live = claim.is_some() || epoch > 0 && !design.is_fenced(site);
         let given_up_at = is_live.then(|| Instant::now() + silence);
         let (parts, seen, waiting) = (give, known, Arc::default());
-        let (arrivals, talk) = (0, None);
-        Self { shared, site, silence, parts, seen, epoch, given_up_at, arrivals, talk, waiting }
+        let (arrivals, connection) = (0, None);
+        Self {
+            shared,
+            site,
+            silence,
+            parts,
+            seen,
+            epoch,
+            given_up_at,
+            arrivals,
+            connection,
+            waiting,
+        }
     }
 
     /// Goes on until it is told to stop.
-    pub fn run(mut self, mut door: mpsc::UnboundedReceiver<Mail>) {
+    pub fn run(mut self, mut mailbox: mpsc::UnboundedReceiver<SiteEvent>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         let runtime = match runtime {
             Ok(runtime) => runtime,
@@ -107,27 +118,27 @@ impl Link {
             }
         };
         let why = 'told: loop {
-            let wait = async { tokio::time::timeout(ALIVE_EVERY, door.recv()).await };
-            let mut mail = match runtime.block_on(wait) {
-                Ok(Some(mail)) => Some(mail),
+            let wait = async { tokio::time::timeout(ALIVE_EVERY, mailbox.recv()).await };
+            let mut event = match runtime.block_on(wait) {
+                Ok(Some(event)) => Some(event),
                 Ok(None) => break "the router stops",
                 Err(_) => {
                     self.send(&ToSite::Alive);
                     None
                 }
             };
-            for _ in 0..MAIL_MAX {
-                let Some(next) = mail.take().or_else(|| door.try_recv().ok()) else { break };
+            for _ in 0..EVENTS_MAX {
+                let Some(next) = event.take().or_else(|| mailbox.try_recv().ok()) else { break };
                 match next {
-                    Mail::Arrived(stream) => self.welcome(stream, &mut door),
-                    Mail::Stop => break 'told "the router stops",
-                    Mail::End => break 'told "the router's log takes nothing any more",
+                    SiteEvent::Arrived(stream) => self.welcome(stream, &mut mailbox),
+                    SiteEvent::Stop => break 'told "the router stops",
+                    SiteEvent::End => break 'told "the router's log takes nothing any more",
                     other => self.handle(other),
                 }
             }
             self.flush();
             // Also where it was told before anybody could see to it.
-            if self.talk.as_ref().is_some_and(|talk| talk.hearing.is_finished()) {
+            if self.connection.as_ref().is_some_and(|connection| connection.reader.is_finished()) {
                 self.lose();
             }
             if self.given_up_at.is_some_and(|at| at <= Instant::now()) {
@@ -139,70 +150,75 @@ impl Link {
         self.hang_up();
     }
 
-    fn handle(&mut self, mail: Mail) {
-        match mail {
-            Mail::Transact(batch) if self.talk.is_some() => {
+    fn handle(&mut self, event: SiteEvent) {
+        match event {
+            SiteEvent::Transact(batch) if self.connection.is_some() => {
                 // All are of one connection.
                 let output = batch.first().and_then(|(_, first, _)| first.output.clone());
                 let room = output.map_or(u64::MAX, |output| output.room() as u64);
                 let asked: Vec<_> = batch
                     .into_iter()
-                    .filter_map(|(remote, transaction, until)| {
-                        self.asked(remote, transaction, until)
+                    .filter_map(|(reply_to, transaction, until)| {
+                        self.asked(reply_to, transaction, until)
                     })
                     .collect();
                 self.send(&ToSite::Transact(asked, room));
             }
-            Mail::Transact(batch) => {
-                for (remote, transaction, _) in batch {
-                    remote.tell(Outcome::Back(transaction), &self.shared.doors);
+            SiteEvent::Transact(batch) => {
+                for (reply_to, transaction, _) in batch {
+                    reply_to.tell(Outcome::Back(transaction), &self.shared.senders);
                 }
             }
-            Mail::Step(StepOrder { step, session, until, answer }) => {
-                if self.talk.is_none() {
+            SiteEvent::Step(StepRequest { step, session, until, answer }) => {
+                if self.connection.is_none() {
                     let refused = Abort::Refused(format!("{} is not there", self.site));
                     let outcome = Outcome::Answer(self.seen, Err(refused));
-                    return answer.tell(outcome, &self.shared.doors);
+                    return answer.tell(outcome, &self.shared.senders);
                 }
-                let number = self.wait_for(Waiter::Remote(answer));
+                let number = self.wait_for(Waiter::ReplyTo(answer));
                 self.send(&ToSite::Step(number, step, session, left_ms(until)));
             }
-            Mail::Count(answer) => {
-                if self.talk.is_some() {
+            SiteEvent::Count(answer) => {
+                if self.connection.is_some() {
                     let number = self.wait_for(Waiter::Count(answer));
                     self.send(&ToSite::Count(number));
                 } else {
                     answer(Vec::new());
                 }
             }
-            Mail::Logged(first, frames) => {
-                self.seen = first + frames.len() as Position - 1;
-                self.send(&ToSite::Logged(first, &*frames));
+            SiteEvent::Logged(first, entries) => {
+                self.seen = first + entries.len() as Position - 1;
+                self.send(&ToSite::Logged(first, &*entries));
             }
-            Mail::Relayed(from, said) => self.send(&ToSite::Said(from, said)),
-            Mail::Mark => self.send(&ToSite::Mark),
-            Mail::Stalled(is_stalled) => self.send(&ToSite::Stalled(is_stalled)),
-            Mail::Lost(number) if number == self.arrivals => self.lose(),
-            Mail::Lost(_) => {}
-            Mail::Die(answer) => {
+            SiteEvent::Relayed(from, said) => self.send(&ToSite::Said(from, said)),
+            SiteEvent::Mark => self.send(&ToSite::Mark),
+            SiteEvent::Stalled(is_stalled) => self.send(&ToSite::Stalled(is_stalled)),
+            SiteEvent::Lost(number) if number == self.arrivals => self.lose(),
+            SiteEvent::Lost(_) => {}
+            SiteEvent::Die(answer) => {
                 self.lose();
                 _ = answer.send(());
             }
-            Mail::Arrived(_) | Mail::Stop | Mail::End => unreachable!("handled before"),
-            Mail::Outcome(..) | Mail::Said(..) | Mail::Listen(_) | Mail::Connect(..) => {
+            SiteEvent::Arrived(_) | SiteEvent::Stop | SiteEvent::End => {
+                unreachable!("handled before")
+            }
+            SiteEvent::Outcome(..)
+            | SiteEvent::Said(..)
+            | SiteEvent::Listen(_)
+            | SiteEvent::Connect(..) => {
                 unreachable!("a link is told nothing of the kind")
             }
         }
     }
 
-    fn asked(&self, remote: Remote, it: Transaction, until: Instant) -> Option<Asked> {
-        let Some(procedure) = it.procedure.sent() else {
+    fn asked(&self, reply_to: ReplyTo, it: Transaction, until: Instant) -> Option<Asked> {
+        let Some(procedure) = it.procedure.encode() else {
             let text = "this procedure cannot be sent to another process";
             let refused = Err(Abort::Refused(text.into()));
-            remote.tell(Outcome::Answer(0, refused), &self.shared.doors);
+            reply_to.tell(Outcome::Answer(0, refused), &self.shared.senders);
             return None;
         };
-        let number = self.wait_for(Waiter::Remote(remote));
+        let number = self.wait_for(Waiter::ReplyTo(reply_to));
         let Transaction { reads, writes, session, client, at_masters, .. } = it;
         let left_ms = left_ms(until);
         Some(Asked { number, reads, writes, session, client, at_masters, procedure, left_ms })
@@ -217,33 +233,33 @@ impl Link {
     }
 
     /// Sends a message, if there is anybody.
-    fn send(&mut self, message: &ToSite<&[Frame]>) {
-        if let Some(talk) = &mut self.talk
-            && wire::write(&mut talk.stream, message).is_err()
+    fn send(&mut self, message: &ToSite<&[LogEntry]>) {
+        if let Some(connection) = &mut self.connection
+            && wire::write(&mut connection.stream, message).is_err()
         {
             self.lose();
         }
     }
 
     fn flush(&mut self) {
-        if self.talk.as_mut().is_some_and(|talk| talk.stream.flush().is_err()) {
+        if self.connection.as_mut().is_some_and(|connection| connection.stream.flush().is_err()) {
             self.lose();
         }
     }
 
     /// Nothing that the site says from here on is heard.
     fn hang_up(&mut self) {
-        if let Some(Talk { stream, hearing }) = self.talk.take() {
+        if let Some(SiteConnection { stream, reader }) = self.connection.take() {
             _ = stream.get_ref().shutdown(Shutdown::Both);
             // What was not sent yet is for nobody.
             drop(stream.into_parts());
-            _ = hearing.join();
+            _ = reader.join();
         }
     }
 
-    /// The site's life is over.
+    /// The site's epoch is over.
     fn lose(&mut self) {
-        if self.talk.is_none() {
+        if self.connection.is_none() {
             return;
         }
         self.hang_up();
@@ -251,9 +267,9 @@ impl Link {
         let lost = mem::take(&mut lock(&self.waiting).all);
         for waiter in lost.into_values() {
             match waiter {
-                Waiter::Remote(remote) => {
+                Waiter::ReplyTo(reply_to) => {
                     let outcome = Outcome::Answer(self.seen, Err(Abort::Deposed));
-                    remote.tell(outcome, &self.shared.doors);
+                    reply_to.tell(outcome, &self.shared.senders);
                 }
                 Waiter::Count(answer) => answer(Vec::new()),
             }
@@ -263,48 +279,48 @@ impl Link {
     fn fence(&mut self, epoch: u64) {
         self.given_up_at = None;
         let by = Author { site: self.site, epoch, number: 0 };
-        self.shared.order.submit(vec![Frame { by, body: Body::Fence }]);
+        self.shared.sequencer.submit(vec![LogEntry { by, body: Body::Fence }]);
     }
 
-    /// A process has come as this site: it begins a new life.
-    fn welcome(&mut self, stream: TcpStream, door: &mut mpsc::UnboundedReceiver<Mail>) {
+    /// A process has come as this site: it begins a new epoch.
+    fn welcome(&mut self, stream: TcpStream, mailbox: &mut mpsc::UnboundedReceiver<SiteEvent>) {
         let instead = format!("another process came as {}: it is served instead", self.site);
         self.send(&ToSite::Bye(instead, false));
         self.flush();
         self.lose();
         self.given_up_at = None;
         let newest = self.shared.map.load().design.epoch(self.site);
-        if self.shared.lives.is_over(newest) {
+        if self.shared.epochs.is_over(newest) {
             return self.shared.end_for_another(self.site);
         }
         let before = self.epoch.max(newest);
-        self.epoch = self.shared.lives.next(before);
+        self.epoch = self.shared.epochs.next(before);
         self.arrivals += 1;
-        let began = self.hear(&stream).and_then(|hearing| {
-            let mut talk = Talk { stream: BufWriter::new(stream), hearing };
-            let begun = self.begin(&mut talk.stream, door);
-            self.talk = Some(talk);
+        let began = self.start_reader(&stream).and_then(|reader| {
+            let mut connection = SiteConnection { stream: BufWriter::new(stream), reader };
+            let begun = self.begin(&mut connection.stream, mailbox);
+            self.connection = Some(connection);
             begun
         });
         if began.is_err() {
-            // It has said nothing that would count. But the life before it may be one that an earlier
+            // It has said nothing that would count. But the epoch before it may be one that an earlier
             // router knew, for which nobody looks any more.
             self.hang_up();
             self.fence(before);
         }
     }
 
-    /// Sends what a life begins with, and the log up to here.
+    /// Sends what an epoch begins with, and the log up to here.
     fn begin(
         &mut self,
         to: &mut BufWriter<TcpStream>,
-        door: &mut mpsc::UnboundedReceiver<Mail>,
+        mailbox: &mut mpsc::UnboundedReceiver<SiteEvent>,
     ) -> io::Result<()> {
         let options = self.shared.log.clone().expect("there is one where sites are apart");
-        self.handle_without_it(door);
+        self.handle_without_it(mailbox);
         let (image, mut rest) = self.image(to, options)?;
         let mut sent = image.known();
-        let write = |to: &mut BufWriter<_>, message: &ToSite<&[Frame]>| wire::write(to, message);
+        let write = |to: &mut BufWriter<_>, message: &ToSite<&[LogEntry]>| wire::write(to, message);
         let silence_ms = u64::try_from(self.silence.as_millis()).unwrap_or(u64::MAX);
         let (epoch, sites) = (self.epoch, self.shared.sites as u16);
         let design = image.design().clone();
@@ -313,21 +329,21 @@ impl Link {
             write(to, &ToSite::Partition(start, version))?;
             for rows in wire::pieces(&rows) {
                 write(to, &ToSite::Rows(rows))?;
-                self.handle_without_it(door);
+                self.handle_without_it(mailbox);
             }
         }
         drop(image);
         for _ in 0..CATCH_UPS_MAX {
-            self.handle_without_it(door);
+            self.handle_without_it(mailbox);
             let upto = self.seen;
             if upto <= sent {
                 break;
             }
-            let is_near = upto - sent <= FRAMES_MAX;
+            let is_near = upto - sent <= ENTRIES_MAX;
             while sent < upto {
-                let piece = upto.min(sent + FRAMES_MAX);
-                let frames = rest.read(sent + 1, piece).map_err(io::Error::other)?;
-                write(to, &ToSite::Logged(sent + 1, &frames))?;
+                let piece = upto.min(sent + ENTRIES_MAX);
+                let entries = rest.read(sent + 1, piece).map_err(io::Error::other)?;
+                write(to, &ToSite::Logged(sent + 1, &entries))?;
                 sent = piece;
             }
             if is_near {
@@ -341,7 +357,7 @@ impl Link {
         to.flush()
     }
 
-    /// Reads what a life begins with; the site is told meanwhile that somebody is there.
+    /// Reads what an epoch begins with; the site is told meanwhile that somebody is there.
     fn image(&self, to: &mut BufWriter<TcpStream>, log: LogOptions) -> io::Result<(Core, Rest)> {
         let known = self.seen;
         let reading = thread::Builder::new().name("image".into());
@@ -351,7 +367,7 @@ impl Link {
             thread::sleep(LOOK_EVERY);
             if said.elapsed() >= ALIVE_EVERY {
                 said = Instant::now();
-                wire::write(to, &ToSite::<&[Frame]>::Alive)?;
+                wire::write(to, &ToSite::<&[LogEntry]>::Alive)?;
                 to.flush()?;
             }
         }
@@ -360,14 +376,14 @@ impl Link {
     }
 
     /// Does what there is to be done, while the site is not there yet.
-    fn handle_without_it(&mut self, door: &mut mpsc::UnboundedReceiver<Mail>) {
-        for _ in 0..door.len() {
-            let Ok(mail) = door.try_recv() else { return };
-            match mail {
+    fn handle_without_it(&mut self, mailbox: &mut mpsc::UnboundedReceiver<SiteEvent>) {
+        for _ in 0..mailbox.len() {
+            let Ok(event) = mailbox.try_recv() else { return };
+            match event {
                 // It may come again.
-                Mail::Arrived(_) => {}
-                Mail::Stop | Mail::End => {
-                    door.close();
+                SiteEvent::Arrived(_) => {}
+                SiteEvent::Stop | SiteEvent::End => {
+                    mailbox.close();
                     return;
                 }
                 other => self.handle(other),
@@ -375,11 +391,11 @@ impl Link {
         }
     }
 
-    /// Begins to hear what a site says.
-    fn hear(&self, stream: &TcpStream) -> io::Result<JoinHandle<()>> {
+    /// Starts the thread that reads what a site says.
+    fn start_reader(&self, stream: &TcpStream) -> io::Result<JoinHandle<()>> {
         stream.set_read_timeout(Some(self.silence))?;
         stream.set_write_timeout(Some(self.silence))?;
-        let ear = Ear {
+        let reader = Reader {
             shared: Arc::clone(&self.shared),
             site: self.site,
             epoch: self.epoch,
@@ -388,8 +404,8 @@ impl Link {
             part: None,
         };
         let (from, number) = (stream.try_clone()?, self.arrivals);
-        let hear = move || ear.listen(BufReader::new(from), number);
-        thread::Builder::new().name(format!("{}'s words", self.site)).spawn(hear)
+        let read = move || reader.run(BufReader::new(from), number);
+        thread::Builder::new().name(format!("{}'s words", self.site)).spawn(read)
     }
 }
 
@@ -398,6 +414,6 @@ fn left_ms(until: Instant) -> u64 {
     u64::try_from(left.as_millis()).unwrap_or(u64::MAX)
 }
 
-pub(super) fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
+pub(in crate::engine) fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }

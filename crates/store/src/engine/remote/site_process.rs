@@ -1,5 +1,5 @@
 //! A site in a process of its own: it goes to the router's process, is told there what to begin with, and
-//! serves until the connection is lost. Then it has lost its life, and begins a new one, with whichever
+//! serves until the connection is lost. Then it has lost its epoch, and begins a new one, with whichever
 //! of the routers that it was told of lets it in.
 //!
 //! It keeps nothing: what it has is in the log, which is the router's. So it needs no disk, and whoever
@@ -15,18 +15,18 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use super::life::{self, Lives};
-use super::mail::{Door, Leaving, Mail, Remote, StepOrder};
-use super::place::Place;
 use super::wire::{self, ALIVE_EVERY, PROTOCOL, ToRouter, ToSite};
-use super::{Checkpoints, Map, Role, Shared};
+use crate::engine::site::epoch::{self, Epochs};
+use crate::engine::site::executor::Executor;
+use crate::engine::site::mailbox::{Outgoing, ReplyTo, SiteEvent, SiteSender, StepRequest};
+use crate::engine::{Checkpoints, Map, Role, Shared};
 use crate::key::Key;
-use crate::order::Order;
 use crate::output_buffer::OutputBuffer;
 use crate::record::Site;
-use crate::resp::{Settings, received};
+use crate::resp::{Settings, decode};
 use crate::router::MostMastered;
 use crate::rows::{Row, Rows};
+use crate::sequencer::Sequencer;
 use crate::site::{Core, Input, Part, Snapshot};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{ArcSwap, Mutex};
@@ -38,7 +38,7 @@ const CONNECT_WAIT: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// A site that is to be served by this process.
-pub struct Member {
+pub struct SiteProcess {
     /// Which site.
     pub site: Site,
     /// Where routers admit sites, each as `host:port`: one has the log, others may come after it.
@@ -53,8 +53,8 @@ pub struct Member {
 
 /// What becomes of it.
 #[derive(Debug, PartialEq, Eq)]
-pub enum MemberEvent {
-    /// It has what there is in the log, and serves; which of the site's lives, from 1 on.
+pub enum SiteProcessEvent {
+    /// It has what there is in the log, and serves; which of the site's epochs, from 1 on.
     Serves(u64),
     /// It has lost the router, and looks for it; why.
     Alone(String),
@@ -62,7 +62,7 @@ pub enum MemberEvent {
 
 /// Why it does not serve any more.
 #[derive(Debug, thiserror::Error)]
-pub enum MemberError {
+pub enum SiteProcessError {
     /// The router will not have it.
     #[error("the router at {router} refuses {site}: {why}")]
     Refused {
@@ -85,7 +85,7 @@ pub enum MemberError {
     },
 }
 
-/// How a life, or an attempt at one, came to its end.
+/// How an epoch, or an attempt at one, came to its end.
 enum End {
     Stopped,
     /// The router's last words; whether it is any use to come again.
@@ -99,16 +99,16 @@ impl From<io::Error> for End {
     }
 }
 
-impl Member {
+impl SiteProcess {
     /// Serves until it is stopped. It may take a second to notice.
     ///
     /// # Errors
     /// When the router will not have it, or is not found for too long.
     pub fn serve(
         mut self,
-        tell: &dyn Fn(MemberEvent),
+        tell: &dyn Fn(SiteProcessEvent),
         is_stopped: &AtomicBool,
-    ) -> Result<(), MemberError> {
+    ) -> Result<(), SiteProcessError> {
         let began = Instant::now();
         let clock_ms = move || u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.settings.script_limits.clock_ms.get_or_insert_with(|| Arc::new(clock_ms));
@@ -117,15 +117,15 @@ impl Member {
         let routers = std::mem::take(&mut self.routers);
         for router in routers.iter().cycle() {
             let mut has_served = false;
-            let mut served = |life| {
+            let mut served = |epoch| {
                 has_served = true;
-                tell(MemberEvent::Serves(life));
+                tell(SiteProcessEvent::Serves(epoch));
             };
             let why = match self.live(router, &settings, &mut served, is_stopped) {
                 Err(End::Stopped) | Ok(()) => return Ok(()),
                 Err(End::Bye(why, false)) => {
                     let (site, router) = (self.site, router.clone());
-                    return Err(MemberError::Refused { site, router, why });
+                    return Err(SiteProcessError::Refused { site, router, why });
                 }
                 Err(End::Bye(why, true)) => why,
                 Err(End::Lost(error)) => wire::told(&error),
@@ -134,11 +134,11 @@ impl Member {
                 (alone_since, is_told) = (Instant::now(), false);
             }
             if !std::mem::replace(&mut is_told, true) {
-                tell(MemberEvent::Alone(why.clone()));
+                tell(SiteProcessEvent::Alone(why.clone()));
             }
             if alone_since.elapsed() > self.patience {
                 let (routers, patience) = (routers.join(", "), self.patience);
-                return Err(MemberError::Away { routers, patience, why });
+                return Err(SiteProcessError::Away { routers, patience, why });
             }
             if is_stopped.load(Ordering::Relaxed) {
                 return Ok(());
@@ -148,7 +148,7 @@ impl Member {
         Ok(())
     }
 
-    /// One life, from the first word to the last.
+    /// One epoch, from the first word to the last.
     fn live(
         &self,
         router: &str,
@@ -170,13 +170,13 @@ impl Member {
         let to = stream.try_clone()?;
         let speak = move || speak(to, &leaving);
         let speaking = thread::Builder::new().name("words".into()).spawn(speak)?;
-        let mut life = Life { member: self, settings, leave, is_stopped, served: None };
-        let ended = life.listen(&stream, serves);
-        let Life { leave, served, .. } = life;
+        let mut serving = Serving { process: self, settings, leave, is_stopped, served: None };
+        let ended = serving.listen(&stream, serves);
+        let Serving { leave, served, .. } = serving;
         _ = stream.shutdown(Shutdown::Both);
-        _ = leave.send(Leaving::End);
+        _ = leave.send(Outgoing::End);
         if let Some((inbox, thread)) = served {
-            _ = inbox.send(Mail::Stop);
+            _ = inbox.send(SiteEvent::Stop);
             _ = thread.join();
         }
         _ = speaking.join();
@@ -200,25 +200,25 @@ fn connect(router: &str) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// The site's thread, and its door.
-type Served = (mpsc::UnboundedSender<Mail>, thread::JoinHandle<()>);
+/// The site's thread, and its mailbox.
+type Served = (mpsc::UnboundedSender<SiteEvent>, thread::JoinHandle<()>);
 
-/// A life that is being lived.
-struct Life<'m> {
-    member: &'m Member,
+/// An epoch that is under way.
+struct Serving<'m> {
+    process: &'m SiteProcess,
     settings: &'m Arc<Settings>,
-    leave: Sender<Leaving>,
+    leave: Sender<Outgoing>,
     is_stopped: &'m AtomicBool,
     served: Option<Served>,
 }
 
-impl Life<'_> {
+impl Serving<'_> {
     fn listen(&mut self, stream: &TcpStream, serves: &mut dyn FnMut(u64)) -> Result<(), End> {
         let mut from = BufReader::new(stream);
         let (core, epoch, sites) = self.image(stream, &mut from)?;
         self.begin(&core, epoch, sites)?;
         drop(core);
-        serves(life::count(epoch));
+        serves(epoch::count(epoch));
         loop {
             let said = wire::read(&mut from)?;
             if self.is_stopped.load(Ordering::Relaxed) {
@@ -228,14 +228,14 @@ impl Life<'_> {
             if thread.is_finished() {
                 return Err(End::Lost(io::Error::other("the site was given up for dead")));
             }
-            let mail = self.mail(said, sites)?;
-            if let Some(mail) = mail {
-                _ = inbox.send(mail);
+            let event = self.event(said, sites)?;
+            if let Some(event) = event {
+                _ = inbox.send(event);
             }
         }
     }
 
-    /// What the life begins with: everything, as of a prefix of the log.
+    /// What the epoch begins with: everything, as of a prefix of the log.
     fn image(
         &self,
         stream: &TcpStream,
@@ -275,7 +275,7 @@ impl Life<'_> {
             if let Some((start, version)) = partition.take() {
                 let rows = std::mem::take(&mut rows);
                 if !rows.is_sorted_by(|(one, _), (next, _)| one < next) {
-                    return Err(invalid("rows that are not in their order"));
+                    return Err(invalid("rows that are not in their sequencer"));
                 }
                 snapshots.push(Snapshot { start, version, rows: Rows::from_sorted(rows) });
             }
@@ -292,12 +292,12 @@ impl Life<'_> {
                 }
             };
             match said {
-                ToSite::Logged(first, frames) => {
-                    _ = core.on(Input::Logged(first, frames.into()));
+                ToSite::Logged(first, entries) => {
+                    _ = core.on(Input::Logged(first, entries.into()));
                 }
                 ToSite::Begin => break,
                 ToSite::Bye(why, is_use) => return Err(End::Bye(why, is_use)),
-                _ => return Err(invalid("the router asks before the life has begun")),
+                _ => return Err(invalid("the router asks before the epoch has begun")),
             }
         }
         let image = image.ok_or_else(|| invalid("there is nothing to begin with"))?;
@@ -305,12 +305,12 @@ impl Life<'_> {
     }
 
     fn begin(&mut self, core: &Core, epoch: u64, sites: u16) -> Result<(), End> {
-        let site = self.member.site;
-        let (door, inbox) = mpsc::unbounded_channel();
-        // Behind the sites' doors is the router's own.
-        let doors = (0..=sites).map(Site).map(|number| match number {
-            own if own == site => Door::Here(door.clone()),
-            other => Door::Away(self.leave.clone(), other),
+        let site = self.process.site;
+        let (mailbox, inbox) = mpsc::unbounded_channel();
+        // Behind the sites' mailboxes is the router's own.
+        let senders = (0..=sites).map(Site).map(|number| match number {
+            own if own == site => SiteSender::Local(mailbox.clone()),
+            other => SiteSender::Remote(self.leave.clone(), other),
         });
         let map = || Map { known: core.known(), design: core.design().clone() };
         let leave = self.leave.clone();
@@ -318,40 +318,42 @@ impl Life<'_> {
             began: Instant::now(),
             map: ArcSwap::from_pointee(map()),
             first: map(),
-            doors: doors.collect(),
+            senders: senders.collect(),
             sites: sites.into(),
             role: Role::Site,
-            order: Order::elsewhere(move |frames| _ = leave.send(Leaving::Frames(frames))),
+            sequencer: Sequencer::elsewhere(move |entries| {
+                _ = leave.send(Outgoing::Entries(entries))
+            }),
             policy: Box::new(MostMastered),
             moves: tokio::sync::Mutex::new(()),
             stepped: AtomicU64::new(0),
             followed: AtomicU64::new(0),
             log: None,
-            lives: Lives::of_one_process(),
+            epochs: Epochs::of_one_process(),
             checkpoints: Arc::new(Mutex::new(Checkpoints::default())),
             end: OnceLock::new(),
         });
         let leave = self.leave.clone();
-        let give = Arc::new(move |part: Part| _ = leave.send(Leaving::Part(part)));
+        let give = Arc::new(move |part: Part| _ = leave.send(Outgoing::Part(part)));
         let core = core.begun(site, epoch);
-        let run = move || Place::run(shared, site, core, inbox, give);
+        let run = move || Executor::run(shared, site, core, inbox, give);
         let thread = thread::Builder::new().name(site.to_string()).spawn(run)?;
-        self.served = Some((door, thread));
+        self.served = Some((mailbox, thread));
         Ok(())
     }
 
-    /// What the router says, as it comes to the site's door.
-    fn mail(&self, said: ToSite, sites: u16) -> Result<Option<Mail>, End> {
+    /// What the router says, as it comes to the site's mailbox.
+    fn event(&self, said: ToSite, sites: u16) -> Result<Option<SiteEvent>, End> {
         let invalid = |what| End::Lost(io::Error::new(io::ErrorKind::InvalidData, what));
         let until = |left_ms| Instant::now() + Duration::from_millis(left_ms);
         Ok(Some(match said {
-            ToSite::Logged(first, frames) => Mail::Logged(first, frames.into()),
+            ToSite::Logged(first, entries) => SiteEvent::Logged(first, entries.into()),
             ToSite::Transact(asked, room) => {
                 let room = usize::try_from(room).unwrap_or(usize::MAX);
                 let output = OutputBuffer::of_batch(room);
                 let mut batch = Vec::new();
                 for it in asked {
-                    let procedure = received(&it.procedure, self.settings)
+                    let procedure = decode(&it.procedure, self.settings)
                         .ok_or_else(|| invalid("a transaction that is none"))?;
                     let transaction = Transaction {
                         reads: it.reads,
@@ -362,37 +364,37 @@ impl Life<'_> {
                         output: Some(Arc::clone(&output)),
                         procedure,
                     };
-                    let remote = Remote::Site(Site(sites), it.number);
-                    batch.push((remote, transaction, until(it.left_ms)));
+                    let reply_to = ReplyTo::Site(Site(sites), it.number);
+                    batch.push((reply_to, transaction, until(it.left_ms)));
                 }
-                Mail::Transact(batch)
+                SiteEvent::Transact(batch)
             }
             ToSite::Step(number, step, session, left_ms) => {
-                let answer = Remote::Site(Site(sites), number);
-                Mail::Step(StepOrder { step, session, until: until(left_ms), answer })
+                let answer = ReplyTo::Site(Site(sites), number);
+                SiteEvent::Step(StepRequest { step, session, until: until(left_ms), answer })
             }
             ToSite::Said(from, said) => {
                 let said = postcard::from_bytes(&said).map_err(|_| invalid("a site's message"))?;
-                Mail::Said(from, said)
+                SiteEvent::Said(from, said)
             }
             ToSite::Count(number) => {
                 let leave = self.leave.clone();
-                let tell = move |usage| _ = leave.send(Leaving::Counted(number, usage));
-                Mail::Count(Box::new(tell))
+                let tell = move |usage| _ = leave.send(Outgoing::Counted(number, usage));
+                SiteEvent::Count(Box::new(tell))
             }
-            ToSite::Mark => Mail::Mark,
-            ToSite::Stalled(is_stalled) => Mail::Stalled(is_stalled),
+            ToSite::Mark => SiteEvent::Mark,
+            ToSite::Stalled(is_stalled) => SiteEvent::Stalled(is_stalled),
             ToSite::Alive => return Ok(None),
             ToSite::Bye(why, is_use) => return Err(End::Bye(why, is_use)),
             ToSite::Welcome { .. } | ToSite::Partition(..) | ToSite::Rows(_) | ToSite::Begin => {
-                return Err(invalid("the life has begun already"));
+                return Err(invalid("the epoch has begun already"));
             }
         }))
     }
 }
 
 /// Says to the router what leaves the site, and that the site is there.
-fn speak(to: TcpStream, leaving: &Receiver<Leaving>) -> io::Result<()> {
+fn speak(to: TcpStream, leaving: &Receiver<Outgoing>) -> io::Result<()> {
     let mut to = BufWriter::new(to);
     loop {
         let mut next = match leaving.recv_timeout(ALIVE_EVERY) {
@@ -413,16 +415,18 @@ fn speak(to: TcpStream, leaving: &Receiver<Leaving>) -> io::Result<()> {
 }
 
 /// False says that it was the last.
-fn say(to: &mut BufWriter<TcpStream>, leaving: Leaving) -> io::Result<bool> {
+fn say(to: &mut BufWriter<TcpStream>, leaving: Outgoing) -> io::Result<bool> {
     let said = match leaving {
-        Leaving::Frames(frames) => ToRouter::Write(frames),
-        Leaving::Mail(_, Mail::Outcome(number, outcome)) => ToRouter::outcome(number, outcome),
-        Leaving::Mail(site, Mail::Said(_, message)) => {
+        Outgoing::Entries(entries) => ToRouter::Write(entries),
+        Outgoing::Event(_, SiteEvent::Outcome(number, outcome)) => {
+            ToRouter::outcome(number, outcome)
+        }
+        Outgoing::Event(site, SiteEvent::Said(_, message)) => {
             ToRouter::Say(site, postcard::to_stdvec(&message).map_err(io::Error::other)?)
         }
-        Leaving::Mail(..) => unreachable!("a site without clients says nothing else"),
-        Leaving::Counted(number, usage) => ToRouter::Counted(number, usage),
-        Leaving::Part(part) => {
+        Outgoing::Event(..) => unreachable!("a site without clients says nothing else"),
+        Outgoing::Counted(number, usage) => ToRouter::Counted(number, usage),
+        Outgoing::Part(part) => {
             wire::write(to, &ToRouter::Part(part.known, part.design))?;
             for Snapshot { start, version, rows } in part.copies {
                 wire::write(to, &ToRouter::Partition(start, version))?;
@@ -432,7 +436,7 @@ fn say(to: &mut BufWriter<TcpStream>, leaving: Leaving) -> io::Result<bool> {
             }
             ToRouter::PartEnd
         }
-        Leaving::End => return Ok(false),
+        Outgoing::End => return Ok(false),
     };
     wire::write(to, &said)?;
     Ok(true)

@@ -4,7 +4,7 @@
 //! what it says. Nobody waits for an answer before the next one: answers name what they answer.
 //!
 //! Both sides say something every [`ALIVE_EVERY`] at least. Who hears nothing for the time that the
-//! router was told is alone, and both sides take that for the end of the site's life: the router fences
+//! router was told is alone, and both sides take that for the end of the site's epoch: the router fences
 //! it, and what the site still writes reaches nobody, for the log is the router's.
 
 use std::io::{self, Read, Write};
@@ -13,19 +13,19 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::mail::Outcome;
 use crate::design::Design;
+use crate::engine::site::mailbox::Outcome;
 use crate::key::{Key, KeyRange, Value};
-use crate::record::{Frame, Position, Site, StoredValue};
+use crate::record::{LogEntry, Position, Site, StoredValue};
 use crate::router::Step;
 use crate::rows::{Row, Rows};
 use crate::site::Usage;
 use crate::transaction::{Abort, Done};
 
 /// What changes whenever a message does: both sides have to speak the same.
-pub(super) const PROTOCOL: u32 = 2;
+pub(in crate::engine) const PROTOCOL: u32 = 2;
 /// How often each side says that it is there, if it has nothing else to say.
-pub(super) const ALIVE_EVERY: Duration = Duration::from_millis(300);
+pub(in crate::engine) const ALIVE_EVERY: Duration = Duration::from_millis(300);
 /// The longest message, in bytes: what has more rows comes in several, but for one partition's replica.
 const MESSAGE_BYTES_MAX: usize = 1024 * 1024 * 1024;
 /// The longest message of a process that has not said yet who it is.
@@ -37,8 +37,8 @@ const TRUSTED_BYTES: usize = 1024 * 1024;
 
 /// What a router's process says to a site's.
 #[derive(Serialize, Deserialize)]
-pub(super) enum ToSite<F = Vec<Frame>> {
-    /// This life has this epoch. It begins from a prefix of the log, of which comes the rest.
+pub(in crate::engine) enum ToSite<F = Vec<LogEntry>> {
+    /// The site has this epoch. It begins from a prefix of the log, of which comes the rest.
     Welcome {
         epoch: u64,
         sites: u16,
@@ -50,9 +50,9 @@ pub(super) enum ToSite<F = Vec<Frame>> {
     Partition(Key, u64),
     /// Its next rows.
     Rows(Vec<(Key, u64, StoredValue)>),
-    /// That was all of it: the life begins.
+    /// That was all of it: the epoch begins.
     Begin,
-    /// The log's next frames.
+    /// The log's next entries.
     Logged(Position, F),
     /// How many bytes the replies may take before no more of them is run.
     Transact(Vec<Asked>, u64),
@@ -71,7 +71,7 @@ pub(super) enum ToSite<F = Vec<Frame>> {
 
 /// A transaction, the number of the question, and for how many ms.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Asked {
+pub(in crate::engine) struct Asked {
     pub number: u64,
     pub reads: Vec<KeyRange>,
     pub writes: Vec<Key>,
@@ -85,14 +85,14 @@ pub(super) struct Asked {
 
 /// What a site's process says to a router's.
 #[derive(Serialize, Deserialize)]
-pub(super) enum ToRouter {
+pub(in crate::engine) enum ToRouter {
     Hello {
         protocol: u32,
         version: String,
         site: Site,
         secret: String,
     },
-    Write(Vec<Frame>),
+    Write(Vec<LogEntry>),
     /// What came of a question.
     Ended(u64, Position, Result<Done, Abort>),
     /// It cannot be done there.
@@ -120,7 +120,7 @@ impl ToRouter {
                 session: transaction.session,
                 client: transaction.client,
                 at_masters: transaction.at_masters,
-                procedure: transaction.procedure.sent().expect("it was sent here"),
+                procedure: transaction.procedure.encode().expect("it was sent here"),
                 left_ms: 0,
             }),
         }
@@ -131,7 +131,7 @@ impl ToRouter {
 ///
 /// # Errors
 /// When the other side does not take it, or it is too long.
-pub(super) fn write(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+pub(in crate::engine) fn write(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
     let mut bytes = postcard::to_extend(message, vec![0; 4]).map_err(io::Error::other)?;
     let length = bytes.len() - 4;
     if length > MESSAGE_BYTES_MAX {
@@ -147,7 +147,7 @@ pub(super) fn write(to: &mut impl Write, message: &impl Serialize) -> io::Result
 ///
 /// # Errors
 /// When none comes in time, or what comes is none.
-pub(super) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
+pub(in crate::engine) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     read_within(from, MESSAGE_BYTES_MAX)
 }
 
@@ -155,7 +155,7 @@ pub(super) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
 ///
 /// # Errors
 /// As [`read`].
-pub(super) fn read_hello(from: &mut impl Read) -> io::Result<ToRouter> {
+pub(in crate::engine) fn read_hello(from: &mut impl Read) -> io::Result<ToRouter> {
     read_within(from, HELLO_BYTES_MAX)
 }
 
@@ -181,7 +181,7 @@ fn read_within<T: DeserializeOwned>(from: &mut impl Read, bytes_max: usize) -> i
 }
 
 /// Rows, about [`ROWS_BYTES`] at a time.
-pub(super) fn pieces(rows: &Rows) -> impl Iterator<Item = Vec<(Key, u64, StoredValue)>> {
+pub(in crate::engine) fn pieces(rows: &Rows) -> impl Iterator<Item = Vec<(Key, u64, StoredValue)>> {
     let mut rows = rows.iter().peekable();
     std::iter::from_fn(move || {
         rows.peek()?;
@@ -197,12 +197,12 @@ pub(super) fn pieces(rows: &Rows) -> impl Iterator<Item = Vec<(Key, u64, StoredV
 }
 
 /// A row that came.
-pub(super) fn row((key, version, value): (Key, u64, StoredValue)) -> (Key, Row) {
+pub(in crate::engine) fn row((key, version, value): (Key, u64, StoredValue)) -> (Key, Row) {
     (key, Row { version, value: value.0 })
 }
 
 /// Why the other side is not heard any more, for people.
-pub(super) fn told(error: &io::Error) -> String {
+pub(in crate::engine) fn told(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => "the connection was closed".to_owned(),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -218,11 +218,16 @@ mod bytes {
 
     use crate::record::StoredValue;
 
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::engine) fn serialize<S: Serializer>(
+        bytes: &[u8],
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         to.serialize_bytes(bytes)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+    pub(in crate::engine) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<u8>, D::Error> {
         StoredValue::deserialize(from).map(|bytes| bytes.0.to_vec())
     }
 }

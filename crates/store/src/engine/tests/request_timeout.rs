@@ -1,7 +1,7 @@
 //! Clients that send half of a request: for how long, and how much all of them together.
 
 use super::*;
-use crate::resp::Unfinished;
+use crate::resp::InputQuota;
 
 const WAIT: Duration = Duration::from_millis(150);
 const CUT_OFF: &str = "-ERR Protocol error: half a request, and nothing more for 0.15 s\r\n";
@@ -78,8 +78,8 @@ fn who_is_idle_between_requests_or_waits_for_an_answer_is_not() {
             procedure,
         };
         let (answer, done) = oneshot::channel();
-        let batch = vec![(Remote::Once(answer), transaction, Instant::now() + PATIENCE)];
-        _ = store.shared.doors[0].send(Mail::Transact(batch));
+        let batch = vec![(ReplyTo::Channel(answer), transaction, Instant::now() + PATIENCE)];
+        _ = store.shared.senders[0].send(SiteEvent::Transact(batch));
         done
     };
     waits.send("PING\r\n");
@@ -97,8 +97,8 @@ fn who_is_idle_between_requests_or_waits_for_an_answer_is_not() {
 #[test]
 fn all_half_requests_together_are_bounded_and_small_ones_are_taken_meanwhile() {
     let store = Store::start(&options(None, 2)).expect("a store in memory");
-    let unfinished = Unfinished::new(2_000_000);
-    let address = listen(&store, Settings { unfinished, ..Settings::new("test", 1) });
+    let input_quota = InputQuota::new(2_000_000);
+    let address = listen(&store, Settings { input_quota, ..Settings::new("test", 1) });
     let request = format!("*3\r\n$3\r\nSET\r\n$1\r\na\r\n$700000\r\n{}\r\n", "x".repeat(700_000));
     let mut clients: Vec<Raw> = (0..8).map(|_| Raw::to(address)).collect();
     for client in &mut clients {

@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 use crate::resp::Headway;
 
 /// The time of one connection.
-pub(super) struct Half {
+pub(in crate::engine) struct RequestTimeout {
     wait: Duration,
     last: Option<Headway>,
     until: Instant,
 }
 
-impl Half {
-    pub(super) fn new(wait: Duration) -> Self {
+impl RequestTimeout {
+    pub(in crate::engine) fn new(wait: Duration) -> Self {
         Self { wait, last: None, until: Instant::now() }
     }
 
     /// Until when the client has to come further than this; none where it need not.
-    pub(super) fn until(&mut self, headway: Option<Headway>) -> Option<Instant> {
+    pub(in crate::engine) fn until(&mut self, headway: Option<Headway>) -> Option<Instant> {
         if self.last != headway {
             self.last = headway;
             if headway.is_some() {

@@ -1,7 +1,7 @@
 //! The order of a log that others may write too, where reading says what stands where: one thread
 //! appends, another reads, and tells followers only what it read.
 //!
-//! A group is appended again until it is known to be there, before the next: frames behind a gap in
+//! A group is appended again until it is known to be there, before the next: log entries behind a gap in
 //! their author's numbers are void, and those that are there twice count once. So a lost answer costs
 //! time, and nothing else.
 //!
@@ -13,16 +13,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::group::{FRAMES_MAX, groups};
-use super::{Followers, Handed, Order, Way, lock, with_causes};
+use super::group::{ENTRIES_MAX, groups};
+use super::{Followers, Handed, Sequencer, Way, lock, with_causes};
 use crate::kafka::{KafkaLog, Landmark, Watch};
 use crate::log::{LogError, RedoLog as _};
-use crate::record::{Frame, Position};
+use crate::record::{LogEntry, Position};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use crate::sync::{Mutex, thread};
 
-/// How long one wait for others' frames takes at most, and how soon an end is noticed.
+/// How long one wait for others' log entries takes at most, and how soon an end is noticed.
 const READ_WAIT: Duration = Duration::from_millis(500);
 /// How long it may take until whoever appends notices that nobody reads any more.
 const LOOK_WAIT: Duration = Duration::from_millis(250);
@@ -53,10 +53,10 @@ impl Topic {
     }
 }
 
-impl Order {
+impl Sequencer {
     /// The order of a topic, by somebody who has read it up to a position. Nothing is told before the
-    /// first frames were handed in: by then everybody follows. Its thread ends as that of
-    /// [`Order::of`], and followers are given marks as there, the first one the earlier the more was
+    /// first log entries were handed in: by then everybody follows. Its thread ends as that of
+    /// [`Sequencer::of`], and followers are given marks as there, the first one the earlier the more was
     /// read already.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl Order {
         let appends = read.another();
         let topic =
             Topic { appending: appends.watch(), reading: read.watch(), landmarks: Arc::default() };
-        let (writer, frames) = channel();
+        let (writer, entries) = channel();
         let followers = Arc::new(Mutex::new(Followers::behind(known)));
         let reader = Reader {
             log: read,
@@ -80,7 +80,7 @@ impl Order {
             followers: Arc::clone(&followers),
         };
         let told = Arc::clone(&followers);
-        let run = move || Appender { log: appends, frames, has_ended: false }.run(reader, &told);
+        let run = move || Appender { log: appends, entries, has_ended: false }.run(reader, &told);
         let thread = thread::Builder::new().name("log".into()).spawn(run)?;
         Ok((Self { followers, way: Way::Log(writer), topic: Some(topic) }, thread))
     }
@@ -88,7 +88,7 @@ impl Order {
 
 struct Appender {
     log: KafkaLog,
-    frames: Receiver<Handed>,
+    entries: Receiver<Handed>,
     has_ended: bool,
 }
 
@@ -120,13 +120,13 @@ impl Appender {
         let mut begin = Some(begin);
         while !self.has_ended && !reader.is_finished() {
             let (mut group, mut syncs) = (Vec::new(), Vec::new());
-            match self.frames.recv_timeout(LOOK_WAIT) {
+            match self.entries.recv_timeout(LOOK_WAIT) {
                 Ok(handed) => self.take(handed, &mut group, &mut syncs),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => self.has_ended = true,
             }
-            while group.len() < FRAMES_MAX
-                && let Ok(handed) = self.frames.try_recv()
+            while group.len() < ENTRIES_MAX
+                && let Ok(handed) = self.entries.try_recv()
             {
                 self.take(handed, &mut group, &mut syncs);
             }
@@ -142,10 +142,10 @@ impl Appender {
         Ok(())
     }
 
-    fn take(&mut self, handed: Handed, group: &mut Vec<Frame>, syncs: &mut Vec<Sender<()>>) {
+    fn take(&mut self, handed: Handed, group: &mut Vec<LogEntry>, syncs: &mut Vec<Sender<()>>) {
         match handed {
             Handed::Frames(_) if self.has_ended => {}
-            Handed::Frames(frames) => group.extend(frames),
+            Handed::Frames(entries) => group.extend(entries),
             Handed::Sync(done) => syncs.push(done),
             Handed::End => self.has_ended = true,
         }
@@ -166,21 +166,21 @@ impl Reader {
     fn run(mut self) -> Result<(), LogError> {
         let watch = self.log.watch();
         while !watch.is_ending() {
-            let mut frames = Vec::new();
-            let mut see = |_, frame| frames.push(frame);
+            let mut entries = Vec::new();
+            let mut see = |_, entry| entries.push(entry);
             let read = self.log.deliver(self.next, READ_WAIT, &mut see);
-            if !frames.is_empty() {
-                self.tell(frames);
+            if !entries.is_empty() {
+                self.tell(entries);
             }
             read?;
         }
         Ok(())
     }
 
-    fn tell(&mut self, frames: Vec<Frame>) {
-        self.next += frames.len() as Position;
+    fn tell(&mut self, entries: Vec<LogEntry>) {
+        self.next += entries.len() as Position;
         let mut followers = lock(&self.followers);
-        followers.tell(frames.into());
+        followers.tell(entries.into());
         let read = self.log.read_bytes();
         if read - self.marked < self.mark_every.load(Ordering::Relaxed) {
             return;

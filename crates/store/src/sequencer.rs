@@ -1,9 +1,9 @@
-//! The order of frames: what makes one log of what all sites write, and tells it to all of them.
+//! The order of log entries: what makes one log of what all sites write, and tells it to all of them.
 //!
-//! A site gives its frames, in their order, and goes on. Each follower is told every frame from where
+//! A site gives its log entries, in their order, and goes on. Each follower is told every log entry from where
 //! it joined on, once, in one order for all; with a log beneath, only when the log has it.
 //!
-//! Frames go in batches: what comes while the log writes and makes durable is one group for it the
+//! Log entries go in batches: what comes while the log writes and makes durable is one group for it the
 //! next time, so that under load many commits share one wait for the disk.
 
 use std::sync::{Arc, PoisonError};
@@ -12,7 +12,7 @@ use std::{io, mem};
 
 use crate::kafka::Landmark;
 use crate::log::{Log, LogError};
-use crate::record::{Frame, Position};
+use crate::record::{LogEntry, Position};
 use crate::sync::atomic::{AtomicU64, Ordering};
 #[cfg(feature = "shuttle")]
 use crate::sync::fault::{self, Fault};
@@ -23,7 +23,7 @@ use crate::sync::{Mutex, MutexGuard};
 mod group;
 mod topic;
 
-use group::{FRAMES_MAX, groups};
+use group::{ENTRIES_MAX, groups};
 use topic::Topic;
 
 /// How long a full disk is given until what did not fit is tried again, at most.
@@ -33,8 +33,8 @@ const STALLED_TRIES: u32 = 5;
 
 /// Somebody who is told the log as it grows.
 pub trait Follower: Send {
-    /// The next frames, and the place of the first. False says that nobody listens any more.
-    fn follow(&mut self, first: Position, frames: &Arc<[Frame]>) -> bool;
+    /// The next log entries, and the place of the first. False says that nobody listens any more.
+    fn follow(&mut self, first: Position, entries: &Arc<[LogEntry]>) -> bool;
     /// The log takes nothing for now, since its disk is full, or takes something again.
     fn stall(&mut self, is_stalled: bool);
     /// All that was told so far is worth a checkpoint.
@@ -43,16 +43,16 @@ pub trait Follower: Send {
     fn end(&mut self, why: &str);
 }
 
-/// Where sites hand in frames. Cheap to clone.
+/// Where sites hand in log entries. Cheap to clone.
 #[derive(Clone)]
-pub struct Order {
+pub struct Sequencer {
     followers: Arc<Mutex<Followers>>,
     way: Way,
     /// What is to be known of a log in Kafka.
     topic: Option<Topic>,
 }
 
-/// Where frames go that are handed in.
+/// Where log entries go that are handed in.
 #[derive(Clone)]
 enum Way {
     /// Nowhere but into this process's memory.
@@ -60,11 +60,11 @@ enum Way {
     /// To the thread that writes the log.
     Log(Sender<Handed>),
     /// To another process, which tells this one the log.
-    Elsewhere(Arc<dyn Fn(Vec<Frame>) + Send + Sync>),
+    Elsewhere(Arc<dyn Fn(Vec<LogEntry>) + Send + Sync>),
 }
 
 enum Handed {
-    Frames(Vec<Frame>),
+    Frames(Vec<LogEntry>),
     /// All before is to be made durable, and then somebody is to be told.
     Sync(Sender<()>),
     /// These were the last.
@@ -81,7 +81,7 @@ struct Followers {
     is_stalled: bool,
 }
 
-impl Order {
+impl Sequencer {
     /// An order that only memory knows: it ends with the process.
     #[must_use]
     pub fn in_memory() -> Self {
@@ -91,45 +91,45 @@ impl Order {
 
     /// The order that another process keeps: who follows it there is told, and nobody here.
     #[must_use]
-    pub fn elsewhere(send: impl Fn(Vec<Frame>) + Send + Sync + 'static) -> Self {
+    pub fn elsewhere(send: impl Fn(Vec<LogEntry>) + Send + Sync + 'static) -> Self {
         Self { way: Way::Elsewhere(Arc::new(send)), ..Self::in_memory() }
     }
 
-    /// The order of a log, whose thread ends with [`Order::end`], or when the last handle is dropped;
+    /// The order of a log, whose thread ends with [`Sequencer::end`], or when the last handle is dropped;
     /// everything that was handed in before is written then. Followers are given a mark whenever so
     /// many bytes were written.
     ///
     /// # Errors
     /// When there can be no thread.
     pub fn of(log: Log, mark_every: Arc<AtomicU64>) -> io::Result<(Self, JoinHandle<()>)> {
-        let (writer, frames) = channel();
+        let (writer, entries) = channel();
         let followers = Arc::new(Mutex::new(Followers::behind(log.next() - 1)));
         let told = Arc::clone(&followers);
         let write = move || {
             let (later, syncs) = (Vec::new(), Vec::new());
             let (unmarked, has_ended) = (0, false);
-            Writer { log, frames, later, syncs, mark_every, unmarked, has_ended, followers: told }
+            Writer { log, entries, later, syncs, mark_every, unmarked, has_ended, followers: told }
                 .run()
         };
         let thread = thread::Builder::new().name("log".into()).spawn(write)?;
         Ok((Self { followers, way: Way::Log(writer), topic: None }, thread))
     }
 
-    /// Hands in a site's next frames.
-    pub fn submit(&self, frames: Vec<Frame>) {
-        if frames.is_empty() {
+    /// Hands in a site's next log entries.
+    pub fn submit(&self, entries: Vec<LogEntry>) {
+        if entries.is_empty() {
             return;
         }
         match &self.way {
             // A thread that is gone has told everybody why.
-            Way::Log(writer) => _ = writer.send(Handed::Frames(frames)),
+            Way::Log(writer) => _ = writer.send(Handed::Frames(entries)),
             #[cfg(feature = "shuttle")]
             Way::Memory if fault::is(Fault::ToldBehindPlace) => {
-                let first = lock(&self.followers).place(&frames);
-                lock(&self.followers).pass_on(first, &frames.into());
+                let first = lock(&self.followers).place(&entries);
+                lock(&self.followers).pass_on(first, &entries.into());
             }
-            Way::Memory => lock(&self.followers).tell(frames.into()),
-            Way::Elsewhere(send) => send(frames),
+            Way::Memory => lock(&self.followers).tell(entries.into()),
+            Way::Elsewhere(send) => send(entries),
         }
     }
 
@@ -193,20 +193,20 @@ impl Followers {
         Self { next: known + 1, all: Vec::new(), end: None, is_full: false, is_stalled: false }
     }
 
-    fn tell(&mut self, frames: Arc<[Frame]>) {
-        let first = self.place(&frames);
-        self.pass_on(first, &frames);
+    fn tell(&mut self, entries: Arc<[LogEntry]>) {
+        let first = self.place(&entries);
+        self.pass_on(first, &entries);
     }
 
-    /// Gives frames their place.
-    fn place(&mut self, frames: &[Frame]) -> Position {
+    /// Gives log entries their place.
+    fn place(&mut self, entries: &[LogEntry]) -> Position {
         let first = self.next;
-        self.next += frames.len() as Position;
+        self.next += entries.len() as Position;
         first
     }
 
-    fn pass_on(&mut self, first: Position, frames: &Arc<[Frame]>) {
-        self.all.retain_mut(|follower| follower.follow(first, frames));
+    fn pass_on(&mut self, first: Position, entries: &Arc<[LogEntry]>) {
+        self.all.retain_mut(|follower| follower.follow(first, entries));
     }
 
     fn stall(&mut self, is_stalled: bool) {
@@ -228,9 +228,9 @@ impl Followers {
 
 struct Writer {
     log: Log,
-    frames: Receiver<Handed>,
+    entries: Receiver<Handed>,
     /// What came while a full disk was waited for.
-    later: Vec<Frame>,
+    later: Vec<LogEntry>,
     syncs: Vec<Sender<()>>,
     /// How much is written between two marks, and how much was since the last, in bytes.
     mark_every: Arc<AtomicU64>,
@@ -247,8 +247,8 @@ impl Writer {
                 Ok(None) => break self.log.sync(),
                 Err(error) => break Err(error),
             };
-            while group.len() < FRAMES_MAX
-                && let Ok(handed) = self.frames.try_recv()
+            while group.len() < ENTRIES_MAX
+                && let Ok(handed) = self.entries.try_recv()
             {
                 group.extend(self.taken(handed));
             }
@@ -265,7 +265,7 @@ impl Writer {
         lock(&self.followers).end(why);
     }
 
-    fn write_and_tell(&mut self, group: Vec<Frame>) -> Result<(), LogError> {
+    fn write_and_tell(&mut self, group: Vec<LogEntry>) -> Result<(), LogError> {
         self.write(&group)?;
         let mut followers = lock(&self.followers);
         followers.tell(group.into());
@@ -277,9 +277,9 @@ impl Writer {
         Ok(())
     }
 
-    fn taken(&mut self, handed: Handed) -> Vec<Frame> {
+    fn taken(&mut self, handed: Handed) -> Vec<LogEntry> {
         match handed {
-            Handed::Frames(frames) if !self.has_ended => frames,
+            Handed::Frames(entries) if !self.has_ended => entries,
             Handed::Frames(_) => Vec::new(),
             Handed::Sync(done) => {
                 self.syncs.push(done);
@@ -292,9 +292,9 @@ impl Writer {
         }
     }
 
-    /// The next frames, or nothing once there are no more. Meanwhile what is to be made durable now
+    /// The next log entries, or nothing once there are no more. Meanwhile what is to be made durable now
     /// and then is.
-    fn await_frames(&mut self) -> Result<Option<Vec<Frame>>, LogError> {
+    fn await_frames(&mut self) -> Result<Option<Vec<LogEntry>>, LogError> {
         loop {
             let is_asked = !self.syncs.is_empty();
             #[cfg(feature = "shuttle")]
@@ -311,7 +311,7 @@ impl Writer {
                 return Ok(None);
             }
             let wait = self.log.due_in().unwrap_or(Duration::MAX);
-            match self.frames.recv_timeout(wait) {
+            match self.entries.recv_timeout(wait) {
                 Ok(handed) => self.later = self.taken(handed),
                 Err(RecvTimeoutError::Timeout) => self.log.sync()?,
                 Err(RecvTimeoutError::Disconnected) => self.has_ended = true,
@@ -321,7 +321,7 @@ impl Writer {
 
     /// Writes a group; on a full disk again and again until it fits, or until nobody is there any
     /// more. Sites are told that nothing is logged, so that no client waits for it.
-    fn write(&mut self, group: &[Frame]) -> Result<(), LogError> {
+    fn write(&mut self, group: &[LogEntry]) -> Result<(), LogError> {
         for tries in 0.. {
             let full = match self.log.append(group) {
                 Ok(_) => {
@@ -339,10 +339,10 @@ impl Writer {
                 followers.stall(true);
             }
             drop(followers);
-            match self.frames.recv_timeout(FULL_DISK_WAIT) {
+            match self.entries.recv_timeout(FULL_DISK_WAIT) {
                 Ok(handed) => {
-                    let frames = self.taken(handed);
-                    self.later.extend(frames);
+                    let entries = self.taken(handed);
+                    self.later.extend(entries);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => self.has_ended = true,

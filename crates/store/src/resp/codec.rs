@@ -20,13 +20,13 @@ pub(super) enum Kind {
     Step = 4,
 }
 
-pub(super) fn bytes_of(kind: Kind, procedure: &impl Serialize) -> Option<Vec<u8>> {
+pub(super) fn encode(kind: Kind, procedure: &impl Serialize) -> Option<Vec<u8>> {
     postcard::to_extend(procedure, vec![kind as u8]).ok()
 }
 
 /// What [`Procedure::sent`] was of, to be run under these settings; nothing where it is none.
 #[must_use]
-pub fn received(bytes: &[u8], settings: &Arc<Settings>) -> Option<Box<dyn Procedure>> {
+pub fn decode(bytes: &[u8], settings: &Arc<Settings>) -> Option<Box<dyn Procedure>> {
     let (kind, bytes) = bytes.split_first()?;
     let run_here = |operation: &mut Operation| match operation {
         Operation::Script(script) => script.settings = Arc::clone(settings),

@@ -10,26 +10,26 @@ use std::time::Duration;
 
 use subtle::ConstantTimeEq as _;
 
-use super::Shared;
-use super::mail::Mail;
 use super::wire::{self, PROTOCOL, ToRouter, ToSite};
-use crate::record::{Frame, Site};
+use crate::engine::Shared;
+use crate::engine::site::mailbox::SiteEvent;
+use crate::record::{LogEntry, Site};
 
 /// How long whoever comes may take to say who it is.
 const HELLO_WAIT: Duration = Duration::from_secs(3);
 /// How many are greeted at a time; more are closed, and may come again.
 const GREETED_MAX: usize = 64;
-/// How often it is looked whether the gate is to be closed.
+/// How often it is looked whether the acceptor is to be closed.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// A gate that is open. It is closed when it is dropped.
-pub(super) struct Gate {
+/// An acceptor that is open. It is closed when it is dropped.
+pub(in crate::engine) struct Acceptor {
     address: SocketAddr,
     is_closed: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Gate {
+impl Acceptor {
     pub fn open(shared: Arc<Shared>, listener: TcpListener, secret: String) -> io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
@@ -52,7 +52,7 @@ impl Gate {
                 }
             }
         };
-        let thread = thread::Builder::new().name("gate".into()).spawn(watch)?;
+        let thread = thread::Builder::new().name("acceptor".into()).spawn(watch)?;
         Ok(Self { address, is_closed, thread: Some(thread) })
     }
 
@@ -61,7 +61,7 @@ impl Gate {
     }
 }
 
-impl Drop for Gate {
+impl Drop for Acceptor {
     fn drop(&mut self) {
         self.is_closed.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -77,10 +77,10 @@ fn greet(mut stream: TcpStream, shared: &Shared, secret: &str) -> io::Result<()>
     stream.set_write_timeout(Some(HELLO_WAIT))?;
     match admitted(wire::read_hello(&mut stream)?, shared, secret) {
         Ok(site) => {
-            _ = shared.door(site).send(Mail::Arrived(stream));
+            _ = shared.sender(site).send(SiteEvent::Arrived(stream));
             Ok(())
         }
-        Err(why) => wire::write(&mut stream, &ToSite::<Vec<Frame>>::Bye(why, false)),
+        Err(why) => wire::write(&mut stream, &ToSite::<Vec<LogEntry>>::Bye(why, false)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What comes to a site's door, and who is told what came of it.
+//! The mailbox of a site's thread, and the recipients of its replies.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::Listener;
-use crate::record::{Frame, Position, Site};
+use crate::engine::client::listener::Listener;
+use crate::record::{LogEntry, Position, Site};
 use crate::router::Step;
 use crate::site::{Message, Part, Ticket, Usage};
 use crate::sync::point;
@@ -15,42 +15,42 @@ use crate::transaction::{Abort, Done, Transaction};
 
 /// Where to hand in what is for a site, or for a thread that has clients, wherever that is.
 #[derive(Clone)]
-pub(crate) enum Door {
+pub(crate) enum SiteSender {
     /// In this process.
-    Here(mpsc::UnboundedSender<Mail>),
+    Local(mpsc::UnboundedSender<SiteEvent>),
     /// In another one, by way of the router's.
-    Away(std::sync::mpsc::Sender<Leaving>, Site),
+    Remote(std::sync::mpsc::Sender<Outgoing>, Site),
 }
 
 /// What leaves a site's process.
-pub(crate) enum Leaving {
-    Frames(Vec<Frame>),
-    Mail(Site, Mail),
+pub(crate) enum Outgoing {
+    Entries(Vec<LogEntry>),
+    Event(Site, SiteEvent),
     Counted(u64, Vec<Usage>),
     Part(Part),
     /// Nothing leaves behind this.
     End,
 }
 
-impl Door {
+impl SiteSender {
     /// Hands it in; false where nobody takes anything any more.
-    pub fn send(&self, mail: Mail) -> bool {
+    pub fn send(&self, event: SiteEvent) -> bool {
         point();
         match self {
-            Self::Here(door) => door.send(mail).is_ok(),
-            Self::Away(way, site) => way.send(Leaving::Mail(*site, mail)).is_ok(),
+            Self::Local(sender) => sender.send(event).is_ok(),
+            Self::Remote(way, site) => way.send(Outgoing::Event(*site, event)).is_ok(),
         }
     }
 }
 
-/// What comes to a site's door.
-pub(crate) enum Mail {
+/// What a site's thread receives.
+pub(crate) enum SiteEvent {
     Transact(Batch),
     /// What came of a transaction that this site let another one run.
     Outcome(Ticket, Outcome),
-    Step(StepOrder),
+    Step(StepRequest),
     Said(Site, Message),
-    Logged(Position, Arc<[Frame]>),
+    Logged(Position, Arc<[LogEntry]>),
     /// Whether the log takes nothing for now.
     Stalled(bool),
     /// What it masters now is to be a part of a checkpoint.
@@ -78,34 +78,34 @@ pub(crate) enum Mail {
 pub(crate) type Counted = Box<dyn FnOnce(Vec<Usage>) + Send>;
 
 /// A step of a change of design.
-pub(crate) struct StepOrder {
+pub(crate) struct StepRequest {
     pub step: Step,
     /// The prefix of the log that has what the steps before it did.
     pub session: Position,
     pub until: Instant,
-    pub answer: Remote,
+    pub answer: ReplyTo,
 }
 
 /// Transactions in their order, and until when each may begin.
-pub(crate) type Batch = Vec<(Remote, Transaction, Instant)>;
+pub(crate) type Batch = Vec<(ReplyTo, Transaction, Instant)>;
 
 /// Who is told what came of something, wherever he is.
-pub(crate) enum Remote {
-    Once(oneshot::Sender<Outcome>),
+pub(crate) enum ReplyTo {
+    Channel(oneshot::Sender<Outcome>),
     /// A site which has it under a ticket of its own.
     Site(Site, Ticket),
 }
 
-impl Remote {
+impl ReplyTo {
     /// Tells him. Whoever does not wait any more need not know.
-    pub fn tell(self, outcome: Outcome, doors: &[Door]) {
+    pub fn tell(self, outcome: Outcome, senders: &[SiteSender]) {
         match self {
-            Self::Once(answer) => {
+            Self::Channel(answer) => {
                 point();
                 _ = answer.send(outcome);
             }
             Self::Site(site, ticket) => {
-                _ = doors[usize::from(site.0)].send(Mail::Outcome(ticket, outcome));
+                _ = senders[usize::from(site.0)].send(SiteEvent::Outcome(ticket, outcome));
             }
         }
     }

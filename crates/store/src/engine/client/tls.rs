@@ -29,7 +29,7 @@ pub enum TlsError {
 
 /// A certificate with its chain and its key, which all connections are made with.
 #[derive(Clone)]
-pub struct Tls(pub(super) TlsAcceptor);
+pub struct Tls(pub(in crate::engine) TlsAcceptor);
 
 impl Tls {
     /// Reads both, in PEM.

@@ -1,4 +1,4 @@
-//! Where a site is: the thread that owns its state machine, tells it what comes to its door, and does
+//! Where a site is: the thread that owns its state machine, tells it what comes to its mailbox, and does
 //! what it says.
 
 use std::cell::{Cell, RefCell};
@@ -11,15 +11,17 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use super::life;
-use super::line::{Line, talk};
-use super::listener::{Client, Listener};
-use super::tls::Tls;
-use super::{Batch, Door, Mail, Map, Outcome, Remote, Role, Shared, StepOrder, Ticket};
+use super::epoch;
+use super::mailbox::{Batch, Outcome, ReplyTo, SiteEvent, SiteSender, StepRequest};
 use crate::design::Design;
+use crate::engine::client::connection::{Pipeline, serve};
+use crate::engine::client::listener::{Client, Listener};
+use crate::engine::client::tls::Tls;
+use crate::engine::{Map, Role, Shared};
 use crate::key::Key;
-use crate::record::{Author, Body, Frame, Position, Site};
+use crate::record::{Author, Body, LogEntry, Position, Site};
 use crate::router::Step;
+use crate::site::Ticket;
 use crate::site::{Core, Input, Output, Part};
 use crate::sync::atomic::Ordering;
 #[cfg(feature = "shuttle")]
@@ -33,46 +35,46 @@ const TICK: Duration = Duration::from_millis(20);
 const GREETING_WAIT: Duration = Duration::from_secs(10);
 /// How long a site waits until it asks again for what is pinned to it and could not be had.
 const HOME_WAIT: Duration = Duration::from_millis(100);
-/// How much mail is handled before connections have their turn.
-const MAIL_MAX: usize = 256;
+/// How many events are handled before connections have their turn.
+const EVENTS_MAX: usize = 256;
 
 /// Takes a part of a checkpoint.
-pub(super) type GivePart = Arc<dyn Fn(Part) + Send + Sync>;
+pub(in crate::engine) type CheckpointSink = Arc<dyn Fn(Part) + Send + Sync>;
 
 /// A site's thread, as what runs on it sees it.
-pub(super) struct Place {
-    pub(super) shared: Arc<Shared>,
-    pub(super) site: Site,
+pub(in crate::engine) struct Executor {
+    pub(in crate::engine) shared: Arc<Shared>,
+    pub(in crate::engine) site: Site,
     core: RefCell<Core>,
     callers: RefCell<HashMap<Ticket, Caller>>,
     next: Cell<Ticket>,
     /// Steps that are to see more of the log than there is here.
-    early: RefCell<Vec<StepOrder>>,
+    early: RefCell<Vec<StepRequest>>,
     /// To whoever makes checkpoints; and parts of which the log does not have all yet.
-    parts: GivePart,
+    parts: CheckpointSink,
     unfinished: RefCell<Vec<Part>>,
-    leaving: RefCell<Vec<Frame>>,
+    leaving: RefCell<Vec<LogEntry>>,
     /// Whether what is pinned here is on its way.
     is_fetching: Cell<bool>,
 }
 
 /// Who is told what came of a transaction.
-pub(super) enum Caller {
+pub(in crate::engine) enum Caller {
     /// A connection of this thread, which of its requests it is, and what its session has seen.
-    Line(Rc<Line>, u64, Rc<Cell<Position>>),
-    Remote(Remote),
+    Pipeline(Rc<Pipeline>, u64, Rc<Cell<Position>>),
+    ReplyTo(ReplyTo),
 }
 
-impl Place {
+impl Executor {
     /// Runs a site until it is told to stop.
-    pub(super) fn run(
+    pub(in crate::engine) fn run(
         shared: Arc<Shared>,
         site: Site,
         core: Core,
-        inbox: mpsc::UnboundedReceiver<Mail>,
-        parts: GivePart,
+        inbox: mpsc::UnboundedReceiver<SiteEvent>,
+        parts: CheckpointSink,
     ) {
-        let place = Rc::new(Self {
+        let executor = Rc::new(Self {
             shared: Arc::clone(&shared),
             site,
             core: RefCell::new(core),
@@ -84,22 +86,22 @@ impl Place {
             leaving: RefCell::default(),
             is_fetching: Cell::new(false),
         });
-        if let Err(error) = sync::run(place.serve(inbox)) {
+        if let Err(error) = sync::run(executor.serve(inbox)) {
             _ = shared.end.set(format!("{site} cannot run: {error}"));
         }
     }
 
-    async fn serve(self: Rc<Self>, mut inbox: mpsc::UnboundedReceiver<Mail>) {
+    async fn serve(self: Rc<Self>, mut inbox: mpsc::UnboundedReceiver<SiteEvent>) {
         // What it says first makes it alive.
         self.tell(Input::Tick(self.shared.now_ms(Instant::now())));
         let mut ticks = ticks(TICK);
         loop {
             tokio::select! {
-                mail = inbox.recv() => {
-                    let Some(mut mail) = mail.map(Some) else { return };
-                    for _ in 0..MAIL_MAX {
+                event = inbox.recv() => {
+                    let Some(mut event) = event.map(Some) else { return };
+                    for _ in 0..EVENTS_MAX {
                         // What was taken is handled: the bound comes before the next.
-                        let Some(next) = mail.take().or_else(|| inbox.try_recv().ok()) else {
+                        let Some(next) = event.take().or_else(|| inbox.try_recv().ok()) else {
                             break;
                         };
                         if !self.handle(next) {
@@ -117,44 +119,44 @@ impl Place {
     }
 
     /// False says that it ends.
-    fn handle(self: &Rc<Self>, mail: Mail) -> bool {
-        match mail {
-            Mail::Transact(transactions) => {
+    fn handle(self: &Rc<Self>, event: SiteEvent) -> bool {
+        match event {
+            SiteEvent::Transact(transactions) => {
                 // Behind one that comes back none is run: it would overtake that.
                 let mut is_back = false;
-                for (remote, transaction, until) in transactions {
-                    let caller = Caller::Remote(remote);
+                for (reply_to, transaction, until) in transactions {
+                    let caller = Caller::ReplyTo(reply_to);
                     if is_back {
-                        caller.tell(Outcome::Back(transaction), &self.shared.doors);
+                        caller.tell(Outcome::Back(transaction), &self.shared.senders);
                     } else {
                         is_back = self.transact(caller, transaction, until);
                     }
                 }
             }
-            Mail::Step(step) => {
+            SiteEvent::Step(step) => {
                 self.early.borrow_mut().push(step);
                 self.take_steps();
             }
-            Mail::Outcome(ticket, outcome) => self.answer(ticket, outcome),
-            Mail::Listen(listener) => {
-                let place = Rc::clone(self);
-                tokio::task::spawn_local(async move { listener.accept_all(&place).await });
+            SiteEvent::Outcome(ticket, outcome) => self.answer(ticket, outcome),
+            SiteEvent::Listen(listener) => {
+                let executor = Rc::clone(self);
+                tokio::task::spawn_local(async move { listener.accept_all(&executor).await });
             }
-            Mail::Connect(stream, listener) => {
+            SiteEvent::Connect(stream, listener) => {
                 if let Ok(client) = Arc::clone(&listener).admit(stream) {
-                    let place = Rc::clone(self);
+                    let executor = Rc::clone(self);
                     // A connection that breaks is its client's own affair.
-                    let talk = async move { _ = place.receive(client, &listener).await };
-                    tokio::task::spawn_local(talk);
+                    let served = async move { _ = executor.receive(client, &listener).await };
+                    tokio::task::spawn_local(served);
                 }
             }
-            Mail::Said(from, message) => self.tell(Input::Said(from, message)),
-            Mail::Logged(first, frames) => {
-                let is_change = frames.iter().any(|frame| !matches!(frame.body, Body::Commit(_)));
-                let outputs = self.core.borrow_mut().on(Input::Logged(first, frames));
+            SiteEvent::Said(from, message) => self.tell(Input::Said(from, message)),
+            SiteEvent::Logged(first, entries) => {
+                let is_change = entries.iter().any(|entry| !matches!(entry.body, Body::Commit(_)));
+                let outputs = self.core.borrow_mut().on(Input::Logged(first, entries));
                 #[cfg(feature = "shuttle")]
                 if fault::is(Fault::MapBehindAnswer) {
-                    self.obey(outputs);
+                    self.execute(outputs);
                     self.publish();
                     return true;
                 }
@@ -169,37 +171,37 @@ impl Place {
                     }
                     self.shared.followed.fetch_max(self.core.borrow().known(), Ordering::Release);
                 }
-                self.obey(outputs);
+                self.execute(outputs);
                 self.take_steps();
                 self.give_parts();
                 if self.core.borrow().is_over() {
                     return self.begin_again();
                 }
             }
-            Mail::Stalled(is_stalled) => self.tell(Input::Stalled(is_stalled)),
-            Mail::Mark => {
+            SiteEvent::Stalled(is_stalled) => self.tell(Input::Stalled(is_stalled)),
+            SiteEvent::Mark => {
                 self.unfinished.borrow_mut().extend(self.core.borrow().part());
                 self.give_parts();
             }
-            Mail::Count(answer) => answer(self.core.borrow().usage().collect()),
-            Mail::Die(answer) => {
+            SiteEvent::Count(answer) => answer(self.core.borrow().usage().collect()),
+            SiteEvent::Die(answer) => {
                 let (site, epoch) = (self.site, self.core.borrow().epoch());
                 let by = Author { site, epoch, number: 0 };
                 // What it has not handed in yet is lost with it.
                 self.leaving.borrow_mut().clear();
-                self.shared.order.submit(vec![Frame { by, body: Body::Fence }]);
+                self.shared.sequencer.submit(vec![LogEntry { by, body: Body::Fence }]);
                 let goes_on = self.begin_again();
                 _ = answer.send(());
                 return goes_on;
             }
-            Mail::End => {
+            SiteEvent::End => {
                 self.forget_callers();
                 return false;
             }
-            Mail::Relayed(..) | Mail::Arrived(_) | Mail::Lost(_) => {
+            SiteEvent::Relayed(..) | SiteEvent::Arrived(_) | SiteEvent::Lost(_) => {
                 unreachable!("only a link is told this")
             }
-            Mail::Stop => return false,
+            SiteEvent::Stop => return false,
         }
         true
     }
@@ -210,17 +212,17 @@ impl Place {
             return;
         }
         let (known, now) = (self.core.borrow().known(), Instant::now());
-        let is_due = |order: &mut StepOrder| order.session <= known || order.until <= now;
+        let is_due = |request: &mut StepRequest| request.session <= known || request.until <= now;
         let due: Vec<_> = self.early.borrow_mut().extract_if(.., is_due).collect();
-        for StepOrder { step, session, until, answer } in due {
+        for StepRequest { step, session, until, answer } in due {
             if session > known {
-                answer.tell(Outcome::Answer(known, Err(Abort::Late)), &self.shared.doors);
+                answer.tell(Outcome::Answer(known, Err(Abort::Late)), &self.shared.senders);
                 continue;
             }
             let until_ms = self.shared.now_ms(until);
-            let ticket = self.expect(Caller::Remote(answer));
+            let ticket = self.expect(Caller::ReplyTo(answer));
             self.tell(match step {
-                Step::Adopt(_, start) => Input::Adopt(ticket, start, until_ms),
+                Step::InstallReplica(_, start) => Input::InstallReplica(ticket, start, until_ms),
                 Step::Change(_, change) => Input::Change(ticket, change, until_ms),
             });
         }
@@ -249,7 +251,7 @@ impl Place {
             Role::Whole => site == self.site && self.core.borrow().is_live(),
             Role::Router => {
                 usize::from(self.site.0) == self.shared.sites
-                    && life::count(design.epoch(site)) > 0
+                    && epoch::count(design.epoch(site)) > 0
                     && !design.is_fenced(site)
             }
             Role::Site => false,
@@ -264,7 +266,7 @@ impl Place {
     fn look_for_another(&self) {
         let core = self.core.borrow();
         let mut sites = (0..self.shared.sites as u16).map(Site);
-        let is_over = |site: &Site| self.shared.lives.is_over(core.design().epoch(*site));
+        let is_over = |site: &Site| self.shared.epochs.is_over(core.design().epoch(*site));
         if let Some(site) = sites.find(is_over) {
             self.shared.end_for_another(site);
         }
@@ -276,18 +278,18 @@ impl Place {
             return;
         }
         self.is_fetching.set(true);
-        let place = Rc::clone(self);
+        let executor = Rc::clone(self);
         tokio::task::spawn_local(async move {
-            while let Some((start, home)) = place.away() {
-                if place.shared.pin(&start, home).await.is_err() {
+            while let Some((start, home)) = executor.away() {
+                if executor.shared.pin(&start, home).await.is_err() {
                     sleep(HOME_WAIT).await;
                 }
             }
-            place.is_fetching.set(false);
+            executor.is_fetching.set(false);
         });
     }
 
-    /// A new life, from what the log has. False says that there is none, or that it is not this thread
+    /// A new epoch, from what the log has. False says that there is none, or that it is not this thread
     /// that begins it.
     fn begin_again(&self) -> bool {
         self.forget_callers();
@@ -296,7 +298,7 @@ impl Place {
             let core = self.core.borrow();
             (core.known(), core.epoch(), core.design().epoch(self.site))
         };
-        if self.shared.lives.is_over(newest) {
+        if self.shared.epochs.is_over(newest) {
             self.shared.end_for_another(self.site);
             return false;
         }
@@ -304,7 +306,7 @@ impl Place {
         *self.core.borrow_mut() = Core::observer(Design::new(Site(0)));
         match log.image_of(known) {
             Ok(image) => {
-                let epoch = self.shared.lives.next(epoch.max(image.design().epoch(self.site)));
+                let epoch = self.shared.epochs.next(epoch.max(image.design().epoch(self.site)));
                 *self.core.borrow_mut() = image.begun(self.site, epoch);
                 self.tell(Input::Tick(self.shared.now_ms(Instant::now())));
                 true
@@ -320,7 +322,7 @@ impl Place {
     fn forget_callers(&self) {
         let known = self.core.borrow().known();
         for (_, caller) in self.callers.borrow_mut().drain() {
-            caller.tell(Outcome::Answer(known, Err(Abort::Deposed)), &self.shared.doors);
+            caller.tell(Outcome::Answer(known, Err(Abort::Deposed)), &self.shared.senders);
         }
     }
 
@@ -328,14 +330,14 @@ impl Place {
     async fn receive(self: &Rc<Self>, mut client: Client, listener: &Listener) -> io::Result<()> {
         let (settings, number) = (Arc::clone(&listener.settings), client.number);
         let Some(Tls(acceptor)) = &listener.tls else {
-            return talk(self, &mut client.stream, settings, number).await;
+            return serve(self, &mut client.stream, settings, number).await;
         };
         let accepted = tokio::time::timeout(GREETING_WAIT, acceptor.accept(&mut client.stream));
-        talk(self, accepted.await??, settings, number).await
+        serve(self, accepted.await??, settings, number).await
     }
 
     /// Runs a transaction here, unless it cannot begin until a time. True says that it came back at once.
-    pub(super) fn transact(
+    pub(in crate::engine) fn transact(
         &self,
         caller: Caller,
         transaction: Transaction,
@@ -346,18 +348,18 @@ impl Place {
         let outputs = self.core.borrow_mut().on(Input::Transact(ticket, transaction, until_ms));
         let is_back = |output: &Output| matches!(output, Output::Back(back, _) if *back == ticket);
         let is_back = outputs.iter().any(is_back);
-        self.obey(outputs);
+        self.execute(outputs);
         is_back
     }
 
     /// Lets another site run transactions.
-    pub(super) fn send(&self, to: Site, batch: Batch) {
+    pub(in crate::engine) fn send(&self, to: Site, batch: Batch) {
         // A site that has stopped, stops with all others.
-        _ = self.shared.door(to).send(Mail::Transact(batch));
+        _ = self.shared.sender(to).send(SiteEvent::Transact(batch));
     }
 
     /// Remembers who is to be told what comes of a ticket.
-    pub(super) fn expect(&self, caller: Caller) -> Ticket {
+    pub(in crate::engine) fn expect(&self, caller: Caller) -> Ticket {
         let ticket = self.next.get();
         self.next.set(ticket + 1);
         self.callers.borrow_mut().insert(ticket, caller);
@@ -366,17 +368,17 @@ impl Place {
 
     fn tell(&self, input: Input) {
         let outputs = self.core.borrow_mut().on(input);
-        self.obey(outputs);
+        self.execute(outputs);
     }
 
-    fn obey(&self, outputs: Vec<Output>) {
+    fn execute(&self, outputs: Vec<Output>) {
         for output in outputs {
             match output {
-                Output::Write(frame) => self.leaving.borrow_mut().push(frame),
+                Output::Write(entry) => self.leaving.borrow_mut().push(entry),
                 Output::Say(to, message) => {
                     // One that is not started any more hears nothing.
-                    if let Some(door) = self.shared.doors.get(usize::from(to.0)) {
-                        _ = door.send(Mail::Said(self.site, message));
+                    if let Some(sender) = self.shared.senders.get(usize::from(to.0)) {
+                        _ = sender.send(SiteEvent::Said(self.site, message));
                     }
                 }
                 Output::Answer(ticket, known, answer) => {
@@ -392,14 +394,14 @@ impl Place {
     fn answer(&self, ticket: Ticket, outcome: Outcome) {
         let caller = self.callers.borrow_mut().remove(&ticket);
         if let Some(caller) = caller {
-            caller.tell(outcome, &self.shared.doors);
+            caller.tell(outcome, &self.shared.senders);
         }
     }
 
     /// Hands in what was written.
-    pub(super) fn flush(&self) {
-        let frames = mem::take(&mut *self.leaving.borrow_mut());
-        self.shared.order.submit(frames);
+    pub(in crate::engine) fn flush(&self) {
+        let entries = mem::take(&mut *self.leaving.borrow_mut());
+        self.shared.sequencer.submit(entries);
     }
 
     /// Lets the router know the design, if it knows an older one.
@@ -418,10 +420,10 @@ impl Place {
 }
 
 impl Caller {
-    fn tell(self, outcome: Outcome, doors: &[Door]) {
+    fn tell(self, outcome: Outcome, senders: &[SiteSender]) {
         match self {
-            Self::Line(line, number, seen) => line.answer(number, outcome, &seen),
-            Self::Remote(remote) => remote.tell(outcome, doors),
+            Self::Pipeline(pipeline, number, seen) => pipeline.answer(number, outcome, &seen),
+            Self::ReplyTo(reply_to) => reply_to.tell(outcome, senders),
         }
     }
 }

@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
-use super::past::Folder;
+use super::log_options::Folder;
 use crate::checkpoint;
 use crate::key::Key;
 use crate::log::{self, LogError};
-use crate::order::Order;
 use crate::record::Position;
+use crate::sequencer::Sequencer;
 use crate::site::{Part, Snapshot};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::mpsc::Receiver;
@@ -26,11 +26,11 @@ pub struct Checkpoints {
     pub failure: Option<String>,
 }
 
-pub(super) struct Checkpointer {
+pub(in crate::engine) struct Checkpointer {
     pub folder: Folder,
     /// Whether a checkpoint is to say where in a topic it was made.
     pub is_of_topic: bool,
-    pub order: Order,
+    pub sequencer: Sequencer,
     pub parts: Receiver<Part>,
     /// How much log is worth a checkpoint: as much as a checkpoint has, and no less than the folder says.
     pub mark_every: Arc<AtomicU64>,
@@ -55,7 +55,7 @@ impl Checkpointer {
                 let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
                 match written {
                     Ok(()) => *state = Checkpoints { newest: first.known, failure: None },
-                    Err(error) => state.failure = Some(crate::order::with_causes(&error)),
+                    Err(error) => state.failure = Some(crate::sequencer::with_causes(&error)),
                 }
             }
         }
@@ -63,11 +63,11 @@ impl Checkpointer {
 
     fn write(&self, first: &Part, snapshots: &[Snapshot]) -> Result<(), LogError> {
         // A checkpoint that knew more than the log would be a second truth.
-        if !self.order.sync() {
+        if !self.sequencer.sync() {
             return Ok(());
         }
         let Folder { path, mark_every_min, .. } = &self.folder;
-        let landmark = self.order.landmark(first.known);
+        let landmark = self.sequencer.landmark(first.known);
         if self.is_of_topic && landmark.is_none() {
             let why = "its sites gave their parts too late, and where it is was forgotten".into();
             return Err(LogError::Remote {

@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// When the connection breaks, or the client does not receive.
-pub(super) async fn send(
+pub(in crate::engine) async fn send(
     stream: &mut (impl AsyncWrite + Unpin),
     reply: &Reply,
     output: &OutputBuffer,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use imago_store::admin::{DesignReport, Order, Token};
+use imago_store::admin::{ChangeRequest, DesignReport, Token};
 use serde_json::Value;
 use ureq::RequestBuilder;
 
@@ -64,8 +64,8 @@ pub async fn design(at: &Where, context: &Context) -> Result<(), Failure> {
 }
 
 pub async fn change(verb: &str, at: AtSite, context: &Context) -> Result<(), Failure> {
-    let order = Order { key: at.at.key, site: at.site };
-    ask(&at.at.store, verb, Some(&order)).await?;
+    let request = ChangeRequest { key: at.at.key, site: at.site };
+    ask(&at.at.store, verb, Some(&request)).await?;
     context.output.result(&serde_json::json!({ "done": verb }), |_| format!("{verb}: done"))
 }
 
@@ -106,7 +106,7 @@ fn table(report: &DesignReport) -> String {
         };
         _ = writeln!(
             text,
-            "site {}: life {}{state}, masters {}, replicas {}, {} rows",
+            "site {}: epoch {}{state}, masters {}, replicas {}, {} rows",
             site.site, site.epoch, site.masters, site.replicas, site.rows
         );
     }
@@ -138,12 +138,12 @@ fn table(report: &DesignReport) -> String {
     text
 }
 
-/// Asks, or with an order tells, a store.
-async fn ask(at: &Where, path: &str, order: Option<&Order>) -> Result<Value, Failure> {
+/// Asks a store, or tells it by a request.
+async fn ask(at: &Where, path: &str, request: Option<&ChangeRequest>) -> Result<Value, Failure> {
     let admin = at.admin;
     let token = at.token_file.as_deref().map(secret::token).transpose()?;
     let url = format!("http://{admin}/{path}");
-    let order = order.cloned();
+    let request = request.cloned();
     let asked = tokio::task::spawn_blocking(move || {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(ANSWER_WAIT))
@@ -151,9 +151,9 @@ async fn ask(at: &Where, path: &str, order: Option<&Order>) -> Result<Value, Fai
             .proxy(None)
             .build();
         let agent = ureq::Agent::new_with_config(config);
-        let mut answer = match order {
+        let mut answer = match request {
             None => saying(token.as_ref(), agent.get(&url)).call()?,
-            Some(order) => saying(token.as_ref(), agent.post(&url)).send_json(order)?,
+            Some(request) => saying(token.as_ref(), agent.post(&url)).send_json(request)?,
         };
         let status = answer.status().as_u16();
         Ok::<_, ureq::Error>((status, answer.body_mut().read_json::<Value>()?))

@@ -1,0 +1,8 @@
+//! Clients' connections, and transactions from inside of the process.
+
+pub(in crate::engine) mod connection;
+pub(in crate::engine) mod listener;
+mod request_timeout;
+mod sending;
+pub(in crate::engine) mod session;
+pub(in crate::engine) mod tls;

@@ -1,0 +1,100 @@
+//! What the threads of a process share.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use super::site::epoch::Epochs;
+use super::site::mailbox::SiteSender;
+use super::{Checkpoints, LogOptions};
+use crate::design::Design;
+use crate::key::{Key, KeyRange};
+use crate::record::{Position, Site};
+use crate::router::{DesignPolicy, Route, master_of_all, route};
+use crate::sequencer::Sequencer;
+use crate::sync::atomic::AtomicU64;
+use crate::sync::{ArcSwap, Mutex};
+
+/// The router's map: the design as of a prefix of the log.
+#[derive(Debug)]
+pub struct Map {
+    /// The prefix.
+    pub known: Position,
+    /// The design there.
+    pub design: Design,
+}
+
+/// What a process has of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// All of it.
+    Whole,
+    /// The log, the map and the clients.
+    Router,
+    /// One site.
+    Site,
+}
+
+/// What everybody in the process shares.
+pub(crate) struct Shared {
+    pub(in crate::engine) began: Instant,
+    pub(in crate::engine) map: ArcSwap<Map>,
+    /// The one that it began with.
+    pub(in crate::engine) first: Map,
+    /// Of the sites, by number, and then of threads that have clients only.
+    pub(in crate::engine) senders: Vec<SiteSender>,
+    pub(in crate::engine) sites: usize,
+    pub(in crate::engine) role: Role,
+    pub(in crate::engine) sequencer: Sequencer,
+    pub(in crate::engine) policy: Box<dyn DesignPolicy>,
+    /// Whoever changes the design for a transaction does so alone until it has run: two that want the
+    /// same partition at two sites would take it from each other for ever.
+    pub(in crate::engine) moves: tokio::sync::Mutex<()>,
+    /// The prefix of the log that has the last step of a change of design.
+    pub(in crate::engine) stepped: AtomicU64,
+    /// Where sites are apart: the prefix of whose changes the map has all.
+    pub(in crate::engine) followed: AtomicU64,
+    pub(in crate::engine) log: Option<LogOptions>,
+    pub(in crate::engine) epochs: Epochs,
+    pub(in crate::engine) checkpoints: Arc<Mutex<Checkpoints>>,
+    /// Why the log takes nothing any more.
+    pub(in crate::engine) end: OnceLock<String>,
+}
+
+impl Shared {
+    pub(in crate::engine) fn sender(&self, site: Site) -> &SiteSender {
+        &self.senders[usize::from(site.0)]
+    }
+
+    pub(in crate::engine) fn site_senders(&self) -> &[SiteSender] {
+        &self.senders[..self.sites]
+    }
+
+    /// The threads that have clients: those of the sites, where these are in this process.
+    pub(in crate::engine) fn client_threads(&self) -> &[SiteSender] {
+        match &self.senders[self.sites..] {
+            [] => &self.senders,
+            client_threads => client_threads,
+        }
+    }
+
+    pub(in crate::engine) fn now_ms(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.began);
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    pub(in crate::engine) fn trouble(&self) -> Option<String> {
+        self.end.get().cloned().or_else(|| self.sequencer.trouble())
+    }
+
+    pub(in crate::engine) fn route(
+        &self,
+        reads: &[KeyRange],
+        writes: &[Key],
+        near: Option<Site>,
+        at_masters: bool,
+    ) -> Route {
+        let map = self.map.load();
+        let at = at_masters.then(|| master_of_all(&map.design, reads, writes)).flatten();
+        at.map_or_else(|| route(&map.design, &*self.policy, reads, writes, near), Route::Run)
+    }
+}

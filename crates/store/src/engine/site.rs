@@ -1,0 +1,5 @@
+//! The thread of a site, its mailbox, and its epochs.
+
+pub(crate) mod epoch;
+pub(in crate::engine) mod executor;
+pub(in crate::engine) mod mailbox;
