@@ -36,9 +36,10 @@ use crate::times;
 use imprint::Imprint;
 
 /// How many servers the leased clusters of one process have at most.
-pub const SERVERS_AT_ONCE: u32 = 14;
-/// How many servers idle clusters have at most; each takes 150 MB, and 200 MB for its files.
-const IDLE_SERVERS_MAX: u32 = 32;
+pub const SERVERS_AT_ONCE: u32 = 20;
+/// How many servers idle clusters have at most; each takes 150 MB, 200 MB for its files, and 0.6 % of a
+/// processor.
+const IDLE_SERVERS_MAX: u32 = 16;
 /// Where files are in memory.
 const MEMORY: &str = "/dev/shm";
 /// How much must be free there; the servers of the suite need a third of it.
