@@ -70,7 +70,7 @@ test-long: setup ## ten thousand simulations of the store, and 74 deaths in chan
 demo: setup ## move a live, busy collection between two real clusters, and prove it
 	$(IMAGO) demo $(ARGS)
 
-bench: setup ## measure copy, replay, verify and reshard beside floors and peers, and what decides
+bench: setup ## measure copy, replay, verify and reshard beside floors and competitors, and what decides
 	$(IMAGO) bench run copy $(ARGS)
 	$(IMAGO) bench run replay $(ARGS)
 	$(IMAGO) bench run verify $(ARGS)

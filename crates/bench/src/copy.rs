@@ -6,10 +6,10 @@
 
 use serde::Serialize;
 
+use crate::cluster_pair::{ClusterPair, DB, FLOOR_DB, require};
+use crate::competitor::{self, Competitor};
 use crate::error::{Error, Result};
 use crate::fill::{self, Commands};
-use crate::ground::{DB, FLOOR_DB, Ground, require};
-use crate::peer::{self, Peer};
 use crate::process::Measured;
 use crate::statistics::{CpuSeconds, Figure};
 use crate::subject::{self, Subject};
@@ -38,7 +38,7 @@ pub struct Report {
     /// How far the runs lie apart.
     pub spread: Spread,
     /// The same by other programs, where found on `PATH`.
-    pub peers: Vec<Peer>,
+    pub competitors: Vec<Competitor>,
 }
 
 /// The figures with their extremes.
@@ -70,14 +70,14 @@ pub async fn run(size: Size, commands: &subject::Commands) -> Result<Report> {
         return Err(Error::Size("a copy needs at least 2 documents and 1 run".into()));
     }
     let documents = fill::inserts(size)?;
-    let ground = Box::pin(Ground::start()).await?;
-    Box::pin(fill::send(&ground.source, DB, &documents)).await?;
+    let clusters = Box::pin(ClusterPair::start()).await?;
+    Box::pin(fill::send(&clusters.source, DB, &documents)).await?;
     let mut runs = Vec::new();
     for _ in 0..size.runs {
-        runs.push(Box::pin(one(&ground, size, &documents, commands)).await?);
+        runs.push(Box::pin(one(&clusters, size, &documents, commands)).await?);
     }
     let floor_seconds = Figure::of(runs.iter().map(|run| run.floor_s));
-    let peers = Box::pin(peer::copy(&ground, size, floor_seconds.median)).await?;
+    let competitors = Box::pin(competitor::copy(&clusters, size, floor_seconds.median)).await?;
     let spread = Spread {
         ratio_to_floor: Figure::of(runs.iter().map(|run| run.copy_s / run.floor_s)),
         client_cpu_ratio: Figure::of(runs.iter().map(|run| run.cpu.client / run.cpu.servers)),
@@ -94,28 +94,28 @@ pub async fn run(size: Size, commands: &subject::Commands) -> Result<Report> {
         seconds: spread.seconds.median,
         floor_seconds: floor_seconds.median,
         spread,
-        peers,
+        competitors,
     })
 }
 
 async fn one(
-    ground: &Ground,
+    clusters: &ClusterPair,
     size: Size,
     documents: &Commands,
     commands: &subject::Commands,
 ) -> Result<OneRun> {
-    ground.clear(FLOOR_DB).await?;
-    let used_at_first = ground.servers_cpu_s()?;
-    let floor_s = Box::pin(fill::send(&ground.destination, FLOOR_DB, documents)).await?;
-    let floor_cpu_s = ground.servers_cpu_s()? - used_at_first;
-    ground.clear(FLOOR_DB).await?;
+    clusters.clear(FLOOR_DB).await?;
+    let used_at_first = clusters.servers_cpu_s()?;
+    let floor_s = Box::pin(fill::send(&clusters.destination, FLOOR_DB, documents)).await?;
+    let floor_cpu_s = clusters.servers_cpu_s()? - used_at_first;
+    clusters.clear(FLOOR_DB).await?;
 
-    let used_before = ground.servers_cpu_s()?;
-    let command = commands(&Subject::Copy, &ground.ends());
+    let used_before = clusters.servers_cpu_s()?;
+    let command = commands(&Subject::Copy, &clusters.ends());
     let copied = Box::pin(Measured::start("a copy", command)?.end(0)).await?;
-    let servers_s = ground.servers_cpu_s()? - used_before;
-    require(&ground.destination, DB, size.documents).await?;
-    ground.clear(DB).await?;
+    let servers_s = clusters.servers_cpu_s()? - used_before;
+    require(&clusters.destination, DB, size.documents).await?;
+    clusters.clear(DB).await?;
     tracing::info!(
         floor_s,
         floor_cpu_s,

@@ -6,14 +6,14 @@ use std::time::Instant;
 
 use bson::raw::RawArrayBuf;
 use bson::{RawDocumentBuf, rawdoc};
-use imago_mongo::endpoint::Endpoint;
 use imago_mongo::load::Schema;
+use imago_mongo::server::endpoint::Endpoint;
 use imago_workload::history::IdForm;
 use imago_workload::review::Reviews;
 
 use crate::Size;
+use crate::cluster_pair::COLL;
 use crate::error::{Error, Result};
-use crate::ground::COLL;
 
 /// Writers that send commands at the same time, here and wherever something is written in bulk from
 /// memory: two keep the server busy, more only wait for each other.

@@ -10,13 +10,21 @@ use bson::{Document, doc};
 use serde::Serialize;
 use tokio::task::JoinSet;
 
+use crate::cluster_pair::{COLL, ClusterPair, DB};
 use crate::error::{Error, Result};
 use crate::fill::{Command, send_one};
-use crate::ground::{COLL, DB, Ground};
 use crate::operations::Operations;
 use crate::process::Measured;
-use crate::replay::Steady;
 use crate::subject::{Commands, Subject};
+
+/// The load under which the lag is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steady {
+    /// Writes per second, half of them updates.
+    pub rate_per_s: u64,
+    /// For how long.
+    pub duration: Duration,
+}
 
 const WRITE_EVERY: Duration = Duration::from_millis(20);
 const MARK_EVERY: Duration = Duration::from_millis(500);
@@ -46,16 +54,16 @@ pub struct Lag {
 
 /// Measures the lag of `job`, which nobody works at yet.
 pub(crate) async fn measure(
-    ground: &Ground,
+    clusters: &ClusterPair,
     operations: &mut Operations,
     job: &str,
     steady: Steady,
     commands: &Commands,
 ) -> Result<Lag> {
     let subject = Subject::Follow { job: job.to_owned() };
-    let follower = Measured::start("following", commands(&subject, &ground.ends()))?;
+    let follower = Measured::start("following", commands(&subject, &clusters.ends()))?;
     // One marker that arrives says that the job is at work, and has nothing left to catch up with.
-    Box::pin(mark(ground, 0)).await?;
+    Box::pin(mark(clusters, 0)).await?;
     let told_before = follower.progress().len();
 
     let ticks = steady.duration.as_millis() / WRITE_EVERY.as_millis();
@@ -69,7 +77,7 @@ pub(crate) async fn measure(
     let began = Instant::now();
     let mut writers = JoinSet::new();
     for share in shares {
-        let source = ground.source.clone();
+        let source = clusters.source.clone();
         writers.spawn(async move {
             let mut written = 0;
             for (tick, commands) in (0_u32..).zip(&share) {
@@ -85,7 +93,7 @@ pub(crate) async fn measure(
     let (mut marker_ms_max, mut markers) = (0.0_f64, 0);
     while began.elapsed() < steady.duration {
         markers += 1;
-        marker_ms_max = marker_ms_max.max(Box::pin(mark(ground, markers)).await?);
+        marker_ms_max = marker_ms_max.max(Box::pin(mark(clusters, markers)).await?);
         tokio::time::sleep_until((began + MARK_EVERY * markers).into()).await;
     }
     let mut written = 0;
@@ -111,19 +119,19 @@ pub(crate) async fn measure(
 }
 
 /// Inserts a marker at the source and returns the milliseconds after which the destination has it.
-async fn mark(ground: &Ground, number: u32) -> Result<f64> {
+async fn mark(clusters: &ClusterPair, number: u32) -> Result<f64> {
     let id = format!("marker-{number}");
     let insert = doc! {
         "insert": COLL, "documents": [{"_id": &id}], "writeConcern": {"w": "majority"},
     };
-    ground.source.run(DB, insert).await?;
+    clusters.source.run(DB, insert).await?;
     let began = Instant::now();
     let find = doc! {
         "find": COLL, "filter": {"_id": &id}, "limit": 1, "singleBatch": true,
         "readConcern": {"level": "majority"},
     };
     loop {
-        let reply = ground.destination.run(DB, find.clone()).await?;
+        let reply = clusters.destination.run(DB, find.clone()).await?;
         if has_document(&reply) {
             return Ok(began.elapsed().as_secs_f64() * 1e3);
         }

@@ -1,5 +1,5 @@
-//! Measurements: one file per published table or figure, one per comparison with a peer. Each
-//! figure is a ratio to a floor or a peer that was measured in the same run.
+//! Measurements: one file per published table or figure, one per comparison with a competitor. Each
+//! figure is a ratio to a floor or a competitor that was measured in the same run.
 //!
 //! The idea: seconds say more about a machine than about a program. So each benchmark starts real
 //! clusters, measures what the servers alone need for the work (the floor) and what Imago needs for
@@ -9,22 +9,23 @@
 //!
 //! What this crate must not know: flags and terminals.
 
-mod bed;
+mod cluster_pair;
+mod competitor;
 pub mod copy;
 pub mod error;
 mod fill;
 pub mod flows;
-mod ground;
 mod lag;
+pub mod migration;
 pub mod morphus;
 mod operations;
-mod peer;
 mod picture;
 pub mod placement;
 mod process;
 pub mod replay;
 pub mod reshard;
 mod scan;
+mod sharded_cluster;
 pub mod statistics;
 pub mod store;
 pub mod subject;
@@ -59,7 +60,7 @@ pub struct Setting {
 
 impl Setting {
     fn of(size: Size) -> Self {
-        Self { size, machine: Machine::here(), cache_mb: ground::CACHE_MB }
+        Self { size, machine: Machine::here(), cache_mb: cluster_pair::CACHE_MB }
     }
 }
 

@@ -13,8 +13,8 @@ pub mod scaling;
 
 use imago_mongo::reshard::plan::Placing;
 
-use crate::bed::{Bed, Cut};
 use crate::error::Result;
+use crate::sharded_cluster::{Cut, ShardedCluster};
 use crate::subject::Commands;
 
 /// What the paper calls Morphus with a placement.
@@ -38,9 +38,9 @@ struct Change {
     imbalance: f64,
 }
 
-async fn change(bed: &Bed, cut: Cut, commands: &Commands) -> Result<Change> {
-    let (plan, plan_s) = Box::pin(bed.plan(cut, commands)).await?;
-    let changed = Box::pin(bed.change(&plan, commands)).await?;
+async fn change(cluster: &ShardedCluster, cut: Cut, commands: &Commands) -> Result<Change> {
+    let (plan, plan_s) = Box::pin(cluster.plan(cut, commands)).await?;
+    let changed = Box::pin(cluster.change(&plan, commands)).await?;
     let phases = std::iter::once(("plan".to_owned(), plan_s)).chain(changed.phases).collect();
     let (chunks, imbalance) = (plan.chunks.len(), plan.imbalance.1);
     Ok(Change { seconds: plan_s + changed.wall_s, phases, chunks, imbalance })

@@ -8,8 +8,8 @@ use bson::{RawDocumentBuf, rawdoc};
 use imago_mongo::load::Schema;
 use imago_workload::scatter::Stream;
 
+use crate::cluster_pair::COLL;
 use crate::fill::{Command, Commands, WRITERS, insert};
-use crate::ground::COLL;
 
 /// Operations in one pair of commands (one of updates, one of inserts).
 const GROUP_LEN: u64 = 1_000;

@@ -7,28 +7,18 @@
 //! together cost one write; with as many updates as documents, and half of the operations updates,
 //! that spares a fifth of the writes at most.
 
-use std::time::Duration;
-
 use serde::Serialize;
 
+use crate::cluster_pair::{ClusterPair, DB, FLOOR_DB, require};
 use crate::error::{Error, Result};
 use crate::fill;
-use crate::ground::{DB, FLOOR_DB, Ground, require};
 use crate::lag;
+pub use crate::lag::Steady;
 use crate::operations::Operations;
 use crate::process::{Ended, Measured};
 use crate::statistics::{CpuSeconds, Figure};
 use crate::subject::{Commands, Subject};
 use crate::{Setting, Size};
-
-/// The load under which the lag is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Steady {
-    /// Writes per second, half of them updates.
-    pub rate_per_s: u64,
-    /// For how long.
-    pub duration: Duration,
-}
 
 /// What was measured; seconds, rates and ratios are medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -89,19 +79,19 @@ pub async fn run(size: Size, steady: Steady, commands: &Commands) -> Result<Repo
         return Err(Error::Size("a replay needs at least 2 documents and 1 run".into()));
     }
     let documents = fill::inserts(size)?;
-    let ground = Box::pin(Ground::start()).await?;
-    Box::pin(fill::send(&ground.source, DB, &documents)).await?;
-    Box::pin(fill::send(&ground.destination, FLOOR_DB, &documents)).await?;
+    let clusters = Box::pin(ClusterPair::start()).await?;
+    Box::pin(fill::send(&clusters.source, DB, &documents)).await?;
+    Box::pin(fill::send(&clusters.destination, FLOOR_DB, &documents)).await?;
     drop(documents);
-    let command = commands(&Subject::Copy, &ground.ends());
+    let command = commands(&Subject::Copy, &clusters.ends());
     let job = job_of(&Box::pin(Measured::start("a copy", command)?.end(0)).await?)?;
 
     let mut operations = Operations::new(fill::schema(size.size_bytes)?, size.documents);
     let mut runs = Vec::new();
     for _ in 0..size.runs {
-        runs.push(Box::pin(one(&ground, size, &mut operations, &job, commands)).await?);
+        runs.push(Box::pin(one(&clusters, size, &mut operations, &job, commands)).await?);
     }
-    let lag = Box::pin(lag::measure(&ground, &mut operations, &job, steady, commands)).await?;
+    let lag = Box::pin(lag::measure(&clusters, &mut operations, &job, steady, commands)).await?;
     let spread = Spread {
         ratio_to_bulk_apply: Figure::of(runs.iter().map(|run| run.floor_s / run.replay_s)),
         seconds: Figure::of(runs.iter().map(|run| run.replay_s)),
@@ -126,27 +116,27 @@ pub async fn run(size: Size, steady: Steady, commands: &Commands) -> Result<Repo
 }
 
 async fn one(
-    ground: &Ground,
+    clusters: &ClusterPair,
     size: Size,
     operations: &mut Operations,
     job: &str,
     commands: &Commands,
 ) -> Result<OneRun> {
     let bulk = operations.bulk(size.documents);
-    Box::pin(fill::send(&ground.source, DB, &bulk)).await?;
-    ground.rest().await?;
-    let used_at_first = ground.servers_cpu_s()?;
-    let floor_s = Box::pin(fill::send(&ground.destination, FLOOR_DB, &bulk)).await?;
-    let floor_cpu_s = ground.servers_cpu_s()? - used_at_first;
-    ground.rest().await?;
+    Box::pin(fill::send(&clusters.source, DB, &bulk)).await?;
+    clusters.rest().await?;
+    let used_at_first = clusters.servers_cpu_s()?;
+    let floor_s = Box::pin(fill::send(&clusters.destination, FLOOR_DB, &bulk)).await?;
+    let floor_cpu_s = clusters.servers_cpu_s()? - used_at_first;
+    clusters.rest().await?;
 
-    let used_before = ground.servers_cpu_s()?;
+    let used_before = clusters.servers_cpu_s()?;
     let subject = Subject::CatchUp { job: job.to_owned() };
-    let command = commands(&subject, &ground.ends());
+    let command = commands(&subject, &clusters.ends());
     let replayed = Box::pin(Measured::start("catching up", command)?.end(0)).await?;
-    let servers_s = ground.servers_cpu_s()? - used_before;
-    require(&ground.destination, DB, operations.documents()).await?;
-    ground.rest().await?;
+    let servers_s = clusters.servers_cpu_s()? - used_before;
+    require(&clusters.destination, DB, operations.documents()).await?;
+    clusters.rest().await?;
     tracing::info!(
         floor_s,
         floor_cpu_s,

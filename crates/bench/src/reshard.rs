@@ -16,9 +16,9 @@ use imago_workload::review::Reviews;
 use serde::Serialize;
 
 use crate::Machine;
-use crate::bed::places::Places;
-use crate::bed::{Bed, Cut, KEYS, Shape};
 use crate::error::{Error, Result};
+use crate::sharded_cluster::places::Places;
+use crate::sharded_cluster::{Cut, KEYS, Shape, ShardedCluster};
 use crate::statistics::{Figure, medians};
 use crate::subject::Commands;
 
@@ -136,21 +136,21 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
         ..Reviews::default()
     };
     let shape = Shape { shards: size.shards, members: 1, cache_mb: CACHE_MB };
-    let bed = Box::pin(Bed::start(shape, reviews)).await?;
+    let cluster = Box::pin(ShardedCluster::start(shape, reviews)).await?;
     // Whoever is first finds memory that no server has used yet, and waits until it is cleared: a floor
     // of five minutes hides that.
-    Box::pin(bed.fill(size.documents)).await?;
+    Box::pin(cluster.fill(size.documents)).await?;
     let native_s = if size.as_shipped {
-        Some(Box::pin(native::as_shipped(&bed)).await?)
+        Some(Box::pin(native::as_shipped(&cluster)).await?)
     } else {
-        Box::pin(native::change(&bed, KEYS[1])).await?;
+        Box::pin(native::change(&cluster, KEYS[1])).await?;
         None
     };
     let mut runs = Vec::new();
     for _ in 0..size.runs {
-        runs.push(Box::pin(one(&bed, size, commands)).await?);
+        runs.push(Box::pin(one(&cluster, size, commands)).await?);
     }
-    let clients = Box::pin(clients::measure(&bed, size, commands)).await?;
+    let clients = Box::pin(clients::measure(&cluster, size, commands)).await?;
     let figure = |of: fn(&OneRun) -> f64| Figure::of(runs.iter().map(of));
     let spread = Spread {
         imago_s: figure(|run| run.plan_s + run.run_s),
@@ -181,20 +181,20 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
     })
 }
 
-async fn one(bed: &Bed, size: Size, commands: &Commands) -> Result<OneRun> {
-    Box::pin(bed.fill(size.documents)).await?;
-    let before = Box::pin(Places::look(bed)).await?;
+async fn one(cluster: &ShardedCluster, size: Size, commands: &Commands) -> Result<OneRun> {
+    Box::pin(cluster.fill(size.documents)).await?;
+    let before = Box::pin(Places::look(cluster)).await?;
     let cut = Cut { placing: Placing::Balanced, chunk_mb: None };
-    let (plan, plan_s) = Box::pin(bed.plan(cut, commands)).await?;
-    let changed = Box::pin(bed.change(&plan, commands)).await?;
+    let (plan, plan_s) = Box::pin(cluster.plan(cut, commands)).await?;
+    let changed = Box::pin(cluster.change(&plan, commands)).await?;
     let (run_s, phases) = (changed.wall_s, changed.phases);
-    let after = Box::pin(Places::look(bed)).await?;
+    let after = Box::pin(Places::look(cluster)).await?;
     let (moved, optimum) = (before.moved(&after)?, before.optimum(&plan)?);
 
-    Box::pin(bed.fill(size.documents)).await?;
-    let before = Box::pin(Places::look(bed)).await?;
-    let native_s = Box::pin(native::change(bed, KEYS[1])).await?;
-    let after = Box::pin(Places::look(bed)).await?;
+    Box::pin(cluster.fill(size.documents)).await?;
+    let before = Box::pin(Places::look(cluster)).await?;
+    let native_s = Box::pin(native::change(cluster, KEYS[1])).await?;
+    let after = Box::pin(Places::look(cluster)).await?;
     let native_moved = before.moved(&after)?;
     let predicted_s = plan.predicted_s;
     tracing::info!(

@@ -7,16 +7,16 @@ use std::time::Instant;
 
 use bson::rawdoc;
 use futures_util::StreamExt;
-use imago_mongo::endpoint::Endpoint;
 use imago_mongo::error::Error as ServerError;
+use imago_mongo::server::endpoint::Endpoint;
 
+use crate::cluster_pair::{COLL, ClusterPair, DB};
 use crate::error::{Error, Result};
-use crate::ground::{COLL, DB, Ground};
 
 /// Reads both sides at the same time and returns the seconds that it took.
-pub(crate) async fn both(ground: &Ground, bytes_min: u64) -> Result<f64> {
+pub(crate) async fn both(clusters: &ClusterPair, bytes_min: u64) -> Result<f64> {
     let began = Instant::now();
-    let read = (Box::pin(side(&ground.source)), Box::pin(side(&ground.destination)));
+    let read = (Box::pin(side(&clusters.source)), Box::pin(side(&clusters.destination)));
     let (source, destination) = tokio::try_join!(read.0, read.1)?;
     let seconds = began.elapsed().as_secs_f64();
     for bytes in [source, destination] {

@@ -4,9 +4,9 @@
 
 use serde::Serialize;
 
+use crate::cluster_pair::{ClusterPair, DB};
 use crate::error::{Error, Result};
 use crate::fill;
-use crate::ground::{DB, Ground};
 use crate::process::Measured;
 use crate::scan;
 use crate::statistics::{CpuSeconds, Figure};
@@ -67,17 +67,17 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
     let bytes = documents.iter().flatten().map(|command| command.body.as_bytes().len() as u64);
     // The commands' own fields are no documents; a thousandth is more than they are.
     let bytes_min = bytes.sum::<u64>() / 1_000 * 999;
-    let ground = Box::pin(Ground::start()).await?;
-    for side in [&ground.source, &ground.destination] {
+    let clusters = Box::pin(ClusterPair::start()).await?;
+    for side in [&clusters.source, &clusters.destination] {
         Box::pin(fill::send(side, DB, &documents)).await?;
     }
     drop(documents);
-    ground.rest().await?;
+    clusters.rest().await?;
     // Nobody knows what the caches hold after filling: one reading makes all runs alike.
-    Box::pin(scan::both(&ground, bytes_min)).await?;
+    Box::pin(scan::both(&clusters, bytes_min)).await?;
     let mut runs = Vec::new();
     for _ in 0..size.runs {
-        runs.push(Box::pin(one(&ground, size, bytes_min, commands)).await?);
+        runs.push(Box::pin(one(&clusters, size, bytes_min, commands)).await?);
     }
     let spread = Spread {
         ratio_to_read_floor: Figure::of(runs.iter().map(|run| run.verify_s / run.floor_s)),
@@ -98,14 +98,19 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
     })
 }
 
-async fn one(ground: &Ground, size: Size, bytes_min: u64, commands: &Commands) -> Result<OneRun> {
-    let used_at_first = ground.servers_cpu_s()?;
-    let floor_s = Box::pin(scan::both(ground, bytes_min)).await?;
-    let floor_cpu_s = ground.servers_cpu_s()? - used_at_first;
-    let used_before = ground.servers_cpu_s()?;
-    let command = commands(&Subject::Verify, &ground.ends());
+async fn one(
+    clusters: &ClusterPair,
+    size: Size,
+    bytes_min: u64,
+    commands: &Commands,
+) -> Result<OneRun> {
+    let used_at_first = clusters.servers_cpu_s()?;
+    let floor_s = Box::pin(scan::both(clusters, bytes_min)).await?;
+    let floor_cpu_s = clusters.servers_cpu_s()? - used_at_first;
+    let used_before = clusters.servers_cpu_s()?;
+    let command = commands(&Subject::Verify, &clusters.ends());
     let verified = Box::pin(Measured::start("a verification", command)?.end(0)).await?;
-    let servers_s = ground.servers_cpu_s()? - used_before;
+    let servers_s = clusters.servers_cpu_s()? - used_before;
     let compared = compared(&verified.output);
     if compared != Some(size.documents) {
         let wanted = size.documents;

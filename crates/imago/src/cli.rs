@@ -72,7 +72,7 @@ pub enum ProgressMode {
 pub enum Verb {
     /// Look at jobs and steer them, from any machine.
     Job(cmd::job::Args),
-    /// Start, look at, hurt and end real clusters on this machine.
+    /// Start, look at, give faults to, and end real clusters on this machine.
     Testbed(cmd::testbed::Args),
     /// Copy live collections to another cluster, and follow them there.
     Copy(cmd::copy::Args),

@@ -52,7 +52,7 @@ fn main() -> std::process::ExitCode {
 
 async fn run(cli: cli::Cli) -> Result<(), Failure> {
     let context = context::Context::new(&cli.global)?;
-    imago_mongo::endpoint::reach_within(cli.global.connect_timeout);
+    imago_mongo::server::endpoint::reach_within(cli.global.connect_timeout);
     signals::watch(context.cancel.clone());
     let ended = Box::pin(cli.verb.run(&context)).await;
     context.finish().await;

@@ -126,7 +126,7 @@ pub fn line(progress: &Progress) -> String {
     parts.extend(progress.rate_bytes_s.map(|rate| format!("{}/s", bytes(rate))));
     parts.extend(progress.rate_documents_s.map(|rate| format!("{rate:.0} documents/s")));
     parts.extend(progress.lag_ms.map(|lag_ms| format!("lag {}", duration(lag_ms))));
-    parts.extend(progress.eta_ms.map(|eta_ms| format!("ends in {}", duration(eta_ms))));
+    parts.extend(progress.eta_ms.map(|eta_ms| format!("ETA {}", duration(eta_ms))));
     parts.extend(progress.blocked_by.as_ref().map(|cause| format!("blocked: {cause}")));
     parts.retain(|part| !part.is_empty());
     parts.join("  ")
@@ -208,7 +208,7 @@ mod tests {
             ..Progress::default()
         };
         let expected = "copy  50,000/200,000 documents (25 %)  51.2 MB  10.0 MB/s  \
-                        9800 documents/s  lag 0.2 s  ends in 2 min 05 s  \
+                        9800 documents/s  lag 0.2 s  ETA 2 min 05 s  \
                         blocked: secondary lag 12 s over the limit 10 s";
         assert_eq!(line(&progress), expected);
     }

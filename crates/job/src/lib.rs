@@ -9,11 +9,13 @@
 
 pub mod clock;
 pub mod control;
+pub mod error;
 pub mod eta;
 pub mod event;
 pub mod file;
 pub mod id;
 pub mod journal;
+pub mod limits;
 pub mod ownership;
 pub mod record;
 pub mod render;

@@ -10,8 +10,8 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use imago_plan::batch_size::BatchSize;
 use imago_plan::bucket::{Bucket, Position};
-use imago_plan::stride::Stride;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -38,7 +38,7 @@ struct Buckets {
     /// When the pace made somebody wait last, or was set, in nanoseconds since the throttle began.
     pace_felt_ns: u64,
     /// How large batches are where no pace is set.
-    stride: Stride,
+    batch_size: BatchSize,
 }
 
 /// Where somebody stands in each line.
@@ -60,7 +60,7 @@ impl Throttle {
             bytes: bucket(limits.bytes_s),
             pace: None,
             pace_felt_ns: 0,
-            stride: Stride::default(),
+            batch_size: BatchSize::default(),
         };
         let (changed, _) = watch::channel(0);
         let shared = Shared { began: Instant::now(), buckets: Mutex::new(buckets), changed };
@@ -84,7 +84,7 @@ impl Throttle {
             buckets.limits = limits;
             change(&mut buckets.documents, limits.documents_s, burst, now_ns);
             change(&mut buckets.bytes, limits.bytes_s, burst, now_ns);
-            buckets.stride = Stride::default();
+            buckets.batch_size = BatchSize::default();
         }
         self.shared.changed.send_modify(|changes| *changes += 1);
         Ok(())
@@ -102,9 +102,9 @@ impl Throttle {
             if buckets.pace.as_ref().map(Bucket::rate_s) == bytes_s {
                 return;
             }
-            buckets.stride = Stride::default();
+            buckets.batch_size = BatchSize::default();
             buckets.pace_felt_ns = now_ns;
-            let burst = |rate_s| batch(Stride::default(), rate_s);
+            let burst = |rate_s| batch(BatchSize::default(), rate_s);
             change(&mut buckets.pace, bytes_s, burst, now_ns);
         }
         self.shared.changed.send_modify(|changes| *changes += 1);
@@ -112,13 +112,13 @@ impl Throttle {
 
     /// How large a batch of what can wait may be, of `most` bytes: what passes in a hundredth of a
     /// second, for a batch goes to the servers as a whole, and who comes behind it waits. More where
-    /// that does not reach a limit ([`imago_plan::stride`]), but not at a pace: there, answers that
+    /// that does not reach a limit ([`imago_plan::batch_size`]), but not at a pace: there, answers that
     /// come slowly are a reason to go slowly.
     pub fn batch_bytes(&self, most: u64) -> u64 {
         let buckets = self.lock();
         let rates = [&buckets.bytes, &buckets.pace];
         let least = rates.into_iter().flatten().map(Bucket::rate_s).min();
-        least.map_or(most, |rate_s| batch(buckets.stride, rate_s).min(most))
+        least.map_or(most, |rate_s| batch(buckets.batch_size, rate_s).min(most))
     }
 
     /// Whether what can wait is held to a pace now.
@@ -195,7 +195,7 @@ impl Buckets {
         }
         let places = Places { pace, ..self.reserve(documents, bytes, now_ns) };
         if self.pace.is_none() {
-            self.stride = self.stride.after(self.wait_ns(places, now_ns) > 0);
+            self.batch_size = self.batch_size.after(self.wait_ns(places, now_ns) > 0);
         }
         places
     }
@@ -230,8 +230,8 @@ fn burst(rate_s: u64) -> u64 {
 }
 
 /// What can wait goes in even steps: batches of several workers at once would be felt as one.
-fn batch(stride: Stride, rate_s: u64) -> u64 {
-    stride.of(rate_s).max(BATCH_BYTES_MIN)
+fn batch(batch_size: BatchSize, rate_s: u64) -> u64 {
+    batch_size.of(rate_s).max(BATCH_BYTES_MIN)
 }
 
 fn change(

@@ -2,7 +2,7 @@
 //!
 //! 1. *prepare*: take the source's time T0; create the collections; cut them into slices; persist
 //!    the slices, the horizon T0, and T0 itself.
-//! 2. *copy*: slices are copied by this process and any other that leases them, while the lead
+//! 2. *copy*: slices are copied by this process and any other that leases them, while the coordinator
 //!    applies the source's changes to what is copied already.
 //! 3. *index*: indexes are built when the bulk is there. Unique ones at a settled point: at any
 //!    other moment the copy may hold two documents of different times with the same value.
@@ -18,61 +18,57 @@ use std::time::{Duration, Instant};
 
 use bson::Timestamp;
 use futures_util::FutureExt;
-use imago_job::control::{Control, Stop};
+use imago_job::control::Stop;
 use imago_job::eta::Meter;
 use imago_job::id::JobId;
 use imago_job::journal::Journal;
 use imago_job::record::{Limits, Record};
-use imago_job::retry::retry;
 use imago_job::run::{Ending, Run};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::collection::Definition;
-use crate::converge::Pair;
-use crate::endpoint::Endpoint;
+use crate::copy::preflight::{Plan, Planned};
+pub use crate::copy::prepare::SLICE_BYTES;
 use crate::error::{Error, Result};
-use crate::journal::MongoJournal;
-use crate::lead::Lead;
-use crate::leases::{Leases, WRITE_TIME_MAX};
-use crate::monitor::Applied;
 use crate::namespace::Namespace;
-use crate::pace::{self, Watched, Watching};
-use crate::preflight::{Plan, Planned};
-pub use crate::prepare::SLICE_BYTES;
-use crate::route::Route;
-use crate::snapshot::{Counters, PATIENCE, Worker};
+use crate::replicate::apply::Pair;
+use crate::replicate::bulk_reader::{Counters, Worker};
+use crate::replicate::coordinator::Coordinator;
+use crate::replicate::monitor::Applied;
+use crate::replicate::pace::{self, Watched, Watching};
+use crate::replicate::route::Route;
+pub use crate::server::clusters::Clusters;
+use crate::server::collection::Definition;
+use crate::server::timing::WRITE_TIME_MAX;
+use crate::server::timing::retry_transient;
+use crate::state::journal::MongoJournal;
+use crate::state::leases::Leases;
 
 mod begin;
 mod catalog;
 mod claim;
+pub mod cutover;
 mod follow;
 mod functions;
-mod help;
+pub mod preflight;
+mod prepare;
+pub mod repair;
 mod report;
 mod state;
 mod structure;
+mod worker;
 
 use catalog::take_in;
 pub use catalog::{CatalogChanges, Gone, GoneCollection, Joined, News, news};
-pub use claim::{WRITE_WITHIN, claim, pace, take_over};
+pub use claim::{claim, pace, take_over};
 use follow::Followed;
-pub use help::help;
 use state::note;
 pub use state::{State, state_of};
 pub(crate) use state::{save, save_at_last};
+pub use worker::help;
 
 /// The kind of a copy's record.
 pub const KIND: &str = "copy";
-
-/// What a process needs to work at a copy.
-#[derive(Clone)]
-pub struct Clusters {
-    /// Where documents are read.
-    pub source: Endpoint,
-    /// Where they are written, and where the job's state is.
-    pub destination: Endpoint,
-}
 
 /// When a run ends without being asked to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,8 +237,8 @@ pub struct Copying<'a> {
     leases: Leases,
     counters: Arc<Counters>,
     workers: JoinSet<Result<()>>,
-    /// The lead.
-    pub lead: Lead,
+    /// The coordinator.
+    pub coordinator: Coordinator,
     /// What the bulk goes by, while it is copied past a router.
     route: Option<Arc<Route>>,
     total: (u64, u64),
@@ -251,7 +247,7 @@ pub struct Copying<'a> {
     meter: Meter,
     reported: Instant,
     saved: Instant,
-    /// A save of the checkpoint that is under way: the lead does not wait for it.
+    /// A save of the checkpoint that is under way: the coordinator does not wait for it.
     saving: Option<AbortOnDropHandle<Result<()>>>,
     began: Instant,
     applied: Applied,
@@ -260,13 +256,13 @@ pub struct Copying<'a> {
 
 impl Copying<'_> {
     /// Copies the bulk and builds the indexes, where that is not done. False when the source has
-    /// collections by then that are to join: they do behind the end of this lead.
+    /// collections by then that are to join: they do behind the end of this coordinator.
     ///
     /// # Errors
     /// What ends the job.
     async fn fill(&mut self, options: &Options) -> Result<bool> {
-        let _pace = (!self.lead.is_copied()).then(|| self.spare_clients());
-        if !self.lead.is_copied() {
+        let _pace = (!self.coordinator.is_copied()).then(|| self.spare_clients());
+        if !self.coordinator.is_copied() {
             self.run.enter("copy").await?;
             self.copy_bulk(options).await?;
         }
@@ -315,7 +311,7 @@ impl Copying<'_> {
             let worker = worker.clone();
             self.workers.spawn(async move { Box::pin(worker.run()).await });
         }
-        while !self.lead.is_copied() {
+        while !self.coordinator.is_copied() {
             self.step().await?;
             while let Some(ended) = self.workers.try_join_next() {
                 ended.expect("a worker neither panics nor is aborted")?;
@@ -324,16 +320,16 @@ impl Copying<'_> {
         Ok(())
     }
 
-    /// One step of the lead, with what goes along with it: structure, reports, the checkpoint.
+    /// One step of the coordinator, with what goes along with it: structure, reports, the checkpoint.
     ///
     /// # Errors
     /// What ends the job.
     pub async fn step(&mut self) -> Result<()> {
-        self.lead.step().await?;
+        self.coordinator.step().await?;
         self.lose_ended().await?;
         self.look_at_catalog().await;
         if self.state.is_indexed {
-            for (ns, what) in self.lead.take_structure() {
+            for (ns, what) in self.coordinator.take_structure() {
                 self.follow_structure(ns, &what).await?;
             }
         }
@@ -349,7 +345,7 @@ impl Copying<'_> {
         Ok(())
     }
 
-    /// Saves beside the lead: a save waits for the destination's majority, and changes should not.
+    /// Saves beside the coordinator: a save waits for the destination's majority, and changes should not.
     fn begin_save(&mut self) -> Result<()> {
         self.saved = Instant::now();
         if !self.note_checkpoint()? {
@@ -370,13 +366,15 @@ impl Copying<'_> {
         }
     }
 
-    /// Takes the lead's checkpoint over into the state; false when there is none yet, or when a
+    /// Takes the coordinator's checkpoint over into the state; false when there is none yet, or when a
     /// successor that begins there would miss a change of indexes or options.
     fn note_checkpoint(&mut self) -> Result<bool> {
-        if self.lead.has_ended() || (self.state.is_indexed && self.lead.has_structure()) {
+        if self.coordinator.has_ended()
+            || (self.state.is_indexed && self.coordinator.has_structure())
+        {
             return Ok(false);
         }
-        let Some(checkpoint) = self.lead.checkpoint() else { return Ok(false) };
+        let Some(checkpoint) = self.coordinator.checkpoint() else { return Ok(false) };
         note(&mut self.state, &checkpoint)?;
         self.applied.store(checkpoint.time.time, Ordering::Relaxed);
         Ok(true)
@@ -388,13 +386,13 @@ impl Copying<'_> {
     /// When the source stays away, or the job is stopped.
     pub async fn source_time(&self) -> Result<Timestamp> {
         let ask = || self.clusters.source.cluster_time();
-        patiently("ask for the source's time", self.run.control(), ask).await
+        retry_transient("ask for the source's time", self.run.control(), ask).await
     }
 
     /// Has the source's quiet shards say how far they are: without it the stream gets there too,
     /// only later.
-    pub async fn nudge(&self) {
-        if let Err(error) = self.clusters.source.nudge().await {
+    pub async fn heartbeat(&self) {
+        if let Err(error) = self.clusters.source.heartbeat().await {
             tracing::debug!(%error, "the source's shards were not nudged");
         }
     }
@@ -424,7 +422,7 @@ impl Copying<'_> {
         self.run.control().stop(Stop::Interrupted);
         let ended = async {
             while self.workers.join_next().await.is_some() {}
-            self.lead.quiesce().await;
+            self.coordinator.quiesce().await;
         };
         let bound = WRITE_TIME_MAX + Duration::from_secs(1);
         if tokio::time::timeout(bound, ended).await.is_err() {
@@ -432,7 +430,7 @@ impl Copying<'_> {
         }
     }
 
-    /// Ends the lead and keeps its last checkpoint; where the job is then.
+    /// Ends the coordinator and keeps its last checkpoint; where the job is then.
     ///
     /// # Errors
     /// When a round in progress failed, or the job was taken over.
@@ -441,21 +439,11 @@ impl Copying<'_> {
         self.end_save().await?;
         // The last checkpoint may be past the event that ended a collection: a resume would miss it.
         self.lose_ended().await?;
-        let misses_structure = self.state.is_indexed && self.lead.has_structure();
-        if let Some(checkpoint) = self.lead.end().await?.filter(|_| !misses_structure) {
+        let misses_structure = self.state.is_indexed && self.coordinator.has_structure();
+        if let Some(checkpoint) = self.coordinator.end().await?.filter(|_| !misses_structure) {
             note(&mut self.state, &checkpoint)?;
             save(self.run, &self.state).await?;
         }
         Ok(self.state)
     }
-}
-
-/// Does what may be done twice, again and again while a cluster elects or is away.
-pub(crate) async fn patiently<T, F: Future<Output = Result<T>>>(
-    what: &str,
-    control: &Control,
-    mut attempt: impl FnMut() -> F,
-) -> Result<T> {
-    let tried = retry(what, &PATIENCE, control, Error::is_transient, |_| Box::pin(attempt()));
-    Ok(tried.await?)
 }

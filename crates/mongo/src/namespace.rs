@@ -144,6 +144,9 @@ impl fmt::Display for Selector {
     }
 }
 
+/// What the names of all shadows begin with.
+pub const SHADOW_PREFIX: &str = "imago.shadow.";
+
 /// Databases and collections that belong to a server or to Imago, never to an application.
 #[must_use]
 pub fn is_servers_own(ns: &Namespace) -> bool {

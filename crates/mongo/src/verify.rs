@@ -24,40 +24,38 @@ use bson::{Document, Timestamp};
 use imago_job::control::Control;
 use serde::{Deserialize, Serialize};
 
-use crate::collection::{Definition, Handle, Kind as CollectionKind};
+use crate::bson::order::Id;
 use crate::error::{Error, Result};
-use crate::order::Id;
-use crate::route::Route;
-use crate::shard::index_gaps;
+use crate::replicate::route::Route;
+use crate::server::collection::{Definition, Handle, Kind as CollectionKind};
+use crate::server::shard::index_gaps;
 
+mod duplicate_ids;
 mod feed;
 mod filter;
 mod full;
 mod last_ops;
 mod lookup;
 mod merge;
+mod mismatch;
 pub(crate) mod patience;
+mod progress;
 mod sample;
 mod schedule;
 mod settle;
 mod shards;
-mod straggler;
 mod structure;
 mod suspects;
-mod trail;
-mod twice;
 
+pub(crate) use duplicate_ids::{counted_twice, held_twice};
 pub use filter::check as check_filter;
+pub use mismatch::{Difference, Mismatch, MismatchFileError, read_mismatches};
 pub use schedule::Retries;
-pub use straggler::{Difference, Straggler, StragglerFileError, read_stragglers};
 pub use structure::StructureDifference;
-pub(crate) use structure::{
-    indexes as index_differences, is_same_index, options as options_differences,
-};
-pub(crate) use twice::{counted_twice, held_twice};
+pub(crate) use structure::{indexes as index_differences, options as options_differences};
 
 use lookup::{Lookup, Members};
-use patience::patiently;
+use patience::retry_transient;
 use settle::Settled;
 use suspects::Suspects;
 
@@ -76,7 +74,7 @@ pub enum Mode {
     Ids(Vec<Id>),
 }
 
-/// What is verified, and how patiently.
+/// What is verified, and how retry_transient.
 #[derive(Clone, Debug)]
 pub struct Spec {
     /// Which documents.
@@ -174,7 +172,7 @@ pub struct Report {
     /// How many rounds of retries were made.
     pub retries: u32,
     /// The first differences; the counts say whether there are more.
-    pub differences: Vec<Straggler>,
+    pub differences: Vec<Mismatch>,
     /// Options that differ.
     pub options_differences: Vec<StructureDifference>,
     /// Indexes that differ.
@@ -206,12 +204,12 @@ impl Report {
     }
 
     /// Puts what a better look found in the place of the differences so far.
-    pub(crate) fn keep(&mut self, differences: Vec<Straggler>) {
+    pub(crate) fn keep(&mut self, differences: Vec<Mismatch>) {
         self.resolved += self.document_differences() - differences.len() as u64;
         (self.missing, self.extra, self.different, self.duplicate, self.unsettled) =
             Default::default();
-        for straggler in &differences {
-            self.count(straggler.kind);
+        for mismatch in &differences {
+            self.count(mismatch.kind);
         }
         self.differences = differences;
     }
@@ -236,7 +234,7 @@ pub trait Watch: Send {
     ///
     /// # Errors
     /// When it cannot be recorded: that ends the verification.
-    fn straggler(&mut self, straggler: &Straggler) -> std::io::Result<()>;
+    fn mismatch(&mut self, mismatch: &Mismatch) -> std::io::Result<()>;
 }
 
 /// A watch that does not look.
@@ -246,7 +244,7 @@ pub struct Unwatched;
 impl Watch for Unwatched {
     fn progress(&mut self, _: Progress) {}
 
-    fn straggler(&mut self, _: &Straggler) -> std::io::Result<()> {
+    fn mismatch(&mut self, _: &Mismatch) -> std::io::Result<()> {
         Ok(())
     }
 }
@@ -267,26 +265,27 @@ pub async fn verify(
     let began = std::time::Instant::now();
     if let Some(filter) = &spec.filter {
         let check = || filter::check(source, filter);
-        patiently("check the filter", control, check).await?;
+        retry_transient("check the filter", control, check).await?;
     }
     let mut report = Report {
         source: source.ns.to_string(),
         destination: destination.ns.to_string(),
         ..Report::default()
     };
-    let left = patiently("look at the source", control, || defined(source)).await?;
+    let left = retry_transient("look at the source", control, || defined(source)).await?;
     let left = left.ok_or_else(|| {
         Error::precondition(
             format!("there is no collection {} at the source", source.ns),
             "check the name; collections are named database.collection",
         )
     })?;
-    let right = patiently("look at the destination", control, || defined(destination)).await?;
+    let right =
+        retry_transient("look at the destination", control, || defined(destination)).await?;
     let Some(right) = right else {
         report.is_missing = true;
         if left.kind == CollectionKind::Collection {
             report.missing =
-                patiently("count the documents", control, || source.size()).await?.documents;
+                retry_transient("count the documents", control, || source.size()).await?.documents;
         }
         report.elapsed_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         return Ok(report);
@@ -297,7 +296,7 @@ pub async fn verify(
         report.index_differences = structure::indexes(&left, &right);
         for (side, is_source) in [(source, true), (destination, false)] {
             let look = || index_gaps(side);
-            let gaps = patiently("compare the shards' indexes", control, look).await?;
+            let gaps = retry_transient("compare the shards' indexes", control, look).await?;
             report.index_differences.extend(gaps.into_iter().map(|gap| {
                 let told = Some(gap.to_string());
                 let (source, destination) = if is_source { (told, None) } else { (None, told) };
@@ -375,7 +374,7 @@ async fn documents(
     report: &mut Report,
 ) -> Result<()> {
     let begin = || Lookup::new(source, destination, spec.filter.as_ref());
-    let lookup = patiently("ask for the time", control, begin).await?;
+    let lookup = retry_transient("ask for the time", control, begin).await?;
     let search = Search { lookup: &lookup, spec, control, collated };
     let mut suspects = Suspects::new(spec.suspects_max);
     match &spec.mode {
@@ -414,12 +413,12 @@ pub(crate) async fn verify_as_of(
     filter: Option<&Document>,
     ids: &[Id],
     control: &Control,
-) -> Result<Vec<Straggler>> {
+) -> Result<Vec<Mismatch>> {
     let begin = || Lookup::as_of(at, source, destination, filter);
-    let lookup = patiently("ask for the time", control, begin).await?;
+    let lookup = retry_transient("ask for the time", control, begin).await?;
     let examined = Box::pin(lookup.examine(ids, Members::Primary, control)).await?;
     let differing = examined.differing.into_iter();
-    Ok(differing.map(|d| Straggler::new(&source.ns, &destination.ns, d.id, d.kind)).collect())
+    Ok(differing.map(|d| Mismatch::new(&source.ns, &destination.ns, d.id, d.kind)).collect())
 }
 
 fn record(
@@ -433,15 +432,15 @@ fn record(
     for Settled { id, kind, is_changing } in settled {
         report.count(kind);
         report.unsettled += u64::from(is_changing);
-        let straggler = Straggler::new(&source.ns, &destination.ns, id, kind);
-        watch.straggler(&straggler).map_err(|cause| {
+        let mismatch = Mismatch::new(&source.ns, &destination.ns, id, kind);
+        watch.mismatch(&mismatch).map_err(|cause| {
             Error::usage(
-                format!("the file of stragglers cannot be written: {cause}"),
+                format!("the file of mismatches cannot be written: {cause}"),
                 "name a file on a disk with room that this user may write",
             )
         })?;
         if report.differences.len() < spec.listed_max {
-            report.differences.push(straggler);
+            report.differences.push(mismatch);
         }
     }
     Ok(())

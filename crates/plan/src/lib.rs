@@ -6,15 +6,15 @@
 
 pub mod apportion;
 pub mod backoff;
+pub mod batch_size;
 pub mod bucket;
 pub mod cuts;
 pub mod flow;
 pub mod geo;
 pub mod hungarian;
-pub mod ledger;
 pub mod netsim;
 pub mod pace;
+pub mod pending_changes;
 pub mod placement;
 pub mod rounds;
-pub mod spread;
-pub mod stride;
+pub mod slice_picker;

@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::key::Key;
+use crate::key::{Key, Value};
 
 mod bytes;
 mod update;
@@ -126,4 +126,13 @@ impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "site {}", self.0)
     }
+}
+
+/// What is stored under a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The version that its partition got when it was written (§4.2: v(d)).
+    pub version: u64,
+    /// What was written.
+    pub value: Value,
 }

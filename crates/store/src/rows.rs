@@ -23,7 +23,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::key::{Key, KeyRange, Value};
+use crate::key::{Key, KeyRange};
+pub use crate::record::Row;
 
 mod bytes;
 mod entries;
@@ -38,15 +39,6 @@ use join::{evened, joined};
 const FANOUT: usize = 32;
 /// The fewest entries of a node that is not the root: two nodes with fewer are one, or even.
 const FILL_MIN: usize = FANOUT / 4;
-
-/// What is stored under a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// The version that its partition got when it was written (§4.2: v(d)).
-    pub version: u64,
-    /// What was written.
-    pub value: Value,
-}
 
 /// How much there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

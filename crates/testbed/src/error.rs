@@ -7,7 +7,7 @@ use std::process::ExitStatus;
 /// The result of this crate's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a server or cluster could not be started, stopped, hurt or asked.
+/// Why a server or cluster could not be started, stopped, inject or asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -136,7 +136,7 @@ pub enum Error {
     NameTaken {
         /// The name.
         name: String,
-        /// Its keeper's process id.
+        /// Its supervisor's process id.
         pid: u32,
     },
 
@@ -149,12 +149,12 @@ pub enum Error {
         known: String,
     },
 
-    /// The keeper of a testbed could not do what was asked.
+    /// The supervisor of a testbed could not do what was asked.
     #[error("the testbed {name}: {reason}")]
-    Keeper {
+    Supervisor {
         /// The testbed's name.
         name: String,
-        /// What the keeper said, or what became of it.
+        /// What the supervisor said, or what became of it.
         reason: String,
     },
 

@@ -6,9 +6,9 @@ use bson::doc;
 
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
-use crate::front::Front;
 use crate::process::Liveness;
 use crate::replica_set::ReplicaSet;
+use crate::router_process::RouterProcess;
 use crate::server::Server;
 use crate::times;
 
@@ -18,16 +18,16 @@ const STEP_DOWN_S: i32 = 5;
 impl Cluster {
     /// Kills a node at once (kill -9). Its port and data stay its own.
     pub fn kill(&self, node: &str) -> Result<()> {
-        self.hurts(node);
+        self.injects(node);
         match self.front_named(node) {
-            Some(front) => front.kill(),
+            Some(router) => router.kill(),
             None => self.server(node)?.kill(),
         }
     }
 
     /// Stops a node where it is (SIGSTOP): its connections stay open and silent.
     pub fn stop(&self, node: &str) -> Result<()> {
-        self.hurts(node);
+        self.injects(node);
         self.server(node)?.stop()
     }
 
@@ -39,8 +39,8 @@ impl Cluster {
     /// Starts a killed node on the same port and data and waits until its replica set has settled
     /// again.
     pub async fn restart(&self, node: &str) -> Result<()> {
-        if let Some(front) = self.front_named(node) {
-            return front.restart().await;
+        if let Some(router) = self.front_named(node) {
+            return router.restart().await;
         }
         let began = Instant::now();
         self.server(node)?.restart().await?;
@@ -55,9 +55,9 @@ impl Cluster {
     /// Lets stopped nodes go on, starts killed ones again, and waits until every member of every
     /// replica set has all writes.
     pub(crate) async fn heal(&self) -> Result<()> {
-        let is_gone = |front: &&Front| front.info().process.is_none();
-        if let Some(front) = self.front().filter(is_gone) {
-            front.restart().await?;
+        let is_gone = |router: &&RouterProcess| router.info().process.is_none();
+        if let Some(router) = self.router().filter(is_gone) {
+            router.restart().await?;
         }
         for set in self.sets() {
             for server in &set.members {
@@ -76,7 +76,7 @@ impl Cluster {
     /// Has the primary of `set` step down, waits for another, and returns the new primary's name.
     /// A set of one member elects the same one again.
     pub async fn step_down(&self, set: &str) -> Result<String> {
-        self.hurts(set);
+        self.injects(set);
         let set = self.set(set)?;
         let old = set.wait_primary(|_| true).await?;
         let away_s = if set.members.len() == 1 { 1 } else { STEP_DOWN_S };
@@ -129,13 +129,13 @@ impl Cluster {
         }
     }
 
-    fn front_named(&self, node: &str) -> Option<&Front> {
-        self.front().filter(|front| front.name() == node)
+    fn front_named(&self, node: &str) -> Option<&RouterProcess> {
+        self.router().filter(|router| router.name() == node)
     }
 
     fn server(&self, node: &str) -> Result<&Server> {
-        if let Some(front) = self.front_named(node) {
-            return front.server();
+        if let Some(router) = self.front_named(node) {
+            return router.server();
         }
         let mut servers = self.sets().iter().flat_map(|set| &set.members);
         servers

@@ -12,9 +12,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::binary::KafkaFiles;
 use crate::error::{Error, Result};
+use crate::place::Place;
 use crate::port::Port;
 use crate::process;
-use crate::program::Place;
 use crate::wire;
 
 /// Names the cluster in its storage; a testbed's storage meets no other cluster.

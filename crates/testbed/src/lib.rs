@@ -8,14 +8,13 @@
 //! What this crate must not know: jobs and plans, and anything that runs against the servers.
 
 mod auth;
-mod bed;
 mod binary;
 mod cluster;
+mod content;
 mod error;
 mod fault;
-mod front;
 mod kafka;
-pub mod keeper;
+mod place;
 pub mod pool;
 mod port;
 pub mod process;
@@ -24,17 +23,20 @@ mod redis;
 pub mod relay;
 mod replica_set;
 pub mod router;
+mod router_process;
 pub mod scratch;
 mod server;
 mod single;
+mod spec;
+pub mod supervisor;
 mod times;
 pub mod wait;
 mod wire;
 
 pub use auth::{Credentials, User};
-pub use bed::BedSpec;
 pub use binary::{KafkaFiles, find_kafka, find_mongod, find_mongos, find_redis};
 pub use cluster::{Cluster, ClusterSpec, NodeInfo, Role, valid_name};
+pub use content::ContentSpec;
 pub use error::{Error, Result};
 pub use relay::Relay;
 pub use single::{Engine, Single, SingleSpec};

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kafka::{self, Kafka};
+pub(crate) use crate::place::Place;
 use crate::redis::{self, Redis};
 use crate::wire;
 
@@ -28,30 +29,6 @@ pub(crate) enum Program {
     Redis(Redis),
     /// Kafka, broker and controller in one.
     Kafka(Kafka),
-}
-
-/// Where a server is put.
-#[derive(Debug)]
-pub(crate) struct Place {
-    /// Its port on 127.0.0.1.
-    pub(crate) port: u16,
-    /// Its cluster's folder, in which it runs.
-    pub(crate) folder: PathBuf,
-    /// The folder of its data.
-    pub(crate) data: PathBuf,
-    /// Its log file.
-    pub(crate) log: PathBuf,
-}
-
-impl Place {
-    /// The standard output and error of a program that does not write its log file itself.
-    pub(crate) fn log_output(&self) -> Result<(Stdio, Stdio)> {
-        let open = || {
-            let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log)?;
-            Ok((log.try_clone()?.into(), log.into()))
-        };
-        open().map_err(Error::io(format!("open the log {}", self.log.display())))
-    }
 }
 
 impl Program {

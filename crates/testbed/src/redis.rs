@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::error::Result;
-use crate::program::Place;
+use crate::place::Place;
 use crate::wire;
 
 /// `redis-server`, and how much it may hold.

@@ -8,11 +8,11 @@ use bson::{Document, doc};
 use futures_util::future::{join_all, try_join_all};
 
 use crate::auth::{self, Admin, Credentials};
-use crate::cluster::{ClusterSpec, Role};
 use crate::error::{Error, Result};
 use crate::process::Liveness;
 use crate::program::{Mongo, Program};
 use crate::server::{Launch, Server};
+use crate::spec::{ClusterSpec, Role};
 use crate::wire::{self, Hello};
 
 /// How long a set may take to have a primary and every member following it.

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
-use crate::cluster::ClusterSpec;
+use crate::spec::ClusterSpec;
 
 /// Names the file.
 const VARIABLE: &str = "IMAGO_TESTBED_TIMES";

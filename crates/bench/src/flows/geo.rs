@@ -107,11 +107,11 @@ pub struct Spread {
 ///
 /// It lets go between draws, so that it can be dropped there.
 pub(super) async fn run(runs: u32, window_kib: u32) -> Vec<Row> {
-    let (ground, tcp) = (Ground::new(), tcp(window_kib));
+    let (network, tcp) = (Network::new(), tcp(window_kib));
     let mut draws = Vec::new();
     for run in 0..runs {
         tokio::task::yield_now().await;
-        draws.push(Draw::new(SEED + u64::from(run)).simulate(&ground, tcp));
+        draws.push(Draw::new(SEED + u64::from(run)).simulate(&network, tcp));
     }
     let row = |receivers: usize, tags: usize| {
         let of = |figure: fn(&Came) -> f64| {
@@ -147,13 +147,13 @@ pub(super) async fn run(runs: u32, window_kib: u32) -> Vec<Row> {
 }
 
 /// Two data centres as racks, and the members in them.
-struct Ground {
+struct Network {
     topology: Topology,
     /// Of each replica set the primary, which is the first, and the secondaries.
     sets: Vec<[Member; MEMBERS]>,
 }
 
-impl Ground {
+impl Network {
     fn new() -> Self {
         let topology = Topology::tree(&DATA_CENTRES, LINK_BYTES_S, WITHIN_US, BETWEEN_US);
         let member = |set: usize, member: usize| Member {
@@ -197,32 +197,32 @@ impl Draw {
     }
 
     /// By [`RECEIVERS`] and [`TAGS`].
-    fn simulate(&self, ground: &Ground, tcp: Tcp) -> [[Came; TAGS.len()]; RECEIVERS.len()] {
+    fn simulate(&self, network: &Network, tcp: Tcp) -> [[Came; TAGS.len()]; RECEIVERS.len()] {
         RECEIVERS.map(|(_, receivers)| {
             TAGS.map(|tags| {
                 let members = match tags {
                     Tags::Unaware => self.drawn.clone(),
-                    Tags::Aware => self.chosen(ground, receivers),
+                    Tags::Aware => self.chosen(network, receivers),
                 };
-                self.came(ground, &members, receivers, tcp)
+                self.came(network, &members, receivers, tcp)
             })
         })
     }
 
-    fn chosen(&self, ground: &Ground, receivers: Receivers) -> Vec<usize> {
-        let sets: Vec<Vec<Member>> = ground.sets.iter().map(|set| set.to_vec()).collect();
+    fn chosen(&self, network: &Network, receivers: Receivers) -> Vec<usize> {
+        let sets: Vec<Vec<Member>> = network.sets.iter().map(|set| set.to_vec()).collect();
         let choice = choose(&sets, self.moves.flows(), receivers);
         choice.expect("every set has a primary, and its members are usable").members
     }
 
-    fn came(&self, ground: &Ground, members: &[usize], receivers: Receivers, tcp: Tcp) -> Came {
+    fn came(&self, network: &Network, members: &[usize], receivers: Receivers, tcp: Tcp) -> Came {
         let at = |(set, member): (usize, &usize)| host(set, *member);
         let senders: Vec<usize> = members.iter().enumerate().map(at).collect();
         let receivers = match receivers {
             Receivers::Chosen => senders.clone(),
             Receivers::Primaries => (0..SETS).map(|set| host(set, 0)).collect(),
         };
-        let topology = &ground.topology;
+        let topology = &network.topology;
         let exchange = Exchange::between(topology, senders, receivers, self.moves.clone());
         let latencies = exchange.latencies(|from, to| topology.latency_us(from, to));
         let plan = exchange.plan(Strategy::Wfs, SOCKETS, &latencies);
@@ -241,9 +241,9 @@ mod tests {
 
     /// Every draw of two windows, one that holds long paths back and one that does not.
     fn draws() -> impl Iterator<Item = [[Came; TAGS.len()]; RECEIVERS.len()]> {
-        let ground = Ground::new();
+        let network = Network::new();
         let draws = [16, 64].into_iter().flat_map(|kib| (0..30).map(move |seed| (kib, seed)));
-        draws.map(move |(kib, seed)| Draw::new(seed).simulate(&ground, tcp(kib)))
+        draws.map(move |(kib, seed)| Draw::new(seed).simulate(&network, tcp(kib)))
     }
 
     #[test]

@@ -136,8 +136,8 @@ pub async fn run(size: Size, windows_kib: &[u32], host: &[OsString]) -> Result<R
     for (name, racks) in NETWORKS.into_iter().take(SMALL_NETWORKS) {
         let topology = Topology::papers(racks);
         let tree = Box::pin(Tree::build(&topology, racks, host)).await?;
-        let mut ground = Ground { topology: &topology, tree };
-        let measured_us = Box::pin(ground.measure_latencies()).await?;
+        let mut real = RealNetwork { topology: &topology, tree };
+        let measured_us = Box::pin(real.measure_latencies()).await?;
         for (from, to, us) in measured_us.pairs() {
             let is_within = topology.latency_us(from, to) == topology.latency_us(0, 1);
             let to = if is_within { &mut within_ms } else { &mut between_ms };
@@ -145,7 +145,7 @@ pub async fn run(size: Size, windows_kib: &[u32], host: &[OsString]) -> Result<R
         }
         for window_kib in windows_kib {
             let network = Network { name, racks, topology: &topology, window_kib: *window_kib };
-            let came = Box::pin(ground.run(&network, size, &measured_us)).await?;
+            let came = Box::pin(real.run(&network, size, &measured_us)).await?;
             strategies.extend((0..BARS.len()).map(|bar| came.measured(&network, bar)));
             ratios
                 .get_or_insert_with(|| (came.real.papers_ratios(), came.simulated.papers_ratios()));
@@ -217,12 +217,12 @@ impl Came {
 }
 
 /// A network that stands.
-struct Ground<'a> {
+struct RealNetwork<'a> {
     topology: &'a Topology,
     tree: Tree,
 }
 
-impl Ground<'_> {
+impl RealNetwork<'_> {
     async fn run(
         &mut self,
         network: &Network<'_>,

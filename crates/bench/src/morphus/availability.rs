@@ -18,10 +18,10 @@ use imago_workload::review::Reviews;
 use serde::Serialize;
 
 use crate::Machine;
-use crate::bed::{Bed, KEYS, Shape};
+use crate::cluster_pair::CACHE_MB;
 use crate::error::{Error, Result};
-use crate::ground::CACHE_MB;
 use crate::picture::save;
+use crate::sharded_cluster::{KEYS, Shape, ShardedCluster};
 use crate::statistics::percentile;
 use crate::subject::Commands;
 use crate::traffic::{Load, Sample, Seen, Window};
@@ -176,10 +176,10 @@ pub async fn run(size: Size, folder: Option<&Path>, commands: &Commands) -> Resu
     }
     let reviews = Reviews { size_bytes: size.size_bytes, ..Reviews::default() };
     let shape = Shape { shards: size.shards, members: size.members, cache_mb: CACHE_MB };
-    let bed = Box::pin(Bed::start(shape, reviews)).await?;
+    let cluster = Box::pin(ShardedCluster::start(shape, reviews)).await?;
     let mut all = Vec::new();
     for kind in Kind::ALL {
-        all.push(Box::pin(watch(&bed, kind, size, commands)).await?);
+        all.push(Box::pin(watch(&cluster, kind, size, commands)).await?);
     }
     let pictures = save(&drawing::pictures(&all), folder)?;
     let mut loads = vec![idle(&all)?];
@@ -206,12 +206,17 @@ pub async fn run(size: Size, folder: Option<&Path>, commands: &Commands) -> Resu
     })
 }
 
-async fn watch(bed: &Bed, kind: Kind, size: Size, commands: &Commands) -> Result<Watched> {
+async fn watch(
+    cluster: &ShardedCluster,
+    kind: Kind,
+    size: Size,
+    commands: &Commands,
+) -> Result<Watched> {
     let load = kind.load(size.rate_per_s);
-    let traffic = Box::pin(bed.traffic(size.documents, load)).await?;
+    let traffic = Box::pin(cluster.traffic(size.documents, load)).await?;
     traffic.pass(WARM_S).await;
     let before = traffic.pass(size.around_s).await;
-    let change = Box::pin(bed.reshard(KEYS[1], commands));
+    let change = Box::pin(cluster.reshard(KEYS[1], commands));
     let (during, changed) = traffic.during(change).await?;
     let after = traffic.pass(size.around_s).await;
     let seen = Box::pin(traffic.end()).await?;

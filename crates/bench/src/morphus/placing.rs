@@ -13,11 +13,11 @@ use serde::Serialize;
 
 use super::{Change, change, name};
 use crate::Machine;
-use crate::bed::places::Places;
-use crate::bed::{Bed, Cut, Shape};
+use crate::cluster_pair::CACHE_MB;
 use crate::error::{Error, Result};
-use crate::ground::CACHE_MB;
 use crate::picture::{Axis, Chart, Form, Picture, Point, Series, save};
+use crate::sharded_cluster::places::Places;
+use crate::sharded_cluster::{Cut, Shape, ShardedCluster};
 use crate::statistics::Figure;
 use crate::subject::Commands;
 
@@ -96,14 +96,14 @@ pub async fn run(size: Size, folder: Option<&Path>, commands: &Commands) -> Resu
     }
     let reviews = Reviews { size_bytes: size.size_bytes, ..Reviews::default() };
     let shape = Shape { shards: size.shards, members: size.members, cache_mb: CACHE_MB };
-    let mut bed = Box::pin(Bed::start(shape, reviews)).await?;
+    let mut cluster = Box::pin(ShardedCluster::start(shape, reviews)).await?;
     let mut bars = Vec::new();
     for (keys, correlation) in DATA {
-        bed.schema.reviews.correlation = correlation;
+        cluster.schema.reviews.correlation = correlation;
         let mut runs: [Vec<Moved>; PLACINGS.len()] = Default::default();
         for _ in 0..size.runs {
             for (placing, runs) in PLACINGS.into_iter().zip(&mut runs) {
-                runs.push(Box::pin(one(&bed, size, placing, commands)).await?);
+                runs.push(Box::pin(one(&cluster, size, placing, commands)).await?);
             }
         }
         bars.extend(of(keys, &runs));
@@ -113,12 +113,17 @@ pub async fn run(size: Size, folder: Option<&Path>, commands: &Commands) -> Resu
     Ok(Report { benchmark: "morphus-fig7", size, machine, cache_mb, bars, pictures })
 }
 
-async fn one(bed: &Bed, size: Size, placing: Placing, commands: &Commands) -> Result<Moved> {
-    Box::pin(bed.fill(size.documents)).await?;
-    let before = Box::pin(Places::look(bed)).await?;
+async fn one(
+    cluster: &ShardedCluster,
+    size: Size,
+    placing: Placing,
+    commands: &Commands,
+) -> Result<Moved> {
+    Box::pin(cluster.fill(size.documents)).await?;
+    let before = Box::pin(Places::look(cluster)).await?;
     let cut = Cut { placing, chunk_mb: Some(size.chunk_mb) };
-    let change = Box::pin(change(bed, cut, commands)).await?;
-    let after = Box::pin(Places::look(bed)).await?;
+    let change = Box::pin(change(cluster, cut, commands)).await?;
+    let after = Box::pin(Places::look(cluster)).await?;
     let bytes = before.moved(&after)?;
     tracing::info!(?placing, seconds = change.seconds, bytes, "one placement");
     Ok(Moved { change, bytes })

@@ -18,9 +18,9 @@ use serde::Serialize;
 
 use super::{Change, change};
 use crate::Machine;
-use crate::bed::{Bed, Cut, Shape};
 use crate::error::{Error, Result};
 use crate::picture::save;
+use crate::sharded_cluster::{Cut, Shape, ShardedCluster};
 use crate::statistics::{Figure, medians};
 use crate::subject::Commands;
 use crate::traffic::Load;
@@ -154,18 +154,18 @@ impl Size {
 pub async fn run(size: &Size, folder: Option<&Path>, commands: &Commands) -> Result<Report> {
     size.check()?;
     let mut measured = BTreeMap::new();
-    let mut bed: Option<(Shape, Bed)> = None;
+    let mut cluster: Option<(Shape, ShardedCluster)> = None;
     for setup in size.setups() {
         let shape = Shape { shards: setup.shards, members: setup.members, cache_mb: CACHE_MB };
-        let known = bed.take().filter(|(known, _)| *known == shape);
-        let (_, bed) = match known {
-            Some(known) => bed.insert(known),
+        let known = cluster.take().filter(|(known, _)| *known == shape);
+        let (_, cluster) = match known {
+            Some(known) => cluster.insert(known),
             None => {
                 let reviews = Reviews { size_bytes: size.size_bytes, ..Reviews::default() };
-                bed.insert((shape, Box::pin(Bed::start(shape, reviews)).await?))
+                cluster.insert((shape, Box::pin(ShardedCluster::start(shape, reviews)).await?))
             }
         };
-        measured.insert(setup, Box::pin(both(bed, setup, size, commands)).await?);
+        measured.insert(setup, Box::pin(both(cluster, setup, size, commands)).await?);
     }
     let points = points(size, &measured);
     let pictures = save(&drawing::pictures(&points), folder)?;
@@ -184,12 +184,17 @@ pub async fn run(size: &Size, folder: Option<&Path>, commands: &Commands) -> Res
 /// The changes of one setup, by placement.
 type Changes = [Vec<Change>; PLACINGS.len()];
 
-async fn both(bed: &Bed, setup: Setup, size: &Size, commands: &Commands) -> Result<Changes> {
+async fn both(
+    cluster: &ShardedCluster,
+    setup: Setup,
+    size: &Size,
+    commands: &Commands,
+) -> Result<Changes> {
     let mut changes = Changes::default();
     for _ in 0..size.runs {
         for (placing, changes) in PLACINGS.into_iter().zip(&mut changes) {
             let cut = Cut { placing, chunk_mb: Some(size.chunk_mb) };
-            let one = Box::pin(one(bed, setup, cut, commands)).await?;
+            let one = Box::pin(one(cluster, setup, cut, commands)).await?;
             tracing::info!(?setup, ?placing, seconds = one.seconds, "one change of the key");
             changes.push(one);
         }
@@ -197,16 +202,21 @@ async fn both(bed: &Bed, setup: Setup, size: &Size, commands: &Commands) -> Resu
     Ok(changes)
 }
 
-async fn one(bed: &Bed, setup: Setup, cut: Cut, commands: &Commands) -> Result<Change> {
+async fn one(
+    cluster: &ShardedCluster,
+    setup: Setup,
+    cut: Cut,
+    commands: &Commands,
+) -> Result<Change> {
     let Setup { documents, rate_per_s, .. } = setup;
     if rate_per_s == 0 {
-        Box::pin(bed.fill(documents)).await?;
-        return Box::pin(change(bed, cut, commands)).await;
+        Box::pin(cluster.fill(documents)).await?;
+        return Box::pin(change(cluster, cut, commands)).await;
     }
     let load = Load { mix: Mix::default(), keys: Distribution::Uniform, rate_per_s };
-    let traffic = Box::pin(bed.traffic(documents, load)).await?;
+    let traffic = Box::pin(cluster.traffic(documents, load)).await?;
     traffic.pass(WARM_S).await;
-    let changed = Box::pin(change(bed, cut, commands)).await?;
+    let changed = Box::pin(change(cluster, cut, commands)).await?;
     let verdict = Box::pin(traffic.end()).await?.verdict;
     if verdict.counts.anomalies() > 0 {
         return Err(Error::Wrong(format!("the change harmed documents: {:?}", verdict.counts)));

@@ -3,12 +3,12 @@
 use imago_job::control::Stop;
 use imago_job::id::JobId;
 use imago_job::journal::Journal;
+use imago_mongo::copy::preflight::{self, Plan, Planned, Request};
 use imago_mongo::copy::{self, CatalogChanges, Clusters, Options, Until};
-use imago_mongo::endpoint::Endpoint;
 use imago_mongo::error::Error;
-use imago_mongo::journal::MongoJournal;
 use imago_mongo::namespace::Selector;
-use imago_mongo::preflight::{self, Plan, Planned, Request};
+use imago_mongo::server::endpoint::Endpoint;
+use imago_mongo::state::journal::MongoJournal;
 use serde::Serialize;
 
 use crate::cmd::job::process;
@@ -110,7 +110,7 @@ pub fn options(how: &How) -> Options {
         workers: usize::from(how.workers),
         until,
         process: process(),
-        await_max: imago_mongo::changes::AWAIT_MAX,
+        await_max: imago_mongo::replicate::changes::AWAIT_MAX,
         slice_bytes: u64::from(how.slice_mb) * 1024 * 1024,
         route: None,
     }

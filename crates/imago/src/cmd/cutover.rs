@@ -4,8 +4,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use imago_job::id::JobId;
+use imago_mongo::copy::cutover::{self, Block, ClientsAt, How, Outcome};
 use imago_mongo::copy::{self, Clusters};
-use imago_mongo::cutover::{self, Block, ClientsAt, How, Outcome};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Command;
 

@@ -2,25 +2,26 @@
 //! its clients switched over and every acknowledged operation checked.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use imago_bench::migration::{self, Operation};
 use imago_job::control::{Control as Steer, Stop};
 use imago_job::id::JobId;
 use imago_job::record::Limits;
+use imago_mongo::copy::cutover::{self, Block, How};
+use imago_mongo::copy::preflight::{self, Request};
 use imago_mongo::copy::{self, Clusters};
-use imago_mongo::cutover::{self, Block, How};
-use imago_mongo::endpoint::Endpoint;
 use imago_mongo::error::Error;
 use imago_mongo::load::{MongoTarget, Schema, preload, show_content};
 use imago_mongo::namespace::{Namespace, Selector};
-use imago_mongo::preflight::{self, Request};
+use imago_mongo::server::endpoint::Endpoint;
 use imago_mongo::verify::{Spec, Unwatched, verify};
 use imago_testbed::{Cluster, ClusterSpec, pool};
 use imago_workload::check::{Checker, Verdict};
 use imago_workload::driver::{self, Options, Running};
-use imago_workload::history::{Header, History, IdForm, Recorder};
+use imago_workload::history::{Fate, Header, History, IdForm, Recorder};
 use imago_workload::mix::Kind;
 use imago_workload::review::Reviews;
 use serde::Serialize;
@@ -75,6 +76,16 @@ struct Migration {
     /// may take a small machine several minutes.
     #[arg(long, value_name = "N", default_value_t = 10)]
     mb_s: u32,
+    /// Draw throughput and latency of the clients, second by second, into this SVG file.
+    #[arg(long, value_name = "FILE", value_parser = svg)]
+    picture: Option<PathBuf>,
+}
+
+/// A file name that tells viewers what it is.
+fn svg(text: &str) -> Result<PathBuf, String> {
+    let file = PathBuf::from(text);
+    let is_svg = file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg"));
+    if is_svg { Ok(file) } else { Err("the picture is an SVG: end the name in .svg".to_owned()) }
 }
 
 /// What came of it.
@@ -105,6 +116,8 @@ struct Summary {
     p99_ratio_reads: f64,
     p99_ratio_writes: f64,
     total_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    picture: Option<PathBuf>,
 }
 
 const NAMESPACE: &str = "shop.reviews";
@@ -216,6 +229,7 @@ async fn show(args: &Migration, context: &Context) -> Result<(), Failure> {
         report.compared,
         report.document_differences()
     ));
+    let cutover_began_ns = load_ns(&load);
 
     let how = How {
         block: Block::UserWrites,
@@ -247,6 +261,7 @@ async fn show(args: &Migration, context: &Context) -> Result<(), Failure> {
         "clients are on the new cluster; writes were refused for {} ms",
         cut.write_block_ms
     ));
+    let moved_ns = load_ns(&load);
     tokio::time::sleep(Duration::from_secs(args.idle_s)).await;
     load.control().stop();
     let (load_report, _) =
@@ -254,6 +269,13 @@ async fn show(args: &Migration, context: &Context) -> Result<(), Failure> {
     say("traffic ended; checking every acknowledged operation against the new cluster");
     let (verdict, latencies) =
         Box::pin(check(&history, &target, copy_began_ns, copy_ended_ns)).await?;
+    let moments = [
+        (copy_began_ns, "copy"),
+        (copy_ended_ns, "verify"),
+        (cutover_began_ns, "cut-over"),
+        (moved_ns, "moved"),
+    ];
+    let picture = args.picture.as_deref().map(|file| draw(file, &history, &moments)).transpose()?;
     let summary = Summary {
         documents: verdict.documents,
         operations: load_report.started,
@@ -279,6 +301,7 @@ async fn show(args: &Migration, context: &Context) -> Result<(), Failure> {
         p99_ratio_reads: latencies.read_during / latencies.read_before,
         p99_ratio_writes: latencies.write_during / latencies.write_before,
         total_s: began.elapsed().as_secs_f64(),
+        picture,
     };
     context.output.result(&summary, in_words)?;
     if verdict.holds() && report.is_clean() {
@@ -343,7 +366,7 @@ async fn wait_caught_up(
     following: &mut (impl Future<Output = Result<(), Failure>> + Unpin),
 ) -> Result<(), Failure> {
     use imago_job::journal::Journal as _;
-    let journal = imago_mongo::journal::MongoJournal::new(clusters.destination.clone());
+    let journal = imago_mongo::state::journal::MongoJournal::new(clusters.destination.clone());
     loop {
         let record = journal.load(id).await?;
         if record.progress.is_some_and(|progress| progress.cutover_ready == Some(true)) {
@@ -393,6 +416,25 @@ async fn check(
     Ok((checker.finish(), latencies))
 }
 
+/// Draws what clients saw, with words at moments of the load.
+fn draw(file: &Path, history: &Path, moments: &[(u64, &'static str)]) -> Result<PathBuf, Failure> {
+    let mut operations = Vec::new();
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    History::scan(history, |op| {
+        operations.push(Operation {
+            due_s: seconds(op.intended_ns),
+            ended_s: seconds(op.end_ns),
+            is_read: op.kind == Kind::Read,
+            is_acknowledged: matches!(op.fate, Fate::Acked | Fate::NotFound),
+        });
+    })
+    .map_err(|error| Failure::from_error(Exit::Failed, "history", &error))?;
+    let moments: Vec<(f64, &'static str)> =
+        moments.iter().map(|&(ns, word)| (seconds(ns), word)).collect();
+    migration::draw(file, &operations, &moments)
+        .map_err(|error| Failure::from_error(Exit::Failed, "picture", &error))
+}
+
 /// Measured from the intended start, so that waiting behind slow operations counts.
 fn p99_ms(mut latencies_ns: Vec<u64>) -> f64 {
     latencies_ns.sort_unstable();
@@ -426,5 +468,8 @@ fn in_words(summary: &Summary) -> String {
     line("lost", summary.lost.to_string());
     line("resurrected", summary.resurrected.to_string());
     line("duplicated", summary.duplicated.to_string());
+    if let Some(file) = &summary.picture {
+        line("drawn into", file.display().to_string());
+    }
     text
 }

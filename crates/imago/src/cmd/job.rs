@@ -15,12 +15,13 @@ use imago_job::id::JobId;
 use imago_job::journal::{Journal, JournalError, Request, Update};
 use imago_job::record::{Limits, Record, Requested};
 use imago_job::state::State;
-use imago_mongo::block;
 use imago_mongo::copy;
-use imago_mongo::endpoint::Endpoint;
-use imago_mongo::journal::MongoJournal;
-use imago_mongo::preflight;
+use imago_mongo::copy::preflight;
 use imago_mongo::reshard;
+use imago_mongo::reshard::helpers_route;
+use imago_mongo::server::block;
+use imago_mongo::server::endpoint::Endpoint;
+use imago_mongo::state::journal::MongoJournal;
 use serde::Serialize;
 
 use crate::cmd;
@@ -234,7 +235,7 @@ async fn help(work: &Work, context: &Context) -> Result<(), Failure> {
         .map_err(|error| Failure::from_error(Exit::Usage, "limit", &error))?;
     let workers = usize::from(work.workers);
     let process = process();
-    let done = copy::help(&clusters, &work.id, workers, control, &process);
+    let done = copy::help(&clusters, &work.id, workers, control, &process, helpers_route);
     let (documents, bytes) = Box::pin(done).await?;
     let helped = Helped { job: work.id.clone(), documents, bytes };
     context.output.result(&helped, |helped| {

@@ -1,12 +1,12 @@
-//! `imago repair`: copies again exactly the documents that a file of stragglers names.
+//! `imago repair`: copies again exactly the documents that a file of mismatches names.
 
 use std::path::PathBuf;
 
 use imago_job::event;
 use imago_job::id::JobId;
-use imago_mongo::preflight::parse_filter;
-use imago_mongo::repair::{RepairError, RepairReport, RepairSpec, repair};
-use imago_mongo::verify::{Retries, read_stragglers};
+use imago_mongo::bson::input::parse_filter;
+use imago_mongo::copy::repair::{RepairError, RepairReport, RepairSpec, repair};
+use imago_mongo::verify::{Retries, read_mismatches};
 
 use super::verify::{bad_line, connect, control, open};
 use crate::context::Context;
@@ -14,7 +14,7 @@ use crate::exit::{Exit, Failure};
 
 /// What may be typed.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "The file is what `imago verify --stragglers` writes: one JSON object a \
+#[command(after_help = "The file is what `imago verify --mismatches` writes: one JSON object a \
                         line, {\"ns\": \"db.coll\", \"_id\": extended JSON}. Exit code 3 when a \
                         document could not be made equal.")]
 pub struct Args {
@@ -45,10 +45,10 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     };
     let control = control(context)?;
     // Every line is checked before the first document is written.
-    for straggler in read_stragglers(open(&args.ids_file)?) {
-        straggler.map_err(|error| bad_line(&args.ids_file, &error))?;
+    for mismatch in read_mismatches(open(&args.ids_file)?) {
+        mismatch.map_err(|error| bad_line(&args.ids_file, &error))?;
     }
-    let lines = read_stragglers(open(&args.ids_file)?);
+    let lines = read_mismatches(open(&args.ids_file)?);
     let source = connect(&args.from, "source").await?;
     let destination = connect(&args.to, "destination").await?;
     let reporter = context.reporter(JobId::generate(), "repair");
@@ -79,14 +79,14 @@ fn text(report: &RepairReport) -> String {
     for refused in &report.refusals {
         line(format!(
             "  refused   {} {}: {}",
-            refused.straggler.ns, refused.straggler.id, refused.cause
+            refused.mismatch.ns, refused.mismatch.id, refused.cause
         ));
         if let Some(help) = &refused.help {
             line(format!("            {help}"));
         }
     }
-    for straggler in &report.differences {
-        line(format!("  {:<9} {} {}", straggler.kind.word(), straggler.ns, straggler.id));
+    for mismatch in &report.differences {
+        line(format!("  {:<9} {} {}", mismatch.kind.word(), mismatch.ns, mismatch.id));
     }
     text
 }

@@ -1,4 +1,4 @@
-//! `imago testbed`: real servers on this machine, started, looked at, hurt and ended by name.
+//! `imago testbed`: real servers on this machine, started, looked at, give faults to, and ended by name.
 
 mod up;
 
@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 
 use clap::{Subcommand, ValueEnum};
 use imago_testbed::Error;
-use imago_testbed::keeper::control::{self, Fault};
-use imago_testbed::keeper::launch::{self, Ended};
-use imago_testbed::keeper::registry::Registry;
-use imago_testbed::keeper::status::{self, Health, NodeStatus, Status};
+use imago_testbed::supervisor::control::{self, Fault};
+use imago_testbed::supervisor::launch::{self, Ended};
+use imago_testbed::supervisor::registry::Registry;
+use imago_testbed::supervisor::status::{self, Health, NodeStatus, Status};
 use serde::Serialize;
 
 use crate::context::Context;
@@ -39,8 +39,10 @@ Examples:
         database: up::Database,
     },
     /// End testbeds: processes, data and all.
-    #[command(after_help = "A testbed whose keeper was killed is dead already; this removes what \
-                            it left.")]
+    #[command(
+        after_help = "A testbed whose supervisor was killed is dead already; this removes what \
+                            it left."
+    )]
     Down(Down),
     /// Show one testbed: its connection strings, and each node as it is now.
     Status {
@@ -50,7 +52,7 @@ Examples:
     /// List the testbeds that stand.
     List,
     /// Kill, stop, step down or restart a node of a testbed.
-    Hurt(Hurt),
+    Inject(Inject),
     /// Keep a testbed for `up`, which runs this in the background.
     #[command(hide = true)]
     Keep {
@@ -71,8 +73,8 @@ struct Down {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: imago testbed hurt old kill --node old-0")]
-struct Hurt {
+#[command(after_help = "Example: imago testbed inject old kill --node old-0")]
+struct Inject {
     /// The testbed's name.
     name: String,
     /// What to do.
@@ -118,7 +120,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             }
             context.output.result(&all, |all| list_text(all))
         }
-        Action::Hurt(hurt) => Box::pin(harm(hurt, &registry, context)).await,
+        Action::Inject(inject) => Box::pin(harm(inject, &registry, context)).await,
         Action::Keep { spec } => Box::pin(up::keep(&spec, &registry, context)).await,
     }
 }
@@ -164,17 +166,17 @@ struct Harmed {
     done: String,
 }
 
-async fn harm(hurt: Hurt, registry: &Registry, context: &Context) -> Result<(), Failure> {
-    let standing = registry.get(&hurt.name).map_err(failure)?;
-    let fault = match hurt.fault {
+async fn harm(inject: Inject, registry: &Registry, context: &Context) -> Result<(), Failure> {
+    let standing = registry.get(&inject.name).map_err(failure)?;
+    let fault = match inject.fault {
         Harm::Kill => Fault::Kill,
         Harm::Stop => Fault::Stop,
         Harm::Cont => Fault::Cont,
         Harm::Stepdown => Fault::StepDown,
         Harm::Restart => Fault::Restart,
     };
-    let done = Box::pin(control::hurt(&standing, fault, &hurt.node)).await.map_err(failure)?;
-    let harmed = Harmed { name: hurt.name, node: hurt.node, done };
+    let done = Box::pin(control::inject(&standing, fault, &inject.node)).await.map_err(failure)?;
+    let harmed = Harmed { name: inject.name, node: inject.node, done };
     context.output.result(&harmed, |harmed| harmed.done.clone())
 }
 
@@ -197,7 +199,7 @@ fn status_text(status: &Status) -> String {
         status.name,
         health_word(status.health),
         shape(status.database, status.shards, status.members, status.auth),
-        status.keeper_pid,
+        status.supervisor_pid,
         status.uri
     );
     if status.auth {
@@ -231,10 +233,10 @@ fn list_text(all: &[Status]) -> String {
             status.name.clone(),
             health_word(status.health).into(),
             shape(status.database, status.shards, status.members, status.auth),
-            status.keeper_pid.to_string(),
+            status.supervisor_pid.to_string(),
         ]
     });
-    table(["NAME", "STATE", "SHAPE", "KEEPER"], rows.collect())
+    table(["NAME", "STATE", "SHAPE", "SUPERVISOR"], rows.collect())
 }
 
 fn health_word(health: Health) -> &'static str {

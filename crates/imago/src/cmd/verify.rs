@@ -11,13 +11,13 @@ use imago_job::event;
 use imago_job::id::JobId;
 use imago_job::record::Limits;
 use imago_job::reporter::Reporter;
-use imago_mongo::collection::{Handle, Kind, LeftOut, left_out_by, list_all};
-use imago_mongo::endpoint::Endpoint;
+use imago_mongo::bson::input::parse_filter;
+use imago_mongo::bson::order::Id;
 use imago_mongo::namespace::{Namespace, Selector};
-use imago_mongo::order::Id;
-use imago_mongo::preflight::parse_filter;
+use imago_mongo::server::collection::{Handle, Kind, LeftOut, left_out_by, list_all};
+use imago_mongo::server::endpoint::Endpoint;
 use imago_mongo::verify::{
-    Mode, Progress, Report, Retries, Spec, Straggler, Watch, read_stragglers, verify,
+    Mismatch, Mode, Progress, Report, Retries, Spec, Watch, read_mismatches, verify,
 };
 use serde::Serialize;
 
@@ -45,7 +45,7 @@ pub struct Args {
     /// Compare the documents that the source's last N operations wrote.
     #[arg(long, value_name = "N", group = "mode")]
     last_ops: Option<u64>,
-    /// Compare the documents that this file of stragglers names.
+    /// Compare the documents that this file of mismatches names.
     #[arg(long, value_name = "FILE", group = "mode")]
     ids_file: Option<PathBuf>,
     /// Compare only documents that match, at both sides; extended JSON.
@@ -56,7 +56,7 @@ pub struct Args {
     retries: u32,
     /// Write each document that differs to this file, for `imago repair --ids-file`.
     #[arg(long, value_name = "FILE")]
-    stragglers: Option<PathBuf>,
+    mismatches: Option<PathBuf>,
     /// Do not compare options and indexes.
     #[arg(long)]
     documents_only: bool,
@@ -105,7 +105,7 @@ struct Outcome {
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let filter = args.filter.as_deref().map(parse_filter).transpose()?;
     let control = control(context)?;
-    let mut stragglers = args.stragglers.as_deref().map(create).transpose()?;
+    let mut mismatches = args.mismatches.as_deref().map(create).transpose()?;
     let source = connect(&args.from, "source").await?;
     let destination = connect(&args.to, "destination").await?;
     let mut collections = Vec::new();
@@ -123,11 +123,11 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         reporter.phase(format!("verify {from}"));
         let source = Handle::new(source.clone(), from);
         let destination = Handle::new(destination.clone(), to);
-        let mut watch = Shown { reporter, file: stragglers.as_mut() };
+        let mut watch = Shown { reporter, file: mismatches.as_mut() };
         let report = Box::pin(verify(&source, &destination, &spec, &control, &mut watch)).await;
         collections.push(report?);
     }
-    if let (Some(file), Some(path)) = (stragglers.as_mut(), &args.stragglers) {
+    if let (Some(file), Some(path)) = (mismatches.as_mut(), &args.mismatches) {
         file.flush().map_err(|cause| unwritable(path, &cause))?;
     }
     let outcome = Outcome {
@@ -138,10 +138,10 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         left_out,
     };
     context.output.result(&outcome, view::text)?;
-    if outcome.clean { Ok(()) } else { Err(verdict(&outcome, args.stragglers.as_deref())) }
+    if outcome.clean { Ok(()) } else { Err(verdict(&outcome, args.mismatches.as_deref())) }
 }
 
-fn verdict(outcome: &Outcome, stragglers: Option<&Path>) -> Failure {
+fn verdict(outcome: &Outcome, mismatches: Option<&Path>) -> Failure {
     let structure: usize = outcome
         .collections
         .iter()
@@ -163,13 +163,13 @@ fn verdict(outcome: &Outcome, stragglers: Option<&Path>) -> Failure {
             outcome.differences
         ),
     );
-    match stragglers {
+    match mismatches {
         _ if outcome.differences == 0 => failure,
         Some(path) => failure.help(format!(
             "imago repair --ids-file {} copies these documents again",
             path.display()
         )),
-        None => failure.help("with --stragglers FILE they are listed for `imago repair`"),
+        None => failure.help("with --mismatches FILE they are listed for `imago repair`"),
     }
 }
 
@@ -266,21 +266,21 @@ fn modes(
 fn names_nothing(path: &Path, what: &str) -> Failure {
     let message = format!("{} names no document of {what}", path.display());
     Failure::new(Exit::Usage, "ids_file", message)
-        .help("check --ns: a file of stragglers names collections as they are at the source")
+        .help("check --ns: a file of mismatches names collections as they are at the source")
 }
 
 fn ids(path: &Path, ns: &Namespace) -> Result<Vec<Id>, Failure> {
     let mut ids = Vec::new();
-    for straggler in read_stragglers(open(path)?) {
-        let straggler = straggler.map_err(|error| bad_line(path, &error))?;
-        if straggler.ns == *ns {
-            ids.push(straggler.id);
+    for mismatch in read_mismatches(open(path)?) {
+        let mismatch = mismatch.map_err(|error| bad_line(path, &error))?;
+        if mismatch.ns == *ns {
+            ids.push(mismatch.id);
         }
     }
     Ok(ids)
 }
 
-/// Opens a file of stragglers.
+/// Opens a file of mismatches.
 pub fn open(path: &Path) -> Result<BufReader<File>, Failure> {
     let opened = File::open(path).map_err(|cause| {
         Failure::new(Exit::Usage, "ids_file", format!("cannot read {}", path.display()))
@@ -289,8 +289,8 @@ pub fn open(path: &Path) -> Result<BufReader<File>, Failure> {
     Ok(BufReader::new(opened))
 }
 
-/// The failure that a line of a file of stragglers is.
-pub fn bad_line(path: &Path, error: &imago_mongo::verify::StragglerFileError) -> Failure {
+/// The failure that a line of a file of mismatches is.
+pub fn bad_line(path: &Path, error: &imago_mongo::verify::MismatchFileError) -> Failure {
     Failure::new(Exit::Usage, "ids_file", format!("{}: {error}", path.display()))
 }
 
@@ -299,12 +299,12 @@ fn create(path: &Path) -> Result<BufWriter<File>, Failure> {
 }
 
 fn unwritable(path: &Path, cause: &std::io::Error) -> Failure {
-    Failure::new(Exit::Usage, "stragglers", format!("cannot write {}", path.display()))
+    Failure::new(Exit::Usage, "mismatches", format!("cannot write {}", path.display()))
         .because(cause)
         .help("name a file in a folder that this user may write")
 }
 
-/// Progress as events, stragglers as lines of a file.
+/// Progress as events, mismatches as lines of a file.
 struct Shown<'a> {
     reporter: Reporter,
     file: Option<&'a mut BufWriter<File>>,
@@ -324,9 +324,9 @@ impl Watch for Shown<'_> {
         });
     }
 
-    fn straggler(&mut self, straggler: &Straggler) -> std::io::Result<()> {
+    fn mismatch(&mut self, mismatch: &Mismatch) -> std::io::Result<()> {
         match self.file.as_mut() {
-            Some(file) => writeln!(file, "{}", straggler.line()),
+            Some(file) => writeln!(file, "{}", mismatch.line()),
             None => Ok(()),
         }
     }
@@ -353,7 +353,7 @@ mod tests {
             args: Args,
         }
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("stragglers");
+        let path = folder.path().join("mismatches");
         std::fs::write(&path, "{\"ns\": \"shop.orders\", \"_id\": 7, \"kind\": \"missing\"}\n")
             .unwrap();
         let mut typed = vec!["verify", "--from", "a", "--to", "b", "--ids-file"];

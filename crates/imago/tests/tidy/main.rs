@@ -10,6 +10,8 @@ mod dependencies;
 mod documents;
 mod files;
 mod finding;
+mod layers;
 mod licence;
 mod tree;
 mod wording;
+mod words;

@@ -1,4 +1,4 @@
-//! Copies that are hurt: processes killed, servers lost, networks cut, logs overrun.
+//! Copies that are inject: processes killed, servers lost, networks cut, logs overrun.
 //!
 //! Every test runs the real program against real servers under a recorded load, and ends with the
 //! same proof: `imago verify` finds no difference, and the destination holds every acknowledged

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 
 use bson::{Document, doc};
-use imago_mongo::endpoint::Endpoint;
+use imago_mongo::server::endpoint::Endpoint;
 use imago_testbed::pool::{self, Leased, replica_set};
 use imago_testbed::{find_mongod, wait};
 use serde_json::Value;

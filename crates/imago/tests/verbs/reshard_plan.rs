@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 
 use bson::doc;
-use imago_mongo::endpoint::Endpoint;
+use imago_mongo::server::endpoint::Endpoint;
 use imago_testbed::Cluster;
 use imago_testbed::pool;
 use serde_json::Value;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use imago_testbed::keeper::registry::{Registry, Standing};
 use imago_testbed::process::{Liveness, ProcessId, Signal};
+use imago_testbed::supervisor::registry::{Registry, Standing};
 use imago_testbed::wait;
 use serde_json::Value;
 
@@ -67,7 +67,7 @@ impl Drop for Home {
 
 fn processes(standing: &Standing) -> Vec<ProcessId> {
     let nodes = standing.nodes.iter().filter_map(|node| node.process);
-    nodes.chain([standing.keeper]).collect()
+    nodes.chain([standing.supervisor]).collect()
 }
 
 fn all_gone(processes: &[ProcessId]) -> bool {
@@ -109,27 +109,27 @@ fn a_name_that_is_taken_is_refused_and_what_stands_is_unharmed() {
 #[test]
 fn a_killed_node_is_reported_down_and_comes_back_on_its_port() {
     let home = Home::new();
-    home.json(&["up", "mongodb", "--name", "hurt"]);
-    let port = home.standing("hurt").nodes[0].port;
-    home.json(&["hurt", "hurt", "kill", "--node", "hurt-0"]);
-    let status = home.json(&["status", "hurt"]);
+    home.json(&["up", "mongodb", "--name", "inject"]);
+    let port = home.standing("inject").nodes[0].port;
+    home.json(&["inject", "inject", "kill", "--node", "inject-0"]);
+    let status = home.json(&["status", "inject"]);
     assert_eq!(
         (&status["health"], &status["nodes"][0]["liveness"]),
         (&"impaired".into(), &"gone".into())
     );
-    home.json(&["hurt", "hurt", "restart", "--node", "hurt-0"]);
-    assert_eq!(home.json(&["status", "hurt"])["health"], "up");
-    assert_eq!(home.standing("hurt").nodes[0].port, port);
-    home.json(&["hurt", "hurt", "stepdown", "--node", "hurt-0"]);
-    home.json(&["down", "hurt"]);
+    home.json(&["inject", "inject", "restart", "--node", "inject-0"]);
+    assert_eq!(home.json(&["status", "inject"])["health"], "up");
+    assert_eq!(home.standing("inject").nodes[0].port, port);
+    home.json(&["inject", "inject", "stepdown", "--node", "inject-0"]);
+    home.json(&["down", "inject"]);
 }
 
 #[test]
-fn a_killed_keeper_takes_its_servers_along_and_down_removes_the_rest() {
+fn a_killed_supervisor_takes_its_servers_along_and_down_removes_the_rest() {
     let home = Home::new();
     home.json(&["up", "mongodb", "--name", "orphan"]);
     let standing = home.standing("orphan");
-    assert!(standing.keeper.signal(Signal::KILL).unwrap());
+    assert!(standing.supervisor.signal(Signal::KILL).unwrap());
     wait("the servers to end", || all_gone(&processes(&standing)));
     assert_eq!(home.json(&["status", "orphan"])["health"], "dead");
     assert_eq!(home.json(&["down", "orphan"])[0]["ended"], "removed");
@@ -140,11 +140,11 @@ fn a_killed_keeper_takes_its_servers_along_and_down_removes_the_rest() {
 fn a_launcher_that_is_killed_leaves_no_cluster_behind() {
     let home = Home::new();
     let mut launcher = home.imago(&["up", "mongodb", "--name", "lost"]).spawn().unwrap();
-    wait("the keeper to claim the name", || home.registry().find("lost").unwrap().is_some());
-    let keeper = home.standing("lost").keeper;
+    wait("the supervisor to claim the name", || home.registry().find("lost").unwrap().is_some());
+    let supervisor = home.standing("lost").supervisor;
     launcher.kill().unwrap();
     launcher.wait().unwrap();
-    wait("the keeper to end", || all_gone(&[keeper]));
+    wait("the supervisor to end", || all_gone(&[supervisor]));
     home.assert_nothing_is_left();
 }
 
@@ -203,14 +203,14 @@ fn lives_alone(database: &str, found: Result<(), imago_testbed::Error>, uri_begi
     assert_eq!((&status["health"], &status["database"]), (&"up".into(), &database.into()));
     let port = home.standing("alone").nodes[0].port;
 
-    home.json(&["hurt", "alone", "kill", "--node", "alone-0"]);
+    home.json(&["inject", "alone", "kill", "--node", "alone-0"]);
     assert_eq!(home.json(&["list"])[0]["health"], "impaired");
-    home.json(&["hurt", "alone", "restart", "--node", "alone-0"]);
+    home.json(&["inject", "alone", "restart", "--node", "alone-0"]);
     assert_eq!(home.json(&["status", "alone"])["nodes"][0]["state"], "serving");
     assert_eq!(home.standing("alone").nodes[0].port, port);
-    home.json(&["hurt", "alone", "stop", "--node", "alone-0"]);
-    home.json(&["hurt", "alone", "cont", "--node", "alone-0"]);
-    let refused = home.run(&["hurt", "alone", "stepdown", "--node", "alone-0"]);
+    home.json(&["inject", "alone", "stop", "--node", "alone-0"]);
+    home.json(&["inject", "alone", "cont", "--node", "alone-0"]);
+    let refused = home.run(&["inject", "alone", "stepdown", "--node", "alone-0"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("stands alone"));
 
     let standing = home.standing("alone");
@@ -230,7 +230,7 @@ fn a_kafka_server_is_kept_like_a_cluster() {
 }
 
 #[test]
-fn a_keeper_killed_while_kafka_starts_leaves_nothing_that_down_does_not_find() {
+fn a_supervisor_killed_while_kafka_starts_leaves_nothing_that_down_does_not_find() {
     if let Err(missing) = imago_testbed::find_kafka() {
         eprintln!("skipped: {missing}");
         return;
@@ -238,7 +238,7 @@ fn a_keeper_killed_while_kafka_starts_leaves_nothing_that_down_does_not_find() {
     let home = Home::new();
     let up = ["up", "kafka", "--name", "early"];
     let mut launcher = home.imago(&up).stderr(Stdio::null()).spawn().unwrap();
-    wait("the keeper to claim the name", || home.registry().find("early").unwrap().is_some());
+    wait("the supervisor to claim the name", || home.registry().find("early").unwrap().is_some());
     let is_there = |program: &str| {
         let of_ours = |entry: std::fs::DirEntry| {
             let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -248,7 +248,7 @@ fn a_keeper_killed_while_kafka_starts_leaves_nothing_that_down_does_not_find() {
         std::fs::read_dir("/proc").unwrap().flatten().any(of_ours)
     };
     wait("its storage to be formatted, or its server to start", || is_there("kafka"));
-    assert!(home.standing("early").keeper.signal(Signal::KILL).unwrap());
+    assert!(home.standing("early").supervisor.signal(Signal::KILL).unwrap());
     assert!(!launcher.wait().unwrap().success());
     home.json(&["down", "--all"]);
     wait("all of it to end", || !is_there(""));

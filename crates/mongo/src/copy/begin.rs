@@ -9,20 +9,20 @@ use imago_job::clock::now_ms;
 use imago_job::eta::Meter;
 use imago_job::event::Progress;
 use imago_job::run::Run;
-use imago_plan::ledger::SliceState;
+use imago_plan::pending_changes::SliceState;
 use tokio::task::JoinSet;
 
 use super::state::start_of;
-use super::{Clusters, Copying, News, Options, State, catalog, patiently, plan_with, save};
-use crate::collection::Definition;
-use crate::converge::Pair;
+use super::{Clusters, Copying, News, Options, State, catalog, plan_with, retry_transient, save};
+use crate::copy::preflight::{self, Plan, Planned};
+use crate::copy::prepare::{prepare, prepare_joined};
 use crate::error::{Error, Result};
-use crate::lead::{Lead, Member, Parts};
-use crate::leases::Leases;
-use crate::monitor::{self, Applied};
-use crate::preflight::{self, Plan, Planned};
-use crate::prepare::{prepare, prepare_joined};
-use crate::snapshot::{Counters, count_filtered};
+use crate::replicate::apply::Pair;
+use crate::replicate::bulk_reader::{Counters, count_filtered};
+use crate::replicate::coordinator::{Coordinator, Member, Parts};
+use crate::replicate::monitor::{self, Applied};
+use crate::server::collection::Definition;
+use crate::state::leases::Leases;
 
 impl<'a> Copying<'a> {
     /// Prepares what is not prepared yet, and opens the stream, at a state that this run came to itself.
@@ -56,37 +56,37 @@ impl<'a> Copying<'a> {
         let owner = format!("{job}/{}/{}", run.epoch(), options.process);
         let leases = Leases::new(clusters.destination.clone(), job.clone(), owner);
         if state.is_blocked {
-            crate::block::lift(&clusters.source).await?;
+            crate::server::block::lift(&clusters.source).await?;
             state.count_block(now_ms());
             save(run, state).await?;
         }
         if state.is_destination_blocked {
             // A cut-over back may have lifted it and died.
-            let block = || crate::block::set(&clusters.destination);
-            patiently("block the old cluster's writes", run.control(), block).await?;
+            let block = || crate::server::block::set(&clusters.destination);
+            retry_transient("block the old cluster's writes", run.control(), block).await?;
         }
         let is_resumed = state.t0.is_some();
         if !is_resumed {
             run.enter("prepare").await?;
             let prepare = || prepare(clusters, &plan, &leases, options.slice_bytes);
-            state.t0 = Some(patiently("prepare the copy", run.control(), prepare).await?);
+            state.t0 = Some(retry_transient("prepare the copy", run.control(), prepare).await?);
             save(run, state).await?;
         } else {
             let mine = format!("{job}/");
             let expire = || leases.expire(&mine);
-            patiently("give up the leases of who is gone", run.control(), expire).await?;
+            retry_transient("give up the leases of who is gone", run.control(), expire).await?;
         }
         if let Some(first) = state.joined.iter().position(|joined| !joined.is_prepared) {
             run.enter("prepare").await?;
             let first_number = plan.collections.len() - state.joined.len() + first;
             let slice_bytes = options.slice_bytes;
             let prepare = || prepare_joined(first_number, clusters, &plan, &leases, slice_bytes);
-            patiently("prepare what joined", run.control(), prepare).await?;
+            retry_transient("prepare what joined", run.control(), prepare).await?;
             state.joined[first..].iter_mut().for_each(|joined| joined.is_prepared = true);
             save(run, state).await?;
         }
         let look = || preflight::pairs(&plan, &clusters.source, &clusters.destination);
-        let found = patiently("look at the collections", run.control(), look).await?;
+        let found = retry_transient("look at the collections", run.control(), look).await?;
         let (mut pairs, definitions): (Vec<Pair>, Vec<Definition>) = found.into_iter().unzip();
         for pair in &mut pairs {
             pair.destination.owner = Some(run.ownership());
@@ -94,7 +94,7 @@ impl<'a> Copying<'a> {
         let (pairs, definitions) = (Arc::new(pairs), Arc::new(definitions));
         let counters = Arc::new(Counters::default());
         let look = || leases.states_after(None);
-        let seen = patiently("look at the slices", run.control(), look).await?;
+        let seen = retry_transient("look at the slices", run.control(), look).await?;
         let copied_before = (
             seen.iter().map(|sighting| sighting.documents).sum(),
             seen.iter().map(|sighting| sighting.bytes).sum(),
@@ -107,15 +107,15 @@ impl<'a> Copying<'a> {
             copied_before
         } else {
             let count = || expected(&plan, &pairs);
-            patiently("count what is to be copied", run.control(), count).await?
+            retry_transient("count what is to be copied", run.control(), count).await?
         };
-        let lead = Lead::begin(Parts {
+        let coordinator = Coordinator::begin(Parts {
             source: clusters.source.clone(),
             pairs: Arc::clone(&pairs),
             members: members(&plan, state),
             db: plan.all().next().expect("a plan holds something").from.db.clone(),
             is_open: plan.is_open(&run.record().kind),
-            slices: patiently("read the slices", run.control(), || leases.slices()).await?,
+            slices: retry_transient("read the slices", run.control(), || leases.slices()).await?,
             leases: leases.clone(),
             control: run.control().clone(),
             counters: Arc::clone(&counters),
@@ -148,7 +148,7 @@ impl<'a> Copying<'a> {
             leases,
             counters,
             workers: JoinSet::new(),
-            lead,
+            coordinator,
             route: None,
             total,
             copied_before,
@@ -194,7 +194,7 @@ async fn lost(run: &Run, state: &mut State, ns: &str, what: &str) -> Result<()> 
     }
 }
 
-/// What the lead has to know of each collection.
+/// What the coordinator has to know of each collection.
 fn members(plan: &Plan, state: &State) -> Vec<Member> {
     let planned_first = plan.collections.len() - state.joined.len();
     let since = |n: usize| {

@@ -4,7 +4,7 @@
 //! plan's patterns while the job follows joins it; one that the source drops or renames away is gone,
 //! and the job goes on with the others. Views are kept as they are at the source.
 //!
-//! The set changes only between two leads: the one lead ends at a checkpoint, the set is written down,
+//! The set changes only between two coordinators: the one ends at a checkpoint, the set is written down,
 //! and the next begins there, exactly as a process does that resumes the job. So a death at any moment
 //! of a change finds what every death finds.
 //!
@@ -28,12 +28,12 @@ use serde::{Deserialize, Serialize};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::functions::{differing, sync_functions};
-use super::{Clusters, Copying, KIND, State, patiently, save};
-use crate::changes::DROPPED_WITH_ITS_DATABASE;
-use crate::collection::{Handle, Kind, Listed, list_all};
+use super::{Clusters, Copying, KIND, State, retry_transient, save};
+use crate::copy::preflight::{Plan, Planned, plan_one};
 use crate::error::{Error, Result};
 use crate::namespace::{Namespace, Selector};
-use crate::preflight::{Plan, Planned, plan_one};
+use crate::replicate::changes::DROPPED_WITH_ITS_DATABASE;
+use crate::server::collection::{Handle, Kind, Listed, list_all};
 
 /// A collection that came within the plan's patterns after the plan was made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -193,7 +193,7 @@ const LOOK_RESTS: u32 = 20;
 impl Copying<'_> {
     /// Goes on without the collections that ended, or fails if none is left.
     pub(super) async fn lose_ended(&mut self) -> Result<()> {
-        let ended = self.lead.take_ended();
+        let ended = self.coordinator.take_ended();
         if ended.is_empty() {
             return Ok(());
         }
@@ -270,7 +270,8 @@ impl Copying<'_> {
             return Ok(false);
         }
         let look = || news(self.clusters, &self.plan);
-        let found = patiently("look at the source's collections", self.run.control(), look).await?;
+        let found =
+            retry_transient("look at the source's collections", self.run.control(), look).await?;
         self.note_news(found);
         Ok(self.is_catalog_changed())
     }
@@ -334,15 +335,16 @@ fn is_same_view(at_source: &[Listed], at_destination: &[Listed], view: &Planned)
 pub(super) async fn take_in(clusters: &Clusters, run: &Run, mut state: State) -> Result<State> {
     let mut plan = super::plan_with(run.record(), &state)?;
     let look = || news(clusters, &plan);
-    let mut found = patiently("look at the source's collections", run.control(), look).await?;
+    let mut found =
+        retry_transient("look at the source's collections", run.control(), look).await?;
     refuse_empty(&plan, &found)?;
     if drop_copies(clusters, run, &mut state, &plan).await? {
         // A name may be free now.
         let look = || news(clusters, &plan);
-        found = patiently("look at the source's collections", run.control(), look).await?;
+        found = retry_transient("look at the source's collections", run.control(), look).await?;
     }
     let now = || clusters.source.cluster_time();
-    let now = patiently("ask for the source's time", run.control(), now).await?;
+    let now = retry_transient("ask for the source's time", run.control(), now).await?;
     for (kind, planned) in found.new {
         if state.joined.len() == JOINED_MAX {
             return Err(Error::precondition(
@@ -370,9 +372,9 @@ pub(super) async fn take_in(clusters: &Clusters, run: &Run, mut state: State) ->
     }
     save(run, &state).await?;
     let sync = || sync_views(clusters, run, &plan);
-    patiently("define the views", run.control(), sync).await?;
+    retry_transient("define the views", run.control(), sync).await?;
     let sync = || sync_functions(clusters, run, &plan);
-    patiently("copy the stored functions", run.control(), sync).await?;
+    retry_transient("copy the stored functions", run.control(), sync).await?;
     Ok(state)
 }
 
@@ -400,7 +402,7 @@ async fn drop_copies(
         if planned.creates {
             let mut copy = Handle::new(clusters.destination.clone(), planned.to.clone());
             copy.owner = Some(run.ownership());
-            patiently("drop a copy", run.control(), || copy.drop()).await?;
+            retry_transient("drop a copy", run.control(), || copy.drop()).await?;
             run.reporter().decision(
                 format!("{} is dropped", planned.to),
                 format!("{} was {} at the source", planned.from, gone.what),

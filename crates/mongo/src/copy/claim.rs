@@ -1,7 +1,7 @@
 //! Who works at a job: claiming it, and taking it over.
 //!
 //! One process leads a job at a time. MongoDB offers no fence for a write of a process that was
-//! given up, so time is one: a leader sends no write later than [`WRITE_WITHIN`] after it sent the
+//! given up, so time is one: a leader sends no write later than [`OWNED_WRITE_WITHIN`] after it sent the
 //! last sign of life that the journal acknowledged, each write ends at the server after
 //! [`WRITE_TIME_MAX`], and a job is claimed only when its owner has been silent for longer than both
 //! together.
@@ -18,15 +18,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::Clusters;
 use crate::error::Result;
-use crate::journal::MongoJournal;
-use crate::leases::WRITE_TIME_MAX;
+use crate::server::timing::{OWNED_WRITE_WITHIN, WRITE_TIME_MAX};
+use crate::state::journal::MongoJournal;
 
-/// A leader whose last acknowledged sign of life is older sends no write. An election at the
-/// destination only makes it wait.
-pub const WRITE_WITHIN: Duration = Duration::from_secs(6);
 const STALE_AFTER: Duration = Duration::from_secs(20);
 const _: () =
-    assert!(WRITE_WITHIN.as_secs() + WRITE_TIME_MAX.as_secs() + 4 <= STALE_AFTER.as_secs());
+    assert!(OWNED_WRITE_WITHIN.as_secs() + WRITE_TIME_MAX.as_secs() + 4 <= STALE_AFTER.as_secs());
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(30);
 /// Between looks at an owner.
 const LOOK_EVERY: Duration = Duration::from_millis(200);

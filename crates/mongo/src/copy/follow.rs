@@ -63,21 +63,21 @@ impl Copying<'_> {
     /// # Errors
     /// What ends the job; a destination that comes no closer for half an hour.
     pub(crate) async fn catch_up(&mut self, since: Timestamp) -> Result<()> {
-        if self.lead.applied_to() < since {
-            self.nudge().await;
+        if self.coordinator.applied_to() < since {
+            self.heartbeat().await;
         }
         let began = Instant::now();
         let mut approach = Approach::new(began);
         loop {
             self.step().await?;
-            let behind_ms = self.lead.standing().behind_ms;
+            let behind_ms = self.coordinator.progress().behind_ms;
             // The last changes are few; and under a heavy load it would never catch up at a pace.
             if behind_ms < NEAR_MS || began.elapsed() > SPARES_MAX {
-                self.lead.hurry(true);
+                self.coordinator.hurry(true);
             }
             let (is_past, stuck_for) = self.look(&mut approach, since, behind_ms);
             if is_past && CAUGHT_UP.is_reached(behind_ms, stuck_for) {
-                self.lead.hurry(false);
+                self.coordinator.hurry(false);
                 return Ok(());
             }
             if stuck_for > STUCK_AFTER {
@@ -94,13 +94,13 @@ impl Copying<'_> {
     /// What ends the job; a destination that does not come so close in ten minutes.
     pub(crate) async fn come_near(&mut self, block_max: Duration) -> Result<()> {
         let since = self.source_time().await?;
-        self.nudge().await;
-        self.lead.hurry(true);
+        self.heartbeat().await;
+        self.coordinator.hurry(true);
         let close = Close::before_block(block_max);
         let began = Instant::now();
         let mut approach = Approach::new(began);
         loop {
-            let behind_ms = self.lead.standing().behind_ms;
+            let behind_ms = self.coordinator.progress().behind_ms;
             let (is_past, stuck_for) = self.look(&mut approach, since, behind_ms);
             if is_past && close.is_reached(behind_ms, stuck_for) {
                 return Ok(());
@@ -126,7 +126,7 @@ impl Copying<'_> {
         since: Timestamp,
         behind_ms: u64,
     ) -> (bool, Duration) {
-        let applied_to = self.lead.applied_to();
+        let applied_to = self.coordinator.applied_to();
         // In whole seconds: by less it comes and goes.
         let reached = (applied_to.min(since), Reverse(behind_ms / 1_000));
         let is_paused = self.run.control().is_paused();

@@ -17,13 +17,13 @@ use imago_job::run::Run;
 use mongodb::options::ReadConcern;
 
 use super::Clusters;
-use crate::collection::Handle;
-use crate::endpoint::{answer, primary};
+use crate::bson::order::Id;
+use crate::copy::preflight::{Plan, Planned};
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
-use crate::order::Id;
-use crate::preflight::{Plan, Planned};
-use crate::write::{self, Written};
+use crate::server::collection::Handle;
+use crate::server::endpoint::{answer, primary};
+use crate::server::write::{self, Written};
 
 /// More bytes of functions than this are refused: each comparison reads all of them.
 const BYTES_MAX: usize = 4 << 20;

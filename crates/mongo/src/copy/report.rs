@@ -6,7 +6,7 @@ use imago_job::event::{Flow, Progress};
 
 use super::follow::CAUGHT_UP_MS;
 use super::{Copying, KIND};
-use crate::route::{Reader, Route};
+use crate::replicate::route::{Reader, Route};
 
 /// More flows than this make a line that nobody reads, and a record that is slow to write.
 const FLOWS_SHOWN: usize = 6;
@@ -23,34 +23,34 @@ impl Copying<'_> {
     pub(super) fn report(&mut self) {
         self.reported = Instant::now();
         self.tell_who_is_read_from();
-        let standing = self.lead.standing();
+        let progress = self.coordinator.progress();
         let (documents, bytes) = self.counters.copied();
         let done = (documents + self.copied_before.0, bytes + self.copied_before.1);
         let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.meter.observe(now_ms, done.1);
-        let is_copied = self.lead.is_copied();
+        let is_copied = self.coordinator.is_copied();
         let mut obstacles = Vec::new();
         if !is_copied {
             obstacles.push("the bulk is not copied yet".to_owned());
         } else if !self.state.is_indexed {
             obstacles.push("the indexes are not built yet".to_owned());
-        } else if standing.behind_ms > CAUGHT_UP_MS {
-            obstacles.push(format!("the destination is {} ms behind", standing.behind_ms));
+        } else if progress.behind_ms > CAUGHT_UP_MS {
+            obstacles.push(format!("the destination is {} ms behind", progress.behind_ms));
         }
         if is_copied {
             obstacles.extend(self.catalog_obstacles());
         }
         let job = &self.run.record().id;
         let rate = self.meter.rate_s().filter(|_| !is_copied);
-        let held = format!("{} changes held, {} read", standing.held, standing.changes_read);
+        let held = format!("{} changes held, {} read", progress.held, progress.changes_read);
         let wait = format!("wait, or imago job pause {job}");
         let shown = Progress {
             documents_done: done.0,
             documents_total: Some(self.total.0.max(done.0)),
             bytes_done: done.1,
             bytes_total: Some(self.total.1.max(done.1)),
-            changes_applied: self.applied_before + standing.changes_applied,
-            lag_ms: Some(standing.lag_ms),
+            changes_applied: self.applied_before + progress.changes_applied,
+            lag_ms: Some(progress.lag_ms),
             eta_ms: if is_copied { None } else { self.meter.eta_ms(Some(self.total.1)) },
             rate_bytes_s: rate,
             rate_documents_s: rate.map(|rate| rate * ratio(done.0, done.1)),

@@ -10,12 +10,12 @@ use imago_job::run::Run;
 use serde::{Deserialize, Serialize};
 
 use super::catalog::{Gone, Joined};
-use crate::changes::Start;
+use crate::bson::ext_json::{self, ExtJson};
+use crate::copy::preflight::Planned;
 use crate::error::{Error, Result};
-use crate::ext_json::{self, ExtJson};
-use crate::lead::Checkpoint;
-use crate::preflight::Planned;
-use crate::reshard::Block;
+use crate::replicate::changes::Start;
+use crate::replicate::coordinator::Checkpoint;
+use crate::server::block::Block;
 
 /// A resume token as a record keeps it: the whole document, as canonical extended JSON.
 ///

@@ -8,14 +8,14 @@ use tokio::task::JoinSet;
 
 use super::catalog::sync_views;
 use super::functions::sync_functions;
-use super::{Copying, patiently};
-use crate::collection::{Definition, Handle};
+use super::{Copying, retry_transient};
 use crate::error::Result;
-use crate::shard::serves;
-use crate::snapshot::PATIENCE;
-use crate::structure::{
+use crate::server::collection::{Definition, Handle};
+use crate::server::shard::serves;
+use crate::server::structure::{
     Change, build, change_to, is_unique, modify_index, modify_options, name_of,
 };
+use crate::server::timing::PATIENCE;
 
 impl Copying<'_> {
     /// Builds the indexes of every collection, and defines the views. `besides` is built in the first
@@ -26,13 +26,13 @@ impl Copying<'_> {
     pub async fn build_indexes(&mut self, besides: Option<Document>) -> Result<()> {
         let (mut plain, mut unique) = (Vec::new(), Vec::new());
         for (pair, definition) in self.pairs.iter().zip(self.definitions.iter()) {
-            if self.lead.is_gone(plain.len()) {
+            if self.coordinator.is_gone(plain.len()) {
                 plain.push((pair.destination.clone(), Vec::new()));
                 unique.push((pair.destination.clone(), Vec::new()));
                 continue;
             }
             let look = || pair.destination.indexes();
-            let have = patiently("look at the indexes", self.run.control(), look).await?;
+            let have = retry_transient("look at the indexes", self.run.control(), look).await?;
             let missing =
                 |index: &&Document| !have.iter().any(|have| name_of(have) == name_of(index));
             let missing = definition.indexes.iter().filter(missing).cloned();
@@ -56,14 +56,14 @@ impl Copying<'_> {
             }
         }
         if unique.iter().any(|(_, indexes)| !indexes.is_empty()) {
-            self.lead.settle().await?;
+            self.coordinator.settle().await?;
             build(&unique, self.run.control()).await?;
-            self.lead.go_on()?;
+            self.coordinator.go_on()?;
         }
         let sync = || sync_views(self.clusters, self.run, &self.plan);
-        patiently("define the views", self.run.control(), sync).await?;
+        retry_transient("define the views", self.run.control(), sync).await?;
         let sync = || sync_functions(self.clusters, self.run, &self.plan);
-        patiently("copy the stored functions", self.run.control(), sync).await?;
+        retry_transient("copy the stored functions", self.run.control(), sync).await?;
         let names = |definition: &Definition| {
             definition.indexes.iter().map(name_of).map(str::to_owned).collect()
         };
@@ -72,7 +72,7 @@ impl Copying<'_> {
         self.state.followed_indexes.extend(self.definitions.iter().skip(known).map(names));
         // The checkpoint may be past what was seen of indexes and options so far: all of it is
         // followed before a successor would think that it was.
-        let seen = self.lead.take_structure();
+        let seen = self.coordinator.take_structure();
         for ns in 0..self.pairs.len() {
             if self.plan.collections[ns].creates || seen.iter().any(|(of, _)| *of == ns) {
                 self.match_patiently(ns).await?;
@@ -109,7 +109,7 @@ impl Copying<'_> {
 
     /// Makes indexes and options of a collection what they are at the source now.
     async fn match_structure(&mut self, ns: usize) -> Result<()> {
-        if self.lead.is_gone(ns) {
+        if self.coordinator.is_gone(ns) {
             return Ok(());
         }
         let (from, to) = (self.pairs[ns].source.clone(), self.pairs[ns].destination.clone());
@@ -155,7 +155,7 @@ impl Copying<'_> {
             had = made.options;
         }
         if wanted.is_validated() && !to.bypass_validation {
-            self.pairs = self.lead.bypass_validation(ns).await?;
+            self.pairs = self.coordinator.bypass_validation(ns).await?;
         }
         modify_options(&to, &had, &wanted.options).await?;
         if let Some(names) = self.state.followed_indexes.get_mut(ns) {
@@ -172,8 +172,8 @@ impl Copying<'_> {
         if !is_unique(index) {
             return to.create_indexes(std::slice::from_ref(index)).await;
         }
-        self.lead.settle().await?;
+        self.coordinator.settle().await?;
         to.create_indexes(std::slice::from_ref(index)).await?;
-        self.lead.go_on()
+        self.coordinator.go_on()
     }
 }

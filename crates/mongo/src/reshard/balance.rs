@@ -4,9 +4,9 @@
 
 use bson::{Document, doc};
 
-use crate::endpoint::{Endpoint, answer};
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
+use crate::server::endpoint::{Endpoint, answer};
 
 /// Whether the balancer leaves the collection alone.
 ///

@@ -8,25 +8,34 @@ use imago_job::run::Run;
 
 use super::run::{KIND, Spec};
 use super::shadow;
-use crate::collection::Handle;
-use crate::endpoint::Endpoint;
+use crate::bson::input;
 use crate::error::Result;
-use crate::preflight;
-use crate::route::{Map, Reader, Route};
+use crate::replicate::route::{Map, Reader, Route};
+use crate::server::collection::Handle;
+use crate::server::endpoint::Endpoint;
+
+/// The way past the router for a process that helps with a job.
+///
+/// # Errors
+/// A precondition where there is nothing to share; when the router does not answer.
+pub async fn helpers_route(record: Record, cluster: Endpoint) -> Result<Option<Arc<Route>>> {
+    super::native::refuse_help(&record)?;
+    route_of(&record, &cluster).await
+}
 
 /// The way past the router, where there is one: nothing for jobs of another kind, for a hashed key,
 /// whose values only the servers compute, and where a shard cannot be reached as this user.
 ///
 /// # Errors
 /// When the router does not answer.
-pub(crate) async fn route_of(record: &Record, cluster: &Endpoint) -> Result<Option<Arc<Route>>> {
+pub(super) async fn route_of(record: &Record, cluster: &Endpoint) -> Result<Option<Arc<Route>>> {
     if record.kind != KIND {
         return Ok(None);
     }
     let spec = Spec::of(record)?;
     let plan = &spec.reshard;
     let of = Handle::new(cluster.clone(), plan.ns.clone());
-    let key = preflight::parse_document(&plan.key, "the shard key")?;
+    let key = input::parse_document(&plan.key, "the shard key")?;
     let old = of.shard_key().await?.unwrap_or_default();
     let is_hashed = |key: &Document| key.values().any(|way| way.as_str() == Some("hashed"));
     if is_hashed(&key) || is_hashed(&old) {

@@ -6,10 +6,10 @@
 use bson::{Bson, Document, doc};
 use imago_job::run::Run;
 
-use crate::block::{about_user, has_users};
-use crate::endpoint::Endpoint;
 use crate::error::{Error, Result, code};
 use crate::namespace::Namespace;
+use crate::server::block::{about_user, has_users};
+use crate::server::endpoint::Endpoint;
 
 const ACTION: &str = "bypassDocumentValidation";
 /// So many users are named.

@@ -29,31 +29,18 @@ use bson::{Bson, Document, Timestamp, doc};
 use imago_job::id::JobId;
 use imago_job::run::Run;
 use mongodb::options::ReadConcern;
-use serde::{Deserialize, Serialize};
 
+use super::late_writes::{self, Slipped};
 use super::run::Spec;
-use super::slipped::{self, Slipped};
 use super::validation;
-use crate::block::{self, Blocker};
-use crate::collection::Handle;
+use crate::copy::cutover::check;
 use crate::copy::{self, Copying, State};
-use crate::cutover::check;
-use crate::endpoint::{Endpoint, answer};
 use crate::error::{Error, Result, code};
 use crate::namespace::Namespace;
-
-/// How writes are kept from the collection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Block {
-    /// By the server, for every user without `bypassWriteBlockingMode`, in the whole cluster.
-    #[default]
-    UserWrites,
-    /// By a validator of the collection that no document satisfies. Deletes go on.
-    Validator,
-    /// Not at all: the operator has stopped the writers.
-    None,
-}
+pub use crate::server::block::Block;
+use crate::server::block::{self, Blocker};
+use crate::server::collection::Handle;
+use crate::server::endpoint::{Endpoint, answer};
 
 /// How long a rename may stay undecided.
 const DECIDED_WITHIN: Duration = Duration::from_secs(600);
@@ -183,7 +170,7 @@ pub(super) async fn conclude(
     if let Some((time, increment)) = state.drained_to {
         let from = Timestamp { time, increment };
         let new = state.becomes.clone();
-        let bring = slipped::bring_over(run, cluster, spec, new.as_deref(), from);
+        let bring = late_writes::bring_over(run, cluster, spec, new.as_deref(), from);
         slipped = match Box::pin(bring).await {
             // Nobody will ever know them, and until this is settled nobody can write.
             Err(Error::OplogRolledOver { .. }) => Slipped::unknown(run, spec, from),
@@ -244,7 +231,7 @@ struct Drained {
 /// whoever left here without lifting the block would leave it behind.
 async fn drain(run: &Run, copying: &mut Copying<'_>, block: Block) -> Result<Drained> {
     let began = Instant::now();
-    let at = copying.lead.settle().await?;
+    let at = copying.coordinator.settle().await?;
     let drain_ms = ms(began);
     tracing::debug!(drain_ms, "commit: drained");
     if block == Block::Validator {
@@ -261,7 +248,7 @@ async fn drain(run: &Run, copying: &mut Copying<'_>, block: Block) -> Result<Dra
     if block == Block::Validator {
         validation::check_unchanged(run, copying).await?;
     }
-    if copying.lead.has_structure() {
+    if copying.coordinator.has_structure() {
         return Err(Error::precondition(
             "indexes or options of the collection changed while writes were being blocked",
             "`imago reshard resume`: the job follows them first",

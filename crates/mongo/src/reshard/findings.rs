@@ -16,7 +16,6 @@ pub(super) use cluster::of_cluster;
 pub(super) use definition::{of_definition, of_indexes};
 pub(super) use documents::{Wanted, of_documents};
 pub(super) use privileges::of_privileges;
-pub(crate) use privileges::privileges_lacking;
 pub(super) use shards::{Lasts, across, of_shards};
 
 use super::plan::{Finding, Flow, Flowing, Request, Weight};

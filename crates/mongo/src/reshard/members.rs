@@ -7,7 +7,7 @@ use bson::{Bson, Document};
 use imago_plan::geo::{self, Receivers};
 use imago_plan::placement::Flows;
 
-use super::reach::Reached;
+use super::shard_probe::Reached;
 
 /// A secondary that is further behind than this, in ms, is not read from.
 const LAG_MS_MAX: i64 = 10_000;
@@ -27,14 +27,14 @@ pub(super) fn members(config: &Document, status: &Document) -> Vec<Member> {
         let members = of.get_array("members").into_iter().flatten();
         members.filter_map(Bson::as_document).cloned().collect()
     };
-    let standing = list(status);
+    let members = list(status);
     let state = |member: &Document| member.get_i32("state").unwrap_or(0);
     let at =
         |member: &Document| member.get_datetime("optimeDate").map_or(0, |at| at.timestamp_millis());
-    let newest = standing.iter().find(|member| state(member) == 1).map_or(0, at);
+    let newest = members.iter().find(|member| state(member) == 1).map_or(0, at);
     let of = |entry: Document| {
         let host = entry.get_str("host").ok()?.to_owned();
-        let own = standing.iter().find(|member| member.get_str("name").is_ok_and(|n| n == host))?;
+        let own = members.iter().find(|member| member.get_str("name").is_ok_and(|n| n == host))?;
         let tag = |name| entry.get_document("tags").ok()?.get_str(name).ok().map(str::to_owned);
         let what = geo::Member {
             data_centre: tag("dc").or_else(|| tag("region")),

@@ -21,18 +21,19 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::balance;
 use super::commit::{Block, ms, uuid_of};
-use super::key::Key;
+use super::late_writes::Slipped;
 use super::plan::{Engine, Finding, Plan, Weight};
 use super::run::{KIND, Outcome, Spec};
-use super::slipped::Slipped;
 use super::watch::Watch;
 use super::zones::Zones;
-use crate::collection::Handle;
-use crate::copy::{self, patiently};
-use crate::endpoint::Endpoint;
+use crate::bson::input::parse_document;
+use crate::copy;
 use crate::error::{Error, Result, code};
-use crate::journal::MongoJournal;
-use crate::preflight::parse_document;
+use crate::server::collection::Handle;
+use crate::server::endpoint::Endpoint;
+use crate::server::shard_key::Key;
+use crate::server::timing::retry_transient;
+use crate::state::journal::MongoJournal;
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// A request that the server has not begun with after so long is no reason to wait any more.
@@ -181,7 +182,7 @@ pub(super) async fn work(cluster: &Endpoint, run: &Run, spec: &Spec) -> Result<O
     let zones = Zones { cluster, ns, id: &run.record().id };
     let always = Control::default();
     // Whatever is asked of the job now: when the server has done it, it is done.
-    let found = patiently("look at the resharding", &always, || look(cluster, spec)).await?;
+    let found = retry_transient("look at the resharding", &always, || look(cluster, spec)).await?;
     let uuid = match found {
         Found::Done(uuid) => uuid,
         Found::UnderWay(_) | Found::Nothing => {
@@ -189,9 +190,9 @@ pub(super) async fn work(cluster: &Endpoint, run: &Run, spec: &Spec) -> Result<O
             drive(cluster, run, spec, &zones).await?
         }
     };
-    patiently("take the zones away", &always, || zones.clear(&spec.reshard)).await?;
+    retry_transient("take the zones away", &always, || zones.clear(&spec.reshard)).await?;
     let restore = || balance::set_off(cluster, ns, spec.known.was_off);
-    patiently("give the collection back to the balancer", &always, restore).await?;
+    retry_transient("give the collection back to the balancer", &always, restore).await?;
     match run.enter("commit").await {
         Ok(()) | Err(RunError::Stopped(Stop::Cancelled | Stop::Interrupted)) => {}
         Err(error) => return Err(error.into()),
@@ -220,8 +221,8 @@ async fn prepare(cluster: &Endpoint, run: &Run, spec: &Spec, zones: &Zones<'_>) 
         "--engine native: each shard has a zone for the time, so that chunks come to lie as planned",
     );
     let leave = || balance::set_off(cluster, ns, true);
-    patiently("keep the balancer from the collection", control, leave).await?;
-    patiently("give the shards their zones", control, || zones.tag(&spec.reshard)).await
+    retry_transient("keep the balancer from the collection", control, leave).await?;
+    retry_transient("give the shards their zones", control, || zones.tag(&spec.reshard)).await
 }
 
 /// Asks for the operation unless it is under way, and watches it to its end.
@@ -236,7 +237,8 @@ async fn drive(cluster: &Endpoint, run: &Run, spec: &Spec, zones: &Zones<'_>) ->
         if let Some((_, done)) = done {
             refused = done.await.expect("the request neither panics nor is aborted").err();
         }
-        let looked = patiently("look at the resharding", &always, || look(cluster, spec)).await?;
+        let looked =
+            retry_transient("look at the resharding", &always, || look(cluster, spec)).await?;
         // One that was asked for and has not begun may still begin: whoever left now would leave it.
         let begins = |(since, _): &(Instant, _)| since.elapsed() < BEGINS_WITHIN;
         let may_leave = !matches!(looked, Found::Nothing) || !asking.as_ref().is_some_and(begins);

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::collection::Size;
 use crate::namespace::Namespace;
+use crate::server::collection::Size;
 
 /// By what new chunks are given to shards (Morphus, §3; [`imago_plan::placement`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,20 +5,20 @@
 use imago_job::control::Control;
 use imago_plan::flow::Latencies;
 
-use crate::collection::Handle;
-use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
+use crate::server::collection::Handle;
+use crate::server::endpoint::Endpoint;
 
-use super::choose::Choice;
+use super::chunk_weights::{Weighed, holdings, sum, weigh};
 use super::findings::{self, Lasts, Wanted};
-use super::key::{Key, text_of};
 use super::members;
+use super::placement::Choice;
 use super::plan::{Chunk, Placing, Plan, Request};
 use super::predict::{Base, Look, paced_s, seconds, slowness, space_bytes};
-use super::reach::{Reached, reach};
 use super::sample::draw;
+use super::shard_probe::{Reached, reach};
 use super::survey::{Shard, Survey, survey};
-use super::weigh::{Weighed, holdings, sum, weigh};
+use crate::server::shard_key::{Key, text_of};
 
 /// More chunks than this are not made unless they are asked for by number.
 const CHUNKS_MAX: u64 = 10_000;
@@ -199,7 +199,7 @@ fn latencies(reached: &[std::result::Result<Reached, String>]) -> Latencies {
 }
 
 fn chunks(weighed: &Weighed, server_of: &[usize]) -> Result<Vec<Chunk>> {
-    let chunk = |(index, row): (usize, &Vec<crate::collection::Size>)| {
+    let chunk = |(index, row): (usize, &Vec<crate::server::collection::Size>)| {
         let min = index.checked_sub(1).map(|before| text_of(&weighed.cuts[before])).transpose()?;
         Ok(Chunk {
             min,

@@ -5,7 +5,7 @@
 //! index entries, its place in the oplog) and one for each byte, and something that no size
 //! changes: creating and placing the shadow's chunks, catching up, the cut-over. Network, disks and
 //! load are not asked: on a cluster whose shards are machines of their own it takes less, over a slow
-//! line more, and at the pace of clients ([`crate::pace`]) as long as these allow. An operator's limits
+//! line more, and at the pace of clients ([`crate::replicate::pace`]) as long as these allow. An operator's limits
 //! are known, and kept twice: what is copied is compared at the same rate.
 //!
 //! How fast the servers are is not asked either, but seen: on its way to a sample, a plan has every
@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use imago_job::record::Limits;
 
-use crate::collection::Size;
-use crate::pace::LEAST_S;
+use crate::replicate::pace::LEAST_S;
+use crate::server::collection::Size;
 
 /// Documents that are read and written in a second, were they empty.
 const DOCUMENTS_PER_S: f64 = 117_000.0;

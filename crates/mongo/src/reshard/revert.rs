@@ -14,16 +14,16 @@ use imago_job::record::Record;
 use imago_job::state::State;
 
 use super::commit::uuid_of;
-use super::fits::unsharded;
-use super::key::Key;
 use super::plan::{Plan, Request};
+use super::plan_check::unsharded;
 use super::run::Spec;
-use crate::collection::Handle;
+use crate::bson::input::parse_document;
 use crate::copy;
-use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::journal::MongoJournal;
-use crate::preflight::parse_document;
+use crate::server::collection::Handle;
+use crate::server::endpoint::Endpoint;
+use crate::server::shard_key::Key;
+use crate::state::journal::MongoJournal;
 
 /// The way back from a job.
 #[derive(Clone, Debug)]

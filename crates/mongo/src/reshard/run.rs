@@ -17,22 +17,24 @@ use serde::{Deserialize, Serialize};
 
 use super::bulk::{measure, route_of};
 use super::commit::{self, Block, Committed, Fate, commit, ms};
+use super::late_writes::Slipped;
 use super::plan::{Engine, Plan};
-use super::slipped::Slipped;
-use super::{balance, bypass, fits, native, shadow, turn, validation};
-use crate::block;
-use crate::changes::AWAIT_MAX;
-use crate::collection::Handle;
-use crate::copy::{self, Clusters, Copying, Options, SLICE_BYTES, State, Until, patiently};
-use crate::cutover::check;
-use crate::endpoint::Endpoint;
+use super::{balance, bypass, cluster_lock, native, plan_check, shadow, validation};
+use crate::bson::input;
+use crate::copy::cutover::check;
+use crate::copy::preflight;
+use crate::copy::{self, Clusters, Copying, Options, SLICE_BYTES, State, Until};
 use crate::error::{Error, Result};
-use crate::journal::MongoJournal;
-use crate::leases::WRITE_TIME_MAX;
 use crate::namespace::{Namespace, Selector};
-use crate::pace::{self, Watched};
-use crate::preflight;
-use crate::route::Route;
+use crate::replicate::changes::AWAIT_MAX;
+use crate::replicate::pace::{self, Watched};
+use crate::replicate::route::Route;
+use crate::server::block;
+use crate::server::collection::Handle;
+use crate::server::endpoint::Endpoint;
+use crate::server::timing::WRITE_TIME_MAX;
+use crate::server::timing::retry_transient;
+use crate::state::journal::MongoJournal;
 use crate::verify::Mode;
 
 /// The kind of such a job's record.
@@ -168,7 +170,7 @@ pub async fn create(
     if let Some(obstacle) = plan.obstacles().next() {
         return Err(Error::precondition(obstacle.what.clone(), obstacle.help.clone()));
     }
-    fits::check(cluster, plan).await?;
+    plan_check::check(cluster, plan).await?;
     if engine == Engine::Native {
         native::check(cluster, plan).await?;
     }
@@ -185,14 +187,15 @@ pub async fn create(
     };
     let copy = Box::pin(preflight::plan(&source, &destination, &request)).await?;
     let of = Handle::new(cluster.clone(), plan.ns.clone());
-    let uuid = commit::uuid_of(cluster, &of).await?.ok_or_else(|| fits::unsharded(&plan.ns))?;
+    let uuid =
+        commit::uuid_of(cluster, &of).await?.ok_or_else(|| plan_check::unsharded(&plan.ns))?;
     let known = Known { uuid, was_off: balance::is_off(cluster, &plan.ns).await? };
     let spec = Spec { copy, reshard: plan.clone(), engine, known };
     record.spec = serde_json::to_value(spec).map_err(|e| Error::malformed("the plan", e))?;
     record.limits = limits;
     let state = serde_json::to_value(copy::State::default());
     record.checkpoint = state.map_err(|e| Error::malformed("the job's state", e))?;
-    turn::take(cluster, &journal, &record.id).await?;
+    cluster_lock::take(cluster, &journal, &record.id).await?;
     journal.create(&record).await?;
     Ok(record.id)
 }
@@ -244,7 +247,7 @@ pub async fn clean_up(cluster: &Endpoint, record: &Record) -> Result<()> {
     if state.hook_begun {
         let always = Control::default();
         let look = || commit::decided(cluster, &spec);
-        match patiently("look what became of the rename", &always, look).await {
+        match retry_transient("look what became of the rename", &always, look).await {
             Ok(Fate::Renamed) => {
                 return Err(Error::precondition(
                     format!("{} has its new shape already", spec.reshard.ns),
@@ -277,7 +280,8 @@ async fn work(cluster: &Endpoint, run: &Run, how: &How) -> Result<Outcome> {
             Err(error) => return Err(error.into()),
         }
         let always = Control::default();
-        if patiently("look what became of the rename", &always, look).await? == Fate::Renamed {
+        if retry_transient("look what became of the rename", &always, look).await? == Fate::Renamed
+        {
             let slipped = commit::conclude(run, cluster, &spec, &mut state).await?;
             copy::save_at_last(run, &state).await?;
             return finish(cluster, run, &spec, began, 0, Err(slipped)).await;
@@ -292,14 +296,14 @@ async fn work(cluster: &Endpoint, run: &Run, how: &How) -> Result<Outcome> {
         bypass::warn(run, cluster, ns).await;
     }
     let leave = || balance::set_off(cluster, ns, true);
-    patiently("keep the balancer from the collection", control, leave).await?;
+    retry_transient("keep the balancer from the collection", control, leave).await?;
     if state.t0.is_some() {
         shadow::check_there(cluster, spec.shadow()).await?;
     }
     let create = || shadow::create(cluster, &spec.reshard, spec.shadow(), &run.record().id);
-    patiently("create the shadow", control, create).await?;
+    retry_transient("create the shadow", control, create).await?;
     let leave = || balance::set_off(cluster, spec.shadow(), true);
-    patiently("keep the balancer from the shadow", control, leave).await?;
+    retry_transient("keep the balancer from the shadow", control, leave).await?;
     let clusters = both(cluster);
     let (verified, mut state) = Box::pin(fill(&clusters, run, how, state)).await?;
     for attempt in 1..=COMMITS_MAX {
@@ -323,7 +327,7 @@ async fn work(cluster: &Endpoint, run: &Run, how: &How) -> Result<Outcome> {
                     ),
                     "the block is lifted, and set again in a moment",
                 );
-                copying.lead.quiesce().await;
+                copying.coordinator.quiesce().await;
                 state = copying.state;
                 // A write that the deadline cut short may still be under way at the server.
                 control.sleep(WRITE_TIME_MAX).await?;
@@ -369,14 +373,14 @@ fn options(how: &How, await_max: Duration, route: Option<Arc<Route>>) -> Options
 /// Fills the shadow until it follows the collection, and compares both.
 async fn fill(clusters: &Clusters, run: &Run, how: &How, state: State) -> Result<(u64, State)> {
     let plan = Spec::of(run.record())?.reshard;
-    let key = preflight::parse_document(&plan.key, "the shard key")?;
+    let key = input::parse_document(&plan.key, "the shard key")?;
     let (cluster, ns) = (clusters.source.clone(), plan.ns);
     let reporter = Some(run.reporter().clone());
     let mut copying = begin(clusters, run, how, AWAIT_MAX, state).await?;
     let watched = vec![Watched::of(cluster, ns)];
     let _pace = pace::watch(watched, run.control().clone(), reporter);
     let filled = async {
-        if !copying.lead.is_copied() {
+        if !copying.coordinator.is_copied() {
             run.enter("execute").await?;
             let route = route_of(run.record(), &clusters.destination).await?;
             if route.is_none() {
@@ -422,7 +426,8 @@ async fn finish(
 ) -> Result<Outcome> {
     let ns = &spec.reshard.ns;
     let restore = || balance::set_off(cluster, ns, spec.known.was_off);
-    patiently("give the collection back to the balancer", &Control::default(), restore).await?;
+    retry_transient("give the collection back to the balancer", &Control::default(), restore)
+        .await?;
     if let Ok(done) = &done {
         for (name, value) in [("write_block_ms", done.block_ms), ("rename_ms", done.rename_ms)] {
             let value = f64::from(u32::try_from(value).unwrap_or(u32::MAX));

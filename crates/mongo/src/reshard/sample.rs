@@ -12,15 +12,15 @@ use bson::{Document, RawDocumentBuf, doc};
 use futures_util::TryStreamExt;
 use imago_job::control::Control;
 
-use crate::collection::Handle;
-use crate::cutting::uniform;
-use crate::endpoint::{answer_within, prefer_secondary};
+use crate::bson::order::Id;
 use crate::error::{Error, Result};
-use crate::order::Id;
-use crate::verify::patience::SEARCH_MAX;
+use crate::server::collection::Handle;
+use crate::server::endpoint::{answer_within, prefer_secondary};
+use crate::server::shard::uniform;
+use crate::server::timing::SEARCH_MAX;
 
-use super::key::Key;
 use super::survey::{Owners, Survey};
+use crate::server::shard_key::Key;
 
 /// A document, as far as a plan needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,13 +14,13 @@ use imago_job::id::JobId;
 
 use super::plan::Plan;
 use super::zones::Zones;
-use crate::collection::{Definition, Handle};
-use crate::endpoint::Endpoint;
+use crate::bson::input::parse_document;
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
-use crate::preflight::parse_document;
-use crate::shard::key_index;
-use crate::structure::{is_unique, name_of};
+use crate::server::collection::{Definition, Handle};
+use crate::server::endpoint::Endpoint;
+use crate::server::shard::key_index;
+use crate::server::structure::{is_unique, name_of};
 
 /// What a job's shadow is called.
 #[must_use]
@@ -28,8 +28,7 @@ pub fn name(ns: &Namespace, id: &JobId) -> Namespace {
     Namespace::new(&ns.db, format!("{PREFIX}{id}"))
 }
 
-/// What the names of all shadows begin with.
-pub const PREFIX: &str = "imago.shadow.";
+pub use crate::namespace::SHADOW_PREFIX as PREFIX;
 
 /// Creates the job's shadow, as the plan wants it.
 ///
@@ -122,7 +121,7 @@ fn is_gone(error: Error) -> Result<()> {
 
 /// The chunks lie where the plan says: a server that did otherwise must be known at once.
 async fn check(to: &Handle, plan: &Plan, key: &Document) -> Result<()> {
-    let lie = crate::shard::chunks(to).await?;
+    let lie = crate::server::shard::chunks(to).await?;
     let mut wanted = Vec::new();
     for chunk in &plan.chunks {
         let min = min_of(chunk.min.as_deref(), key)?;

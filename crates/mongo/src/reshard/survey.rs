@@ -4,10 +4,10 @@ use bson::raw::RawBsonRef;
 use bson::{Bson, Document, RawDocumentBuf, doc};
 use futures_util::TryStreamExt;
 
-use crate::collection::{Definition, Handle, Kind, Size, number};
-use crate::endpoint::{Endpoint, answer};
+use crate::bson::order::Id;
 use crate::error::{Error, Result};
-use crate::order::Id;
+use crate::server::collection::{Definition, Handle, Kind, Size, number};
+use crate::server::endpoint::{Endpoint, answer};
 
 /// The size of chunks where the cluster has no setting of its own, in bytes.
 const CHUNK_BYTES: u64 = 128 * 1024 * 1024;

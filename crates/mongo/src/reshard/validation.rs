@@ -21,12 +21,13 @@ use imago_job::run::Run;
 
 use super::commit::quiet;
 use super::run::Spec;
-use crate::block;
-use crate::collection::{Definition, Handle};
-use crate::copy::{Copying, State, patiently};
-use crate::endpoint::Endpoint;
+use crate::bson::ext_json::{ExtJson, parse_document};
+use crate::copy::{Copying, State};
 use crate::error::{Error, Result};
-use crate::ext_json::{ExtJson, parse_document};
+use crate::server::block;
+use crate::server::collection::{Definition, Handle};
+use crate::server::endpoint::Endpoint;
+use crate::server::timing::retry_transient;
 use crate::verify::{index_differences, options_differences};
 
 /// What a collection's validation consists of.
@@ -95,14 +96,14 @@ async fn refuse(of: &Handle, job: &JobId) -> Result<()> {
 pub(super) async fn prepare(run: &Run, copying: &mut Copying<'_>) -> Result<()> {
     let (job, pair) = (&run.record().id, copying.pairs[0].clone());
     let look = || on_owners(&pair.source);
-    let found = patiently("look at the collection", run.control(), look).await?;
+    let found = retry_transient("look at the collection", run.control(), look).await?;
     let own = match is_refusing(&found[0], job) {
         false => found.into_iter().next(),
         // A block that an earlier attempt asked for came after it was lifted. The shadow has the
         // collection's own validation.
         true => {
             let look = || on_owners(&pair.destination);
-            let found = patiently("look at the shadow", run.control(), look).await?;
+            let found = retry_transient("look at the shadow", run.control(), look).await?;
             found.into_iter().find(|options| !is_refusing(options, job))
         }
     };
@@ -117,9 +118,11 @@ pub(super) async fn prepare(run: &Run, copying: &mut Copying<'_>) -> Result<()> 
     })?;
     copying.state.validation = Some(text_of(&own)?);
     copying.save().await?;
-    copying.pairs = copying.lead.bypass_validation(0).await?;
-    patiently("have the shadow refuse writes", run.control(), || refuse(&pair.destination, job))
-        .await
+    copying.pairs = copying.coordinator.bypass_validation(0).await?;
+    retry_transient("have the shadow refuse writes", run.control(), || {
+        refuse(&pair.destination, job)
+    })
+    .await
 }
 
 /// Blocks. Once it returns, no insert or update that was acknowledged is later, but of who bypasses
@@ -131,7 +134,7 @@ pub(super) async fn set(run: &Run, copying: &Copying<'_>) -> Result<()> {
     let mut of = copying.pairs[0].source.clone();
     of.owner = Some(run.ownership());
     let job = &run.record().id;
-    patiently("refuse writes to the collection", run.control(), || refuse(&of, job)).await
+    retry_transient("refuse writes to the collection", run.control(), || refuse(&of, job)).await
 }
 
 /// Refuses to go on if anything of the collection but its validator was changed while it was being
@@ -158,7 +161,7 @@ pub(super) async fn check_unchanged(run: &Run, copying: &mut Copying<'_>) -> Res
         ));
     }
     // What the stream told of is the block itself.
-    copying.lead.take_structure();
+    copying.coordinator.take_structure();
     Ok(())
 }
 
@@ -189,7 +192,7 @@ pub(super) async fn lift(
     for ns in [&spec.reshard.ns, spec.shadow()] {
         let of = Handle::new(cluster.clone(), ns.clone());
         let restore = || restore(&of, &own, job);
-        patiently("lift the write block", &Control::default(), restore).await?;
+        retry_transient("lift the write block", &Control::default(), restore).await?;
     }
     Ok(())
 }

@@ -11,9 +11,9 @@ use imago_job::event::Progress;
 use imago_job::run::Run;
 
 use super::plan::Plan;
-use crate::collection::number;
-use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
+use crate::server::collection::number;
+use crate::server::endpoint::Endpoint;
 
 /// A shard that does not answer so soon is not asked.
 const REACH_MAX: Duration = Duration::from_secs(5);

@@ -12,9 +12,9 @@ use imago_job::id::JobId;
 
 use super::plan::Plan;
 use super::shadow::min_of;
-use crate::endpoint::{Endpoint, answer};
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
+use crate::server::endpoint::{Endpoint, answer};
 
 /// The zones of one job.
 pub(super) struct Zones<'a> {

@@ -18,13 +18,14 @@ use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::patience::{Patience, SEARCH_MAX};
-use crate::collection::{Handle, Size};
-use crate::converge::{ReadAt, read_concern};
-use crate::endpoint::{ANSWER_MAX, answer_within, prefer_secondary};
+use super::patience::Patience;
+use crate::bson::order::{Id, id_element};
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
-use crate::order::{Id, id_element};
+use crate::replicate::apply::{ReadAt, read_concern};
+use crate::server::collection::{Handle, Size};
+use crate::server::endpoint::{ANSWER_MAX, answer_within, prefer_secondary};
+use crate::server::timing::SEARCH_MAX;
 
 /// Batches read ahead of the comparison, on each side; a batch is at most 16 MB.
 const AHEAD: usize = 1;

@@ -5,8 +5,8 @@ use bson::{Document, rawdoc};
 use mongodb::error::ErrorKind;
 
 use super::feed::encoded;
-use crate::collection::Handle;
 use crate::error::{Error, Result, TRANSIENT, code};
+use crate::server::collection::Handle;
 
 /// Has `side` parse the filter and read next to nothing: before null lies `MinKey` alone.
 ///

@@ -14,13 +14,13 @@ use futures_util::stream::FuturesUnordered;
 use super::feed::{BATCH_BYTES, Chunk, Feed, Scan, batch_documents, id_of};
 use super::lookup::{Members, documents};
 use super::merge::{Block, Merge, Misaligned, Need, Seen};
-use super::patience::patiently;
+use super::patience::retry_transient;
 use super::shards::{Reader, Shards};
 use super::{Progress, Report, Search, Suspects, Watch};
-use crate::collection::Size;
-use crate::cutting::cut;
+use crate::bson::order::Id;
 use crate::error::Result;
-use crate::order::Id;
+use crate::replicate::split_points::cut;
+use crate::server::collection::Size;
 
 /// A range aims at this many documents.
 const RANGE_DOCUMENTS: u64 = 50_000;
@@ -106,7 +106,7 @@ async fn ranges(search: &Search<'_>, size: Size) -> Result<Vec<Range>> {
     if cuts.is_empty() {
         let count = (size.documents / RANGE_DOCUMENTS).clamp(1, RANGES_MAX);
         let cut = || cut(&search.lookup.source, size.documents, count);
-        cuts = patiently("look where to cut", search.control, cut).await?;
+        cuts = retry_transient("look where to cut", search.control, cut).await?;
     }
     let starts = std::iter::once(None).chain(cuts.iter().cloned().map(Some));
     let ends = cuts.iter().cloned().map(Some).chain(std::iter::once(None));
@@ -129,14 +129,14 @@ async fn compare_range(
     }
     if let Some(route) = &search.spec.route {
         let look = || Shards::look(route);
-        let shards = patiently("look at the chunks", search.control, look).await?;
+        let shards = retry_transient("look at the chunks", search.control, look).await?;
         let mut sides =
             (shards.source(&source, batch_bytes), shards.destination(&destination, batch_bytes));
         let mut tally = Tally::new(counters);
         let merged = Box::pin(merge_range(search, &mut sides, &mut tally)).await?;
         let still = || shards.is_still();
         match merged {
-            Ok(outcome) if patiently("look at the chunks", search.control, still).await? => {
+            Ok(outcome) if retry_transient("look at the chunks", search.control, still).await? => {
                 return Ok(outcome);
             }
             _ => tracing::info!("chunks were moved: a range is compared again, by the router"),
@@ -246,7 +246,7 @@ async fn look_up_range(
     while let Some(chunk) = next(search, &mut feed).await? {
         let documents = documents(&chunk)?;
         let compare = || search.lookup.against_destination(&documents, Members::Any);
-        let differing = patiently("compare documents", search.control, compare).await?;
+        let differing = retry_transient("compare documents", search.control, compare).await?;
         counters.compared.fetch_add(documents.len() as u64, Ordering::Relaxed);
         let bytes: u64 = documents.iter().map(|(_, document)| document.len() as u64).sum();
         counters.source_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -261,7 +261,7 @@ async fn look_up_range(
         let ids: Vec<Id> = chunk.documents().map(id_of).collect::<Result<_>>()?;
         assert!(ids.len() == chunk.len(), "each document has one _id");
         let look = || search.lookup.absent_at_source(&ids, Members::Any);
-        let absent = patiently("look documents up", search.control, look).await?;
+        let absent = retry_transient("look documents up", search.control, look).await?;
         counters.compared.fetch_add(absent.len() as u64, Ordering::Relaxed);
         recheck(search, absent, &mut outcome).await?;
         if outcome.suspects.len() > search.spec.suspects_max {

@@ -13,12 +13,13 @@ use futures_util::StreamExt;
 use imago_job::control::Control;
 
 use super::LastOps;
-use super::patience::{SEARCH_MAX, patiently};
-use crate::changes::{ChangeReader, Event, Start};
-use crate::collection::Handle;
-use crate::endpoint::{answer_within, primary};
+use super::patience::retry_transient;
+use crate::bson::order::Id;
 use crate::error::{Error, Result, code};
-use crate::order::Id;
+use crate::replicate::changes::{ChangeReader, Event, Start};
+use crate::server::collection::Handle;
+use crate::server::endpoint::{answer_within, primary};
+use crate::server::timing::SEARCH_MAX;
 
 /// More operations than this are not remembered: their `_id`s would not fit a modest memory.
 const OPS_MAX: u64 = 10_000_000;
@@ -48,7 +49,7 @@ pub(super) async fn read(
     let mut read = None;
     if !source.endpoint.is_sharded() {
         let look = || from_oplog(source, wanted);
-        read = match patiently("read the oplog", control, look).await {
+        read = match retry_transient("read the oplog", control, look).await {
             Ok(ids) => Some(ids),
             Err(Error::Server { cause, .. }) if code(&cause) == Some(UNAUTHORIZED) => None,
             Err(error) => return Err(error),
@@ -59,7 +60,7 @@ pub(super) async fn read(
         None => {
             read_from = "change stream";
             let look = || from_stream(source, wanted);
-            patiently("read the change stream", control, look).await?
+            retry_transient("read the change stream", control, look).await?
         }
     };
     let found = ids.len() as u64;
@@ -178,14 +179,14 @@ async fn follow(
         endpoint,
         vec![source.ns.clone()],
         Start::At(start),
-        crate::changes::AWAIT_MAX,
+        crate::replicate::changes::AWAIT_MAX,
     );
     let mut ids = VecDeque::new();
     loop {
         let batch = reader.next().await?;
         for event in batch.events {
             match event {
-                Event::Touch { id, time, .. } if time <= end => {
+                Event::DirtyKey { id, time, .. } if time <= end => {
                     ids.push_back(id);
                     if ids.len() as u64 > wanted {
                         ids.pop_front();

@@ -22,12 +22,12 @@ use mongodb::raw_batch_cursor::RawBatchCursor;
 
 use super::Difference;
 use super::feed::{Chunk, Scan, encoded, id_of};
-use super::patience::patiently;
-use crate::collection::Handle;
-use crate::converge::{ReadAt, read_concern};
-use crate::endpoint::{answer, prefer_secondary, primary};
+use super::patience::retry_transient;
+use crate::bson::order::Id;
 use crate::error::{Error, Result};
-use crate::order::Id;
+use crate::replicate::apply::{ReadAt, read_concern};
+use crate::server::collection::Handle;
+use crate::server::endpoint::{answer, prefer_secondary, primary};
 
 /// `_id`s in one `$in`, by count and by bytes.
 const GROUP_IDS_MAX: usize = 500;
@@ -169,7 +169,8 @@ impl Lookup {
         let mut all = Examined::default();
         for group in groups(ids, |id| id) {
             let what = format!("compare documents of {}", self.source.ns);
-            let examined = patiently(&what, control, || self.examine_group(group, members)).await?;
+            let examined =
+                retry_transient(&what, control, || self.examine_group(group, members)).await?;
             all.differing.extend(examined.differing);
             all.source_bytes += examined.source_bytes;
         }
@@ -344,7 +345,7 @@ async fn states(query: &Query<'_>, ids: &[Id], control: &Control) -> Result<Hash
         }
         Ok(states)
     };
-    patiently(&what, control, read).await
+    retry_transient(&what, control, read).await
 }
 
 /// How often each of `ids` is held, as far as it is.

@@ -9,7 +9,7 @@
 
 use std::cmp::Ordering;
 
-use crate::order::{Element, id_element};
+use crate::bson::order::{Element, id_element};
 
 /// Documents in `_id` order.
 pub(super) trait Block {

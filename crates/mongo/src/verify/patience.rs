@@ -1,7 +1,7 @@
 //! How long a verification waits for a server that is away, and how often it asks again.
 //!
 //! Everything that a verification asks is a read, so all of it may be asked twice. Two things are
-//! bounded: how long a server may be silent ([`crate::endpoint::answer`]), for a majority that is
+//! bounded: how long a server may be silent ([`crate::server::endpoint::answer`]), for a majority that is
 //! out of reach answers nothing at all; and how long and how often one question is repeated.
 
 use std::time::{Duration, Instant};
@@ -19,12 +19,8 @@ const BUDGET: Budget = Budget {
     backoff: Backoff { first_ms: 50, max_ms: 2_000 },
 };
 
-/// How long a server may search before it has anything to say: for the few documents that match a
-/// filter, or for a sample that makes it read them all.
-pub(crate) const SEARCH_MAX: Duration = Duration::from_secs(1_800);
-
 /// Asks again while the error is one that passes. `what` completes "cannot …".
-pub(super) async fn patiently<T, F: Future<Output = Result<T>>>(
+pub(super) async fn retry_transient<T, F: Future<Output = Result<T>>>(
     what: &str,
     control: &Control,
     mut ask: impl FnMut() -> F,

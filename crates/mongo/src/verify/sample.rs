@@ -5,13 +5,14 @@ use futures_util::StreamExt;
 
 use super::feed::{Chunk, id_of};
 use super::lookup::Members;
-use super::patience::{Patience, SEARCH_MAX};
+use super::patience::Patience;
 use super::{Mode, Progress, Report, Search, Suspects, Watch};
-use crate::collection::Handle;
-use crate::converge::{ReadAt, read_concern};
-use crate::endpoint::{answer_within, prefer_secondary};
+use crate::bson::order::Id;
 use crate::error::{Error, Result};
-use crate::order::Id;
+use crate::replicate::apply::{ReadAt, read_concern};
+use crate::server::collection::Handle;
+use crate::server::endpoint::{answer_within, prefer_secondary};
+use crate::server::timing::SEARCH_MAX;
 
 /// `_id`s that are compared between two reports of progress.
 const STEP: usize = 5_000;

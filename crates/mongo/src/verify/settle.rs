@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 
 use super::lookup::{Members, Verdict};
-use super::{Difference, Progress, Report, Search, Suspects, Watch, trail};
+use super::{Difference, Progress, Report, Search, Suspects, Watch, progress};
+use crate::bson::order::Id;
 use crate::error::Result;
-use crate::order::Id;
 
 /// A difference that outlasted all retries.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub(super) async fn settle(
             .map(|seen| seen.verdict.id.clone())
             .collect();
         if !changing.is_empty() {
-            let following = Box::pin(trail::follow(search, &changing)).await?;
+            let following = Box::pin(progress::follow(search, &changing)).await?;
             differing.retain(|seen| !following.contains(&seen.verdict.id));
         }
     }

@@ -17,10 +17,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::feed::{Chunk, Feed, Scan};
 use super::merge::Block;
-use crate::endpoint::Endpoint;
+use crate::bson::order::id_element;
 use crate::error::{Error, Result};
-use crate::order::id_element;
-use crate::route::{Route, Seen};
+use crate::replicate::route::{Route, Seen};
+use crate::server::endpoint::Endpoint;
 
 /// One side of a range, in `_id` order.
 pub(super) enum Reader {

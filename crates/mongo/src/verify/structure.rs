@@ -1,16 +1,16 @@
 //! Comparing what collections are: options and indexes.
 //!
 //! Lists are compared as sets by name, options field by field; what one server adds for itself is
-//! left out where the definition is read ([`crate::collection`]).
+//! left out where the definition is read ([`crate::server::collection`]).
 
 use std::collections::BTreeMap;
 
 use bson::{Bson, Document, RawBson};
 use serde::{Deserialize, Serialize};
 
-use crate::collection::{Definition, Kind};
-use crate::ext_json::ExtJson;
-use crate::order::cmp_values;
+use crate::bson::ext_json::ExtJson;
+use crate::server::collection::{Definition, Kind};
+use crate::server::structure::{is_same, plain_index, sorted};
 
 /// An option or index that is not the same at both sides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,11 +60,6 @@ pub(crate) fn indexes(source: &Definition, destination: &Definition) -> Vec<Stru
     found
 }
 
-/// Whether two indexes are the same: the order of a key counts, that of settings does not.
-pub(crate) fn is_same_index(a: &Document, b: &Document) -> bool {
-    is_same(&plain_index(a).into(), &plain_index(b).into())
-}
-
 /// Whether the index `name` is there for the shard key alone.
 fn serves(definition: &Definition, name: &str, shard_key: &Document) -> bool {
     let is_named = |index: &&Document| index.get_str("name").is_ok_and(|found| found == name);
@@ -109,24 +104,6 @@ fn plain_option(name: &str, value: &Bson) -> Bson {
     }
 }
 
-fn plain_index(index: &Document) -> Document {
-    let mut plain = sorted(index);
-    for server_own in ["v", "ns", "background"] {
-        plain.remove(server_own);
-    }
-    if let Some(Bson::Document(collation)) = plain.get_mut("collation") {
-        *collation = sorted(collation);
-        collation.remove("version");
-    }
-    plain
-}
-
-/// The fields by name; nested documents, such as key patterns, keep their order.
-fn sorted(document: &Document) -> Document {
-    let fields: BTreeMap<&String, &Bson> = document.iter().collect();
-    fields.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect()
-}
-
 fn differences(
     source: &BTreeMap<String, Bson>,
     destination: &BTreeMap<String, Bson>,
@@ -143,15 +120,6 @@ fn differences(
         }),
     };
     names.into_iter().filter_map(differ).collect()
-}
-
-/// Whether values are equal, whatever types their numbers have: shells and drivers store the
-/// direction of an index as one or the other.
-fn is_same(a: &Bson, b: &Bson) -> bool {
-    match (RawBson::try_from(a.clone()), RawBson::try_from(b.clone())) {
-        (Ok(a), Ok(b)) => cmp_values(a.as_raw_bson_ref(), b.as_raw_bson_ref()).is_eq(),
-        _ => a == b,
-    }
 }
 
 fn shown(value: &Bson) -> String {

@@ -1,6 +1,6 @@
 //! The documents that looked different at the first glance: as many as memory allows.
 
-use crate::order::Id;
+use crate::bson::order::Id;
 
 /// What the `_id`s may take together, in bytes.
 const BYTES_MAX: usize = 256 << 20;

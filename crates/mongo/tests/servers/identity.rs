@@ -1,9 +1,9 @@
 //! A replica set stays the same one while its members change.
 
 use bson::{Bson, Document, doc};
-use imago_mongo::endpoint::{Endpoint, is_same_cluster};
+use imago_mongo::copy::preflight::{self, Plan, Request};
 use imago_mongo::error::Class;
-use imago_mongo::preflight::{self, Plan, Request};
+use imago_mongo::server::endpoint::{Endpoint, is_same_cluster};
 use imago_testbed::Cluster;
 use imago_testbed::pool::{self, replica_set};
 

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use imago_job::journal::{Journal, JournalError, Request, Update, contract};
 use imago_job::record::{Limits, Record};
-use imago_mongo::endpoint::Endpoint;
-use imago_mongo::journal::MongoJournal;
+use imago_mongo::server::endpoint::Endpoint;
+use imago_mongo::state::journal::MongoJournal;
 use imago_testbed::pool::{self, Leased, replica_set, sharded};
 use imago_testbed::{Cluster, ClusterSpec};
 use mongodb::Client;

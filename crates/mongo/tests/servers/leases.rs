@@ -5,11 +5,11 @@ use imago_job::id::JobId;
 use imago_job::journal::{Journal, Update};
 use imago_job::record::Record;
 use imago_job::state::State;
-use imago_mongo::endpoint::Endpoint;
-use imago_mongo::journal::MongoJournal;
-use imago_mongo::leases::{Leases, Slice};
-use imago_mongo::order::Id;
-use imago_plan::ledger::SliceState;
+use imago_mongo::bson::order::Id;
+use imago_mongo::server::endpoint::Endpoint;
+use imago_mongo::state::journal::MongoJournal;
+use imago_mongo::state::leases::{Leases, Slice};
+use imago_plan::pending_changes::SliceState;
 use imago_testbed::pool::{self, Leased, replica_set};
 
 async fn server() -> (Leased, Endpoint) {
@@ -96,7 +96,11 @@ async fn a_look_at_one_job_passes_by_the_slices_of_others() {
     let explained =
         at.run("imago", doc! {"explain": find, "verbosity": "executionStats"}).await.unwrap();
     let stats = explained.get_document("executionStats").unwrap();
-    assert_eq!(imago_mongo::collection::number(stats, "totalDocsExamined"), 4, "{explained}");
+    assert_eq!(
+        imago_mongo::server::collection::number(stats, "totalDocsExamined"),
+        4,
+        "{explained}"
+    );
     assert!(!explained.to_string().contains("\"SORT\""), "{explained}");
 }
 

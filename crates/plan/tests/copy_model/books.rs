@@ -1,22 +1,22 @@
-//! The real ledger as a value: written down after each step, rebuilt before the next.
+//! The real table of pending changes as a value: written down after each step, rebuilt before the next.
 //!
-//! A model checker must compare and hash states, which a ledger of hash maps does not offer. So a
-//! state carries what the ledger holds, found by emptying it through its public functions; the
-//! next step records the same touches in a new ledger. Each time, the ledger's own sums must agree
-//! with its contents: invariants 1 and 5 of the ledger are checked in every state.
+//! A model checker must compare and hash states, which a table of pending changes of hash maps does not offer. So a
+//! state carries what the table of pending changes holds, found by emptying it through its public functions; the
+//! next step records the same dirty keys in a new table of pending changes. Each time, the table of pending changes's own sums must agree
+//! with its contents: invariants 1 and 5 of the table of pending changes are checked in every state.
 
-use imago_plan::ledger::{Ledger, Position, Round, SliceState, Touch};
+use imago_plan::pending_changes::{DirtyKey, PendingChanges, Position, Round, SliceState};
 
-use crate::desk::{Desk, Place, Touches, checkpoint_before};
+use crate::desk::{Desk, DirtyKeys, Place, checkpoint_before};
 use crate::source::Key;
 
-/// What a ledger holds, and what it answered.
+/// What a table of pending changes holds, and what it answered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Books {
     states: Vec<SliceState>,
-    aside: Vec<Touches>,
-    ready: Vec<Touches>,
-    rounds: Vec<Option<Touches>>,
+    aside: Vec<DirtyKeys>,
+    ready: Vec<DirtyKeys>,
+    rounds: Vec<Option<DirtyKeys>>,
     read: Position,
     checkpoint: Position,
     drained: bool,
@@ -25,73 +25,78 @@ pub struct Books {
 type Rounds = Vec<Option<Round<Key>>>;
 
 impl Books {
-    fn act<R>(&mut self, act: impl FnOnce(&mut Ledger<Key>, &mut Rounds) -> R) -> R {
-        let (mut ledger, mut rounds) = self.rebuild();
-        let result = act(&mut ledger, &mut rounds);
-        self.record(ledger, rounds);
+    fn act<R>(&mut self, act: impl FnOnce(&mut PendingChanges<Key>, &mut Rounds) -> R) -> R {
+        let (mut pending, mut rounds) = self.rebuild();
+        let result = act(&mut pending, &mut rounds);
+        self.record(pending, rounds);
         result
     }
 
-    fn rebuild(&self) -> (Ledger<Key>, Rounds) {
-        let mut ledger = Ledger::new(self.states.len(), self.ready.len(), 0);
+    fn rebuild(&self) -> (PendingChanges<Key>, Rounds) {
+        let mut pending = PendingChanges::new(self.states.len(), self.ready.len(), 0);
         for (slice, state) in self.states.iter().enumerate() {
-            ledger.see(slice, *state, |_| 0);
+            pending.see(slice, *state, |_| 0);
         }
-        // A touch of any copied slice goes straight to its lane.
+        // A dirty key of any copied slice goes straight to its lane.
         let copied = self.states.iter().position(|state| *state == SliceState::Copied);
-        let to_lane = |ledger: &mut Ledger<Key>, lane, touches: &Touches| {
-            for &(key, touch) in touches {
-                ledger.touch(key, copied.expect("only copied slices are ready"), lane, touch);
+        let to_lane = |pending: &mut PendingChanges<Key>, lane, dirty_keys: &DirtyKeys| {
+            for &(key, dirty_key) in dirty_keys {
+                pending.mark_dirty(
+                    key,
+                    copied.expect("only copied slices are ready"),
+                    lane,
+                    dirty_key,
+                );
             }
         };
         let mut rounds: Rounds = self.rounds.iter().map(|_| None).collect();
-        for (lane, touches) in self.rounds.iter().enumerate() {
-            if let Some(touches) = touches {
-                to_lane(&mut ledger, lane, touches);
-                rounds[lane] = ledger.round(lane, usize::MAX);
+        for (lane, dirty_keys) in self.rounds.iter().enumerate() {
+            if let Some(dirty_keys) = dirty_keys {
+                to_lane(&mut pending, lane, dirty_keys);
+                rounds[lane] = pending.round(lane, usize::MAX);
             }
         }
-        for (lane, touches) in self.ready.iter().enumerate() {
-            to_lane(&mut ledger, lane, touches);
+        for (lane, dirty_keys) in self.ready.iter().enumerate() {
+            to_lane(&mut pending, lane, dirty_keys);
         }
-        for (slice, touches) in self.aside.iter().enumerate() {
-            for &(key, touch) in touches {
-                ledger.touch(key, slice, 0, touch);
+        for (slice, dirty_keys) in self.aside.iter().enumerate() {
+            for &(key, dirty_key) in dirty_keys {
+                pending.mark_dirty(key, slice, 0, dirty_key);
             }
         }
-        ledger.read_to(self.read);
-        assert_eq!(ledger.checkpoint(), self.checkpoint, "the ledger depends on its history");
-        (ledger, rounds)
+        pending.read_to(self.read);
+        assert_eq!(pending.checkpoint(), self.checkpoint, "the table depends on its history");
+        (pending, rounds)
     }
 
-    fn record(&mut self, mut ledger: Ledger<Key>, rounds: Rounds) {
-        self.checkpoint = ledger.checkpoint();
-        self.drained = ledger.is_drained();
-        let (held, aside) = (ledger.held(), ledger.aside());
+    fn record(&mut self, mut pending: PendingChanges<Key>, rounds: Rounds) {
+        self.checkpoint = pending.checkpoint();
+        self.drained = pending.is_drained();
+        let (held, aside) = (pending.held(), pending.aside());
         for (lane, round) in rounds.into_iter().enumerate() {
-            self.rounds[lane] = round.map(|round| finished(&mut ledger, round));
-            self.ready[lane] = emptied(&mut ledger, lane);
+            self.rounds[lane] = round.map(|round| finished(&mut pending, round));
+            self.ready[lane] = emptied(&mut pending, lane);
         }
-        assert_eq!(ledger.held(), aside, "what is left waits for a slice");
+        assert_eq!(pending.held(), aside, "what is left waits for a slice");
         for slice in 0..self.states.len() {
-            ledger.see(slice, SliceState::Copied, |_| 0);
-            self.aside[slice] = emptied(&mut ledger, 0);
+            pending.see(slice, SliceState::Copied, |_| 0);
+            self.aside[slice] = emptied(&mut pending, 0);
         }
-        assert!(ledger.is_drained(), "the ledger holds a touch nowhere");
-        assert_eq!(ledger.checkpoint(), self.read, "an empty ledger is at its stream's position");
-        assert_eq!(held, self.held().count(), "every touch is held once");
-        let firsts = self.held().map(|(_, touch)| touch.first);
+        assert!(pending.is_drained(), "the table holds a dirty key nowhere");
+        assert_eq!(pending.checkpoint(), self.read, "an empty table is at its stream's position");
+        assert_eq!(held, self.held().count(), "every dirty key is held once");
+        let firsts = self.held().map(|(_, dirty_key)| dirty_key.first);
         assert_eq!(self.checkpoint, checkpoint_before(firsts, self.read));
     }
 
-    fn held(&self) -> impl Iterator<Item = (Place, Touch)> + '_ {
-        let of = |place, touches: &Touches| {
-            touches.iter().map(|(_, touch)| (place, *touch)).collect::<Vec<_>>()
+    fn held(&self) -> impl Iterator<Item = (Place, DirtyKey)> + '_ {
+        let of = |place, dirty_keys: &DirtyKeys| {
+            dirty_keys.iter().map(|(_, dirty_key)| (place, *dirty_key)).collect::<Vec<_>>()
         };
-        let aside = self.aside.iter().flat_map(move |touches| of(Place::Aside, touches));
-        let ready = self.ready.iter().flat_map(move |touches| of(Place::Ready, touches));
+        let aside = self.aside.iter().flat_map(move |dirty_keys| of(Place::Aside, dirty_keys));
+        let ready = self.ready.iter().flat_map(move |dirty_keys| of(Place::Ready, dirty_keys));
         let rounds =
-            self.rounds.iter().flatten().flat_map(move |touches| of(Place::Round, touches));
+            self.rounds.iter().flatten().flat_map(move |dirty_keys| of(Place::Round, dirty_keys));
         aside.chain(ready).chain(rounds)
     }
 }
@@ -109,38 +114,38 @@ impl Desk for Books {
         }
     }
 
-    fn touch(&mut self, key: Key, slice: usize, lane: usize, touch: Touch) {
-        self.act(|ledger, _| ledger.touch(key, slice, lane, touch));
+    fn mark_dirty(&mut self, key: Key, slice: usize, lane: usize, dirty_key: DirtyKey) {
+        self.act(|pending, _| pending.mark_dirty(key, slice, lane, dirty_key));
     }
 
     fn read_to(&mut self, position: Position) {
-        let (mut ledger, rounds) = self.rebuild();
-        ledger.read_to(position);
+        let (mut pending, rounds) = self.rebuild();
+        pending.read_to(position);
         self.read = position;
-        self.record(ledger, rounds);
+        self.record(pending, rounds);
     }
 
     fn see(&mut self, slice: usize, state: SliceState, lane_of: &dyn Fn(Key) -> usize) {
         let known = self.states[slice];
-        self.act(|ledger, _| ledger.see(slice, state, |key| lane_of(*key)));
+        self.act(|pending, _| pending.see(slice, state, |key| lane_of(*key)));
         self.states[slice] = known.max(state);
     }
 
     fn horizon(&mut self, position: Position, untouched: &[usize]) {
-        self.act(|ledger, _| ledger.horizon(position, untouched));
+        self.act(|pending, _| pending.horizon(position, untouched));
     }
 
-    fn take(&mut self, lane: usize, touches_max: usize) -> Touches {
-        self.act(|ledger, rounds| {
+    fn take(&mut self, lane: usize, keys_max: usize) -> DirtyKeys {
+        self.act(|pending, rounds| {
             assert!(rounds[lane].is_none(), "a lane is asked only when it is idle");
-            rounds[lane] = ledger.round(lane, touches_max);
+            rounds[lane] = pending.round(lane, keys_max);
         });
-        self.rounds[lane].clone().expect("a lane is asked only when it has touches")
+        self.rounds[lane].clone().expect("a lane is asked only when it has dirty keys")
     }
 
     fn finish(&mut self, lane: usize) {
-        self.act(|ledger, rounds| {
-            ledger.finish(rounds[lane].take().expect("a round is in progress"));
+        self.act(|pending, rounds| {
+            pending.finish(rounds[lane].take().expect("a round is in progress"));
         });
     }
 
@@ -158,17 +163,17 @@ impl Desk for Books {
 
     fn checkpoint_without(&self, place: Place) -> Position {
         let kept = self.held().filter(|(held_in, _)| *held_in != place);
-        checkpoint_before(kept.map(|(_, touch)| touch.first), self.read)
+        checkpoint_before(kept.map(|(_, dirty_key)| dirty_key.first), self.read)
     }
 }
 
-fn finished(ledger: &mut Ledger<Key>, round: Round<Key>) -> Touches {
-    let mut touches = round.touches.clone();
-    touches.sort_unstable_by_key(|(key, _)| *key);
-    ledger.finish(round);
-    touches
+fn finished(pending: &mut PendingChanges<Key>, round: Round<Key>) -> DirtyKeys {
+    let mut dirty_keys = round.dirty_keys.clone();
+    dirty_keys.sort_unstable_by_key(|(key, _)| *key);
+    pending.finish(round);
+    dirty_keys
 }
 
-fn emptied(ledger: &mut Ledger<Key>, lane: usize) -> Touches {
-    ledger.round(lane, usize::MAX).map_or_else(Vec::new, |round| finished(ledger, round))
+fn emptied(pending: &mut PendingChanges<Key>, lane: usize) -> DirtyKeys {
+    pending.round(lane, usize::MAX).map_or_else(Vec::new, |round| finished(pending, round))
 }

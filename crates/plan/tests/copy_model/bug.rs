@@ -1,16 +1,16 @@
 //! Mistakes that an implementation of the protocol could make, each breaking one invariant of the
-//! ledger or one assumption that the ledger rests on.
+//! table of pending changes or one assumption that the table of pending changes rests on.
 
 /// One mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bug {
     /// Invariant 1: a change of a key whose round is in progress is taken for applied.
     BusyKeyForgotten,
-    /// Invariant 2: touches of a slice that is being copied are applied at once.
+    /// Invariant 2: changes of a slice that is being copied are applied at once.
     LeasedAppliedAtOnce,
-    /// Invariant 3: touches are dropped though no horizon was persisted.
+    /// Invariant 3: dirty keys are dropped though no horizon was persisted.
     DroppedWithoutHorizon,
-    /// Invariant 3: touches later than the persisted horizon are dropped.
+    /// Invariant 3: dirty keys later than the persisted horizon are dropped.
     DroppedBeyondHorizon,
     /// Invariant 3: the slices are looked at, and only then the horizon is persisted.
     LookedBeforeHorizon,
@@ -22,15 +22,15 @@ pub enum Bug {
     ReadBeforeHorizon,
     /// Invariant 4: two rounds of one key at once, the later of which may land first.
     LaneNotByKey,
-    /// Invariant 5: the checkpoint passes touches that wait for their slice.
+    /// Invariant 5: the checkpoint passes dirty keys that wait for their slice.
     CheckpointIgnoresAside,
-    /// Invariant 5: the checkpoint passes touches that wait for their lane.
+    /// Invariant 5: the checkpoint passes dirty keys that wait for their lane.
     CheckpointIgnoresReady,
-    /// Invariant 5: the checkpoint passes touches of a round in progress.
+    /// Invariant 5: the checkpoint passes changes of a round in progress.
     CheckpointIgnoresRounds,
     /// Invariant 5: a batch of the stream counts as read when its first change was recorded.
     CheckpointInsideBatch,
-    /// The state that is re-read may be older than the touch.
+    /// The state that is re-read may be older than the dirty key.
     ReadOlderThanTouch,
     /// A touched document that is gone from the source stays at the destination.
     DeleteIgnored,
@@ -40,6 +40,6 @@ pub enum Bug {
     CopiedBeforeLastWrite,
     /// A slice is offered again while the worker that had it can still write.
     LeaseTakenFromTheLiving,
-    /// A write that the killed lead had sent lands after its successor started.
+    /// A write that the killed coordinator had sent lands after its successor started.
     WriteOutlivesLead,
 }

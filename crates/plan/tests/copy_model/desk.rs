@@ -1,14 +1,14 @@
-//! The lead's desk: the real ledger and its rounds in progress, in a form that a run can carry.
+//! The coordinator's desk: the real table of pending changes and its rounds in progress, in a form that a run can carry.
 //!
 //! The exhaustive model needs states that are values ([`crate::books::Books`]); the random runs
-//! keep one ledger alive and compare each step with a naive one ([`crate::live::Live`]). Both
-//! leave every decision to `imago_plan::ledger::Ledger`.
+//! keep one table of pending changes alive and compare each step with a naive one ([`crate::live::Live`]). Both
+//! leave every decision to `imago_plan::pending_changes::PendingChanges`.
 
-use imago_plan::ledger::{Position, SliceState, Touch};
+use imago_plan::pending_changes::{DirtyKey, Position, SliceState};
 
 use crate::source::Key;
 
-/// Where a held touch is.
+/// Where a held dirty key is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     Aside,
@@ -16,19 +16,19 @@ pub enum Place {
     Round,
 }
 
-/// Touches in the order of their keys.
-pub type Touches = Vec<(Key, Touch)>;
+/// Dirty keys in the order of their keys.
+pub type DirtyKeys = Vec<(Key, DirtyKey)>;
 
-/// The operations of a ledger, rounds kept inside.
+/// The operations of a table of pending changes, rounds kept inside.
 pub trait Desk {
-    /// An empty ledger whose stream starts after position 0.
+    /// An empty table of pending changes whose stream starts after position 0.
     fn new(slices: usize, lanes: usize) -> Self;
-    fn touch(&mut self, key: Key, slice: usize, lane: usize, touch: Touch);
+    fn mark_dirty(&mut self, key: Key, slice: usize, lane: usize, dirty_key: DirtyKey);
     fn read_to(&mut self, position: Position);
     fn see(&mut self, slice: usize, state: SliceState, lane_of: &dyn Fn(Key) -> usize);
     fn horizon(&mut self, position: Position, untouched: &[usize]);
-    /// Takes a round of up to `touches_max` touches; it stays here until [`Desk::finish`].
-    fn take(&mut self, lane: usize, touches_max: usize) -> Touches;
+    /// Takes a round of up to `keys_max` dirty keys; it stays here until [`Desk::finish`].
+    fn take(&mut self, lane: usize, keys_max: usize) -> DirtyKeys;
     fn finish(&mut self, lane: usize);
     fn checkpoint(&self) -> Position;
     fn is_drained(&self) -> bool;

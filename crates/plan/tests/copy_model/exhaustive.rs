@@ -56,16 +56,16 @@ impl Model for Protocol {
     }
 }
 
-/// One key, which one worker copies while the lead follows; nobody is killed.
+/// One key, which one worker copies while the coordinator follows; nobody is killed.
 fn one_key() -> Protocol {
     Protocol {
         layout: Layout { slices: vec![1], lanes: 1 },
         workers: 1,
         writes_max: 3,
-        lead_kills_max: 0,
+        coordinator_kills_max: 0,
         worker_kills_max: 0,
         batch_max: 1,
-        touches_max: usize::MAX,
+        keys_max: usize::MAX,
         leftovers: false,
         bug: None,
     }
@@ -96,7 +96,13 @@ fn holds(name: &str, protocol: Protocol) {
 fn a_key_whose_copy_is_disturbed_by_two_kills_of_each() {
     holds(
         "one key, 2 writes, 2 kills of each",
-        Protocol { workers: 2, writes_max: 2, lead_kills_max: 2, worker_kills_max: 2, ..one_key() },
+        Protocol {
+            workers: 2,
+            writes_max: 2,
+            coordinator_kills_max: 2,
+            worker_kills_max: 2,
+            ..one_key()
+        },
     );
 }
 
@@ -104,21 +110,24 @@ fn a_key_whose_copy_is_disturbed_by_two_kills_of_each() {
 fn a_key_that_is_written_three_times() {
     holds(
         "one key, 3 writes, 1 kill of each",
-        Protocol { workers: 2, lead_kills_max: 1, worker_kills_max: 1, ..one_key() },
+        Protocol { workers: 2, coordinator_kills_max: 1, worker_kills_max: 1, ..one_key() },
     );
 }
 
 #[test]
 fn a_stream_that_comes_in_batches() {
     holds(
-        "one key, batches of 2, the lead is killed",
-        Protocol { batch_max: 2, lead_kills_max: 1, ..one_key() },
+        "one key, batches of 2, the coordinator is killed",
+        Protocol { batch_max: 2, coordinator_kills_max: 1, ..one_key() },
     );
 }
 
 #[test]
 fn two_slices_and_a_killed_lead() {
-    holds("two slices, the lead is killed", Protocol { lead_kills_max: 1, ..two_slices() });
+    holds(
+        "two slices, the coordinator is killed",
+        Protocol { coordinator_kills_max: 1, ..two_slices() },
+    );
 }
 
 #[test]
@@ -128,12 +137,12 @@ fn two_slices_and_a_killed_worker() {
 
 #[test]
 fn two_keys_of_one_slice_in_two_lanes() {
-    holds("two keys, two lanes", Protocol { lead_kills_max: 1, ..two_keys(2) });
+    holds("two keys, two lanes", Protocol { coordinator_kills_max: 1, ..two_keys(2) });
 }
 
 #[test]
 fn two_keys_of_one_slice_in_one_lane() {
-    holds("two keys, one lane", Protocol { lead_kills_max: 1, ..two_keys(1) });
+    holds("two keys, one lane", Protocol { coordinator_kills_max: 1, ..two_keys(1) });
 }
 
 /// Lets the checker find how `bug` breaks `property` within the bounds of `protocol`, and checks
@@ -154,7 +163,7 @@ fn tiny() -> Protocol {
 }
 
 fn tiny_with_killed_lead() -> Protocol {
-    Protocol { lead_kills_max: 1, ..tiny() }
+    Protocol { coordinator_kills_max: 1, ..tiny() }
 }
 
 fn tiny_with_killed_worker() -> Protocol {
@@ -209,7 +218,7 @@ bugs_are_caught! {
         CheckpointInsideBatch breaks EQUAL in Protocol {
             writes_max: 2,
             batch_max: 2,
-            lead_kills_max: 1,
+            coordinator_kills_max: 1,
             ..two_keys(1)
         };
     an_unsafe_checkpoint_is_seen_before_anybody_dies:
@@ -229,7 +238,7 @@ bugs_are_caught! {
 }
 
 /// A worker that takes a slice over may leave alone what its predecessor wrote: every change that
-/// the predecessor did not read is held by the ledger. This needs a destination that was empty.
+/// the predecessor did not read is held by the table of pending changes. This needs a destination that was empty.
 #[test]
 fn a_slice_taken_over_may_keep_its_documents() {
     holds(
@@ -237,7 +246,7 @@ fn a_slice_taken_over_may_keep_its_documents() {
         Protocol {
             workers: 2,
             writes_max: 2,
-            lead_kills_max: 1,
+            coordinator_kills_max: 1,
             worker_kills_max: 2,
             bug: Some(Bug::InsertKeepsOlder),
             ..one_key()

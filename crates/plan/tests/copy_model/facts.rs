@@ -6,9 +6,9 @@ use crate::protocol::{LEFTOVER, Protocol, State};
 use crate::source::{Key, Time};
 
 impl<D: Desk> State<D> {
-    /// Whether the lead would say that the destination is the source as of what it has read.
+    /// Whether the coordinator would say that the destination is the source as of what it has read.
     pub fn is_drained(&self) -> bool {
-        self.lead.is_drained() && self.job.is_copied()
+        self.coordinator.is_drained() && self.job.is_copied()
     }
 
     /// Drained means equal: each key at the destination is what the source held at the stream's
@@ -16,7 +16,7 @@ impl<D: Desk> State<D> {
     /// document more.
     pub fn drained_is_equal(&self) -> bool {
         let held = |key: Key| {
-            let seen = self.source.seen_since(key, self.lead.read_to());
+            let seen = self.source.seen_since(key, self.coordinator.read_to());
             seen.contains(&self.dest[usize::from(key)])
         };
         !self.is_drained() || self.keys().all(held)
@@ -50,20 +50,20 @@ impl<D: Desk> State<D> {
         }
     }
 
-    /// Invariant 4: the touches of a key are applied one after another.
+    /// Invariant 4: the changes of a key are applied one after another.
     pub fn rounds_are_disjoint(&self) -> bool {
-        !self.lead.key_is_in_two_rounds()
+        !self.coordinator.key_is_in_two_rounds()
     }
 
     /// When nothing can get on by itself, the copy is complete and so is its checkpoint.
     pub fn rest_is_complete(&self, protocol: &Protocol) -> bool {
         let now = self.source.now();
         let complete =
-            self.is_drained() && self.lead.read_to() == now && self.job.checkpoint == now;
+            self.is_drained() && self.coordinator.read_to() == now && self.job.checkpoint == now;
         complete || !protocol.progress(self).is_empty()
     }
 
-    /// Touches were dropped, and the checkpoint passed them before their slice was ever leased.
+    /// Dirty keys were dropped, and the checkpoint passed them before their slice was ever leased.
     pub fn has_dropped(&self, protocol: &Protocol) -> bool {
         self.keys().any(|key| {
             self.job.rows[protocol.layout.slice_of(key)] == Row::Pending
@@ -75,8 +75,8 @@ impl<D: Desk> State<D> {
     pub fn is_complete_after_everything(&self, protocol: &Protocol) -> bool {
         self.is_drained()
             && self.source.now() == protocol.writes_max
-            && self.lead.read_to() == protocol.writes_max
-            && self.lead_kills == protocol.lead_kills_max
+            && self.coordinator.read_to() == protocol.writes_max
+            && self.lead_kills == protocol.coordinator_kills_max
             && self.worker_kills == protocol.worker_kills_max
     }
 }

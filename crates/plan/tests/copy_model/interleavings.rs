@@ -26,15 +26,15 @@ fn draw() -> impl Strategy<Value = Draw> {
     ]
 }
 
-fn protocol(slices: Vec<usize>, touches_max: usize) -> Protocol {
+fn protocol(slices: Vec<usize>, keys_max: usize) -> Protocol {
     Protocol {
         layout: Layout { slices, lanes: 4 },
         workers: 3,
         writes_max: 200,
-        lead_kills_max: 5,
+        coordinator_kills_max: 5,
         worker_kills_max: 10,
         batch_max: 4,
-        touches_max,
+        keys_max,
         leftovers: false,
         bug: None,
     }
@@ -92,8 +92,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn six_slices_of_forty_keys(run in run(), touches_max in 1usize..6) {
-        play(&protocol(vec![10, 1, 9, 8, 7, 5], touches_max), &run)?;
+    fn six_slices_of_forty_keys(run in run(), keys_max in 1usize..6) {
+        play(&protocol(vec![10, 1, 9, 8, 7, 5], keys_max), &run)?;
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What survives the death of every process: the job's state at the destination.
 
-use imago_plan::ledger::SliceState;
+use imago_plan::pending_changes::SliceState;
 
 use crate::source::Time;
 
@@ -18,7 +18,7 @@ pub enum Row {
 }
 
 impl Row {
-    /// What the row means to the ledger.
+    /// What the row means to the table of pending changes.
     pub fn state(self) -> SliceState {
         match self {
             Self::Pending => SliceState::Untouched,
@@ -32,10 +32,10 @@ impl Row {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Job {
     pub rows: Vec<Row>,
-    /// Every read of a slice that was leased later includes the source up to here. A resumed lead,
+    /// Every read of a slice that was leased later includes the source up to here. A resumed coordinator,
     /// which begins before it, does not move it back.
     pub horizon: Time,
-    /// A resumed lead reads the stream from here.
+    /// A resumed coordinator reads the stream from here.
     pub checkpoint: Time,
 }
 

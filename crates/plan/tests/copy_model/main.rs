@@ -1,11 +1,11 @@
 //! The copy protocol, tried in every order (a small exhaustive model) and in random orders (larger
-//! runs), with the real ledger as the one that decides.
+//! runs), with the real table of pending changes as the one that decides.
 //!
 //! A source takes writes; workers lease slices from persisted job state, read the horizon after
-//! leasing, and copy documents as any replica at or after the horizon shows them; a lead reads the
-//! change stream into the ledger, persists the horizon, looks at the slices, drops, takes rounds,
-//! re-reads touched keys at or after the touch, writes, and persists checkpoints. Anybody may be
-//! killed between any two steps. Whenever the lead would call the copy drained, the destination
+//! leasing, and copy documents as any replica at or after the horizon shows them; a coordinator reads the
+//! change stream into the table of pending changes, persists the horizon, looks at the slices, drops, takes rounds,
+//! re-reads touched keys at or after the dirty key, writes, and persists checkpoints. Anybody may be
+//! killed between any two steps. Whenever the coordinator would call the copy drained, the destination
 //! must equal the source, document for document, and no document more.
 //!
 //! What is assumed, and shown to be needed by a seeded bug each: a write never lands after its
@@ -13,12 +13,12 @@
 
 mod books;
 mod bug;
+mod coordinator;
 mod desk;
 mod exhaustive;
 mod facts;
 mod interleavings;
 mod job;
-mod lead;
 mod live;
 mod naive;
 mod protocol;

@@ -1,14 +1,14 @@
-//! A ledger by definition: a list of every touch that was ever recorded, filtered at each
+//! A table of pending changes by definition: a list of every dirty key that was ever recorded, filtered at each
 //! question. Slow, and too simple to be wrong in the same way.
 
 use std::collections::BTreeMap;
 
-use imago_plan::ledger::{Change, Position, SliceState, Touch};
+use imago_plan::pending_changes::{Change, DirtyKey, Position, SliceState};
 
-use crate::desk::{Place, Touches, checkpoint_before};
+use crate::desk::{DirtyKeys, Place, checkpoint_before};
 use crate::source::Key;
 
-/// What became of a touch.
+/// What became of a dirty key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Waiting,
@@ -26,7 +26,7 @@ struct Entry {
     fate: Fate,
 }
 
-/// Every touch, and the slices' states.
+/// Every dirty key, and the slices' states.
 #[derive(Debug)]
 pub struct Naive {
     entries: Vec<Entry>,
@@ -39,8 +39,8 @@ impl Naive {
         Self { entries: Vec::new(), states: vec![SliceState::Untouched; slices], read: 0 }
     }
 
-    pub fn touch(&mut self, key: Key, slice: usize, lane: usize, touch: Touch) {
-        let Touch { first: position, change, .. } = touch;
+    pub fn mark_dirty(&mut self, key: Key, slice: usize, lane: usize, dirty_key: DirtyKey) {
+        let DirtyKey { first: position, change, .. } = dirty_key;
         self.entries.push(Entry { key, slice, lane, position, change, fate: Fate::Waiting });
     }
 
@@ -77,22 +77,22 @@ impl Naive {
         dropped.len()
     }
 
-    /// The touches that the lane's next round may take.
-    pub fn ready(&self, lane: usize) -> Touches {
+    /// The dirty keys that the lane's next round may take.
+    pub fn ready(&self, lane: usize) -> DirtyKeys {
         coalesced(self.placed(Place::Ready).filter(|entry| entry.lane == lane))
     }
 
-    pub fn take(&mut self, touches: &Touches) {
-        self.pass(touches, Fate::Waiting, Fate::InRound);
+    pub fn take(&mut self, dirty_keys: &DirtyKeys) {
+        self.pass(dirty_keys, Fate::Waiting, Fate::InRound);
     }
 
-    pub fn finish(&mut self, touches: &Touches) {
-        self.pass(touches, Fate::InRound, Fate::Gone);
+    pub fn finish(&mut self, dirty_keys: &DirtyKeys) {
+        self.pass(dirty_keys, Fate::InRound, Fate::Gone);
     }
 
-    fn pass(&mut self, touches: &Touches, from: Fate, to: Fate) {
+    fn pass(&mut self, dirty_keys: &DirtyKeys, from: Fate, to: Fate) {
         for entry in self.entries.iter_mut().filter(|entry| entry.fate == from) {
-            if touches.iter().any(|(key, _)| *key == entry.key) {
+            if dirty_keys.iter().any(|(key, _)| *key == entry.key) {
                 entry.fate = to;
             }
         }
@@ -141,14 +141,15 @@ impl Naive {
     }
 }
 
-/// The touches of each key as one, in the order of the keys.
-fn coalesced<'a>(entries: impl Iterator<Item = &'a Entry>) -> Touches {
-    let mut keys: BTreeMap<Key, Touch> = BTreeMap::new();
+/// The changes of each key as one, in the order of the keys.
+fn coalesced<'a>(entries: impl Iterator<Item = &'a Entry>) -> DirtyKeys {
+    let mut keys: BTreeMap<Key, DirtyKey> = BTreeMap::new();
     for entry in entries {
-        let touch = keys.entry(entry.key).or_insert(Touch::at(entry.position, Change::Inserted));
-        touch.first = touch.first.min(entry.position);
-        touch.last = touch.last.max(entry.position);
-        touch.change = touch.change.max(entry.change);
+        let dirty_key =
+            keys.entry(entry.key).or_insert(DirtyKey::at(entry.position, Change::Inserted));
+        dirty_key.first = dirty_key.first.min(entry.position);
+        dirty_key.last = dirty_key.last.max(entry.position);
+        dirty_key.change = dirty_key.change.max(entry.change);
     }
     keys.into_iter().collect()
 }

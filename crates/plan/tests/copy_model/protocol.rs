@@ -1,9 +1,9 @@
 //! The protocol's actors put together: which steps are possible, and what each does.
 
 use crate::bug::Bug;
+use crate::coordinator::{self, Coordinator};
 use crate::desk::Desk;
 use crate::job::{Job, Row};
-use crate::lead::{self, Lead};
 use crate::source::{Document, Key, Source, Time};
 use crate::worker::{self, Worker};
 
@@ -44,12 +44,12 @@ pub struct Protocol {
     pub layout: Layout,
     pub workers: usize,
     pub writes_max: Time,
-    pub lead_kills_max: usize,
+    pub coordinator_kills_max: usize,
     pub worker_kills_max: usize,
     /// Changes in one batch of the stream, at most.
     pub batch_max: Time,
-    /// Touches in one round, at most.
-    pub touches_max: usize,
+    /// Dirty keys in one round, at most.
+    pub keys_max: usize,
     /// The destination starts with an old version of every document, and the application never
     /// deletes.
     pub leftovers: bool,
@@ -63,10 +63,10 @@ pub struct State<D> {
     pub dest: Vec<Document>,
     pub job: Job,
     pub workers: Vec<Worker>,
-    pub lead: Lead<D>,
+    pub coordinator: Coordinator<D>,
     pub lead_kills: usize,
     pub worker_kills: usize,
-    /// A write of a killed lead that is still on its way.
+    /// A write of a killed coordinator that is still on its way.
     pub ghost: Option<(Key, Document)>,
 }
 
@@ -81,7 +81,7 @@ pub enum Action {
     RobWorker(usize),
     GhostLands,
     Worker(usize, worker::Step),
-    Lead(lead::Step),
+    Coordinator(coordinator::Step),
 }
 
 impl Protocol {
@@ -97,7 +97,7 @@ impl Protocol {
             dest: initial.iter().map(leftover).collect(),
             source: Source::new(initial),
             workers: vec![Worker::default(); self.workers],
-            lead: Lead::resume(self, &job),
+            coordinator: Coordinator::resume(self, &job),
             job,
             lead_kills: 0,
             worker_kills: 0,
@@ -123,7 +123,7 @@ impl Protocol {
     /// Whom a crash may hit next.
     pub fn crashes<D: Desk>(&self, state: &State<D>) -> Vec<Action> {
         let mut crashes = Vec::new();
-        if state.lead_kills < self.lead_kills_max {
+        if state.lead_kills < self.coordinator_kills_max {
             crashes.push(Action::KillLead);
         }
         if state.worker_kills < self.worker_kills_max {
@@ -140,7 +140,7 @@ impl Protocol {
 
     /// How the copy may get on.
     pub fn progress<D: Desk>(&self, state: &State<D>) -> Vec<Action> {
-        let State { source, job, workers, lead, .. } = state;
+        let State { source, job, workers, coordinator, .. } = state;
         let mut steps = Vec::new();
         for (i, worker) in workers.iter().enumerate() {
             // Idle workers are alike.
@@ -150,22 +150,22 @@ impl Protocol {
             let own = worker.steps(self, job, source).into_iter();
             steps.extend(own.map(|step| Action::Worker(i, step)));
         }
-        steps.extend(lead.steps(self, job, source).into_iter().map(Action::Lead));
+        steps.extend(coordinator.steps(self, job, source).into_iter().map(Action::Coordinator));
         steps.extend(state.ghost.map(|_| Action::GhostLands));
         steps
     }
 
     /// Does `action`.
     pub fn act<D: Desk>(&self, state: &mut State<D>, action: Action) {
-        let State { source, job, workers, lead, dest, .. } = state;
+        let State { source, job, workers, coordinator, dest, .. } = state;
         match action {
             Action::Put(key) => source.write(key, true),
             Action::Delete(key) => source.write(key, false),
             Action::KillLead => {
                 if self.has(Bug::WriteOutlivesLead) {
-                    state.ghost = lead.in_flight();
+                    state.ghost = coordinator.in_flight();
                 }
-                *lead = Lead::resume(self, job);
+                *coordinator = Coordinator::resume(self, job);
                 state.lead_kills += 1;
             }
             Action::KillWorker(i) => {
@@ -182,7 +182,7 @@ impl Protocol {
                 dest[usize::from(key)] = document;
             }
             Action::Worker(i, step) => workers[i].step(self, step, job, dest),
-            Action::Lead(step) => lead.step(self, step, job, source, dest),
+            Action::Coordinator(step) => coordinator.step(self, step, job, source, dest),
         }
         // Which worker is which does not matter.
         workers.sort_unstable();

@@ -1,7 +1,7 @@
-//! The real ledger beside the naive one on operations that no well-ordered lead would send:
-//! sightings of slices that arrive late, touches recorded out of order.
+//! The real table of pending changes beside the naive one on operations that no well-ordered coordinator would send:
+//! sightings of slices that arrive late, dirty keys recorded out of order.
 
-use imago_plan::ledger::{Change, SliceState, Touch};
+use imago_plan::pending_changes::{Change, DirtyKey, SliceState};
 use proptest::prelude::*;
 
 use crate::desk::Desk;
@@ -14,7 +14,7 @@ const LANES: usize = 2;
 #[derive(Clone, Copy, Debug)]
 enum Operation {
     /// So many positions after the checkpoint.
-    Touch(Key, u64, Change),
+    DirtyKey(Key, u64, Change),
     Read(u64),
     See(usize, SliceState),
     Horizon(u64, [bool; SLICES]),
@@ -33,7 +33,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         Just(SliceState::Copied)
     ];
     prop_oneof![
-        6 => (0..9u8, 1..6u64, change()).prop_map(|(k, p, c)| Operation::Touch(k, p, c)),
+        6 => (0..9u8, 1..6u64, change()).prop_map(|(k, p, c)| Operation::DirtyKey(k, p, c)),
         2 => (0..4u64).prop_map(Operation::Read),
         1 => (0..SLICES, state).prop_map(|(slice, state)| Operation::See(slice, state)),
         2 => (0..4u64, any::<[bool; SLICES]>()).prop_map(|(p, s)| Operation::Horizon(p, s)),
@@ -50,7 +50,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn late_sightings_and_touches_change_nothing(
+    fn late_sightings_and_changes_change_nothing(
         operations in prop::collection::vec(operation(), 0..80)
     ) {
         let mut live = Live::new(SLICES, LANES);
@@ -58,9 +58,9 @@ proptest! {
         let mut in_progress = [false; LANES];
         for operation in operations {
             match operation {
-                Operation::Touch(key, after, change) => {
-                    let touch = Touch::at(live.checkpoint() + after, change);
-                    live.touch(key, usize::from(key) % SLICES, lane_of(key), touch);
+                Operation::DirtyKey(key, after, change) => {
+                    let dirty_key = DirtyKey::at(live.checkpoint() + after, change);
+                    live.mark_dirty(key, usize::from(key) % SLICES, lane_of(key), dirty_key);
                 }
                 Operation::Read(more) => {
                     read += more;
@@ -71,8 +71,8 @@ proptest! {
                     let untouched: Vec<_> = (0..SLICES).filter(|slice| named[*slice]).collect();
                     live.horizon(read.saturating_sub(back), &untouched);
                 }
-                Operation::Take(lane, touches_max) if live.has_ready(lane) => {
-                    live.take(lane, touches_max);
+                Operation::Take(lane, keys_max) if live.has_ready(lane) => {
+                    live.take(lane, keys_max);
                     in_progress[lane] = true;
                 }
                 Operation::Finish(lane) if in_progress[lane] => {

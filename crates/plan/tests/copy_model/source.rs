@@ -4,7 +4,7 @@
 //! nothing happened to it between them. The history is also the change stream: write `t` is
 //! entry `t`, and a time is the number of writes before it.
 
-use imago_plan::ledger;
+use imago_plan::pending_changes;
 
 /// A document's `_id`.
 pub type Key = u8;
@@ -20,7 +20,7 @@ pub struct Change {
     /// Whether the key holds a document afterwards.
     pub present: bool,
     /// What a stream would tell of it.
-    pub what: ledger::Change,
+    pub what: pending_changes::Change,
 }
 
 /// Every state that the collection was ever in.
@@ -78,7 +78,8 @@ impl Source {
     /// Puts a new document under `key`, or deletes the one that is there.
     pub fn write(&mut self, key: Key, present: bool) {
         let is_new = self.at(key, self.now()).is_none();
-        let what = if is_new { ledger::Change::Inserted } else { ledger::Change::Any };
+        let what =
+            if is_new { pending_changes::Change::Inserted } else { pending_changes::Change::Any };
         self.log.push(Change { key, present, what });
     }
 }

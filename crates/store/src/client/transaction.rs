@@ -18,14 +18,14 @@ use super::{ClientError, Isolation, Table};
 pub struct Transaction<'c> {
     connection: &'c mut Connection,
     isolation: Isolation,
-    rows: BTreeMap<Place, Row>,
+    rows: BTreeMap<RowId, Row>,
     /// How many states it has read from.
     states: u32,
     fault: Option<Fault>,
 }
 
 /// A table's number, and a row's key in it.
-type Place = (u32, Vec<u8>);
+type RowId = (u32, Vec<u8>);
 
 /// A row, or that there is none.
 type Bytes = Option<Vec<u8>>;
@@ -80,14 +80,14 @@ impl<'c> Transaction<'c> {
         K: OrderedKey,
         V: Serialize + DeserializeOwned,
     {
-        let places = keys.iter().map(|key| Ok((table.number(), table.key(key)?)));
-        let places = places.collect::<Result<Vec<Place>, ClientError>>()?;
-        self.learn(table.number(), &places)?;
-        let value = |place: &Place| {
-            let seen = self.rows.get(place).and_then(Row::seen);
-            seen.map(|bytes| table.value_of(&place.1, bytes)).transpose()
+        let row_ids = keys.iter().map(|key| Ok((table.number(), table.key(key)?)));
+        let row_ids = row_ids.collect::<Result<Vec<RowId>, ClientError>>()?;
+        self.learn(table.number(), &row_ids)?;
+        let value = |row_id: &RowId| {
+            let seen = self.rows.get(row_id).and_then(Row::seen);
+            seen.map(|bytes| table.value_of(&row_id.1, bytes)).transpose()
         };
-        places.iter().map(value).collect()
+        row_ids.iter().map(value).collect()
     }
 
     /// Sets a row, when the transaction commits.
@@ -121,18 +121,18 @@ impl<'c> Transaction<'c> {
         key: &K,
         value: Bytes,
     ) -> Result<(), ClientError> {
-        let place = (table.number(), table.key(key)?);
-        self.rows.entry(place).or_default().written = Some(value);
+        let row_id = (table.number(), table.key(key)?);
+        self.rows.entry(row_id).or_default().written = Some(value);
         Ok(())
     }
 
     /// Asks for the rows of a table of which it knows nothing.
-    fn learn(&mut self, table: u32, places: &[Place]) -> Result<(), ClientError> {
+    fn learn(&mut self, table: u32, row_ids: &[RowId]) -> Result<(), ClientError> {
         if self.fault.is_some() {
             return Err(ClientError::Again);
         }
-        let is_new = |place: &&Place| !self.rows.contains_key(*place);
-        let mut unknown: Vec<_> = places.iter().filter(is_new).map(|(_, key)| &**key).collect();
+        let is_new = |row_id: &&RowId| !self.rows.contains_key(*row_id);
+        let mut unknown: Vec<_> = row_ids.iter().filter(is_new).map(|(_, key)| &**key).collect();
         unknown.sort_unstable();
         unknown.dedup();
         if unknown.is_empty() {
@@ -172,7 +172,7 @@ impl<'c> Transaction<'c> {
 }
 
 /// What EXEC does, by the numbers of tables.
-fn batches(rows: &BTreeMap<Place, Row>, isolation: Isolation) -> BTreeMap<u32, Batch<'_>> {
+fn batches(rows: &BTreeMap<RowId, Row>, isolation: Isolation) -> BTreeMap<u32, Batch<'_>> {
     let mut batches: BTreeMap<u32, Batch<'_>> = BTreeMap::new();
     for ((table, key), row) in rows {
         let is_kept = row.written.is_none();

@@ -58,7 +58,7 @@ pub(super) fn encode(
     let (Ok(length), true) = (u32::try_from(bytes), bytes <= GROUP_BYTES_MAX) else {
         return Err(LogError::TooLarge { bytes });
     };
-    let many = u32::try_from(entries.len()).expect("a entry has at least one byte");
+    let many = u32::try_from(entries.len()).expect("an entry has at least one byte");
     group[..8].copy_from_slice(&mark);
     group[8..12].copy_from_slice(&length.to_le_bytes());
     group[16..24].copy_from_slice(&first.to_le_bytes());

@@ -10,8 +10,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Row;
 use crate::key::Value;
-use crate::rows::Row;
 
 /// Bytes of a value that is always logged as a whole, and what a part takes besides itself.
 const WHOLE_BYTES_MAX: usize = if cfg!(test) { 4 } else { 4 * 1024 };

@@ -1,4 +1,4 @@
-//! Real servers, started, hurt and stopped, and the stand-in router before real shards.
+//! Real servers, started, inject and stopped, and the stand-in router before real shards.
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 

@@ -1,4 +1,4 @@
-//! Replica sets on real servers: up, written to, hurt, and up again.
+//! Replica sets on real servers: up, written to, inject, and up again.
 
 use bson::{Document, doc};
 use imago_testbed::{Cluster, ClusterSpec, Relay};

@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use imago_job::record::Limits;
-use imago_mongo::collection::Handle;
 use imago_mongo::copy;
-use imago_mongo::endpoint::Endpoint;
 use imago_mongo::load::{MongoTarget, Schema, preload};
 use imago_mongo::namespace::Namespace;
 use imago_mongo::reshard::plan::{Engine, Plan, Request};
 use imago_mongo::reshard::{self, Block, How, Outcome};
-use imago_mongo::shard::spread;
+use imago_mongo::server::collection::Handle;
+use imago_mongo::server::endpoint::Endpoint;
+use imago_mongo::server::shard::spread;
 use imago_mongo::verify::Mode;
 use imago_testbed::{Cluster, ClusterSpec};
 use imago_workload::history::IdForm;

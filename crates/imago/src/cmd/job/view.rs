@@ -141,18 +141,18 @@ impl View {
         let mut facts = vec![
             ("job", format!("{id} ({kind}), made {} ago", duration(self.age_ms))),
             ("state", state.to_string()),
-            ("does", self.doing.clone()),
+            ("activity", self.doing.clone()),
         ];
         if *control != Requested::Run && !state.is_final() {
-            facts.push(("asked", asked(*control).to_owned()));
+            facts.push(("requested", requested(*control).to_owned()));
         }
         facts.push(("owner", self.owner_in_words()));
         if let Some(progress) = progress {
-            facts.push(("far", line(progress)));
-            facts.push(("behind", or_unknown(progress.lag_ms)));
+            facts.push(("progress", line(progress)));
+            facts.push(("lag", or_unknown(progress.lag_ms)));
             // An estimate is one of who works; it does not outlive him.
             let eta_ms = progress.eta_ms.filter(|_| self.is_worked_at && !state.is_final());
-            facts.push(("ends in", or_unknown(eta_ms)));
+            facts.push(("ETA", or_unknown(eta_ms)));
             let obstacles = progress.cutover_obstacles.join("; ");
             match progress.cutover_ready.filter(|_| self.is_worked_at) {
                 Some(true) => facts.push(("cut-over", "may be done now".to_owned())),
@@ -246,7 +246,7 @@ fn or_unknown(ms: Option<u64>) -> String {
     ms.map_or_else(|| "unknown".to_owned(), duration)
 }
 
-fn asked(control: Requested) -> &'static str {
+fn requested(control: Requested) -> &'static str {
     match control {
         Requested::Run => "to run",
         Requested::Pause => "to pause",
@@ -340,10 +340,10 @@ mod tests {
     fn a_running_job_says_everything() {
         let view = at(running(), 63_000);
         assert_eq!(fact(&view, "state"), "running (replay)");
-        assert_eq!(fact(&view, "does"), "applies changes");
+        assert_eq!(fact(&view, "activity"), "applies changes");
         assert_eq!(fact(&view, "owner"), "host/7, alive 2.0 s ago");
-        assert_eq!(fact(&view, "behind"), "1.5 s");
-        assert_eq!(fact(&view, "ends in"), "42 s");
+        assert_eq!(fact(&view, "lag"), "1.5 s");
+        assert_eq!(fact(&view, "ETA"), "42 s");
         assert_eq!(fact(&view, "cut-over"), "not yet: lag 1.5 s over 1 s");
         assert_eq!(fact(&view, "blocked"), "nothing");
         assert!(fact(&view, "next").contains("imago job pause"));
@@ -354,7 +354,7 @@ mod tests {
         let view = at(running(), 61_000 + STALE_AFTER_MS);
         assert_eq!(view.living_owner(), None);
         assert_eq!(fact(&view, "owner"), "nobody: host/7 has been silent for 30 s");
-        assert_eq!(fact(&view, "ends in"), "unknown");
+        assert_eq!(fact(&view, "ETA"), "unknown");
         assert_eq!(fact(&view, "blocked"), "nobody works at it");
         assert!(fact(&view, "next").contains("imago job resume"));
     }

@@ -2,10 +2,10 @@
 
 mod view;
 
-use imago_mongo::endpoint::Endpoint;
 use imago_mongo::namespace::Namespace;
 use imago_mongo::reshard;
 use imago_mongo::reshard::plan::{Engine, Finding, Flowing, Placing, Plan, Request, SAMPLE};
+use imago_mongo::server::endpoint::Endpoint;
 
 use super::speed;
 use crate::cmd::speed::Speed;

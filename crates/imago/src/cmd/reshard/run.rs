@@ -6,10 +6,10 @@ use std::time::Duration;
 use imago_job::id::JobId;
 use imago_job::record::Limits;
 use imago_mongo::copy;
-use imago_mongo::endpoint::Endpoint;
 use imago_mongo::namespace::Namespace;
 use imago_mongo::reshard::plan::{Engine, Finding, Plan};
 use imago_mongo::reshard::{self, Block, Outcome};
+use imago_mongo::server::endpoint::Endpoint;
 use imago_mongo::verify::Mode;
 
 use super::plan::{By, Shape, unobstructed};

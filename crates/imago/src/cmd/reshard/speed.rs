@@ -2,10 +2,10 @@
 
 use imago_job::control::Control;
 use imago_job::record::Limits;
-use imago_mongo::endpoint::Endpoint;
-use imago_mongo::pace;
+use imago_mongo::replicate::pace;
 use imago_mongo::reshard;
 use imago_mongo::reshard::plan::{Plan, Request};
+use imago_mongo::server::endpoint::Endpoint;
 
 use crate::context::Context;
 use crate::exit::{Exit, Failure};

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use imago_testbed::keeper;
-use imago_testbed::keeper::launch;
-use imago_testbed::keeper::registry::{Registry, Standing};
-use imago_testbed::{BedSpec, ClusterSpec, Error, SingleSpec};
+use imago_testbed::supervisor;
+use imago_testbed::supervisor::launch;
+use imago_testbed::supervisor::registry::{Registry, Standing};
+use imago_testbed::{ClusterSpec, ContentSpec, Error, SingleSpec};
 use serde::Serialize;
 
 use super::{failure, shape};
@@ -108,7 +108,7 @@ fn parameter(typed: &str) -> Result<(String, String), String> {
 
 impl Database {
     /// What is to be started, and whether in the foreground.
-    fn spec(self) -> Result<(BedSpec, bool), Failure> {
+    fn spec(self) -> Result<(ContentSpec, bool), Failure> {
         Ok(match self {
             Self::Mongodb(up) => {
                 let spec = ClusterSpec {
@@ -142,7 +142,7 @@ impl Kept {
         self,
         of: fn(&str) -> SingleSpec,
         memory_mb: u32,
-    ) -> Result<(BedSpec, bool), Failure> {
+    ) -> Result<(ContentSpec, bool), Failure> {
         let spec = SingleSpec { folder: self.folder()?, memory_mb, ..of(&self.name) };
         Ok((spec.into(), self.foreground))
     }
@@ -167,9 +167,9 @@ pub(super) async fn start(
             })
         };
         let stop = context.cancel.cancelled();
-        return Box::pin(keeper::keep(spec, registry, ready, stop)).await.map_err(failure);
+        return Box::pin(supervisor::keep(spec, registry, ready, stop)).await.map_err(failure);
     }
-    let command = keeper_command(&spec)?;
+    let command = supervisor_command(&spec)?;
     let standing = tokio::select! {
         standing = Box::pin(launch::up(&spec, registry, command)) => standing.map_err(failure)?,
         () = context.cancel.cancelled() => return Err(Failure::new(
@@ -181,9 +181,9 @@ pub(super) async fn start(
     context.output.result(&Summary::of(&standing), summary_text)
 }
 
-fn keeper_command(spec: &BedSpec) -> Result<tokio::process::Command, Failure> {
+fn supervisor_command(spec: &ContentSpec) -> Result<tokio::process::Command, Failure> {
     let cannot = |cause: &(dyn std::error::Error + 'static)| {
-        Failure::new(Exit::Failed, "keeper", "cannot start a keeper").because(cause)
+        Failure::new(Exit::Failed, "supervisor", "cannot start a supervisor").because(cause)
     };
     let program = std::env::current_exe().map_err(|cause| cannot(&cause))?;
     let spec = serde_json::to_string(spec).map_err(|cause| cannot(&cause))?;
@@ -198,7 +198,7 @@ pub(super) async fn keep(
     registry: &Registry,
     context: &Context,
 ) -> Result<(), Failure> {
-    let spec: BedSpec = serde_json::from_str(spec).map_err(|cause| {
+    let spec: ContentSpec = serde_json::from_str(spec).map_err(|cause| {
         Failure::new(Exit::Usage, "spec", "--spec holds no specification").because(&cause)
     })?;
     let stop = context.cancel.cancelled();
@@ -215,7 +215,7 @@ struct Summary<'a> {
     shards: Option<u32>,
     members: u32,
     auth: bool,
-    keeper_pid: u32,
+    supervisor_pid: u32,
     nodes: Vec<&'a str>,
 }
 
@@ -230,7 +230,7 @@ impl<'a> Summary<'a> {
             shards: spec.shards(),
             members: spec.members(),
             auth: spec.auth(),
-            keeper_pid: standing.keeper.pid,
+            supervisor_pid: standing.supervisor.pid,
             nodes: standing.nodes.iter().map(|node| &*node.name).collect(),
         }
     }

@@ -58,8 +58,8 @@ fn describe(report: &Report, text: &mut String) {
     if report.unsettled > 0 {
         line(format!("  {} of these were still changing at the last look", report.unsettled));
     }
-    for straggler in &report.differences {
-        line(format!("    {:<9} {}", straggler.kind.word(), straggler.id));
+    for mismatch in &report.differences {
+        line(format!("    {:<9} {}", mismatch.kind.word(), mismatch.id));
     }
     let unlisted = report.document_differences() - report.differences.len() as u64;
     if unlisted > 0 {

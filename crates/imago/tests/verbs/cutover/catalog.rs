@@ -3,7 +3,7 @@
 use bson::oid::ObjectId;
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, DateTime, Document, doc};
-use imago_mongo::endpoint::Endpoint;
+use imago_mongo::server::endpoint::Endpoint;
 use imago_testbed::{Cluster, wait};
 use serde_json::Value;
 

@@ -5,8 +5,8 @@ use std::time::Instant;
 use bson::doc;
 use imago_job::journal::{Journal, Update};
 use imago_job::state::State;
-use imago_mongo::endpoint::Endpoint;
-use imago_mongo::journal::MongoJournal;
+use imago_mongo::server::endpoint::Endpoint;
+use imago_mongo::state::journal::MongoJournal;
 
 use imago_testbed::wait;
 

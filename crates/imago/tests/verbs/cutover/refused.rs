@@ -42,8 +42,8 @@ async fn documents_that_differ_are_found_before_anything_is_blocked() {
     refused(&scene, &job, "differ");
     assert_eq!(application_writes(&scene.old).await, Ok(()));
 
-    let stragglers = ["verify", "--ns", NS, "--documents-only", "--stragglers", "d"];
-    assert_eq!(scene.run(scene.between(&stragglers)).0, 3);
+    let mismatches = ["verify", "--ns", NS, "--documents-only", "--mismatches", "d"];
+    assert_eq!(scene.run(scene.between(&mismatches)).0, 3);
     let (exit, mended) = scene.run(scene.between(&["repair", "--ids-file", "d"]));
     assert_eq!(exit, 0, "{mended}");
     let (exit, done) = scene.run(scene.cutover(&job, &[]));

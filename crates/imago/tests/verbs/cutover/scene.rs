@@ -5,8 +5,8 @@ use std::process::{Command, Output};
 use std::time::Instant;
 
 use bson::{Document, doc};
-use imago_mongo::endpoint::Endpoint;
 use imago_mongo::error::{Error, code};
+use imago_mongo::server::endpoint::Endpoint;
 use imago_testbed::pool::{self, Leased, replica_set};
 use imago_testbed::{Cluster, ClusterSpec, wait};
 use serde_json::Value;

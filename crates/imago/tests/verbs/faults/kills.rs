@@ -4,7 +4,7 @@
 //! seconds later: so several copies are killed at the same time, on one pair of clusters.
 
 use imago_job::journal::Journal as _;
-use imago_mongo::journal::MongoJournal;
+use imago_mongo::state::journal::MongoJournal;
 use serde_json::Value;
 
 use crate::faults::stage::{Stage, Subject};

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bson::{Timestamp, doc};
-use imago_mongo::endpoint::Endpoint;
+use imago_mongo::server::endpoint::Endpoint;
 use imago_testbed::pool::replica_set;
 use imago_testbed::{ClusterSpec, wait};
 use serde_json::Value;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use bson::{Document, doc};
-use imago_mongo::endpoint::Endpoint;
+use imago_mongo::server::endpoint::Endpoint;
 use imago_testbed::pool::{self, Leased, replica_set};
 use imago_testbed::{ClusterSpec, wait};
 

@@ -1,7 +1,7 @@
 //! What must be true when a change of shape has ended, one way or the other.
 
 use bson::{Bson, Document, doc};
-use imago_mongo::ext_json::parse_document;
+use imago_mongo::bson::ext_json::parse_document;
 use imago_mongo::reshard::plan::Plan;
 
 use crate::process::Process;

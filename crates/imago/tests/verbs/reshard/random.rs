@@ -18,12 +18,12 @@ use crate::reshard::dice::{Dice, is_long};
 use crate::reshard::disturbed::of_three;
 use crate::reshard::scene::Scene;
 
-const HANDFUL: u32 = 4;
+const HANDFUL: u32 = 2;
 const MANY: u32 = 50;
 /// A job that is not done after so many processes never will be.
 const PROCESSES_MAX: u32 = 12;
 /// Nobody waits longer than that for a handful, and in proportion for more.
-const HANDFUL_WITHIN: Duration = Duration::from_secs(400);
+const HANDFUL_WITHIN: Duration = Duration::from_secs(300);
 
 /// Waits until then; false when the process ended before.
 async fn lives_for(at_work: &mut Process, time: Duration) -> bool {
@@ -36,7 +36,7 @@ async fn lives_for(at_work: &mut Process, time: Duration) -> bool {
 }
 
 /// Kills a server, and starts it again after a moment.
-async fn hurt(scene: &Scene, dice: &mut Dice) {
+async fn inject(scene: &Scene, dice: &mut Dice) {
     let sets = ["s1", "s2", "cfg"].map(|which| scene.set(which));
     let set = &sets[dice.throw(3) as usize];
     let primary = scene.cluster.primary(set).await.unwrap();
@@ -76,12 +76,12 @@ async fn whoever_dies_at_whatever_moment_nothing_is_lost() {
             // The last one is left to finish, so that its life is known; of a job at most three die.
             let dies = killed < 3 && deaths < deaths_wanted && dice.throw(4) > 0;
             let lives = Duration::from_millis(dice.throw(life_ms));
-            let hurts = dice.throw(3) == 0;
+            let injects = dice.throw(3) == 0;
             let started = Instant::now();
-            if hurts {
+            if injects {
                 let before = Duration::from_millis(dice.throw(life_ms));
                 lives_for(&mut at_work, before).await;
-                hurt(&scene, &mut dice).await;
+                inject(&scene, &mut dice).await;
             }
             if dies && lives_for(&mut at_work, lives).await {
                 at_work.kill();
@@ -90,7 +90,7 @@ async fn whoever_dies_at_whatever_moment_nothing_is_lost() {
             } else {
                 let (exit, ended) = at_work.ended();
                 if exit == 0 {
-                    if !hurts && process == 1 {
+                    if !injects && process == 1 {
                         life_ms = u64::try_from(started.elapsed().as_millis()).unwrap().max(1_000);
                     }
                     break;

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
-use imago_mongo::collection::Size;
-use imago_mongo::endpoint::Endpoint;
 use imago_mongo::error::{Error, code};
 use imago_mongo::reshard::plan::{Chunk, Flowing, Placing, Plan};
+use imago_mongo::server::collection::Size;
+use imago_mongo::server::endpoint::Endpoint;
 use imago_testbed::pool::{self, Leased, sharded};
 use imago_testbed::{ClusterSpec, Role, wait};
 use serde_json::Value;

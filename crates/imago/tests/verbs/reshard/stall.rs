@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bson::{Document, doc};
-use imago_mongo::block;
-use imago_mongo::endpoint::Endpoint;
+use imago_mongo::server::block;
+use imago_mongo::server::endpoint::Endpoint;
 use imago_testbed::pool::replica_set;
 use imago_testbed::wait;
 

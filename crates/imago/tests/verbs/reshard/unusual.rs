@@ -1,7 +1,7 @@
 //! Collections and documents that are not as usual.
 
 use bson::{Document, doc};
-use imago_mongo::endpoint::Endpoint;
+use imago_mongo::server::endpoint::Endpoint;
 
 use crate::reshard::scene::{NS, Scene, found};
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
-use imago_mongo::endpoint::Endpoint;
 use imago_mongo::reshard::plan::Plan;
+use imago_mongo::server::endpoint::Endpoint;
 use imago_testbed::pool::sharded;
 use imago_testbed::{ClusterSpec, Role, wait};
 use serde_json::Value;

@@ -5,9 +5,9 @@
 //! to leave the cluster (`draining`) it gives nothing.
 
 use super::{Finding, warning};
-use crate::collection::Size;
 use crate::namespace::Namespace;
 use crate::reshard::survey::Shard;
+use crate::server::collection::Size;
 
 /// The balancer moves chunks when one shard holds so many chunks' bytes more than another (from
 /// MongoDB 6.0.3 on; before, it counted chunks).

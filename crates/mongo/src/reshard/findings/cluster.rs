@@ -4,12 +4,12 @@ use bson::doc;
 use imago_job::control::Control;
 
 use super::{Finding, obstacle, warning};
-use crate::collection::Handle;
-use crate::endpoint::Endpoint;
 use crate::error::Result;
 use crate::namespace::Namespace;
-use crate::reshard::key::Key;
 use crate::reshard::survey::{Survey, read};
+use crate::server::collection::Handle;
+use crate::server::endpoint::Endpoint;
+use crate::server::shard_key::Key;
 use crate::verify::{counted_twice, held_twice};
 
 /// Of so many documents all `_id`s are compared: some twenty seconds where only the router can be

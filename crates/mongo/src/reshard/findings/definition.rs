@@ -2,15 +2,15 @@
 
 use bson::Document;
 
-use crate::collection::Handle;
-use crate::endpoint::Endpoint;
 use crate::error::Result;
 use crate::namespace::Namespace;
-use crate::shard::index_gaps;
+use crate::server::collection::Handle;
+use crate::server::endpoint::Endpoint;
+use crate::server::shard::index_gaps;
 
 use super::{Finding, obstacle, warning};
-use crate::reshard::key::Key;
 use crate::reshard::survey::Survey;
+use crate::server::shard_key::Key;
 
 /// Below it change streams do not tell of documents as they were, nor can writes be blocked.
 const VERSION_MIN: [i32; 3] = [6, 0, 0];

@@ -2,9 +2,9 @@
 
 use super::{Finding, obstacle, warning};
 use crate::error::Result;
-use crate::reshard::key::{Key, text_of};
+use crate::reshard::chunk_weights::Weighed;
 use crate::reshard::sample::Sample;
-use crate::reshard::weigh::Weighed;
+use crate::server::shard_key::{Key, text_of};
 
 /// So many documents must share a value before a sample is believed about its weight.
 const ALIKE_MIN: u64 = 5;

@@ -4,9 +4,10 @@ use bson::{Bson, Document, doc};
 
 use super::{Finding, obstacle, warning};
 use crate::STATE_DB;
-use crate::endpoint::Endpoint;
 use crate::error::Result;
 use crate::namespace::Namespace;
+use crate::server::endpoint::Endpoint;
+use crate::server::privileges::{is_any, lacking};
 
 /// On the collection and on its shadow.
 const NEEDED: [&str; 11] = [
@@ -82,51 +83,6 @@ fn missing(status: &Document, ns: &Namespace) -> Vec<Finding> {
         ));
     }
     found
-}
-
-/// The actions that no privilege on what `covers` says grants.
-fn lacking<'a>(
-    held: &[&Document],
-    actions: &[&'a str],
-    covers: impl Fn(&Document) -> bool,
-) -> Vec<&'a str> {
-    let granted: Vec<&str> = { held.iter() }
-        .filter(|privilege| privilege.get_document("resource").is_ok_and(&covers))
-        .filter_map(|privilege| privilege.get_array("actions").ok())
-        .flat_map(|actions| actions.iter().filter_map(Bson::as_str))
-        .collect();
-    let lacks = |action: &&str| !granted.contains(action) && !granted.contains(&"anyAction");
-    actions.iter().copied().filter(lacks).collect()
-}
-
-/// The actions that a user may not do on a database, or on one collection of it where that is named. The
-/// status is the server's answer to `connectionStatus` with `showPrivileges`; without authorisation
-/// everybody may do everything.
-pub(crate) fn privileges_lacking<'a>(
-    status: &Document,
-    db: &str,
-    coll: Option<&str>,
-    actions: &[&'a str],
-) -> Vec<&'a str> {
-    let empty = Document::new();
-    let info = status.get_document("authInfo").unwrap_or(&empty);
-    let list = |field| info.get_array(field).map(Vec::as_slice).unwrap_or_default();
-    if list("authenticatedUsers").is_empty() {
-        return Vec::new();
-    }
-    let held = list("authenticatedUserPrivileges").iter().filter_map(Bson::as_document);
-    let held: Vec<&Document> = held.collect();
-    let covers = |resource: &Document| {
-        let of = |field| resource.get_str(field).ok();
-        let is_here = matches!(of("db"), Some(name) if name.is_empty() || name == db);
-        let is_it = matches!(of("collection"), Some(name) if name.is_empty() || Some(name) == coll);
-        is_any(resource) || (is_here && is_it)
-    };
-    lacking(&held, actions, covers)
-}
-
-fn is_any(resource: &Document) -> bool {
-    resource.get_bool("anyResource").unwrap_or(false)
 }
 
 #[cfg(test)]

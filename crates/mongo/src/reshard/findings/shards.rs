@@ -3,7 +3,7 @@
 use super::{Finding, obstacle, warning};
 use crate::namespace::Namespace;
 use crate::reshard::members::Readers;
-use crate::reshard::reach::Reached;
+use crate::reshard::shard_probe::Reached;
 use crate::reshard::survey::Shard;
 
 /// An oplog should reach so many times as far back as the change takes.
@@ -151,8 +151,8 @@ fn migration(ns: &Namespace, shard: &Shard, reached: &Reached) -> Option<Finding
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collection::Size;
     use crate::reshard::plan::Weight;
+    use crate::server::collection::Size;
 
     fn found(reached: Result<Reached, String>, predicted_s: f64) -> Vec<(Weight, String)> {
         found_if(reached, Lasts { predicted_s, paced_s: None })

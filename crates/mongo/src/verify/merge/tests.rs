@@ -6,7 +6,7 @@ use bson::{Bson, RawDocumentBuf, doc};
 use proptest::prelude::*;
 
 use super::*;
-use crate::order::Id;
+use crate::bson::order::Id;
 use crate::verify::feed::id_of;
 
 impl Block for Vec<Vec<u8>> {

@@ -1,7 +1,7 @@
 //! What a collection is besides its documents, carried over and followed.
 
 use bson::{Bson, Document, doc};
-use imago_mongo::collection::Handle;
+use imago_mongo::server::collection::Handle;
 
 use crate::copy::world::{Between, assert_same, collection, create, documents, fill, run, run_on};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bson::oid::ObjectId;
 use bson::{Bson, Document, Uuid, doc};
-use imago_mongo::collection::Handle;
+use imago_mongo::server::collection::Handle;
 
 use imago_testbed::wait::Wait;
 
@@ -291,7 +291,7 @@ fn what_an_attempt_left_half_split_is_completed() {
         let key = doc! {"userID": 1};
         shard(&destination, key.clone(), doc! {"userID": 100}).await;
         for _ in 0..2 {
-            imago_mongo::shard::shard(&source, &destination, &key).await.unwrap();
+            imago_mongo::server::shard::shard(&source, &destination, &key).await.unwrap();
         }
         fill_users(&destination).await;
         assert_eq!(shards_that_hold(&destination).await, 3);

@@ -3,8 +3,8 @@
 use bson::doc;
 
 use crate::copy::world::{Between, assert_same, documents, fill, request, run};
-use imago_mongo::collection::Handle;
 use imago_mongo::namespace::Namespace;
+use imago_mongo::server::collection::Handle;
 
 #[test]
 fn collections_of_several_databases_are_picked_and_renamed() {

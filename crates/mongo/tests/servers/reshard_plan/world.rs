@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 use imago_job::control::Control;
-use imago_mongo::endpoint::Endpoint;
 use imago_mongo::error::{Error, Result, code};
 use imago_mongo::namespace::Namespace;
 use imago_mongo::reshard::plan;
 use imago_mongo::reshard::plan::{Flowing, Placing, Plan, Request, Weight};
+use imago_mongo::server::endpoint::Endpoint;
 use imago_testbed::wait::Wait;
 use imago_testbed::{Cluster, ClusterSpec};
 use mongodb::{Client, Collection};

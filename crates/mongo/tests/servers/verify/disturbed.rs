@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bson::doc;
-use imago_mongo::collection::Handle;
-use imago_mongo::endpoint::Endpoint;
 use imago_mongo::namespace::Namespace;
+use imago_mongo::server::collection::Handle;
+use imago_mongo::server::endpoint::Endpoint;
 use imago_mongo::verify::{Mode, Report, Spec};
 use imago_testbed::pool::{self, replica_set};
 use imago_testbed::{Cluster, ClusterSpec, Relay, wait};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bson::{RawBson, doc};
-use imago_mongo::order::Id;
+use imago_mongo::bson::order::Id;
 use imago_mongo::verify::{Mode, Retries, Spec};
 use tokio::task::{JoinHandle, JoinSet};
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use bson::{Bson, Decimal128, RawDocumentBuf, doc};
 use futures_util::TryStreamExt;
-use imago_mongo::collection::Handle;
-use imago_mongo::order::Id;
+use imago_mongo::bson::order::Id;
+use imago_mongo::server::collection::Handle;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 

@@ -1,9 +1,9 @@
 //! What a user without special rights can verify.
 
 use bson::doc;
-use imago_mongo::collection::Handle;
-use imago_mongo::endpoint::Endpoint;
 use imago_mongo::namespace::Namespace;
+use imago_mongo::server::collection::Handle;
+use imago_mongo::server::endpoint::Endpoint;
 use imago_mongo::verify::{Mode, Spec};
 use imago_testbed::Role;
 use imago_testbed::pool::{self, replica_set};

@@ -1,20 +1,20 @@
 //! `verify` writes what differs, `repair` mends it, `verify` is clean.
 
 use bson::{Bson, RawDocumentBuf, Timestamp, doc, rawdoc};
-use imago_mongo::repair::{RepairReport, RepairSpec, repair};
-use imago_mongo::verify::{Progress, Retries, Spec, Straggler, Watch, read_stragglers, verify};
+use imago_mongo::copy::repair::{RepairReport, RepairSpec, repair};
+use imago_mongo::verify::{Mismatch, Progress, Retries, Spec, Watch, read_mismatches, verify};
 
 use crate::verify::world::{Sides, collection, control, create, insert, listed, quick, with_sides};
 
-/// Keeps what is written to a file of stragglers.
+/// Keeps what is written to a file of mismatches.
 #[derive(Default)]
 struct File(String);
 
 impl Watch for File {
     fn progress(&mut self, _: Progress) {}
 
-    fn straggler(&mut self, straggler: &Straggler) -> std::io::Result<()> {
-        self.0.push_str(&straggler.line());
+    fn mismatch(&mut self, mismatch: &Mismatch) -> std::io::Result<()> {
+        self.0.push_str(&mismatch.line());
         self.0.push('\n');
         Ok(())
     }
@@ -31,7 +31,7 @@ async fn repaired(sides: &Sides, spec: &Spec) -> (RepairReport, String) {
     let report = repair(
         &sides.source.endpoint,
         &sides.destination.endpoint,
-        read_stragglers(file.0.as_bytes()),
+        read_mismatches(file.0.as_bytes()),
         &repair_spec,
         &control(),
         |_| {},
@@ -151,7 +151,7 @@ fn a_document_that_blocks_is_named_and_the_others_are_mended() {
         assert_eq!((report.refused, report.remaining), (1, 0), "{report:?}");
         assert!(!report.is_clean() && report.differences.is_empty(), "{report:?}");
         // The first was written before it and is not stale, so it is the second that is refused.
-        let refused = listed(&[report.refusals[0].straggler.clone()]);
+        let refused = listed(&[report.refusals[0].mismatch.clone()]);
         assert_eq!(refused, [r#"missing {"$numberInt":"2"}"#]);
         assert!(report.refusals[0].cause.contains(r#"{"$numberInt":"2"}"#), "{report:?}");
         assert!(report.refusals[0].help.is_some(), "{report:?}");

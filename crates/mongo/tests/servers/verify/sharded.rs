@@ -1,11 +1,11 @@
 //! A sharded destination, read through its router.
 
 use bson::{RawDocumentBuf, doc};
-use imago_mongo::collection::Handle;
-use imago_mongo::endpoint::Endpoint;
+use imago_mongo::copy::repair::{RepairSpec, repair};
 use imago_mongo::namespace::Namespace;
-use imago_mongo::repair::{RepairSpec, repair};
-use imago_mongo::verify::{Mode, Spec, Straggler};
+use imago_mongo::server::collection::Handle;
+use imago_mongo::server::endpoint::Endpoint;
+use imago_mongo::verify::{Mismatch, Mode, Spec};
 use imago_testbed::Cluster;
 use imago_testbed::pool::{self, replica_set};
 use mongodb::{Client, Collection};
@@ -38,8 +38,8 @@ async fn on_shard(cluster: &Cluster, shard: &str) -> Collection<RawDocumentBuf> 
     Client::with_uri_str(uri).await.unwrap().database("shop").collection("docs")
 }
 
-async fn mended(sides: &Sides, stragglers: Vec<Straggler>) {
-    let lines = stragglers.into_iter().map(Ok);
+async fn mended(sides: &Sides, mismatches: Vec<Mismatch>) {
+    let lines = mismatches.into_iter().map(Ok);
     let (source, destination) = (&sides.source.endpoint, &sides.destination.endpoint);
     let spec = RepairSpec { retries: quick().retries, ..RepairSpec::default() };
     let report =

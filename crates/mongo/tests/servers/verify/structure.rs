@@ -1,8 +1,8 @@
 //! Options and indexes.
 
 use bson::doc;
-use imago_mongo::collection::Handle;
 use imago_mongo::error::{Class, Error};
+use imago_mongo::server::collection::Handle;
 use imago_mongo::verify::{Mode, Spec, StructureDifference, Unwatched, verify};
 
 use crate::verify::world::{Sides, control, create, insert, quick, with_sides};

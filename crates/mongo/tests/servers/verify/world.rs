@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, Weak};
 
 use bson::{Document, RawDocumentBuf, doc};
 use imago_job::control::Control;
-use imago_mongo::collection::Handle;
-use imago_mongo::endpoint::Endpoint;
 use imago_mongo::namespace::Namespace;
-use imago_mongo::verify::{Report, Retries, Spec, Straggler, Unwatched, verify};
+use imago_mongo::server::collection::Handle;
+use imago_mongo::server::endpoint::Endpoint;
+use imago_mongo::verify::{Mismatch, Report, Retries, Spec, Unwatched, verify};
 use imago_testbed::{Cluster, ClusterSpec};
 use mongodb::Collection;
 use tokio::runtime::Runtime;
@@ -106,6 +106,6 @@ pub fn quick() -> Spec {
 }
 
 /// `kind _id` of each listed difference.
-pub fn listed(stragglers: &[Straggler]) -> Vec<String> {
-    stragglers.iter().map(|s| format!("{} {}", s.kind.word(), s.id)).collect()
+pub fn listed(mismatches: &[Mismatch]) -> Vec<String> {
+    mismatches.iter().map(|s| format!("{} {}", s.kind.word(), s.id)).collect()
 }

@@ -114,7 +114,7 @@ impl Reader {
 fn close(part: &mut Part, rows: &mut Vec<(Key, Row)>) -> Result<(), &'static str> {
     let rows = mem::take(rows);
     if !rows.is_sorted_by(|(one, _), (next, _)| one < next) {
-        return Err("rows that are not in their sequencer");
+        return Err("rows that are not in their order");
     }
     match part.copies.last_mut() {
         Some(last) => last.rows = Rows::from_sorted(rows),

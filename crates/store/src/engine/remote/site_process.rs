@@ -275,7 +275,7 @@ impl Serving<'_> {
             if let Some((start, version)) = partition.take() {
                 let rows = std::mem::take(&mut rows);
                 if !rows.is_sorted_by(|(one, _), (next, _)| one < next) {
-                    return Err(invalid("rows that are not in their sequencer"));
+                    return Err(invalid("rows that are not in their order"));
                 }
                 snapshots.push(Snapshot { start, version, rows: Rows::from_sorted(rows) });
             }

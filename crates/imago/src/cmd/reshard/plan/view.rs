@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use imago_mongo::collection::Size;
 use imago_mongo::reshard::plan::{Finding, Placing, Plan, Weight};
+use imago_mongo::server::collection::Size;
 
 use crate::render::duration;
 

@@ -13,7 +13,7 @@ pub(super) fn decoded(
 ) -> Result<Value, Fault> {
     // Anything but UTF-8 has a zero among the first two characters.
     if bytes.len() >= 2 && (bytes[0] == 0 || bytes[1] == 0) {
-        return said("JSON parser handler not support UTF-16 or UTF-32");
+        return said("JSON parser does not support UTF-16 or UTF-32");
     }
     let mut reader = Reader { lua, bytes, at: 0, config, bounds };
     let value = reader.value()?;

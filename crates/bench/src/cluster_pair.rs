@@ -1,0 +1,95 @@
+//! Where benchmarks run: two clusters of one server each, and what their servers have used.
+
+use bson::doc;
+use imago_mongo::server::endpoint::Endpoint;
+use imago_testbed::{Cluster, ClusterSpec};
+
+use crate::error::{Error, Result};
+use crate::process::cpu_s;
+use crate::subject::Ends;
+
+/// Small enough that a collection of a gigabyte does not lie in it as a whole, large enough that
+/// the servers wait for their processors and not for the disk.
+pub(crate) const CACHE_MB: u32 = 1_024;
+/// Room for all that one benchmark writes, so that no reader of changes falls off its end.
+const OPLOG_MB: u32 = 4_096;
+/// The collection that is copied, compared and followed; floors use one of the same name.
+pub(crate) const COLL: &str = "reviews";
+/// The database of the collection that is copied.
+pub(crate) const DB: &str = "bench";
+/// The database of floors.
+pub(crate) const FLOOR_DB: &str = "floor";
+
+/// Two replica sets of one server each.
+pub(crate) struct ClusterPair {
+    clusters: [Cluster; 2],
+    pub source: Endpoint,
+    pub destination: Endpoint,
+}
+
+impl ClusterPair {
+    pub(crate) async fn start() -> Result<Self> {
+        let spec = |name: &str| ClusterSpec {
+            cache_mb: CACHE_MB,
+            oplog_mb: Some(OPLOG_MB),
+            ..ClusterSpec::replica_set(name, 1)
+        };
+        let starts = (
+            Box::pin(Cluster::start(spec("bench-old"))),
+            Box::pin(Cluster::start(spec("bench-new"))),
+        );
+        let (old, new) = tokio::try_join!(starts.0, starts.1)?;
+        let source = Box::pin(Endpoint::connect(&old.uri(), "source")).await?;
+        let destination = Box::pin(Endpoint::connect(&new.uri(), "destination")).await?;
+        Ok(Self { clusters: [old, new], source, destination })
+    }
+
+    pub(crate) fn ends(&self) -> Ends {
+        let [from, to] = &self.clusters;
+        Ends { from: from.uri(), to: to.uri(), ns: format!("{DB}.{COLL}") }
+    }
+
+    /// CPU time of both servers so far.
+    pub(crate) fn servers_cpu_s(&self) -> Result<f64> {
+        let nodes = self.clusters.iter().flat_map(Cluster::nodes);
+        let used = nodes.map(|node| node.process.and_then(|process| cpu_s(process.pid)));
+        let used: Option<Vec<f64>> = used.collect();
+        let used = used.ok_or_else(|| Error::Wrong("a server is down".into()))?;
+        Ok(used.iter().sum())
+    }
+
+    /// Removes a collection of the destination and lets both servers write out what they owe, so
+    /// that each measurement begins alike.
+    pub(crate) async fn clear(&self, db: &str) -> Result<()> {
+        self.destination
+            .run(db, doc! {"dropDatabase": 1, "writeConcern": {"w": "majority"}})
+            .await?;
+        self.rest().await
+    }
+
+    /// Lets both servers write out what they owe.
+    pub(crate) async fn rest(&self) -> Result<()> {
+        for endpoint in [&self.source, &self.destination] {
+            endpoint.run("admin", doc! {"fsync": 1}).await?;
+        }
+        Ok(())
+    }
+}
+
+/// How many documents a collection holds, by counting them.
+pub(crate) async fn count(endpoint: &Endpoint, db: &str) -> Result<u64> {
+    let collection = endpoint.client().database(db).collection::<bson::Document>(COLL);
+    let counting = Box::pin(collection.count_documents(doc! {}).into_future());
+    let counted = counting.await;
+    counted.map_err(|error| imago_mongo::error::Error::server("counting", error).into())
+}
+
+/// Makes sure that a collection holds as many documents as it must.
+pub(crate) async fn require(endpoint: &Endpoint, db: &str, documents: u64) -> Result<()> {
+    let found = count(endpoint, db).await?;
+    if found == documents {
+        return Ok(());
+    }
+    let role = endpoint.role();
+    Err(Error::Wrong(format!("the {role}'s {db}.{COLL} has {found} documents, not {documents}")))
+}

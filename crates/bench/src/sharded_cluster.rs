@@ -1,0 +1,169 @@
+//! A sharded cluster in which shard keys are changed: how it is filled, what is on which shard, and
+//! how Imago changes the key there.
+//!
+//! Every collection begins alike: the keys `0..documents`, evenly over the shards by the old shard
+//! key, all of them written out by the servers.
+
+use std::path::Path;
+
+use bson::doc;
+use imago_mongo::load::{MongoTarget, Schema, preload};
+use imago_mongo::namespace::Namespace;
+use imago_mongo::reshard::plan::{Placing, Plan};
+use imago_mongo::server::collection::Handle;
+use imago_mongo::server::endpoint::Endpoint;
+use imago_mongo::server::shard::spread;
+use imago_testbed::{Cluster, ClusterSpec};
+use imago_workload::history::IdForm;
+use imago_workload::review::Reviews;
+
+use crate::cluster_pair::{COLL, DB};
+use crate::error::{Error, Result, process};
+use crate::process::{Ended, Measured};
+use crate::subject::{Commands, Ends, Subject};
+use crate::traffic::{Load, Traffic};
+
+pub(crate) mod places;
+
+/// The fields that take turns as shard key.
+pub(crate) const KEYS: [&str; 2] = ["productID", "userID"];
+/// The config server's parameter: the least time that the server's own change of a shard key takes,
+/// in ms. It is 0 here, so that what is compared with is the work alone.
+pub(crate) const NATIVE_FLOOR: &str = "reshardingMinimumOperationDurationMillis";
+
+/// What the cluster consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub shards: u32,
+    /// Members of each shard.
+    pub members: u32,
+    /// The cache of each member.
+    pub cache_mb: u32,
+}
+
+/// How a collection is to be cut into chunks, and by what these are given to shards.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    pub placing: Placing,
+    /// How large chunks are to be, in MiB; the cluster's setting when absent.
+    pub chunk_mb: Option<u32>,
+}
+
+/// A sharded cluster, and what is in it.
+pub(crate) struct ShardedCluster {
+    pub cluster: Cluster,
+    pub router: Endpoint,
+    pub ns: Namespace,
+    pub schema: Schema,
+}
+
+impl ShardedCluster {
+    pub(crate) async fn start(shape: Shape, reviews: Reviews) -> Result<Self> {
+        reviews.validate().map_err(|error| Error::Size(error.to_string()))?;
+        let Shape { shards, members, cache_mb } = shape;
+        let spec = ClusterSpec { cache_mb, members, ..ClusterSpec::sharded("bench", shards) };
+        let spec = spec.with_parameter(NATIVE_FLOOR, "0");
+        // A block of writes stops only users, and there are none without authorisation.
+        let cluster = Box::pin(Cluster::start(spec.with_auth())).await?;
+        let router = Box::pin(Endpoint::connect(&cluster.admin_uri(), "cluster")).await?;
+        // What it moves of its own accord would be counted as theirs.
+        router.run("admin", doc! {"balancerStop": 1}).await?;
+        let schema = Schema { id_form: IdForm::Integer, reviews };
+        let ns = Namespace::new(DB, COLL);
+        Ok(Self { cluster, router, ns, schema })
+    }
+
+    /// Makes the collection anew: the keys `0..documents`, evenly over the shards by the old key.
+    pub(crate) async fn fill(&self, documents: u64) -> Result<()> {
+        let drop = doc! {"dropDatabase": 1, "writeConcern": {"w": "majority"}};
+        self.router.run_at_length(DB, drop).await?;
+        let reviews = &self.schema.reviews;
+        let sample = (0..documents.min(20_000)).map(|key| reviews.shard_keys(key).0).collect();
+        let handle = Handle::new(self.router.clone(), self.ns.clone());
+        Box::pin(spread(&handle, KEYS[0], sample)).await?;
+        let target = MongoTarget::connect(&self.cluster.uri(), &self.ns, self.schema).await?;
+        Box::pin(preload(&target, documents, |_| ())).await?;
+        self.rest().await
+    }
+
+    /// Lets all shards write out what they owe.
+    async fn rest(&self) -> Result<()> {
+        for shard in self.shards().await? {
+            shard.run("admin", doc! {"fsync": 1}).await?;
+        }
+        Ok(())
+    }
+
+    /// The shards, past the router, in the order of their names.
+    pub(crate) async fn shards(&self) -> Result<Vec<Endpoint>> {
+        let mut shards = Vec::new();
+        for name in self.shard_names() {
+            shards.push(Box::pin(self.set(&name)).await?);
+        }
+        Ok(shards)
+    }
+
+    /// One of the replica sets, past the router.
+    pub(crate) async fn set(&self, name: &str) -> Result<Endpoint> {
+        let missing = || Error::Wrong(format!("there is no {name}, or no administrator of it"));
+        let seed = self.cluster.seed(name).ok_or_else(missing)?;
+        let hosts = seed.split_once('/').map_or(seed.as_str(), |(_, hosts)| hosts);
+        let admin = &self.cluster.credentials().ok_or_else(missing)?.admin;
+        let login = format!("{}:{}", admin.name, admin.password);
+        let uri = format!("mongodb://{login}@{hosts}/?replicaSet={name}&authSource=admin");
+        Ok(Box::pin(Endpoint::connect(&uri, "shard")).await?)
+    }
+
+    pub(crate) fn shard_names(&self) -> Vec<String> {
+        let mut sets: Vec<String> = self.cluster.set_names().map(str::to_owned).collect();
+        // The last one is the config server's.
+        sets.pop();
+        sets
+    }
+
+    fn ends(&self) -> Ends {
+        Ends { from: String::new(), to: self.cluster.admin_uri(), ns: self.ns.to_string() }
+    }
+
+    /// Plans the new key, and tells the seconds that it took.
+    pub(crate) async fn plan(&self, cut: Cut, commands: &Commands) -> Result<(Plan, f64)> {
+        let Cut { placing, chunk_mb } = cut;
+        let subject = Subject::PlanReshard { key: KEYS[1].to_owned(), placing, chunk_mb };
+        let command = commands(&subject, &self.ends());
+        let planned = Box::pin(Measured::start("a plan", command)?.end(0)).await?;
+        let plan = serde_json::from_slice(&planned.output)
+            .map_err(|error| Error::Wrong(format!("the plan cannot be read: {error}")))?;
+        Ok((plan, planned.wall_s))
+    }
+
+    /// Does what a plan says.
+    pub(crate) async fn change(&self, plan: &Plan, commands: &Commands) -> Result<Ended> {
+        let file = self.cluster.folder().join("plan.json");
+        let text = serde_json::to_vec(plan).expect("a plan is plain data");
+        write(&file, &text)?;
+        let command = commands(&Subject::Reshard { plan: file }, &self.ends());
+        Box::pin(Measured::start("a change of the key", command)?.end(0)).await
+    }
+
+    /// Plans and changes the key, by one process.
+    pub(crate) async fn reshard(&self, key: &str, commands: &Commands) -> Result<Ended> {
+        let subject = Subject::ReshardBy { key: key.to_owned() };
+        let command = commands(&subject, &self.ends());
+        let ended = Box::pin(Measured::start("a change of the key under load", command)?.end(0));
+        let ended = ended.await?;
+        let said = String::from_utf8_lossy(&ended.output);
+        tracing::info!(%said, "one change under load");
+        Ok(ended)
+    }
+
+    /// Fills the collection, and begins a load on it.
+    pub(crate) async fn traffic(&self, documents: u64, load: Load) -> Result<Traffic> {
+        Box::pin(self.fill(documents)).await?;
+        let (uri, folder) = (self.cluster.uri(), self.cluster.folder());
+        Traffic::start(&uri, &self.ns, self.schema, documents, load, folder).await
+    }
+}
+
+fn write(file: &Path, text: &[u8]) -> Result<()> {
+    std::fs::write(file, text).map_err(process(format!("write {}", file.display())))
+}

@@ -1,0 +1,148 @@
+//! Layers inside the crates: the modules at the top of each crate form no circle, and in the crates
+//! whose folders are layers, imports point downwards only.
+//!
+//! An import is a path that begins with `crate::`. Tests are not looked at: they may import what they like.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::finding::{Exception, Finding, assert_clean, excuse};
+use crate::tree::{Text, texts};
+
+/// The layers of a crate, the uppermost first. Modules that are not named stand below all of them.
+const LAYERS: [(&str, &[&str]); 2] = [
+    ("mongo", &["load", "reshard", "copy", "verify", "replicate", "state", "server", "bson"]),
+    (
+        "store",
+        &[
+            "admin",
+            "client",
+            "engine",
+            "checkpoint",
+            "sequencer",
+            "kafka",
+            "log",
+            "router",
+            "site",
+            "resp",
+            "design",
+            "transaction",
+        ],
+    ),
+];
+
+/// Crates in which a circle stands.
+const CIRCLES: [Exception; 1] = [(
+    "imago",
+    "clap's tree of commands names each verb's arguments, and each verb uses the context",
+)];
+
+/// The crate, its top module, and the modules that it imports, each with a line.
+struct Imports<'t> {
+    path: &'t str,
+    crate_name: &'t str,
+    module: &'t str,
+    of: Vec<(usize, String)>,
+}
+
+fn imports(text: &Text) -> Option<Imports<'_>> {
+    let (crate_name, path) = text.path.strip_prefix("crates/")?.split_once("/src/")?;
+    let module = path.strip_suffix(".rs")?.split('/').next()?;
+    let is_test = path.split('/').any(|part| part == "tests" || part == "tests.rs");
+    if is_test || matches!(module, "lib" | "main") {
+        return None;
+    }
+    let mut of = Vec::new();
+    let code = text.body.lines().take_while(|line| line.trim() != "mod tests {");
+    for (index, line) in code.enumerate() {
+        let line = line.split("//").next().unwrap_or(line);
+        for (start, prefix) in line.match_indices("crate::") {
+            let name: String = line[start + prefix.len()..]
+                .chars()
+                .take_while(|c| c.is_alphanumeric() || *c == '_')
+                .collect();
+            let is_module = name.starts_with(|c: char| c.is_ascii_lowercase());
+            let is_own = line[..start].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+            if is_module && !is_own && name != module {
+                of.push((index, name));
+            }
+        }
+    }
+    Some(Imports { path: &text.path, crate_name, module, of })
+}
+
+fn upward(text: &Text) -> Vec<Finding> {
+    let Some(imports) = imports(text) else { return Vec::new() };
+    let layers = LAYERS.iter().find(|(of, _)| *of == imports.crate_name);
+    let Some((_, layers)) = layers else { return Vec::new() };
+    let rank =
+        |module: &str| layers.iter().position(|layer| *layer == module).unwrap_or(layers.len());
+    let own = rank(imports.module);
+    let up = imports.of.iter().filter(|(_, to)| rank(to) < own);
+    up.map(|(index, to)| {
+        Finding::at(
+            imports.path,
+            *index,
+            format!("{} is below {to}, and imports it", imports.module),
+        )
+    })
+    .collect()
+}
+
+/// One finding for each crate whose modules form a circle.
+fn circles(all: &[Text]) -> Vec<Finding> {
+    let mut crates: BTreeMap<&str, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    for imports in all.iter().filter_map(imports) {
+        let graph = crates.entry(imports.crate_name).or_default();
+        let to = graph.entry(imports.module.to_owned()).or_default();
+        to.extend(imports.of.into_iter().map(|(_, name)| name));
+    }
+    let found = crates.into_iter().filter_map(|(name, mut graph)| {
+        // What imports nothing that is left stands below: what then still is left is in, or above, a circle.
+        loop {
+            let left: BTreeSet<String> = graph.keys().cloned().collect();
+            let before = graph.len();
+            graph.retain(|_, to| to.iter().any(|to| left.contains(to)));
+            if graph.len() == before {
+                break;
+            }
+        }
+        let stands: Vec<String> = graph.into_keys().collect();
+        let what = || format!("its modules form a circle, in or below: {}", stands.join(", "));
+        (!stands.is_empty()).then(|| Finding::whole(name, what()))
+    });
+    found.collect()
+}
+
+#[test]
+fn imports_point_downwards() {
+    let remedy = "move what both need down, or hand it in from above.";
+    assert_clean(texts().iter().flat_map(upward).collect(), remedy);
+}
+
+#[test]
+fn modules_form_no_circle() {
+    let remedy = "move what both modules need into one that stands below them.";
+    assert_clean(excuse(circles(texts()), &CIRCLES), remedy);
+}
+
+#[test]
+fn an_upward_import_is_found() {
+    let found = |path, body: &str| upward(&Text::new(path, body)).len();
+    let up = "use crate::copy::Clusters;\n";
+    assert_eq!(found("crates/mongo/src/replicate/monitor.rs", up), 1);
+    assert_eq!(found("crates/mongo/src/reshard.rs", up), 0);
+    assert_eq!(found("crates/mongo/src/replicate/tests.rs", up), 0, "tests may");
+    assert_eq!(found("crates/mongo/src/replicate.rs", "// crate::copy knows\n"), 0);
+    assert_eq!(found("crates/mongo/src/error.rs", "use crate::bson::order::Id;\n"), 1);
+}
+
+#[test]
+fn a_circle_is_found() {
+    let text = |name: &str, body: &str| Text::new(&format!("crates/job/src/{name}.rs"), body);
+    let record = text("record", "use crate::journal::Request;\n");
+    let journal = |body| text("journal", body);
+    let above = text("run", "use crate::record::Record;\n");
+    let circle = [record.clone(), journal("use crate::record::Record;\n"), above.clone()];
+    assert_eq!(circles(&circle).len(), 1);
+    assert_eq!(circles(&[record, journal("use crate::id::JobId;\n"), above]), []);
+}

@@ -1,0 +1,110 @@
+//! Why a journal did not do what it was asked.
+
+use crate::id::JobId;
+use crate::limits::ZeroLimit;
+use crate::state::{IllegalTransition, State};
+
+/// Why a journal did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// No such job.
+    #[error("there is no job {id} in {place} (`imago job list` shows those that there are)")]
+    Unknown {
+        /// The job.
+        id: JobId,
+        /// Where it was looked for.
+        place: String,
+    },
+    /// The id is taken.
+    #[error("there is a job {id} already in {place}; try again")]
+    Exists {
+        /// The job.
+        id: JobId,
+        /// Where.
+        place: String,
+    },
+    /// Another process works at it.
+    #[error(
+        "job {id} is worked at by {process}, which gave a sign of life {age_ms} ms ago; \
+         stop that process first, or wait until it is silent for {stale_after_ms} ms"
+    )]
+    Owned {
+        /// The job.
+        id: JobId,
+        /// Who works at it.
+        process: String,
+        /// How long ago it was alive, in milliseconds.
+        age_ms: u64,
+        /// How long it must be silent, in milliseconds.
+        stale_after_ms: u64,
+    },
+    /// Another process took the job over.
+    #[error(
+        "job {id} was taken over: this process claimed it with epoch {epoch}, and the epoch is \
+         now {now}; it must stop working at the job"
+    )]
+    Fenced {
+        /// The job.
+        id: JobId,
+        /// The epoch that tried to save.
+        epoch: u64,
+        /// The epoch that may.
+        now: u64,
+    },
+    /// The job's state is final.
+    #[error("job {id} is {state}; nothing about it can change any more")]
+    Final {
+        /// The job.
+        id: JobId,
+        /// Its state.
+        state: State,
+    },
+    /// The state cannot follow the one before.
+    #[error("job {id}: {source}")]
+    Transition {
+        /// The job.
+        id: JobId,
+        /// What was refused.
+        source: Box<IllegalTransition>,
+    },
+    /// A limit cannot be kept.
+    #[error(transparent)]
+    Limit(#[from] ZeroLimit),
+    /// What is kept cannot be understood.
+    #[error("what {place} keeps of job {id} cannot be read: {reason}")]
+    Damaged {
+        /// The job, as far as it can be told.
+        id: String,
+        /// Where.
+        place: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The place where records are kept answers with a refusal that trying again does not change.
+    #[error("cannot {doing} in {place}: {reason}")]
+    Refused {
+        /// What was tried.
+        doing: &'static str,
+        /// Where.
+        place: String,
+        /// What it said, and what to do.
+        reason: String,
+    },
+    /// The place where records are kept does not answer, for now.
+    #[error("cannot {doing} in {place}")]
+    Unavailable {
+        /// What was tried.
+        doing: &'static str,
+        /// Where.
+        place: String,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl JournalError {
+    /// Whether trying again may help.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, JournalError::Unavailable { .. })
+    }
+}

@@ -1,0 +1,39 @@
+//! How fast a job may go.
+
+use serde::{Deserialize, Serialize};
+
+/// How fast a job may go; what is absent is not limited. A limit of zero is none that can be kept
+/// (see [`Limits::check`]): to stop a job, pause it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Documents per second.
+    pub documents_s: Option<u64>,
+    /// Bytes per second.
+    pub bytes_s: Option<u64>,
+    /// Wait while a secondary is further behind than this, in milliseconds.
+    pub secondary_lag_ms: Option<u64>,
+    /// Whether what can wait goes at the pace at which the servers' clients hardly notice it.
+    #[serde(default)]
+    pub is_paced: bool,
+    /// How much slower than without the job the slowest of clients' answers may be while it is paced,
+    /// in percent; 150 unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slowdown_percent: Option<u32>,
+}
+
+/// A limit that cannot be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a limit of 0 {0} would stop the job for ever; pause it instead (`imago job pause`)")]
+pub struct ZeroLimit(pub &'static str);
+
+impl Limits {
+    /// Whether every limit can be kept.
+    pub fn check(&self) -> Result<(), ZeroLimit> {
+        match self {
+            Self { documents_s: Some(0), .. } => Err(ZeroLimit("documents/s")),
+            Self { bytes_s: Some(0), .. } => Err(ZeroLimit("bytes/s")),
+            Self { secondary_lag_ms: Some(0), .. } => Err(ZeroLimit("ms of secondary lag")),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Documents as users type them.
+
+use bson::{Document, RawDocumentBuf};
+
+use super::ext_json;
+use crate::error::{Error, Result};
+
+/// A filter as a user typed it.
+///
+/// # Errors
+/// Usage, when it is no document in extended JSON.
+pub fn parse_filter(text: &str) -> Result<Document> {
+    parse_document(text, "the filter")
+}
+
+/// A document as a user typed it.
+///
+/// # Errors
+/// Usage, when it is no document in extended JSON.
+pub fn parse_document(text: &str, what: &str) -> Result<Document> {
+    let bad = |cause: String| {
+        Error::usage(
+            format!("{what} {text} cannot be read: {cause}"),
+            r#"write it as extended JSON, such as {"price": {"$gt": 10}}"#,
+        )
+    };
+    let raw: RawDocumentBuf = ext_json::parse_document(text).map_err(|e| bad(e.to_string()))?;
+    Document::try_from(raw).map_err(|e| bad(e.to_string()))
+}

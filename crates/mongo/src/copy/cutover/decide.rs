@@ -1,0 +1,65 @@
+//! After a cut-over that died while its hook ran: where are the clients?
+//!
+//! Only an operator can tell. Until then nobody goes on with the job, and the block stays.
+
+use imago_job::clock::now_ms;
+use imago_job::control::Stop;
+use imago_job::id::JobId;
+use imago_job::run::{Ending, Run};
+
+use crate::copy::{self, Clusters, state_of};
+use crate::error::{Error, Result};
+use crate::server::block;
+
+/// Where the clients are, after a cut-over that died while its hook ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientsAt {
+    /// Where they were before it.
+    Source,
+    /// Where the hook was to send them.
+    Destination,
+}
+
+/// Writes down where the clients are, of a job whose cut-over died while its hook ran. With them at
+/// the source, the block is lifted and the job can go on; with them at the destination it is done,
+/// and the block stays; returned is the job that makes the old cluster follow, if there is one.
+///
+/// # Errors
+/// A precondition when the job's cut-over did not die so; when a cluster refuses.
+pub async fn decide(clusters: &Clusters, run: Run, clients: ClientsAt) -> Result<Option<JobId>> {
+    let decided = Box::pin(decided(clusters, &run, clients)).await;
+    let ending = match (&decided, clients) {
+        (Ok(_), ClientsAt::Destination) => Ending::Done,
+        _ => Ending::Stopped(Stop::Interrupted),
+    };
+    run.end(ending).await?;
+    decided
+}
+
+async fn decided(clusters: &Clusters, run: &Run, clients: ClientsAt) -> Result<Option<JobId>> {
+    let mut state = state_of(run.record())?;
+    if !state.hook_begun {
+        return Err(Error::precondition(
+            format!("no cut-over of job {} died while its hook ran", run.record().id),
+            "leave out --clients-at",
+        ));
+    }
+    run.enter("cut-over").await?;
+    match clients {
+        ClientsAt::Source if state.is_blocked => {
+            block::lift(&clusters.source).await?;
+            state.count_block(now_ms());
+        }
+        ClientsAt::Source => {}
+        ClientsAt::Destination => {
+            if state.is_destination_blocked {
+                block::lift(&clusters.destination).await?;
+            }
+            state.is_destination_blocked = false;
+            state.block_left = state.is_blocked;
+        }
+    }
+    (state.is_blocked, state.hook_begun) = (false, false);
+    copy::save(run, &state).await?;
+    Ok(state.reverse_job.filter(|_| clients == ClientsAt::Destination))
+}

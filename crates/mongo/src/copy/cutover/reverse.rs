@@ -1,0 +1,83 @@
+//! The way back: a job that makes the old cluster follow the new one.
+
+use imago_job::id::JobId;
+use imago_job::journal::{Journal, JournalError, Update};
+use imago_job::record::Record;
+use imago_job::run::Run;
+use imago_job::state::State as JobState;
+
+use super::{Block, How};
+use crate::copy::preflight::Plan;
+use crate::copy::{Clusters, KIND, State, plan_of, state_of};
+use crate::error::{Error, Result};
+use crate::state::journal::MongoJournal;
+use crate::state::leases::{Leases, Slice};
+
+/// A job whose bulk is copied already: the old cluster equals the new one as of now.
+pub(super) async fn prepare(
+    clusters: &Clusters,
+    forward: &Run,
+    plan: &Plan,
+    how: &How,
+) -> Result<JobId> {
+    let back = reversed(clusters);
+    let now = back.source.fence().await?;
+    let plan = plan.reversed(&back);
+    let journal = MongoJournal::new(back.destination.clone());
+    let encoded = |e: serde_json::Error| Error::malformed("the reverse job", e);
+    let spec = serde_json::to_value(&plan).map_err(encoded)?;
+    let mut record = Record::new(KIND, spec, journal.now_ms().await?);
+    let state = State {
+        t0: Some((now.time, now.increment)),
+        is_indexed: true,
+        is_destination_blocked: how.block == Block::UserWrites,
+        leads_back_from: Some(forward.record().id.clone()),
+        ..State::default()
+    };
+    record.checkpoint = serde_json::to_value(state).map_err(encoded)?;
+    record.state = JobState::Planned;
+    let leases = Leases::new(back.destination.clone(), record.id.clone(), "cutover".into());
+    let slices = (0..plan.collections.len()).map(|ns| Slice { ns, n: 0, min: None, max: None });
+    leases.create(&slices.collect::<Vec<_>>()).await?;
+    leases.set_horizon(now).await?;
+    while let Some(lease) = leases.lease(None, plan.collections.len()).await? {
+        leases.copied(&lease, 0, 0, &[]).await?;
+    }
+    journal.create(&record).await?;
+    Ok(record.id)
+}
+
+/// Ends a job that was prepared for an attempt that failed; nobody has worked at it.
+pub(super) async fn discard(clusters: &Clusters, id: &JobId) -> Result<()> {
+    let journal = MongoJournal::new(reversed(clusters).destination);
+    let claimed = match journal.claim(id, "cutover", 0).await {
+        Err(JournalError::Final { .. }) => return Ok(()),
+        claimed => claimed?,
+    };
+    journal.save(id, claimed.epoch, &Update::of(JobState::Cancelled)).await?;
+    Ok(journal.release(id, claimed.epoch).await?)
+}
+
+/// The clusters of the job that leads back, from those of a job that was cut over.
+#[must_use]
+pub fn reversed(clusters: &Clusters) -> Clusters {
+    Clusters {
+        source: clusters.destination.clone().in_role("source"),
+        destination: clusters.source.clone().in_role("destination"),
+    }
+}
+
+/// The job that leads back, of a job that was cut over with `--reverse`.
+///
+/// # Errors
+/// A precondition when it was not.
+pub async fn reverse_of(clusters: &Clusters, id: &JobId) -> Result<JobId> {
+    let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
+    let plan = plan_of(&record)?;
+    state_of(&record)?.reverse_job.ok_or_else(|| {
+        Error::precondition(
+            format!("job {id} to {} was not cut over with --reverse", plan.destination),
+            "without it the old cluster did not follow the new one, and nothing leads back",
+        )
+    })
+}

@@ -1,0 +1,104 @@
+//! Lifting the block that a cut-over left at the source.
+//!
+//! A write block is the whole cluster's, and the server does not say who set it. So the job says it:
+//! its record knows whether the block that its cut-over set stands. A block of anybody else (another
+//! job, a database administrator) is lifted only by force, and then what is overridden is named: where
+//! writes are let through before their owner wants them, acknowledged writes are lost.
+
+use imago_job::id::JobId;
+use imago_job::journal::{Journal, Update};
+use imago_job::record::Record;
+use imago_job::state::State as JobState;
+use serde::Serialize;
+
+use crate::copy::cutover::reverse::reversed;
+use crate::copy::preflight::check_identity;
+use crate::copy::{Clusters, KIND, State, pace, plan_of, state_of};
+use crate::error::{Error, Result};
+use crate::server::block;
+use crate::state::journal::MongoJournal;
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Unblocked {
+    /// The job.
+    pub job: JobId,
+    /// Whether the source still refuses its users' writes: never.
+    pub is_blocked: bool,
+    /// Why the block was not this job's, where it was lifted all the same.
+    pub overridden: Option<String>,
+}
+
+/// Lifts the block that a job's cut-over left at its source; any block if it `is_forced`.
+///
+/// # Errors
+/// A precondition when the block is not the job's, or clients may be at either cluster; when a
+/// cluster refuses.
+pub async fn unblock(
+    clusters: &Clusters,
+    id: &JobId,
+    process: &str,
+    is_forced: bool,
+) -> Result<Unblocked> {
+    let journal = MongoJournal::new(clusters.destination.clone());
+    let record = journal.load(id).await?;
+    check_identity(&plan_of(&record)?, &clusters.source, &clusters.destination)?;
+    let state = state_of(&record)?;
+    state.refuse_undecided(id)?;
+    let overridden = why_not(clusters, &record, &state).await?;
+    if let Some(why) = overridden.as_ref().filter(|_| !is_forced) {
+        return Err(Error::precondition(
+            why.clone(),
+            "leave it to whoever set it: once writes are let through that are to be blocked, \
+             acknowledged ones can be lost; `--force` lifts it all the same",
+        ));
+    }
+    if record.state.is_final() {
+        block::lift(&clusters.source).await?;
+        if state.block_left {
+            journal.amend(id, &encoded(&State { block_left: false, ..state })?).await?;
+        }
+    } else {
+        // Nobody must be cutting it over while the block goes.
+        let stale_after_ms = u64::try_from(pace().stale_after.as_millis()).unwrap_or(u64::MAX);
+        let claimed = journal.claim(id, process, stale_after_ms).await?;
+        let lifted = block::lift(&clusters.source).await;
+        if lifted.is_ok() && state.is_blocked {
+            let checkpoint = Some(encoded(&State { is_blocked: false, ..state })?);
+            let update = Update { checkpoint, ..Update::default() };
+            journal.save(id, claimed.epoch, &update).await?;
+        }
+        journal.release(id, claimed.epoch).await?;
+        lifted?;
+    }
+    Ok(Unblocked { job: id.clone(), is_blocked: false, overridden })
+}
+
+/// Why a block at the source is not this job's to lift; nothing if it is.
+async fn why_not(clusters: &Clusters, record: &Record, state: &State) -> Result<Option<String>> {
+    let (id, source) = (&record.id, clusters.source.redacted());
+    if record.kind != KIND {
+        return Ok(Some(format!("job {id} is a {}, which lifts its block by itself", record.kind)));
+    }
+    if !(state.block_left || state.is_blocked) {
+        let stands = match block::is_set(&clusters.source).await? {
+            Some(true) => "the one that stands there is somebody else's",
+            Some(false) => "none stands there",
+            None => "whether one stands there, this user may not know",
+        };
+        return Ok(Some(format!("job {id} has left no write block at {source}: {stands}")));
+    }
+    let Some(back) = &state.reverse_job else { return Ok(None) };
+    let back = MongoJournal::new(reversed(clusters).destination).load(back).await?;
+    Ok((back.state != JobState::Cancelled).then(|| {
+        format!(
+            "the write block at {source} belongs to job {} now, which leads back and is {}",
+            back.id,
+            back.state.word()
+        )
+    }))
+}
+
+fn encoded(state: &State) -> Result<serde_json::Value> {
+    serde_json::to_value(state).map_err(|e| Error::malformed("the job's state", e))
+}

@@ -1,0 +1,92 @@
+//! Sharing the bulk: a process that copies slices of a job that another one leads.
+
+use std::sync::Arc;
+
+use imago_job::control::Control;
+use imago_job::id::JobId;
+use imago_job::journal::{Journal, JournalError};
+use imago_job::record::{Record, Requested};
+use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::claim::pace;
+use super::{Clusters, plan_of, state_of};
+use crate::copy::preflight;
+use crate::error::{Error, Result};
+use crate::replicate::apply::Pair;
+use crate::replicate::bulk_reader::{Counters, Worker};
+use crate::replicate::route::Route;
+use crate::server::collection::Definition;
+use crate::server::endpoint::Endpoint;
+use crate::state::journal::MongoJournal;
+use crate::state::leases::Leases;
+
+/// Copies slices of a job that another process leads, until none is left. `route_of` says which way the
+/// bulk takes past the router, or why the job is not to be helped.
+///
+/// # Errors
+/// What ends the work; the job goes on without this process.
+pub async fn help<F: Future<Output = Result<Option<Arc<Route>>>>>(
+    clusters: &Clusters,
+    id: &JobId,
+    workers: usize,
+    control: Control,
+    process: &str,
+    route_of: impl FnOnce(Record, Endpoint) -> F,
+) -> Result<(u64, u64)> {
+    let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
+    if record.state.is_final() {
+        let (id, state) = (id.clone(), record.state.clone());
+        return Err(JournalError::Final { id, state }.into());
+    }
+    let route = route_of(record.clone(), clusters.destination.clone()).await?;
+    let plan = plan_of(&record)?;
+    if state_of(&record)?.t0.is_none() {
+        return Err(Error::precondition(
+            format!("job {id} is not prepared yet"),
+            "wait until it is in its phase `copy`",
+        ));
+    }
+    let found = preflight::pairs(&plan, &clusters.source, &clusters.destination).await?;
+    let (pairs, definitions): (Vec<Pair>, Vec<Definition>) = found.into_iter().unzip();
+    let counters = Arc::new(Counters::default());
+    let worker = Worker {
+        pairs: Arc::new(pairs),
+        definitions: Arc::new(definitions),
+        leases: Leases::new(clusters.destination.clone(), id.clone(), format!("worker/{process}")),
+        control: control.clone(),
+        counters: Arc::clone(&counters),
+        route,
+    };
+    let journal = MongoJournal::new(clusters.destination.clone());
+    follow_requests(&journal, id, &control).await?;
+    let obedience = (id.clone(), control);
+    let _obedience = AbortOnDropHandle::new(tokio::spawn(async move {
+        let (id, control) = obedience;
+        loop {
+            tokio::time::sleep(pace().heartbeat).await;
+            // An unreachable destination is for the workers to find, who wait for it.
+            if let Err(error) = follow_requests(&journal, &id, &control).await {
+                tracing::debug!(%error, "the job's requests could not be read");
+            }
+        }
+    }));
+    let mut all = JoinSet::new();
+    for _ in 0..workers {
+        let worker = worker.clone();
+        all.spawn(async move { Box::pin(worker.run()).await });
+    }
+    while let Some(ended) = all.join_next().await {
+        ended.expect("a worker neither panics nor is aborted")?;
+    }
+    Ok(counters.copied())
+}
+
+/// Does what the operator asks of the job: whoever helps is paced, paused and ended with it.
+async fn follow_requests(journal: &MongoJournal, id: &JobId, control: &Control) -> Result<()> {
+    let record = journal.load(id).await?;
+    control.throttle().set(record.limits).map_err(JournalError::from)?;
+    let ended = record.state.is_final();
+    control.request(if ended { Requested::Cancel } else { record.control });
+    Ok(())
+}

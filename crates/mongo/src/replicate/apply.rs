@@ -1,0 +1,461 @@
+//! Making documents at the destination equal to the source's present state.
+//!
+//! The idea: to apply a change is to read what its document is now, and to write that. So every
+//! application is idempotent, many changes of one document cost one, and the order of changes needs
+//! to be kept only for one `_id` at a time: callers never run two of these for one `_id` at once.
+//!
+//! Invariants:
+//! - What is read includes the change that caused the read ([`ReadAt`]).
+//! - A document arrives byte for byte, field order included, or it is an error. Three forms of
+//!   write are needed for that: a plain one; for zero timestamps, which servers replace by the
+//!   present time, and for `$` and dots in top-level names, which they read as operators, an
+//!   update by a literal pipeline; and a delete with an insert, where the `_id` stays equal but
+//!   changes its type, or the shard key changes.
+//! - A unique index at the destination orders documents of *different* `_id`s. Where A cannot be
+//!   written because B holds its value, then at the source, where A holds it now, B no longer does:
+//!   the B at the destination is stale. It is deleted, provided that it still holds the value, and
+//!   reported in `stale` beforehand: the caller must dirty key it again, whatever else happens.
+
+use std::collections::{HashMap, HashSet};
+
+use bson::raw::{CStr, RawArrayBuf, RawBsonRef, cstr};
+use bson::{Document, RawDocument, RawDocumentBuf, Timestamp, doc, rawdoc};
+use futures_util::StreamExt;
+use imago_plan::pending_changes::Change;
+use mongodb::raw_batch_cursor::RawBatchCursor;
+
+use crate::bson::order::Id;
+use crate::error::{Error, Result};
+use crate::server::collection::Handle;
+use crate::server::endpoint::{answer, prefer_secondary};
+use crate::server::write::{self, DUPLICATE_KEY, IMMUTABLE_FIELD, WriteError};
+
+mod form;
+
+use form::{form, needs_room, replacement};
+pub(crate) use form::{has_array, inserts, key_of};
+
+/// A collection and its copy.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// Where documents are read.
+    pub source: Handle,
+    /// Where they are written.
+    pub destination: Handle,
+    /// Only documents that match it are copied; others do not exist, as far as the copy goes.
+    pub filter: Option<Document>,
+    /// Whether `_id`s of different bytes may be equal by the collection's collation.
+    pub is_collated: bool,
+    /// The destination's shard key, when an `_id` alone does not say where its document lies.
+    pub shard_key: Vec<String>,
+    /// Whether the destination holds documents that are not the source's (`--into-existing`).
+    pub has_foreign: bool,
+}
+
+/// Which state of the source is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadAt {
+    /// The newest durable one, but not older than this.
+    After(Timestamp),
+    /// The one at exactly this time.
+    Exactly(Timestamp),
+}
+
+/// A document that may differ, and what is known of how it came to.
+#[derive(Clone, Debug)]
+pub struct Want {
+    /// Which document.
+    pub id: Id,
+    /// What it went through.
+    pub change: Change,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Documents written.
+    pub written: u64,
+    /// Documents deleted, or found absent already.
+    pub deleted: u64,
+    /// Bytes of the documents written.
+    pub bytes: u64,
+}
+
+/// `_id`s in one `$in`.
+const IDS_MAX: usize = 500;
+/// How often one document's conflicts over a unique index are untangled before giving up.
+const DISPLACE_ATTEMPTS_MAX: usize = 16;
+
+/// Makes the documents that `wants` names equal at the destination. `stale` receives the `_id`s of
+/// documents that had to be removed from a unique index's way.
+///
+/// # Errors
+/// A transient error of either server may leave any part of `wants` done; calling again is safe.
+/// [`Error::Document`] names a document that the destination refuses.
+pub async fn converge(
+    pair: &Pair,
+    wants: &[Want],
+    at: ReadAt,
+    stale: &mut Vec<Id>,
+) -> Result<Tally> {
+    let mut tally = Tally::default();
+    // Under a collation one `_id` may find a document of another: then each is looked up alone.
+    let chunk = if pair.is_collated { 1 } else { IDS_MAX };
+    for wants in wants.chunks(chunk) {
+        let known: HashMap<&Id, Change> =
+            wants.iter().map(|want| (&want.id, want.change)).collect();
+        let mut absent: HashSet<&Id> = wants.iter().map(|want| &want.id).collect();
+        let mut cursor = find(pair, wants.iter().map(|want| &want.id), at).await?;
+        while let Some(batch) = answer("reading changed documents", cursor.next()).await? {
+            let batch = batch.map_err(|e| reading(pair, e))?;
+            let found = documents(pair, &batch)?;
+            if pair.is_collated && !found.is_empty() {
+                absent.clear();
+            }
+            for found in &found {
+                absent.remove(&found.id);
+            }
+            let known = |id: &Id| known.get(id).copied().unwrap_or(Change::Any);
+            put(pair, &found, known, stale).await?;
+            tally.written += found.len() as u64;
+            tally.bytes += found.iter().map(|found| found.raw.as_bytes().len() as u64).sum::<u64>();
+        }
+        if !absent.is_empty() {
+            tally.deleted += absent.len() as u64;
+            // What the filter leaves out at the source may be another's at the destination.
+            let only = pair.filter.as_ref().filter(|_| pair.has_foreign);
+            remove(&pair.destination, absent.into_iter(), only).await?;
+        }
+    }
+    Ok(tally)
+}
+
+/// A document as it was read.
+#[derive(Debug)]
+pub(crate) struct Found<'a> {
+    pub id: Id,
+    pub raw: &'a RawDocument,
+}
+
+fn documents<'a>(
+    pair: &Pair,
+    batch: &'a mongodb::raw_batch_cursor::RawBatch,
+) -> Result<Vec<Found<'a>>> {
+    let array = batch.doc_slices().map_err(|e| reading(pair, e))?;
+    found_in(array, &pair.source)
+}
+
+/// The documents of a batch with their `_id`s.
+pub(crate) fn found_in<'a>(array: &'a bson::RawArray, from: &Handle) -> Result<Vec<Found<'a>>> {
+    let malformed = |cause: String| Error::malformed(format!("find on {}", from.ns), cause);
+    let parse = |value: bson::error::Result<RawBsonRef<'a>>| {
+        let value = value.map_err(|e| malformed(e.to_string()))?;
+        let raw = value.as_document().ok_or_else(|| malformed("not a document".into()))?;
+        let id = raw.get("_id").map_err(|e| malformed(e.to_string()))?;
+        let id = id.ok_or_else(|| malformed("a document without _id".into()))?;
+        Ok(Found { id: Id::from_raw(id), raw })
+    };
+    array.into_iter().map(parse).collect()
+}
+
+fn reading(pair: &Pair, error: mongodb::error::Error) -> Error {
+    Error::server(format!("find on {}", pair.source.ns), error)
+}
+
+/// The read concern that makes `at` true.
+#[must_use]
+pub fn read_concern(at: ReadAt) -> RawDocumentBuf {
+    match at {
+        ReadAt::After(Timestamp { time: 0, .. }) => rawdoc! {"level": "majority"},
+        ReadAt::After(time) => rawdoc! {"level": "majority", "afterClusterTime": time},
+        ReadAt::Exactly(time) => rawdoc! {"level": "snapshot", "atClusterTime": time},
+    }
+}
+
+fn named<'a>(ids: impl Iterator<Item = &'a Id>) -> RawDocumentBuf {
+    let mut array = RawArrayBuf::new();
+    for id in ids {
+        array.push(id.as_raw());
+    }
+    rawdoc! {"_id": {"$in": array}}
+}
+
+/// What matches `filter` and, if there is one, `only`.
+fn narrowed(filter: RawDocumentBuf, only: Option<&Document>) -> Result<RawDocumentBuf> {
+    let Some(only) = only else { return Ok(filter) };
+    let only = RawDocumentBuf::try_from(only)
+        .map_err(|e| Error::usage(format!("the filter cannot be encoded: {e}"), "simplify it"))?;
+    let mut both = RawArrayBuf::new();
+    both.push(filter);
+    both.push(only);
+    Ok(rawdoc! {"$and": both})
+}
+
+async fn find(pair: &Pair, ids: impl Iterator<Item = &Id>, at: ReadAt) -> Result<RawBatchCursor> {
+    let filter = narrowed(named(ids), pair.filter.as_ref())?;
+    let command = rawdoc! {
+        "find": pair.source.ns.coll.as_str(),
+        "filter": filter,
+        "batchSize": i32::try_from(IDS_MAX).expect("a small number"),
+        "readConcern": read_concern(at),
+    };
+    let db = pair.source.endpoint.client().database(&pair.source.ns.db);
+    pair.source.endpoint.count_find();
+    let found = db.run_raw_cursor_command(command).selection_criteria(prefer_secondary()).batch();
+    answer("reading changed documents", found).await?.map_err(|error| reading(pair, error))
+}
+
+/// Writes documents, whatever the destination holds of them.
+pub(crate) async fn put(
+    pair: &Pair,
+    found: &[Found<'_>],
+    known: impl Fn(&Id) -> Change,
+    stale: &mut Vec<Id>,
+) -> Result<()> {
+    let to = &pair.destination;
+    // What a change says of its own document says nothing of another one in its place.
+    let may_be_another = pair.has_foreign || pair.is_collated;
+    let change_of = |found: &Found<'_>| match known(&found.id) {
+        _ if may_be_another && !pair.shard_key.is_empty() => Change::Any,
+        change => change,
+    };
+    let lost = found.iter().filter(|found| change_of(found) == Change::Any);
+    let placed = placed(pair, lost).await?;
+    // One that is only equal to these by the collation may lie elsewhere, where no insert of these meets it.
+    let is_of_another = |id: &Id| !found.iter().any(|found| found.id == *id);
+    let has_twins = placed.as_ref().is_some_and(|placed| placed.keys().any(is_of_another));
+    let (mut inserts, mut replaces, mut moves) = (Vec::new(), Vec::new(), Vec::new());
+    for found in found {
+        if has_twins || needs_room(found.raw) {
+            moves.push(found);
+            continue;
+        }
+        let is_new = match (change_of(found), &placed) {
+            (Change::Inserted, _) => true,
+            (Change::Kept, _) | (Change::Any, None) => false,
+            (Change::Any, Some(placed)) => match placed.get(&found.id) {
+                None => true,
+                Some(Place::At(key)) if *key == key_of(found.raw, &pair.shard_key) => false,
+                Some(_) => {
+                    moves.push(found);
+                    continue;
+                }
+            },
+        };
+        if is_new { inserts.push(found) } else { replaces.push(found) }
+    }
+    if !moves.is_empty() {
+        remove(to, moves.iter().map(|found| &found.id), None).await?;
+        for found in moves {
+            if form(found.raw).inserts { inserts.push(found) } else { replaces.push(found) }
+        }
+    }
+    let mut refused: Vec<(&Found<'_>, WriteError)> = Vec::new();
+    if !inserts.is_empty() {
+        let raws: Vec<&RawDocument> = inserts.iter().map(|found| found.raw).collect();
+        for error in write::insert(to, &raws).await?.errors {
+            let found = inserts[error.index];
+            if error.is_duplicate_id() {
+                replaces.push(found)
+            } else {
+                refused.push((found, error))
+            }
+        }
+    }
+    if !replaces.is_empty() {
+        let statements: Vec<_> = replaces.iter().map(|f| replacement(f, pair)).collect();
+        for error in write::update(to, &statements).await?.errors {
+            refused.push((replaces[error.index], error));
+        }
+    }
+    for (found, error) in refused {
+        Box::pin(settle(pair, found, error, stale)).await?;
+    }
+    Ok(())
+}
+
+/// One document that the destination refused: its `_id` changed type, or a unique index is in its
+/// way.
+async fn settle(
+    pair: &Pair,
+    found: &Found<'_>,
+    mut error: WriteError,
+    stale: &mut Vec<Id>,
+) -> Result<()> {
+    let to = &pair.destination;
+    for _ in 0..DISPLACE_ATTEMPTS_MAX {
+        match error.code {
+            IMMUTABLE_FIELD => remove(to, std::iter::once(&found.id), None).await?,
+            DUPLICATE_KEY if error.is_duplicate_id() => {
+                // Another shard holds it: the statement was sent by the new key.
+                remove(to, std::iter::once(&found.id), None).await?;
+            }
+            DUPLICATE_KEY => displace(pair, found, &error, stale).await?,
+            _ => return Err(refusal(pair, found, &error)),
+        }
+        let statement = [replacement(found, pair)];
+        match write::update(to, &statement).await?.errors.pop() {
+            None => return Ok(()),
+            Some(again) => error = again,
+        }
+    }
+    Err(refusal(pair, found, &error))
+}
+
+/// Removes what stands in `found`'s way in a unique index.
+async fn displace(
+    pair: &Pair,
+    found: &Found<'_>,
+    error: &WriteError,
+    stale: &mut Vec<Id>,
+) -> Result<()> {
+    let to = &pair.destination;
+    let Some(values) = &error.key_value else { return Err(refusal(pair, found, error)) };
+    let holds: Document = values
+        .iter()
+        .map(|(field, value)| (field.clone(), doc! {"$eq": value.clone()}.into()))
+        .collect();
+    let db = to.endpoint.client().database(&to.ns.db);
+    let mut cursor = db
+        .collection::<RawDocumentBuf>(&to.ns.coll)
+        .find(holds.clone())
+        .projection(doc! {"_id": 1})
+        .await
+        .map_err(|e| Error::server(format!("find on {}", to.ns), e))?;
+    while let Some(holder) = cursor.next().await {
+        let holder = holder.map_err(|e| Error::server(format!("find on {}", to.ns), e))?;
+        let id = holder.get("_id").ok().flatten().map(Id::from_raw);
+        let Some(id) = id.filter(|id| *id != found.id) else { continue };
+        if pair.has_foreign && !exists(pair, &id).await? {
+            return Err(refusal(pair, found, error));
+        }
+        let mut q = RawDocumentBuf::try_from(&holds)
+            .map_err(|e| Error::malformed("a duplicate key's value", e))?;
+        q.append(cstr!("_id"), rawdoc! {"$eq": id.as_raw()});
+        stale.push(id);
+        write::delete(to, &[rawdoc! {"q": q, "limit": 0}]).await?;
+    }
+    Ok(())
+}
+
+async fn exists(pair: &Pair, id: &Id) -> Result<bool> {
+    let at = ReadAt::After(Timestamp { time: 0, increment: 0 });
+    let mut cursor = find(pair, std::iter::once(id), at).await?;
+    match cursor.next().await {
+        Some(batch) => Ok(!documents(pair, &batch.map_err(|e| reading(pair, e))?)?.is_empty()),
+        None => Ok(false),
+    }
+}
+
+impl Pair {
+    /// Why the destination does not take a document, and what to do.
+    pub(crate) fn refusal(&self, found: &Found<'_>, error: &WriteError) -> Error {
+        refusal(self, found, error)
+    }
+
+    /// The statement that makes the destination hold exactly this document.
+    pub(crate) fn replacement(&self, found: &Found<'_>) -> RawDocumentBuf {
+        replacement(found, self)
+    }
+}
+
+fn refusal(pair: &Pair, found: &Found<'_>, error: &WriteError) -> Error {
+    let help = match error.code {
+        DUPLICATE_KEY if pair.has_foreign => {
+            "a document that was at the destination before holds this value of a unique index: \
+             remove it or the index, then `imago job resume`"
+        }
+        DUPLICATE_KEY => {
+            "the destination has a unique index that the source's documents do not satisfy: drop \
+             it, then `imago job resume`"
+        }
+        121 => {
+            "the destination's validator refuses it: give the user the privilege \
+             bypassDocumentValidation, or relax the validator, then `imago job resume`"
+        }
+        _ => "mend the cause at the destination, then `imago job resume`",
+    };
+    Error::Document {
+        ns: pair.destination.ns.to_string(),
+        id: found.id.to_string(),
+        cause: format!("{} (code {})", error.message, error.code),
+        help: help.into(),
+    }
+}
+
+/// Makes room for documents that can only be written where none is.
+pub(crate) async fn make_room(to: &Handle, found: &[&Found<'_>]) -> Result<()> {
+    let only_new: Vec<&Id> =
+        found.iter().filter(|found| needs_room(found.raw)).map(|found| &found.id).collect();
+    if only_new.is_empty() { Ok(()) } else { remove(to, only_new.into_iter(), None).await }
+}
+
+/// Deletes documents by `_id`, wherever they lie; with `only`, those of them that match it.
+pub(crate) async fn remove(
+    to: &Handle,
+    ids: impl Iterator<Item = &Id>,
+    only: Option<&Document>,
+) -> Result<()> {
+    let ids: Vec<&Id> = ids.collect();
+    let mut statements = Vec::new();
+    for group in ids.chunks(IDS_MAX) {
+        let q = narrowed(named(group.iter().copied()), only)?;
+        statements.push(rawdoc! {"q": q, "limit": 0});
+    }
+    let written = write::delete(to, &statements).await?;
+    match written.errors.into_iter().next() {
+        None => Ok(()),
+        Some(error) => {
+            let cause = format!("{} (code {})", error.message, error.code);
+            Err(Error::malformed(format!("delete on {}", to.ns), cause))
+        }
+    }
+}
+
+enum Place {
+    /// One document, with these shard key values.
+    At(RawDocumentBuf),
+    /// Several documents of one `_id`.
+    Many,
+}
+
+/// Where the destination holds these documents now, when their `_id`s do not say it.
+async fn placed<'a>(
+    pair: &Pair,
+    found: impl Iterator<Item = &'a Found<'a>>,
+) -> Result<Option<HashMap<Id, Place>>> {
+    if pair.shard_key.is_empty() {
+        return Ok(None);
+    }
+    let to = &pair.destination;
+    let mut ids = RawArrayBuf::new();
+    for found in found {
+        ids.push(found.id.as_raw());
+    }
+    if ids.is_empty() {
+        return Ok(Some(HashMap::new()));
+    }
+    let mut projection = rawdoc! {"_id": 1};
+    for field in &pair.shard_key {
+        let name: &CStr = field.as_str().try_into().expect("a field's name has no NUL");
+        projection.append(name, 1);
+    }
+    let command = rawdoc! {
+        "find": to.ns.coll.as_str(),
+        "filter": {"_id": {"$in": ids}},
+        "projection": projection,
+    };
+    let db = to.endpoint.client().database(&to.ns.db);
+    let failed = |error| Error::server(format!("find on {}", to.ns), error);
+    let mut cursor = db.run_raw_cursor_command(command).batch().await.map_err(failed)?;
+    let mut places = HashMap::new();
+    while let Some(batch) = cursor.next().await {
+        let batch = batch.map_err(failed)?;
+        for found in found_in(batch.doc_slices().map_err(failed)?, to)? {
+            let key = key_of(found.raw, &pair.shard_key);
+            let place = if places.contains_key(&found.id) { Place::Many } else { Place::At(key) };
+            places.insert(found.id, place);
+        }
+    }
+    Ok(Some(places))
+}

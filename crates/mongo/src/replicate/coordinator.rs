@@ -1,0 +1,496 @@
+//! The coordinator of a job: reads the source's changes, applies them through lanes, and keeps the
+//! checkpoint and the horizon.
+//!
+//! What may be applied when is decided by [`imago_plan::pending_changes`]; this does what it says. One task
+//! owns all ledgers; rounds of dirty keys run beside it, a few at a time.
+//!
+//! Invariants:
+//! - A batch of the stream counts as read only when all of it is in the ledgers; only then may its
+//!   token become the checkpoint.
+//! - A round is finished or the coordinator ends: nothing is given back.
+//! - After [`Coordinator::settle`] the destination is the source at exactly the time it returns, document
+//!   for document, although both may be written: the last rounds read the source as of that time,
+//!   and all earlier reads were of earlier states.
+//! - The number of dirty keys in memory is bounded: beyond [`HELD_MAX`] the stream is not read.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bson::{RawDocumentBuf, Timestamp};
+use imago_job::control::Control;
+use imago_job::retry::retry;
+use imago_plan::cuts::slice_of;
+use imago_plan::pending_changes::{Change, DirtyKey, PendingChanges, Position, SliceState};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::bson::order::Id;
+use crate::error::{Error, Result};
+use crate::namespace::Namespace;
+use crate::replicate::apply::Pair;
+use crate::replicate::bulk_reader::Counters;
+use crate::replicate::changes::{Batch, ChangeReader, Event, Start};
+use crate::server::endpoint::Endpoint;
+use crate::server::timing::PATIENCE;
+use crate::state::leases::{Leases, Slice};
+
+mod progress;
+mod reading;
+mod rounds;
+mod settle;
+
+pub use progress::Progress;
+use reading::{read_ahead, received};
+use rounds::RoundDone;
+
+/// Dirty keys held in memory; beyond, the stream waits.
+pub const HELD_MAX: usize = 500_000;
+/// Lanes: changes of one `_id` always go through the same one.
+const LANES: usize = 8;
+/// Batches read ahead of the ledgers.
+const BATCHES_AHEAD: usize = 4;
+const TICK: Duration = Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Changes that are remembered for the last look before a cut-over.
+pub const RECENT_MAX: usize = 10_000;
+
+/// What a stream position stands for.
+#[derive(Clone, Debug)]
+struct Mark {
+    token: RawDocumentBuf,
+    time: Timestamp,
+    /// The source's wall clock at the first change of the batch, in ms.
+    wall_ms: Option<i64>,
+}
+
+/// A place in the stream from which nothing is missed.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// Resume the stream after it.
+    pub token: RawDocumentBuf,
+    /// The source's time there.
+    pub time: Timestamp,
+}
+
+/// See the module's documentation.
+pub struct Coordinator {
+    source: Endpoint,
+    pairs: Arc<Vec<Pair>>,
+    cuts: Vec<Vec<Id>>,
+    pending: Vec<PendingChanges<Id>>,
+    marks: BTreeMap<Position, Mark>,
+    position: Position,
+    batches: mpsc::Receiver<Result<Batch>>,
+    /// Whether somebody waits for what the stream has.
+    is_awaited: watch::Sender<bool>,
+    _reader: AbortOnDropHandle<()>,
+    rounds: JoinSet<RoundDone>,
+    /// Whose turn it is: lanes take turns, so that none starves where changes come faster than
+    /// they are applied.
+    turn: usize,
+    /// No round begins before it while clients are spared.
+    rests_until: Instant,
+    /// What the last round took while clients were spared.
+    round_took: Duration,
+    leases: Leases,
+    control: Control,
+    counters: Arc<Counters>,
+    /// Structural changes of collections that nobody has seen to yet.
+    structure: Vec<(usize, String)>,
+    /// The collections that are read; see [`Parts::members`].
+    members: Vec<Member>,
+    is_open: bool,
+    /// What ended collections, that nobody has seen to yet.
+    ended: Vec<(usize, String)>,
+    /// Changes behind a settled point, to be recorded when it is left.
+    late: Option<(Batch, Timestamp)>,
+    looked: Instant,
+    heard: Instant,
+    /// How far this machine's clock is ahead of the source's.
+    clock_ahead_ms: i64,
+    changes_read: u64,
+    changes_applied: u64,
+    recent: VecDeque<(usize, Id)>,
+    leftovers_seen: Vec<Vec<bool>>,
+}
+
+/// What the coordinator has to know of a collection besides its [`Pair`].
+#[derive(Clone, Copy, Debug)]
+pub struct Member {
+    /// What ended a collection of this name before this time ended another one, which this job does
+    /// not copy any more.
+    pub since: Timestamp,
+    /// Whether it was dropped or renamed: its changes are read past.
+    pub is_gone: bool,
+}
+
+/// What a coordinator is made of.
+pub struct Parts {
+    /// The source's cluster.
+    pub source: Endpoint,
+    /// The collections.
+    pub pairs: Arc<Vec<Pair>>,
+    /// One for each of them.
+    pub members: Vec<Member>,
+    /// A database of the source, whose time is followed where there are no collections.
+    pub db: String,
+    /// Whether the job goes on without a collection that ends.
+    pub is_open: bool,
+    /// Their slices.
+    pub slices: Vec<Slice>,
+    /// Where slices are kept.
+    pub leases: Leases,
+    /// Pause, cancel, throttle.
+    pub control: Control,
+    /// Shared with the workers of this process.
+    pub counters: Arc<Counters>,
+    /// Where the stream begins.
+    pub start: Start,
+    /// How long the stream may wait for a change.
+    pub await_max: Duration,
+}
+
+impl Coordinator {
+    /// A coordinator that has opened its stream and looked at the slices.
+    ///
+    /// # Errors
+    /// When the stream cannot be opened at its start, or the destination does not answer.
+    pub async fn begin(parts: Parts) -> Result<Self> {
+        let namespaces: Vec<Namespace> =
+            parts.pairs.iter().map(|pair| pair.source.ns.clone()).collect();
+        let (start_token, start_time) = match &parts.start {
+            Start::At(time) => (None, *time),
+            Start::After(token) => {
+                let time = crate::replicate::changes::token_time(token);
+                (Some(token.clone()), time.unwrap_or(Timestamp { time: 0, increment: 0 }))
+            }
+        };
+        let ask = |_| parts.source.clock_ahead_ms();
+        let what = "ask for the source's time of day";
+        let clock_ahead_ms =
+            retry(what, &PATIENCE, &parts.control, Error::is_transient, ask).await?;
+        let placing = parts.pairs.iter().map(|pair| pair.shard_key.clone()).collect();
+        let mut reader =
+            ChangeReader::new(parts.source.clone(), namespaces, parts.start, parts.await_max)
+                .placing_by(placing)
+                .within(&parts.db)
+                .open_ended(parts.is_open);
+        parts.control.or_stop(reader.open()).await??;
+        let (send, batches) = mpsc::channel(BATCHES_AHEAD);
+        let (is_awaited, hurry) = watch::channel(false);
+        let reader =
+            tokio::spawn(read_ahead(reader, send, parts.control.clone(), hurry, clock_ahead_ms));
+        assert_eq!(parts.members.len(), parts.pairs.len(), "one for each collection");
+        let mut cuts: Vec<Vec<Id>> = vec![Vec::new(); parts.pairs.len()];
+        let mut counts = vec![0_usize; parts.pairs.len()];
+        for slice in &parts.slices {
+            counts[slice.ns] += 1;
+            if let Some(min) = &slice.min {
+                cuts[slice.ns].push(min.clone());
+            }
+        }
+        for (cuts, count) in cuts.iter().zip(&counts) {
+            assert_eq!(cuts.len() + 1, *count, "slices cover the key space without a gap");
+        }
+        let pending = counts.iter().map(|&count| PendingChanges::new(count, LANES, 0)).collect();
+        let mut marks = BTreeMap::new();
+        if let Some(token) = start_token {
+            marks.insert(0, Mark { token, time: start_time, wall_ms: None });
+        }
+        let mut coordinator = Self {
+            leftovers_seen: counts.iter().map(|&count| vec![false; count]).collect(),
+            source: parts.source,
+            pairs: parts.pairs,
+            cuts,
+            pending,
+            marks,
+            position: 0,
+            batches,
+            is_awaited,
+            _reader: AbortOnDropHandle::new(reader),
+            rounds: JoinSet::new(),
+            turn: 0,
+            rests_until: Instant::now(),
+            round_took: Duration::ZERO,
+            leases: parts.leases,
+            control: parts.control,
+            counters: parts.counters,
+            structure: Vec::new(),
+            members: parts.members,
+            is_open: parts.is_open,
+            ended: Vec::new(),
+            late: None,
+            looked: Instant::now(),
+            heard: Instant::now(),
+            clock_ahead_ms,
+            changes_read: 0,
+            changes_applied: 0,
+            recent: VecDeque::new(),
+        };
+        coordinator.look().await?;
+        Ok(coordinator)
+    }
+
+    /// Waits for one thing to happen, and does what follows from it.
+    ///
+    /// # Errors
+    /// What ends the job: see [`Error`].
+    pub async fn step(&mut self) -> Result<()> {
+        if let Some(stop) = self.control.stopped() {
+            return Err(stop.into());
+        }
+        let counters = Arc::clone(&self.counters);
+        let reads = self.held() < HELD_MAX && !self.control.is_paused();
+        let mut slice_done = false;
+        let rest = self.rests_until.saturating_duration_since(Instant::now());
+        let tick = if rest.is_zero() { TICK } else { rest.min(TICK) };
+        tokio::select! {
+            biased;
+            Some(done) = self.rounds.join_next() => {
+                self.finish(done.expect("a round neither panics nor is aborted"))?;
+            }
+            batch = self.batches.recv(), if reads => self.record(received(batch)?)?,
+            () = counters.slice_done.notified() => slice_done = true,
+            () = tokio::time::sleep(tick) => {}
+        }
+        if !self.control.is_paused() {
+            self.dispatch(None);
+        }
+        let is_copied = self.is_copied();
+        if slice_done || (!is_copied && self.looked.elapsed() > LOOK_EVERY) {
+            self.move_horizon().await?;
+        }
+        Ok(())
+    }
+
+    /// Where the slices of each collection were cut.
+    #[must_use]
+    pub fn cuts(&self) -> &[Vec<Id>] {
+        &self.cuts
+    }
+
+    /// Whether the bulk of every collection is at the destination.
+    #[must_use]
+    pub fn is_copied(&self) -> bool {
+        self.pending.iter().all(PendingChanges::is_copied)
+    }
+
+    /// Where a successor would begin, if anything was read yet.
+    #[must_use]
+    pub fn checkpoint(&self) -> Option<Checkpoint> {
+        let position = self.checkpoint_position();
+        let (_, mark) = self.marks.range(..=position).next_back()?;
+        Some(Checkpoint { token: mark.token.clone(), time: mark.time })
+    }
+
+    /// Everything up to this time is durable at the destination.
+    #[must_use]
+    pub fn applied_to(&self) -> Timestamp {
+        self.checkpoint().map_or(Timestamp { time: 0, increment: 0 }, |checkpoint| checkpoint.time)
+    }
+
+    /// The documents of the last changes, at most [`RECENT_MAX`], newest last; with repetitions.
+    pub fn recent(&self) -> impl DoubleEndedIterator<Item = &(usize, Id)> {
+        self.recent.iter()
+    }
+
+    /// Takes the structural changes that were seen since the last call.
+    pub fn take_structure(&mut self) -> Vec<(usize, String)> {
+        std::mem::take(&mut self.structure)
+    }
+
+    /// Takes what ended collections since the last call. Nothing of these is applied any more.
+    pub fn take_ended(&mut self) -> Vec<(usize, String)> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Whether a collection is not at the source any more.
+    #[must_use]
+    pub fn is_gone(&self, ns: usize) -> bool {
+        self.members[ns].is_gone
+    }
+
+    /// Somebody waits for the coordinator to catch up, or no longer: then it spares nobody.
+    pub fn hurry(&mut self, is_awaited: bool) {
+        self.is_awaited.send_replace(is_awaited);
+    }
+
+    /// From now on writes to a collection pass its validator, those in progress included: it has
+    /// one now, and what the source holds is copied even where it breaks it. Returns the
+    /// collections as they are written from now on.
+    ///
+    /// # Errors
+    /// When a round in progress failed.
+    pub async fn bypass_validation(&mut self, ns: usize) -> Result<Arc<Vec<Pair>>> {
+        let mut pairs = (*self.pairs).clone();
+        pairs[ns].destination.bypass_validation = true;
+        self.pairs = Arc::new(pairs);
+        while let Some(done) = self.rounds.join_next().await {
+            self.finish(done.expect("a round neither panics nor is aborted"))?;
+        }
+        Ok(Arc::clone(&self.pairs))
+    }
+
+    /// Waits for the rounds in progress; what they did and what they failed of is forgotten.
+    pub async fn quiesce(&mut self) {
+        while self.rounds.join_next().await.is_some() {}
+    }
+
+    /// Ends the rounds in progress and returns the last checkpoint.
+    ///
+    /// # Errors
+    /// When a round failed.
+    pub async fn end(mut self) -> Result<Option<Checkpoint>> {
+        while let Some(done) = self.rounds.join_next().await {
+            self.finish(done.expect("a round neither panics nor is aborted"))?;
+        }
+        Ok(self.checkpoint())
+    }
+
+    fn record(&mut self, batch: Batch) -> Result<()> {
+        self.record_events(&batch, |_| true)?;
+        self.mark(batch);
+        Ok(())
+    }
+
+    fn record_events(&mut self, batch: &Batch, wanted: impl Fn(Timestamp) -> bool) -> Result<()> {
+        self.heard = Instant::now();
+        let age_ms = batch.first_wall_ms.map(|wall_ms| self.age_ms(wall_ms));
+        tracing::trace!(events = batch.events.len(), age_ms, "changes were read");
+        for event in &batch.events {
+            match event {
+                Event::DirtyKey { ns, .. } | Event::Structure { ns, .. }
+                    if self.members[*ns].is_gone => {}
+                Event::DirtyKey { ns, id, change, time, .. } if wanted(*time) => {
+                    self.changes_read += 1;
+                    if self.recent.len() == RECENT_MAX {
+                        self.recent.pop_front();
+                    }
+                    self.recent.push_back((*ns, id.clone()));
+                    self.mark_dirty(*ns, id.clone(), *change);
+                }
+                Event::DirtyKey { .. } => {}
+                Event::Structure { ns, what } => self.structure.push((*ns, what.clone())),
+                Event::Disruption { ns, what, time } => self.end_one(*ns, what, *time)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn end_one(&mut self, ns: usize, what: &str, time: Timestamp) -> Result<()> {
+        if time <= self.members[ns].since {
+            return Ok(());
+        }
+        if !self.is_open {
+            let ns = self.pairs[ns].source.ns.to_string();
+            return Err(Error::Disrupted { ns, what: what.to_owned() });
+        }
+        self.members[ns].is_gone = true;
+        self.ended.push((ns, what.to_owned()));
+        Ok(())
+    }
+
+    fn mark_dirty(&mut self, ns: usize, id: Id, change: Change) {
+        let slice = slice_of(&self.cuts[ns], &id);
+        let lane = lane_of(&self.pairs[ns], &id);
+        self.pending[ns].mark_dirty(id, slice, lane, DirtyKey::at(self.position + 1, change));
+    }
+
+    fn mark(&mut self, batch: Batch) {
+        self.position += 1;
+        for pending in &mut self.pending {
+            pending.read_to(self.position);
+        }
+        let mark = Mark { token: batch.token, time: batch.time, wall_ms: batch.first_wall_ms };
+        self.marks.insert(self.position, mark);
+        let keep = self.checkpoint_position();
+        while let Some((&second, _)) = self.marks.iter().nth(1)
+            && second <= keep
+        {
+            self.marks.pop_first();
+        }
+    }
+
+    /// Persists how far the stream is, then looks which slices nobody has leased yet: see
+    /// [`imago_plan::pending_changes`].
+    async fn move_horizon(&mut self) -> Result<()> {
+        let Some(time) = self.marks.get(&self.position).map(|mark| mark.time) else {
+            return self.look().await;
+        };
+        let control = self.control.clone();
+        let written = retry("keep the horizon", &PATIENCE, &control, Error::is_transient, |_| {
+            self.leases.set_horizon(time)
+        });
+        let written = written.await?;
+        let untouched = self.look_after(Some(written)).await?;
+        for (pending, untouched) in self.pending.iter_mut().zip(&untouched) {
+            pending.horizon(self.position, untouched);
+        }
+        Ok(())
+    }
+
+    async fn look(&mut self) -> Result<()> {
+        self.look_after(None).await.map(|_| ())
+    }
+
+    async fn look_after(&mut self, after: Option<Timestamp>) -> Result<Vec<Vec<usize>>> {
+        let control = self.control.clone();
+        let seen = retry("look at the slices", &PATIENCE, &control, Error::is_transient, |_| {
+            self.leases.news_after(after, &self.leftovers_seen)
+        });
+        let mut untouched = vec![Vec::new(); self.pending.len()];
+        for sighting in seen.await? {
+            let pair = self.pairs[sighting.ns].clone();
+            self.pending[sighting.ns].see(sighting.n, sighting.state, |id| lane_of(&pair, id));
+            if sighting.state == SliceState::Untouched {
+                untouched[sighting.ns].push(sighting.n);
+            }
+            let is_new = !std::mem::replace(
+                &mut self.leftovers_seen[sighting.ns][sighting.n],
+                sighting.state == SliceState::Copied,
+            );
+            if is_new && sighting.state == SliceState::Copied {
+                for id in sighting.leftovers {
+                    self.mark_dirty(sighting.ns, id, Change::Any);
+                }
+            }
+        }
+        self.looked = Instant::now();
+        Ok(untouched)
+    }
+
+    fn held(&self) -> usize {
+        self.pending.iter().map(PendingChanges::held).sum()
+    }
+
+    fn checkpoint_position(&self) -> Position {
+        self.pending.iter().map(PendingChanges::checkpoint).min().unwrap_or(self.position)
+    }
+
+    fn time_of(&self, position: Position) -> Timestamp {
+        let newest = self.marks.values().next_back().map(|mark| mark.time);
+        let at = self.marks.get(&position).map(|mark| mark.time);
+        at.or(newest).unwrap_or(Timestamp { time: 0, increment: 0 })
+    }
+
+    /// Whether indexes or options changed that nobody has seen to yet.
+    #[must_use]
+    pub fn has_structure(&self) -> bool {
+        !self.structure.is_empty()
+    }
+
+    /// Whether collections ended that nobody has seen to yet.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+}
+
+fn lane_of(pair: &Pair, id: &Id) -> usize {
+    if pair.is_collated {
+        return 0;
+    }
+    usize::try_from(id.stable_hash() % LANES as u64).expect("fewer lanes than memory")
+}

@@ -1,0 +1,194 @@
+//! Rounds: dirty keys on their way to the destination.
+//!
+//! Each round reads its documents' present states and writes them ([`crate::replicate::apply`]), beside the
+//! coordinator; what belongs to it is decided by the [`imago_plan::pending_changes`]. At full speed several run at
+//! once, each with as much as it can take. While clients are spared there is one at a time, a small
+//! one, and a rest after it.
+
+use std::time::{Duration, Instant};
+
+use bson::Timestamp;
+use imago_job::control::Control;
+use imago_job::retry::retry;
+use imago_plan::pending_changes::{Change, PendingChanges, Round};
+use imago_plan::rounds::{Sizes, piece, rest};
+
+use super::{Coordinator, LANES};
+use crate::bson::order::Id;
+use crate::error::{Error, Result, code};
+use crate::replicate::apply::{Pair, ReadAt, Tally, Want, converge};
+use crate::server::timing::PATIENCE;
+
+/// Rounds that run at the same time.
+const ROUNDS_MAX: usize = 4;
+/// While clients are spared there is one round at a time, of what they hardly feel, where servers
+/// answer so quickly that this is enough.
+const PACED_TOUCHES: usize = 32;
+/// What waited for a slice is ready all at once when the slice is copied. While clients are spared, a
+/// round is followed by a rest and is no larger than it must be for all of it to be applied within
+/// this time.
+const PACED_DRAIN: Duration = Duration::from_secs(10);
+/// With more than these ready, changes come faster than small rounds apply them: keeping up with the
+/// source goes first.
+const PACED_READY_MAX: usize = 10_000;
+/// Up to so many dirty keys that a settled point waits for are one round of all lanes: one read finds
+/// them, and one write of each kind.
+const JOINT_KEYS_MAX: usize = 500;
+/// Dirty keys in one round.
+const ROUND_KEYS_MAX: usize = 2_000;
+
+/// What came of a round.
+pub(super) struct RoundDone {
+    pub ns: usize,
+    /// Of different lanes.
+    pub rounds: Vec<Round<Id>>,
+    pub took: Duration,
+    pub outcome: Result<(Tally, Vec<Id>)>,
+}
+
+impl Coordinator {
+    pub(super) fn dispatch(&mut self, exactly: Option<Timestamp>) {
+        // A round passes the throttle as a whole: one of several seconds would be a burst.
+        let limit = self.control.throttle().limits().documents_s.unwrap_or(u64::MAX);
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let ready = self.ready();
+        if exactly.is_none() && self.is_sparing() && ready <= PACED_READY_MAX {
+            return self.dispatch_jointly(self.paced_keys(ready).min(limit), None);
+        }
+        // Clients wait for a settled point: the fewer commands it takes, the sooner it is reached.
+        if exactly.is_some() && ready <= JOINT_KEYS_MAX {
+            return self.dispatch_jointly(JOINT_KEYS_MAX, exactly);
+        }
+        let keys_max = if exactly.is_none() { ROUND_KEYS_MAX.min(limit) } else { ROUND_KEYS_MAX };
+        let lanes = self.pending.len() * LANES;
+        let first = self.turn;
+        for step in 0..lanes {
+            if self.rounds.len() >= ROUNDS_MAX {
+                return;
+            }
+            let turn = (first + step) % lanes;
+            let (ns, lane) = (turn / LANES, turn % LANES);
+            let Some(round) = self.pending[ns].round(lane, keys_max) else { continue };
+            self.turn = turn + 1;
+            self.spawn(ns, vec![round], exactly);
+        }
+    }
+
+    /// One round at a time, of all lanes together: a few commands for each server, and then a rest
+    /// if clients are spared.
+    fn dispatch_jointly(&mut self, keys_max: usize, exactly: Option<Timestamp>) {
+        let rests = self.is_sparing() && Instant::now() < self.rests_until;
+        if !self.rounds.is_empty() || rests {
+            return;
+        }
+        let lanes = self.pending.len() * LANES;
+        let (mut joint, mut room, mut of) = (Vec::new(), keys_max, None);
+        for turn in (self.turn..self.turn + lanes).map(|turn| turn % lanes) {
+            let (ns, lane) = (turn / LANES, turn % LANES);
+            if room == 0 || of.is_some_and(|of| of != ns) {
+                break;
+            }
+            if let Some(round) = self.pending[ns].round(lane, room) {
+                (self.turn, of) = (turn + 1, Some(ns));
+                room -= round.dirty_keys.len();
+                joint.push(round);
+            }
+        }
+        if let Some(ns) = of {
+            self.spawn(ns, joint, exactly);
+        }
+    }
+
+    fn spawn(&mut self, ns: usize, rounds: Vec<Round<Id>>, exactly: Option<Timestamp>) {
+        let last = rounds.iter().map(Round::last).max().unwrap_or(0);
+        let at = exactly.map_or_else(|| ReadAt::After(self.time_of(last)), ReadAt::Exactly);
+        let (pair, control) = (self.pairs[ns].clone(), self.control.clone());
+        self.rounds.spawn(async move {
+            let began = Instant::now();
+            let outcome = apply(&pair, &wants_of(&rounds), at, &control).await;
+            RoundDone { ns, rounds, took: began.elapsed(), outcome }
+        });
+    }
+
+    /// Whether clients are spared, and nobody waits for the coordinator.
+    fn is_sparing(&self) -> bool {
+        self.control.throttle().is_paced() && !*self.is_awaited.borrow()
+    }
+
+    /// Dirty keys that wait for nothing but a round, or are in one.
+    fn ready(&self) -> usize {
+        self.held() - self.pending.iter().map(PendingChanges::aside).sum::<usize>()
+    }
+
+    /// How many dirty keys a round has while clients are spared.
+    fn paced_keys(&self, ready: usize) -> usize {
+        let sizes = Sizes { least: PACED_TOUCHES, most: ROUND_KEYS_MAX };
+        piece(self.round_took, ready, PACED_DRAIN, sizes)
+    }
+
+    pub(super) fn finish(&mut self, done: RoundDone) -> Result<()> {
+        let dirty_keys = done.rounds.iter().map(|round| round.dirty_keys.len()).sum::<usize>();
+        tracing::trace!(dirty_keys, ready = self.ready(), took = ?done.took, "a round has ended");
+        let (tally, stale) = done.outcome?;
+        self.changes_applied += tally.written + tally.deleted;
+        for id in stale {
+            self.mark_dirty(done.ns, id, Change::Any);
+        }
+        for round in done.rounds {
+            self.pending[done.ns].finish(round);
+        }
+        if self.is_sparing() {
+            self.round_took = done.took;
+            let rounds = self.ready().div_ceil(self.paced_keys(self.ready()));
+            let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
+            self.rests_until = Instant::now() + rest(done.took, rounds, PACED_DRAIN);
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn wants_of(rounds: &[Round<Id>]) -> Vec<Want> {
+    let wants = rounds.iter().flat_map(|round| &round.dirty_keys);
+    wants.map(|(id, dirty_key)| Want { id: id.clone(), change: dirty_key.change }).collect()
+}
+
+pub(super) async fn apply(
+    pair: &Pair,
+    wants: &[Want],
+    at: ReadAt,
+    control: &Control,
+) -> Result<(Tally, Vec<Id>)> {
+    let stale = std::sync::Mutex::new(Vec::new());
+    let is_exact = matches!(at, ReadAt::Exactly(_));
+    let tally = retry(
+        &format!("apply changes to {}", pair.destination.ns),
+        &PATIENCE,
+        // An attempt is not dropped when the job is stopped: its write would go on at the server,
+        // and nobody would know when it ends.
+        &Control::default(),
+        |error: &Error| {
+            let too_old = is_exact && is_too_old(error);
+            error.is_transient() && !too_old && control.stopped().is_none()
+        },
+        |_| async {
+            // What a settled point waits for is few, and clients may be waiting for it too.
+            if !is_exact {
+                control.take(wants.len() as u64, 0).await?;
+            }
+            let mut found = Vec::new();
+            let done = Box::pin(converge(pair, wants, at, &mut found)).await;
+            stale.lock().expect("nobody panics holding it").append(&mut found);
+            if let (Ok(tally), false) = (&done, is_exact) {
+                // Only now it is known how many they were: the next ones wait for them.
+                control.or_stop(control.throttle().take(0, tally.bytes)).await?;
+            }
+            done
+        },
+    )
+    .await?;
+    Ok((tally, stale.into_inner().expect("nobody panics holding it")))
+}
+
+fn is_too_old(error: &Error) -> bool {
+    matches!(error, Error::Server { cause, .. } if matches!(code(cause), Some(239 | 246)))
+}

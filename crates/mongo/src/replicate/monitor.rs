@@ -1,0 +1,361 @@
+//! What a job must not outrun: the destination's secondaries, and the source's oplogs; what must not hold
+//! it up: quiet shards of the source; and what does: a cluster that does not answer.
+//!
+//! All are looked at beside the job, past the router where there is one, and neither look ever fails it:
+//! what may not be seen is said once, as a warning.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use bson::{Bson, Document, doc};
+use imago_job::control::Control;
+use imago_job::reporter::Reporter;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::error::Result;
+use crate::server::clusters::Clusters;
+use crate::server::endpoint::{Endpoint, answer_within};
+
+/// Beats the looks at the secondaries.
+const LAG_EVERY: Duration = Duration::from_secs(1);
+/// Beats the notes in the oplogs of a sharded source.
+const NUDGE_EVERY: Duration = Duration::from_secs(1);
+/// Between signs of life that the clusters are asked for,
+const PING_EVERY: Duration = Duration::from_secs(2);
+/// and how long each may take.
+const PING_MAX: Duration = Duration::from_secs(4);
+/// Beats the looks at the oplog.
+const OPLOG_EVERY: Duration = Duration::from_secs(10);
+/// Replica sets that were not reached are tried again after so long,
+const REACH_EVERY: Duration = Duration::from_secs(60);
+/// and their oplogs are not watched when this many attempts have failed.
+const REACHED_WITHIN: u32 = 3;
+/// From so much time left on, the oplog is warned of.
+const OPLOG_LEFT_S: u32 = 3_600;
+const GATE: &str = "secondary lag";
+
+/// The source's second up to which everything is applied; written by the job.
+pub type Applied = Arc<AtomicU32>;
+
+/// Watches until it is dropped.
+#[must_use]
+pub fn watch(
+    clusters: &Clusters,
+    control: Control,
+    reporter: Reporter,
+    applied: Applied,
+) -> Vec<AbortOnDropHandle<()>> {
+    let sides = [
+        (clusters.source.clone(), "the source answers"),
+        (clusters.destination.clone(), "the destination answers"),
+    ];
+    let lag = secondaries(clusters.destination.clone(), control.clone(), reporter.clone());
+    let nudges = nudges(clusters.source.clone(), reporter.clone());
+    let oplog = oplog(clusters.source.clone(), reporter.clone(), applied);
+    let [of_source, of_destination] =
+        sides.map(|(of, gate)| tokio::spawn(silence(of, gate, control.clone(), reporter.clone())));
+    [tokio::spawn(lag), tokio::spawn(oplog), tokio::spawn(nudges), of_source, of_destination]
+        .map(AbortOnDropHandle::new)
+        .into()
+}
+
+/// Says that a cluster does not answer, for as long as it does not: what waits for it does so in silence.
+async fn silence(of: Endpoint, gate: &'static str, control: Control, reporter: Reporter) {
+    let (mut heard, mut told) = (Instant::now(), false);
+    loop {
+        let ping = of.run("admin", doc! {"ping": 1});
+        match answer_within(PING_MAX, "asking for a sign of life", ping).await {
+            Ok(Ok(_)) => {
+                (heard, told) = (Instant::now(), false);
+                control.release(gate);
+            }
+            Ok(Err(error)) | Err(error) => {
+                tracing::debug!(%error, "no sign of life");
+                let (role, cluster, s) = (of.role(), of.redacted(), heard.elapsed().as_secs());
+                let cause = format!("the {role} {cluster} has not answered for {s} s");
+                if !std::mem::replace(&mut told, true) {
+                    let help =
+                        "look at its servers and the network; the job goes on when it answers";
+                    reporter.warning("no_answer", cause.clone(), help);
+                }
+                control.hold(gate, cause);
+            }
+        }
+        tokio::time::sleep(PING_EVERY).await;
+    }
+}
+
+/// Keeps the change stream of a sharded source from waiting for quiet shards.
+async fn nudges(source: Endpoint, reporter: Reporter) {
+    while source.is_sharded() {
+        match source.heartbeat().await {
+            Ok(true) => {}
+            Ok(false) => {
+                return reporter.warning(
+                    "quiet_shards",
+                    "the source's user may not write notes into the shards' oplogs",
+                    "changes may come up to 10 s late while a shard has no writes, and the cut-over \
+                     takes as long; give the user the action appendOplogNote on the cluster",
+                );
+            }
+            Err(error) => tracing::debug!(%error, "the source's shards were not nudged"),
+        }
+        tokio::time::sleep(NUDGE_EVERY).await;
+    }
+}
+
+async fn secondaries(destination: Endpoint, control: Control, reporter: Reporter) {
+    let (mut warned, mut sets) = (false, Vec::new());
+    loop {
+        tokio::time::sleep(LAG_EVERY).await;
+        let Some(limit_ms) = control.throttle().limits().secondary_lag_ms else {
+            control.release(GATE);
+            continue;
+        };
+        match lag_ms(&destination, &mut sets).await {
+            Ok(Some((member, behind_ms))) if behind_ms > limit_ms => control.hold(
+                GATE,
+                format!(
+                    "{member} is {:.1} s behind, over the limit of {:.1} s",
+                    seconds(behind_ms),
+                    seconds(limit_ms)
+                ),
+            ),
+            Ok(_) => control.release(GATE),
+            Err(error) => {
+                control.release(GATE);
+                if !std::mem::replace(&mut warned, true) {
+                    reporter.warning(
+                        "secondary_lag_unknown",
+                        format!("the destination's secondaries cannot be watched: {error}"),
+                        "the limit on their lag has no effect; give the user the role \
+                         clusterMonitor, behind a router on each shard, or limit documents/s instead",
+                    );
+                }
+                if sets.is_empty() {
+                    // Shards that do not know the user are not knocked at every second.
+                    tokio::time::sleep(REACH_EVERY).await;
+                }
+            }
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "to be read by people")]
+fn seconds(ms: u64) -> f64 {
+    ms as f64 / 1_000.0
+}
+
+/// A replica set by its name.
+type Set = (String, Endpoint);
+
+/// Reaches the replica sets that hold a cluster's documents, unless they are reached already.
+async fn reach(of: &Endpoint, sets: &mut Vec<Set>) -> Result<()> {
+    if sets.is_empty() {
+        let reached = of.shards().await?.into_iter();
+        *sets = reached.map(|(name, set)| Ok((name, set?))).collect::<Result<Vec<Set>>>()?;
+    }
+    Ok(())
+}
+
+/// The secondary that is furthest behind, and by how much, in ms.
+async fn lag_ms(destination: &Endpoint, sets: &mut Vec<Set>) -> Result<Option<(String, u64)>> {
+    reach(destination, sets).await?;
+    let mut worst = None;
+    for (_, set) in sets.iter() {
+        let status = set.run("admin", doc! {"replSetGetStatus": 1}).await?;
+        worst = { worst.into_iter().chain(furthest_behind(&status)) }.max_by_key(|(_, ms)| *ms);
+    }
+    Ok(worst)
+}
+
+fn furthest_behind(status: &Document) -> Option<(String, u64)> {
+    let members = status.get_array("members").ok()?;
+    let members = members.iter().filter_map(Bson::as_document);
+    let at =
+        |member: &Document| member.get_datetime("optimeDate").ok().map(|d| d.timestamp_millis());
+    let state = |member: &Document| member.get_i32("state").unwrap_or(0);
+    let primary = members.clone().find(|member| state(member) == 1).and_then(at)?;
+    let behind = members.filter(|member| state(member) == 2).filter_map(|member| {
+        let behind_ms = u64::try_from(primary - at(member)?).unwrap_or(0);
+        Some((member.get_str("name").unwrap_or("a secondary").to_owned(), behind_ms))
+    });
+    behind.max_by_key(|(_, behind_ms)| *behind_ms)
+}
+
+async fn oplog(source: Endpoint, reporter: Reporter, applied: Applied) {
+    let (mut sets, mut unreached) = (Vec::new(), 0);
+    let mut outlooks = BTreeMap::<String, Outlook>::new();
+    loop {
+        match windows(&source, &mut sets).await {
+            Ok(windows) => {
+                let applied_s = applied.load(Ordering::Relaxed);
+                for (set, window) in windows {
+                    let outlook = outlooks.entry(set.clone()).or_default();
+                    let Some(left_s) = outlook.warns(window, applied_s) else { continue };
+                    reporter.warning(
+                        "oplog_rolls_over",
+                        format!(
+                            "in about {left_s} s the oplog of {set} no longer holds what the job \
+                             still has to apply"
+                        ),
+                        "make the oplog larger (replSetResizeOplog), lift the job's limits, or \
+                         write less to the source",
+                    );
+                }
+            }
+            Err(error) if error.is_transient() && unreached < REACHED_WITHIN => {
+                unreached += u32::from(sets.is_empty());
+                tracing::debug!(%error, "the oplog is looked at again later");
+            }
+            Err(error) => {
+                return reporter.warning(
+                    "oplog_unknown",
+                    format!("the source's oplog cannot be watched: {error}"),
+                    "give the user read on the database local, behind a router on each shard, or \
+                     watch the oplog's window yourself (rs.printReplicationInfo())",
+                );
+            }
+        }
+        tokio::time::sleep(OPLOG_EVERY).await;
+    }
+}
+
+/// What the oplog holds: the seconds of its oldest and its newest entry.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    oldest_s: u32,
+    newest_s: u32,
+}
+
+/// What is known of how long the oplog lasts.
+///
+/// Once it is full, its oldest entry moves by a second in a second as long as the source is written
+/// at the rate of what it holds. It does so in leaps, for the server drops many entries at once: so
+/// how far it moved between two looks says nothing, and that it moved at all says that it is full.
+#[derive(Debug, Default)]
+struct Outlook {
+    oldest_s: Option<u32>,
+    is_full: bool,
+    warned_s: Option<u32>,
+}
+
+impl Outlook {
+    /// The seconds left until what follows `applied_s` is dropped, if that is worth a warning: it
+    /// is soon, and the job has used up more than half of what the oplog holds, which one that keeps
+    /// up never has, however short the oplog. It is again when the time left has halved, and after
+    /// the job had recovered.
+    fn warns(&mut self, window: Window, applied_s: u32) -> Option<u32> {
+        let before = self.oldest_s.replace(window.oldest_s);
+        self.is_full |= before.is_some_and(|before| before < window.oldest_s);
+        if !self.is_full || applied_s == 0 {
+            return None;
+        }
+        let left_s = applied_s.saturating_sub(window.oldest_s);
+        let whole_s = window.newest_s.saturating_sub(window.oldest_s);
+        if left_s > whole_s / 4 * 3 {
+            self.warned_s = None;
+        }
+        let is_new = self.warned_s.is_none_or(|warned_s| left_s < warned_s.div_ceil(2));
+        if left_s >= OPLOG_LEFT_S || left_s >= whole_s / 2 || !is_new {
+            return None;
+        }
+        self.warned_s = Some(left_s);
+        Some(left_s)
+    }
+}
+
+/// What the source's oplogs hold, by replica set.
+async fn windows(source: &Endpoint, sets: &mut Vec<Set>) -> Result<Vec<(String, Window)>> {
+    reach(source, sets).await?;
+    let mut windows = Vec::new();
+    for (name, set) in sets.iter() {
+        if let Some((oldest_s, newest_s)) = end_s(set, 1).await?.zip(end_s(set, -1).await?) {
+            windows.push((name.clone(), Window { oldest_s, newest_s }));
+        }
+    }
+    Ok(windows)
+}
+
+/// The second of the first entry of a set's oplog in this order.
+async fn end_s(source: &Endpoint, order: i32) -> Result<Option<u32>> {
+    let command = doc! {
+        "find": "oplog.rs", "sort": {"$natural": order}, "limit": 1, "projection": {"ts": 1},
+        "singleBatch": true,
+    };
+    let reply = source.run("local", command).await?;
+    let batch = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
+    let first = batch.ok().and_then(|batch| batch.first()).and_then(Bson::as_document);
+    Ok(first.and_then(|entry| entry.get_timestamp("ts").ok()).map(|ts| ts.time))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::DateTime;
+
+    #[test]
+    fn the_furthest_secondary_is_the_one_that_counts() {
+        let member = |name: &str, state: i32, ms: i64| {
+            doc! {"name": name, "state": state, "optimeDate": DateTime::from_millis(ms)}
+        };
+        let status = doc! {"members": [
+            member("a", 1, 10_000), member("b", 2, 9_000), member("c", 2, 4_000),
+            member("down", 8, 0),
+        ]};
+        assert_eq!(furthest_behind(&status), Some(("c".into(), 6_000)));
+        assert_eq!(furthest_behind(&doc! {"members": [member("a", 1, 1)]}), None);
+    }
+
+    /// What is warned of when looks find the oplog and the job so: oldest, newest, applied.
+    fn warned(looks: &[(u32, u32, u32)]) -> Vec<Option<u32>> {
+        let mut outlook = Outlook::default();
+        let look = |&(oldest_s, newest_s, applied_s)| {
+            outlook.warns(Window { oldest_s, newest_s }, applied_s)
+        };
+        looks.iter().map(look).collect()
+    }
+
+    #[test]
+    fn a_job_that_keeps_up_is_not_warned_of_however_short_the_oplog_and_large_its_leaps() {
+        let looks = [(100, 160, 159), (130, 170, 169), (175, 180, 179), (179, 190, 186)];
+        assert_eq!(warned(&looks), [None; 4]);
+    }
+
+    #[test]
+    fn an_oplog_that_is_not_full_is_not_warned_of() {
+        let looks = [(100, 1_000, 110), (100, 2_000, 110), (100, 3_000, 0)];
+        assert_eq!(warned(&looks), [None; 3]);
+    }
+
+    #[test]
+    fn an_oplog_that_lasts_long_enough_is_not_warned_of() {
+        let looks = [(100, 20_000, 5_000), (200, 20_100, 5_000), (1_400, 20_200, 5_001)];
+        assert_eq!(warned(&looks), [None, None, None]);
+        let looks = [(100, 20_000, 5_000), (1_500, 20_300, 5_000)];
+        assert_eq!(warned(&looks), [None, Some(3_500)]);
+    }
+
+    #[test]
+    fn a_warning_comes_again_when_the_time_left_has_halved_and_after_a_recovery() {
+        let looks = [
+            (100, 1_100, 500),
+            (110, 1_110, 500),
+            (250, 1_250, 500),
+            (310, 1_310, 500),
+            (500, 1_500, 500),
+            (510, 1_510, 500),
+            (520, 1_520, 1_500),
+            (530, 1_530, 900),
+        ];
+        let expected = [None, Some(390), None, Some(190), Some(0), None, None, Some(370)];
+        assert_eq!(warned(&looks), expected);
+    }
+
+    #[test]
+    fn a_job_that_stands_still_is_warned_of_at_once() {
+        assert_eq!(warned(&[(100, 160, 0), (110, 170, 130)]), [None, Some(20)]);
+    }
+}

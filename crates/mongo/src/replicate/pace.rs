@@ -1,0 +1,446 @@
+//! Keeping what can wait at a pace that the clients of a cluster hardly notice.
+//!
+//! The idea: a client knows best how a cluster feels, so the watch is one. It asks each server a
+//! small question again and again, finds a document by an `_id` that is not there, and compares how
+//! long answers take with how long they take while the bulk stands still, which it does for half a
+//! second of every three. What to make of it is decided by [`imago_plan::pace`]; batches grow and
+//! shrink with the pace ([`imago_job::throttle::Throttle::batch_bytes`]), for a large one is felt
+//! however rarely it comes.
+//!
+//! Where no client is at work there is nobody to spare, and the bulk goes at any speed. Of two clusters only
+//! those are asked that have clients: what a destination feels that nobody uses yet is no reason to go slowly. Servers count
+//! their operations by namespace (`top`): what is counted in those of the application, beside what this
+//! process has sent there ([`Endpoint::finds`]), is a client's. Where that may not be asked, clients
+//! are taken to be there.
+//!
+//! It sees primaries only, and nothing that is slow for clients without being slow for a reader of
+//! one document: a disk whose syncs take long, a secondary.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bson::{Document, doc};
+use futures_util::future::join_all;
+use imago_job::control::Control;
+use imago_job::reporter::Reporter;
+use imago_plan::pace::{BEARABLE_PERCENT, Bounds, Pace, Still};
+use tokio::sync::watch::Sender;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::error::Result;
+use crate::namespace::Namespace;
+use crate::namespace::SHADOW_PREFIX;
+use crate::server::collection::number;
+use crate::server::endpoint::{Endpoint, answer_within};
+
+/// While it is learnt how fast answers come without the bulk, in bytes per second.
+const STILL_S: u64 = 1;
+/// The pace at which it begins.
+const FIRST_S: u64 = 2_000_000;
+/// The least pace, in bytes per second, however much clients notice: what never ends helps nobody.
+pub(crate) const LEAST_S: u64 = 1_000_000;
+const BOUNDS: Bounds = Bounds { least_s: LEAST_S, most_s: 1_000_000_000 };
+/// How long one look takes, and how often a question is asked meanwhile.
+const LOOK: Duration = Duration::from_millis(2_500);
+/// How long the bulk stands still before each look.
+const STILL: Duration = Duration::from_millis(500);
+/// The first time, when nothing is known yet.
+const FIRST_STILL: Duration = Duration::from_secs(3);
+/// The first look is short: nothing passes before it is over.
+const FIRST_LOOK: Duration = Duration::from_millis(200);
+const ASK_EVERY: Duration = Duration::from_millis(40);
+/// What was under way when the bulk was stopped has ended by then.
+const SETTLES: Duration = Duration::from_millis(100);
+/// A server that takes longer is too slow by any measure.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// So many looks without clients, and nobody is there.
+const QUIET_LOOKS: u32 = 2;
+/// Reads of the collection, a second, that may be of others who work at the job, on other machines.
+/// What this process reads is known ([`Endpoint::finds`]).
+const OTHERS_READS_S: u64 = 10;
+
+/// A watch, as long as it is not dropped; then there is no pace any more.
+pub struct Watching {
+    pace: Arc<Setter>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl Watching {
+    /// Returns when it is known how fast what can wait may go: after the first look where no client is
+    /// at work.
+    pub async fn known(&self) {
+        let known = self.pace.is_known.subscribe().wait_for(|is_known| *is_known).await.map(|_| ());
+        known.expect("the sender lives as long as `self`");
+    }
+}
+
+/// Sets the pace until the watch is over, and never behind that.
+struct Setter {
+    control: Control,
+    is_over: Mutex<bool>,
+    is_known: Sender<bool>,
+}
+
+impl Setter {
+    fn new(control: Control) -> Self {
+        Self { control, is_over: Mutex::new(false), is_known: Sender::new(false) }
+    }
+
+    fn set(&self, bytes_s: Option<u64>) {
+        let is_over = self.is_over.lock().expect("nobody panics holding it");
+        if !*is_over {
+            self.control.throttle().set_pace(bytes_s);
+        }
+        if bytes_s != Some(STILL_S) {
+            self.is_known.send_replace(true);
+        }
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let mut is_over = self.pace.is_over.lock().expect("nobody panics holding it");
+        *is_over = true;
+        self.pace.control.throttle().set_pace(None);
+    }
+}
+
+/// A cluster whose clients are spared.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// Where it is.
+    pub cluster: Endpoint,
+    /// Collections that the job reads there. At least one, or one that it writes.
+    pub reads: Vec<Namespace>,
+    /// Collections that nobody but the job uses there.
+    pub writes: Vec<Namespace>,
+}
+
+impl Watched {
+    /// A cluster of which one collection is read.
+    #[must_use]
+    pub fn of(cluster: Endpoint, ns: Namespace) -> Self {
+        Self { cluster, reads: vec![ns], writes: Vec::new() }
+    }
+
+    /// What a question is asked of.
+    fn asked(&self) -> &Namespace {
+        self.reads.iter().chain(&self.writes).next().expect("a job reads or writes a collection")
+    }
+}
+
+/// Watches the servers of clusters and sets the pace, as long as it is not dropped, whenever
+/// the job's limits ask for it. Nothing that can wait passes until the first look is over.
+pub fn watch(watched: Vec<Watched>, control: Control, reporter: Option<Reporter>) -> Watching {
+    let pace = Arc::new(Setter::new(control.clone()));
+    if control.throttle().limits().is_paced {
+        pace.set(Some(STILL_S));
+    }
+    let setter = Arc::clone(&pace);
+    let watch = async move {
+        let mut clusters = Vec::new();
+        for watched in watched {
+            clusters.push(Cluster::reach(watched).await);
+        }
+        clusters.retain(|cluster| !cluster.servers.is_empty());
+        if clusters.is_empty()
+            && let Some(reporter) = &reporter
+        {
+            reporter.warning(
+                "clients_unwatched",
+                "no server can be asked as this user, so nobody sees what clients feel",
+                "the bulk goes at any speed: let this machine and user reach the shards, or limit it \
+                 by --mb-s",
+            );
+        }
+        Watch { clusters, control, pace: setter, reporter, is_paced: None }.run().await;
+    };
+    Watching { pace, _task: AbortOnDropHandle::new(tokio::spawn(watch)) }
+}
+
+struct Watch {
+    clusters: Vec<Cluster>,
+    control: Control,
+    pace: Arc<Setter>,
+    reporter: Option<Reporter>,
+    /// What was told last.
+    is_paced: Option<bool>,
+}
+
+impl Watch {
+    async fn run(mut self) {
+        // The pace, and what answers take without the bulk, while clients are at work.
+        let mut sparing: Option<(Pace, Still)> = None;
+        let mut lasts = FIRST_LOOK;
+        // What was done before does not count.
+        self.look_for_clients().await;
+        self.clusters.iter_mut().for_each(|cluster| cluster.quiet = QUIET_LOOKS);
+        loop {
+            if !self.control.throttle().limits().is_paced || self.clusters.is_empty() {
+                sparing = None;
+                self.pace.set(None);
+                tokio::time::sleep(LOOK).await;
+                continue;
+            }
+            if let Some((pace, still)) = &mut sparing {
+                self.pace.set(Some(STILL_S));
+                tokio::time::sleep(SETTLES).await;
+                let lasts = if still.is_empty() { FIRST_STILL } else { STILL };
+                still.add(&self.ask(lasts).await);
+                self.pace.set(Some(pace.rate_s()));
+            }
+            let lasts = std::mem::replace(&mut lasts, LOOK);
+            let with_us = self.ask(lasts).await;
+            let before = self.spared();
+            self.look_for_clients().await;
+            if self.spared() != before {
+                // Answers of others are no measure of these.
+                sparing = None;
+            }
+            self.tell(self.spared().contains(&true));
+            if !self.spared().contains(&true) {
+                sparing = None;
+                self.pace.set(None);
+                continue;
+            }
+            let (pace, still) =
+                sparing.get_or_insert_with(|| (Pace::new(FIRST_S, BOUNDS), Still::default()));
+            if let Some(seen) = still.beside(&with_us) {
+                let limits = self.control.throttle().limits();
+                *pace = pace.after(seen, limits.slowdown_percent.unwrap_or(BEARABLE_PERCENT));
+                tracing::debug!(?seen, rate_s = pace.rate_s(), "pace");
+            }
+        }
+    }
+
+    /// Which clusters' clients are spared.
+    fn spared(&self) -> Vec<bool> {
+        self.clusters.iter().map(Cluster::is_spared).collect()
+    }
+
+    async fn look_for_clients(&mut self) {
+        join_all(self.clusters.iter_mut().map(Cluster::look_for_clients)).await;
+    }
+
+    /// How long answers take in a while, in microseconds, where clients are spared.
+    async fn ask(&mut self, lasts: Duration) -> Vec<u64> {
+        let spared = self.clusters.iter_mut().filter(|cluster| cluster.is_spared());
+        let servers: Vec<&mut Server> = spared.flat_map(|cluster| &mut cluster.servers).collect();
+        if servers.is_empty() {
+            tokio::time::sleep(lasts).await;
+        }
+        let apart = ASK_EVERY / u32::try_from(servers.len().max(1)).expect("few servers");
+        let looks = servers.into_iter().zip(0..).map(|(server, n)| async move {
+            // Questions to all of them at once would be felt, and would feel each other.
+            tokio::time::sleep(apart * n).await;
+            server.look(lasts).await
+        });
+        join_all(looks).await.concat()
+    }
+
+    fn tell(&mut self, is_paced: bool) {
+        if self.is_paced.replace(is_paced) == Some(is_paced) {
+            return;
+        }
+        let Some(reporter) = &self.reporter else { return };
+        if is_paced {
+            reporter.decision(
+                "the bulk goes as fast as clients hardly feel it",
+                "the cluster's clients are at work; `--pace full` would not care",
+            );
+        } else {
+            reporter.decision("the bulk goes at any speed", "no client of the cluster is at work");
+        }
+    }
+}
+
+/// A cluster that is watched.
+struct Cluster {
+    servers: Vec<Server>,
+    /// So many looks in a row found no client.
+    quiet: u32,
+}
+
+struct Server {
+    endpoint: Endpoint,
+    watched: Arc<Watched>,
+    /// What it had counted when it was asked last.
+    seen: Option<Sight>,
+    /// Questions so far.
+    asked: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sight {
+    counted: Counted,
+    asked: u64,
+    /// This process's finds before the server was asked.
+    finds: u64,
+    at: Instant,
+}
+
+/// Operations since the server began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counted {
+    /// Reads of the collections that the job reads.
+    reads: u64,
+    /// Everything else that clients do.
+    others: u64,
+}
+
+impl Cluster {
+    async fn reach(watched: Watched) -> Self {
+        let watched = Arc::new(watched);
+        let reached = match watched.cluster.shards().await {
+            Ok(reached) => reached,
+            Err(error) => {
+                tracing::warn!(%error, "clients are not watched");
+                Vec::new()
+            }
+        };
+        let mut servers = Vec::new();
+        for (name, shard) in reached {
+            match shard {
+                Ok(endpoint) => {
+                    let watched = Arc::clone(&watched);
+                    servers.push(Server { endpoint, watched, seen: None, asked: 0 });
+                }
+                Err(error) => tracing::warn!(name, %error, "its clients are not watched"),
+            }
+        }
+        Self { servers, quiet: QUIET_LOOKS }
+    }
+
+    fn is_spared(&self) -> bool {
+        self.quiet < QUIET_LOOKS
+    }
+
+    /// Whether clients were at work since this was asked last.
+    async fn look_for_clients(&mut self) {
+        let has_clients = join_all(self.servers.iter_mut().map(Server::has_clients)).await;
+        let is_quiet = !has_clients.contains(&true);
+        self.quiet = if is_quiet { self.quiet.saturating_add(1) } else { 0 };
+    }
+}
+
+impl Server {
+    /// How long answers took in a while.
+    async fn look(&mut self, lasts: Duration) -> Vec<u64> {
+        let began = Instant::now();
+        let mut answers_us = Vec::new();
+        while began.elapsed() < lasts {
+            let next = Instant::now() + ASK_EVERY;
+            answers_us.push(self.ask().await);
+            tokio::time::sleep_until(next).await;
+        }
+        answers_us
+    }
+
+    /// Whether clients were at work since this was asked last; at first it is not known, and they
+    /// are taken to be.
+    async fn has_clients(&mut self) -> bool {
+        let finds = self.endpoint.finds();
+        let now = match self.count().await {
+            Ok(counted) => Sight { counted, asked: self.asked, finds, at: Instant::now() },
+            Err(error) => {
+                tracing::debug!(%error, "a server does not say what clients do");
+                self.seen = None;
+                return true;
+            }
+        };
+        let Some(before) = self.seen.replace(now) else { return true };
+        let seconds = now.at.duration_since(before.at).as_secs_f64();
+        // What was under way at either moment is taken to be of this while.
+        let own = now.asked - before.asked + self.endpoint.finds() - before.finds;
+        let reads = now.counted.reads.saturating_sub(before.counted.reads).saturating_sub(own);
+        now.counted.others > before.counted.others
+            || reads > (seconds * OTHERS_READS_S as f64) as u64
+    }
+
+    /// A question, and how long its answer took, in microseconds.
+    async fn ask(&mut self) -> u64 {
+        let nobody = doc! {"_id": {"imago": "nobody"}};
+        let ns = self.watched.asked();
+        let find = doc! {
+            "find": &ns.coll, "filter": nobody, "limit": 1, "singleBatch": true,
+        };
+        let began = Instant::now();
+        self.asked += 1;
+        let answer = answer_within(ANSWER_MAX, "asking", self.endpoint.run(&ns.db, find));
+        // No answer is a slow one.
+        let is_answered = matches!(answer.await, Ok(Ok(_)));
+        let took = if is_answered { began.elapsed() } else { ANSWER_MAX };
+        u64::try_from(took.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    async fn count(&self) -> Result<Counted> {
+        let top = self.endpoint.run("admin", doc! {"top": 1});
+        let top = answer_within(ANSWER_MAX, "asking for operations", top).await??;
+        Ok(counted(&top, &self.watched.reads, &self.watched.writes))
+    }
+}
+
+/// Databases in which servers and Imago keep what is theirs.
+const NOT_CLIENTS: [&str; 4] = ["admin", "config", "local", "imago"];
+
+fn counted(top: &Document, reads: &[Namespace], writes: &[Namespace]) -> Counted {
+    let mut counted = Counted::default();
+    let totals = top.get_document("totals").ok();
+    for (name, entry) in totals.into_iter().flatten() {
+        let (Some((db, coll)), Some(entry)) = (name.split_once('.'), entry.as_document()) else {
+            continue;
+        };
+        let is = |ns: &Namespace| ns.db == db && ns.coll == coll;
+        if NOT_CLIENTS.contains(&db) || coll.starts_with(SHADOW_PREFIX) || writes.iter().any(is) {
+            continue;
+        }
+        let of = |kind| entry.get_document(kind).map_or(0, |kind| number(kind, "count"));
+        let writes = of("insert") + of("update") + of("remove");
+        if reads.iter().any(is) {
+            counted.reads += of("queries");
+            counted.others += writes;
+        } else {
+            counted.others += writes + of("queries");
+        }
+    }
+    counted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    #[tokio::test]
+    async fn nothing_is_paced_once_the_watch_is_over() {
+        let control = Control::default();
+        let pace = Arc::new(Setter::new(control.clone()));
+        let task = AbortOnDropHandle::new(tokio::spawn(std::future::pending()));
+        let watching = Watching { pace: Arc::clone(&pace), _task: task };
+        pace.set(Some(STILL_S));
+        assert!(control.throttle().is_paced());
+        assert!(watching.known().now_or_never().is_none(), "it stands still to learn the pace");
+        pace.set(None);
+        assert!(watching.known().now_or_never().is_some());
+        drop(watching);
+        assert!(!control.throttle().is_paced());
+        pace.set(Some(STILL_S));
+        assert!(!control.throttle().is_paced());
+    }
+
+    #[test]
+    fn only_what_clients_do_counts() {
+        let entry = |n: i32| doc! {"queries": {"count": n}, "insert": {"count": 10 * n}};
+        let top = doc! {"totals": {
+            "note": "all times in microseconds",
+            "shop.reviews": entry(1), "shop.imago.shadow.1": entry(2), "shop.carts": entry(3),
+            "local.oplog.rs": entry(4), "config.chunks": entry(5), "imago.jobs": entry(6),
+        }};
+        let read: Namespace = "shop.reviews".parse().unwrap();
+        let written: Namespace = "shop.carts".parse().unwrap();
+        let of = |writes| counted(&top, std::slice::from_ref(&read), writes);
+        assert_eq!(of(&[]), Counted { reads: 1, others: 10 + 33 });
+        assert_eq!(of(&[written]), Counted { reads: 1, others: 10 });
+    }
+}

@@ -1,0 +1,244 @@
+//! The bulk past the router: read on the shards that have it, written on the shards that get it.
+//!
+//! A router would carry each document twice more. Both maps are known while a collection's shape is
+//! changed: the old one is looked up anew for each slice, the new one is the plan's, and nothing
+//! moves the shadow's chunks.
+//!
+//! Invariants:
+//! - What a shard holds without owning it (an orphan) is not copied: a document counts where the map
+//!   says that its key lies.
+//! - A slice counts as copied only if the map was the same from its first read to after its last,
+//!   however often a lost server interrupted it. Each shard is
+//!   read from a state at or after the map's, so that what a move brought there is seen.
+//! - A document whose key changes while a slice is read may be found on two shards, or on none: its
+//!   change comes through the stream afterwards, as any change of a slice in flight.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bson::raw::RawBsonRef;
+use bson::spec::ElementType;
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp, doc};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::bson::order::{Element, Elements, Id};
+use crate::error::{Error, Result};
+use crate::replicate::apply::{has_array, key_of};
+use crate::server::collection::Handle;
+use crate::server::endpoint::{Endpoint, operation_time};
+
+mod reader;
+
+pub use reader::Reader;
+
+const ARRAY: u8 = ElementType::Array as u8;
+const DOCUMENT: u8 = ElementType::EmbeddedDocument as u8;
+const NULL: u8 = ElementType::Null as u8;
+
+/// Which shard, by its index, owns which part of a key's space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Map {
+    fields: Vec<String>,
+    /// Where each chunk begins, in order, and its shard.
+    chunks: Vec<(Id, usize)>,
+}
+
+impl Map {
+    /// From where chunks begin, in order; the first one begins at the least key there is.
+    ///
+    /// # Errors
+    /// When a bound cannot be encoded.
+    pub fn new(key: &Document, chunks: &[(Document, usize)]) -> Result<Self> {
+        let bound = |(min, shard): &(Document, usize)| {
+            let min = RawDocumentBuf::try_from(min).map_err(|e| Error::malformed("a chunk", e))?;
+            Ok((Id::from_raw(RawBsonRef::Document(&min)), *shard))
+        };
+        let chunks = chunks.iter().map(bound).collect::<Result<Vec<_>>>()?;
+        Ok(Self { fields: key.keys().cloned().collect(), chunks })
+    }
+
+    /// The shard whose part a document lies in.
+    fn shard_of(&self, raw: &RawDocument) -> usize {
+        self.shard_at(&key_of(raw, &self.fields))
+    }
+
+    fn shard_at(&self, key: &RawDocument) -> usize {
+        let key = Element { kind: DOCUMENT, name: b"", payload: key.as_bytes() };
+        let at = self.chunks.partition_point(|(min, _)| min.as_element().cmp_value(&key).is_le());
+        self.chunks[at.saturating_sub(1)].1
+    }
+
+    /// The same, but none for a document that no shard may have.
+    fn place_of(&self, raw: &RawDocument) -> Option<usize> {
+        let key = key_of(raw, &self.fields);
+        // What lies in an array is not found on the way, and taken for null.
+        let mut values = Elements::new(key.as_bytes()).map(|field| field.kind);
+        let is_suspect = values.any(|kind| kind == ARRAY || kind == NULL);
+        if is_suspect && has_array(raw, &self.fields) { None } else { Some(self.shard_at(&key)) }
+    }
+}
+
+/// The old map at one time.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    map: Map,
+    /// What is different in every map.
+    version: Bson,
+    /// Everything that made the map what it is was before this.
+    pub at: Timestamp,
+}
+
+impl Seen {
+    /// Whether a document belongs to this shard.
+    #[must_use]
+    pub fn is_owned(&self, shard: usize, raw: &RawDocument) -> bool {
+        self.map.shard_of(raw) == shard
+    }
+
+    /// Whether nothing was moved or split between the two.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.version == other.version
+    }
+}
+
+/// Where the bulk of one collection is, and where it goes.
+#[derive(Debug)]
+pub struct Route {
+    /// The shards, by name.
+    pub names: Vec<String>,
+    /// The shards themselves.
+    pub shards: Vec<Endpoint>,
+    /// Who of each is read from.
+    pub readers: Vec<Reader>,
+    router: Handle,
+    new: Map,
+    /// For each pair of shards (from × shards + to): how many sends may be under way, and the
+    /// bytes sent.
+    flows: Vec<(Semaphore, AtomicU64)>,
+}
+
+impl Route {
+    /// The route of `router`'s collection to shards by the map `new`, each with who is read from.
+    /// `sockets(from, to)` tells how many sends may be under way between two shards.
+    #[must_use]
+    pub fn new(
+        router: Handle,
+        shards: Vec<(String, Endpoint, Reader)>,
+        new: Map,
+        sockets: impl Fn(usize, usize) -> usize,
+    ) -> Arc<Self> {
+        let count = shards.len();
+        let flows = (0..count * count)
+            .map(|pair| {
+                (Semaphore::new(sockets(pair / count, pair % count).max(1)), AtomicU64::new(0))
+            })
+            .collect();
+        let (names, shards, readers) = shards.into_iter().collect();
+        Arc::new(Self { names, shards, readers, router, new, flows })
+    }
+
+    /// Looks at the old map.
+    ///
+    /// # Errors
+    /// When the cluster does not answer, or the collection is no longer as the plan knew it.
+    pub async fn look(&self) -> Result<Seen> {
+        let version = self.version().await?;
+        let key = self.router.shard_key().await?.unwrap_or_default();
+        let mut chunks = Vec::new();
+        for (min, shard) in crate::server::shard::chunks(&self.router).await? {
+            let index = self.names.iter().position(|name| *name == shard).ok_or_else(|| {
+                Error::precondition(
+                    format!(
+                        "{} has got chunks on {shard}, which the plan does not know",
+                        self.router.ns
+                    ),
+                    "make a new plan",
+                )
+            })?;
+            chunks.push((min, index));
+        }
+        if chunks.is_empty() {
+            let (doing, cause) = ("reading config.chunks", "there are none");
+            return Err(Error::malformed(doing, cause));
+        }
+        // Asked after the map was read: whatever made it is before this.
+        let reply = self.router.endpoint.run("config", doc! {"ping": 1}).await?;
+        let at = operation_time(&reply)
+            .ok_or_else(|| Error::malformed("asking for the time", "no operationTime"))?;
+        for shard in &self.shards {
+            shard.hear(&reply).await?;
+        }
+        for reader in &self.readers {
+            reader.hear(&reply).await;
+        }
+        Ok(Seen { map: Map::new(&key, &chunks)?, version, at })
+    }
+
+    /// Whether the old map is still the one that was seen.
+    ///
+    /// # Errors
+    /// When the cluster does not answer.
+    pub async fn is_still(&self, seen: &Seen) -> Result<bool> {
+        Ok(self.version().await? == seen.version)
+    }
+
+    /// The newest change of any chunk, with the collection's identity.
+    async fn version(&self) -> Result<Bson> {
+        let entry = self.first("collections", doc! {"_id": self.router.ns.to_string()}).await?;
+        let uuid = entry.get("uuid").cloned().unwrap_or(Bson::Null);
+        let chunk = self.first("chunks", doc! {"uuid": uuid.clone()}).await?;
+        Ok(doc! {
+            "uuid": uuid, "timestamp": entry.get("timestamp").cloned(),
+            "lastmod": chunk.get("lastmod").cloned(),
+        }
+        .into())
+    }
+
+    async fn first(&self, coll: &str, filter: Document) -> Result<Document> {
+        let find = doc! {
+            "find": coll, "filter": filter, "sort": {"lastmod": -1}, "limit": 1,
+            "singleBatch": true, "readConcern": {"level": "majority"},
+        };
+        let reply = self.router.endpoint.run("config", find).await?;
+        let batch = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
+        let first = batch.ok().and_then(|batch| batch.first()?.as_document().cloned());
+        first.ok_or_else(|| Error::Disrupted {
+            ns: self.router.ns.to_string(),
+            what: "dropped or renamed".into(),
+        })
+    }
+
+    /// The documents of a batch that shard `from` owns, by the shard that gets them; and behind these the ones
+    /// that no shard may have, which only the router refuses to write.
+    #[must_use]
+    pub fn parts<'a>(
+        &self,
+        seen: &Seen,
+        from: usize,
+        documents: impl Iterator<Item = &'a RawDocument>,
+    ) -> Vec<Vec<&'a RawDocument>> {
+        let nowhere = self.shards.len();
+        let mut parts = vec![Vec::new(); nowhere + 1];
+        for raw in documents.filter(|raw| seen.is_owned(from, raw)) {
+            parts[self.new.place_of(raw).unwrap_or(nowhere)].push(raw);
+        }
+        parts
+    }
+
+    /// Waits until a send from one shard to another may begin, and counts its bytes.
+    pub async fn send(&self, from: usize, to: usize, bytes: u64) -> SemaphorePermit<'_> {
+        let (sockets, sent) = &self.flows[from * self.shards.len() + to];
+        sent.fetch_add(bytes, Ordering::Relaxed);
+        sockets.acquire().await.expect("never closed")
+    }
+
+    /// What went from which shard to which, in bytes, by this process.
+    pub fn sent(&self) -> impl Iterator<Item = (usize, usize, u64)> + '_ {
+        let count = self.shards.len();
+        let flows = self.flows.iter().enumerate();
+        flows.map(move |(pair, (_, sent))| {
+            (pair / count, pair % count, sent.load(Ordering::Relaxed))
+        })
+    }
+}

@@ -1,0 +1,297 @@
+//! What reached the old collection between the drain and the rename, brought over after the rename.
+//!
+//! A validator stops neither deletes nor writers who bypass it. All that they did to the old collection
+//! is in the change stream, and the server's rename ends it: on each shard their times are before the
+//! rename's, so that a stream read to a time which every shard gave out after the rename has all of it.
+//! An event says by its UUID which collection it is of, whatever the name stood for.
+//!
+//! Until then the new collection refuses inserts and updates, so that nobody has inserted an `_id` anew
+//! whose delete is still to come; who bypasses validation may have, and then the newer one counts.
+//!
+//! A document that was written whole is written again. An update says only what it changed, of a content
+//! that went with the old collection: it cannot be brought over, and is named.
+
+use std::collections::BTreeMap;
+
+use bson::{RawDocumentBuf, Timestamp};
+use imago_job::control::Control;
+use imago_job::run::Run;
+use imago_plan::pending_changes::Change;
+use serde::Serialize;
+
+use super::run::Spec;
+use crate::bson::order::Id;
+use crate::copy::preflight::key_fields;
+use crate::error::{Error, Result};
+use crate::replicate::apply::{Found, Pair, put, remove};
+use crate::replicate::changes::{AWAIT_MAX, ChangeReader, Detail, Event, Start, Write};
+use crate::server::collection::Handle;
+use crate::server::endpoint::Endpoint;
+use crate::server::timing::retry_transient;
+
+/// What came between the drain and the rename.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Slipped {
+    /// Documents whose delete was brought over.
+    pub deleted: u64,
+    /// Documents that were written past the validator, and brought over.
+    pub written: u64,
+    /// The `_id`s of documents whose update past the validator is lost.
+    pub lost: Vec<String>,
+    /// Whether the server no longer kept what came: then all of these are unknown.
+    pub unknown: bool,
+}
+
+impl Slipped {
+    /// Says that what came behind `from` is not known any more.
+    pub(super) fn unknown(run: &Run, spec: &Spec, from: Timestamp) -> Self {
+        let ns = &spec.reshard.ns;
+        run.reporter().warning(
+            "deletes_unknown",
+            format!(
+                "the cluster no longer keeps what was deleted from {ns} between second {} of the epoch and \
+                 the rename: such documents are there again",
+                from.time
+            ),
+            "if the application knows what it deleted then, delete it once more; next time resume sooner, \
+             or use --block user-writes",
+        );
+        Self { unknown: true, ..Self::default() }
+    }
+}
+
+/// What has to become of a document.
+#[derive(Clone, Debug, PartialEq)]
+enum Fate {
+    Gone,
+    Is(RawDocumentBuf),
+    /// It was updated, and only the old collection knew to what.
+    Lost,
+}
+
+/// What happened to a document, and when.
+type Happened = (Id, Timestamp, Detail);
+
+/// What the events make of each document. Those that the new collection has written itself are its own.
+///
+/// Events of one time on two shards come in no order: where a document was written and deleted at once, as
+/// one that moves to another shard is, nobody knows which it was.
+fn fates(events: &[Happened], new: Option<&str>) -> BTreeMap<Id, Fate> {
+    let mut fates = BTreeMap::new();
+    let mut put_at: BTreeMap<&Id, Timestamp> = BTreeMap::new();
+    for (id, time, detail) in events {
+        let is_new = new.is_some() && detail.of.as_deref() == new;
+        match (detail.write, &detail.document) {
+            (Write::Put | Write::Delete, _) if is_new => drop(fates.remove(id)),
+            (Write::Update, _) if is_new => {}
+            (Write::Put, Some(document)) => {
+                put_at.insert(id, *time);
+                drop(fates.insert(id.clone(), Fate::Is(document.clone())));
+            }
+            (Write::Delete, _) if put_at.get(id) == Some(time) => {
+                drop(fates.insert(id.clone(), Fate::Lost));
+            }
+            (Write::Delete, _) => drop(fates.insert(id.clone(), Fate::Gone)),
+            (Write::Update | Write::Put, _) => drop(fates.insert(id.clone(), Fate::Lost)),
+        }
+    }
+    fates
+}
+
+/// Opens the stream behind the drain: what is read from it after the rename is complete.
+fn reader(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> ChangeReader {
+    let namespaces = vec![spec.reshard.ns.clone()];
+    ChangeReader::new(cluster.clone(), namespaces, Start::At(from), AWAIT_MAX).detailed()
+}
+
+/// The events behind `from`, up to a time that is behind the rename on every shard.
+async fn read(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> Result<Vec<Happened>> {
+    let to = cluster.cluster_time().await?;
+    // Without it the stream gets there too, only later.
+    if let Err(error) = cluster.heartbeat().await {
+        tracing::debug!(%error, "the shards were not nudged");
+    }
+    let mut reader = reader(cluster, spec, from);
+    let mut events = Vec::new();
+    loop {
+        let batch = reader.next().await?;
+        tracing::debug!(?from, ?to, time = ?batch.time, events = batch.events.len(), "slipped");
+        for event in batch.events {
+            if let Event::DirtyKey { id, time, detail: Some(detail), .. } = event
+                && time > from
+            {
+                events.push((id, time, *detail));
+            }
+        }
+        if batch.time >= to {
+            return Ok(events);
+        }
+    }
+}
+
+/// Brings over what came behind `from`, which is when the shadow was the collection. The rename has
+/// happened. Doing it again changes nothing.
+///
+/// # Errors
+/// When the cluster stays away, or the source no longer keeps what came since.
+pub(super) async fn bring_over(
+    run: &Run,
+    cluster: &Endpoint,
+    spec: &Spec,
+    new: Option<&str>,
+    from: Timestamp,
+) -> Result<Slipped> {
+    // Whatever is asked of the job now: the rename has happened, and this belongs to it.
+    let always = Control::default();
+    let read = || read(cluster, spec, from);
+    let events = retry_transient("read what came before the rename", &always, read).await?;
+    let fates = fates(&events, new);
+    if fates.is_empty() {
+        return Ok(Slipped::default());
+    }
+    let pair = pair(run, cluster, spec).await?;
+    let write = || write(&pair, &fates);
+    let slipped = retry_transient("bring over what came before the rename", &always, write).await?;
+    report(run, spec, &slipped);
+    Ok(slipped)
+}
+
+/// The new collection, as what is written to.
+async fn pair(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<Pair> {
+    let source = Handle::new(cluster.clone(), spec.reshard.ns.clone());
+    let gone = || Error::Disrupted { ns: source.ns.to_string(), what: "dropped".into() };
+    let definition = source.definition().await?.ok_or_else(gone)?;
+    let mut destination = source.clone();
+    (destination.bypass_validation, destination.owner) = (true, Some(run.ownership()));
+    Ok(Pair {
+        source,
+        destination,
+        filter: None,
+        is_collated: definition.is_collated(),
+        shard_key: key_fields(definition.shard_key.as_ref()),
+        has_foreign: false,
+    })
+}
+
+async fn write(pair: &Pair, fates: &BTreeMap<Id, Fate>) -> Result<Slipped> {
+    let of = |wanted: fn(&Fate) -> bool| fates.iter().filter(move |(_, fate)| wanted(fate));
+    let gone: Vec<&Id> = of(|fate| *fate == Fate::Gone).map(|(id, _)| id).collect();
+    if !gone.is_empty() {
+        remove(&pair.destination, gone.iter().copied(), None).await?;
+    }
+    let found = fates.iter().filter_map(|(id, fate)| match fate {
+        Fate::Is(raw) => Some(Found { id: id.clone(), raw }),
+        Fate::Gone | Fate::Lost => None,
+    });
+    let found: Vec<Found<'_>> = found.collect();
+    // What stood in the way of a unique value at the old collection was gone there as well, so what
+    // is removed here for one was to be replaced by these events; if it was not, it is named.
+    let mut stale = Vec::new();
+    if !found.is_empty() {
+        put(pair, &found, |_| Change::Any, &mut stale).await?;
+    }
+    stale.retain(|id| !fates.contains_key(id));
+    let lost = of(|fate| *fate == Fate::Lost).map(|(id, _)| id).chain(&stale);
+    Ok(Slipped {
+        deleted: gone.len() as u64,
+        written: found.len() as u64,
+        lost: lost.map(ToString::to_string).collect(),
+        unknown: false,
+    })
+}
+
+/// So many `_id`s are named in a warning; the job's result has all.
+const NAMED_MAX: usize = 20;
+
+fn report(run: &Run, spec: &Spec, slipped: &Slipped) {
+    let ns = &spec.reshard.ns;
+    if slipped.deleted + slipped.written > 0 {
+        run.reporter().decision(
+            format!("{} documents follow the old {ns}", slipped.deleted + slipped.written),
+            format!(
+                "{} were deleted, and {} written past the validator, just before the rename",
+                slipped.deleted, slipped.written
+            ),
+        );
+    }
+    if !slipped.lost.is_empty() {
+        let named: Vec<&str> = slipped.lost.iter().take(NAMED_MAX).map(String::as_str).collect();
+        run.reporter().warning(
+            "writes_lost",
+            format!(
+                "{} documents of {ns} were updated past its validator just before the rename, and \
+                 are as they were before: {}{}",
+                slipped.lost.len(),
+                named.join(", "),
+                if slipped.lost.len() > NAMED_MAX { ", …" } else { "" },
+            ),
+            "make these updates again; next time keep who bypasses validation from writing, or use \
+             --block user-writes",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::raw::RawBsonRef;
+    use bson::rawdoc;
+
+    fn id(n: i32) -> Id {
+        Id::from_raw(RawBsonRef::Int32(n))
+    }
+
+    fn event(n: i32, of: &str, write: Write) -> (Id, Detail) {
+        let document = (write == Write::Put).then(|| rawdoc! {"_id": n, "of": of});
+        (id(n), Detail { write, of: Some(of.into()), document })
+    }
+
+    /// Events at a time each.
+    fn of(events: &[(Id, Detail)]) -> Vec<(Id, Fate)> {
+        let at = |(time, (id, detail)): (u32, &(Id, Detail))| {
+            (id.clone(), Timestamp { time, increment: 1 }, detail.clone())
+        };
+        let events: Vec<Happened> = (1..).zip(events).map(at).collect();
+        fates(&events, Some("new")).into_iter().collect()
+    }
+
+    #[test]
+    fn what_was_written_and_deleted_at_one_time_is_not_known() {
+        let at = Timestamp { time: 1, increment: 1 };
+        let moves = |writes: [Write; 2]| {
+            let event = |write| event(1, "old", write);
+            let events = writes.map(event).map(|(id, detail)| (id, at, detail));
+            fates(&events, Some("new")).into_values().collect::<Vec<Fate>>()
+        };
+        let there = Fate::Is(rawdoc! {"_id": 1, "of": "old"});
+        assert_eq!(moves([Write::Delete, Write::Put]), [there]);
+        assert_eq!(moves([Write::Put, Write::Delete]), [Fate::Lost]);
+    }
+
+    #[test]
+    fn the_last_write_to_the_old_collection_counts() {
+        use Write::{Delete, Put, Update};
+        let is = Fate::Is(rawdoc! {"_id": 1, "of": "old"});
+        let cases: [(&[Write], Fate); 5] = [
+            (&[Delete], Fate::Gone),
+            (&[Delete, Put], is.clone()),
+            (&[Put, Update], Fate::Lost),
+            (&[Update, Put], is),
+            (&[Update, Delete], Fate::Gone),
+        ];
+        for (writes, fate) in cases {
+            let events: Vec<_> = writes.iter().map(|write| event(1, "old", *write)).collect();
+            assert_eq!(of(&events), [(id(1), fate)], "{writes:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_new_collection_has_written_itself_is_left_alone() {
+        use Write::{Delete, Put, Update};
+        assert_eq!(of(&[event(1, "old", Delete), event(1, "new", Put)]), []);
+        assert_eq!(of(&[event(1, "old", Put), event(1, "new", Delete)]), []);
+        let kept = [event(1, "old", Delete), event(1, "new", Update)];
+        assert_eq!(of(&kept), [(id(1), Fate::Gone)], "it updated what was deleted");
+        assert_eq!(of(&[event(1, "new", Delete), event(2, "new", Put)]), []);
+    }
+}

@@ -1,0 +1,102 @@
+//! Whether a plan is one for the cluster as it is now, looked at before anything is written.
+//!
+//! A plan is a file, which may be old, of another cluster, or edited by hand. What a job does later
+//! takes for granted what is checked here.
+
+use std::collections::HashSet;
+
+use bson::raw::RawBsonRef;
+use bson::{Document, RawDocumentBuf, doc};
+use futures_util::TryStreamExt;
+
+use super::plan::Plan;
+use super::shadow::min_of;
+use crate::bson::input::parse_document;
+use crate::bson::order::Id;
+use crate::error::{Error, Result};
+use crate::namespace::Namespace;
+use crate::server::collection::Handle;
+use crate::server::endpoint::{Endpoint, answer};
+use crate::server::shard_key::Key;
+
+/// Refuses a plan that does not fit.
+///
+/// # Errors
+/// A precondition that says what does not fit; when the cluster does not answer.
+pub(super) async fn check(cluster: &Endpoint, plan: &Plan) -> Result<()> {
+    in_itself(plan)?;
+    let of = Handle::new(cluster.clone(), plan.ns.clone());
+    if of.definition().await?.is_none() {
+        return Err(Error::precondition(
+            format!("the cluster has no collection {}", plan.ns),
+            "look at the names, and whether this is the cluster that the plan is for",
+        ));
+    }
+    let key = of.shard_key().await?.ok_or_else(|| unsharded(&plan.ns))?;
+    if !Key::parse(&plan.old_key)?.is_same(&key) {
+        return Err(anew(format!(
+            "{} is sharded by {key}, and the plan is for a collection sharded by {}",
+            plan.ns, plan.old_key
+        )));
+    }
+    let new_key = Key::parse(&plan.key)?;
+    let indexes = of.indexes().await?;
+    if let Some(index) = indexes.iter().find(|index| !new_key.keeps(index)) {
+        return Err(Error::precondition(
+            format!(
+                "{} cannot keep its unique index {} when it is sharded by {}",
+                plan.ns,
+                index.get_str("name").unwrap_or("without a name"),
+                plan.key
+            ),
+            "a sharded collection's unique indexes begin with its key or with _id: drop the \
+             index, or choose a key that it begins with",
+        ));
+    }
+    let shards = shards(cluster).await?;
+    match plan.shards.iter().find(|shard| !shards.contains(*shard)) {
+        Some(shard) => Err(anew(format!("the cluster has no shard {shard}, which the plan names"))),
+        None => Ok(()),
+    }
+}
+
+/// The refusal of a collection that has no shard key to change.
+pub(super) fn unsharded(ns: &Namespace) -> Error {
+    Error::precondition(format!("{ns} is not sharded"), "shard it first: sh.shardCollection")
+}
+
+/// The chunks are in order, without a gap at the beginning, each on a shard that the plan names.
+fn in_itself(plan: &Plan) -> Result<()> {
+    let key = parse_document(&plan.key, "the shard key")?;
+    if plan.chunks.first().is_none_or(|first| first.min.is_some()) {
+        return Err(anew("the plan has no first chunk, which begins at the least key of all"));
+    }
+    let mut before: Option<Id> = None;
+    for (at, chunk) in plan.chunks.iter().enumerate() {
+        if chunk.shard >= plan.shards.len() {
+            return Err(anew(format!("the plan's chunk {at} is on a shard that it does not name")));
+        }
+        let min = min_of(chunk.min.as_deref(), &key)?;
+        let raw = RawDocumentBuf::try_from(&min).map_err(|e| Error::malformed("the plan", e))?;
+        let id = Id::from_raw(RawBsonRef::Document(&raw));
+        if !min.keys().eq(key.keys()) || before.is_some_and(|before| before >= id) {
+            return Err(anew(format!(
+                "the plan's chunk {at} does not begin behind the one before"
+            )));
+        }
+        before = Some(id);
+    }
+    Ok(())
+}
+
+fn anew(what: impl Into<String>) -> Error {
+    Error::precondition(what, "make the plan anew: `imago reshard plan`")
+}
+
+async fn shards(cluster: &Endpoint) -> Result<HashSet<String>> {
+    let shards = cluster.client().database("config").collection::<Document>("shards");
+    let doing = "reading config.shards";
+    let read = async { shards.find(doc! {}).await?.try_collect::<Vec<Document>>().await };
+    let found = answer(doing, read).await?.map_err(|error| Error::server(doing, error))?;
+    Ok(found.iter().filter_map(|one| one.get_str("_id").ok().map(str::to_owned)).collect())
+}

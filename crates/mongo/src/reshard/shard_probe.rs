@@ -1,0 +1,173 @@
+//! The shards themselves, asked past the router: how far away they are, how far back their oplogs
+//! reach, how much room they have, what they are
+//! doing with the collection.
+//!
+//! Not every network lets Imago reach them, and not every user is known to them. What cannot be
+//! asked is left unknown, and the plan says so.
+
+use std::time::{Duration, Instant};
+
+use bson::{Bson, Document, doc};
+use mongodb::Client;
+use mongodb::options::ServerAddress;
+
+use crate::error::said;
+use crate::namespace::Namespace;
+use crate::server::collection::number;
+use crate::server::endpoint::Endpoint;
+
+use super::members::{Member, members};
+use super::survey::Shard;
+
+/// A shard that does not answer so soon is not waited for.
+const REACH_MAX: Duration = Duration::from_secs(10);
+const PINGS: usize = 7;
+
+/// What a shard says of itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Reached {
+    /// The round trip to its primary, in microseconds.
+    pub(super) latency_us: u32,
+    /// How far back its oplog reaches once it is full, in seconds.
+    pub(super) oplog_s: Option<u64>,
+    /// What is free on its disk, in bytes.
+    pub(super) free_bytes: Option<u64>,
+    /// Indexes of the collection that it is building.
+    pub(super) building: Vec<String>,
+    /// The shards to which it is giving a chunk of the collection.
+    pub(super) giving_to: Vec<String>,
+    /// The members of its replica set; none where the user may not ask.
+    pub(super) members: Vec<Member>,
+}
+
+/// Asks each shard; of one that cannot be asked, why.
+pub(super) async fn reach(
+    router: &Endpoint,
+    shards: &[Shard],
+    ns: &Namespace,
+) -> Vec<Result<Reached, String>> {
+    let asked = shards.iter().map(|shard| Box::pin(ask(router, shard, ns)));
+    futures_util::future::join_all(asked).await
+}
+
+async fn ask(router: &Endpoint, shard: &Shard, ns: &Namespace) -> Result<Reached, String> {
+    let work = async {
+        let client = connect(router, shard)?;
+        let failed = |error: mongodb::error::Error| said(&error);
+        let mut times = Vec::with_capacity(PINGS);
+        // The first one pays for connecting.
+        run(&client, "admin", doc! {"ping": 1}).await.map_err(failed)?;
+        for _ in 0..PINGS {
+            let began = Instant::now();
+            run(&client, "admin", doc! {"ping": 1}).await.map_err(failed)?;
+            times.push(u32::try_from(began.elapsed().as_micros()).unwrap_or(u32::MAX));
+        }
+        times.sort_unstable();
+        Ok(Reached {
+            latency_us: times[PINGS / 2],
+            oplog_s: oplog_s(&client).await.ok().flatten(),
+            free_bytes: free_bytes(&client, ns).await,
+            building: building(&client, ns).await,
+            giving_to: giving_to(&client, ns).await,
+            members: members_of(&client).await.unwrap_or_default(),
+        })
+    };
+    let late = || format!("no answer within {} s", REACH_MAX.as_secs());
+    tokio::time::timeout(REACH_MAX, work).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// A client with the router's credentials, of the shard's replica set.
+fn connect(router: &Endpoint, shard: &Shard) -> Result<Client, String> {
+    let (set, members) = shard.host.split_once('/').unwrap_or(("", &shard.host));
+    let hosts = members.split(',').map(ServerAddress::parse);
+    let hosts = hosts.collect::<Result<Vec<_>, _>>().map_err(|error| said(&error))?;
+    router.sibling(hosts, set, REACH_MAX).map_err(|error| said(&error))
+}
+
+async fn run(client: &Client, db: &str, command: Document) -> mongodb::error::Result<Document> {
+    client.database(db).run_command(command).await
+}
+
+/// How far back the oplog reaches; of one that is not full yet, how far it will.
+async fn oplog_s(client: &Client) -> mongodb::error::Result<Option<u64>> {
+    let stats = run(client, "local", doc! {"collStats": "oplog.rs"}).await?;
+    let (oldest, newest) = (end_s(client, 1).await?, end_s(client, -1).await?);
+    let Some((oldest, newest)) = oldest.zip(newest) else { return Ok(None) };
+    Ok(Some(window_s(newest.saturating_sub(oldest), &stats)))
+}
+
+fn window_s(held_s: u32, stats: &Document) -> u64 {
+    let (size, size_max) = (number(stats, "size").max(1), number(stats, "maxSize"));
+    let full = u128::from(held_s.max(1)) * u128::from(size_max.max(size)) / u128::from(size);
+    u64::try_from(full).unwrap_or(u64::MAX)
+}
+
+async fn end_s(client: &Client, order: i32) -> mongodb::error::Result<Option<u32>> {
+    let command = doc! {
+        "find": "oplog.rs", "sort": {"$natural": order}, "limit": 1, "projection": {"ts": 1},
+        "singleBatch": true,
+    };
+    let reply = run(client, "local", command).await?;
+    let first = first_batch(&reply).into_iter().next();
+    Ok(first.and_then(|entry| entry.get_timestamp("ts").ok()).map(|ts| ts.time))
+}
+
+fn first_batch(reply: &Document) -> Vec<Document> {
+    let batch = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
+    let batch = batch.into_iter().flatten();
+    batch.filter_map(Bson::as_document).cloned().collect()
+}
+
+/// A database that is not on the shard yet knows of no disk; one of these is there, and one the user
+/// may ask about.
+async fn free_bytes(client: &Client, ns: &Namespace) -> Option<u64> {
+    for db in [ns.db.as_str(), "local", "admin"] {
+        let stats = run(client, db, doc! {"dbStats": 1}).await.unwrap_or_default();
+        let total = number(&stats, "fsTotalSize");
+        if total > 0 {
+            return Some(total.saturating_sub(number(&stats, "fsUsedSize")));
+        }
+    }
+    None
+}
+
+/// Indexes whose build has not ended have an id of their build.
+async fn building(client: &Client, ns: &Namespace) -> Vec<String> {
+    let command = doc! {
+        "listIndexes": &ns.coll, "includeBuildUUIDs": true, "cursor": {"batchSize": 1000},
+    };
+    // A shard without chunks of the collection has no such collection.
+    let listed = run(client, &ns.db, command).await.unwrap_or_default();
+    let listed = first_batch(&listed).into_iter().filter(|index| index.contains_key("buildUUID"));
+    let name = |index: Document| {
+        let name = index.get_document("spec").and_then(|spec| spec.get_str("name"));
+        name.unwrap_or("an index").to_owned()
+    };
+    listed.map(name).collect()
+}
+
+async fn members_of(client: &Client) -> mongodb::error::Result<Vec<Member>> {
+    let config = run(client, "admin", doc! {"replSetGetConfig": 1}).await?;
+    let status = run(client, "admin", doc! {"replSetGetStatus": 1}).await?;
+    let config = config.get_document("config").cloned().unwrap_or_default();
+    Ok(members(&config, &status))
+}
+
+/// A shard notes each chunk that it gives away, until the other one has it.
+async fn giving_to(client: &Client, ns: &Namespace) -> Vec<String> {
+    let command = doc! {"find": "migrationCoordinators", "filter": {"nss": ns.to_string()}};
+    let noted = run(client, "config", command).await.unwrap_or_default();
+    let to = |note: &Document| note.get_str("recipientShardId").unwrap_or("a shard").to_owned();
+    first_batch(&noted).iter().map(to).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_oplog_that_is_not_full_yet_will_reach_further_back() {
+        assert_eq!(window_s(60, &doc! {"size": 10, "maxSize": 1_000}), 6_000);
+        assert_eq!(window_s(60, &doc! {"size": 1_010, "maxSize": 1_000}), 60);
+    }
+}

@@ -1,0 +1,87 @@
+//! Getting a cluster out of a block that waits.
+//!
+//! Before a server begins to refuse writes it takes a lock over everything, and waits for it without
+//! an end; whatever comes later, reads included, waits behind it. An open transaction lets it wait for
+//! as long as the client likes, up to a minute. And where a transaction over shards is prepared, and
+//! its decision is to be written on the same shard, both wait for each other for ever. So whoever
+//! blocks or unblocks watches: what has waited for too long is killed, the others go on, and the
+//! block is asked for again. (Tried on 6.0.5: `crates/imago/tests/reshard/stall.rs`.)
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+
+use crate::error::{Error, Result};
+use crate::server::endpoint::{Endpoint, answer_within};
+
+/// A block may wait this long at a server. Where no transaction is open it waits for the longest
+/// operation under way only, and those yield.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// A shard that does not answer so soon is not watched.
+const REACH_MAX: Duration = Duration::from_secs(5);
+
+/// The replica sets of a cluster, reached before anything of theirs can wait.
+pub(super) struct Sets(Vec<Endpoint>);
+
+impl Sets {
+    /// Those that can be reached as this user.
+    pub(super) async fn reach(cluster: &Endpoint) -> Self {
+        let reached = match cluster.shards().await {
+            Ok(reached) => reached,
+            Err(error) => {
+                tracing::warn!(%error, "a write block that waits for ever will not be noticed");
+                Vec::new()
+            }
+        };
+        let mut sets = Vec::new();
+        for (_, set) in reached {
+            match set {
+                Ok(set) => sets.push(set),
+                Err(error) => tracing::warn!(%error, "a write block may wait there for ever"),
+            }
+        }
+        Self(sets)
+    }
+
+    /// Kills what has waited for too long, for as long as it is polled.
+    pub(super) async fn watch(&self) -> Infallible {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            for shard in &self.0 {
+                if let Err(error) = kill_waiting(shard).await {
+                    tracing::warn!(%error, "a write block that waits there is not ended");
+                }
+            }
+        }
+    }
+}
+
+/// What waits, on a replica set and on a shard.
+const COMMANDS: [&str; 2] = ["setUserWriteBlockMode", "_shardsvrSetUserWriteBlockMode"];
+
+async fn kill_waiting(shard: &Endpoint) -> Result<()> {
+    let doing = "looking for a write block that waits";
+    let pipeline = [
+        doc! {"$currentOp": {"allUsers": true, "localOps": true}},
+        doc! {"$match": {
+            "$or": COMMANDS.map(|command| doc! {format!("command.{command}"): {"$exists": true}}),
+            "waitingForLock": true,
+            "microsecs_running": {"$gt": i64::try_from(WAIT_MAX.as_micros()).expect("a second")},
+        }},
+        doc! {"$project": {"opid": 1}},
+    ];
+    let ask = doc! {"aggregate": 1, "pipeline": &pipeline[..], "cursor": {}};
+    let reply = answer_within(REACH_MAX, doing, shard.run("admin", ask)).await??;
+    let cursor = reply.get_document("cursor");
+    let found = cursor.and_then(|cursor| cursor.get_array("firstBatch"));
+    let found = found.map_err(|error| Error::malformed(doing, error))?;
+    for waiting in found.iter().filter_map(Bson::as_document) {
+        let Some(id) = waiting.get("opid") else { continue };
+        tracing::warn!(at = %shard.redacted(), %id, "a write block that waits is ended");
+        let kill: Document = doc! {"killOp": 1, "op": id.clone()};
+        answer_within(REACH_MAX, doing, shard.run("admin", kill)).await??;
+    }
+    Ok(())
+}

@@ -1,0 +1,374 @@
+//! Sharding a new, empty collection so that a copy fills all shards evenly from the start.
+
+use std::time::{Duration, Instant};
+
+use bson::raw::RawBsonRef;
+use bson::{Bson, Document, RawDocumentBuf, doc};
+use futures_util::TryStreamExt;
+use imago_plan::cuts::cuts;
+
+use crate::bson::order::Id;
+use crate::error::{Error, Result, code};
+use crate::server::collection::Handle;
+use crate::server::endpoint::{Endpoint, answer, prefer_secondary};
+use crate::server::structure::is_same_index;
+
+/// Chunks for each shard of a hashed key.
+const HASHED_CHUNKS_PER_SHARD: i32 = 2;
+const SAMPLE_PER_SHARD: u64 = 200;
+/// `ConflictingOperationInProgress`: a shard of the move takes part in another one.
+const BUSY: i32 = 117;
+const BUSY_MAX: Duration = Duration::from_secs(120);
+const BUSY_PAUSE: Duration = Duration::from_millis(500);
+
+/// Shards the empty collection `to` by `key`, and splits a ranged key where a sample of the
+/// documents `from` says that the shards will hold equal shares. What an attempt that died left of
+/// that is completed.
+///
+/// # Errors
+/// When the router refuses.
+pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
+    let router = &to.endpoint;
+    let is_hashed = key.values().any(|kind| kind.as_str() == Some("hashed"));
+    let shards = shards(to).await?;
+    if to.shard_key().await?.is_none() {
+        let mut command = doc! {"shardCollection": to.ns.to_string(), "key": key.clone()};
+        if to.definition().await?.is_some_and(|definition| definition.is_collated()) {
+            command.insert("collation", doc! {"locale": "simple"});
+        }
+        to.create_indexes(&[key_index(&from.indexes().await?, key)]).await?;
+        // The database may have to be told first; that it was told already is no error.
+        router
+            .run("admin", doc! {"enableSharding": &to.ns.db})
+            .await
+            .map(|_| ())
+            .or_else(|error| if error.is_transient() { Err(error) } else { Ok(()) })?;
+        // Servers cut a new collection by themselves only where the hash comes first.
+        if is_hashed && key.values().next().is_some_and(|way| way.as_str() == Some("hashed")) {
+            let count = i32::try_from(shards.len()).unwrap_or(1) * HASHED_CHUNKS_PER_SHARD;
+            command.insert("numInitialChunks", count);
+        }
+        router.run_at_length("admin", command).await?;
+    }
+    if is_hashed || shards.len() < 2 {
+        return Ok(());
+    }
+    let ns = to.ns.to_string();
+    let mut bounds = lower_bounds(to).await?;
+    let mut points = bounds.clone();
+    if bounds.len() + 1 < shards.len() {
+        points = split_points(from, key, shards.len()).await?;
+        for at in points.iter().filter(|at| !bounds.contains(at)) {
+            router.run("admin", doc! {"split": &ns, "middle": document_of(at)?}).await?;
+        }
+        bounds.extend(points.iter().cloned());
+        bounds.sort_unstable();
+        bounds.dedup();
+    }
+    // The first chunk stays where the collection was created.
+    for at in bounds {
+        let share = points.partition_point(|point| *point <= at).min(shards.len() - 1);
+        if share == 0 {
+            continue;
+        }
+        let find = document_of(&at)?;
+        let to = &shards[share];
+        let command = doc! {"moveChunk": &ns, "find": find, "to": to, "_waitForDelete": false};
+        move_chunk(router, &command).await?;
+    }
+    Ok(())
+}
+
+/// Shards an empty collection by one field of text, so that each shard gets an equal share of
+/// documents whose keys are distributed as `sample` is.
+///
+/// # Errors
+/// When the router refuses.
+pub async fn spread(to: &Handle, field: &str, mut sample: Vec<String>) -> Result<()> {
+    let router = &to.endpoint;
+    let ns = to.ns.to_string();
+    router.run("admin", doc! {"enableSharding": &to.ns.db}).await?;
+    router.run_at_length("admin", doc! {"shardCollection": &ns, "key": {field: 1}}).await?;
+    let shards = shards(to).await?;
+    sample.sort_unstable();
+    let points = cuts(sample, shards.len());
+    for at in &points {
+        router.run("admin", doc! {"split": &ns, "middle": {field: at}}).await?;
+    }
+    // The first chunk stays where the collection was created.
+    for (at, shard) in points.iter().zip(&shards[1..]) {
+        let find = doc! {field: at};
+        move_chunk(router, &doc! {"moveChunk": &ns, "find": find, "to": shard}).await?;
+    }
+    Ok(())
+}
+
+/// Whether an index can be the one that a sharded collection needs for its key.
+pub(crate) fn serves(index: &Document, key: &Document) -> bool {
+    let is_whole = ["partialFilterExpression", "sparse", "collation", "hidden"];
+    let is_whole = is_whole.iter().all(|option| !index.contains_key(option));
+    let of = |key: &Document| doc! {"key": key.clone()};
+    is_whole && index.get_document("key").is_ok_and(|found| is_same_index(&of(found), &of(key)))
+}
+
+/// An index that some shards of a collection have and others have not, or have otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct IndexGap {
+    /// Its name.
+    pub index: String,
+    /// The shards that lack it, or have another one by its name.
+    pub lacks: Vec<String>,
+}
+
+impl std::fmt::Display for IndexGap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} is not on {}", self.index, self.lacks.join(", "))
+    }
+}
+
+/// Where the shards that hold documents of a collection do not have the same indexes: a router lists those of
+/// one of them. Nothing of a replica set, and of a shard that this user does not reach.
+///
+/// # Errors
+/// When the router does not say where the chunks are.
+pub(crate) async fn index_gaps(of: &Handle) -> Result<Vec<IndexGap>> {
+    if !of.endpoint.is_sharded() || of.shard_key().await?.is_none() {
+        return Ok(Vec::new());
+    }
+    let mut owners: Vec<String> = chunks(of).await?.into_iter().map(|(_, shard)| shard).collect();
+    owners.sort_unstable();
+    owners.dedup();
+    let mut listed = Vec::new();
+    for (name, shard) in of.endpoint.shards().await? {
+        if !owners.contains(&name) {
+            continue;
+        }
+        let indexes = match shard {
+            Ok(shard) => Handle::new(shard, of.ns.clone()).indexes().await,
+            Err(error) => Err(error),
+        };
+        match indexes {
+            Ok(indexes) => listed.push((name, indexes)),
+            Err(error) => tracing::info!(name, %error, "its indexes are not compared"),
+        }
+    }
+    Ok(gaps(&listed))
+}
+
+fn gaps(listed: &[(String, Vec<Document>)]) -> Vec<IndexGap> {
+    let named = |index: &Document| index.get_str("name").unwrap_or_default().to_owned();
+    let mut names: Vec<String> = listed.iter().flat_map(|(_, all)| all.iter().map(named)).collect();
+    names.sort_unstable();
+    names.dedup();
+    let gap = |index: String| {
+        let find = |all: &'_ [Document]| all.iter().find(|of| named(of) == index).cloned();
+        // What most have is taken for what the collection has.
+        let found: Vec<Option<Document>> = listed.iter().map(|(_, all)| find(all)).collect();
+        let same = |a: &Document| found.iter().flatten().filter(|b| is_same_index(a, b)).count();
+        let most = found.iter().flatten().max_by_key(|index| same(index)).cloned()?;
+        let lacks = |of: &Option<Document>| !of.as_ref().is_some_and(|of| is_same_index(of, &most));
+        let lacking = listed.iter().zip(&found).filter(|(_, of)| lacks(of));
+        let lacks: Vec<String> = lacking.map(|((shard, _), _)| shard.clone()).collect();
+        (!lacks.is_empty()).then_some(IndexGap { index, lacks })
+    };
+    names.into_iter().filter_map(gap).collect()
+}
+
+/// The index that a collection needs to be sharded by `key`, made before the server makes one: under a name
+/// that no index of `like` has, for all of these are built too. One of these that can serve is it, under its
+/// own name, and unique where it is. Where one is the same but hidden, servers take no second one on the key
+/// alone, but one that begins with it.
+pub(crate) fn key_index(like: &[Document], key: &Document) -> Document {
+    if let Some(serving) = like.iter().find(|index| serves(index, key)) {
+        return serving.clone();
+    }
+    let is_hidden_twin = |index: &Document| {
+        let mut shown = index.clone();
+        shown.remove("hidden").is_some() && serves(&shown, key)
+    };
+    let mut of = key.clone();
+    if like.iter().any(is_hidden_twin) && !of.contains_key("_id") {
+        of.insert("_id", 1);
+    }
+    let parts = of.iter().map(|(field, way)| match way.as_str() {
+        Some(way) => format!("{field}_{way}"),
+        None => format!("{field}_1"),
+    });
+    let usual = parts.collect::<Vec<String>>().join("_");
+    let is_free =
+        |name: &String| !like.iter().any(|index| index.get_str("name").is_ok_and(|of| of == name));
+    // No collection has more than 64 indexes.
+    let others = (1..).map(|n| match n {
+        1 => format!("{usual}_shard_key"),
+        n => format!("{usual}_shard_key_{n}"),
+    });
+    let name = std::iter::once(usual.clone()).chain(others).find(is_free).expect("one is free");
+    doc! {"key": of, "name": name}
+}
+
+/// Where the collection's chunks begin, but for the first one; in order.
+async fn lower_bounds(to: &Handle) -> Result<Vec<Id>> {
+    let bound = |(min, _): (Document, String)| {
+        let min = RawDocumentBuf::try_from(&min).map_err(|e| Error::malformed("a chunk", e))?;
+        Ok(Id::from_raw(RawBsonRef::Document(&min)))
+    };
+    chunks(to).await?.into_iter().skip(1).map(bound).collect()
+}
+
+/// The collection's chunks in order: where each begins, and the shard that it is on.
+pub(crate) async fn chunks(of: &Handle) -> Result<Vec<(Document, String)>> {
+    let config = of.endpoint.client().database("config");
+    let doing = "reading config.chunks";
+    let failed = |error| Error::server(doing, error);
+    let ns = of.ns.to_string();
+    let collections = config.collection::<Document>("collections");
+    let found = collections.find_one(doc! {"_id": &ns});
+    let found = answer(doing, found.into_future()).await?.map_err(failed)?;
+    // Since 5.0 chunks name their collection by its UUID.
+    let uuid = found.and_then(|of| of.get("uuid").cloned()).unwrap_or(Bson::Null);
+    let chunks = config.collection::<Document>("chunks");
+    let filter = doc! {"$or": [{"uuid": uuid}, {"ns": &ns}]};
+    let read = async { chunks.find(filter).sort(doc! {"min": 1}).await?.try_collect().await };
+    let read: mongodb::error::Result<Vec<Document>> = answer(doing, read).await?;
+    let parse = |chunk: &Document| {
+        let (min, shard) = (chunk.get_document("min").ok()?, chunk.get_str("shard").ok()?);
+        Some((min.clone(), shard.to_owned()))
+    };
+    let parse = |chunk: Document| parse(&chunk).ok_or_else(|| Error::malformed("a chunk", chunk));
+    read.map_err(failed)?.into_iter().map(parse).collect()
+}
+
+/// Moves a chunk as soon as its shards are free: each takes part in one move at a time, the
+/// balancer's and everybody else's included.
+async fn move_chunk(router: &Endpoint, command: &Document) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        match router.run_at_length("admin", command.clone()).await {
+            Err(Error::Server { cause, .. })
+                if code(&cause) == Some(BUSY) && began.elapsed() < BUSY_MAX =>
+            {
+                tokio::time::sleep(BUSY_PAUSE).await;
+            }
+            moved => return moved.map(|_| ()),
+        }
+    }
+}
+
+/// The shards, the one that a new collection lies on first: its share is the one that stays.
+async fn shards(to: &Handle) -> Result<Vec<String>> {
+    let config = to.endpoint.client().database("config").collection::<Document>("shards");
+    let failed = |error| Error::server("reading config.shards", error);
+    let mut found: Vec<Document> = config
+        .find(doc! {})
+        .sort(doc! {"_id": 1})
+        .await
+        .map_err(failed)?
+        .try_collect()
+        .await
+        .map_err(failed)?;
+    let databases = to.endpoint.client().database("config").collection::<Document>("databases");
+    let own = databases.find_one(doc! {"_id": &to.ns.db}).await;
+    let own = own.map_err(|error| Error::server("reading config.databases", error))?;
+    let own = own.and_then(|own| own.get_str("primary").ok().map(str::to_owned));
+    found.sort_by_key(|shard| shard.get_str("_id").ok() != own.as_deref());
+    Ok(found.iter().filter_map(|shard| shard.get_str("_id").ok().map(str::to_owned)).collect())
+}
+
+/// Key values that cut a sample of the source's documents into equal shares.
+async fn split_points(from: &Handle, key: &Document, shares: usize) -> Result<Vec<Id>> {
+    let mut projection = doc! {"_id": 0};
+    for field in key.keys() {
+        projection.insert(field.replace('.', "_"), format!("${field}"));
+    }
+    let size = SAMPLE_PER_SHARD * shares as u64;
+    let documents = from.size().await?.documents;
+    let failed = |error| Error::server(format!("sampling {}", from.ns), error);
+    let sample: Vec<Document> = from
+        .endpoint
+        .client()
+        .database(&from.ns.db)
+        .collection::<Document>(&from.ns.coll)
+        .aggregate([uniform(documents, size), doc! {"$project": projection}])
+        .selection_criteria(prefer_secondary())
+        .await
+        .map_err(failed)?
+        .try_collect()
+        .await
+        .map_err(failed)?;
+    // A key of several fields orders like a document of them.
+    let value_of = |document: &Document, field: &str| {
+        document.get(field.replace('.', "_")).cloned().unwrap_or(Bson::Null)
+    };
+    let keyed = sample.iter().map(|document| {
+        let key: Document = key.keys().map(|f| (f.clone(), value_of(document, f))).collect();
+        RawDocumentBuf::try_from(&key)
+            .map(|raw| Id::from_raw(RawBsonRef::Document(&raw)))
+            .map_err(|e| Error::malformed("a sampled shard key", e))
+    });
+    Ok(cuts(keyed.collect::<Result<Vec<Id>>>()?, shares))
+}
+
+fn document_of(key: &Id) -> Result<Document> {
+    match Bson::try_from(key.as_raw()) {
+        Ok(Bson::Document(document)) => Ok(document),
+        other => Err(Error::malformed("a shard key's value", format!("{other:?}"))),
+    }
+}
+
+/// So many documents are read in about a minute for each shard, where they must come from disk.
+pub(crate) const READ_MAX: u64 = 10_000_000;
+
+/// The stage that keeps about `size` of `documents`, each with the same chance where that is
+/// affordable.
+#[expect(clippy::cast_precision_loss, reason = "a share")]
+pub(crate) fn uniform(documents: u64, size: u64) -> Document {
+    if documents <= READ_MAX {
+        let rate = (size as f64 / documents.max(1) as f64).min(1.0);
+        return doc! {"$match": {"$sampleRate": rate}};
+    }
+    doc! {"$sample": {"size": i64::try_from(size).unwrap_or(i64::MAX)}}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_that_lacks_an_index_or_has_another_is_named() {
+        let id = || doc! {"name": "_id_", "key": {"_id": 1}};
+        let email = |unique: bool| {
+            let mut index = doc! {"name": "email_1", "key": {"email": 1}};
+            if unique {
+                index.insert("unique", true);
+            }
+            index
+        };
+        let on = |shard: &str, more: Vec<Document>| (shard.to_owned(), [vec![id()], more].concat());
+        let lacks = |shards: &[&str]| {
+            let lacks = shards.iter().map(ToString::to_string).collect();
+            vec![IndexGap { index: "email_1".into(), lacks }]
+        };
+        let even = [on("s1", vec![email(true)]), on("s2", vec![email(true)])];
+        assert_eq!(gaps(&even), []);
+        assert_eq!(gaps(&[on("s1", vec![email(true)]), on("s2", vec![])]), lacks(&["s2"]));
+        let other = [even[0].clone(), even[1].clone(), on("s3", vec![email(false)])];
+        assert_eq!(gaps(&other), lacks(&["s3"]));
+    }
+
+    #[test]
+    fn the_index_of_a_key_gets_a_name_that_is_free() {
+        let key = doc! {"email": 1};
+        let name = |like: &[Document]| key_index(like, &key);
+        let of = |name: &str| doc! {"key": {"email": 1}, "name": name};
+        assert_eq!(name(&[]), of("email_1"));
+        let own = doc! {"key": {"email": 1}, "name": "by_mail", "unique": true};
+        assert_eq!(name(std::slice::from_ref(&own)), own, "one that serves");
+        let sparse = doc! {"key": {"email": 1}, "name": "email_1", "sparse": true};
+        assert_eq!(name(std::slice::from_ref(&sparse)), of("email_1_shard_key"));
+        let other = doc! {"key": {"customer": 1}, "name": "email_1_shard_key"};
+        assert_eq!(name(&[sparse, other]), of("email_1_shard_key_2"));
+        let hidden = doc! {"key": {"email": 1}, "name": "email_1", "hidden": true};
+        let beside = doc! {"key": {"email": 1, "_id": 1}, "name": "email_1__id_1"};
+        assert_eq!(name(&[hidden]), beside, "servers take no second one on the key alone");
+    }
+}

@@ -1,0 +1,42 @@
+//! Deadlines and budgets that several layers share.
+//!
+//! A write must end before another process can own what it writes to. So two pairs of deadlines hold: of
+//! a slice's lease and of a job's owner, each with the longest time that one write runs at the server.
+
+use std::time::Duration;
+
+use imago_job::control::Control;
+use imago_job::retry::{Budget, retry};
+use imago_job::run::GIVES_UP_AFTER;
+use imago_plan::backoff::Backoff;
+
+use crate::error::{Error, Result};
+
+/// How long a server may be away before a worker gives up.
+pub const PATIENCE: Budget = Budget {
+    attempts_max: 800,
+    elapsed_max: GIVES_UP_AFTER,
+    backoff: Backoff { first_ms: 50, max_ms: 1_000 },
+};
+
+/// How long after the renewal of a slice's lease its holder may still send writes.
+pub const LEASED_WRITE_WITHIN: Duration = Duration::from_secs(10);
+/// How long one write may run at the server.
+pub const WRITE_TIME_MAX: Duration = Duration::from_secs(10);
+/// A leader whose last acknowledged sign of life is older sends no write. An election at the
+/// destination only makes it wait.
+pub const OWNED_WRITE_WITHIN: Duration = Duration::from_secs(6);
+
+/// How long a server may search before it has anything to say: for the few documents that match a
+/// filter, or for a sample that makes it read them all.
+pub(crate) const SEARCH_MAX: Duration = Duration::from_secs(1_800);
+
+/// Does what may be done twice, again and again while a cluster elects or is away.
+pub(crate) async fn retry_transient<T, F: Future<Output = Result<T>>>(
+    what: &str,
+    control: &Control,
+    mut attempt: impl FnMut() -> F,
+) -> Result<T> {
+    let tried = retry(what, &PATIENCE, control, Error::is_transient, |_| Box::pin(attempt()));
+    Ok(tried.await?)
+}

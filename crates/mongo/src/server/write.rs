@@ -1,0 +1,182 @@
+//! Bulk writes as commands over raw bytes, and what the server said of each statement.
+//!
+//! Documents travel as the bytes that the source sent: they are never parsed into values, so that
+//! what arrives is byte for byte what left. Every write waits for a majority.
+
+use bson::raw::{RawArrayBuf, RawBsonRef, cstr};
+use bson::{Document, RawArray, RawDocument, RawDocumentBuf, rawdoc};
+
+use crate::error::{Error, Result, TRANSIENT, without_documents};
+use crate::server::collection::{Handle, number};
+use crate::server::timing::WRITE_TIME_MAX;
+
+/// What the server said of one statement of a bulk write.
+#[derive(Clone, Debug)]
+pub struct WriteError {
+    /// Which statement.
+    pub index: usize,
+    /// The server's code.
+    pub code: i32,
+    /// The server's words.
+    pub message: String,
+    /// For duplicate keys: the index.
+    pub key_pattern: Option<Document>,
+    /// For duplicate keys: the value that another document holds already.
+    pub key_value: Option<Document>,
+}
+
+/// A document with the same value in a unique index exists.
+pub const DUPLICATE_KEY: i32 = 11000;
+/// The stored `_id` is equal to the new one, but not the same.
+pub const IMMUTABLE_FIELD: i32 = 66;
+
+impl WriteError {
+    /// Whether it is the `_id` itself that exists.
+    #[must_use]
+    pub fn is_duplicate_id(&self) -> bool {
+        self.code == DUPLICATE_KEY
+            && self.key_pattern.as_ref().is_none_or(|keys| keys.keys().eq(["_id"]))
+    }
+}
+
+/// What a bulk write did.
+#[derive(Debug, Default)]
+pub struct Written {
+    /// Documents inserted, matched or deleted.
+    pub count: u64,
+    /// Statements that failed, in their order.
+    pub errors: Vec<WriteError>,
+}
+
+/// A statement of a bulk write must fit beside the command's own fields.
+const COMMAND_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Small enough to keep memory flat, large enough that the round trip costs nothing.
+const COMMAND_BYTES: usize = 4 * 1024 * 1024;
+/// Statements in one command.
+const STATEMENTS_MAX: usize = 2_000;
+
+/// Inserts documents; those that exist already, or are refused, are among the errors.
+///
+/// # Errors
+/// When the command as a whole fails, so that some documents may be inserted and others not.
+pub async fn insert(to: &Handle, documents: &[&RawDocument]) -> Result<Written> {
+    let documents = documents.iter().map(|document| RawBsonRef::Document(document));
+    bulk(to, "insert", "documents", documents).await
+}
+
+/// Inserts a batch exactly as a server sent it.
+///
+/// # Errors
+/// When the command as a whole fails, so that some documents may be inserted and others not.
+pub async fn insert_batch(to: &Handle, documents: &RawArray) -> Result<Written> {
+    let mut command = roomy(header(to, "insert"), documents.as_bytes().len());
+    command.append(cstr!("documents"), RawBsonRef::Array(documents));
+    send(to, "insert", command).await
+}
+
+/// Runs update statements (`{q, u, upsert}`).
+///
+/// # Errors
+/// When the command as a whole fails, so that some statements may be done and others not.
+pub async fn update(to: &Handle, statements: &[RawDocumentBuf]) -> Result<Written> {
+    bulk(to, "update", "updates", statements.iter().map(|s| RawBsonRef::Document(s))).await
+}
+
+/// Runs delete statements (`{q, limit}`).
+///
+/// # Errors
+/// When the command as a whole fails, so that some statements may be done and others not.
+pub async fn delete(to: &Handle, statements: &[RawDocumentBuf]) -> Result<Written> {
+    bulk(to, "delete", "deletes", statements.iter().map(|s| RawBsonRef::Document(s))).await
+}
+
+async fn bulk<'a>(
+    to: &Handle,
+    verb: &'static str,
+    field: &'static str,
+    statements: impl Iterator<Item = RawBsonRef<'a>>,
+) -> Result<Written> {
+    let mut written = Written::default();
+    let (mut group, mut bytes, mut len, mut start) = (RawArrayBuf::new(), 0, 0, 0);
+    let field: &bson::raw::CStr = field.try_into().expect("no NUL in a field's name");
+    for statement in statements {
+        let size = statement.as_document().map_or(0, |document| document.as_bytes().len());
+        if len > 0 && (bytes + size > COMMAND_BYTES || len == STATEMENTS_MAX) {
+            let mut command = header(to, verb);
+            command.append(field, std::mem::take(&mut group));
+            join(&mut written, send(to, verb, command).await?, start);
+            start += len;
+            (bytes, len) = (0, 0);
+        }
+        group.push(statement);
+        bytes += size;
+        len += 1;
+    }
+    if len > 0 {
+        let mut command = header(to, verb);
+        command.append(field, group);
+        join(&mut written, send(to, verb, command).await?, start);
+    }
+    Ok(written)
+}
+
+fn join(all: &mut Written, part: Written, start: usize) {
+    all.count += part.count;
+    all.errors.extend(
+        part.errors.into_iter().map(|error| WriteError { index: error.index + start, ..error }),
+    );
+}
+
+fn header(to: &Handle, verb: &'static str) -> RawDocumentBuf {
+    let name: &bson::raw::CStr = verb.try_into().expect("no NUL in a command's name");
+    let mut command = RawDocumentBuf::new();
+    command.append(name, to.ns.coll.as_str());
+    command.append(cstr!("ordered"), false);
+    command.append(cstr!("writeConcern"), rawdoc! {"w": "majority"});
+    // A write of an owner that is gone must have ended before the next one begins.
+    command.append(cstr!("maxTimeMS"), i64::try_from(WRITE_TIME_MAX.as_millis()).expect("small"));
+    if to.bypass_validation && verb != "delete" {
+        command.append(cstr!("bypassDocumentValidation"), true);
+    }
+    command
+}
+
+/// The same command with room for a field of `len` bytes, and for what the driver adds: megabytes
+/// are then moved into it once.
+fn roomy(command: RawDocumentBuf, len: usize) -> RawDocumentBuf {
+    let mut bytes = Vec::with_capacity(command.as_bytes().len() + len + 1_024);
+    bytes.extend_from_slice(command.as_bytes());
+    RawDocumentBuf::from_bytes(bytes).expect("a document is one")
+}
+
+async fn send(to: &Handle, verb: &'static str, command: RawDocumentBuf) -> Result<Written> {
+    assert!(
+        command.as_bytes().len() <= COMMAND_BYTES_MAX + 16 * 1024,
+        "a command outgrew what a server takes"
+    );
+    let doing = || format!("{verb} on {}", to.ns);
+    to.check_owner(verb)?;
+    let reply = to.endpoint.run_raw(&to.ns.db, verb, command).await?;
+    if let Ok(concern) = reply.get_document("writeConcernError") {
+        // Applied at the primary, perhaps not durable: every write here may be repeated.
+        let why = without_documents(concern.get_str("errmsg").unwrap_or("no reason was given"));
+        let cause = format!("not confirmed by a majority: {why}");
+        return Err(Error::Passing { doing: doing(), cause });
+    }
+    let mut written = Written { count: number(&reply, "n"), errors: Vec::new() };
+    for error in reply.get_array("writeErrors").into_iter().flatten() {
+        let error = error.as_document().ok_or_else(|| Error::malformed(doing(), "writeErrors"))?;
+        let parsed = WriteError {
+            index: usize::try_from(number(error, "index")).unwrap_or(usize::MAX),
+            code: i32::try_from(number(error, "code")).unwrap_or(0),
+            message: without_documents(error.get_str("errmsg").unwrap_or_default()),
+            key_pattern: error.get_document("keyPattern").ok().cloned(),
+            key_value: error.get_document("keyValue").ok().cloned(),
+        };
+        if TRANSIENT.contains(&parsed.code) {
+            return Err(Error::Passing { doing: doing(), cause: parsed.message });
+        }
+        written.errors.push(parsed);
+    }
+    Ok(written)
+}

@@ -1,0 +1,412 @@
+//! Slices as they are kept in the destination cluster: who copies which, and the horizon.
+//!
+//! Work is claimed, not assigned: any process that can reach the destination leases the next slice
+//! (`imago job work`), so one process is merely the case of one worker.
+//!
+//! Invariants:
+//! - A lease is won by one update that names the state it replaces, so two workers never both win.
+//! - Leases are timed by the destination's clock alone. A worker that has not renewed its lease for
+//!   [`LEASED_WRITE_WITHIN`] sends no write any more, and a write runs at the server for at most
+//!   [`WRITE_TIME_MAX`]; both together end before the lease does. So nothing of a worker that was
+//!   given up lands after its slice was leased again (but for a process that is frozen between its
+//!   look at the clock and its write, or a network that delivers later than the margin of 4 s:
+//!   `imago verify` is the proof against those).
+//! - A slice, once leased, never counts as untouched again.
+//! - Whoever leases a slice reads the horizon afterwards ([`Leases::horizon`]), and whoever moves
+//!   the horizon looks at the slices afterwards ([`Leases::states_after`]): every look happens at
+//!   or after the write before it, by the cluster's own time.
+//! - The horizon never moves back: what an owner dropped at a later one, nobody reads at an earlier
+//!   one, though a predecessor is thawed and writes it.
+//! - Slices are kept until their job is done or cancelled ([`Leases::remove`]).
+
+use std::time::Duration;
+
+use bson::{Bson, DateTime, Document, Timestamp, doc};
+use futures_util::TryStreamExt;
+use imago_job::id::JobId;
+use imago_plan::slice_picker;
+
+use crate::STATE_DB;
+use crate::bson::order::Id;
+use crate::error::{Error, Result};
+use crate::namespace::Namespace;
+use crate::server::collection::{Handle, number};
+use crate::server::endpoint::{Endpoint, answer, operation_time};
+use crate::server::timing::{LEASED_WRITE_WITHIN, WRITE_TIME_MAX};
+
+mod look;
+
+pub use look::Sighting;
+
+/// How long a lease lasts without being renewed.
+pub const LEASE: Duration = Duration::from_secs(24);
+/// How often a lease is renewed.
+pub const RENEW_EVERY: Duration = Duration::from_secs(3);
+/// `_id`s that a slice may leave to the applier, for a unique index was in their way.
+pub const LEFTOVERS_MAX: usize = 10_000;
+
+const _: () =
+    assert!(LEASED_WRITE_WITHIN.as_secs() + WRITE_TIME_MAX.as_secs() + 4 <= LEASE.as_secs());
+
+/// One slice of one collection.
+#[derive(Clone, Debug)]
+pub struct Slice {
+    /// Which of the job's collections.
+    pub ns: usize,
+    /// Which slice of it.
+    pub n: usize,
+    /// The first `_id`; open when absent.
+    pub min: Option<Id>,
+    /// The first `_id` behind it; open when absent.
+    pub max: Option<Id>,
+}
+
+/// A slice that this process may copy.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    /// What to copy.
+    pub slice: Slice,
+    /// How often it was leased, this time included.
+    pub attempt: i32,
+}
+
+/// The slices of one job.
+#[derive(Clone, Debug)]
+pub struct Leases {
+    at: Endpoint,
+    job: JobId,
+    owner: String,
+}
+
+const SLICES: &str = "slices";
+const HORIZONS: &str = "horizons";
+
+impl Leases {
+    /// The slices of `job`, leased under the name `owner`, which no other process uses.
+    #[must_use]
+    pub fn new(at: Endpoint, job: JobId, owner: String) -> Self {
+        Self { at, job, owner }
+    }
+
+    /// Keeps the job's slices. Doing it again changes nothing.
+    ///
+    /// # Errors
+    /// When the destination refuses.
+    pub async fn create(&self, slices: &[Slice]) -> Result<()> {
+        self.index().await?;
+        for group in slices.chunks(500) {
+            let documents: Vec<Bson> =
+                group.iter().map(|slice| self.document(slice).into()).collect();
+            let reply = self
+                .run(doc! {
+                    "insert": SLICES, "documents": documents, "ordered": false,
+                    "writeConcern": {"w": "majority"},
+                })
+                .await?;
+            for error in reply.get_array("writeErrors").into_iter().flatten() {
+                let error = error.as_document().cloned().unwrap_or_default();
+                if number(&error, "code") != 11_000 {
+                    return Err(Error::malformed("keeping the slices", error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Jobs share the collection, and a look at one of them comes every second.
+    async fn index(&self) -> Result<()> {
+        let slices = Handle::new(self.at.clone(), Namespace::new(STATE_DB, SLICES));
+        let index = doc! {"key": {"job": 1, "ns": 1, "n": 1}, "name": "job_ns_n"};
+        answer("indexing the slices", slices.create_indexes(&[index])).await?
+    }
+
+    /// Leases a slice of the first `collections` that nobody holds, best for who copied `last` before
+    /// ([`imago_plan::slice_picker`]); nothing when there is none at the moment. Others joined the job after
+    /// the caller looked at its collections.
+    ///
+    /// # Errors
+    /// When the destination does not answer.
+    pub async fn lease(&self, last: Option<&Slice>, collections: usize) -> Result<Option<Lease>> {
+        let collections = i64::try_from(collections).expect("few collections");
+        let last = last.map(|slice| (slice.ns, slice.n));
+        // Each loss of a race means that somebody else won; more losses than workers are no race.
+        for _ in 0..64 {
+            let free = doc! {
+                "job": self.job.to_string(),
+                "ns": {"$lt": collections},
+                "$or": [
+                    {"state": "untouched"},
+                    {"state": "leased", "$expr": {"$lt": ["$lease_until", "$$NOW"]}},
+                ],
+            };
+            let number_of = |found: &Document, field| {
+                usize::try_from(number(found, field)).unwrap_or(usize::MAX)
+            };
+            let found = self.find_in(SLICES, free, doc! {"ns": 1, "n": 1}, 0, None).await?;
+            let free: Vec<(usize, usize)> =
+                found.iter().map(|f| (number_of(f, "ns"), number_of(f, "n"))).collect();
+            let Some((ns, n)) = slice_picker::next(&free, last) else { return Ok(None) };
+            let chosen = doc! {"_id": self.id(ns, n)};
+            let Some(found) = self.find(chosen, 1, None).await?.pop() else { continue };
+            let attempt = i32::try_from(number(&found, "attempt")).unwrap_or(i32::MAX - 1);
+            let still_free = doc! {"$or": [
+                {"$ne": ["$state", "leased"]}, {"$lt": ["$lease_until", "$$NOW"]},
+            ]};
+            let won = self
+                .update(
+                    doc! {
+                        "_id": self.id(ns, n), "attempt": attempt, "state": {"$ne": "copied"},
+                        "$expr": still_free,
+                    },
+                    doc! {
+                        "state": "leased", "attempt": attempt + 1,
+                        "owner": {"$literal": &self.owner}, "lease_until": lease_end(),
+                    },
+                )
+                .await?;
+            if won {
+                let slice = parse_slice(&found)?;
+                return Ok(Some(Lease { slice, attempt: attempt + 1 }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes a lease last on; false when it was lost.
+    ///
+    /// # Errors
+    /// When the destination does not answer.
+    pub async fn renew(&self, lease: &Lease) -> Result<bool> {
+        self.update(self.held(lease), doc! {"lease_until": lease_end()}).await
+    }
+
+    /// The slice's last write is durable. False when the lease was lost.
+    ///
+    /// # Errors
+    /// When the destination does not answer.
+    pub async fn copied(
+        &self,
+        lease: &Lease,
+        documents: u64,
+        bytes: u64,
+        leftovers: &[Id],
+    ) -> Result<bool> {
+        let leftovers: Result<Vec<Bson>> = leftovers.iter().map(value_of).collect();
+        let done = doc! {
+            "state": "copied",
+            "documents": i64::try_from(documents).unwrap_or(i64::MAX),
+            "bytes": i64::try_from(bytes).unwrap_or(i64::MAX),
+            "leftovers": {"$literal": leftovers?},
+        };
+        self.update(self.held(lease), done).await
+    }
+
+    /// Gives up the leases that `owner` held: it is known to be gone.
+    ///
+    /// # Errors
+    /// When the destination does not answer.
+    pub async fn expire(&self, owner_prefix: &str) -> Result<()> {
+        let prefix = format!("^{}", regex::escape(owner_prefix));
+        let q = doc! {
+            "job": self.job.to_string(), "state": "leased", "owner": {"$regex": prefix},
+        };
+        self.run(doc! {
+            "update": SLICES,
+            "updates": [{
+                "q": q, "u": {"$set": {"lease_until": DateTime::from_millis(0)}}, "multi": true,
+            }],
+            "writeConcern": {"w": "majority"},
+        })
+        .await
+        .map(|_| ())
+    }
+
+    /// Persists the horizon, if it is later than the one that stands: slices that are leased after
+    /// this returns are read from a state that includes everything up to `time`. Returns the
+    /// destination's time of the write.
+    ///
+    /// # Errors
+    /// When the destination does not answer.
+    pub async fn set_horizon(&self, time: Timestamp) -> Result<Timestamp> {
+        let reply = self
+            .run(doc! {
+                "update": HORIZONS,
+                "updates": [{
+                    "q": {"_id": self.job.to_string()}, "u": {"$max": {"time": time}},
+                    "upsert": true,
+                }],
+                "writeConcern": {"w": "majority"},
+            })
+            .await?;
+        refuse_errors(&reply, "keeping the horizon")?;
+        operation_time(&reply).ok_or_else(|| Error::malformed("update", "no operationTime"))
+    }
+
+    /// The horizon, as it stands after the leases that this process won.
+    ///
+    /// # Errors
+    /// When the destination does not answer; a precondition when the job has ended.
+    pub async fn horizon(&self) -> Result<Timestamp> {
+        let job = doc! {"_id": self.job.to_string()};
+        let found = self.find_in(HORIZONS, job, doc! {"time": 1}, 1, None).await?;
+        let found = found.first().and_then(|found| found.get_timestamp("time").ok());
+        found.ok_or_else(|| {
+            Error::precondition(
+                format!("job {} has no slices any more", self.job),
+                "`imago job status ID` shows whether it is done or cancelled",
+            )
+        })
+    }
+
+    /// The bounds of every slice, by collection and number.
+    ///
+    /// # Errors
+    /// When the destination does not answer.
+    pub async fn slices(&self) -> Result<Vec<Slice>> {
+        let all = self.find(doc! {"job": self.job.to_string()}, 0, None).await?;
+        let mut slices = all.iter().map(parse_slice).collect::<Result<Vec<_>>>()?;
+        slices.sort_by_key(|slice| (slice.ns, slice.n));
+        Ok(slices)
+    }
+
+    /// Forgets the slices of the collections from number `first` on.
+    ///
+    /// # Errors
+    /// When the destination does not answer.
+    pub async fn remove_from(&self, first: usize) -> Result<()> {
+        let first = i64::try_from(first).expect("few collections");
+        let q = doc! {"job": self.job.to_string(), "ns": {"$gte": first}};
+        self.run(doc! {
+            "delete": SLICES,
+            "deletes": [{"q": q, "limit": 0}],
+            "writeConcern": {"w": "majority"},
+        })
+        .await
+        .map(|_| ())
+    }
+
+    /// Forgets the job's slices and its horizon.
+    ///
+    /// # Errors
+    /// When the destination does not answer.
+    pub async fn remove(&self) -> Result<()> {
+        for (coll, field) in [(SLICES, "job"), (HORIZONS, "_id")] {
+            self.run(doc! {
+                "delete": coll,
+                "deletes": [{"q": {field: self.job.to_string()}, "limit": 0}],
+                "writeConcern": {"w": "majority"},
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    fn id(&self, ns: usize, n: usize) -> String {
+        format!("{}/{ns}/{n}", self.job)
+    }
+
+    fn document(&self, slice: &Slice) -> Document {
+        let mut document = doc! {
+            "_id": self.id(slice.ns, slice.n),
+            "job": self.job.to_string(),
+            "ns": i64::try_from(slice.ns).expect("few collections"),
+            "n": i64::try_from(slice.n).expect("few slices"),
+            "state": "untouched",
+            "attempt": 0,
+        };
+        for (name, bound) in [("min", &slice.min), ("max", &slice.max)] {
+            if let Some(Ok(value)) = bound.as_ref().map(value_of) {
+                document.insert(name, value);
+            }
+        }
+        document
+    }
+
+    fn held(&self, lease: &Lease) -> Document {
+        doc! {
+            "_id": self.id(lease.slice.ns, lease.slice.n),
+            "owner": &self.owner, "attempt": lease.attempt, "state": "leased",
+        }
+    }
+
+    async fn update(&self, q: Document, set: Document) -> Result<bool> {
+        let reply = self
+            .run(doc! {
+                "update": SLICES, "updates": [{"q": q, "u": [{"$set": set}]}],
+                "writeConcern": {"w": "majority"},
+            })
+            .await?;
+        refuse_errors(&reply, "leasing a slice")?;
+        Ok(number(&reply, "n") == 1)
+    }
+
+    async fn find(
+        &self,
+        filter: Document,
+        limit: i64,
+        after: Option<Timestamp>,
+    ) -> Result<Vec<Document>> {
+        self.find_in(SLICES, filter, doc! {"leftovers": 0}, limit, after).await
+    }
+
+    async fn find_in(
+        &self,
+        coll: &str,
+        filter: Document,
+        projection: Document,
+        limit: i64,
+        after: Option<Timestamp>,
+    ) -> Result<Vec<Document>> {
+        let mut concern = doc! {"level": "majority"};
+        if let Some(after) = after {
+            concern.insert("afterClusterTime", after);
+        }
+        let mut command = doc! {
+            "find": coll, "filter": filter, "projection": projection, "sort": {"ns": 1, "n": 1},
+            "batchSize": 10_000, "readConcern": concern,
+        };
+        if limit > 0 {
+            command.insert("limit", limit);
+        }
+        let doing = "reading the job's slices";
+        let db = self.at.client().database(STATE_DB);
+        let found = async { db.run_cursor_command(command).await?.try_collect().await };
+        answer(doing, found).await?.map_err(|error| Error::server(doing, error))
+    }
+
+    async fn run(&self, command: Document) -> Result<Document> {
+        self.at.run(STATE_DB, command).await
+    }
+}
+
+fn lease_end() -> Document {
+    doc! {"$add": ["$$NOW", i64::try_from(LEASE.as_millis()).expect("a short time")]}
+}
+
+fn refuse_errors(reply: &Document, doing: &str) -> Result<()> {
+    let first = reply.get_array("writeErrors").ok().and_then(|errors| errors.first());
+    match first.or(reply.get("writeConcernError")) {
+        Some(error) => Err(Error::Passing { doing: doing.into(), cause: error.to_string() }),
+        None => Ok(()),
+    }
+}
+
+fn value_of(id: &Id) -> Result<Bson> {
+    Bson::try_from(id.as_raw()).map_err(|e| Error::malformed(format!("the _id {id}"), e))
+}
+
+fn id_of(value: &Bson) -> Result<Id> {
+    let raw = bson::RawBson::try_from(value.clone())
+        .map_err(|e| Error::malformed("a slice's bound", e))?;
+    Ok(Id::from_raw(raw.as_raw_bson_ref()))
+}
+
+fn parse_slice(document: &Document) -> Result<Slice> {
+    let bound = |name| document.get(name).map(id_of).transpose();
+    Ok(Slice {
+        ns: usize::try_from(number(document, "ns")).unwrap_or(0),
+        n: usize::try_from(number(document, "n")).unwrap_or(0),
+        min: bound("min")?,
+        max: bound("max")?,
+    })
+}

@@ -1,0 +1,102 @@
+//! How far a job's slices are.
+//!
+//! The look comes every second while changes are applied, so it reads little: what a slice left to
+//! the applier may be ten thousand `_id`s, and is read once, when the slice is first seen copied.
+
+use std::collections::HashMap;
+
+use bson::{Document, Timestamp, doc};
+use imago_plan::pending_changes::SliceState;
+
+use super::{Leases, SLICES, id_of, parse_slice};
+use crate::bson::order::Id;
+use crate::error::{Error, Result};
+use crate::server::collection::number;
+
+/// What is known of a slice.
+#[derive(Clone, Debug)]
+pub struct Sighting {
+    /// Which of the job's collections.
+    pub ns: usize,
+    /// Which slice of it.
+    pub n: usize,
+    /// How far it is.
+    pub state: SliceState,
+    /// Documents copied, once it is.
+    pub documents: u64,
+    /// Bytes copied, once it is.
+    pub bytes: u64,
+    /// `_id`s that the applier has to see to, where they were asked for.
+    pub leftovers: Vec<Id>,
+}
+
+impl Leases {
+    /// Every slice as it is at or after the destination's time `after`, without leftovers.
+    ///
+    /// # Errors
+    /// When the destination does not answer.
+    pub async fn states_after(&self, after: Option<Timestamp>) -> Result<Vec<Sighting>> {
+        let all = self.find(doc! {"job": self.job.to_string()}, 0, after).await?;
+        all.iter().map(parse_sighting).collect()
+    }
+
+    /// As [`Leases::states_after`], with the leftovers of those slices that are copied and not yet
+    /// `known` to be, by collection and number: leftovers may be many, and do not change any more.
+    ///
+    /// # Errors
+    /// When the destination does not answer, or a member that lags does.
+    pub async fn news_after(
+        &self,
+        after: Option<Timestamp>,
+        known: &[Vec<bool>],
+    ) -> Result<Vec<Sighting>> {
+        let mut all = self.states_after(after).await?;
+        let is_known =
+            |seen: &Sighting| known.get(seen.ns).and_then(|ns| ns.get(seen.n)) == Some(&true);
+        let is_new = |seen: &Sighting| seen.state == SliceState::Copied && !is_known(seen);
+        let new: Vec<&mut Sighting> = all.iter_mut().filter(|seen| is_new(seen)).collect();
+        self.add_leftovers(new).await?;
+        Ok(all)
+    }
+
+    async fn add_leftovers(&self, copied: Vec<&mut Sighting>) -> Result<()> {
+        if copied.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<String> = copied.iter().map(|seen| self.id(seen.ns, seen.n)).collect();
+        let filter = doc! {"_id": {"$in": &ids}, "state": "copied"};
+        let projection = doc! {"leftovers": 1};
+        let mut leftovers = HashMap::new();
+        for found in self.find_in(SLICES, filter, projection, 0, None).await? {
+            let values = found.get_array("leftovers").into_iter().flatten();
+            let id = found.get_str("_id").unwrap_or_default().to_owned();
+            leftovers.insert(id, values.map(id_of).collect::<Result<Vec<Id>>>()?);
+        }
+        for (seen, id) in copied.into_iter().zip(ids) {
+            // An older state than the one before, for a moment after an election.
+            seen.leftovers = leftovers.remove(&id).ok_or_else(|| Error::Passing {
+                doing: "reading what the slices left over".into(),
+                cause: format!("slice {id} is not copied yet, and was"),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn parse_sighting(document: &Document) -> Result<Sighting> {
+    let slice = parse_slice(document)?;
+    let state = match document.get_str("state") {
+        Ok("untouched") => SliceState::Untouched,
+        Ok("leased") => SliceState::Leased,
+        Ok("copied") => SliceState::Copied,
+        other => return Err(Error::malformed("a slice's state", format!("{other:?}"))),
+    };
+    Ok(Sighting {
+        ns: slice.ns,
+        n: slice.n,
+        state,
+        documents: number(document, "documents"),
+        bytes: number(document, "bytes"),
+        leftovers: Vec::new(),
+    })
+}

@@ -1,0 +1,164 @@
+//! A document found different, and the file that carries such documents from `verify` to `repair`.
+
+use std::io::BufRead;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use thiserror::Error;
+
+use crate::bson::ext_json::{ExtJson, Json};
+use crate::bson::order::Id;
+use crate::namespace::Namespace;
+
+/// How a document differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Difference {
+    /// Only the source has it.
+    Missing,
+    /// Only the destination has it.
+    Extra,
+    /// Both have it, with different bytes.
+    Different,
+    /// One side has it more than once, on different shards.
+    Duplicate,
+}
+
+impl Difference {
+    /// The word that is written to files and tables.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Difference::Missing => "missing",
+            Difference::Extra => "extra",
+            Difference::Different => "different",
+            Difference::Duplicate => "duplicate",
+        }
+    }
+}
+
+/// One line of a file of mismatches.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mismatch {
+    /// The collection at the source.
+    pub ns: Namespace,
+    /// The collection at the destination, where its name is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Namespace>,
+    /// The document.
+    #[serde(rename = "_id", serialize_with = "write_id", deserialize_with = "read_id")]
+    pub id: Id,
+    /// How it differs. A hand-written file need not say.
+    #[serde(default = "different")]
+    pub kind: Difference,
+}
+
+fn different() -> Difference {
+    Difference::Different
+}
+
+impl Mismatch {
+    pub(super) fn new(from: &Namespace, to: &Namespace, id: Id, kind: Difference) -> Self {
+        Self { ns: from.clone(), to: (from != to).then(|| to.clone()), id, kind }
+    }
+
+    /// The collection at the destination.
+    #[must_use]
+    pub fn destination(&self) -> &Namespace {
+        self.to.as_ref().unwrap_or(&self.ns)
+    }
+
+    /// The line without its end.
+    #[must_use]
+    pub fn line(&self) -> String {
+        serde_json::to_string(self).expect("a checked _id and plain words can be written")
+    }
+}
+
+fn write_id<S: Serializer>(id: &Id, serializer: S) -> Result<S::Ok, S::Error> {
+    ExtJson(id.as_raw()).serialize(serializer)
+}
+
+fn read_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Id, D::Error> {
+    let value = Json::deserialize(deserializer)?.into_bson().map_err(D::Error::custom)?;
+    Ok(Id::from_raw(value.as_raw_bson_ref()))
+}
+
+/// Why a file of mismatches cannot be used.
+#[derive(Debug, Error)]
+pub enum MismatchFileError {
+    /// It cannot be read.
+    #[error("line {line} cannot be read: {cause}")]
+    Read {
+        /// Counted from 1.
+        line: usize,
+        /// What the system said.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// A line is not of the form that `imago verify` writes.
+    #[error(
+        "line {line} is not of the form {{\"ns\": \"db.coll\", \"_id\": …, \"kind\": \"…\"}}: {cause}"
+    )]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        #[source]
+        cause: serde_json::Error,
+    },
+}
+
+/// Reads a file of mismatches; empty lines do not count.
+///
+/// # Errors
+/// Names the first line that cannot be used.
+pub fn read_mismatches(
+    file: impl BufRead,
+) -> impl Iterator<Item = Result<Mismatch, MismatchFileError>> {
+    file.lines().enumerate().filter_map(|(index, text)| {
+        let line = index + 1;
+        match text {
+            Err(cause) => Some(Err(MismatchFileError::Read { line, cause })),
+            Ok(text) if text.trim().is_empty() => None,
+            Ok(text) => Some(
+                serde_json::from_str(&text)
+                    .map_err(|cause| MismatchFileError::Line { line, cause }),
+            ),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::{RawBson, rawdoc};
+
+    #[test]
+    fn a_line_returns_as_it_was() {
+        let nested = RawBson::Document(rawdoc! {"b": 1_i64, "a": 1.0});
+        let mismatch = Mismatch {
+            ns: Namespace::new("shop", "re.views"),
+            to: Some(Namespace::new("x", "y")),
+            id: Id::from_raw(nested.as_raw_bson_ref()),
+            kind: Difference::Extra,
+        };
+        let line = mismatch.line();
+        assert_eq!(
+            line,
+            r#"{"ns":"shop.re.views","to":"x.y","_id":{"b":{"$numberLong":"1"},"a":{"$numberDouble":"1.0"}},"kind":"extra"}"#
+        );
+        let back: Vec<Mismatch> =
+            read_mismatches(line.as_bytes()).collect::<Result<_, _>>().unwrap();
+        assert_eq!(back, [mismatch]);
+        assert_eq!(back[0].line(), line);
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        let file = "{\"ns\":\"a.b\",\"_id\":1}\n\n{\"ns\":\"a.b\"}\n";
+        let read: Vec<_> = read_mismatches(file.as_bytes()).collect();
+        assert!(read[0].is_ok());
+        assert!(matches!(read[1], Err(MismatchFileError::Line { line: 3, .. })));
+    }
+}

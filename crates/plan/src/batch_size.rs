@@ -1,0 +1,106 @@
+//! How large a batch of rated work should be: small where answers come quickly, larger where they do
+//! not.
+//!
+//! Small batches go to servers in even steps, and who comes behind one waits for a moment only. But
+//! a worker waits for each batch's answer: where answers take long, on a full machine or far away,
+//! a few workers with small batches never reach the rate, and pay for a round trip each time. So a
+//! batch grows while nobody has to wait for the rate, which says that the rate is not reached, and
+//! shrinks while somebody does.
+//!
+//! Invariant: a batch is what passes in [`LEAST_NS`] to [`MOST_NS`] at the rate.
+
+/// The part of a second that a batch takes at the rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchSize {
+    ns: u64,
+}
+
+/// A hundredth of a second: nobody feels it.
+pub const LEAST_NS: u64 = 10_000_000;
+/// A tenth of a second: as much as a limit lets pass at once. Larger batches would find the rate
+/// waiting for them even where it is never reached.
+pub const MOST_NS: u64 = 100_000_000;
+
+impl Default for BatchSize {
+    fn default() -> Self {
+        Self { ns: LEAST_NS }
+    }
+}
+
+impl BatchSize {
+    /// What passes in it at a rate.
+    #[must_use]
+    pub fn of(self, rate_s: u64) -> u64 {
+        let amount = u128::from(rate_s) * u128::from(self.ns) / 1_000_000_000;
+        u64::try_from(amount).unwrap_or(u64::MAX)
+    }
+
+    /// The stride after another batch asked to pass: whether it had to wait.
+    ///
+    /// It grows by a quarter and shrinks by a sixty-fourth: workers that ask at the same time wait for
+    /// each other, all but the first, also where the rate is not reached.
+    #[must_use]
+    pub fn after(self, has_waited: bool) -> Self {
+        let ns = if has_waited { self.ns - self.ns / 64 } else { self.ns + self.ns / 4 };
+        Self { ns: ns.clamp(LEAST_NS, MOST_NS) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bucket::Bucket;
+    use proptest::prelude::*;
+
+    const RATE_S: u64 = 1_000_000;
+
+    /// Workers that send a batch each and wait for its answer, for a simulated minute: the share of
+    /// the rate that they reach in its second half, and the mean stride then.
+    fn simulate(workers: u64, answer_ns: u64) -> (f64, u64) {
+        let mut stride = BatchSize::default();
+        let mut bucket = Bucket::new(RATE_S, RATE_S / 10, 0);
+        let mut ready: Vec<u64> = (0..workers).collect();
+        let (half_ns, end_ns) = (30_000_000_000, 60_000_000_000);
+        let (mut sent, mut strides, mut batches) = (0, 0, 0);
+        loop {
+            let (worker, &now_ns) = ready.iter().enumerate().min_by_key(|(_, at)| **at).unwrap();
+            if now_ns >= end_ns {
+                return (sent as f64 / (RATE_S as f64 * 30.0), strides / batches);
+            }
+            let amount = stride.of(RATE_S);
+            let position = bucket.reserve(amount, now_ns);
+            let wait_ns = bucket.wait_ns(position, now_ns);
+            stride = stride.after(wait_ns > 0);
+            if now_ns >= half_ns {
+                (sent, strides, batches) = (sent + amount, strides + stride.ns, batches + 1);
+            }
+            ready[worker] = now_ns + wait_ns + answer_ns;
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_rate_is_reached_where_some_stride_reaches_it(
+            workers in 1..9_u64, percent_of_most in 0..=75_u64
+        ) {
+            let (reached, _) = simulate(workers, workers * MOST_NS / 100 * percent_of_most);
+            prop_assert!((0.85..1.05).contains(&reached), "{}", reached);
+        }
+
+        #[test]
+        fn it_is_no_longer_than_it_needs_to_be(workers in 1..9_u64, answer_ms in 1..2_000_u64) {
+            let (_, stride_ns) = simulate(workers, answer_ms * 1_000_000);
+            let needed_ns = (answer_ms * 1_000_000 / workers).clamp(LEAST_NS, MOST_NS);
+            prop_assert!(stride_ns <= needed_ns / 4 * 5, "{} for {}", stride_ns, needed_ns);
+        }
+    }
+
+    #[test]
+    fn it_stays_within_its_bounds() {
+        let grown = (0..100).fold(BatchSize::default(), |stride, _| stride.after(false));
+        assert_eq!(grown.of(1_000_000), 100_000);
+        let shrunk = (0..1_000).fold(grown, |stride, _| stride.after(true));
+        assert_eq!(shrunk.of(1_000_000), 10_000);
+        assert_eq!(grown.of(u64::MAX), u64::MAX / 10);
+    }
+}

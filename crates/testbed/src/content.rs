@@ -1,0 +1,201 @@
+//! What may stand under a testbed's name: a MongoDB cluster, or a server that stands alone.
+//!
+//! Only here do the two meet; the [`supervisor`](crate::supervisor) keeps whichever it is by the same rules.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::binary;
+use crate::cluster::{Cluster, ClusterSpec, NodeInfo};
+use crate::error::{Error, Result};
+use crate::single::{Engine, Single, SingleSpec};
+
+/// What to start under a name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ContentSpec {
+    /// A replica set or a sharded cluster of MongoDB.
+    Cluster(ClusterSpec),
+    /// One server of another kind.
+    Single(SingleSpec),
+}
+
+impl From<ClusterSpec> for ContentSpec {
+    fn from(spec: ClusterSpec) -> Self {
+        Self::Cluster(spec)
+    }
+}
+
+impl From<SingleSpec> for ContentSpec {
+    fn from(spec: SingleSpec) -> Self {
+        Self::Single(spec)
+    }
+}
+
+impl ContentSpec {
+    /// The testbed's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Cluster(spec) => &spec.name,
+            Self::Single(spec) => &spec.name,
+        }
+    }
+
+    /// The database's name as it stands in commands.
+    #[must_use]
+    pub fn database(&self) -> &'static str {
+        match self {
+            Self::Cluster(_) => "mongodb",
+            Self::Single(spec) => spec.engine.name(),
+        }
+    }
+
+    /// Shards; `None` without any.
+    #[must_use]
+    pub fn shards(&self) -> Option<u32> {
+        self.cluster().and_then(|spec| spec.shards)
+    }
+
+    /// Members of each replica set that holds data; 1 for a server that stands alone.
+    #[must_use]
+    pub fn members(&self) -> u32 {
+        self.cluster().map_or(1, |spec| spec.members)
+    }
+
+    /// Whether it has users and a key file.
+    #[must_use]
+    pub fn auth(&self) -> bool {
+        self.cluster().is_some_and(|spec| spec.auth)
+    }
+
+    fn cluster(&self) -> Option<&ClusterSpec> {
+        match self {
+            Self::Cluster(spec) => Some(spec),
+            Self::Single(_) => None,
+        }
+    }
+
+    /// Whether it can be started; the error says what to change.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Self::Cluster(spec) => spec.check(),
+            Self::Single(spec) => spec.check(),
+        }
+    }
+
+    /// Whether this machine has the programs for it; the error says how to get them.
+    pub fn find_programs(&self) -> Result<()> {
+        match self {
+            Self::Cluster(_) => binary::find_mongod().map(drop),
+            Self::Single(SingleSpec { engine: Engine::Redis, .. }) => {
+                binary::find_redis().map(drop)
+            }
+            Self::Single(SingleSpec { engine: Engine::Kafka, .. }) => {
+                binary::find_kafka().map(drop)
+            }
+        }
+    }
+}
+
+/// What runs under a name; dropping it kills its servers and removes their data.
+#[derive(Debug)]
+pub(crate) enum Content {
+    Cluster(Cluster),
+    Single(Single),
+}
+
+impl Content {
+    /// Starts it and waits until it can be used.
+    pub(crate) async fn start(spec: ContentSpec) -> Result<Self> {
+        match spec {
+            ContentSpec::Cluster(spec) => Box::pin(Cluster::start(spec)).await.map(Self::Cluster),
+            ContentSpec::Single(spec) => Single::start(spec).await.map(Self::Single),
+        }
+    }
+
+    /// The application's connection string.
+    pub(crate) fn uri(&self) -> String {
+        match self {
+            Self::Cluster(cluster) => cluster.uri(),
+            Self::Single(single) => single.uri(),
+        }
+    }
+
+    /// The administrator's connection string.
+    pub(crate) fn admin_uri(&self) -> String {
+        match self {
+            Self::Cluster(cluster) => cluster.admin_uri(),
+            Self::Single(single) => single.uri(),
+        }
+    }
+
+    pub(crate) fn nodes(&self) -> Vec<NodeInfo> {
+        match self {
+            Self::Cluster(cluster) => cluster.nodes(),
+            Self::Single(single) => vec![single.node()],
+        }
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        match self {
+            Self::Cluster(cluster) => cluster.folder(),
+            Self::Single(single) => single.folder(),
+        }
+    }
+
+    pub(crate) fn kill(&self, node: &str) -> Result<()> {
+        match self {
+            Self::Cluster(cluster) => cluster.kill(node),
+            Self::Single(single) => named(single, node)?.kill(),
+        }
+    }
+
+    pub(crate) fn stop(&self, node: &str) -> Result<()> {
+        match self {
+            Self::Cluster(cluster) => cluster.stop(node),
+            Self::Single(single) => named(single, node)?.stop(),
+        }
+    }
+
+    pub(crate) fn resume(&self, node: &str) -> Result<()> {
+        match self {
+            Self::Cluster(cluster) => cluster.resume(node),
+            Self::Single(single) => named(single, node)?.resume(),
+        }
+    }
+
+    pub(crate) async fn restart(&self, node: &str) -> Result<()> {
+        match self {
+            Self::Cluster(cluster) => cluster.restart(node).await,
+            Self::Single(single) => named(single, node)?.restart().await,
+        }
+    }
+
+    /// Has the primary of the node's replica set step down; returns the set and its new primary.
+    pub(crate) async fn step_down(&self, node: &str) -> Result<(String, String)> {
+        match self {
+            Self::Cluster(cluster) => {
+                let set = cluster.set_name_of(node)?;
+                let primary = cluster.step_down(&set).await?;
+                Ok((set, primary))
+            }
+            Self::Single(single) => Err(Error::WrongState {
+                action: "step down",
+                node: named(single, node)?.node().name,
+                state: "stands alone",
+            }),
+        }
+    }
+}
+
+/// The server, if that is what `node` names.
+fn named<'a>(single: &'a Single, node: &str) -> Result<&'a Single> {
+    let known = single.node().name;
+    if known == node {
+        return Ok(single);
+    }
+    let (cluster, name) = (single.spec().name.clone(), node.to_owned());
+    Err(Error::Unknown { cluster, what: "node", name, known })
+}

@@ -1,0 +1,217 @@
+//! What stands before the shards of a cluster: a real `mongos` where this machine has one, else
+//! the stand-in of [`crate::router`], on a port that stays its own while it is down.
+//!
+//! The stand-in gets a thread and a runtime of its own, as the process that it plays would have:
+//! it serves clients of any runtime, and outlives the one on which the cluster was started.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::auth::Credentials;
+use crate::error::{Error, Result};
+use crate::port::Port;
+use crate::process::ProcessId;
+use crate::program::{Mongo, Program};
+use crate::router::{Router, RouterSpec};
+use crate::server::{Launch, Server};
+use crate::spec::{NodeInfo, Role};
+
+/// How long the stand-in's threads may take to end; what still runs then is left to itself.
+const STOP_BOUND: Duration = Duration::from_secs(10);
+
+/// A cluster's router.
+#[derive(Debug)]
+pub(crate) enum RouterProcess {
+    /// A process of MongoDB's own router.
+    Mongos(Server),
+    /// The testbed's stand-in, in this process.
+    StandIn(StandIn),
+}
+
+impl RouterProcess {
+    /// Starts `mongos`, or the stand-in if that is `None`, before the config server `config`
+    /// (`SET/HOST:PORT,…`).
+    pub(crate) async fn start(
+        name: String,
+        mongos: Option<PathBuf>,
+        config: String,
+        credentials: Option<&Credentials>,
+        folder: &Path,
+    ) -> Result<Self> {
+        let Some(path) = mongos else {
+            let users =
+                credentials.map(|who| vec![who.admin.clone(), who.app.clone()]).unwrap_or_default();
+            let standin = StandIn::new(name, config, users)?;
+            standin.start()?;
+            return Ok(Self::StandIn(standin));
+        };
+        let mut arguments: Vec<OsString> = vec!["--configdb".into(), config.into()];
+        if let Some(credentials) = credentials {
+            arguments.extend(["--keyFile".into(), credentials.key_file.clone().into()]);
+        }
+        let program =
+            Program::Mongo(Mongo { path, arguments, keeps_data: false, yields_cpu: false });
+        let launch = Launch { name, program };
+        Ok(Self::Mongos(Server::start(launch, folder).await?))
+    }
+
+    /// Its name within the cluster.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Mongos(server) => server.name(),
+            Self::StandIn(standin) => &standin.name,
+        }
+    }
+
+    /// `host:port`.
+    pub(crate) fn address(&self) -> String {
+        match self {
+            Self::Mongos(server) => server.address(),
+            Self::StandIn(standin) => format!("127.0.0.1:{}", standin.port.number()),
+        }
+    }
+
+    /// Ends it at once; its clients' connections break.
+    pub(crate) fn kill(&self) -> Result<()> {
+        match self {
+            Self::Mongos(server) => server.kill(),
+            Self::StandIn(standin) => standin.stop(),
+        }
+    }
+
+    /// Starts it again on the same port.
+    pub(crate) async fn restart(&self) -> Result<()> {
+        match self {
+            Self::Mongos(server) => server.restart().await,
+            Self::StandIn(standin) => standin.start(),
+        }
+    }
+
+    /// The process to stop and continue; the stand-in has none of its own.
+    pub(crate) fn server(&self) -> Result<&Server> {
+        match self {
+            Self::Mongos(server) => Ok(server),
+            Self::StandIn(standin) => Err(Error::WrongState {
+                action: "stop or continue",
+                node: standin.name.clone(),
+                state: "is a part of the testbed's process; put a relay before it and stall that",
+            }),
+        }
+    }
+
+    /// The node as it is now.
+    pub(crate) fn info(&self) -> NodeInfo {
+        let (port, process, log) = match self {
+            Self::Mongos(server) => (server.port(), server.process(), Some(server.log())),
+            Self::StandIn(standin) => {
+                let process = standin.running().as_ref().map(|_| ProcessId::own());
+                (standin.port.number(), process, None)
+            }
+        };
+        NodeInfo {
+            name: self.name().to_owned(),
+            set: String::new(),
+            role: Role::Router,
+            port,
+            process,
+            log,
+        }
+    }
+}
+
+/// The stand-in for `mongos`.
+#[derive(Debug)]
+pub(crate) struct StandIn {
+    name: String,
+    port: Port,
+    spec: RouterSpec,
+    running: Mutex<Option<Running>>,
+}
+
+#[derive(Debug)]
+struct Running {
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl StandIn {
+    fn new(name: String, config: String, users: Vec<crate::User>) -> Result<Self> {
+        let port = Port::reserve()?;
+        let spec = RouterSpec { config, port: port.number(), users };
+        Ok(Self { name, port, spec, running: Mutex::new(None) })
+    }
+
+    fn start(&self) -> Result<()> {
+        let mut running = self.running();
+        if running.is_some() {
+            return Err(self.wrong_state("restart", "is running"));
+        }
+        let doing = || format!("start the router {}", self.name);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("testbed-router")
+            .enable_all()
+            .build()
+            .map_err(Error::io(doing()))?;
+        let (stop, stopped) = oneshot::channel();
+        let (listening, heard) = mpsc::channel();
+        let spec = self.spec.clone();
+        let serve = move || {
+            runtime.block_on(async {
+                match Box::pin(Router::start(spec)).await {
+                    Ok(router) => {
+                        // Both ends in error only when the one who waits for it is gone.
+                        let _ = listening.send(Ok(()));
+                        let _ = stopped.await;
+                        drop(router);
+                    }
+                    Err(error) => drop(listening.send(Err(error))),
+                }
+            });
+            // Waits until the listener and the clients' connections are closed: only then is the
+            // port free for a restart.
+            runtime.shutdown_timeout(STOP_BOUND);
+        };
+        let thread = std::thread::Builder::new().name("testbed-router".into()).spawn(serve);
+        let thread = thread.map_err(Error::io(doing()))?;
+        let ended = || std::io::Error::other("its thread has ended");
+        heard.recv().map_err(|_| ended()).and_then(|told| told).map_err(Error::io(doing()))?;
+        *running = Some(Running { stop, thread });
+        Ok(())
+    }
+
+    fn stop(&self) -> Result<()> {
+        let running = self.running().take();
+        running.map(Running::end).ok_or_else(|| self.wrong_state("kill", "is not running"))
+    }
+
+    fn wrong_state(&self, action: &'static str, state: &'static str) -> Error {
+        Error::WrongState { action, node: self.name.clone(), state }
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        if let Some(running) = self.running().take() {
+            running.end();
+        }
+    }
+}
+
+impl Running {
+    fn end(self) {
+        // A thread that has ended needs no word; one that panicked has told so itself.
+        let _ = self.stop.send(());
+        let _ = self.thread.join();
+    }
+}

@@ -1,0 +1,72 @@
+//! Clusters and single servers that stand in the background, under a name.
+//!
+//! A *supervisor* is a process of its own that owns a testbed's servers and router, so that they live
+//! as long as it does and no longer. What is known of it is in the [`registry`]: one file for each
+//! name, with the supervisor's identity. The supervisor injects its servers when asked over a socket
+//! ([`control`]), because only their parent can start them again.
+//!
+//! The invariant: whatever ends, and in whatever order, nothing stays. A supervisor that is asked to
+//! end takes everything with it; one that is killed loses its servers to the kernel and its files
+//! to the next `down`; and one whose launcher goes away before it has heard of the cluster ends by
+//! itself ([`launch`]).
+
+pub mod control;
+pub mod launch;
+pub mod registry;
+pub mod status;
+
+use std::future::Future;
+use std::pin::pin;
+
+use tokio::net::UnixListener;
+
+use crate::content::{Content, ContentSpec};
+use crate::error::{Error, Result};
+use registry::{Claim, Phase, Registry, Standing};
+
+/// Starts a testbed under its name, and keeps it until `stop` completes.
+///
+/// `ready` is called once, when the testbed can be used and found by its name.
+/// When this returns, everything is gone again.
+pub async fn keep(
+    spec: ContentSpec,
+    registry: &Registry,
+    ready: impl FnOnce(&Standing) -> Result<()>,
+    stop: impl Future<Output = ()>,
+) -> Result<()> {
+    let mut stop = pin!(stop);
+    let mut claim = registry.claim(&spec)?;
+    // Declared after the claim, so that the servers end before their name is free.
+    let content = tokio::select! {
+        started = Box::pin(Content::start(spec)) => started?,
+        () = &mut stop => return Ok(()),
+    };
+    let socket = content.folder().join("control.sock");
+    let listener = UnixListener::bind(&socket)
+        .map_err(Error::io(format!("open the control socket {}", socket.display())))?;
+    claim.update(|standing| {
+        standing.phase = Phase::Ready;
+        standing.uri = content.uri();
+        standing.admin_uri = content.admin_uri();
+        standing.folder = Some(content.folder().to_path_buf());
+        standing.nodes = content.nodes();
+    })?;
+    ready(claim.standing())?;
+    tokio::select! {
+        served = Box::pin(serve(&content, &listener, &mut claim)) => served,
+        () = &mut stop => Ok(()),
+    }
+}
+
+/// Answers requests one after another: faults that overlap would make their outcomes ambiguous.
+async fn serve(content: &Content, listener: &UnixListener, claim: &mut Claim) -> Result<()> {
+    loop {
+        let accepted = listener.accept().await;
+        let (stream, _) = accepted.map_err(Error::io("take a request"))?;
+        // A client that goes away loses its answer and harms nobody else.
+        let record = || claim.update(|standing| standing.nodes = content.nodes());
+        if let Err(error) = control::answer(content, stream, record).await {
+            tracing::warn!(%error, "a request was not answered");
+        }
+    }
+}
