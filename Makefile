@@ -22,7 +22,7 @@ FORMATTED = $(CARGO) fmt --all --check
 SCHEDULES = --locked --workspace --features imago-store/shuttle --test schedules
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build lint tidy check quick test test-long demo bench
+.PHONY: help setup build install lint tidy check quick test test-long demo bench
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,13 @@ setup: ## install what is missing (servers for tests, Debian packages when root)
 
 build: setup ## the optimised program, as target/release/imago
 	$(CARGO) build --locked --release --package imago
+
+# Where `make install` puts the program: below bin.
+PREFIX ?= $(HOME)/.local
+
+install: ## the program with link-time optimisation, as $(PREFIX)/bin/imago
+	$(CARGO) build --locked --profile dist --package imago
+	install -D target/dist/imago $(PREFIX)/bin/imago
 
 lint: setup # formatting and clippy, every warning an error
 	$(FORMATTED)

@@ -16,6 +16,7 @@ pub mod error;
 mod fill;
 pub mod flows;
 mod lag;
+pub mod load;
 pub mod migration;
 pub mod morphus;
 mod operations;

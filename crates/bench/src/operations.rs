@@ -3,9 +3,9 @@
 //! Half of the operations update a document that was there in the beginning, uniformly chosen; half
 //! insert a new one. Every key belongs to one writer, so that the order of its operations is kept.
 
+use crate::load::mongo::Schema;
 use bson::raw::RawArrayBuf;
 use bson::{RawDocumentBuf, rawdoc};
-use imago_mongo::load::Schema;
 use imago_workload::scatter::Stream;
 
 use crate::cluster_pair::COLL;

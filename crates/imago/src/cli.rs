@@ -13,9 +13,19 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure, Rendering};
 use crate::layers;
 
+/// The version, and what it was built of.
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (commit ",
+    env!("IMAGO_COMMIT"),
+    ", ",
+    env!("IMAGO_PROFILE"),
+    " build)"
+);
+
 /// Change the shape of a distributed database while it serves.
 #[derive(Debug, Parser)]
-#[command(name = "imago", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(name = "imago", version = VERSION, arg_required_else_help = true, max_term_width = 100)]
 #[command(after_help = "Exit codes: 0 done, 1 failed, 2 usage, 3 verification found differences, \
                         4 a precondition is unmet, 5 interrupted and resumable.\n\
                         Every option can also be set in the environment or in imago.toml.")]

@@ -53,7 +53,7 @@ pub trait Journal: Send + Sync {
     /// Requests control or limits. Refused when the job's state is final.
     fn request<'a>(&'a self, id: &'a JobId, request: &'a Request) -> Answer<'a, ()>;
 
-    /// Keeps another checkpoint of a job that has ended, which nobody owns: what it left behind was
+    /// Keeps another checkpoint of a job that has ended, which has no owner: what it left behind was
     /// tidied up. Its state stays as it is.
     fn amend<'a>(&'a self, id: &'a JobId, checkpoint: &'a Value) -> Answer<'a, ()>;
 }

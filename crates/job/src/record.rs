@@ -32,7 +32,7 @@ pub struct Record {
     pub revision: u64,
     /// How often it was claimed; only the latest claim may save (0: never claimed).
     pub epoch: u64,
-    /// Who works at it, if anybody does.
+    /// The process that works at it, if one does.
     pub owner: Option<Owner>,
     /// What the operator wants of it.
     pub control: Requested,
@@ -40,7 +40,7 @@ pub struct Record {
     pub limits: Limits,
     /// How far it was when last saved.
     pub progress: Option<Progress>,
-    /// What the operation needs to go on; nobody else looks into it.
+    /// What the operation needs to go on; opaque to all other code.
     pub checkpoint: Value,
 }
 

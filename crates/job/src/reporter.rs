@@ -257,7 +257,7 @@ impl Pending {
         }
         let body = Body::Warning {
             code: "events_lost".to_owned(),
-            message: format!("{lost} events were dropped: nobody took them"),
+            message: format!("{lost} events were dropped: no subscriber took them"),
             help: format!("read faster: at most {PENDING_MAX} events wait for a reader"),
         };
         let (job, kind) = (next.job.clone(), next.kind.clone());

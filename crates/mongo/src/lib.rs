@@ -9,7 +9,6 @@
 pub mod bson;
 pub mod copy;
 pub mod error;
-pub mod load;
 pub mod namespace;
 pub mod replicate;
 pub mod reshard;

@@ -1,19 +1,17 @@
-//! Which touched documents may be applied, which must wait for a slice, and how far the change
-//! stream is safely behind us.
+//! The changes of a collection that are not applied yet: which may be applied, which must wait for a slice, and
+//! from which position of the change stream a resumed job has to read.
 //!
-//! The idea, after Hydra's treatment of updates (Mailbox, 2013, "Replicating updates after the
-//! snapshot"): a change is never replayed as such. It is a *dirty key*: the applier reads the
-//! key's present state from the source and makes the destination equal to it. Dirty keys of one key
-//! coalesce, may be repeated, and need no image of the change. What is left to get right is the race
-//! with the copy of the slice that holds the key: a document that was read before a change and
-//! written after it. So a dirty key waits (is *set aside*) until its slice is copied.
+//! The idea, after Hydra's treatment of updates (Mailbox, 2013, "Replicating updates after the snapshot"): a
+//! change is not replayed. It marks a *dirty key*: the applier reads the key's present state from the source and
+//! makes the destination equal to it. Changes of one key coalesce, may be repeated, and need no image. One race
+//! remains, with the copy of the slice that holds the key: a document that was read before a change and written
+//! after it. So a dirty key waits (is *set aside*) until its slice is copied.
 //!
-//! A dirty key of a slice that nobody has ever leased need not wait for ever: whoever leases that slice
-//! will read it later. The *horizon* makes this exact. The owner of the table of pending changes first persists a
-//! stream position H, then looks which slices have still never been leased, and only then calls
-//! [`PendingChanges::horizon`]; a worker first leases a slice, then reads H, and then reads the slice from a
-//! source state that includes everything up to H. Dirty keys of those slices at or before H are
-//! therefore in what the worker will read, and are dropped.
+//! A dirty key of a slice that was never leased need not wait: the worker that leases the slice reads it later.
+//! The *horizon*, a low watermark, makes this exact. The coordinator first persists a stream position H, then
+//! looks which slices have still never been leased, and only then calls [`PendingChanges::horizon`]. A worker
+//! first leases a slice, then reads H, and then reads the slice from a source state that includes everything up
+//! to H. So what the worker will read contains the changes of those slices at or before H, which are dropped.
 //!
 //! Invariants, where a *position* numbers the batches of the change stream in their order:
 //!
@@ -33,12 +31,12 @@ use std::hash::Hash;
 /// The number of a batch of the change stream, counted from the first one read.
 pub type Position = u64;
 
-/// What the table of pending changes last heard of a slice. It only ever moves down this list.
+/// The last known state of a slice. It only ever moves down this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SliceState {
-    /// Nobody has read anything of it, ever.
+    /// Never leased: nothing of it was read.
     Untouched,
-    /// Somebody leased it at least once; parts of it may be at the destination.
+    /// Leased at least once; parts of it may be at the destination.
     Leased,
     /// Its last write is durable at the destination.
     Copied,
@@ -132,8 +130,8 @@ pub struct PendingChanges<K> {
 }
 
 impl<K: Eq + Hash + Clone> PendingChanges<K> {
-    /// A table of pending changes for a collection of `slices` slices, applied through `lanes` lanes. `read` is the
-    /// position that the stream starts after.
+    /// No pending changes, for a collection of `slices` slices whose changes go through `lanes` lanes. The
+    /// stream starts after the position `read`.
     ///
     /// # Panics
     /// If there is no slice or no lane.

@@ -166,7 +166,7 @@ struct Samples {
 
 type Answer<T> = Result<Json<T>, (StatusCode, Json<serde_json::Value>)>;
 
-/// Serves it for as long as it is polled, to whoever says the token if there is one.
+/// Serves it for as long as it is polled, to clients with the token if there is one.
 ///
 /// # Errors
 /// When connections cannot be taken any more.

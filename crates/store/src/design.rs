@@ -215,7 +215,7 @@ impl Design {
     /// Goes on by the next entry of the log.
     ///
     /// # Panics
-    /// At a log entry that nobody may have written: its author does not master the partition.
+    /// At a log entry that cannot be valid: its author does not master the partition.
     pub fn follow(&mut self, entry: &LogEntry) -> Verdict {
         let author = entry.by;
         let epoch = self.epochs.entry(author.site).or_default();
@@ -338,7 +338,7 @@ impl Design {
         Ok(())
     }
 
-    /// What a dead site mastered goes to whoever has a replica, and masters least; and the dead site
+    /// The partitions of a dead site go to the site with a replica that masters least; and the dead site
     /// has replicas of nothing. What has no other copy stays its own: it is written again when the
     /// site is back. What was pinned to it still is.
     fn inherit(&mut self, dead: Site) {

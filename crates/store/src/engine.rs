@@ -1,12 +1,12 @@
-//! The store in one process: each site on a thread of its own, one order of log entries, a router.
+//! The store with its threads: a thread for each site, one order of log entries, and the router's map.
 //!
-//! The idea: a site's thread has the site's state machine, and whatever comes to the site comes through
-//! its *mailbox*, a queue. Whoever runs a transaction asks the router's map where, hands it in at that
-//! site's mailbox, and if it comes back, because the design has changed, asks again.
+//! A site's thread owns the site's state machine. Everything for the site arrives in its *mailbox*, a queue. A
+//! connection or session asks the router's map where a transaction can run and sends it to that site's mailbox.
+//! A site returns a transaction that it cannot run because the design has changed, and it is routed again.
 //!
-//! What bounds the queues: a session or a connection has few transactions under way at a time; a site
-//! refuses more than some thousands that wait, and more than some log entries that the log does not have.
-//! And each transaction has its time, after which it is refused if it has not begun.
+//! Bounds of the queues: a session has one transaction under way, a connection a thousand; a site refuses
+//! transactions beyond some thousands that wait, and beyond a number of log entries that are not in the log
+//! yet. A transaction that has not begun within [`PATIENCE`] is refused.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -57,7 +57,7 @@ use site::mailbox::{SiteEvent, SiteSender};
 pub const SITES_MAX: u16 = 64;
 /// How long a transaction, or a change of design, may take until it has begun.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// How long somebody waits to whom a transaction came back, before it asks the router again.
+/// Delay before a returned transaction is routed again.
 const BACK_WAIT: Duration = Duration::from_millis(2);
 /// How long all sites may take to begin.
 const BEGIN_WAIT: Duration = Duration::from_secs(60);
@@ -71,12 +71,12 @@ pub struct Options {
     pub log: Option<LogOptions>,
 }
 
-/// How a store is whose sites are in processes of their own.
+/// The router of a store whose sites run in processes of their own.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterOptions {
-    /// How many threads have the clients; one at least.
+    /// Threads that serve clients; one at least.
     pub client_threads: u16,
-    /// How long a site's process may be silent until it is given up for dead.
+    /// How long a site's process may be silent before it is taken for dead.
     pub silence: Duration,
 }
 
@@ -114,18 +114,18 @@ pub enum StoreError {
 /// A store that runs. It stops when it is dropped.
 pub struct Store {
     shared: Arc<Shared>,
-    /// Of sites, of links to sites, and of clients.
+    /// Of sites, of connections to remote sites, and of clients.
     threads: Vec<JoinHandle<()>>,
     acceptor: Option<Acceptor>,
     checkpointer: Option<JoinHandle<()>>,
     log: Option<JoinHandle<()>>,
-    /// The damaged end of its log, that was cut off when it began.
+    /// The damaged end of the log, which was cut off at the start.
     cut: Option<CutTail>,
     /// Of clients that connect here.
     output: OnceLock<Arc<OutputBuffers>>,
 }
 
-/// A mailbox that follows the order of log entries.
+/// Delivers the sequencer's log entries to a mailbox.
 struct Following(SiteSender);
 
 impl Follower for Following {
@@ -172,7 +172,7 @@ impl Store {
     /// [`Store::admit`]. Here are the log, the map, and threads that have the clients.
     ///
     /// # Errors
-    /// The same, and without a log: from what should a site begin?
+    /// The same, and without a log, from which sites begin.
     pub fn start_router(options: &Options, apart: &RouterOptions) -> Result<Self, StoreError> {
         if options.log.is_none() {
             return Err(StoreError::NoLog);
@@ -243,7 +243,7 @@ impl Store {
             checkpointer = Some(thread.map_err(failed)?);
         }
         let mut threads = Vec::new();
-        // All of them follow before the first one writes.
+        // Every mailbox follows the log before the first site writes.
         for sender in &shared.senders {
             let next = shared.sequencer.join(Box::new(Following(sender.clone())));
             assert_eq!(next, image.known() + 1, "nobody writes before the sites begin");
@@ -281,7 +281,7 @@ impl Store {
         Ok(Self { shared, threads, acceptor, checkpointer, log, cut, output })
     }
 
-    /// Lets the processes of sites come in which know a secret, and returns where.
+    /// Accepts site processes that know the secret, and returns the address.
     ///
     /// # Errors
     /// When nothing can listen there.
@@ -298,7 +298,7 @@ impl Store {
         Ok(address)
     }
 
-    /// Serves the Redis protocol to whoever connects, encrypted or not, and returns where.
+    /// Serves the Redis protocol, encrypted or not, and returns the address.
     ///
     /// # Errors
     /// When nothing can listen there.
@@ -321,8 +321,8 @@ impl Store {
         Ok(address)
     }
 
-    /// Lets a site forget all that it has, as if its process had died, gives it up for dead, and lets
-    /// it come back from the log.
+    /// Simulates the death of a site: its memory is dropped, the site is fenced, and begins a new epoch from
+    /// the log.
     ///
     /// # Errors
     /// Without a log, or without such a site.
@@ -334,7 +334,7 @@ impl Store {
             return Err(StoreError::NoLog);
         }
         let (answer, died) = oneshot::channel();
-        // One that has ended does neither.
+        // A site that has stopped does neither.
         _ = sender.send(SiteEvent::Die(answer));
         _ = died.await;
         Ok(())

@@ -15,7 +15,6 @@ pub mod engine;
 mod fuzz;
 pub mod kafka;
 pub mod key;
-pub mod load;
 pub mod log;
 pub mod output_buffer;
 pub mod record;

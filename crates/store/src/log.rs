@@ -45,7 +45,7 @@ const MISSING: &str = "entries before it, or of it, are missing";
 /// When what is written is made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
-    /// Before anybody is told.
+    /// Before the acknowledgement.
     Always,
     /// With a group that comes so long after the last time; who wants it also where none comes asks
     /// for it ([`Log::sync`]). A machine that stops loses what came since.
@@ -141,7 +141,7 @@ pub trait Medium: Send {
     /// Makes durable what was written.
     ///
     /// # Errors
-    /// When it is not, or nobody knows.
+    /// When it is not, or may not be.
     fn sync(&mut self) -> io::Result<()>;
     /// Cuts it to so many bytes.
     ///
@@ -198,7 +198,7 @@ impl Log {
         Self::open_from(folder, sync, segment_bytes, 1, see)
     }
 
-    /// As [`Log::open`], for somebody who knows all log entries before a position: these may be missing, and
+    /// As [`Log::open`], for a caller that has all log entries before a position: these may be missing, and
     /// are not read.
     ///
     /// # Errors

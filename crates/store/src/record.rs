@@ -75,9 +75,9 @@ pub enum Body {
     Commit(Vec<Write>),
     /// The master of a partition wants its design changed: it is, here, if it can be.
     Change(Change),
-    /// The site begins this epoch: whatever an earlier one still writes is void.
+    /// The site begins this epoch: later entries of earlier epochs are void.
     Join,
-    /// The site ends here, by somebody else's word: nothing of this epoch counts from here on, and
+    /// Another process ends the site here: nothing of this epoch counts from here on, and
     /// others master what they have copies of.
     Fence,
 }
@@ -118,7 +118,7 @@ pub enum Operator {
     Remaster(Site),
     /// A site that has a copy is the master from here on, and stays it; who was the master has a replica.
     Pin(Site),
-    /// Whoever is the master need not stay it.
+    /// The master may change again.
     Unpin,
 }
 

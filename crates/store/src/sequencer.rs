@@ -31,9 +31,9 @@ const FULL_DISK_WAIT: Duration = Duration::from_millis(100);
 /// How often it is tried before followers are told: a checkpoint that fails gives space back at once.
 const STALLED_TRIES: u32 = 5;
 
-/// Somebody who is told the log as it grows.
+/// Receives the log as it grows.
 pub trait Follower: Send {
-    /// The next log entries, and the place of the first. False says that nobody listens any more.
+    /// The next log entries, and the place of the first. False when the receiver is gone.
     fn follow(&mut self, first: Position, entries: &Arc<[LogEntry]>) -> bool;
     /// The log takes nothing for now, since its disk is full, or takes something again.
     fn stall(&mut self, is_stalled: bool);
@@ -65,7 +65,7 @@ enum Way {
 
 enum Handed {
     Frames(Vec<LogEntry>),
-    /// All before is to be made durable, and then somebody is to be told.
+    /// Make everything before it durable, then notify the recipient.
     Sync(Sender<()>),
     /// These were the last.
     End,
@@ -89,7 +89,7 @@ impl Sequencer {
         Self { followers, way: Way::Memory, topic: None }
     }
 
-    /// The order that another process keeps: who follows it there is told, and nobody here.
+    /// The order of another process, which has the followers.
     #[must_use]
     pub fn elsewhere(send: impl Fn(Vec<LogEntry>) + Send + Sync + 'static) -> Self {
         Self { way: Way::Elsewhere(Arc::new(send)), ..Self::in_memory() }

@@ -60,7 +60,7 @@ pub use install_replica::Message;
 use install_replica::{Installation, Wanted};
 use waiting::{Held, Waiting, Want};
 
-/// Whom an answer is for: whoever asked knows.
+/// Identifies the caller of a request.
 pub type Ticket = u64;
 
 /// How many may wait at a site; more are refused.
@@ -69,7 +69,7 @@ const WAITING_MAX: usize = 10_000;
 const BEHIND_MS_MAX: u64 = 100;
 /// How many groups of its own log entries a site keeps for the sake of those who are behind.
 const SPENT_MAX: usize = 1_024;
-/// The site that an observer is, and its epoch: nobody's.
+/// The site and epoch of an observer, which is no site.
 const NOBODY: (Site, u64) = (Site(u16::MAX), u64::MAX);
 
 /// What happens to a site.
@@ -94,7 +94,7 @@ pub enum Input {
 pub enum Output {
     /// Write this into the log, behind what was written before.
     Write(LogEntry),
-    /// Tell whoever asked, and that its session has now seen this prefix of the log.
+    /// Answer the caller, whose session has now seen this prefix of the log.
     Answer(Ticket, Position, Result<Done, Abort>),
     /// It cannot be done here by the design that this site knows, or its client has not received enough of
     /// what it asked for: nothing of it happened.
@@ -414,7 +414,7 @@ impl Core {
         }
     }
 
-    /// Somebody gave this site up for dead.
+    /// Another process fenced this site.
     fn end(&mut self) {
         (self.is_live, self.is_over) = (false, true);
         self.copies.clear();

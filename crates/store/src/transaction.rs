@@ -21,7 +21,7 @@ pub struct Transaction {
     pub writes: Vec<Key>,
     /// The prefix of the log that its session has seen: it sees no less.
     pub session: Position,
-    /// Who sends it: whoever does not wait for one answer before he sends the next transaction to the
+    /// The client: one that does not wait for an answer before it sends the next transaction to the
     /// same site has them done in the order in which they came there.
     pub client: Option<u64>,
     /// Whether it came back from a site that was behind what its session had seen for too long: it is to

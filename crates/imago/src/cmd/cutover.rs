@@ -134,7 +134,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     follow_back(&clusters, done.reverse_job.as_ref(), context).await
 }
 
-/// Works at the job that leads back, if there is one, for as long as nobody stops or uses it.
+/// Works at the job that leads back, if there is one, until it is stopped or used.
 async fn follow_back(
     clusters: &Clusters,
     back: Option<&JobId>,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use imago_bench::load::mongo::{MongoTarget, Schema, preload, show_content};
 use imago_bench::migration::{self, Operation};
 use imago_job::control::{Control as Steer, Stop};
 use imago_job::id::JobId;
@@ -14,7 +15,6 @@ use imago_mongo::copy::cutover::{self, Block, How};
 use imago_mongo::copy::preflight::{self, Request};
 use imago_mongo::copy::{self, Clusters};
 use imago_mongo::error::Error;
-use imago_mongo::load::{MongoTarget, Schema, preload, show_content};
 use imago_mongo::namespace::{Namespace, Selector};
 use imago_mongo::server::endpoint::Endpoint;
 use imago_mongo::verify::{Spec, Unwatched, verify};

@@ -46,7 +46,7 @@ enum Action {
     List(Kept),
     /// Say what a job does, how far it is, what blocks it, and what can be done next.
     Status(One),
-    /// Go on with a job that nobody works at: it died, was interrupted, or was paused.
+    /// Go on with a job that no process works at: it died, was interrupted, or was paused.
     Resume(Resume),
     /// Help another process with a job's bulk: copy slices until none is left.
     Work(Work),
@@ -292,7 +292,7 @@ fn refuse_ended(view: &View) -> Result<(), JournalError> {
     }
 }
 
-/// How long an owner must be silent before nobody is said to work at the job.
+/// How long an owner must be silent before the job is said to have none.
 fn stale_after_ms() -> u64 {
     u64::try_from(copy::pace().stale_after.as_millis()).unwrap_or(u64::MAX)
 }
@@ -303,7 +303,7 @@ struct Outcome {
     job: JobId,
     /// What was asked.
     asked: &'static str,
-    /// Who works at the job and will do it; none if nobody does.
+    /// The process that works at the job and will do it, if one does.
     owner: Option<String>,
     #[serde(flatten)]
     state: State,
@@ -390,7 +390,7 @@ async fn block_to_lift(
     Ok(Some(clusters.source))
 }
 
-/// Marks a job that nobody works at as cancelled; whether it is. Somebody who takes it over first
+/// Marks a job without an owner as cancelled; whether it is. A process that takes it over first
 /// learns of the request, and ends the job himself.
 async fn end_unowned(
     kept: &Kept,

@@ -21,7 +21,7 @@ enum Action {
     Plan(plan::Args),
     /// Give a collection its new shape while it serves.
     Run(run::Args),
-    /// Go on with a change of shape that nobody works at: it died, was interrupted, or failed.
+    /// Go on with a change of shape that no process works at: it died, was interrupted, or failed.
     Resume(run::Resume),
     /// Give a collection its old shard key back, after a job that gave it another one.
     Revert(revert::Args),

@@ -38,7 +38,7 @@ enum Action {
     RemoveReplica(admin::AtSite),
     /// Have a site with a replica become the partition's master.
     Remaster(admin::AtSite),
-    /// Have a site become the partition's master and stay it, whatever transactions want.
+    /// Make a site the partition's master, and keep it there even if transactions need it elsewhere.
     Pin(admin::AtSite),
     /// Let the partition's master change again.
     Unpin(admin::At),

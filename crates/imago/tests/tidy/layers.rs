@@ -10,7 +10,7 @@ use crate::tree::{Text, texts};
 
 /// The layers of a crate, the uppermost first. Modules that are not named stand below all of them.
 const LAYERS: [(&str, &[&str]); 2] = [
-    ("mongo", &["load", "reshard", "copy", "verify", "replicate", "state", "server", "bson"]),
+    ("mongo", &["reshard", "copy", "verify", "replicate", "state", "server", "bson"]),
     (
         "store",
         &[

@@ -37,14 +37,14 @@ fn every_benchmark_is_listed() {
 }
 
 #[test]
-fn a_copy_is_measured_against_inserting_and_against_peers() {
+fn a_copy_is_measured_against_inserting_and_against_competitors() {
     let report = bench(&["run", "copy", "--quick"]);
     let figures = ["ratio_to_floor", "client_cpu_ratio", "client_rss_mb_max", "seconds"];
     assert_figures(&report, &figures);
-    let peers = report["peers"].as_array().unwrap();
-    assert_eq!(peers.len(), 2);
-    for peer in peers {
-        assert_ne!(peer["seconds"].is_null(), peer["note"].is_null(), "{peer}");
+    let competitors = report["competitors"].as_array().unwrap();
+    assert_eq!(competitors.len(), 2);
+    for competitor in competitors {
+        assert_ne!(competitor["seconds"].is_null(), competitor["note"].is_null(), "{competitor}");
     }
 }
 

@@ -59,9 +59,20 @@ fn help_is_no_error() {
 }
 
 #[test]
+fn the_version_names_the_commit_and_the_build() {
+    let version = text(&run(&["--version"]).stdout);
+    assert!(
+        version.starts_with(concat!("imago ", env!("CARGO_PKG_VERSION"), " (commit ")),
+        "{version}"
+    );
+    assert!(version.trim_end().ends_with(" build)"), "{version}");
+}
+
+#[test]
 fn what_makes_no_sense_is_a_usage_error() {
     assert_usage(&run(&["move-it"]), &["move-it"]);
     assert_usage(&run(&[]), &["Usage: imago"]);
+    assert_usage(&run(&["demo", "--picture", "cut-over.png"]), &["--picture", ".svg"]);
     assert_usage(&run(&["--progress", "loud", "completions", "bash"]), &["loud", "--progress"]);
 }
 

@@ -26,7 +26,14 @@ const SMALL: [&str; 6] = ["--documents", "3000", "--rate", "100", "--idle-s", "2
 
 #[test]
 fn the_demo_moves_a_busy_collection_and_loses_nothing() {
-    let summary = shown(&SMALL, &WRONG);
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("cut-over.svg");
+    let words = [&SMALL[..], &["--picture", picture.to_str().unwrap()]].concat();
+    let summary = shown(&words, &WRONG);
+    let svg = std::fs::read_to_string(&picture).unwrap();
+    for drawn in ["reads", "writes", "copy", "verify", "cut-over", "moved"] {
+        assert!(svg.contains(drawn), "{drawn}: {svg}");
+    }
     assert!(summary["acknowledged"].as_u64() > Some(50), "{summary}");
     assert!(summary["documents"].as_u64() > Some(2_500), "{summary}");
     for measured in ["copy_s", "write_block_ms", "read_p99_ms_before", "read_p99_ms_during"] {

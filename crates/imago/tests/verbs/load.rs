@@ -1,5 +1,7 @@
 //! `imago load` as a user meets it: run, steered from other processes, checked.
 
+mod target;
+
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 

@@ -327,8 +327,8 @@ fn is_same_view(at_source: &[Listed], at_destination: &[Listed], view: &Planned)
 }
 
 /// Brings the set of the job's collections up to the source's catalog: drops the copies of those that
-/// are gone, writes down those that join, and makes views what they are at the source. Nobody else
-/// writes for the job meanwhile.
+/// are gone, writes down those that join, and makes views what they are at the source. No other
+/// process writes for the job meanwhile.
 ///
 /// # Errors
 /// When a cluster stays away, the job was taken over, or no collection is left.

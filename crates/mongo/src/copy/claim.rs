@@ -65,7 +65,7 @@ pub async fn claim(
     }
 }
 
-/// Asks whoever leads the job to let go of it, and claims it.
+/// Asks the job's coordinator to let go of it, and claims it.
 ///
 /// # Errors
 /// When the owner neither lets go nor falls silent.

@@ -1,6 +1,6 @@
 //! Cutting over: the moment when clients move to the copy.
 //!
-//! 1. Take the job over from whoever leads it, and catch up.
+//! 1. Take the job over from its coordinator, and catch up.
 //! 2. Say whether it may be cut over: bulk, indexes, options, lag, and a random sample of documents.
 //! 3. Block writes at the source, where it can.
 //! 4. Drain: make the destination the source at exactly one time behind the block.
@@ -8,9 +8,9 @@
 //! 6. Run the hook, which moves the clients. Then the job is done; nothing is applied any more.
 //!
 //! Invariants:
-//! - Before anything is blocked, the record says so: whoever goes on with the job lifts the block
+//! - Before anything is blocked, the record says so: the next process of the job lifts the block
 //!   first. If steps 4–6 fail or take too long, the block is lifted and the job can go on. A block
-//!   that somebody else set is left alone.
+//!   that the job did not set is left alone.
 //! - Once the hook has begun, nothing of the source is applied to the destination: not by this
 //!   process, and if it dies, by no other until an operator has said where the clients are.
 //! - With `reverse`, the old cluster follows the new one from a time before the hook, so that going
@@ -103,10 +103,10 @@ const WORKERS: usize = 4;
 /// The drain must not wait for a change that the block keeps from coming.
 const AWAIT_MAX: Duration = Duration::from_millis(20);
 
-/// Looks whether the job may be cut over at all, then takes it over from whoever leads it.
+/// Checks whether the job may be cut over at all, then takes it over from its coordinator.
 ///
 /// # Errors
-/// A precondition that can be told without disturbing anybody; as [`copy::take_over`].
+/// A precondition that is known without disturbing the coordinator; as [`copy::take_over`].
 pub async fn take_over(
     clusters: &Clusters,
     id: &JobId,
@@ -145,7 +145,7 @@ pub async fn cutover(
         let id = &run.record().id;
         run.reporter().warning(
             "not_cut_over",
-            format!("nobody follows the source by job {id} now"),
+            format!("no process follows the source by job {id} now"),
             format!("`imago job resume {id}`, or `imago cutover {id}` again"),
         );
     }
@@ -205,7 +205,7 @@ async fn steps(
     run.enter("cut-over").await?;
     let began = Instant::now();
     if how.block == Block::UserWrites {
-        // A block that stands already is another's, and stays whatever comes of this.
+        // A block that stands already is not the job's, and stays in any case.
         copying.state.is_blocked = block::is_set(&clusters.source).await? != Some(true);
         copying.state.blocked_at_ms = copying.state.is_blocked.then(now_ms);
         copying.save().await?;
@@ -233,9 +233,9 @@ async fn steps(
     let done = match done {
         Ok(done) => done,
         Err(error) => {
-            // Whoever has the job now sees to the block: lifting it here would open his cut-over.
+            // The job's new owner lifts the block: lifting it here would let writes into its cut-over.
             if let Err(lost) = copy::save_at_last(run, &copying.state).await {
-                tracing::warn!(%lost, "the write block is left to whoever goes on with the job");
+                tracing::warn!(%lost, "the write block is left to the next process of the job");
                 return Err(error);
             }
             if copying.state.is_blocked {
@@ -306,7 +306,7 @@ async fn behind_block(
     }
     if how.block == Block::UserWrites && block::is_set(&clusters.source).await? == Some(false) {
         return Err(Error::precondition(
-            "somebody else lifted the write block during the cut-over",
+            "another user lifted the write block during the cut-over",
             "another cut-over from this cluster, perhaps: let it end, then try again",
         ));
     }

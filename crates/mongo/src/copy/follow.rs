@@ -19,11 +19,11 @@ pub(super) const CAUGHT_UP_MS: u64 = 1_000;
 const CAUGHT_UP: Close = Close { there_ms: CAUGHT_UP_MS, near_ms: NEAR_MS, far_ms: FAR_MS };
 /// A destination that is this close is brought to the end behind a block.
 const BEFORE_BLOCK_MS: u64 = 500;
-/// Nobody waits longer than this for it to come so close.
+/// The longest wait for the lag to fall below that.
 const BEFORE_BLOCK_WITHIN: Duration = Duration::from_secs(600);
 /// On full servers changes come about as fast as they are applied: a destination that is near, and
 /// comes no nearer for so long, is as near as it gets. What is left is drained behind a block that
-/// has a deadline, where nobody adds to it and nobody else has the servers.
+/// has a deadline, and runs while clients write nothing.
 const AS_NEAR_AS_IT_GETS: Duration = Duration::from_secs(5);
 /// A destination that is no farther than this keeps up with the source.
 const FAR_MS: u64 = 10_000;

@@ -25,7 +25,7 @@ pub(crate) async fn prepare(
     for planned in &plan.collections {
         make(clusters, plan, planned).await?;
     }
-    // Slices of an attempt that died here are replaced as a whole: nobody has leased any.
+    // Slices of an attempt that died here are replaced as a whole: none was leased.
     leases.remove().await?;
     cut_from(0, clusters, plan, leases, slice_bytes).await?;
     leases.set_horizon(t0).await?;
@@ -33,7 +33,7 @@ pub(crate) async fn prepare(
 }
 
 /// As [`prepare`], for the collections from number `first` on, which joined a job whose others are
-/// copied. Until all of it is done nobody reads any of these slices.
+/// copied. Until all of it is done, no process reads any of these slices.
 pub(crate) async fn prepare_joined(
     first: usize,
     clusters: &Clusters,

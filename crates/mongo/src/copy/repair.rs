@@ -346,7 +346,7 @@ async fn write_once(
     let began = std::time::Instant::now();
     loop {
         attempt += 1;
-        // Read anew at each attempt: whatever was acknowledged before it counts.
+        // Read anew at each attempt, so that everything acknowledged before it counts.
         let tried = async {
             let now = pair.source.endpoint.cluster_time().await?;
             Box::pin(converge(pair, &wants, ReadAt::After(now), stale)).await

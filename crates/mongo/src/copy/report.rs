@@ -8,7 +8,7 @@ use super::follow::CAUGHT_UP_MS;
 use super::{Copying, KIND};
 use crate::replicate::route::{Reader, Route};
 
-/// More flows than this make a line that nobody reads, and a record that is slow to write.
+/// More flows than this make a line too long to read, and a record that is slow to write.
 const FLOWS_SHOWN: usize = 6;
 
 impl Copying<'_> {

@@ -1,4 +1,4 @@
-//! What the record of a copy keeps of it, and whoever goes on with the job begins from.
+//! The state of a copy in its job's record: what the next process begins from.
 
 use std::collections::BTreeMap;
 
@@ -64,8 +64,8 @@ pub struct State {
     /// Collections that the source does not have any more, by their number.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gone: BTreeMap<usize, Gone>,
-    /// Whether writes at the source may be blocked for a cut-over that did not end: whoever goes on
-    /// with the job lifts the block first.
+    /// Whether writes at the source may be blocked for a cut-over that did not end: the next process of the
+    /// job lifts the block first.
     #[serde(default)]
     pub is_blocked: bool,
     /// When that block was set, in ms since 1970.
@@ -79,15 +79,15 @@ pub struct State {
     pub block_left: bool,
     /// The names of each collection's indexes at the source when they were last followed, once they
     /// are built: one of these that the source no longer has is dropped, also when it went while
-    /// nobody worked at the job. Others at the destination are not the job's.
+    /// no process worked at the job. Others at the destination are not the job's.
     #[serde(default)]
     pub followed_indexes: Vec<Vec<String>>,
-    /// Whether the hook that moves the clients was begun, and nobody has written down how it ended:
-    /// then nobody knows at which cluster the clients are.
+    /// Whether the hook that moves the clients was begun, and its end is not recorded: then it is unknown at
+    /// which cluster the clients are.
     #[serde(default)]
     pub hook_begun: bool,
     /// In a job that leads back: whether the destination, which is the old cluster, refuses its
-    /// users' writes while it follows. Whoever goes on with the job sees to it that it does.
+    /// users' writes while it follows. The next process of the job renews that block.
     #[serde(default)]
     pub is_destination_blocked: bool,
     /// The job that keeps the old cluster following the new one, once cut over with `--reverse`.
@@ -124,7 +124,7 @@ impl State {
         self.is_blocked = false;
     }
 
-    /// Refuses to go on while nobody knows where the clients are.
+    /// Refuses to go on while it is unknown where the clients are.
     ///
     /// # Errors
     /// A precondition that says how to tell it.
@@ -178,7 +178,7 @@ pub(super) fn note(state: &mut State, checkpoint: &Checkpoint) -> Result<()> {
     Ok(())
 }
 
-/// Where the stream is opened by whoever goes on from here.
+/// Where a process that resumes from this state opens the stream.
 pub(super) fn start_of(state: &State) -> Result<Start> {
     let time = match &state.token {
         Some(token) if !token.is_cut() => return Ok(Start::After(token.whole()?)),

@@ -19,7 +19,7 @@ use crate::server::timing::PATIENCE;
 
 impl Copying<'_> {
     /// Builds the indexes of every collection, and defines the views. `besides` is built in the first
-    /// collection whatever it lists: of a sharded one a single shard tells what all are taken to have.
+    /// collection even if it lists it: of a sharded one a single shard speaks for all.
     ///
     /// # Errors
     /// What ends the job, a unique index that the source's own documents break included.

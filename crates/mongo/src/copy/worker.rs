@@ -1,4 +1,4 @@
-//! Sharing the bulk: a process that copies slices of a job that another one leads.
+//! Sharing the bulk: a process that copies slices of a job whose coordinator is another process.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::server::endpoint::Endpoint;
 use crate::state::journal::MongoJournal;
 use crate::state::leases::Leases;
 
-/// Copies slices of a job that another process leads, until none is left. `route_of` says which way the
+/// Copies slices of a job until none is left. `route_of` says which way the
 /// bulk takes past the router, or why the job is not to be helped.
 ///
 /// # Errors
@@ -82,7 +82,7 @@ pub async fn help<F: Future<Output = Result<Option<Arc<Route>>>>>(
     Ok(counters.copied())
 }
 
-/// Does what the operator asks of the job: whoever helps is paced, paused and ended with it.
+/// Follows the operator's requests to the job: a worker is paced, paused and ended with it.
 async fn follow_requests(journal: &MongoJournal, id: &JobId, control: &Control) -> Result<()> {
     let record = journal.load(id).await?;
     control.throttle().set(record.limits).map_err(JournalError::from)?;

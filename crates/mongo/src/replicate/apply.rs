@@ -14,7 +14,7 @@
 //! - A unique index at the destination orders documents of *different* `_id`s. Where A cannot be
 //!   written because B holds its value, then at the source, where A holds it now, B no longer does:
 //!   the B at the destination is stale. It is deleted, provided that it still holds the value, and
-//!   reported in `stale` beforehand: the caller must dirty key it again, whatever else happens.
+//!   reported in `stale` beforehand: the caller must mark it dirty again in any case.
 
 use std::collections::{HashMap, HashSet};
 
@@ -205,7 +205,7 @@ async fn find(pair: &Pair, ids: impl Iterator<Item = &Id>, at: ReadAt) -> Result
     answer("reading changed documents", found).await?.map_err(|error| reading(pair, error))
 }
 
-/// Writes documents, whatever the destination holds of them.
+/// Writes documents in place of whichever versions the destination has.
 pub(crate) async fn put(
     pair: &Pair,
     found: &[Found<'_>],

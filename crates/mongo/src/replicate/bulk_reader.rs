@@ -7,7 +7,7 @@
 //! Invariants:
 //! - A slice is read from a state that includes the horizon which was read after it was leased.
 //! - A document that the destination holds already is left as it is: it was written by an earlier
-//!   attempt, and whatever changed it since is among the dirty keys that wait for this slice (the
+//!   attempt, and each change since then is among the dirty keys that wait for this slice (the
 //!   model in `plan` checks this). Where the destination held documents before the job
 //!   (`has_foreign`), it is replaced instead.
 //! - A document that a unique index refuses is left to the applier ("leftover"): which of the two
@@ -86,7 +86,7 @@ pub struct Worker {
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Worker {
-    /// Copies slices until none is left that nobody has copied.
+    /// Copies slices until all are copied.
     ///
     /// # Errors
     /// When a cluster stays away for longer than [`PATIENCE`], a document cannot be written, or the

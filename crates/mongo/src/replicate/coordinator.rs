@@ -83,7 +83,7 @@ pub struct Coordinator {
     marks: BTreeMap<Position, Mark>,
     position: Position,
     batches: mpsc::Receiver<Result<Batch>>,
-    /// Whether somebody waits for what the stream has.
+    /// Whether a caller waits for the stream to catch up.
     is_awaited: watch::Sender<bool>,
     _reader: AbortOnDropHandle<()>,
     rounds: JoinSet<RoundDone>,
@@ -97,12 +97,12 @@ pub struct Coordinator {
     leases: Leases,
     control: Control,
     counters: Arc<Counters>,
-    /// Structural changes of collections that nobody has seen to yet.
+    /// Changes of indexes and options that are not followed yet.
     structure: Vec<(usize, String)>,
     /// The collections that are read; see [`Parts::members`].
     members: Vec<Member>,
     is_open: bool,
-    /// What ended collections, that nobody has seen to yet.
+    /// Ends of collections that are not handled yet.
     ended: Vec<(usize, String)>,
     /// Changes behind a settled point, to be recorded when it is left.
     late: Option<(Batch, Timestamp)>,
@@ -312,7 +312,7 @@ impl Coordinator {
         self.members[ns].is_gone
     }
 
-    /// Somebody waits for the coordinator to catch up, or no longer: then it spares nobody.
+    /// Whether a caller waits for the coordinator to catch up: then clients are not spared.
     pub fn hurry(&mut self, is_awaited: bool) {
         self.is_awaited.send_replace(is_awaited);
     }
@@ -413,7 +413,7 @@ impl Coordinator {
         }
     }
 
-    /// Persists how far the stream is, then looks which slices nobody has leased yet: see
+    /// Persists the stream's position, then looks which slices were never leased: see
     /// [`imago_plan::pending_changes`].
     async fn move_horizon(&mut self) -> Result<()> {
         let Some(time) = self.marks.get(&self.position).map(|mark| mark.time) else {
@@ -475,13 +475,13 @@ impl Coordinator {
         at.or(newest).unwrap_or(Timestamp { time: 0, increment: 0 })
     }
 
-    /// Whether indexes or options changed that nobody has seen to yet.
+    /// Whether changes of indexes or options are not followed yet.
     #[must_use]
     pub fn has_structure(&self) -> bool {
         !self.structure.is_empty()
     }
 
-    /// Whether collections ended that nobody has seen to yet.
+    /// Whether ends of collections are not handled yet.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         !self.ended.is_empty()

@@ -7,8 +7,8 @@
 //! shrink with the pace ([`imago_job::throttle::Throttle::batch_bytes`]), for a large one is felt
 //! however rarely it comes.
 //!
-//! Where no client is at work there is nobody to spare, and the bulk goes at any speed. Of two clusters only
-//! those are asked that have clients: what a destination feels that nobody uses yet is no reason to go slowly. Servers count
+//! Where no client is at work none has to be spared, and the bulk goes at any speed. Of two clusters only
+//! those are asked that have clients: the load of a destination without clients is no reason to go slowly. Servers count
 //! their operations by namespace (`top`): what is counted in those of the application, beside what this
 //! process has sent there ([`Endpoint::finds`]), is a client's. Where that may not be asked, clients
 //! are taken to be there.
@@ -38,7 +38,7 @@ use crate::server::endpoint::{Endpoint, answer_within};
 const STILL_S: u64 = 1;
 /// The pace at which it begins.
 const FIRST_S: u64 = 2_000_000;
-/// The least pace, in bytes per second, however much clients notice: what never ends helps nobody.
+/// The least pace, in bytes per second, however much clients notice: the copy must end.
 pub(crate) const LEAST_S: u64 = 1_000_000;
 const BOUNDS: Bounds = Bounds { least_s: LEAST_S, most_s: 1_000_000_000 };
 /// How long one look takes, and how often a question is asked meanwhile.
@@ -54,7 +54,7 @@ const ASK_EVERY: Duration = Duration::from_millis(40);
 const SETTLES: Duration = Duration::from_millis(100);
 /// A server that takes longer is too slow by any measure.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// So many looks without clients, and nobody is there.
+/// After so many looks without clients, none is taken to be at work.
 const QUIET_LOOKS: u32 = 2;
 /// Reads of the collection, a second, that may be of others who work at the job, on other machines.
 /// What this process reads is known ([`Endpoint::finds`]).
@@ -113,7 +113,7 @@ pub struct Watched {
     pub cluster: Endpoint,
     /// Collections that the job reads there. At least one, or one that it writes.
     pub reads: Vec<Namespace>,
-    /// Collections that nobody but the job uses there.
+    /// Collections that only the job uses there.
     pub writes: Vec<Namespace>,
 }
 
@@ -149,7 +149,7 @@ pub fn watch(watched: Vec<Watched>, control: Control, reporter: Option<Reporter>
         {
             reporter.warning(
                 "clients_unwatched",
-                "no server can be asked as this user, so nobody sees what clients feel",
+                "no server can be asked as this user, so the latency of clients is unknown",
                 "the bulk goes at any speed: let this machine and user reach the shards, or limit it \
                  by --mb-s",
             );

@@ -162,7 +162,7 @@ impl Route {
             let (doing, cause) = ("reading config.chunks", "there are none");
             return Err(Error::malformed(doing, cause));
         }
-        // Asked after the map was read: whatever made it is before this.
+        // Asked after the map was read, so the changes that made the map are before this time.
         let reply = self.router.endpoint.run("config", doc! {"ping": 1}).await?;
         let at = operation_time(&reply)
             .ok_or_else(|| Error::malformed("asking for the time", "no operationTime"))?;

@@ -20,7 +20,7 @@ const USERS_MAX: usize = 1_000;
 /// Who may.
 #[derive(Debug, PartialEq)]
 enum Bypassing {
-    /// Whoever connects: there is no authorisation.
+    /// Every client: there is no authorisation.
     Everybody,
     /// These users, and the one that asks.
     These(Vec<String>),
@@ -40,7 +40,7 @@ pub(super) async fn warn(run: &Run, cluster: &Endpoint, ns: &Namespace) {
             format!("{}{more} may write past a validator", named.join(", "))
         }
         Ok(Bypassing::Everybody) => {
-            "without authorisation everybody may write past a validator".into()
+            "without authorisation every client may bypass a validator".into()
         }
         Ok(Bypassing::Unknown) => "who may write past a validator is not known".into(),
         Err(error) => format!("who may write past a validator is not known: {error}"),

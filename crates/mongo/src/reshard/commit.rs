@@ -153,7 +153,7 @@ pub(super) async fn commit(
 }
 
 /// Does what is left to do once the rename has happened: brings over what slipped past the block, and
-/// lifts it. Whoever goes on after a death may do it again.
+/// lifts it. The next process after a death may do it again.
 ///
 /// That the rename was asked for stays in the record: a successor that did not know of it would begin
 /// anew, with a shadow that nothing is copied to any more.
@@ -184,7 +184,7 @@ pub(super) async fn conclude(
     Ok(slipped)
 }
 
-/// Lifts whatever block the record says that there may be.
+/// Lifts the block that stands by the record.
 ///
 /// # Errors
 /// When the cluster stays away.
@@ -202,7 +202,7 @@ pub(super) async fn lift(
     Ok(())
 }
 
-/// Whoever set a block that stands already may lift it at any time, in the middle of a commit too.
+/// A block that stands already may be lifted by its owner at any time, in the middle of a commit too.
 async fn refuse_anothers_block(cluster: &Endpoint) -> Result<()> {
     if block::is_set(cluster).await? != Some(true) {
         return Ok(());
@@ -303,7 +303,7 @@ pub(super) enum Fate {
     NotYet,
 }
 
-/// Looks what became of a rename that nobody is doing any more.
+/// Finds the outcome of a rename that is not under way any more.
 pub(super) async fn fate(cluster: &Endpoint, spec: &Spec) -> Result<Fate> {
     let ns = &spec.reshard.ns;
     let uuid = uuid_of(cluster, &Handle::new(cluster.clone(), ns.clone())).await?;
@@ -313,7 +313,7 @@ pub(super) async fn fate(cluster: &Endpoint, spec: &Spec) -> Result<Fate> {
         (Some(uuid), None) if uuid != spec.known.uuid => Ok(Fate::Renamed),
         (uuid, shadow) => Err(Error::precondition(
             format!(
-                "{ns} {} and its shadow {} {}: somebody else changed them",
+                "{ns} {} and its shadow {} {}: another user changed them",
                 if uuid.is_some() { "exists" } else { "is gone" },
                 spec.shadow(),
                 if shadow.is_some() { "exists" } else { "is gone" },
@@ -334,7 +334,7 @@ pub(super) async fn quiet(cluster: &Endpoint, ns: &Namespace) -> Result<()> {
     }
 }
 
-/// Looks what became of a rename that was asked for, once nobody is at it any more.
+/// Finds the outcome of a rename that was requested, once it is not under way any more.
 ///
 /// # Errors
 /// [`Error::Passing`] while the rename waits for its turn at a shard; when the cluster does not answer, or
@@ -441,7 +441,7 @@ async fn rename(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<()> {
     }
 }
 
-/// What a collection is known by, whatever its name.
+/// The identity of a collection, independent of its name.
 ///
 /// # Errors
 /// When the cluster does not answer.

@@ -157,7 +157,7 @@ async fn look(cluster: &Endpoint, spec: &Spec) -> Result<Found> {
             Ok(Found::Done(uuid))
         }
         _ => Err(Error::precondition(
-            format!("{ns} was dropped, renamed or resharded by somebody else"),
+            format!("{ns} was dropped, renamed or resharded by another user"),
             "look at it; `imago job cancel` gives the job up",
         )),
     }

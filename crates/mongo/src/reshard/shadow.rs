@@ -94,7 +94,7 @@ pub async fn check_there(cluster: &Endpoint, shadow: &Namespace) -> Result<()> {
         return Ok(());
     }
     Err(Error::precondition(
-        format!("the shadow {shadow} is gone, and what was copied into it: somebody dropped it"),
+        format!("the shadow {shadow} is gone, and what was copied into it: it was dropped"),
         "`imago job cancel` gives the job up; then begin anew with `imago reshard run`",
     ))
 }

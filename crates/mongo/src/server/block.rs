@@ -2,7 +2,7 @@
 //!
 //! `setUserWriteBlockMode` (6.0 and newer) is cluster-wide: it refuses, with error 371, every write
 //! of every user who lacks `bypassWriteBlockingMode`, deletes included, in all databases but the
-//! server's own. Where authorisation is off it stops nobody, which is why that is an error here.
+//! server's own. Without authorisation it stops no client, which is why that is an error here.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub async fn check(source: &Endpoint) -> Result<()> {
     let info = about_user(source).await?;
     if !has_users(&info) {
         return Err(Error::precondition(
-            "the source runs without authorisation, where a write block stops nobody",
+            "the source runs without authorisation, where a write block stops no client",
             "stop the writers yourself, then use --block none",
         ));
     }
@@ -89,7 +89,7 @@ pub(crate) async fn lacking<'a>(source: &Endpoint, actions: &[&'a str]) -> Resul
     Ok(actions.iter().copied().filter(|action| !may(&info, action)).collect())
 }
 
-/// Whether whoever connects is somebody: without authorisation nobody is.
+/// Whether the cluster authenticates its clients.
 pub(crate) fn has_users(info: &Document) -> bool {
     info.get_array("authenticatedUsers").is_ok_and(|users| !users.is_empty())
 }

@@ -1,6 +1,6 @@
 //! One cluster: connected, recognised, and asked questions through one place.
 //!
-//! The invariant: whatever is retried here is idempotent, and whatever is printed is redacted.
+//! The invariant: only idempotent operations are retried here, and everything that is printed is redacted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,7 +57,7 @@ pub fn reach_within(max: Duration) {
 
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(20);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Whoever can do without going past the router does not wait for it longer.
+/// The longest wait of callers that can also go through the router.
 const SHARD_REACHED_WITHIN: Duration = Duration::from_secs(5);
 
 impl Endpoint {
@@ -159,7 +159,7 @@ impl Endpoint {
         Ok(shard)
     }
 
-    /// One member of this replica set, as the same user, with nobody in its place when it does not answer
+    /// One member of this replica set, as the same user, without a replacement when it does not answer
     /// within `max`. `host` is as the set's configuration has it.
     ///
     /// # Errors
@@ -315,7 +315,7 @@ impl Endpoint {
     /// it, and every write that begins after the call is later.
     ///
     /// The second half is not free on a sharded cluster. Shards have clocks of their own, which
-    /// meet when somebody carries the time of one to another; until then a shard may still give
+    /// meet when a client carries the time of one to another; until then a shard may still give
     /// out times that another one has passed. Asking all of them again carries it.
     ///
     /// # Errors
@@ -341,8 +341,8 @@ impl Endpoint {
         if !self.is_sharded() {
             return Ok(true);
         }
-        // A stream shows what a majority has. Nobody waits for less, and the journal is written every
-        // 100 ms where nobody waits for it.
+        // A stream shows what a majority has, and the journal is written every 100 ms unless a write waits
+        // for it.
         let note = doc! {
             "appendOplogNote": 1, "data": {"imago": "the time passes here too"},
             "writeConcern": {"w": "majority"},

@@ -4,7 +4,7 @@ use bson::{Bson, Document};
 
 /// The actions that a user may not do on a database, or on one collection of it where that is named. The
 /// status is the server's answer to `connectionStatus` with `showPrivileges`; without authorisation
-/// everybody may do everything.
+/// every client may do everything.
 pub(crate) fn privileges_lacking<'a>(
     status: &Document,
     db: &str,

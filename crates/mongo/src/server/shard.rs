@@ -239,7 +239,7 @@ pub(crate) async fn chunks(of: &Handle) -> Result<Vec<(Document, String)>> {
 }
 
 /// Moves a chunk as soon as its shards are free: each takes part in one move at a time, the
-/// balancer's and everybody else's included.
+/// balancer's and all others' included.
 async fn move_chunk(router: &Endpoint, command: &Document) -> Result<()> {
     let began = Instant::now();
     loop {

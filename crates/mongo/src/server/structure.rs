@@ -126,7 +126,7 @@ pub(crate) fn sorted(document: &Document) -> Document {
     fields.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Whether values are equal, whatever types their numbers have: shells and drivers store the
+/// Whether values are equal, numbers of different types included: shells and drivers store the
 /// direction of an index as one or the other.
 pub(crate) fn is_same(a: &Bson, b: &Bson) -> bool {
     match (RawBson::try_from(a.clone()), RawBson::try_from(b.clone())) {

@@ -8,7 +8,7 @@
 //! - A change is made once, however often it is sent. Each sending carries a random id, which the
 //!   document keeps: when an answer was lost, the next reading shows whether it took effect.
 //! - A refusal is never founded on an outdated reading. After an election, a majority read may for
-//!   a moment show less than what was acknowledged before; so whatever refuses a change is first
+//!   a moment show less than what was acknowledged before; so a refusal of a change is first
 //!   confirmed by a conditional write.
 //! - Ages are told by the servers' clock alone: it comes with each reading.
 //! - A job that is done or cancelled leaves its record and no slices ([`crate::state::leases`]).
@@ -172,7 +172,7 @@ impl MongoJournal {
         if replaced.map_err(|error| self.miss(doing, &error))?.matched_count == 0 {
             return Err(Miss::Raced);
         }
-        // It was put there above, and nobody else takes it.
+        // It was put there above, and no other code takes it.
         took_effect(sent, &[sending]).ok_or(Miss::Raced)
     }
 
@@ -265,7 +265,7 @@ impl MongoJournal {
             }
         };
         let again = |miss: &Miss| !matches!(miss, Miss::Refused(_));
-        // Whoever asked stops by no longer waiting.
+        // A caller stops by no longer waiting.
         let tried = retry(doing.what, &BUDGET, &Control::default(), again, bounded).await;
         tried.map_err(|error| match error {
             RetryError::Failed {

@@ -120,7 +120,7 @@ impl Leases {
         answer("indexing the slices", slices.create_indexes(&[index])).await?
     }
 
-    /// Leases a slice of the first `collections` that nobody holds, best for who copied `last` before
+    /// Leases a free slice of the first `collections`, the best one for a worker that copied `last` before
     /// ([`imago_plan::slice_picker`]); nothing when there is none at the moment. Others joined the job after
     /// the caller looked at its collections.
     ///
@@ -129,7 +129,7 @@ impl Leases {
     pub async fn lease(&self, last: Option<&Slice>, collections: usize) -> Result<Option<Lease>> {
         let collections = i64::try_from(collections).expect("few collections");
         let last = last.map(|slice| (slice.ns, slice.n));
-        // Each loss of a race means that somebody else won; more losses than workers are no race.
+        // Each lost race was won by another worker; more losses than workers are no race.
         for _ in 0..64 {
             let free = doc! {
                 "job": self.job.to_string(),

@@ -8,6 +8,5 @@ mod copy;
 mod identity;
 mod journal;
 mod leases;
-mod load;
 mod reshard_plan;
 mod verify;

@@ -2,7 +2,7 @@
 //!
 //! A model checker must compare and hash states, which a table of pending changes of hash maps does not offer. So a
 //! state carries what the table of pending changes holds, found by emptying it through its public functions; the
-//! next step records the same dirty keys in a new table of pending changes. Each time, the table of pending changes's own sums must agree
+//! next step records the same dirty keys in a new table of pending changes. Each time, its own sums must agree
 //! with its contents: invariants 1 and 5 of the table of pending changes are checked in every state.
 
 use imago_plan::pending_changes::{DirtyKey, PendingChanges, Position, Round, SliceState};

@@ -23,7 +23,7 @@ pub struct Map {
     pub design: Design,
 }
 
-/// What a process has of a store.
+/// The part of a store that runs in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// All of it.
@@ -34,7 +34,7 @@ pub(crate) enum Role {
     Site,
 }
 
-/// What everybody in the process shares.
+/// What the threads of a process share.
 pub(crate) struct Shared {
     pub(in crate::engine) began: Instant,
     pub(in crate::engine) map: ArcSwap<Map>,
@@ -46,8 +46,8 @@ pub(crate) struct Shared {
     pub(in crate::engine) role: Role,
     pub(in crate::engine) sequencer: Sequencer,
     pub(in crate::engine) policy: Box<dyn DesignPolicy>,
-    /// Whoever changes the design for a transaction does so alone until it has run: two that want the
-    /// same partition at two sites would take it from each other for ever.
+    /// Held while the design is changed for a transaction, until that has run: two transactions that want one
+    /// partition at two sites would take it from each other for ever.
     pub(in crate::engine) moves: tokio::sync::Mutex<()>,
     /// The prefix of the log that has the last step of a change of design.
     pub(in crate::engine) stepped: AtomicU64,

@@ -21,7 +21,7 @@ pub trait RedoLog: Send {
     /// there. Returns the position of the first where the log knows it before it is read.
     ///
     /// # Errors
-    /// When nobody knows whether they are in the log. Whoever has written them must write nothing
+    /// When it is unknown whether they are in the log. Their author must write nothing
     /// else before reading has shown it: log entries behind a gap in their author's numbers are void.
     fn append(&mut self, entries: &[LogEntry]) -> Result<Option<Position>>;
 
@@ -44,7 +44,7 @@ impl RedoLog for Log {
         Log::append(self, entries).map(Some)
     }
 
-    /// Of one file at most. Nobody else writes this log, so there is nothing to wait for.
+    /// Of one file at most. No other process writes this log, so there is nothing to wait for.
     fn deliver(
         &mut self,
         from: Position,

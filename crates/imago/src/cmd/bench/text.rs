@@ -12,12 +12,12 @@ pub fn text(report: &Value) -> String {
             let _ = writeln!(text, "{name:22} {shown}");
         }
     }
-    for peer in report["peers"].as_array().into_iter().flatten() {
-        let shown = match (&peer["seconds"], &peer["note"]) {
+    for competitor in report["competitors"].as_array().into_iter().flatten() {
+        let shown = match (&competitor["seconds"], &competitor["note"]) {
             (Value::Number(seconds), _) => format!("{seconds} s"),
             (_, note) => note.as_str().unwrap_or_default().to_owned(),
         };
-        let _ = writeln!(text, "{:22} {shown}", peer["name"].as_str().unwrap_or_default());
+        let _ = writeln!(text, "{:22} {shown}", competitor["name"].as_str().unwrap_or_default());
     }
     for picture in report["pictures"].as_array().into_iter().flatten() {
         let _ = writeln!(text, "{:22} {}", "picture", picture.as_str().unwrap_or_default());

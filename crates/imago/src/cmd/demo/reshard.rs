@@ -4,9 +4,9 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use imago_bench::load::mongo::{MongoTarget, Schema, preload};
 use imago_job::record::Limits;
 use imago_mongo::copy;
-use imago_mongo::load::{MongoTarget, Schema, preload};
 use imago_mongo::namespace::Namespace;
 use imago_mongo::reshard::plan::{Engine, Plan, Request};
 use imago_mongo::reshard::{self, Block, How, Outcome};

@@ -18,7 +18,7 @@ pub struct View {
     age_ms: u64,
     /// How long ago its owner gave a sign of life, in milliseconds; none without an owner.
     silent_ms: Option<u64>,
-    /// Whether somebody works at it.
+    /// Whether a process works at it.
     is_worked_at: bool,
     /// What it does now.
     doing: String,
@@ -120,7 +120,7 @@ impl View {
         }
     }
 
-    /// Who works at it, if anybody does.
+    /// The process that works at it, if one does.
     pub fn living_owner(&self) -> Option<&str> {
         self.record.owner.as_ref().filter(|_| self.is_worked_at).map(|owner| &*owner.process)
     }
@@ -178,9 +178,9 @@ impl View {
                 format!("{}, alive {} ago", owner.process, duration(ms))
             }
             (Some(owner), Some(ms)) => {
-                format!("nobody: {} has been silent for {}", owner.process, duration(ms))
+                format!("none: {} has been silent for {}", owner.process, duration(ms))
             }
-            _ => "nobody".to_owned(),
+            _ => "none".to_owned(),
         }
     }
 
@@ -261,8 +261,8 @@ fn doing(record: &Record, is_worked_at: bool) -> String {
         State::Done => "nothing more: everything is done".to_owned(),
         State::Cancelled => "nothing more: it was given up".to_owned(),
         State::Failed { .. } => "nothing: it failed".to_owned(),
-        State::Planned if !is_worked_at => "nothing yet: nobody began with it".to_owned(),
-        _ if !is_worked_at => "nothing: nobody works at it".to_owned(),
+        State::Planned if !is_worked_at => "nothing yet: not started".to_owned(),
+        _ if !is_worked_at => "nothing: no process works at it".to_owned(),
         State::Paused { .. } => "waits: paused by the operator".to_owned(),
         State::Planned | State::Running { .. } => match said {
             Some(said) if !said.is_empty() => said.to_owned(),
@@ -275,7 +275,7 @@ fn blocked_by(record: &Record, is_worked_at: bool) -> Option<String> {
     match &record.state {
         State::Done | State::Cancelled => None,
         State::Failed { error } => Some(error.clone()),
-        _ if !is_worked_at => Some("nobody works at it".to_owned()),
+        _ if !is_worked_at => Some("no process works at it".to_owned()),
         State::Paused { .. } => Some("paused by the operator".to_owned()),
         State::Planned | State::Running { .. } => {
             record.progress.as_ref().and_then(|progress| progress.blocked_by.clone())
@@ -353,9 +353,9 @@ mod tests {
     fn a_silent_owner_does_not_work_any_more() {
         let view = at(running(), 61_000 + STALE_AFTER_MS);
         assert_eq!(view.living_owner(), None);
-        assert_eq!(fact(&view, "owner"), "nobody: host/7 has been silent for 30 s");
+        assert_eq!(fact(&view, "owner"), "none: host/7 has been silent for 30 s");
         assert_eq!(fact(&view, "ETA"), "unknown");
-        assert_eq!(fact(&view, "blocked"), "nobody works at it");
+        assert_eq!(fact(&view, "blocked"), "no process works at it");
         assert!(fact(&view, "next").contains("imago job resume"));
     }
 

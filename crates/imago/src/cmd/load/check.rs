@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use imago_mongo::load::{MongoTarget, Schema, show_content};
+use imago_bench::load::mongo::{MongoTarget, Schema, show_content};
 use imago_mongo::namespace::Namespace;
 use imago_workload::check::{Anomaly, Checker, Verdict, Wrong};
 use imago_workload::history::{History, HistoryError};

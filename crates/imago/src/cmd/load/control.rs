@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use imago_mongo::load::{MongoTarget, Schema};
+use imago_bench::load::mongo::{MongoTarget, Schema};
 use imago_mongo::namespace::Namespace;
 use imago_workload::driver::Control;
 use serde::{Deserialize, Serialize};

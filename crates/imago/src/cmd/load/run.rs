@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use imago_mongo::load::{MongoTarget, Schema, preload, require_documents};
+use imago_bench::load::mongo::{MongoTarget, Schema, preload, require_documents};
 use imago_mongo::namespace::Namespace;
 use imago_workload::driver::{self, DriverError, Options, Report, Running};
 use imago_workload::history::{Header, Recorder, RecorderError};

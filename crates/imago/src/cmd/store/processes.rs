@@ -69,7 +69,7 @@ pub struct SiteArgs {
 pub async fn router(args: RouterArgs, context: &Context) -> Result<(), Failure> {
     let RouterArgs { serve, peers, secret_file, site_timeout_ms, threads } = args;
     if secret_file.is_none() && !peers.ip().is_loopback() {
-        let message = format!("whoever reaches {peers} could come as a site");
+        let message = format!("any process that reaches {peers} could register as a site");
         return Err(Failure::new(Exit::Usage, "secret_file", message)
             .help("give a secret with --secret-file, or an address of this machine only"));
     }

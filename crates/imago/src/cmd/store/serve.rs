@@ -64,8 +64,8 @@ pub struct Args {
     /// that other machines can reach needs --admin-token-file.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7379")]
     admin: SocketAddr,
-    /// Ask whoever uses the admin address, but for its metrics, for the token in this file, without the
-    /// line's end: the header `Authorization: Bearer TOKEN`, or --token-file of the other verbs.
+    /// Require the token in this file, without the line's end, at the admin address, but for its metrics:
+    /// the header `Authorization: Bearer TOKEN`, or --token-file of the other verbs.
     #[arg(long, value_name = "FILE")]
     admin_token_file: Option<PathBuf>,
     /// Ask clients of Redis for the password in this file, without the line's end.

@@ -62,7 +62,7 @@ async fn not_this_jobs_block(scene: &Scene, job: &str) {
     administer(&scene.old, "admin", doc! {"setUserWriteBlockMode": 1, "global": true}).await;
     let (exit, refused) = scene.run(scene.cutover(job, &["--unblock"]));
     assert_eq!(exit, 4, "{refused}");
-    assert!(refused["error"]["message"].as_str().unwrap().contains("somebody else's"), "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("not this job's"), "{refused}");
     let (exit, unknown) = scene.run(scene.cutover("1m7ya6gyq-24np", &["--unblock", "--force"]));
     assert_eq!((exit, unknown["error"]["code"].as_str()), (2, Some("unknown_job")), "{unknown}");
     assert_eq!(application_writes(&scene.old).await, Err(BLOCKED), "who set it lifts it");

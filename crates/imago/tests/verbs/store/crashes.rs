@@ -4,9 +4,9 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use imago_bench::load::store::{Load, Options};
 use imago_store::engine::{LogOptions, Options as StoreOptions, Store};
 use imago_store::key::Key;
-use imago_store::load::{Load, Options};
 use imago_store::log::Sync;
 use imago_store::record::{Operator, Site};
 use imago_store::resp::Settings;

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use imago_store::load::{Load, Options};
+use imago_bench::load::store::{Load, Options};
 use imago_testbed::{Single, SingleSpec, find_kafka, wait};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};

@@ -16,7 +16,7 @@ use crate::replicate::route::Route;
 use crate::server::block;
 use crate::verify::{Mode, Report, Retries, Spec, Unwatched, verify, verify_as_of};
 
-/// What can be known without disturbing whoever leads the job.
+/// The checks that do not disturb the job's coordinator.
 pub(super) async fn before(clusters: &Clusters, record: &Record, how: &How) -> Result<()> {
     let (state, plan, id) = (state_of(record)?, plan_of(record)?, &record.id);
     if record.kind != KIND {
@@ -80,8 +80,8 @@ pub(super) async fn has_all(clusters: &Clusters, plan: &Plan, how: &How) -> Resu
 
 /// Documents that look different are remembered for the exact look, so many at most.
 const SUSPECTS_MAX: usize = 100_000;
-/// Most of what looks different was caught in mid-change; whatever is changed all the time, or
-/// while the copy is behind, is looked at exactly.
+/// Most documents that look different were caught in mid-change. Those that change all the time, or
+/// while the copy is behind, are compared exactly.
 const FIRST_LOOKS: Retries = Retries { rounds: 2, first_ms: 100, pause_ms_max: 500 };
 
 /// Options, indexes, and documents, while changes go on being applied.

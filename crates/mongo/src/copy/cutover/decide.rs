@@ -1,6 +1,6 @@
 //! After a cut-over that died while its hook ran: where are the clients?
 //!
-//! Only an operator can tell. Until then nobody goes on with the job, and the block stays.
+//! Only an operator can tell. Until then the job does not go on, and the block stays.
 
 use imago_job::clock::now_ms;
 use imago_job::control::Stop;

@@ -47,7 +47,7 @@ pub(super) async fn prepare(
     Ok(record.id)
 }
 
-/// Ends a job that was prepared for an attempt that failed; nobody has worked at it.
+/// Ends a job that was prepared for an attempt that failed; no process has worked at it.
 pub(super) async fn discard(clusters: &Clusters, id: &JobId) -> Result<()> {
     let journal = MongoJournal::new(reversed(clusters).destination);
     let claimed = match journal.claim(id, "cutover", 0).await {

@@ -59,7 +59,7 @@ pub async fn unblock(
             journal.amend(id, &encoded(&State { block_left: false, ..state })?).await?;
         }
     } else {
-        // Nobody must be cutting it over while the block goes.
+        // No process may be cutting it over while the block is lifted.
         let stale_after_ms = u64::try_from(pace().stale_after.as_millis()).unwrap_or(u64::MAX);
         let claimed = journal.claim(id, process, stale_after_ms).await?;
         let lifted = block::lift(&clusters.source).await;
@@ -82,7 +82,7 @@ async fn why_not(clusters: &Clusters, record: &Record, state: &State) -> Result<
     }
     if !(state.block_left || state.is_blocked) {
         let stands = match block::is_set(&clusters.source).await? {
-            Some(true) => "the one that stands there is somebody else's",
+            Some(true) => "the one that stands there is not this job's",
             Some(false) => "none stands there",
             None => "whether one stands there, this user may not know",
         };

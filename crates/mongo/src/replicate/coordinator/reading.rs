@@ -37,7 +37,7 @@ pub(super) async fn read_ahead(
             paced_max = answers_hold(paced_max, events, age, sizes);
             pause = pause_before_reading(pause, events, sizes.least);
             let awaited = is_awaited.wait_for(|is_awaited| *is_awaited);
-            // The sender is gone only when nobody reads any more, which the next batch finds out.
+            // The sender is gone only when the receiver is, which the next batch finds out.
             let _ = tokio::time::timeout(pause, awaited).await;
         }
     }

@@ -110,7 +110,7 @@ impl Coordinator {
         });
     }
 
-    /// Whether clients are spared, and nobody waits for the coordinator.
+    /// Whether clients are spared, and no caller waits for the coordinator.
     fn is_sparing(&self) -> bool {
         self.control.throttle().is_paced() && !*self.is_awaited.borrow()
     }
@@ -164,7 +164,7 @@ pub(super) async fn apply(
         &format!("apply changes to {}", pair.destination.ns),
         &PATIENCE,
         // An attempt is not dropped when the job is stopped: its write would go on at the server,
-        // and nobody would know when it ends.
+        // and its end would be unknown.
         &Control::default(),
         |error: &Error| {
             let too_old = is_exact && is_too_old(error);

@@ -1,4 +1,4 @@
-//! Who the bulk of a shard is read from: the member that the plan chose, and whoever takes its place.
+//! The member of a shard that the bulk is read from: the one that the plan chose, or its replacement.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -76,7 +76,7 @@ impl Reader {
             self.chosen.as_ref().filter(|chosen| std::ptr::eq(*chosen, self.now()))
             && let Err(error) = chosen.hear(reply).await
         {
-            // Whoever reads next finds another one in its place.
+            // The next read finds another member in its place.
             let _ = self.failed(error);
         }
     }

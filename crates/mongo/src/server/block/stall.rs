@@ -1,7 +1,7 @@
 //! Getting a cluster out of a block that waits.
 //!
 //! Before a server begins to refuse writes it takes a lock over everything, and waits for it without
-//! an end; whatever comes later, reads included, waits behind it. An open transaction lets it wait for
+//! an end; later operations, reads included, wait behind it. An open transaction lets it wait for
 //! as long as the client likes, up to a minute. And where a transaction over shards is prepared, and
 //! its decision is to be written on the same shard, both wait for each other for ever. So whoever
 //! blocks or unblocks watches: what has waited for too long is killed, the others go on, and the

@@ -1,4 +1,4 @@
-//! Which cluster it is, however it is addressed and whoever its members are.
+//! The identity of a cluster, however it is addressed and whichever members it has.
 //!
 //! A sharded cluster has an id that any user may read: `sharded/ID`. A replica set has one too, in
 //! its configuration, which not every user may read: `NAME/HOST,HOST#ID`, or `NAME/HOST,HOST`

@@ -1,9 +1,9 @@
-//! A client's connection: what it asks, what of that is under way, and the answers in their order.
+//! A client's connection: its requests, those of them that are under way, and the replies in their order.
 //!
-//! A client may send many requests before it reads an answer. They are under way at the same time, if
-//! one site runs them all: it keeps their order. What another site has to run waits until all before it
-//! are answered; so do those that came back because the design has changed, and all behind them. Whoever
-//! sends a request behind another is never surprised by their order, at whatever sites they run.
+//! A client may pipeline requests. They are under way at the same time while one site runs them all, because
+//! a site keeps their order. A request for another site waits until all requests before it are answered; so do
+//! a returned request and all requests behind it. So the requests of a connection take effect in the order in
+//! which they were sent, at whichever sites they run.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -39,14 +39,14 @@ const SENT_BYTES: usize = 1024 * 1024;
 /// Slots that are kept for the next requests.
 const KEPT_SLOTS_MAX: usize = 64;
 
-/// The requests of a connection that are not answered yet.
+/// The requests of a connection that are not answered yet, in their order.
 pub(in crate::engine) struct Pipeline {
     slots: RefCell<VecDeque<Slot>>,
     /// The number of the first.
     first: Cell<u64>,
     running: Cell<usize>,
     has_back: Cell<bool>,
-    /// When something was last sent: what waits behind that may begin for as long from then.
+    /// When a reply was last sent: the time of the requests behind it counts from then.
     progress: Cell<Instant>,
     output: Arc<OutputBuffer>,
     changed: Notify,
@@ -54,9 +54,9 @@ pub(in crate::engine) struct Pipeline {
 
 /// A request, by how far it has come.
 enum Slot {
-    /// What is to be sent.
+    /// A reply that is ready to be sent.
     Ready(Reply),
-    /// Until a time it may begin.
+    /// Under way; it may begin until this time.
     Open(Instant),
     Ended(Result<Done, Abort>),
     Returned(Instant, Transaction),
@@ -75,10 +75,10 @@ impl Pipeline {
         }
     }
 
-    /// What came of the request with a number.
+    /// Takes the outcome of the request with a number.
     pub(in crate::engine) fn answer(&self, number: u64, outcome: Outcome, seen: &Cell<Position>) {
         self.running.set(self.running.get() - 1);
-        // Where the connection is gone nobody is there to be told.
+        // The slot is gone when the connection is.
         let at = usize::try_from(number - self.first.get()).expect("slots are in memory");
         if let Some(slot) = self.slots.borrow_mut().get_mut(at) {
             *slot = match (outcome, &*slot) {
@@ -88,7 +88,7 @@ impl Pipeline {
                         && done.answer.len() > UNCOUNTED_BYTES
                         && !done.answer.is_charged()
                     {
-                        // It comes from another process.
+                        // A reply of another process is not charged yet.
                         let charge = self.output.charge(done.answer.len());
                         done.answer.keep(Some(charge));
                     }
@@ -108,7 +108,7 @@ impl Pipeline {
         self.slots.borrow().len() >= UNDER_WAY_MAX || !self.output.has_room()
     }
 
-    /// Says what needs no transaction, or that it takes too much.
+    /// Adds a reply that needs no transaction, or the error that it is too long.
     fn say(&self, mut reply: Reply) {
         match self.output.try_charge(reply.len()) {
             _ if reply.len() <= UNCOUNTED_BYTES => {}
@@ -120,7 +120,7 @@ impl Pipeline {
         self.push(Slot::Ready(reply));
     }
 
-    /// Until when what should have begun until a time may begin, after what was before it.
+    /// The latest time at which a request may begin, after the replies before it were sent.
     fn until(&self, until: Instant) -> Instant {
         until.max(self.progress.get() + PATIENCE)
     }
@@ -136,7 +136,7 @@ impl Pipeline {
         self.slots.borrow_mut()[at] = Slot::Ended(Err(abort));
     }
 
-    /// Takes the answers that can be sent.
+    /// Takes the replies that can be sent.
     fn collect(&self, protocol: &mut ProtocolState, out: &mut Reply) {
         let mut slots = self.slots.borrow_mut();
         while let Some(Slot::Ready(_) | Slot::Ended(_)) = slots.front()
@@ -160,35 +160,35 @@ impl Pipeline {
 /// What a connection waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waits {
-    /// What the client sends next, besides answers.
+    /// For input of the client, or replies.
     ForInput,
     ForAnswers,
-    /// The design to settle.
+    /// For the design to change.
     ForTime,
-    /// Nothing: there is something to be sent.
+    /// For nothing: a reply is to be sent.
     Not,
 }
 
-/// A connection as its task has it.
+/// A connection, as its task owns it.
 struct Connection<'p> {
     executor: &'p Rc<Executor>,
     protocol: ProtocolState,
     id: u64,
     pipeline: Rc<Pipeline>,
     seen: Rc<Cell<Position>>,
-    /// Where everything runs that is under way.
+    /// The site that runs all requests that are under way.
     at: Option<Site>,
-    /// What is not under way yet, though it has its slot.
+    /// Requests that have a slot and are not under way yet.
     later: VecDeque<(u64, Instant, Transaction)>,
-    /// Steps of walks, which are asked for anew where partitions change.
+    /// Steps of scans, which are planned anew when partitions change.
     scans: HashMap<u64, Scan>,
-    /// Whether what is later came back.
+    /// Whether the requests in `later` were returned.
     is_again: bool,
     is_closing: bool,
     moved: Option<MutexGuard<'p, ()>>,
 }
 
-/// Talks with a client until one of the two ends it.
+/// Serves a client until the client or the store ends the connection.
 ///
 /// # Errors
 /// When the connection breaks, or the client does not receive.
@@ -222,7 +222,7 @@ pub(in crate::engine) async fn serve(
             send(&mut stream, &out, &output).await?;
             out.clear(KEPT_BYTES_MAX);
             connection.pipeline.progress.set(Instant::now());
-            // An answer may have let the next request begin.
+            // A sent reply may let the next request begin.
             continue;
         }
         if connection.is_closing && connection.pipeline.slots.borrow().is_empty() {
@@ -254,7 +254,7 @@ pub(in crate::engine) async fn serve(
 }
 
 impl Connection<'_> {
-    /// How far the client has come with what it has left half done, while it waits for nothing.
+    /// How much of an unfinished request has arrived, while the client waits for no reply.
     fn unfinished_request(&self) -> Option<Headway> {
         self.protocol.headway().filter(|_| self.pipeline.slots.borrow().is_empty())
     }
@@ -265,9 +265,9 @@ impl Connection<'_> {
         self.pipeline.push(Slot::Ready(last));
     }
 
-    /// Begins what can begin.
+    /// Begins the requests that can begin.
     async fn advance(&mut self) -> Waits {
-        // For another site, in one piece: what comes later has to wait.
+        // The requests for another site are sent as one batch: later ones have to wait.
         let mut batch = Vec::new();
         let waits = loop {
             if self.pipeline.running.get() == 0 && batch.is_empty() {
@@ -295,7 +295,7 @@ impl Connection<'_> {
                     Err(waits) => break waits,
                 },
             };
-            // What was answered since it came, it has to see.
+            // It must see what was answered since it arrived.
             transaction.session = self.seen.get();
             transaction.output = Some(Arc::clone(&self.pipeline.output));
             let (reads, writes) = (&transaction.reads, &transaction.writes);
@@ -319,7 +319,7 @@ impl Connection<'_> {
                         }
                     }
                 }
-                // Where it will be is not known: all before it have to be done.
+                // Its site is not known yet: all requests before it must be done.
                 Route::First(_) => {
                     self.later.push_front((slot, until, transaction));
                     break Waits::ForAnswers;
@@ -347,10 +347,10 @@ impl Connection<'_> {
         waits
     }
 
-    /// The client's next request, with a slot; nothing where it was answered at once.
+    /// The client's next request, with a slot; none if it was answered at once.
     fn next(&mut self) -> Result<Option<(u64, Instant, Transaction)>, Waits> {
         let (request, scan) = match self.protocol.next() {
-            // It may wait for an answer; what comes meanwhile is read nevertheless.
+            // It may wait for a reply; input is read meanwhile.
             Next::Wait => return Err(Waits::ForInput),
             Next::Reply(reply) => {
                 self.pipeline.say(reply);
@@ -386,7 +386,7 @@ impl Connection<'_> {
         scan.within(map.design.of(scan.start()).range.end.as_ref())
     }
 
-    /// What came back is begun again, before all that came later.
+    /// Puts returned requests back in front of those that arrived later.
     fn take_back(&mut self) {
         if !self.pipeline.has_back.take() {
             return;

@@ -1,13 +1,13 @@
-//! How long a client may keep half of a request here without going on with it.
+//! How long a client may leave a request unfinished.
 //!
-//! A client that is idle between its requests is none of that, however long; nor is one that waits for
-//! an answer. And it is not enough to send a byte now and then: see [`Headway`].
+//! A client that is idle between requests, or waits for a reply, has no such limit. Sending a byte now and then
+//! is not enough to extend the time: see [`Headway`].
 
 use std::time::{Duration, Instant};
 
 use crate::resp::Headway;
 
-/// The time of one connection.
+/// The timeout of one connection.
 pub(in crate::engine) struct RequestTimeout {
     wait: Duration,
     last: Option<Headway>,
@@ -19,7 +19,7 @@ impl RequestTimeout {
         Self { wait, last: None, until: Instant::now() }
     }
 
-    /// Until when the client has to come further than this; none where it need not.
+    /// The time by which the client must have sent more than this; none if no request is unfinished.
     pub(in crate::engine) fn until(&mut self, headway: Option<Headway>) -> Option<Instant> {
         if self.last != headway {
             self.last = headway;

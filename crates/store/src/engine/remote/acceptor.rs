@@ -1,5 +1,5 @@
-//! Where the processes of sites come in: each says who it is and that it knows the secret, and is handed
-//! to the link of its site.
+//! Accepts connections of site processes. Each names its site and proves that it knows the secret; then it is
+//! handed to its [`RemoteSite`](super::remote_site::RemoteSite).
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,14 +15,14 @@ use crate::engine::Shared;
 use crate::engine::site::mailbox::SiteEvent;
 use crate::record::{LogEntry, Site};
 
-/// How long whoever comes may take to say who it is.
+/// How long a process may take to say hello.
 const HELLO_WAIT: Duration = Duration::from_secs(3);
-/// How many are greeted at a time; more are closed, and may come again.
+/// Handshakes under way at a time; further connections are closed, and may try again.
 const GREETED_MAX: usize = 64;
-/// How often it is looked whether the acceptor is to be closed.
+/// Between two looks whether the acceptor is closed.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// An acceptor that is open. It is closed when it is dropped.
+/// Accepts until it is dropped.
 pub(in crate::engine) struct Acceptor {
     address: SocketAddr,
     is_closed: Arc<AtomicBool>,
@@ -38,14 +38,14 @@ impl Acceptor {
         let watch = move || {
             let greeted = Arc::new((shared, secret));
             while !closed.load(Ordering::Relaxed) {
-                // Everybody who is being greeted has a handle, and so has this thread.
+                // Each handshake holds a handle, and so does this thread.
                 let is_crowded = Arc::strong_count(&greeted) > GREETED_MAX;
                 match listener.accept() {
                     Ok(_) if is_crowded => {}
                     Ok((stream, _)) => {
                         let with = Arc::clone(&greeted);
                         let greet = move || _ = greet(stream, &with.0, &with.1);
-                        // Who finds no thread is closed, and comes again.
+                        // Without a thread the connection is closed, and the process tries again.
                         _ = thread::Builder::new().name("greeting".into()).spawn(greet);
                     }
                     Err(_) => thread::sleep(LOOK_EVERY),
@@ -84,10 +84,10 @@ fn greet(mut stream: TcpStream, shared: &Shared, secret: &str) -> io::Result<()>
     }
 }
 
-/// Which site it is, or why it may not come in.
+/// The site of a hello, or why it is refused.
 fn admitted(hello: ToRouter, shared: &Shared, expected: &str) -> Result<Site, String> {
     let ToRouter::Hello { protocol, version, site, secret } = hello else {
-        return Err("whoever comes says first who it is".into());
+        return Err("a process must say hello first".into());
     };
     if !bool::from(secret.as_bytes().ct_eq(expected.as_bytes())) {
         return Err("the secret is another one (--secret-file)".into());

@@ -1,4 +1,4 @@
-//! Who hears what a site's process says, on the router's side, and does it.
+//! Reads the messages of a site's process on the router's side, and executes them.
 
 use std::io::BufReader;
 use std::mem;
@@ -17,7 +17,7 @@ use crate::rows::{Row, Rows};
 use crate::site::{Part, Snapshot};
 use crate::transaction::{Abort, Transaction};
 
-/// Who hears what a site's process says.
+/// Reads one connection of a site's process.
 pub(in crate::engine) struct Reader {
     pub shared: Arc<Shared>,
     pub site: Site,
@@ -41,7 +41,7 @@ impl Reader {
         _ = self.shared.sender(self.site).send(SiteEvent::Lost(number));
     }
 
-    /// Does what the site says, or tells what is wrong with it.
+    /// Executes a message, or says what is wrong with it.
     fn execute(&mut self, said: ToRouter) -> Result<(), &'static str> {
         match said {
             ToRouter::Write(entries) => {
@@ -60,7 +60,7 @@ impl Reader {
             }
             ToRouter::Back(asked) => self.end(asked.number, |_| {
                 let Asked { reads, writes, session, client, at_masters, procedure, .. } = asked;
-                // It is sent on, or read again where it is run.
+                // It is sent on, or decoded again where it runs.
                 let procedure = decode(&procedure, &Arc::default())?;
                 let output = None;
                 let transaction =

@@ -1,16 +1,15 @@
-//! A site whose process is another one, as the router's process has it: what comes to its mailbox is sent
-//! there, and what it says is done here.
+//! The router's side of a site that runs in a process of its own: events in its mailbox are sent to the process,
+//! and the process's messages are executed here.
 //!
-//! For everybody else it is a site like any other. While its process is not there, transactions come
-//! back at once, so that the router is asked again until it has come or somebody else masters what is
-//! wanted.
+//! To the rest of the router it is a site like any other. While no process is connected, transactions are
+//! returned at once, and are routed again until a process has connected or another site is the master.
 //!
 //! Invariants:
-//! 1. Only log entries of the epoch that was welcomed are handed in, and none once it has been fenced: the
-//!    thread that hears them has ended before the fence is written.
-//! 2. Each question that was sent is answered: by the site, or, when its epoch is over, with "it may or
-//!    may not have happened".
-//! 3. A site is told the log without a gap, from what it began with.
+//! 1. Log entries are accepted only of the epoch of the current connection, and none once that epoch is fenced:
+//!    the reader's thread has ended before the fence is written.
+//! 2. Each request that was sent is answered: by the site, or, when its epoch is over, with "it may or may not
+//!    have happened".
+//! 3. A site receives the log without a gap, from the position at which it began.
 
 use std::collections::HashMap;
 use std::io::{self, BufReader, BufWriter, Write as _};
@@ -35,11 +34,11 @@ use crate::transaction::{Abort, Transaction};
 
 /// Entries of the log that are read from its files at once.
 const ENTRIES_MAX: u64 = 10_000;
-/// How often a site that begins is told how far the log is by now; then it has to be near.
+/// Rounds in which a beginning site catches up with the log; after these it must be near its end.
 const CATCH_UPS_MAX: usize = 100;
-/// How often it is looked whether an image has been read.
+/// Between two looks whether the image has been read.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// How much is sent before whoever waits for its end has a turn.
+/// Events that are sent before the stream is flushed.
 const EVENTS_MAX: usize = 256;
 
 /// See the module's documentation.
@@ -48,13 +47,13 @@ pub(in crate::engine) struct RemoteSite {
     site: Site,
     silence: Duration,
     parts: CheckpointSink,
-    /// The log as far as it was told here.
+    /// The last position of the log that arrived here.
     seen: Position,
     /// The last epoch.
     epoch: u64,
-    /// When an epoch is given up that an earlier router knew, or that was claimed, if nobody comes.
+    /// When the epoch of an earlier router, or a claimed one, is fenced if no process connects.
     given_up_at: Option<Instant>,
-    /// Counts the connections.
+    /// Number of connections so far.
     arrivals: u64,
     connection: Option<SiteConnection>,
     waiting: Arc<Mutex<Waiting>>,
@@ -66,7 +65,7 @@ struct SiteConnection {
     reader: JoinHandle<()>,
 }
 
-/// Who is to be told what comes of questions.
+/// Requests that the site has not answered yet.
 #[derive(Default)]
 pub(in crate::engine) struct Waiting {
     next: u64,
@@ -107,7 +106,7 @@ impl RemoteSite {
         }
     }
 
-    /// Goes on until it is told to stop.
+    /// Runs until it is told to stop.
     pub fn run(mut self, mut mailbox: mpsc::UnboundedReceiver<SiteEvent>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         let runtime = match runtime {
@@ -137,7 +136,7 @@ impl RemoteSite {
                 }
             }
             self.flush();
-            // Also where it was told before anybody could see to it.
+            // The reader may have ended before this thread received that event.
             if self.connection.as_ref().is_some_and(|connection| connection.reader.is_finished()) {
                 self.lose();
             }
@@ -232,7 +231,7 @@ impl RemoteSite {
         number
     }
 
-    /// Sends a message, if there is anybody.
+    /// Sends a message, if a process is connected.
     fn send(&mut self, message: &ToSite<&[LogEntry]>) {
         if let Some(connection) = &mut self.connection
             && wire::write(&mut connection.stream, message).is_err()
@@ -247,17 +246,17 @@ impl RemoteSite {
         }
     }
 
-    /// Nothing that the site says from here on is heard.
+    /// Closes the connection; nothing more is read from it.
     fn hang_up(&mut self) {
         if let Some(SiteConnection { stream, reader }) = self.connection.take() {
             _ = stream.get_ref().shutdown(Shutdown::Both);
-            // What was not sent yet is for nobody.
+            // Drops what was not sent yet.
             drop(stream.into_parts());
             _ = reader.join();
         }
     }
 
-    /// The site's epoch is over.
+    /// Ends the site's epoch.
     fn lose(&mut self) {
         if self.connection.is_none() {
             return;
@@ -282,7 +281,7 @@ impl RemoteSite {
         self.shared.sequencer.submit(vec![LogEntry { by, body: Body::Fence }]);
     }
 
-    /// A process has come as this site: it begins a new epoch.
+    /// A process has connected as this site: a new epoch begins.
     fn welcome(&mut self, stream: TcpStream, mailbox: &mut mpsc::UnboundedReceiver<SiteEvent>) {
         let instead = format!("another process came as {}: it is served instead", self.site);
         self.send(&ToSite::Bye(instead, false));
@@ -303,8 +302,8 @@ impl RemoteSite {
             begun
         });
         if began.is_err() {
-            // It has said nothing that would count. But the epoch before it may be one that an earlier
-            // router knew, for which nobody looks any more.
+            // The new epoch has written nothing. The epoch before it may be one of an earlier router, which no
+            // one fences otherwise.
             self.hang_up();
             self.fence(before);
         }
@@ -357,7 +356,7 @@ impl RemoteSite {
         to.flush()
     }
 
-    /// Reads what an epoch begins with; the site is told meanwhile that somebody is there.
+    /// Reads the image that an epoch begins with, and sends signs of life meanwhile.
     fn image(&self, to: &mut BufWriter<TcpStream>, log: LogOptions) -> io::Result<(Core, Rest)> {
         let known = self.seen;
         let reading = thread::Builder::new().name("image".into());
@@ -375,7 +374,7 @@ impl RemoteSite {
         read.map_err(|error| io::Error::other(with_causes(&error)))
     }
 
-    /// Does what there is to be done, while the site is not there yet.
+    /// Handles events while the site is not connected yet.
     fn handle_without_it(&mut self, mailbox: &mut mpsc::UnboundedReceiver<SiteEvent>) {
         for _ in 0..mailbox.len() {
             let Ok(event) = mailbox.try_recv() else { return };

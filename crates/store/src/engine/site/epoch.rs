@@ -1,4 +1,4 @@
-//! Which epoch of a site comes next, and who began one.
+//! The epochs of sites: which comes next, and which process began one.
 //!
 //! A log in a folder has one process at a time, and epochs are counted. One in Kafka can be opened by two
 //! at once, which know nothing of each other. So an epoch says also in which *term* it was

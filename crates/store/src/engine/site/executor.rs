@@ -1,5 +1,5 @@
-//! Where a site is: the thread that owns its state machine, tells it what comes to its mailbox, and does
-//! what it says.
+//! The thread of a site: it owns the site's state machine, feeds it the events of its mailbox, and executes its
+//! outputs.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -29,38 +29,38 @@ use crate::sync::fault::{self, Fault};
 use crate::sync::{self, sleep, ticks};
 use crate::transaction::{Abort, Transaction};
 
-/// How often a site is told the time.
+/// Between two ticks of a site's clock.
 const TICK: Duration = Duration::from_millis(20);
-/// How long a client may take until the connection is encrypted.
+/// How long a TLS handshake may take.
 const GREETING_WAIT: Duration = Duration::from_secs(10);
-/// How long a site waits until it asks again for what is pinned to it and could not be had.
+/// Delay before a site tries again to get a partition that is pinned to it.
 const HOME_WAIT: Duration = Duration::from_millis(100);
-/// How many events are handled before connections have their turn.
+/// Events that are handled before connections run.
 const EVENTS_MAX: usize = 256;
 
-/// Takes a part of a checkpoint.
+/// Takes parts of checkpoints.
 pub(in crate::engine) type CheckpointSink = Arc<dyn Fn(Part) + Send + Sync>;
 
-/// A site's thread, as what runs on it sees it.
+/// A site's thread, as the tasks on it see it.
 pub(in crate::engine) struct Executor {
     pub(in crate::engine) shared: Arc<Shared>,
     pub(in crate::engine) site: Site,
     core: RefCell<Core>,
     callers: RefCell<HashMap<Ticket, Caller>>,
     next: Cell<Ticket>,
-    /// Steps that are to see more of the log than there is here.
+    /// Steps that must see more of the log than this site has.
     early: RefCell<Vec<StepRequest>>,
-    /// To whoever makes checkpoints; and parts of which the log does not have all yet.
+    /// Receives parts of checkpoints; and the parts of which the log does not have all entries yet.
     parts: CheckpointSink,
     unfinished: RefCell<Vec<Part>>,
     leaving: RefCell<Vec<LogEntry>>,
-    /// Whether what is pinned here is on its way.
+    /// Whether a partition that is pinned here is being fetched.
     is_fetching: Cell<bool>,
 }
 
-/// Who is told what came of a transaction.
+/// The recipient of a transaction's outcome.
 pub(in crate::engine) enum Caller {
-    /// A connection of this thread, which of its requests it is, and what its session has seen.
+    /// A connection of this thread, the number of its request, and the position that its session has seen.
     Pipeline(Rc<Pipeline>, u64, Rc<Cell<Position>>),
     ReplyTo(ReplyTo),
 }
@@ -92,7 +92,7 @@ impl Executor {
     }
 
     async fn serve(self: Rc<Self>, mut inbox: mpsc::UnboundedReceiver<SiteEvent>) {
-        // What it says first makes it alive.
+        // Its first output begins its epoch.
         self.tell(Input::Tick(self.shared.now_ms(Instant::now())));
         let mut ticks = ticks(TICK);
         loop {
@@ -100,7 +100,7 @@ impl Executor {
                 event = inbox.recv() => {
                     let Some(mut event) = event.map(Some) else { return };
                     for _ in 0..EVENTS_MAX {
-                        // What was taken is handled: the bound comes before the next.
+                        // An event that was taken is handled: the bound is checked before the next.
                         let Some(next) = event.take().or_else(|| inbox.try_recv().ok()) else {
                             break;
                         };
@@ -118,11 +118,11 @@ impl Executor {
         }
     }
 
-    /// False says that it ends.
+    /// False when the thread is to end.
     fn handle(self: &Rc<Self>, event: SiteEvent) -> bool {
         match event {
             SiteEvent::Transact(transactions) => {
-                // Behind one that comes back none is run: it would overtake that.
+                // Transactions behind a returned one are returned too: they would overtake it.
                 let mut is_back = false;
                 for (reply_to, transaction, until) in transactions {
                     let caller = Caller::ReplyTo(reply_to);
@@ -145,7 +145,7 @@ impl Executor {
             SiteEvent::Connect(stream, listener) => {
                 if let Ok(client) = Arc::clone(&listener).admit(stream) {
                     let executor = Rc::clone(self);
-                    // A connection that breaks is its client's own affair.
+                    // A broken connection concerns its client alone.
                     let served = async move { _ = executor.receive(client, &listener).await };
                     tokio::task::spawn_local(served);
                 }
@@ -160,7 +160,7 @@ impl Executor {
                     self.publish();
                     return true;
                 }
-                // Whoever is answered finds a map that has what he is told.
+                // The map is published before the reply is sent.
                 if is_change {
                     self.publish();
                     self.fetch_pinned();
@@ -187,7 +187,7 @@ impl Executor {
             SiteEvent::Die(answer) => {
                 let (site, epoch) = (self.site, self.core.borrow().epoch());
                 let by = Author { site, epoch, number: 0 };
-                // What it has not handed in yet is lost with it.
+                // Entries that were not submitted yet are lost.
                 self.leaving.borrow_mut().clear();
                 self.shared.sequencer.submit(vec![LogEntry { by, body: Body::Fence }]);
                 let goes_on = self.begin_again();
@@ -206,7 +206,7 @@ impl Executor {
         true
     }
 
-    /// Does the steps for which this site has enough of the log.
+    /// Takes the steps for which this site has enough of the log.
     fn take_steps(&self) {
         if self.early.borrow().is_empty() {
             return;
@@ -228,7 +228,7 @@ impl Executor {
         }
     }
 
-    /// Gives the parts of which the log has all, and drops those of which it never will.
+    /// Passes on the parts of which the log has all entries, and drops those of which it never will.
     fn give_parts(&self) {
         let mut unfinished = self.unfinished.borrow_mut();
         if unfinished.is_empty() {
@@ -241,9 +241,9 @@ impl Executor {
         }
     }
 
-    /// The first partition that has another master than the site to which it is pinned, which is alive:
-    /// somebody inherited it; by the map that [`Shared::pin`] goes by too. Each site looks for its own,
-    /// where it can ask the others; where it cannot, one of the router's threads looks for all.
+    /// The first partition whose pinned site is alive and not its master, because another site inherited it,
+    /// by the map that [`Shared::pin`] uses. Each site looks for its own partitions; where sites are in other
+    /// processes, one of the router's threads looks for all.
     fn away(&self) -> Option<(Key, Site)> {
         let map = self.shared.map.load();
         let design = &map.design;
@@ -262,7 +262,7 @@ impl Executor {
         })
     }
 
-    /// Ends the router if another one, or whoever else, has its log.
+    /// Ends the router if another process has taken its log over.
     fn look_for_another(&self) {
         let core = self.core.borrow();
         let mut sites = (0..self.shared.sites as u16).map(Site);
@@ -272,7 +272,7 @@ impl Executor {
         }
     }
 
-    /// Takes back what is pinned, for as long as there is any.
+    /// Fetches pinned partitions until none is elsewhere.
     fn fetch_pinned(self: &Rc<Self>) {
         if self.is_fetching.get() || self.away().is_none() {
             return;
@@ -289,8 +289,7 @@ impl Executor {
         });
     }
 
-    /// A new epoch, from what the log has. False says that there is none, or that it is not this thread
-    /// that begins it.
+    /// Begins a new epoch from the log. False when there is no log, or another process begins it.
     fn begin_again(&self) -> bool {
         self.forget_callers();
         let Some(log) = &self.shared.log else { return false };
@@ -302,7 +301,7 @@ impl Executor {
             self.shared.end_for_another(self.site);
             return false;
         }
-        // It is gone before the next one fills as much memory.
+        // The old state is dropped before the new one takes as much memory.
         *self.core.borrow_mut() = Core::observer(Design::new(Site(0)));
         match log.image_of(known) {
             Ok(image) => {
@@ -318,7 +317,7 @@ impl Executor {
         }
     }
 
-    /// Nobody knows what became of what was under way.
+    /// Answers everything under way with "it may or may not have happened".
     fn forget_callers(&self) {
         let known = self.core.borrow().known();
         for (_, caller) in self.callers.borrow_mut().drain() {
@@ -326,7 +325,7 @@ impl Executor {
         }
     }
 
-    /// Talks with a client that has come.
+    /// Serves a client that has connected.
     async fn receive(self: &Rc<Self>, mut client: Client, listener: &Listener) -> io::Result<()> {
         let (settings, number) = (Arc::clone(&listener.settings), client.number);
         let Some(Tls(acceptor)) = &listener.tls else {
@@ -336,7 +335,7 @@ impl Executor {
         serve(self, accepted.await??, settings, number).await
     }
 
-    /// Runs a transaction here, unless it cannot begin until a time. True says that it came back at once.
+    /// Runs a transaction here if it can begin in time. True when it was returned at once.
     pub(in crate::engine) fn transact(
         &self,
         caller: Caller,
@@ -352,13 +351,13 @@ impl Executor {
         is_back
     }
 
-    /// Lets another site run transactions.
+    /// Sends transactions to another site.
     pub(in crate::engine) fn send(&self, to: Site, batch: Batch) {
         // A site that has stopped, stops with all others.
         _ = self.shared.sender(to).send(SiteEvent::Transact(batch));
     }
 
-    /// Remembers who is to be told what comes of a ticket.
+    /// Remembers the recipient of a ticket's outcome.
     pub(in crate::engine) fn expect(&self, caller: Caller) -> Ticket {
         let ticket = self.next.get();
         self.next.set(ticket + 1);
@@ -376,7 +375,7 @@ impl Executor {
             match output {
                 Output::Write(entry) => self.leaving.borrow_mut().push(entry),
                 Output::Say(to, message) => {
-                    // One that is not started any more hears nothing.
+                    // A site that is not started any more receives nothing.
                     if let Some(sender) = self.shared.senders.get(usize::from(to.0)) {
                         _ = sender.send(SiteEvent::Said(self.site, message));
                     }
@@ -398,13 +397,13 @@ impl Executor {
         }
     }
 
-    /// Hands in what was written.
+    /// Submits the written log entries.
     pub(in crate::engine) fn flush(&self) {
         let entries = mem::take(&mut *self.leaving.borrow_mut());
         self.shared.sequencer.submit(entries);
     }
 
-    /// Lets the router know the design, if it knows an older one.
+    /// Publishes the design in the router's map, if that has an older one.
     fn publish(&self) {
         let core = self.core.borrow();
         let known: Position = core.known();

@@ -13,27 +13,27 @@ use crate::site::{Message, Part, Ticket, Usage};
 use crate::sync::point;
 use crate::transaction::{Abort, Done, Transaction};
 
-/// Where to hand in what is for a site, or for a thread that has clients, wherever that is.
+/// The sending half of a mailbox, of a site or of a thread that serves clients, in whichever process it is.
 #[derive(Clone)]
 pub(crate) enum SiteSender {
     /// In this process.
     Local(mpsc::UnboundedSender<SiteEvent>),
-    /// In another one, by way of the router's.
+    /// In another process, by way of the router.
     Remote(std::sync::mpsc::Sender<Outgoing>, Site),
 }
 
-/// What leaves a site's process.
+/// What a site's process sends to the router.
 pub(crate) enum Outgoing {
     Entries(Vec<LogEntry>),
     Event(Site, SiteEvent),
     Counted(u64, Vec<Usage>),
     Part(Part),
-    /// Nothing leaves behind this.
+    /// The last one.
     End,
 }
 
 impl SiteSender {
-    /// Hands it in; false where nobody takes anything any more.
+    /// Sends an event; false when the receiver is gone.
     pub fn send(&self, event: SiteEvent) -> bool {
         point();
         match self {
@@ -46,35 +46,35 @@ impl SiteSender {
 /// What a site's thread receives.
 pub(crate) enum SiteEvent {
     Transact(Batch),
-    /// What came of a transaction that this site let another one run.
+    /// The outcome of a transaction that another site ran for this one.
     Outcome(Ticket, Outcome),
     Step(StepRequest),
     Said(Site, Message),
     Logged(Position, Arc<[LogEntry]>),
-    /// Whether the log takes nothing for now.
+    /// Whether the log accepts no entries for now.
     Stalled(bool),
-    /// What it masters now is to be a part of a checkpoint.
+    /// Take a part of a checkpoint: everything that the site masters now.
     Mark,
-    /// What copies it has.
+    /// Report the copies that the site has.
     Count(Counted),
-    /// Its process shall seem to have died, and come back.
+    /// Simulate the death of its process.
     Die(oneshot::Sender<()>),
-    /// Clients come here.
+    /// Accept clients.
     Listen(Arc<Listener>),
     /// A client.
     Connect(TcpStream, Arc<Listener>),
-    /// What another site says, as it came from its process.
+    /// A message of another site, as its process sent it.
     Relayed(Site, Vec<u8>),
-    /// The site's process has come.
+    /// The site's process has connected.
     Arrived(TcpStream),
-    /// The connection with a number has nothing more to say.
+    /// The connection with this number has ended.
     Lost(u64),
-    /// There is no more log.
+    /// The log has ended.
     End,
     Stop,
 }
 
-/// Who is told what copies a site has.
+/// Receives the copies that a site has.
 pub(crate) type Counted = Box<dyn FnOnce(Vec<Usage>) + Send>;
 
 /// A step of a change of design.
@@ -86,18 +86,18 @@ pub(crate) struct StepRequest {
     pub answer: ReplyTo,
 }
 
-/// Transactions in their order, and until when each may begin.
+/// Transactions in their order, with the latest time at which each may begin.
 pub(crate) type Batch = Vec<(ReplyTo, Transaction, Instant)>;
 
-/// Who is told what came of something, wherever he is.
+/// The recipient of an outcome, in whichever process it is.
 pub(crate) enum ReplyTo {
     Channel(oneshot::Sender<Outcome>),
-    /// A site which has it under a ticket of its own.
+    /// A site, which knows it by its own ticket.
     Site(Site, Ticket),
 }
 
 impl ReplyTo {
-    /// Tells him. Whoever does not wait any more need not know.
+    /// Sends the outcome; a recipient that is gone needs none.
     pub fn tell(self, outcome: Outcome, senders: &[SiteSender]) {
         match self {
             Self::Channel(answer) => {
@@ -111,10 +111,10 @@ impl ReplyTo {
     }
 }
 
-/// What came of something.
+/// The outcome of a transaction or a step.
 pub(crate) enum Outcome {
-    /// It was answered, by a site that has this prefix of the log.
+    /// An answer, by a site that has this prefix of the log.
     Answer(Position, Result<Done, Abort>),
-    /// It cannot be done there, and was not.
+    /// It cannot run there, and did not.
     Back(Transaction),
 }

@@ -254,7 +254,7 @@ const MISSING_FOLLOWING: &[(&str, &[&str])] = &[
     ),
     ("every request is answered", &["client|reply"]),
     (
-        "nobody is told when a key changes",
+        "there are no notifications of changed keys",
         &["client|caching", "client|getredir", "client|tracking", "client|trackinginfo"],
     ),
     ("it is configured where it is started", &["config|resetstat", "config|rewrite", "config|set"]),

@@ -20,9 +20,9 @@ use imago_workload::target::{Insert, Outcome, Target, Update};
 use mongodb::options::{ClientOptions, WriteConcern};
 use mongodb::{Client, Collection};
 
-use crate::error::{Error, Result};
-use crate::namespace::Namespace;
-use crate::server::endpoint::Endpoint;
+use imago_mongo::error::{Error, Result};
+use imago_mongo::namespace::Namespace;
+use imago_mongo::server::endpoint::Endpoint;
 
 pub use content::show_content;
 pub use preload::{preload, require_documents};

@@ -6,7 +6,7 @@ use imago_workload::history::IdForm;
 use mongodb::options::{ReadConcern, SelectionCriteria};
 
 use super::{MongoTarget, Schema};
-use crate::error::{Error, Result};
+use imago_mongo::error::{Error, Result};
 
 /// Documents that the server sends at once.
 const BATCH_DOCUMENTS: u32 = 4000;

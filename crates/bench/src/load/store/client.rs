@@ -12,7 +12,7 @@ const SEND_WAIT: Duration = Duration::from_secs(10);
 const ANSWER_WAIT: Duration = Duration::from_secs(20);
 /// How many lists are read in one transaction at the end.
 const LISTS_AT_ONCE: usize = 1_000;
-/// Stands for what is no list at all: nobody appends it, so that the check says so.
+/// Stands for a value that is no list: no client appends it, so the check reports it.
 const NONSENSE: Element = Element::MAX;
 
 /// Why the store said nothing that can be used.
@@ -36,7 +36,7 @@ impl Client {
     /// Connects.
     ///
     /// # Errors
-    /// When there is nobody, or it is no store.
+    /// When no store answers.
     pub fn connect(address: SocketAddr) -> Result<Self, ClientError> {
         Ok(Self { connection: connect(address)?, is_usable: true })
     }

@@ -7,7 +7,7 @@ use futures_util::stream::{StreamExt, TryStreamExt, iter};
 use mongodb::options::{InsertManyOptions, WriteConcern};
 
 use super::MongoTarget;
-use crate::error::{Error, Result};
+use imago_mongo::error::{Error, Result};
 
 /// Batches on their way at once. More only queue up in the server.
 const WRITERS: usize = 4;

@@ -1,0 +1,5 @@
+//! Loads of clients, one for each database: what `imago load`, the demos and the benchmarks run, and what checks
+//! their histories.
+
+pub mod mongo;
+pub mod store;
