@@ -7,6 +7,7 @@
 mod arrows;
 mod commands;
 mod dependencies;
+mod diagrams;
 mod documents;
 mod files;
 mod finding;

@@ -119,7 +119,7 @@ async fn the_status_says_what_can_be_done_next() {
     assert_eq!(status["next"], format!("`imago job resume {id}` or `imago job cancel {id}`"));
     let output = kept.run(&["status", id.as_str()]);
     let words = String::from_utf8(output.stdout).unwrap();
-    assert!(words.contains("owner     nobody\n"), "{words}");
+    assert!(words.contains("owner     none\n"), "{words}");
 }
 
 #[tokio::test]

@@ -16,6 +16,10 @@ use crate::store::served::{Served, anywhere};
 const SITES: u16 = 4;
 const HANDFUL: u32 = 4;
 const MANY: u32 = 60;
+/// The changes that are drawn: each is to be made at least once.
+const VERBS: usize = 7;
+/// How long the last process goes on until each was.
+const ALL_WITHIN: Duration = Duration::from_secs(60);
 
 #[test]
 fn what_was_acknowledged_outlives_deaths_of_the_process_and_changes_of_its_design() {
@@ -26,14 +30,20 @@ fn what_was_acknowledged_outlives_deaths_of_the_process_and_changes_of_its_desig
     let options = Options { sessions: 6, seed, pause: Duration::from_millis(1) };
     let load = Load::start(served.listen, options).unwrap();
     let mut changed: BTreeMap<&str, u32> = BTreeMap::new();
-    for epoch in 0..=if is_long() { MANY } else { HANDFUL } {
+    let epochs = if is_long() { MANY } else { HANDFUL };
+    for epoch in 0..=epochs {
         if epoch > 0 {
             served.kill();
             served = Served::start(folder.path(), SITES, served.listen, served.admin);
         }
         let before = load.acknowledged();
-        let until = Instant::now() + Duration::from_millis(random.random_range(700..2_000));
-        while Instant::now() < until {
+        let began = Instant::now();
+        let time = Duration::from_millis(random.random_range(700..2_000));
+        // On a busy machine few changes come to pass, and some of them may be of no use then.
+        let is_missing = |changed: &BTreeMap<&str, u32>| {
+            epoch == epochs && changed.len() < VERBS && began.elapsed() < ALL_WITHIN
+        };
+        while began.elapsed() < time || is_missing(&changed) {
             let change = change::draw(&mut random, SITES);
             let body = json!({ "key": change.key, "site": change.site });
             match served.post(change.verb, &body) {
@@ -48,5 +58,5 @@ fn what_was_acknowledged_outlives_deaths_of_the_process_and_changes_of_its_desig
     println!("changed: {changed:?}");
     let verdict = prove(load, served.listen);
     assert!(verdict.done > 200 && verdict.unknown > 0, "{verdict:?}");
-    assert_eq!(changed.len(), 7, "each change was made: {changed:?}");
+    assert_eq!(changed.len(), VERBS, "each change was made: {changed:?}");
 }
