@@ -229,7 +229,7 @@ impl Design {
         if author.epoch != epoch.epoch || epoch.is_fenced {
             return Verdict::Void;
         }
-        // Whoever ends an epoch does not know how many log entries it wrote.
+        // The author of a fence does not know how many log entries the epoch wrote.
         if entry.body != Body::Fence {
             if author.number != epoch.number + 1 {
                 return Verdict::Void;

@@ -26,7 +26,7 @@ use crate::server::endpoint::{answer, primary};
 use crate::server::write::{self, Written};
 
 /// More bytes of functions than this are refused: each comparison reads all of them.
-const BYTES_MAX: usize = 4 << 20;
+pub(in crate::copy) const BYTES_MAX: usize = 4 << 20;
 
 type Functions = BTreeMap<Id, RawDocumentBuf>;
 
@@ -97,16 +97,21 @@ async fn read(from: &Handle) -> Result<Functions> {
     let (functions, bytes) =
         answer(&doing, read).await?.map_err(|error| Error::server(doing.clone(), error))?;
     if bytes > BYTES_MAX {
-        return Err(Error::precondition(
-            format!("{} holds more than {} MB of functions", from.ns, BYTES_MAX >> 20),
-            "move them with mongodump and mongorestore, and leave them out of --ns",
-        ));
+        return Err(too_large(&from.ns));
     }
     let entry = |function: RawDocumentBuf| {
         let id = Id::of_document(&function).map_err(|e| Error::malformed(&doing, e))?;
         Ok((id, function))
     };
     functions.into_iter().map(entry).collect()
+}
+
+/// Why functions of so many bytes are not copied.
+pub(in crate::copy) fn too_large(ns: &Namespace) -> Error {
+    Error::precondition(
+        format!("{ns} holds more than {} MB of functions", BYTES_MAX >> 20),
+        "move them with mongodump and mongorestore, and leave them out of --ns",
+    )
 }
 
 /// The server refuses a function that is no valid one for its version.

@@ -56,7 +56,7 @@ impl Model for Protocol {
     }
 }
 
-/// One key, which one worker copies while the coordinator follows; nobody is killed.
+/// One key, which one worker copies while the coordinator follows; no process is killed.
 fn one_key() -> Protocol {
     Protocol {
         layout: Layout { slices: vec![1], lanes: 1 },

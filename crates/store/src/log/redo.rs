@@ -2,7 +2,7 @@
 //!
 //! The idea: a log is an order of log entries, and *reading* is what says where a log entry stands in it. One
 //! that is written by many, over a network, cannot promise its writers more: an answer may be lost
-//! while the log entries are not, and whoever then writes them again writes them twice. That is harmless,
+//! while the log entries are not, and a writer that then repeats them writes them twice. That is harmless,
 //! for a log entry says whose it is and which (its author's site, epoch and number), and the second one
 //! counts for nothing ([`crate::design::Verdict::Void`]).
 //!

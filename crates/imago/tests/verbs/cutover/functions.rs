@@ -86,6 +86,10 @@ async fn views_and_stored_functions_alone_are_jobs_and_what_cannot_be_is_refused
     };
     refused(&["--ns", FUNCTIONS], "the source has no stored functions shop.system.js");
     insert(&scene.old, vec![function("vat", "function(price) { return price * 0.19; }")]).await;
+    let huge = format!("function() {{ return '{}'; }}", "x".repeat(5 << 20));
+    insert(&scene.old, vec![function("huge", &huge)]).await;
+    refused(&["--ns", FUNCTIONS], "holds more than 4 MB of functions");
+    delete(&scene.old, "huge").await;
     refused(&["--ns", "shop.system.js=shop.functions"], "only another database may be named");
     refused(&["--ns", "shop.system.js=shop.system.views"], "which is a system collection");
     refused(&["--ns", FUNCTIONS, "--filter", r#"{"price": 1}"#], "a filter does not apply");

@@ -1,6 +1,7 @@
 //! Collections of stored functions (`system.js`) that were named for a copy.
 
 use super::{Planned, Request, check_not_itself};
+use crate::copy::functions::{BYTES_MAX, too_large};
 use crate::error::{Error, Result};
 use crate::namespace::Selector;
 use crate::server::collection::{FUNCTIONS, Handle, Size};
@@ -46,6 +47,9 @@ pub(super) async fn plan(
                 format!("the source has no stored functions {from}"),
                 "leave it out of --ns",
             ));
+        }
+        if here.size().await?.bytes > BYTES_MAX as u64 {
+            return Err(too_large(from));
         }
         let there = Handle::new(destination.clone(), to.clone());
         if !there.is_empty().await? {
