@@ -11,10 +11,16 @@ use std::process::{Child, Command};
 use std::sync::OnceLock;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
+use std::time::{Duration, Instant};
 
 pub use rustix::process::Signal;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
+
+/// Bound on the wait for a stop signal to take effect; it takes less than a millisecond on an idle
+/// machine.
+const STOP_BOUND: Duration = Duration::from_secs(10);
+const STOP_POLL: Duration = Duration::from_micros(200);
 
 type Order = (Command, Sender<io::Result<Child>>);
 
@@ -110,6 +116,9 @@ impl ProcessId {
     }
 
     /// Sends a signal to this process and to no other; false if it is gone.
+    ///
+    /// A stop has taken effect when this returns. The kernel delivers the signal later than it
+    /// accepts it, and a reader of [`Self::liveness`] in between would see a running process.
     pub fn signal(self, signal: Signal) -> io::Result<bool> {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
             return Ok(false);
@@ -124,10 +133,28 @@ impl ProcessId {
             return Ok(false);
         }
         match pidfd_send_signal(&pinned, signal) {
+            Ok(()) if signal == Signal::STOP => self.wait_stopped().map(|()| true),
             Ok(()) => Ok(true),
             Err(rustix::io::Errno::SRCH) => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Waits until a stop signal has taken effect, or the process is gone.
+    fn wait_stopped(self) -> io::Result<()> {
+        let sent = Instant::now();
+        while self.liveness() == Liveness::Running {
+            if sent.elapsed() > STOP_BOUND {
+                let message = format!(
+                    "process {} still runs {} s after the stop signal",
+                    self.pid,
+                    STOP_BOUND.as_secs()
+                );
+                return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+            }
+            thread::sleep(STOP_POLL);
+        }
+        Ok(())
     }
 }
 
@@ -156,6 +183,22 @@ mod tests {
         assert_eq!(child.try_wait().unwrap(), None);
         child.kill().unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(9));
+    }
+
+    #[test]
+    fn a_stop_has_taken_effect_when_it_returns() {
+        let mut busy = Command::new("sh");
+        busy.args(["-c", "while :; do :; done"]);
+        let mut child = spawn(busy).unwrap();
+        let id = ProcessId::of(child.id()).unwrap();
+        for _ in 0..100 {
+            assert!(id.signal(Signal::STOP).unwrap());
+            assert_eq!(id.liveness(), Liveness::Stopped);
+            assert!(id.signal(Signal::CONT).unwrap());
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!id.signal(Signal::STOP).unwrap(), "it is gone");
     }
 
     #[test]
