@@ -1,5 +1,4 @@
-//! What whoever runs a store sees and does, by HTTP: its design with sizes and rates, changes of it, and
-//! metrics.
+//! The administration of a store over HTTP: its design with sizes and rates, changes of it, and metrics.
 //!
 //! | request | |
 //! |---|---|
@@ -8,12 +7,10 @@
 //! | `POST /add-replica`, `/remove-replica`, `/remaster`, `/pin` | [`ChangeRequest`] with a site |
 //! | `GET /metrics` | for Prometheus |
 //!
-//! A change is answered when the log has it. What cannot be done is answered with 409 and a reason, what
-//! did not come in time or happened at a site that died with 503, and what makes no sense with 400; all
-//! as `{"error": TEXT}`.
+//! A change is answered when the log has it. An impossible change gets 409 and a reason, one that did not
+//! complete in time or whose site died gets 503, and a malformed request 400; all as `{"error": TEXT}`.
 //!
-//! With a [`Token`] whoever does not say it is answered with 401; but for the metrics, which tell numbers
-//! and no keys, to whoever collects them.
+//! With a [`Token`] a request without it gets 401, except `GET /metrics`, which has numbers and no keys.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,11 +1,12 @@
-//! Checkpoints: the database as of a place in the log, in a file, so that the log before it can go.
+//! Checkpoints: the database as of a position of the log, in a file, so that the log before it can be
+//! removed.
 //!
-//! A file is a header, then *blocks* with their lengths and checksums: first the design, then of each
-//! partition its name and its rows, a block at a time, and at last an end. One without its end, or with
-//! a block that is not whole, is no checkpoint. A block's checksum is also of all before it, so that none
-//! is missing, doubled, or another file's. It is written under another name, made durable, and only
-//! then renamed: so a file with a checkpoint's name that is damaged was damaged later, which is an error
-//! and not passed over, for the log before it may be gone.
+//! A file is a header, then *blocks* with their lengths and checksums: first the design, then for each
+//! partition its name and its rows, block by block, and an end. A file without its end, or with an incomplete
+//! block, is no checkpoint. A block's checksum also covers all blocks before it, so none can be missing,
+//! doubled, or of another file. The file is written under another name, synced, and only then renamed. A
+//! damaged file with a checkpoint's name was therefore damaged later; that is an error and not passed over,
+//! because the log before it may be gone.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};

@@ -1,8 +1,8 @@
 //! A client of the store with typed tables and transactions, from any process, over the Redis protocol.
 //!
-//! The idea: a transaction is a closure. What it reads is watched, what it writes is kept back, and EXEC
-//! writes all of it if nothing that was read has changed; otherwise the closure runs again. So nothing is
-//! locked while it runs, and whoever dies on the way leaves nothing behind.
+//! A transaction is a closure. Its reads are watched, its writes are kept back, and EXEC writes all of them
+//! if no row that it read has changed; otherwise the closure runs again. So nothing is locked while it runs,
+//! and a client that dies in between leaves nothing behind.
 //!
 //! ```no_run
 //! use imago_store::client::{Client, ClientError, Options, Table};
@@ -26,25 +26,26 @@
 //!
 //! # What a transaction may rely on
 //!
-//! *What counts was one state.* Each call of [`Transaction::get`] or
-//! [`Transaction::get_many`] reads a state of its own, and two of them may not fit each other: a closure
-//! may see a sum that never was, and must not do anything with it but return. It counts only if all that
-//! it read is still so when it commits, also if it only read, and also if it returned an error of its own.
+//! *A transaction that counts saw one state.* Each call of [`Transaction::get`] or [`Transaction::get_many`]
+//! reads a state of its own, and two of them may not fit each other: a closure may see a sum that never was,
+//! and must not do anything with it but return. It counts only if all that it read is still so when it
+//! commits, also if it only read, and also if it returned an error of its own.
 //!
-//! *Transactions that write are serializable* ([`Isolation::Serializable`]), as regards rows that are
-//! read by their keys. The store itself gives snapshot isolation, under which two transactions may each
-//! read what the other writes; so what was read is locked at the commit like what is written. The order
-//! is that of the log, and a transaction that only reads sees a state between two of them, though
-//! perhaps not the newest: it sees at least what its own connection has seen and done before.
-//! [`Isolation::Snapshot`] leaves those locks out.
+//! *Transactions that write are serializable* ([`Isolation::Serializable`]), as regards rows that are read by
+//! their keys. The store itself gives snapshot isolation, under which two transactions may each read a row
+//! that the other writes; so rows that were read are locked at the commit like written ones. The order is
+//! that of the log, and a transaction that only reads sees a state between two of them, though perhaps not
+//! the newest: it sees at least what its own connection has seen and done before. [`Isolation::Snapshot`]
+//! leaves those locks out.
 //!
 //! *It knows rows, not what they might have been.* A key that had no row when it was read, got one and lost
-//! it again counts as unchanged, which does no harm: the transaction could have run later, and read
-//! the same. Which rows lie in a range is not watched: [`Client::scan`] is no part of transactions.
+//! it again counts as unchanged, which does no harm: the transaction could have run later, and read the same.
+//! Which rows lie in a range is not watched: [`Client::scan`] is no part of transactions.
 //!
-//! *Whether it happened is known, or said to be unknown.* What certainly did not happen is tried again, in
-//! bounds; [`ClientError::Unknown`] is never tried again by itself. A transaction may be if it reads a row
-//! under a number of its own first, and does nothing where that is, and otherwise writes it.
+//! *The outcome is known, or reported as unknown.* A transaction that certainly did not happen is tried
+//! again, a bounded number of times; [`ClientError::Unknown`] is never tried again by itself. A transaction
+//! may be if it reads a row under a number of its own first, and does nothing where that is, and otherwise
+//! writes it.
 //!
 //! Connections are not encrypted yet; a store that wants TLS cannot be reached by this client.
 
@@ -143,7 +144,7 @@ impl Client {
     /// Connects to a store at `HOST:PORT`.
     ///
     /// # Errors
-    /// When nobody answers there within `reach_wait`, or it does not take the password.
+    /// When no store answers there within `reach_wait`, or it does not take the password.
     pub fn connect(address: &str, options: Options) -> Result<Self, ClientError> {
         let mut redis =
             RedisConnectionInfo::default().set_lib_name("imago", env!("CARGO_PKG_VERSION"));
@@ -170,7 +171,7 @@ impl Client {
     }
 
     /// Runs a transaction: the closure, until what it read was one state and what it wrote is written.
-    /// It may run many times, so it should do nothing else. Whatever it returns, of an attempt that does
+    /// It may run many times, so it should do nothing else. The result of an attempt that does
     /// not count nothing is left.
     ///
     /// See the module's documentation for what it may rely on.

@@ -1,20 +1,20 @@
-//! The design: which partitions there are, who masters them, and who has replicas.
+//! The design: the partitions, their masters, and their replicas.
 //!
-//! The idea: the design is what the log says, and nothing else. Whoever has read the log up to a
-//! position knows the same design as everybody who has, and whether a log entry counts is decided by its
-//! place alone. So there is nothing to agree on but the order of the log: a change that is in there has
-//! happened, whoever dies at whatever message, and one that is not has not. No partition is ever
-//! without a master: a remaster is one log entry, release and grant in one (§4.4.3).
+//! The design is a function of the log alone. Two readers of the same prefix of the log know the same design,
+//! and the position of a log entry alone decides whether it counts. So the order of the log is the only thing
+//! to agree on: a change in the log has happened, whichever process dies at whichever message, and a change
+//! that is not in the log has not. No partition is ever without a master: a remaster is one log entry that
+//! releases and grants (§4.4.3).
 //!
 //! Invariants (§3.1):
 //! 1. Partitions cover the space of keys without a gap and without an overlap.
 //! 2. A partition's master is not among its replicas.
 //! 3. A log entry counts only in its author's last epoch, and only as the next of that epoch: behind a
-//!    log entry that is missing none counts, and none counts twice. The author of one that counts masters
-//!    the partition: only he himself, or a fence, could have taken it from him.
+//!    missing entry none counts, and none counts twice. The author of an entry that counts masters the
+//!    partition: only the author itself, or a fence, could have taken it away.
 //! 4. A partition's version never shrinks at any key.
-//! 5. A partition that is pinned to a site is mastered by another one only from where that site is given
-//!    up for dead on, until it is brought back.
+//! 5. A partition that is pinned to a site is mastered by another site only from that site's fence until its
+//!    return.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -193,7 +193,7 @@ impl Design {
         rest.take_while(|partition| partition.range.overlaps(range))
     }
 
-    /// The only site that can become a partition's master, if there is only one: a pin binds nobody
+    /// The only site that can become a partition's master, if there is only one: a pin does not bind
     /// while its site is dead, or what others inherit could not come together.
     #[must_use]
     pub fn bound_to(&self, partition: &Partition) -> Option<Site> {

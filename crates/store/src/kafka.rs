@@ -1,20 +1,21 @@
 //! The redo log in Kafka: one topic with one partition, which is one order of groups for all sites.
 //!
-//! A record holds one group, as [`crate::log`] writes it to a file. Kafka numbers records and not
-//! log entries, so *readers count*: a log entry's position is how many log entries lie before it in the topic, plus
-//! one. All readers read the same records in the same order, and so agree. A writer learns where its
-//! log entries are by reading, like everybody else; the broker's answer only says that they are there.
+//! A record holds one group, as [`crate::log`] writes it to a file. Kafka numbers records and not log
+//! entries, so *readers count*: the position of a log entry is the number of log entries before it in the
+//! topic, plus one. All readers read the same records in the same order, and so agree. A writer learns the
+//! positions of its own entries by reading too; the broker's reply only says that they are in the topic.
 //!
-//! An answer that is lost is therefore harmless. The writer asks again, and the topic may have its
-//! group twice, the second even behind later groups: those log entries are void to everybody who reads
-//! them ([`crate::log::RedoLog`]), and they count as positions for everybody.
+//! A lost reply is therefore harmless. The writer appends again, and the topic may contain its group twice,
+//! the second even behind later groups: those log entries are void to every reader ([`crate::log::RedoLog`]),
+//! and count as positions for every reader.
 //!
-//! Log entries are acknowledged once all replicas in step have them (`acks=all`), and are delivered only
-//! then. Against machines that stop all at once, that is as good as the topic's replicas: Kafka
-//! leaves it to the system when a file is written out.
+//! Log entries are acknowledged once all in-sync replicas have them (`acks=all`), and are delivered only
+//! then. Against machines that stop all at once that is as good as the topic's replicas: Kafka leaves it to
+//! the operating system when a file is written out.
 //!
-//! The invariant: the topic begins with its first record ever. It is made so that nothing of it is
-//! deleted, one that was made otherwise is refused, and a beginning that is missing is an error, for positions could not be counted.
+//! Invariant: the topic begins with its first record ever. It is created without retention limits, an
+//! existing topic with limits is refused, and a missing beginning is an error, because positions could not be
+//! counted.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -76,7 +77,7 @@ impl KafkaSpec {
     }
 }
 
-/// The log, for one thread: who appends while others are delivered to has two of them.
+/// The log, for one thread: a process that appends while entries are delivered has two of them.
 #[derive(Debug)]
 pub struct KafkaLog {
     spec: KafkaSpec,

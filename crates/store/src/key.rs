@@ -1,5 +1,4 @@
-//! Keys and values: byte strings. Keys are in one ordered space, in which the tables lie one behind the
-//! other.
+//! Keys and values: byte strings. Keys are in one ordered space, table after table.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -22,7 +21,7 @@ pub struct Table(pub u32);
 /// Where a row lies: its table's number in four bytes, the highest first, and the row's own key.
 ///
 /// Cheap to clone. Keys are ordered as byte strings, so that a table's rows lie together. A short one is
-/// where it is used, and nobody has to wait for memory that lies elsewhere to compare it.
+/// where it is used, and no comparison waits for memory elsewhere.
 #[derive(Clone)]
 pub struct Key(Form);
 
@@ -110,7 +109,7 @@ impl Key {
         Some((Table(u32::from_be_bytes(*table)), row))
     }
 
-    /// The same key in memory of its own. Whoever clones a key or drops one writes where all its clones
+    /// The same key in memory of its own. To clone or drop a key is to write where all its clones
     /// are read: keys that every site looks at all the time are not to be shared among them.
     #[must_use]
     pub fn apart(&self) -> Self {
@@ -124,7 +123,7 @@ impl Key {
     }
 }
 
-/// `TABLE:ROW`, the row with whatever is no printable ASCII as in Rust's byte strings (`\x00`); empty for
+/// `TABLE:ROW`, the row with every byte that is no printable ASCII as in Rust's byte strings (`\x00`); empty for
 /// the least key.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

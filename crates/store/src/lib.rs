@@ -1,10 +1,9 @@
-//! The adaptive store: rows in partitions, each with one master site and any number of replicas,
-//! whose design changes while it serves (Abebe et al., *MorphoSys*, PVLDB 13, 2020).
+//! The adaptive store: rows in partitions, each with one master site and any number of replicas, whose design
+//! changes while it serves (Abebe et al., *MorphoSys*, PVLDB 13, 2020).
 //!
-//! What this crate must not know: MongoDB, Cassandra and Redis servers; who starts it and how it is
-//! shown. Its core reads no clock and does no input or output: sites and routers are told what
-//! happened and say what is to be done, so that the same code runs in one process, in many, and in a
-//! simulation that replays every fault from a seed.
+//! This crate must not know MongoDB, Cassandra and Redis servers, its caller, or any terminal. Its core reads
+//! no clock and does no input or output: sites and routers receive events and return actions, so the same
+//! code runs in one process, in many, and in a simulation that replays every fault from a seed.
 
 pub mod admin;
 pub mod checkpoint;

@@ -1,19 +1,19 @@
-//! The embedded log: log entries in files, in the order in which they were given.
+//! The embedded log: log entries in files, in the order in which they were submitted.
 //!
-//! The idea: log entries are written in *groups*, as many as came while the last group was written, and a
-//! group is made durable at once. A group carries its checksum and how far the log was durable when
-//! it was written. When the log is opened, the last file may end in a group that is not whole,
-//! because the machine stopped while it was written: it is cut off, for nobody was told of it. But
-//! where a group that is broken had been durable, by the word of a later one or because a later file
-//! exists, somebody was told, and the log says so instead of losing it silently.
+//! Log entries are written in *groups*: all entries that arrived while the last group was written, made
+//! durable at once. A group carries its checksum and the position up to which the log was durable when it was
+//! written. When the log is opened, the last file may end in an incomplete group, because the machine stopped
+//! while it was written. That group is cut off: no reply was sent for it. If a broken group had been durable,
+//! as a later group or the existence of a later file shows, replies were sent for it, and opening fails
+//! instead of losing it silently.
 //!
-//! A log whose disk failed to make something durable takes nothing any more: what the system keeps
-//! after such a failure nobody knows. One whose disk is full takes back what it wrote of the group.
+//! A log whose disk failed to sync accepts nothing more: the contents of the disk after such a failure are
+//! unknown. A log whose disk is full takes back the written part of the group.
 //!
 //! Invariants:
 //! 1. Positions are consecutive, from 1 on, over all files; a file is named by its first.
-//! 2. What was reported as durable is read again, or opening fails; but for the log entries since the last
-//!    group that tells of it, which nothing tells from a torn end.
+//! 2. Entries that were reported as durable are read again, or opening fails; except the entries behind the
+//!    last group that records their durability, which cannot be told from a torn end.
 //! 3. A group is read as a whole or not at all.
 
 use std::fs::{self, File, OpenOptions};
@@ -47,7 +47,7 @@ const MISSING: &str = "entries before it, or of it, are missing";
 pub enum Sync {
     /// Before the acknowledgement.
     Always,
-    /// With a group that comes so long after the last time; who wants it also where none comes asks
+    /// With a group that comes so long after the last time; a caller that needs it without a group asks
     /// for it ([`Log::sync`]). A machine that stops loses what came since.
     Every(Duration),
     /// Whenever the system does it: only a process that dies loses nothing.

@@ -1,8 +1,8 @@
-//! What is written into the log: the commits of transactions, and changes of the design.
+//! Log entries: the commits of transactions, and changes of the design.
 //!
-//! The log is one order of *log entries* for all sites. A log entry's place in it is the commit timestamp of
-//! what it holds, so that a snapshot of the database is a prefix of the log. A log entry is there as a
-//! whole or not at all, which makes a transaction over several partitions atomic.
+//! The log is one order of *log entries* for all sites. The position of an entry is the commit timestamp of
+//! its changes, so a snapshot of the database is a prefix of the log. An entry is in the log as a whole or
+//! not at all, which makes a transaction over several partitions atomic.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ pub type Position = u64;
 /// One entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEntry {
-    /// Who wrote it.
+    /// Its author.
     pub by: Author,
     /// What it says.
     pub body: Body,
@@ -57,12 +57,12 @@ impl LogEntry {
     }
 }
 
-/// Who wrote a log entry.
+/// The author of a log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Author {
     /// The site.
     pub site: Site,
-    /// Which epoch of the site: one that was given up for dead writes in vain.
+    /// Which epoch of the site: entries of an epoch that was fenced are ignored.
     pub epoch: u64,
     /// Counts the log entries of this epoch, from 1 on.
     pub number: u64,
@@ -116,7 +116,7 @@ pub enum Operator {
     RemoveReplica(Site),
     /// A replica becomes the master, and the master a replica.
     Remaster(Site),
-    /// A site that has a copy is the master from here on, and stays it; who was the master has a replica.
+    /// A site that has a copy is the master from here on, and stays it; the former master has a replica.
     Pin(Site),
     /// The master may change again.
     Unpin,

@@ -1,19 +1,19 @@
-//! The Redis protocol's front of the store, without input or output: it is fed what a client sent, and
-//! says what is to be sent back and which transactions are to be run. Any client of Redis can use it,
-//! for the commands that there are ([`command`]'s table); the others say why there are none.
+//! The Redis protocol of the store, without input or output: it is fed the bytes of a client, and returns
+//! replies and the transactions to run. Any Redis client can use it, for the commands in [`command`]'s table;
+//! other commands are refused with a reason.
 //!
-//! A request goes through `parse` (bytes to arguments), `command` (which command it is), `operation`
-//! (what it does with which keys) and `procedure` (a transaction, which writes the reply as it is sent).
-//! What needs no rows is answered at once, by the `session`. `multi` makes one transaction of several
-//! commands, and `script` one of a program.
+//! A request goes through `parse` (bytes to arguments), `command` (the entry of the table), `operation` (its
+//! keys and its effect) and `procedure` (a transaction, which writes the reply as it is sent). Commands that
+//! need no rows are answered at once by the `session`. `multi` makes one transaction of several commands, and
+//! `script` one of a program.
 //!
-//! A driver does, for each connection:
-//! 1. It feeds what came, and asks for what is [`ProtocolState::next`] until that is [`Next::Wait`].
-//! 2. It sends replies in the order of their requests. It may run several transactions of a connection
-//!    at once if it keeps to that, and to the session's order, but for one that is `alone`: before the
-//!    next request it wants to know how that one ended.
-//! 3. It tells how each [`Next::Run`] and [`Next::Scan`] ended, in their order, by
-//!    [`ProtocolState::reply`], and sends what that returns.
+//! The driver of a connection:
+//! 1. It feeds received bytes, and takes [`ProtocolState::next`] until that is [`Next::Wait`].
+//! 2. It sends replies in the order of their requests. It may run several transactions of a connection at
+//!    once if it keeps that order and the session's, except one that is `alone`: it must know the outcome of
+//!    that one before the next request.
+//! 3. It reports the outcome of each [`Next::Run`] and [`Next::Scan`], in order, by [`ProtocolState::reply`],
+//!    and sends the result.
 //!
 //! Keys of database n are rows of table n. Keys do not expire, and all values are strings.
 
@@ -66,7 +66,7 @@ pub const REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// How long a client may take to go on with half a request, if nothing else is set.
 pub const REQUEST_WAIT: Duration = Duration::from_secs(60);
-/// Whoever goes on with one sends so many bytes more of it.
+/// A client that continues one sends so many bytes more of it.
 const HEADWAY_BYTES: usize = 16 * 1024;
 
 /// What INFO says: sections, and of each its lines by name.
@@ -156,7 +156,7 @@ pub struct Request {
 }
 
 /// How far a client has come with what it has sent half of: the requests before it, and how many times
-/// 16 KB there are of it. Who sends a byte now and then comes no further.
+/// 16 KB there are of it. A byte now and then does not extend it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headway(u64, usize);
 
@@ -406,7 +406,7 @@ impl Client {
     }
 }
 
-/// What a client is told of a transaction that did not happen, or of which nobody knows.
+/// The reply to a transaction that did not happen, or whose outcome is unknown.
 fn refusal(abort: &Abort) -> Answer {
     match abort {
         Abort::Refused(text) => Answer::error(text.as_str()),

@@ -1,11 +1,11 @@
-//! Where a transaction runs: at a site that masters all that it writes and has a copy of all that it
-//! reads (MorphoSys, §3.2); and what is to be done to the design where there is none.
+//! Routing: a transaction runs at a site that masters all partitions that it writes and has a copy of all
+//! that it reads (MorphoSys, §3.2). If there is none, the router decides how to change the design.
 //!
-//! A pinned partition stays where it is pinned: what a transaction writes besides comes there, and one
-//! that writes two that are pinned to two sites is refused.
+//! A pinned partition stays where it is pinned: the other partitions of a transaction are moved there, and a
+//! transaction that writes partitions pinned to two sites is refused.
 //!
-//! The router knows a design, which may be behind: a site that finds that it has not what it is asked
-//! for gives the transaction back. So a router may be wrong, but nothing that it does is.
+//! The router's design may be stale. A stale router is safe: sites return the transactions that they cannot
+//! run.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub enum Step {
 /// Decides what the design becomes where no site can run a transaction as it is.
 pub trait DesignPolicy: Send + Sync {
     /// The next step towards a design in which some site can: that one, if it is given, for something
-    /// is pinned there. It is asked again after each, and has to come to an end whatever others change
+    /// is pinned there. It is asked again after each, and has to come to an end whichever changes others make
     /// meanwhile, if they change nothing for a while.
     fn next_step(
         &self,
@@ -75,7 +75,7 @@ pub fn route(
     if let Some(near) = near.filter(|near| !design.is_fenced(*near) && fits(*near)) {
         return Route::Run(near);
     }
-    // Whoever runs it masters the first key that it writes, or has a copy of the first that it reads.
+    // The site that runs it masters the first key that it writes, or has a copy of the first that it reads.
     let candidates = match (writes.first(), reads.first()) {
         (Some(key), _) => vec![design.of(key).master],
         (None, Some(range)) => {
@@ -138,7 +138,7 @@ impl DesignPolicy for MostMastered {
                 merits.entry(*site).or_default().1 += 1;
             }
         }
-        // Of equals the one with the least number, so that all who ask come to the same.
+        // Of equals the one with the least number, so that all callers get the same.
         let live = merits.iter().filter(|(site, _)| !design.is_fenced(**site));
         let best = live.max_by_key(|(site, merit)| (**merit, std::cmp::Reverse(**site)));
         let most = || best.or_else(|| merits.iter().next()).map(|(site, _)| *site);

@@ -1,21 +1,20 @@
-//! The rows of one partition: an ordered map that is changed in place where nobody shares it, and
-//! copied, one path at a time, where somebody does.
+//! The rows of one partition: an ordered map that is changed in place where it is not shared, and copied, one
+//! path at a time, where it is.
 //!
-//! The idea: a B+ tree of reference-counted nodes. A snapshot is another reference to the root.
-//! Whoever changes the map afterwards copies the nodes on his way that the snapshot still has, and no
-//! others. So every version of a partition that anybody still reads is whole, can be read from any
-//! thread without a lock, and is gone with its last reader (MorphoSys, §4.1: several versions part
-//! reads from writes; §4.4.1: a snapshot for a new replica, without locks). A map is cut in two, and
-//! two are joined, along one path of nodes: in O(log n), however many rows a partition has (§4.4.2
-//! calls both changes of metadata).
+//! A B+ tree of reference-counted nodes. A snapshot is another reference to the root. A later change copies
+//! the nodes on its path that the snapshot still has, and no others. So every version of a partition that
+//! still has a reader is complete, can be read from any thread without a lock, and is freed with its last
+//! reader (MorphoSys, §4.1: several versions separate reads from writes; §4.4.1: a snapshot for a new
+//! replica, without locks). A map is cut in two, and two are joined, along one path of nodes: in O(log n),
+//! however many rows a partition has (§4.4.2 calls both changes of metadata).
 //!
 //! Invariants:
 //! 1. All leaves are equally deep.
-//! 2. A node has at most [`FANOUT`] entries, and at least [`FILL_MIN`] unless it is the root; an inner
-//!    root has two.
-//! 3. What a node is known by above it (`from`) is at most its least key, and more than every key
-//!    of the nodes before it.
-//! 4. The sizes above a node are the sums of what is in it.
+//! 2. A node has at most [`FANOUT`] entries, and at least [`FILL_MIN`] unless it is the root; an inner root
+//!    has two.
+//! 3. The separator of a node in its parent (`from`) is at most its least key, and more than every key of the
+//!    nodes before it.
+//! 4. The sizes above a node are the sums of its contents.
 
 use std::hint::black_box;
 use std::mem;

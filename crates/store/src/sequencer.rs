@@ -1,10 +1,11 @@
-//! The order of log entries: what makes one log of what all sites write, and tells it to all of them.
+//! The order of log entries: makes one log of the entries of all sites, and sends it to all of them.
 //!
-//! A site gives its log entries, in their order, and goes on. Each follower is told every log entry from where
-//! it joined on, once, in one order for all; with a log beneath, only when the log has it.
+//! A site submits its log entries in order and continues. Each follower receives every log entry from the
+//! position where it joined on, once, in one order for all; with a durable log only when the log has the
+//! entry.
 //!
-//! Log entries go in batches: what comes while the log writes and makes durable is one group for it the
-//! next time, so that under load many commits share one wait for the disk.
+//! Log entries are written in batches: entries that arrive while the log writes and syncs are its next group,
+//! so under load many commits share one wait for the disk.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -301,7 +302,7 @@ impl Writer {
             let is_asked = is_asked && !fault::is(Fault::WaitBeforeSync);
             if is_asked {
                 self.log.sync()?;
-                // Whoever asked may not wait any more.
+                // The caller may not wait any more.
                 self.syncs.drain(..).for_each(|done| _ = done.send(()));
             }
             if !self.later.is_empty() {
@@ -319,7 +320,7 @@ impl Writer {
         }
     }
 
-    /// Writes a group; on a full disk again and again until it fits, or until nobody is there any
+    /// Writes a group; on a full disk again and again until it fits, or until no handle is left any
     /// more. Sites are told that nothing is logged, so that no client waits for it.
     fn write(&mut self, group: &[LogEntry]) -> Result<(), LogError> {
         for tries in 0.. {

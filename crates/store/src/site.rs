@@ -1,36 +1,34 @@
-//! A site: copies of partitions, the transactions that run on them, and what it does as the log goes
-//! on. A state machine without input, output, clock or thread: it is told what happens, and says
-//! what is to be done.
+//! A site: copies of partitions, the transactions that run on them, and its reaction to the log. A state
+//! machine without input, output, clock or thread: it receives events and returns actions.
 //!
-//! The idea: time is the log. A snapshot of the database is a prefix of it, a commit's timestamp is
-//! its place, and a site is the image of a prefix, which grows as log entries arrive in their order. What
-//! a site masters it runs ahead of the log: its commits are applied at once, written into the log,
-//! and told to nobody before the log has them. So a transaction that touches only what its site
-//! masters waits for nothing before it runs (MorphoSys, §4.2); and because nobody else writes there,
-//! the place that the log gives it later is as good as one that had been known before.
+//! The log is the clock. A snapshot of the database is a prefix of it, a commit's timestamp is its position,
+//! and a site is the image of a prefix that grows as log entries arrive in order. A master runs ahead of the
+//! log: its commits are applied at once, written into the log, and replied to when the log has them. So a
+//! transaction that touches only partitions mastered by its site waits for nothing before it runs (MorphoSys,
+//! §4.2). No other site writes there, so the position that the log assigns later serves as well as one known
+//! before.
 //!
-//! Where a transaction also reads replicas, or what is being handed to another site, its snapshot is
-//! the prefix that the site has: it waits until whatever the site itself wrote to its partitions is
-//! in there. The paper records for each
-//! version which versions of other partitions it depends on (Eq. 1), and waits for these. That keeps
-//! causes before effects, but two readers at two sites may see two independent commits in two orders
-//! (a long fork), which snapshot isolation does not allow. One order for all costs less to keep, and
-//! a session's timestamp is a number.
+//! If a transaction also reads replicas, or a partition that is being handed to another site, its snapshot is
+//! the site's prefix. It waits until that prefix contains all of the site's own writes to its partitions. The
+//! paper records for each version the versions of other partitions that it depends on (Eq. 1), and waits for
+//! these. That keeps causes before effects, but two readers at two sites may see two independent commits in
+//! two orders (a long fork), which snapshot isolation forbids. One order for all costs less to keep, and a
+//! session's timestamp is a number.
 //!
-//! A change of the design happens when the log has it, and if it is possible there. Its partition is
-//! locked from when it is written until then, so that its master knows what it will be a change of.
+//! A change of the design happens when the log has it, if it is possible at that position. Its partition is
+//! locked from the write of the entry until then, so the master knows the state that it changes.
 //!
 //! Invariants:
-//! 1. A copy that is not mastered here is as of `known`. One that is, is ahead of it by those commits
-//!    of this site that the log has not shown yet, and by nothing else.
-//! 2. An answer is given only when the log has every log entry of this site that it could have seen.
-//! 3. The write set is locked before the snapshot is fixed, and until the commit is applied: nobody
-//!    reads, to write it, a row that somebody else overwrites meanwhile.
-//! 4. Locks are taken all at once, in the order of arrival where the same ones are wanted: nobody
-//!    waits in a circle, and nobody for ever.
-//! 5. Where the design says that a site has a replica, it has the rows.
-//! 6. While the log takes nothing, what it has is read, nothing is written, and nobody waits for it.
-//! 7. A site that finds itself given up for dead, or with a newer epoch, forgets all that it had.
+//! 1. A copy that is not mastered here equals the prefix `known`. A mastered copy is ahead of it by those
+//!    commits of this site that the log has not shown yet, and by nothing else.
+//! 2. A reply is given only when the log has every log entry of this site that it could have seen.
+//! 3. The write set is locked before the snapshot is fixed, and until the commit is applied: a row that is
+//!    read in order to be written is not overwritten meanwhile.
+//! 4. Locks are taken all at once, in order of arrival where requests overlap: no deadlock, no starvation.
+//! 5. If the design gives a site a replica, the site has the rows.
+//! 6. While the log is stalled, rows that it has can be read, nothing is written, and no request waits for
+//!    it.
+//! 7. A site that finds itself fenced, or with a newer epoch, forgets everything.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::mem;
@@ -67,7 +65,7 @@ pub type Ticket = u64;
 const WAITING_MAX: usize = 10_000;
 /// How long a transaction waits for what its session has seen until it is rather run where it is mastered.
 const BEHIND_MS_MAX: u64 = 100;
-/// How many groups of its own log entries a site keeps for the sake of those who are behind.
+/// How many groups of its own log entries a site keeps for sites that are behind.
 const SPENT_MAX: usize = 1_024;
 /// The site and epoch of an observer, which is no site.
 const NOBODY: (Site, u64) = (Site(u16::MAX), u64::MAX);
@@ -136,7 +134,7 @@ pub struct Core {
     written: u64,
     ordered: u64,
     waiting: VecDeque<Waiting>,
-    /// What those who wait shall lock, and which clients are among them: whoever comes next and wants
+    /// The locks that waiting requests need, and the clients among them: a later request that needs
     /// the same, or is of the same client, waits behind them.
     taken: BTreeSet<Key>,
     queued: HashSet<u64>,
@@ -253,7 +251,7 @@ impl Core {
         mem::take(&mut self.outputs)
     }
 
-    /// Keeps log entries of its own until nobody else has them. Whoever drops them last touches each key and
+    /// Keeps log entries of its own until no other site has them. The site that drops them last touches each key and
     /// value in them, and to the site that wrote them these are at hand.
     fn outlive(&mut self, entries: Arc<[LogEntry]>) {
         if entries.first().is_some_and(|entry| entry.by.site == self.site) {
@@ -337,7 +335,7 @@ impl Core {
     }
 
     fn follow_all(&mut self, first: Position, entries: &[LogEntry]) {
-        // Whoever began from an image may be told once more what that has.
+        // A site that began from an image may receive its entries once more.
         let old = usize::try_from((self.known + 1).saturating_sub(first)).unwrap_or(usize::MAX);
         for (position, entry) in (first..).zip(entries).skip(old) {
             self.follow(position, entry);

@@ -1,4 +1,4 @@
-//! Transactions: what one declares, what it does, and what comes of it.
+//! Transactions: their declared keys, their procedures, and their outcomes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Who may use the admin address: whoever says its token, as `Authorization: Bearer TOKEN`.
+//! Access to the admin address: by its token, as `Authorization: Bearer TOKEN`.
 //!
 //! How much of a wrong token is right does not show in the time that its refusal takes.
 

@@ -45,7 +45,7 @@ pub(super) struct Connection {
     redis: redis::Connection,
     /// Where the next command finds its rows.
     table: u32,
-    /// Whether the store may watch keys for it that nobody asks about any more.
+    /// Whether the store may watch keys for it that no transaction needs any more.
     watches: bool,
     is_broken: bool,
 }
@@ -214,7 +214,7 @@ impl Connection {
         sent.word("EXEC");
         let done = self.ask(&sent);
         let done = if writes { done } else { done.map_err(Fault::of_a_read) };
-        // Whatever it answered, nothing is watched any more.
+        // After any reply nothing is watched any more.
         self.watches = false;
         match done? {
             Value::Nil => Err(Fault::Conflict),

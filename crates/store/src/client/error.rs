@@ -10,7 +10,7 @@ use crate::key::KEY_BYTES_MAX;
 /// have happened.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody answers there.
+    /// No store answers there.
     #[error(
         "cannot reach a store at {address} for {waited:?}: is it running, and is that its address?"
     )]
@@ -46,7 +46,7 @@ pub enum ClientError {
         /// What was in the way at last.
         last: String,
     },
-    /// It was sent, and nobody knows whether it happened, or still will. It is not tried again. A transaction
+    /// It was sent, and it is unknown whether it happened, or still will. It is not tried again. A transaction
     /// that writes a row under a number of its own, and looks first whether that is there, may be: of the
     /// two only one happens.
     #[error("it may or may not have happened, do it again only if that does no harm: {0}")]

@@ -7,7 +7,7 @@
 
 /// A key with a form in bytes that are ordered as the values are.
 ///
-/// Whoever implements it for a type of his own joins the forms of its parts, in the order in which they
+/// An implementation for a type with parts joins the forms of its parts, in the order in which they
 /// are compared.
 pub trait OrderedKey: Sized {
     /// Appends the bytes.
@@ -73,7 +73,7 @@ macro_rules! signed {
 unsigned!(u8, u16, u32, u64, u128);
 signed!(i8 as u8, i16 as u16, i32 as u32, i64 as u64, i128 as u128);
 
-/// Its bytes, with `00 FF` for each zero, and `00 00` at the end: less than whatever could go on there.
+/// Its bytes, with `00 FF` for each zero, and `00 00` at the end: less than any continuation.
 impl OrderedKey for Vec<u8> {
     fn encode(&self, out: &mut Vec<u8>) {
         encode_text(self, out);

@@ -14,7 +14,7 @@ use crate::resp::DATABASES;
 
 /// Rows of one type, by keys of one type. Values are in postcard's format.
 ///
-/// It is a name only: nothing is made in the store, and whoever names a table with other types finds
+/// It is a name only: nothing is made in the store, and a program that names a table with other types finds
 /// rows that it cannot read, and is told so.
 ///
 /// ```

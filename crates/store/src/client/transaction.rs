@@ -1,7 +1,7 @@
 //! A transaction while its closure runs: what it read, and what it will write.
 //!
 //! Invariants:
-//! 1. A row is asked for once; whatever the closure reads of it later is that, or what it wrote itself.
+//! 1. A row is asked for once; later reads of the closure return that, or its own write.
 //! 2. Nothing is written before EXEC, and EXEC writes all of it or nothing.
 //! 3. What the closure returned counts only if everything that it read was one state.
 
@@ -56,7 +56,7 @@ impl<'c> Transaction<'c> {
     ///
     /// # Errors
     /// [`ClientError::Again`] if the transaction has to begin again, which it does as soon as the
-    /// closure has returned, whatever it returns.
+    /// closure has returned.
     pub fn get<K, V>(&mut self, table: &Table<K, V>, key: &K) -> Result<Option<V>, ClientError>
     where
         K: OrderedKey,

@@ -1,14 +1,14 @@
-//! Changes of the design: by hand, and by the router for a transaction that no site can run.
+//! Changes of the design: by command, and by the router for a transaction that no site can run.
 //!
-//! Each is made by a site that has seen as much of the log as whoever made the one before was told of:
-//! who was told that there is a replica may make it the master.
+//! Each change is made by a site whose prefix of the log contains the change before it: after a reply that a
+//! replica was added, it can be made the master.
 
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
 use super::site::mailbox::{Outcome, ReplyTo, SiteEvent, StepRequest};
-use super::{BACK_WAIT, PATIENCE, Role, Shared, Store, StoreError};
+use super::{BACK_WAIT, PATIENCE, Shared, Store, StoreError};
 use crate::key::{Key, KeyRange};
 use crate::record::{Change, Operator, Position, Site};
 use crate::router::{Route, Step};
@@ -77,7 +77,7 @@ impl Shared {
             };
             match self.step(step).await {
                 Ok(()) => {}
-                // Somebody changed it meanwhile, or is about to: it is looked at again.
+                // It was changed meanwhile, or is about to be: it is looked at again.
                 Err(Abort::Refused(_) | Abort::Elsewhere | Abort::Busy)
                     if Instant::now() < until =>
                 {
@@ -116,13 +116,11 @@ impl Shared {
     }
 
     /// Waits until the map has what a site told of, which its process may do before this one has read the
-    /// log as far: who is told that there are two partitions must not mean the one that there was.
+    /// log as far: after a reply that there are two partitions, a request must not find the one from before.
     async fn await_map(&self, seen: Position) {
         let until = Instant::now() + PATIENCE;
-        while self.role == Role::Router
-            && self.followed.load(Ordering::Acquire) < seen
-            && Instant::now() < until
-        {
+        let Some(followed) = &self.followed else { return };
+        while followed.load(Ordering::Acquire) < seen && Instant::now() < until {
             sleep(MAP_WAIT).await;
         }
     }
@@ -139,7 +137,7 @@ impl Shared {
                 Route::Run(site) => return Ok(site),
                 Route::Never(abort) => return Err(abort),
                 Route::First(step) => match self.step(step).await {
-                    // Somebody changed it meanwhile, or is about to: it is looked at again.
+                    // It was changed meanwhile, or is about to be: it is looked at again.
                     Ok(()) => {}
                     Err(Abort::Refused(_) | Abort::Elsewhere | Abort::Deposed | Abort::Busy) => {
                         sleep(BACK_WAIT).await;

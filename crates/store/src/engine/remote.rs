@@ -4,4 +4,5 @@ pub(in crate::engine) mod acceptor;
 mod reader;
 pub(in crate::engine) mod remote_site;
 pub(in crate::engine) mod site_process;
+mod waiting;
 pub(in crate::engine) mod wire;

@@ -23,17 +23,6 @@ pub struct Map {
     pub design: Design,
 }
 
-/// The part of a store that runs in a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// All of it.
-    Whole,
-    /// The log, the map and the clients.
-    Router,
-    /// One site.
-    Site,
-}
-
 /// What the threads of a process share.
 pub(crate) struct Shared {
     pub(in crate::engine) began: Instant,
@@ -43,7 +32,6 @@ pub(crate) struct Shared {
     /// Of the sites, by number, and then of threads that have clients only.
     pub(in crate::engine) senders: Vec<SiteSender>,
     pub(in crate::engine) sites: usize,
-    pub(in crate::engine) role: Role,
     pub(in crate::engine) sequencer: Sequencer,
     pub(in crate::engine) policy: Box<dyn DesignPolicy>,
     /// Held while the design is changed for a transaction, until that has run: two transactions that want one
@@ -51,8 +39,9 @@ pub(crate) struct Shared {
     pub(in crate::engine) moves: tokio::sync::Mutex<()>,
     /// The prefix of the log that has the last step of a change of design.
     pub(in crate::engine) stepped: AtomicU64,
-    /// Where sites are apart: the prefix of whose changes the map has all.
-    pub(in crate::engine) followed: AtomicU64,
+    /// The prefix of the log that the map has. Absent where a site publishes the map before it replies; a site
+    /// in another process may be ahead of the router's map.
+    pub(in crate::engine) followed: Option<AtomicU64>,
     pub(in crate::engine) log: Option<LogOptions>,
     pub(in crate::engine) epochs: Epochs,
     pub(in crate::engine) checkpoints: Arc<Mutex<Checkpoints>>,

@@ -9,6 +9,7 @@ use crate::key::Table;
 use crate::key::{Key, KeyRange};
 use crate::log::Sync;
 use crate::record::Operator;
+use crate::sync::thread;
 use crate::transaction::View;
 use crate::transaction::{Abort, Transaction};
 

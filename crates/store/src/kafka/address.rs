@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::KafkaSpec;
 
-/// How long anything is tried unless somebody says otherwise: an election takes some seconds, the start
+/// How long anything is tried by default: an election takes some seconds, the start
 /// of a broker that died some more.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How many copies a topic that is made has, unless it is said: so many, or one for each broker.

@@ -1,4 +1,4 @@
-//! Where in the topic a checkpoint was made: so that whoever begins from it need not count from the
+//! Where in the topic a checkpoint was made: so that a process that begins from it need not count from the
 //! first record on.
 //!
 //! The idea: the last record that the checkpoint has is remembered by its number, the position of its

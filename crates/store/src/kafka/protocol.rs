@@ -111,7 +111,7 @@ impl Writer {
         self
     }
 
-    /// Of a topic, a setting: nobody gives these more than a few dozen characters.
+    /// Of a topic, a setting: these have a few dozen characters at most.
     pub(super) fn text(&mut self, value: &str) -> &mut Self {
         let length = i16::try_from(value.len()).expect("names are short");
         self.i16(length).bytes(value.as_bytes())

@@ -1,6 +1,6 @@
 //! What a topic's settings have to be for a log, so that nothing of it is deleted and every group fits.
 //!
-//! A topic that is made has them. Whoever made one before, or has changed it since, may have left it to
+//! A topic that is made has them. An existing topic may leave it to
 //! forget after a week: that is an error before anything is written, not when it is missed.
 
 use super::fault::TOPIC_EXISTS;

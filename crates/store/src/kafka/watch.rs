@@ -17,7 +17,7 @@ impl Watch {
         self.lock().clone()
     }
 
-    /// From here on nothing is tried again: whoever uses the log is to end.
+    /// From here on nothing is tried again: the user of the log is to end.
     pub fn end(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
     }

@@ -16,7 +16,7 @@ pub(crate) fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error)
 
 /// A folder that other processes are kept out of.
 ///
-/// It is given up by saying so. To close the file would do only where nobody has it open too, and a
+/// It is given up by saying so. To close the file would do only where no other process has it open too, and a
 /// process that this one is just starting has all its files until it becomes another program.
 #[derive(Debug)]
 pub(crate) struct FolderLock(File);

@@ -99,7 +99,7 @@ pub(super) fn decode(
     if checksum(group) != stored {
         return Err(Torn("a group's checksum is wrong"));
     }
-    // From here on it is what somebody wrote, and was told of.
+    // From here on it is a group that was written, and replied to.
     let first = header_field(from, 16).map_or(0, u64::from_le_bytes);
     if first != expected {
         return Err(Wrong("a group is out of its order"));

@@ -1,9 +1,9 @@
-//! How a file of the log begins: with a *mark* that is drawn anew for each file, and that each of its
-//! groups begins with.
+//! The beginning of a file of the log: a random *mark*, drawn for each file, that each of its groups begins
+//! with.
 //!
-//! What a client writes is in the file too, as he sent it. Behind a group that is not whole it is looked
-//! for groups that came later and say that it was durable; one that a client had made up there, and put
-//! into a value, would make a log that was only torn look damaged. He does not know the mark.
+//! Clients' values are in the file too, as they were sent. Behind an incomplete group the reader searches for
+//! later groups that prove its durability. Without the mark a client could store the bytes of such a group as
+//! a value, and a log that was only torn would look damaged. Clients do not know the mark.
 
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};

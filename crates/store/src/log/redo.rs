@@ -1,13 +1,13 @@
-//! What a redo log does, whoever keeps it.
+//! The interface of a redo log, in files or in Kafka.
 //!
-//! The idea: a log is an order of log entries, and *reading* is what says where a log entry stands in it. One
-//! that is written by many, over a network, cannot promise its writers more: an answer may be lost
-//! while the log entries are not, and a writer that then repeats them writes them twice. That is harmless,
-//! for a log entry says whose it is and which (its author's site, epoch and number), and the second one
-//! counts for nothing ([`crate::design::Verdict::Void`]).
+//! A log is an order of log entries, and *reading* establishes the position of an entry. A log that is
+//! written by several processes over a network cannot promise its writers more: a reply may be lost while the
+//! entries are not, and a writer that then repeats them writes them twice. That is harmless, because a log
+//! entry names its author's site, epoch and number, and the second one is void
+//! ([`crate::design::Verdict::Void`]).
 //!
-//! The invariants, of each log: positions are consecutive, from 1 on; every reader finds the same
-//! log entry at a position, at any time; what was appended without an error is delivered.
+//! Invariants of each log: positions are consecutive, from 1 on; every reader finds the same log entry at a
+//! position, at any time; entries that were appended without an error are delivered.
 
 use std::time::Duration;
 

@@ -153,7 +153,7 @@ fn head(kind: u8, value: i64, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// A text on one line, whatever is in it.
+/// A text on one line; line ends in it are replaced.
 fn line(kind: u8, text: &[u8], out: &mut Vec<u8>) {
     out.push(kind);
     let end = text.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n')).map_or(0, |at| at + 1);

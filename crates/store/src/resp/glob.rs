@@ -1,9 +1,8 @@
-//! Patterns of keys, as MATCH takes them: `*`, `?`, `[a-c]`, `[^a]`, and `\` in front of what is meant
-//! literally.
+//! Patterns of keys, as MATCH takes them: `*`, `?`, `[a-c]`, `[^a]`, and `\` before a literal character.
 //!
-//! Without recursion: if what follows a star does not fit, the star takes one byte more, and stars in
-//! front of the last one need not be tried again, since whatever they took is as good. So it takes at
-//! most the product of the two lengths, whatever the pattern.
+//! Without recursion: if the text behind a star does not fit, the star takes one byte more. Stars before the
+//! last one need not be tried again, because their matches are as good as any. So a match takes at most the
+//! product of the two lengths.
 
 /// Whether all of the text fits the pattern.
 pub(super) fn fits(pattern: &[u8], text: &[u8]) -> bool {

@@ -33,7 +33,7 @@ impl InputQuota {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// What whoever is given no share is told.
+    /// The error of a connection that gets no share.
     pub(super) fn refusal(&self) -> String {
         format!(
             "unfinished requests of all clients together are too big: at most {} bytes, try later",

@@ -1,12 +1,12 @@
 //! MULTI, EXEC and WATCH: a queue of commands that becomes one transaction.
 //!
-//! What is queued is kept as it came and understood at EXEC only, as Redis does: a SELECT or a HELLO in
-//! the queue counts for what is behind it. These run on a copy of the session, which becomes the session
-//! if the transaction happens.
+//! Queued commands are kept as received and parsed at EXEC only, as Redis does: a SELECT or a HELLO in the
+//! queue holds for the commands behind it. They run on a copy of the session, which becomes the session if
+//! the transaction happens.
 //!
-//! WATCH is a transaction that reads versions; EXEC reads them again and does nothing if one differs.
-//! Unlike in Redis, a key that was not there, came and went is unchanged. So whoever watches a key and then
-//! reads it may have read a value of which EXEC knows nothing; IMAGO.WATCH watches and reads in one state.
+//! WATCH is a transaction that reads versions; EXEC reads them again and does nothing if one differs. Unlike
+//! in Redis, a key that was absent, was created and was deleted is unchanged. So a client that watches a key
+//! and then reads it may read a value that EXEC does not check; IMAGO.WATCH watches and reads in one state.
 
 use std::mem;
 

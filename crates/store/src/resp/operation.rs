@@ -1,8 +1,8 @@
-//! What commands do with rows. An operation is a command with its arguments understood: which keys it
-//! needs, and what it does once it sees them.
+//! Operations on rows. An operation is a parsed command: the keys that it needs, and its effect once it sees
+//! their rows.
 //!
-//! Invariant: an operation that answers with an error has written nothing. So inside EXEC its error
-//! stands in its place, and whatever else is there happens.
+//! Invariant: an operation that answers with an error has written nothing. So inside EXEC its error is its
+//! reply, and the other commands happen.
 
 use serde::{Deserialize, Serialize};
 

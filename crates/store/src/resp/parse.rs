@@ -8,7 +8,7 @@
 //! Why not a crate: `redis-protocol`, `resp-rs`, `redis-parser` and their kind read *frames* of both
 //! directions. They begin a half frame again from its first byte, allocate for each argument, know no
 //! inline requests, and bound nothing, or one frame, where a server has to bound lines, arguments, and
-//! all of it more tightly before a client has said who it is.
+//! all of it more tightly before a client is authenticated.
 //!
 //! Invariants:
 //! 1. What the requests are does not depend on where the stream was cut.
@@ -23,7 +23,7 @@ use super::number;
 const LINE_BYTES_MAX: usize = 64 * 1024;
 /// The most arguments of a request.
 const ARGUMENTS_MAX: i64 = 1024 * 1024;
-/// The same, and the longest argument, from a client that has not said yet who it is.
+/// The same, and the longest argument, from a client that is not authenticated.
 const STRANGERS_ARGUMENTS_MAX: i64 = 10;
 const STRANGERS_BYTES_MAX: i64 = 16 * 1024;
 /// What an idle connection's buffers may keep, each.
@@ -34,7 +34,7 @@ pub(super) const KEPT_BYTES_MAX: usize = 64 * 1024;
 pub(super) struct Limits {
     /// The longest request, in bytes as they were sent.
     pub request_bytes_max: usize,
-    /// Whether the client has yet to say who it is.
+    /// Whether the client is not authenticated yet.
     pub is_stranger: bool,
 }
 

@@ -1,13 +1,13 @@
-//! SCAN: the keys of a database in their order, some at a time. IMAGO.RANGE: the rows between two keys,
-//! likewise, and the key at which it goes on.
+//! SCAN: the keys of a database in order, some at a time. IMAGO.RANGE: the rows between two keys, likewise,
+//! and the key at which to continue.
 //!
-//! Clients of SCAN take a cursor for a number and send it back, while what is meant is a key to go on at. So the
-//! numbers are names of keys, in a table that all connections share, and that forgets the oldest: a walk
-//! that somebody gave up costs no memory for ever. A number may be used again, by whoever did not get
-//! the answer.
+//! Clients of SCAN treat a cursor as a number and send it back, but it stands for a key to continue at. The
+//! numbers therefore name keys in a table that all connections share and that forgets the oldest: an
+//! abandoned scan costs no memory for ever. A number may be used again by a client that did not receive the
+//! reply.
 //!
-//! A key that is there from the beginning of a walk to its end is listed once, and one that comes or
-//! goes meanwhile once or never; each step is a snapshot of its own.
+//! A key that exists from the beginning of a scan to its end is listed once; one that is created or deleted
+//! meanwhile once or never. Each step is a snapshot of its own.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -39,7 +39,7 @@ const UNKNOWN: &str = "NOSCRIPT No matching script. Please use EVAL.";
 /// How much one transaction's scripts may take.
 #[derive(Clone)]
 pub struct ScriptLimits {
-    /// The memory of a machine, in bytes, with KEYS, ARGV and whatever was read.
+    /// The memory of a machine, in bytes, with KEYS, ARGV and the values that were read.
     pub memory_bytes_max: usize,
     /// The instructions of the machine.
     pub steps_max: u64,

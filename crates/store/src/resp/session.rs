@@ -1,8 +1,8 @@
-//! What a connection is to its client: who it is, which database, which version of the protocol. And
-//! the commands that read or change nothing else.
+//! The state of a connection: its user, its database, and its version of the protocol; and the commands that
+//! read or change nothing else.
 //!
-//! A command here is a function of its arguments and of the session, so that EXEC can run it on a
-//! session that counts only if the transaction does.
+//! A command here is a function of its arguments and of the session, so EXEC can run it on a copy of the
+//! session that is kept only if the transaction happens.
 
 use subtle::{Choice, ConstantTimeEq};
 
@@ -36,7 +36,7 @@ const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user i
 const UNNAMEABLE: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 /// The longest name of a client or of its library.
 const NAME_BYTES_MAX: usize = 1024;
-/// Who everybody is.
+/// The name of every user.
 const USER: &[u8] = b"default";
 
 impl Session {

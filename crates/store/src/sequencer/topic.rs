@@ -1,12 +1,12 @@
-//! The order of a log that others may write too, where reading says what stands where: one thread
-//! appends, another reads, and tells followers only what it read.
+//! The order of a log that other processes may write too, where reading establishes positions: one thread
+//! appends, another reads, and followers receive only entries that were read.
 //!
-//! A group is appended again until it is known to be there, before the next: log entries behind a gap in
-//! their author's numbers are void, and those that are there twice count once. So a lost answer costs
-//! time, and nothing else.
+//! A group is appended again until it is known to be in the topic, before the next group: log entries behind
+//! a gap in their author's numbers are void, and entries that are there twice count once. So a lost reply
+//! costs time, and nothing else.
 //!
-//! While the brokers are away nobody is told anything, and how much comes is bounded by how far a site
-//! may be ahead. After the log's patience it ends.
+//! While the brokers do not answer, nothing is acknowledged, and the number of waiting entries is bounded by
+//! how far a site may be ahead. After the log's patience it ends.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,7 +24,7 @@ use crate::sync::{Mutex, thread};
 
 /// How long one wait for others' log entries takes at most, and how soon an end is noticed.
 const READ_WAIT: Duration = Duration::from_millis(500);
-/// How long it may take until whoever appends notices that nobody reads any more.
+/// How long it may take until the appending thread notices that the reading one has ended.
 const LOOK_WAIT: Duration = Duration::from_millis(250);
 /// How many marks are remembered: a checkpoint is made of one of the last.
 const LANDMARKS_MAX: usize = 8;
@@ -54,7 +54,7 @@ impl Topic {
 }
 
 impl Sequencer {
-    /// The order of a topic, by somebody who has read it up to a position. Nothing is told before the
+    /// The order of a topic that was read up to a position. Nothing is told before the
     /// first log entries were handed in: by then everybody follows. Its thread ends as that of
     /// [`Sequencer::of`], and followers are given marks as there, the first one the earlier the more was
     /// read already.
@@ -111,7 +111,7 @@ impl Appender {
         lock(followers).end(why);
     }
 
-    /// Goes on until nothing comes any more, nothing can be written, or nobody reads.
+    /// Goes on until nothing comes any more, nothing can be written, or no follower reads.
     fn append_all<T>(
         &mut self,
         begin: Sender<()>,
@@ -136,7 +136,7 @@ impl Appender {
             for group in groups(group) {
                 self.log.append(&group)?;
             }
-            // Whoever asked may not wait any more.
+            // The caller may not wait any more.
             syncs.into_iter().for_each(|done: Sender<()>| _ = done.send(()));
         }
         Ok(())

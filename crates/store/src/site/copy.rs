@@ -123,7 +123,7 @@ impl Core {
         }
     }
 
-    /// Somebody died: what he mastered is at its next version with whoever masters it now.
+    /// A site was fenced: its partitions are at their next version with their new masters.
     pub(super) fn inherit(&mut self) {
         for (start, copy) in &mut self.copies {
             if let Some(partition) = self.design.beginning_at(start)

@@ -1,11 +1,11 @@
-//! The database as of a prefix of the log, put together from what its sites have.
+//! The database as of a prefix of the log, assembled from its sites' parts.
 //!
-//! The idea: at one place in the log every site takes snapshots of what it masters, which costs it next
-//! to nothing. A master may be ahead of that place, by commits that the log has a little later; so its
-//! part is good once the log has them, and whoever goes on from the image passes over those that it has
-//! already, which their versions tell.
+//! At one position of the log every site takes snapshots of its mastered partitions, which costs almost
+//! nothing. A master may be ahead of that position, by commits that the log has a little later. Its part is
+//! valid once the log has them, and a process that continues from the image skips the log entries that the
+//! image contains already; versions show which.
 //!
-//! Together the parts are complete if each partition of the design there is in one of them.
+//! The parts are complete if each partition of the design at that position is in one of them.
 
 use super::{Copy, Core};
 use crate::design::Design;

@@ -1,13 +1,13 @@
-//! How a site comes to a replica, while the partition is written (MorphoSys, §4.4.1).
+//! The installation of a replica while the partition is written (MorphoSys, §4.4.1).
 //!
-//! The site keeps what the log says of the partition from now on, and asks its master for the rows
-//! as of now or later. A snapshot costs the master nothing, and needs no lock; it is given when the
-//! log has all of it, so that no replica has what never happened. Then the replica says that it has
-//! the rows, and only then the master writes into the log that it is one.
+//! The site keeps log entries of the partition from now on, and asks its master for the rows as of now or
+//! later. A snapshot costs the master nothing and needs no lock; it is handed over when the log has all of
+//! it, so that no replica has rows that were never committed. The replica confirms the rows, and only then
+//! the master writes into the log that it is one.
 //!
-//! Between the two the design of the partition must not change: a snapshot of before a split is none
-//! of one of its halves. The master writes the replica into the log only if nothing has changed since
-//! the snapshot that the replica speaks of, and then nothing can until the log has it.
+//! Between the two the design of the partition must not change: a snapshot of before a split is not a
+//! snapshot of one of its halves. The master writes the replica into the log only if nothing has changed
+//! since the snapshot that the replica confirms, and then nothing can change until the log has it.
 
 use std::mem;
 
@@ -65,9 +65,9 @@ pub enum Message {
     },
 }
 
-/// A replica in the making. Until the design has it, nobody reads it.
+/// A replica in the making. Until the design has it, it is not read.
 pub(super) struct Installation {
-    /// Who is to be told, as long as anybody waits.
+    /// The caller, as long as it waits.
     pub(super) ticket: Option<Ticket>,
     until_ms: u64,
     since: Position,
@@ -149,14 +149,14 @@ impl Core {
     /// Gives another site the rows of a partition, as soon as the log has all of them.
     fn give(&mut self, to: Site, start: Key, since: Position) {
         let wanted = self.wanted.entry((to, start)).or_insert(Wanted { since, taken: None });
-        // Who asks once more waits for the same rows: for newer ones he might wait for ever.
+        // A repeated request waits for the same rows: for newer ones it might wait for ever.
         if wanted.since != since {
             *wanted = Wanted { since, taken: None };
         }
         self.give_all();
     }
 
-    /// Gives whatever others wait for and the log has. Rows are taken once, and then waited for: a
+    /// Hands over the rows that other sites wait for and the log has. Rows are taken once, and then waited for: a
     /// partition that is written all the time never has a moment at which the log has everything.
     pub(super) fn give_all(&mut self) {
         let mut given = Vec::new();
@@ -240,7 +240,7 @@ impl Core {
         }
     }
 
-    /// Whatever is in the making learns of changes of its partition's design.
+    /// Replicas in the making learn of changes of its partition's design.
     pub(super) fn notice_all(&mut self) {
         let mut outdated = Vec::new();
         for (start, adoption) in &mut self.adoptions {
@@ -267,7 +267,7 @@ impl Core {
         }
     }
 
-    /// Says once more what may have been lost, and tells those who have waited long enough.
+    /// Says once more what may have been lost, and replies to callers that have waited long enough.
     pub(super) fn remind(&mut self) {
         let (now_ms, epoch) = (self.now_ms, self.epoch);
         let mut outputs = Vec::new();

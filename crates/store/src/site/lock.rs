@@ -1,9 +1,9 @@
-//! What has to be kept still for a transaction or a change of design, and when one may run.
+//! The locks of transactions and changes of design, and the order in which they are granted.
 //!
-//! A writer locks the partitions that it writes, so that nobody overwrites what it has read there. One
-//! that reads replicas besides locks also what it reads of this site's own, until the log has all of
-//! that: else it might wait for ever for what others write meanwhile. A change of design locks its
-//! partition, and for a merge the one behind it.
+//! A writer locks the partitions that it writes, so that the rows that it read are not overwritten. A
+//! transaction that also reads replicas locks its reads of this site's own partitions, until the log has all
+//! of them: otherwise other writers could make it wait for ever. A change of design locks its partition, and
+//! a merge the partition behind it too.
 
 use super::{Core, Want, refused};
 use crate::design::Partition;
@@ -29,7 +29,7 @@ impl Core {
                 if !read().all(|partition| partition.is_at(self.site)) {
                     return Err(Abort::Elsewhere);
                 }
-                // Who waits for the log to have what was written here must not wait for what is
+                // A request that waits for the log to have writes of this site must not wait for what is
                 // written meanwhile too.
                 if read().any(|partition| !self.keeps(partition)) {
                     let own = read().filter(|partition| partition.master == self.site);
@@ -53,7 +53,7 @@ impl Core {
         }
     }
 
-    /// Whether nobody else writes a partition, before what this site writes next either: one that is
+    /// Whether no other site writes a partition, before what this site writes next either: one that is
     /// being handed over may be written there before the log has that.
     fn keeps(&self, partition: &Partition) -> bool {
         let is_changing = self.changing.contains_key(&partition.range.start);
@@ -97,7 +97,7 @@ impl Core {
                 last = last.max(self.last_for(copy, range));
             }
         }
-        // What its client sent before it may have been seen by others who saw more than this prefix.
+        // What its client sent before it may have been seen by other clients that saw more than this prefix.
         let ahead = transaction.client.and_then(|client| self.ahead.get(&client)).copied();
         let is_one = !has_replica || last.max(ahead.unwrap_or(0)) <= self.ordered;
         #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Transactions and changes of design as they come: done at once where nothing is in the way, kept
-//! where something is, and answered when the log has what the answer tells.
+//! Transactions and changes of design as they arrive: run at once where nothing is in the way, queued where
+//! something is, and answered when the log has every change that the answer could show.
 //!
-//! Most find nothing in the way, and touch only what their site masters. For these nothing is looked
-//! up twice, and nothing is allocated that they do not keep.
+//! Most find nothing in the way, and touch only partitions that their site masters. For these nothing is
+//! looked up twice, and nothing is allocated that they do not keep.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -47,7 +47,7 @@ impl Core {
         self.waiting.extend(waiting);
     }
 
-    /// Tries whatever waits, the first who came first.
+    /// Tries waiting requests in order of arrival.
     pub(super) fn attempt_all(&mut self) {
         #[cfg(feature = "shuttle")]
         if crate::sync::fault::is(crate::sync::fault::Fault::WaitersForgotten) {
@@ -62,7 +62,7 @@ impl Core {
         }
     }
 
-    /// Does it, or gives it back: who wants what one before him wants waits, and who is of the same
+    /// Runs it, or returns it: a request that overlaps with an earlier one waits, and so does one of the same
     /// client.
     fn attempt(&mut self, mut waiting: Waiting) -> Option<Waiting> {
         let client = waiting.what.client();
@@ -209,12 +209,12 @@ impl Core {
             let done = answer.map(|answer| Done { answer, committed: None });
             return self.say(Output::Answer(ticket, self.known, done));
         }
-        // A reader stands behind the writers that came before him, lest the queue lose its order.
+        // A reader stands behind the writers that came before it, lest the queue lose its order.
         let number = self.answers.back().map_or(number, |before| number.max(before.number));
         self.answers.push_back(Held { number, ticket, answer, has_written, reads });
     }
 
-    /// Answers whoever waited for what the log has now, up to a position.
+    /// Answers requests that waited for entries that the log has now, up to a position.
     pub(super) fn release(&mut self, position: Position) {
         while let Some(held) = self.answers.front()
             && held.number <= self.ordered

@@ -1,10 +1,10 @@
-//! A log that takes nothing for now, since its disk is full.
+//! A log that accepts nothing for now, because its disk is full.
 //!
-//! A site applies its own commits before the log has them, so a stalled log leaves rows at the site that
-//! nobody may be told of. All other rows are as the log has them, and are read as ever. What would have to
-//! wait for the log is refused instead: a write, and a read of a row whose last change is not logged. What
-//! was written before the site heard of the stall is in the queue to the log; whoever asked for it is told
-//! that it may happen.
+//! A site applies its own commits before the log has them, so a stalled log leaves rows at the site that must
+//! not be shown. All other rows equal the log, and are read as usual. A request that would have to wait for
+//! the log is refused: a write, and a read of a row whose last change is not logged. Entries that the site
+//! wrote before it learned of the stall are in the queue to the log; their callers are told that they may
+//! still happen.
 
 use super::copy::Copy;
 use super::{Core, Held, Output};

@@ -8,11 +8,11 @@ use std::cell::Cell;
 pub enum Fault {
     /// Log entries have their place before followers are told, and others may tell them between.
     ToldBehindPlace,
-    /// Who changed the design is answered before the map has the change.
+    /// A change of the design is answered before the map has it.
     MapBehindAnswer,
-    /// The log's thread waits for log entries before it looks who waits for it.
+    /// The log's thread waits for log entries before it looks for waiters.
     WaitBeforeSync,
-    /// Who waits for a lock is not looked at when the log goes on.
+    /// Waiters for a lock are not looked at when the log goes on.
     WaitersForgotten,
 }
 

@@ -1,6 +1,6 @@
 //! Shuttle's threads, of which one goes on at a time, and which is drawn.
 //!
-//! Time stands still: there is one tick and no other, a wait that has an end has none, and who sleeps
+//! Time stands still: there is one tick and no other, a wait that has an end has none, and a thread that sleeps
 //! lets others go on first. So a wake-up that is lost is not made good by the clock: all stand still, and
 //! that is an error. What tokio's queues and the map do is one step each, with others before and behind it.
 
@@ -15,7 +15,7 @@ use arc_swap::Guard;
 use atomic::{AtomicBool, Ordering};
 
 pub(crate) mod thread {
-    //! Shuttle's threads, where who sleeps lets all others go on first.
+    //! Shuttle's threads, where a sleeping thread lets all others go on first.
 
     pub(crate) use shuttle::thread::{Builder, JoinHandle};
 

@@ -60,7 +60,7 @@ pub async fn design(at: &Where, context: &Context) -> Result<(), Failure> {
             .because(&cause)
             .help("is it of the same version as this imago?")
     })?;
-    context.output.result(&report, table)
+    context.output.result(&report, in_words)
 }
 
 pub async fn change(verb: &str, at: AtSite, context: &Context) -> Result<(), Failure> {
@@ -69,17 +69,15 @@ pub async fn change(verb: &str, at: AtSite, context: &Context) -> Result<(), Fai
     context.output.result(&serde_json::json!({ "done": verb }), |_| format!("{verb}: done"))
 }
 
-fn table(report: &DesignReport) -> String {
-    let mut text = String::new();
+fn in_words(report: &DesignReport) -> String {
     let number =
         |number: Option<u64>| number.map_or_else(|| "-".into(), |number| number.to_string());
     let rate = |rate: Option<f64>| rate.map_or_else(|| "-".into(), |rate| format!("{rate:.0}"));
     let site = |site: Option<u16>| site.map_or_else(|| "-".into(), |site| site.to_string());
     let title = ["from", "master", "pin", "replicas", "rows", "bytes", "writes/s", "reads/s"];
-    let mut lines = vec![title.map(str::to_owned)];
-    for partition in &report.partitions {
+    let rows = report.partitions.iter().map(|partition| {
         let replicas: Vec<String> = partition.replicas.iter().map(u16::to_string).collect();
-        lines.push([
+        [
             if partition.start.is_empty() { "(first)".into() } else { partition.start.clone() },
             partition.master.to_string(),
             site(partition.pin),
@@ -88,21 +86,14 @@ fn table(report: &DesignReport) -> String {
             number(partition.bytes),
             rate(partition.writes_per_s),
             rate(partition.reads_per_s),
-        ]);
-    }
-    let widths: Vec<usize> = (0..title.len())
-        .map(|at| lines.iter().map(|line| line[at].len()).max().unwrap_or(0))
-        .collect();
-    for line in &lines {
-        let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        let line = cells.collect::<Vec<_>>().join("  ");
-        _ = writeln!(text, "{}", line.trim_end());
-    }
+        ]
+    });
+    let mut text = crate::table::table(&title, rows, &[]);
     for site in &report.sites {
         let state = match (site.is_live, site.epoch) {
             (true, _) => "",
             (false, 0) => ", not there yet",
-            (false, _) => ", given up for dead",
+            (false, _) => ", declared dead",
         };
         _ = writeln!(
             text,
@@ -113,7 +104,7 @@ fn table(report: &DesignReport) -> String {
     if let Some(checkpoints) = &report.checkpoints {
         _ = match checkpoints.newest {
             0 => writeln!(text, "checkpoints: none yet"),
-            newest => writeln!(text, "checkpoints: the newest is of frame {newest} of the log"),
+            newest => writeln!(text, "checkpoints: the newest is of entry {newest} of the log"),
         };
         if let Some(failure) = &checkpoints.failure {
             _ = writeln!(text, "the last checkpoint was not written: {failure}");

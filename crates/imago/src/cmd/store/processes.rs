@@ -12,7 +12,7 @@ use imago_store::resp::Settings;
 use serde::Serialize;
 
 use super::secret as secrets;
-use super::serve::{self, Apart, run_as};
+use super::serve;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -67,7 +67,7 @@ pub struct SiteArgs {
 }
 
 pub async fn router(args: RouterArgs, context: &Context) -> Result<(), Failure> {
-    let RouterArgs { serve, peers, secret_file, site_timeout_ms, threads } = args;
+    let RouterArgs { serve: args, peers, secret_file, site_timeout_ms, threads } = args;
     if secret_file.is_none() && !peers.ip().is_loopback() {
         let message = format!("any process that reaches {peers} could register as a site");
         return Err(Failure::new(Exit::Usage, "secret_file", message)
@@ -76,16 +76,16 @@ pub async fn router(args: RouterArgs, context: &Context) -> Result<(), Failure> 
     let cores = || std::thread::available_parallelism().map_or(1, |many| many.get().min(64) as u16);
     let client_threads = threads.unwrap_or_else(cores);
     let silence = Duration::from_millis(site_timeout_ms);
-    let how = engine::RouterOptions { client_threads, silence };
-    let apart = Apart { peers, secret: secret(secret_file.as_deref())?, how };
-    run_as(serve, Some(apart), context).await
+    let options = engine::RouterOptions { client_threads, silence };
+    let secret = secret(secret_file.as_deref())?;
+    serve::serve(args, Some(serve::RouterArgs { peers, secret, options }), context).await
 }
 
 fn secret(file: Option<&Path>) -> Result<String, Failure> {
     file.map_or(Ok(String::new()), |file| secrets::read(file, "secret_file", "secret"))
 }
 
-/// What is printed when something becomes of a site.
+/// The line printed when a site begins, stops or is fenced.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Became {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use imago_store::admin::{self, Token};
-use imago_store::engine::{self, LogOptions, Options, Store, StoreError, Tls};
+use imago_store::engine::{self, LogOptions, Options, Router, Store, StoreError, Tls};
 use imago_store::kafka::KafkaSpec;
 use imago_store::log::Sync;
 use imago_store::resp::Settings;
@@ -82,7 +82,7 @@ pub struct Args {
     tls_key: Option<PathBuf>,
 }
 
-/// What is printed once clients can come.
+/// The line printed once clients can connect.
 #[derive(Serialize)]
 struct Serving {
     listen: String,
@@ -91,6 +91,17 @@ struct Serving {
     peers: Option<String>,
     sites: u16,
     partitions: usize,
+}
+
+impl Serving {
+    fn in_words(&self) -> String {
+        let peers = self.peers.as_ref();
+        let peers = peers.map(|at| format!(" Processes of sites: {at}.")).unwrap_or_default();
+        format!(
+            "{} sites, {} partitions. Redis's clients: {}. Changes of the design: {}.{peers} Ctrl-C ends it.",
+            self.sites, self.partitions, self.listen, self.admin
+        )
+    }
 }
 
 pub(super) fn sync(typed: &str) -> Result<Sync, String> {
@@ -104,65 +115,38 @@ pub(super) fn sync(typed: &str) -> Result<Sync, String> {
     }
 }
 
-/// Where the processes of sites come in, and how they are had.
-pub(super) struct Apart {
+/// A router's address for processes of sites, their secret, and its options.
+pub(super) struct RouterArgs {
     pub peers: SocketAddr,
     pub secret: String,
-    pub how: engine::RouterOptions,
+    pub options: engine::RouterOptions,
 }
 
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    run_as(args, None, context).await
+    serve(args, None, context).await
 }
 
-pub(super) async fn run_as(
+/// Serves a store until it is interrupted or the store ends: with all its sites, or as their router.
+pub(super) async fn serve(
     args: Args,
-    apart: Option<Apart>,
+    router: Option<RouterArgs>,
     context: &Context,
 ) -> Result<(), Failure> {
     let settings = settings(&args)?;
-    let tls = match (&args.tls_cert, &args.tls_key) {
-        (Some(certificate), Some(key)) => Some(
-            Tls::read(certificate, key)
-                .map_err(|error| Failure::from_error(Exit::Usage, "tls", &error))?,
-        ),
-        _ => None,
-    };
+    let tls = tls(&args)?;
     let token = token(&args)?;
     let (listener, admin) = (bind(args.listen)?, bind(args.admin)?);
-    let gate = match apart {
-        Some(Apart { peers, secret, how }) => Some((bind(peers)?, secret, how)),
-        None => None,
-    };
-    let (sync, segment_bytes) = (args.sync, args.segment_mb * 1024 * 1024);
-    let log = match (args.log, args.data) {
-        (Some(topic), checkpoints) => {
-            Some(LogOptions::Kafka { topic, checkpoints, checkpoint_bytes: segment_bytes })
-        }
-        (None, Some(folder)) => Some(LogOptions::Files { folder, sync, segment_bytes }),
-        (None, None) => None,
-    };
-    let help = match &log {
-        Some(LogOptions::Kafka { .. }) => {
-            "what was acknowledged is in the topic; see to its brokers, or to whoever took it over, and \
-             start again"
-        }
-        _ => "what was acknowledged is in the log; see to its disk, and start again",
-    };
+    let router =
+        router.map(|router| Ok::<_, Failure>((bind(router.peers)?, router))).transpose()?;
+    let log = log_options(&args);
+    let help = help_after_an_end(log.as_ref());
     let options = Options { sites: args.sites, log };
-    let started = tokio::task::spawn_blocking(move || {
-        let Some((listener, secret, how)) = gate else {
-            return Store::start(&options).map(|store| (store, None));
-        };
-        let mut store = Store::start_router(&options, &how)?;
-        let peers = store.admit(listener, secret)?;
-        Ok((store, Some(peers)))
-    });
-    let (store, peers) = match started.await {
+    let started = tokio::task::spawn_blocking(move || Running::start(&options, router));
+    let running = match started.await {
         Ok(started) => started.map_err(|error| failure(&error))?,
         Err(cause) => return Err(Failure::from_error(Exit::Failed, "store", &cause)),
     };
-    let store = Arc::new(store);
+    let store = running.store();
     let (output, input_quota) = (Arc::clone(&settings.output), Arc::clone(&settings.input_quota));
     let held = move || output.bytes() + input_quota.bytes();
     let listen = store.listen(listener, settings, tls).map_err(|error| failure(&error))?;
@@ -174,37 +158,95 @@ pub(super) async fn run_as(
     let serving = Serving {
         listen: listen.to_string(),
         admin: admin_address.to_string(),
-        peers: peers.map(|peers| peers.to_string()),
+        peers: running.peers().map(|peers| peers.to_string()),
         sites: args.sites,
         partitions: store.map().design.partitions().count(),
     };
-    context.output.result(&serving, |serving| {
-        let peers = serving.peers.as_ref();
-        let peers = peers.map(|at| format!(" Processes of sites: {at}.")).unwrap_or_default();
-        format!(
-            "{} sites, {} partitions. Redis's clients: {}. Changes of the design: {}.{peers} Ctrl-C ends it.",
-            serving.sites, serving.partitions, serving.listen, serving.admin
-        )
-    })?;
+    context.output.result(&serving, Serving::in_words)?;
     let gives_back = tokio::spawn(memory::give_back_freed(held));
-    let serves = tokio::spawn(admin::serve(Arc::clone(&store), admin, token));
-    let ended = loop {
-        tokio::select! {
-            () = context.cancel.cancelled() => break Ok(()),
-            () = tokio::time::sleep(Duration::from_millis(100)) => {
-                if let Some(why) = store.end() {
-                    let failure = Failure::new(Exit::Failed, "store_ended", format!("the store ended: {why}"));
-                    break Err(failure.help(help));
-                }
-            }
-        }
-    };
+    let serves = tokio::spawn(admin::serve(Arc::clone(store), admin, token));
+    let ended = wait_for_end(store, help, context).await;
     gives_back.abort();
     serves.abort();
     _ = serves.await;
-    // What was handed in is written before it ends.
-    _ = tokio::task::spawn_blocking(move || drop(store)).await;
+    // Submitted log entries are written before it ends.
+    _ = tokio::task::spawn_blocking(move || drop(running)).await;
     ended
+}
+
+/// A store with all its sites, or the router of one.
+enum Running {
+    Store(Arc<Store>),
+    Router(Router),
+}
+
+impl Running {
+    fn start(
+        options: &Options,
+        router: Option<(TcpListener, RouterArgs)>,
+    ) -> Result<Self, StoreError> {
+        let Some((listener, router)) = router else {
+            return Store::start(options).map(|store| Self::Store(Arc::new(store)));
+        };
+        Router::start(options, &router.options, listener, router.secret).map(Self::Router)
+    }
+
+    fn store(&self) -> &Arc<Store> {
+        match self {
+            Self::Store(store) => store,
+            Self::Router(router) => router.store(),
+        }
+    }
+
+    fn peers(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Store(_) => None,
+            Self::Router(router) => Some(router.peers()),
+        }
+    }
+}
+
+/// Waits for an interrupt or the end of the store, which is a failure.
+async fn wait_for_end(store: &Store, help: &str, context: &Context) -> Result<(), Failure> {
+    loop {
+        tokio::select! {
+            () = context.cancel.cancelled() => return Ok(()),
+            () = tokio::time::sleep(Duration::from_millis(100)) => {}
+        }
+        if let Some(why) = store.end() {
+            let what = format!("the store ended: {why}");
+            return Err(Failure::new(Exit::Failed, "store_ended", what).help(help));
+        }
+    }
+}
+
+fn tls(args: &Args) -> Result<Option<Tls>, Failure> {
+    let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) else { return Ok(None) };
+    let tls = Tls::read(certificate, key);
+    tls.map(Some).map_err(|error| Failure::from_error(Exit::Usage, "tls", &error))
+}
+
+fn log_options(args: &Args) -> Option<LogOptions> {
+    let segment_bytes = args.segment_mb * 1024 * 1024;
+    let (topic, folder) = (args.log.clone(), args.data.clone());
+    match (topic, folder) {
+        (Some(topic), checkpoints) => {
+            Some(LogOptions::Kafka { topic, checkpoints, checkpoint_bytes: segment_bytes })
+        }
+        (None, Some(folder)) => Some(LogOptions::Files { folder, sync: args.sync, segment_bytes }),
+        (None, None) => None,
+    }
+}
+
+/// Advice for the operator of a store that ended by itself.
+fn help_after_an_end(log: Option<&LogOptions>) -> &'static str {
+    match log {
+        Some(LogOptions::Kafka { .. }) => {
+            "acknowledged writes are in the topic; check its brokers and the process that took it over, \
+             and start again"
+        }
+        _ => "acknowledged writes are in the log; check its disk, and start again",
+    }
 }
 
 fn settings(args: &Args) -> Result<Settings, Failure> {

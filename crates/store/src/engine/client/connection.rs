@@ -19,7 +19,7 @@ use tokio::time;
 use super::request_timeout::RequestTimeout;
 use super::sending::send;
 use crate::engine::site::executor::{Caller, Executor};
-use crate::engine::site::mailbox::{Outcome, ReplyTo};
+use crate::engine::site::mailbox::{Batch, Outcome, ReplyTo};
 use crate::engine::{BACK_WAIT, PATIENCE};
 use crate::output_buffer::{OutputBuffer, UNCOUNTED_BYTES};
 use crate::record::{Position, Site};
@@ -169,6 +169,25 @@ enum Waits {
     Not,
 }
 
+/// A request with a slot that is not under way.
+struct Pending {
+    slot: u64,
+    /// It may begin until this time.
+    until: Instant,
+    transaction: Transaction,
+}
+
+/// Where a request can run.
+enum Located {
+    At(Site),
+    /// Nowhere, whatever the design becomes.
+    Never(Abort),
+    /// Nowhere: the change of the design that it needs failed.
+    NotMoved(Abort),
+    /// It is not known while other requests of the connection are under way.
+    Later,
+}
+
 /// A connection, as its task owns it.
 struct Connection<'p> {
     executor: &'p Rc<Executor>,
@@ -179,7 +198,7 @@ struct Connection<'p> {
     /// The site that runs all requests that are under way.
     at: Option<Site>,
     /// Requests that have a slot and are not under way yet.
-    later: VecDeque<(u64, Instant, Transaction)>,
+    later: VecDeque<Pending>,
     /// Steps of scans, which are planned anew when partitions change.
     scans: HashMap<u64, Scan>,
     /// Whether the requests in `later` were returned.
@@ -268,77 +287,38 @@ impl Connection<'_> {
     /// Begins the requests that can begin.
     async fn advance(&mut self) -> Waits {
         // The requests for another site are sent as one batch: later ones have to wait.
-        let mut batch = Vec::new();
+        let mut batch = Batch::new();
         let waits = loop {
             if self.pipeline.running.get() == 0 && batch.is_empty() {
                 self.at = None;
                 self.moved = None;
                 self.take_back();
             }
-            if self.pipeline.has_back.get() {
-                break Waits::ForAnswers;
-            }
-            if self.is_again {
-                self.is_again = false;
-                break Waits::ForTime;
-            }
-            let (slot, until, mut transaction) = match self.later.pop_front() {
-                Some(next) if !self.pipeline.output.has_room() => {
-                    self.later.push_front(next);
-                    break Waits::ForAnswers;
-                }
-                Some((slot, until, transaction)) => (slot, self.pipeline.until(until), transaction),
-                None if self.is_closing || self.pipeline.is_full() => break Waits::ForAnswers,
-                None => match self.next() {
-                    Ok(Some(next)) => next,
-                    Ok(None) => continue,
-                    Err(waits) => break waits,
-                },
+            let request = match self.take_request() {
+                Ok(Some(request)) => request,
+                Ok(None) => continue,
+                Err(waits) => break waits,
             };
-            // It must see what was answered since it arrived.
-            transaction.session = self.seen.get();
-            transaction.output = Some(Arc::clone(&self.pipeline.output));
-            let (reads, writes) = (&transaction.reads, &transaction.writes);
-            let here = self.executor.site;
-            let is_idle = self.at.is_none();
-            let at_masters = transaction.at_masters;
-            let site = match self.executor.shared.route(reads, writes, Some(here), at_masters) {
-                Route::Run(site) => site,
-                Route::Never(abort) => {
-                    self.pipeline.end(slot, abort);
+            let site = match self.locate(&request).await {
+                Located::At(site) => site,
+                Located::Never(abort) => {
+                    self.pipeline.end(request.slot, abort);
                     continue;
                 }
-                Route::First(_) if is_idle => {
-                    let shared = &self.executor.shared;
-                    self.moved = Some(shared.moves.lock().await);
-                    match shared.bring_about(reads, writes, until).await {
-                        Ok(site) => site,
-                        Err(abort) => {
-                            self.pipeline.end(slot, abort);
-                            break Waits::Not;
-                        }
-                    }
+                Located::NotMoved(abort) => {
+                    self.pipeline.end(request.slot, abort);
+                    break Waits::Not;
                 }
-                // Its site is not known yet: all requests before it must be done.
-                Route::First(_) => {
-                    self.later.push_front((slot, until, transaction));
+                Located::Later => {
+                    self.later.push_front(request);
                     break Waits::ForAnswers;
                 }
             };
-            let is_in_batch = self.at == Some(site) && !batch.is_empty();
-            if !(is_idle || is_in_batch || self.at == Some(site) && site == here) {
-                self.later.push_front((slot, until, transaction));
+            if !self.may_join(site, !batch.is_empty()) {
+                self.later.push_front(request);
                 break Waits::ForAnswers;
             }
-            self.at = Some(site);
-            self.pipeline.running.set(self.pipeline.running.get() + 1);
-            let caller = Caller::Pipeline(Rc::clone(&self.pipeline), slot, Rc::clone(&self.seen));
-            if site == here {
-                self.executor.transact(caller, transaction, until);
-            } else {
-                let ticket = self.executor.expect(caller);
-                batch.push((ReplyTo::Site(here, ticket), transaction, until));
-            }
+            self.begin(site, request, &mut batch);
         };
         if let Some(site) = self.at.filter(|_| !batch.is_empty()) {
             self.executor.send(site, batch);
@@ -347,8 +327,71 @@ impl Connection<'_> {
         waits
     }
 
+    /// Takes the next request that is not under way; `None` if a request of the client was answered at once.
+    fn take_request(&mut self) -> Result<Option<Pending>, Waits> {
+        if self.pipeline.has_back.get() {
+            return Err(Waits::ForAnswers);
+        }
+        if std::mem::take(&mut self.is_again) {
+            return Err(Waits::ForTime);
+        }
+        let has_room = self.pipeline.output.has_room();
+        let next = match self.later.pop_front() {
+            Some(next) if !has_room => {
+                self.later.push_front(next);
+                return Err(Waits::ForAnswers);
+            }
+            Some(next) => Some(Pending { until: self.pipeline.until(next.until), ..next }),
+            None if self.is_closing || self.pipeline.is_full() => return Err(Waits::ForAnswers),
+            None => self.next()?,
+        };
+        Ok(next.map(|mut next| {
+            // It must see what was answered since it arrived.
+            next.transaction.session = self.seen.get();
+            next.transaction.output = Some(Arc::clone(&self.pipeline.output));
+            next
+        }))
+    }
+
+    /// Finds the site that can run a request. If there is none, the design is changed, once no other request of
+    /// the connection is under way.
+    async fn locate(&mut self, request: &Pending) -> Located {
+        let shared = &self.executor.shared;
+        let Transaction { reads, writes, at_masters, .. } = &request.transaction;
+        match shared.route(reads, writes, Some(self.executor.site), *at_masters) {
+            Route::Run(site) => Located::At(site),
+            Route::Never(abort) => Located::Never(abort),
+            Route::First(_) if self.at.is_some() => Located::Later,
+            Route::First(_) => {
+                self.moved = Some(shared.moves.lock().await);
+                let moved = shared.bring_about(reads, writes, request.until).await;
+                moved.map_or_else(Located::NotMoved, Located::At)
+            }
+        }
+    }
+
+    /// Whether a request for `site` may begin beside those that are under way: with none, with those of this
+    /// thread's site, or in the batch that is being made.
+    fn may_join(&self, site: Site, has_batch: bool) -> bool {
+        self.at.is_none() || self.at == Some(site) && (site == self.executor.site || has_batch)
+    }
+
+    fn begin(&mut self, site: Site, request: Pending, batch: &mut Batch) {
+        let Pending { slot, until, transaction } = request;
+        self.at = Some(site);
+        self.pipeline.running.set(self.pipeline.running.get() + 1);
+        let caller = Caller::Pipeline(Rc::clone(&self.pipeline), slot, Rc::clone(&self.seen));
+        let here = self.executor.site;
+        if site == here {
+            self.executor.transact(caller, transaction, until);
+        } else {
+            let ticket = self.executor.expect(caller);
+            batch.push((ReplyTo::Site(here, ticket), transaction, until));
+        }
+    }
+
     /// The client's next request, with a slot; none if it was answered at once.
-    fn next(&mut self) -> Result<Option<(u64, Instant, Transaction)>, Waits> {
+    fn next(&mut self) -> Result<Option<Pending>, Waits> {
         let (request, scan) = match self.protocol.next() {
             // It may wait for a reply; input is read meanwhile.
             Next::Wait => return Err(Waits::ForInput),
@@ -371,7 +414,7 @@ impl Connection<'_> {
             self.scans.retain(|slot, _| *slot >= first);
             self.scans.insert(slot, scan);
         }
-        Ok(Some((slot, until, self.transaction(request))))
+        Ok(Some(Pending { slot, until, transaction: self.transaction(request) }))
     }
 
     fn transaction(&self, request: Request) -> Transaction {
@@ -399,12 +442,14 @@ impl Connection<'_> {
                     Slot::Returned(_, _) if self.pipeline.until(until) <= Instant::now() => {
                         *slot = Slot::Ended(Err(Abort::Late));
                     }
-                    Slot::Returned(_, transaction) => again.push_back((number, until, transaction)),
+                    Slot::Returned(_, transaction) => {
+                        again.push_back(Pending { slot: number, until, transaction });
+                    }
                     _ => unreachable!("it was looked at"),
                 }
             }
         }
-        for (slot, _, transaction) in &mut again {
+        for Pending { slot, transaction, .. } in &mut again {
             if let Some(scan) = self.scans.get(slot) {
                 let at_masters = transaction.at_masters;
                 let step = self.transaction(self.step_of(scan));

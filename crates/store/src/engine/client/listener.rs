@@ -57,7 +57,7 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// Takes whoever comes, and gives each to the next site's thread.
+    /// Accepts connections, and gives each to the next site's thread.
     pub(in crate::engine) async fn accept_all(self: Arc<Self>, executor: &Rc<Executor>) {
         let socket = self.socket.try_clone().and_then(tokio::net::TcpListener::from_std);
         let Ok(socket) = socket else { return };

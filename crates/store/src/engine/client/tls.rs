@@ -1,4 +1,4 @@
-//! Connections that are encrypted, and by which the server shows who it is.
+//! Encrypted connections, with the certificate of the server.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! Who puts the sites' parts together to checkpoints, and removes what of the log these make needless.
+//! Assembles checkpoints from the sites' parts, and removes the log before them.
 //!
-//! A checkpoint that cannot be written is no trouble for whoever is served: the log is kept, and the next
-//! one is tried when the log has grown as much again.
+//! A checkpoint that cannot be written does not disturb clients: the log is kept, and the next one is tried
+//! when the log has grown as much again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};

@@ -25,7 +25,7 @@ use crate::sync::thread::JoinHandle;
 
 /// How often a checkpoint and what of the log lies behind it is read where they do not fit.
 const IMAGE_TRIES: usize = 3;
-/// How long brokers that are not there are asked to make the topic: whoever starts a store waits for it.
+/// How long brokers that are not there are asked to make the topic: the start of a store waits for it.
 const OPEN_PATIENCE: Duration = Duration::from_secs(15);
 /// How long one wait for what the topic is known to have takes.
 const TOPIC_WAIT: Duration = Duration::from_millis(200);
@@ -245,7 +245,7 @@ impl LogOptions {
 pub(in crate::engine) enum Rest {
     /// In the files of a folder.
     Files(PathBuf),
-    /// In a topic, of which whoever reads it is where the image ends; how long its leader is given.
+    /// In a topic, whose reader is where the image ends; how long its leader is given.
     Topic(Box<KafkaLog>, Duration),
 }
 

@@ -5,7 +5,7 @@ use std::mem;
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 
-use super::remote_site::{Waiter, Waiting, lock};
+use super::waiting::{Waiter, Waiting, lock};
 use super::wire::{self, Asked, ToRouter};
 use crate::engine::Shared;
 use crate::engine::site::executor::CheckpointSink;

@@ -11,22 +11,22 @@
 //!    have happened".
 //! 3. A site receives the log without a gap, from the position at which it began.
 
-use std::collections::HashMap;
 use std::io::{self, BufReader, BufWriter, Write as _};
 use std::mem;
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
 use super::reader::Reader;
+use super::waiting::{Waiter, Waiting, lock};
 use super::wire::{self, ALIVE_EVERY, Asked, ToSite};
 use crate::engine::Shared;
 use crate::engine::recovery::log_options::{LogOptions, Rest};
 use crate::engine::site::executor::CheckpointSink;
-use crate::engine::site::mailbox::{Counted, Outcome, ReplyTo, SiteEvent, StepRequest};
+use crate::engine::site::mailbox::{Outcome, ReplyTo, SiteEvent, StepRequest};
 use crate::record::{Author, Body, LogEntry, Position, Site};
 use crate::sequencer::with_causes;
 use crate::site::{Core, Snapshot};
@@ -63,18 +63,6 @@ pub(in crate::engine) struct RemoteSite {
 struct SiteConnection {
     stream: BufWriter<TcpStream>,
     reader: JoinHandle<()>,
-}
-
-/// Requests that the site has not answered yet.
-#[derive(Default)]
-pub(in crate::engine) struct Waiting {
-    next: u64,
-    pub all: HashMap<u64, Waiter>,
-}
-
-pub(in crate::engine) enum Waiter {
-    ReplyTo(ReplyTo),
-    Count(Counted),
 }
 
 impl RemoteSite {
@@ -411,8 +399,4 @@ impl RemoteSite {
 fn left_ms(until: Instant) -> u64 {
     let left = until.saturating_duration_since(Instant::now());
     u64::try_from(left.as_millis()).unwrap_or(u64::MAX)
-}
-
-pub(in crate::engine) fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,7 +2,7 @@
 //! serves until the connection is lost. Then it has lost its epoch, and begins a new one, with whichever
 //! of the routers that it was told of lets it in.
 //!
-//! It keeps nothing: what it has is in the log, which is the router's. So it needs no disk, and whoever
+//! It keeps nothing: what it has is in the log, which is the router's. So it needs no disk, and a process that
 //! starts it on another machine has the same site there.
 
 use std::io::{self, BufReader, BufWriter, Write as _};
@@ -19,7 +19,8 @@ use super::wire::{self, ALIVE_EVERY, PROTOCOL, ToRouter, ToSite};
 use crate::engine::site::epoch::{self, Epochs};
 use crate::engine::site::executor::Executor;
 use crate::engine::site::mailbox::{Outgoing, ReplyTo, SiteEvent, SiteSender, StepRequest};
-use crate::engine::{Checkpoints, Map, Role, Shared};
+use crate::engine::site::program::SeparateSite;
+use crate::engine::{Checkpoints, Map, Shared};
 use crate::key::Key;
 use crate::output_buffer::OutputBuffer;
 use crate::record::Site;
@@ -320,14 +321,13 @@ impl Serving<'_> {
             first: map(),
             senders: senders.collect(),
             sites: sites.into(),
-            role: Role::Site,
             sequencer: Sequencer::elsewhere(move |entries| {
                 _ = leave.send(Outgoing::Entries(entries))
             }),
             policy: Box::new(MostMastered),
             moves: tokio::sync::Mutex::new(()),
             stepped: AtomicU64::new(0),
-            followed: AtomicU64::new(0),
+            followed: None,
             log: None,
             epochs: Epochs::of_one_process(),
             checkpoints: Arc::new(Mutex::new(Checkpoints::default())),
@@ -336,7 +336,7 @@ impl Serving<'_> {
         let leave = self.leave.clone();
         let give = Arc::new(move |part: Part| _ = leave.send(Outgoing::Part(part)));
         let core = core.begun(site, epoch);
-        let run = move || Executor::run(shared, site, core, inbox, give);
+        let run = move || Executor::run(shared, site, core, inbox, give, Box::new(SeparateSite));
         let thread = thread::Builder::new().name(site.to_string()).spawn(run)?;
         self.served = Some((mailbox, thread));
         Ok(())

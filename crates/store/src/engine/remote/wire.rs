@@ -1,11 +1,11 @@
-//! What the process of a router and those of its sites say to each other.
+//! The messages between the process of a router and those of its sites.
 //!
-//! One connection of TCP for each site. A message is its length in four bytes, the lowest first, and
-//! what it says. Nobody waits for an answer before the next one: answers name what they answer.
+//! One TCP connection for each site. A message is its length in four bytes, little-endian, and its content.
+//! Neither side waits for a reply before its next message: replies carry the number of their request.
 //!
-//! Both sides say something every [`ALIVE_EVERY`] at least. Who hears nothing for the time that the
-//! router was told is alone, and both sides take that for the end of the site's epoch: the router fences
-//! it, and what the site still writes reaches nobody, for the log is the router's.
+//! Both sides send a message at least every [`ALIVE_EVERY`]. A side that receives nothing for the configured
+//! time takes that for the end of the site's epoch: the router fences the site, and later entries of the site
+//! are ignored, because the log is the router's.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(in crate::engine) const PROTOCOL: u32 = 2;
 pub(in crate::engine) const ALIVE_EVERY: Duration = Duration::from_millis(300);
 /// The longest message, in bytes: what has more rows comes in several, but for one partition's replica.
 const MESSAGE_BYTES_MAX: usize = 1024 * 1024 * 1024;
-/// The longest message of a process that has not said yet who it is.
+/// The longest message of a process that has not identified itself yet.
 const HELLO_BYTES_MAX: usize = 64 * 1024;
 /// About how many bytes of rows are sent at once.
 const ROWS_BYTES: usize = 1024 * 1024;
@@ -151,7 +151,7 @@ pub(in crate::engine) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::
     read_within(from, MESSAGE_BYTES_MAX)
 }
 
-/// Reads the first message of whoever connects.
+/// Reads the first message of a connection.
 ///
 /// # Errors
 /// As [`read`].

@@ -63,12 +63,12 @@ impl Epochs {
         }
     }
 
-    /// Whether who began this epoch has taken the log over.
+    /// Whether the process that began this epoch has taken the log over.
     pub(in crate::engine) fn is_over(self, epoch: u64) -> bool {
         self.term.is_some_and(|term| epoch > term && process(epoch) != process(term))
     }
 
-    /// The epoch of a claim; none where nobody else could have the log.
+    /// The epoch of a claim; none where no other process could have the log.
     pub(in crate::engine) fn claim(self) -> Option<u64> {
         self.term
     }

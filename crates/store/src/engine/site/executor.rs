@@ -11,19 +11,18 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use super::epoch;
 use super::mailbox::{Batch, Outcome, ReplyTo, SiteEvent, SiteSender, StepRequest};
+use super::program::Program;
 use crate::design::Design;
 use crate::engine::client::connection::{Pipeline, serve};
 use crate::engine::client::listener::{Client, Listener};
 use crate::engine::client::tls::Tls;
-use crate::engine::{Map, Role, Shared};
+use crate::engine::{Map, Shared};
 use crate::key::Key;
 use crate::record::{Author, Body, LogEntry, Position, Site};
 use crate::router::Step;
 use crate::site::Ticket;
 use crate::site::{Core, Input, Output, Part};
-use crate::sync::atomic::Ordering;
 #[cfg(feature = "shuttle")]
 use crate::sync::fault::{self, Fault};
 use crate::sync::{self, sleep, ticks};
@@ -56,6 +55,7 @@ pub(in crate::engine) struct Executor {
     leaving: RefCell<Vec<LogEntry>>,
     /// Whether a partition that is pinned here is being fetched.
     is_fetching: Cell<bool>,
+    program: Box<dyn Program>,
 }
 
 /// The recipient of a transaction's outcome.
@@ -73,6 +73,7 @@ impl Executor {
         core: Core,
         inbox: mpsc::UnboundedReceiver<SiteEvent>,
         parts: CheckpointSink,
+        program: Box<dyn Program>,
     ) {
         let executor = Rc::new(Self {
             shared: Arc::clone(&shared),
@@ -85,6 +86,7 @@ impl Executor {
             unfinished: RefCell::default(),
             leaving: RefCell::default(),
             is_fetching: Cell::new(false),
+            program,
         });
         if let Err(error) = sync::run(executor.serve(inbox)) {
             _ = shared.end.set(format!("{site} cannot run: {error}"));
@@ -165,11 +167,10 @@ impl Executor {
                     self.publish();
                     self.fetch_pinned();
                 }
-                if self.shared.role == Role::Router {
-                    if is_change {
-                        self.look_for_another();
-                    }
-                    self.shared.followed.fetch_max(self.core.borrow().known(), Ordering::Release);
+                {
+                    let core = self.core.borrow();
+                    let changed = is_change.then(|| core.design());
+                    self.program.follow(&self.shared, core.known(), changed);
                 }
                 self.execute(outputs);
                 self.take_steps();
@@ -242,34 +243,16 @@ impl Executor {
     }
 
     /// The first partition whose pinned site is alive and not its master, because another site inherited it,
-    /// by the map that [`Shared::pin`] uses. Each site looks for its own partitions; where sites are in other
-    /// processes, one of the router's threads looks for all.
+    /// by the map that [`Shared::pin`] uses, if this thread fetches for it.
     fn away(&self) -> Option<(Key, Site)> {
         let map = self.shared.map.load();
-        let design = &map.design;
-        let is_looked_for = |site: Site| match self.shared.role {
-            Role::Whole => site == self.site && self.core.borrow().is_live(),
-            Role::Router => {
-                usize::from(self.site.0) == self.shared.sites
-                    && epoch::count(design.epoch(site)) > 0
-                    && !design.is_fenced(site)
-            }
-            Role::Site => false,
-        };
+        let (design, is_live) = (&map.design, self.core.borrow().is_live());
         design.partitions().find_map(|partition| {
             let home = partition.pin.filter(|pin| *pin != partition.master)?;
-            is_looked_for(home).then(|| (partition.range.start.clone(), home))
+            self.program
+                .fetches_for(self.site, is_live, design, home)
+                .then(|| (partition.range.start.clone(), home))
         })
-    }
-
-    /// Ends the router if another process has taken its log over.
-    fn look_for_another(&self) {
-        let core = self.core.borrow();
-        let mut sites = (0..self.shared.sites as u16).map(Site);
-        let is_over = |site: &Site| self.shared.epochs.is_over(core.design().epoch(*site));
-        if let Some(site) = sites.find(is_over) {
-            self.shared.end_for_another(site);
-        }
     }
 
     /// Fetches pinned partitions until none is elsewhere.

@@ -1,26 +1,26 @@
-//! Sites that are apart from their router: here on threads of one process, but with everything that is
-//! said between them going over connections.
+//! Sites apart from their router: here on threads of one process, but with every message between them going
+//! over connections.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
 const SITES: u16 = 3;
 
-/// A store of which the sites are apart, and these.
-struct RouterOptions {
-    store: Arc<Store>,
-    peers: SocketAddr,
-    members: Vec<Option<Apparent>>,
+/// A router and its sites.
+struct Apart {
+    /// Absent only while it is started again.
+    router: Option<Router>,
+    sites: Vec<Option<SeparateSite>>,
 }
 
 /// A site that could be in a process of its own.
-struct Apparent {
+struct SeparateSite {
     is_stopped: Arc<AtomicBool>,
     thread: JoinHandle<Result<(), SiteProcessError>>,
 }
 
-impl Apparent {
+impl SeparateSite {
     fn start(site: u16, peers: SocketAddr) -> Self {
         let (told, events) = std::sync::mpsc::channel();
         let is_stopped = Arc::new(AtomicBool::new(false));
@@ -45,33 +45,45 @@ impl Apparent {
     }
 }
 
-fn router(folder: &std::path::Path, peers: SocketAddr) -> (Arc<Store>, SocketAddr) {
-    let apart = super::super::RouterOptions { client_threads: 2, silence: Duration::from_secs(5) };
-    let mut store = Store::start_router(&options(Some(folder), SITES), &apart).expect("a router");
+fn router(folder: &std::path::Path, peers: SocketAddr) -> Router {
+    let router = RouterOptions { client_threads: 2, silence: Duration::from_secs(5) };
     let listener = TcpListener::bind(peers).expect("its port is free");
-    let peers = store.admit(listener, "secret".into()).expect("sites can come");
-    (Arc::new(store), peers)
+    let options = options(Some(folder), SITES);
+    Router::start(&options, &router, listener, "secret".into()).expect("a router")
 }
 
-impl RouterOptions {
+fn any_port() -> SocketAddr {
+    "127.0.0.1:0".parse().expect("an address")
+}
+
+impl Apart {
     fn start(folder: &std::path::Path) -> Self {
-        let (store, peers) = router(folder, "127.0.0.1:0".parse().expect("an address"));
-        let members = (0..SITES).map(|site| Some(Apparent::start(site, peers))).collect();
-        Self { store, peers, members }
+        let router = router(folder, any_port());
+        let start = |site| Some(SeparateSite::start(site, router.peers()));
+        let sites = (0..SITES).map(start).collect();
+        Self { router: Some(router), sites }
+    }
+
+    fn store(&self) -> &Arc<Store> {
+        self.router.as_ref().expect("it runs").store()
+    }
+
+    fn peers(&self) -> SocketAddr {
+        self.router.as_ref().expect("it runs").peers()
     }
 }
 
-impl Drop for RouterOptions {
+impl Drop for Apart {
     fn drop(&mut self) {
-        self.members.drain(..).flatten().for_each(Apparent::stop);
+        self.sites.drain(..).flatten().for_each(SeparateSite::stop);
     }
 }
 
 #[test]
 fn requests_of_a_connection_are_answered_in_their_order_by_sites_apart() {
     let folder = tempfile::tempdir().expect("a folder");
-    let apart = RouterOptions::start(folder.path());
-    are_answered_in_their_order(&apart.store);
+    let apart = Apart::start(folder.path());
+    are_answered_in_their_order(apart.store());
 }
 
 /// The value of a key: so long that what is copied takes more than one message.
@@ -115,15 +127,15 @@ async fn moved(store: &Store, at: &Key, site: Site) {
 #[test]
 fn checkpoints_are_put_together_from_sites_apart_and_begun_from() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut apart = RouterOptions::start(folder.path());
+    let mut apart = Apart::start(folder.path());
     let runtime = runtime();
-    let mut client = Raw::connect(&apart.store);
+    let mut client = Raw::connect(apart.store());
     for n in 0..1_200 {
         client.send(&format!("SET {n:04} {}\r\n", value(n)));
         client.expect("+OK\r\n");
         if n == 700 {
             // A replica of more than a megabyte, and each site with something of its own.
-            let store = &apart.store;
+            let store = apart.store();
             runtime.block_on(async {
                 for (at, site) in [(300, Site(1)), (600, Site(2))] {
                     moved(store, &key(at), site).await;
@@ -132,7 +144,7 @@ fn checkpoints_are_put_together_from_sites_apart_and_begun_from() {
         }
     }
     let until = Instant::now() + Duration::from_secs(30);
-    let state = |apart: &RouterOptions| apart.store.checkpoints().expect("there are checkpoints");
+    let state = |apart: &Apart| apart.store().checkpoints().expect("there are checkpoints");
     while state(&apart).newest == 0 {
         assert!(Instant::now() < until, "{:?}", state(&apart));
         client.send("SET 0000 0\r\n");
@@ -146,32 +158,29 @@ fn checkpoints_are_put_together_from_sites_apart_and_begun_from() {
     let first = crate::log::read(folder.path(), 1, 1, |_, _| {});
     assert!(first.is_err(), "the log has its first entry no more");
     for site in 0..SITES {
-        apart.members[usize::from(site)].take().expect("it is there").stop();
-        apart.members[usize::from(site)] = Some(Apparent::start(site, apart.peers));
+        apart.sites[usize::from(site)].take().expect("it is there").stop();
+        apart.sites[usize::from(site)] = Some(SeparateSite::start(site, apart.peers()));
     }
-    has_all(&apart.store, 1_200);
+    has_all(apart.store(), 1_200);
     // The router begins again too, and the sites find it by themselves.
-    let usage = runtime.block_on(apart.store.usage());
+    let usage = runtime.block_on(apart.store().usage());
     assert!(usage.iter().all(|(_, copies)| !copies.is_empty()), "{usage:?}");
     drop(client);
-    let stopped = Arc::into_inner(std::mem::replace(&mut apart.store, empty())).expect("alone");
-    drop(stopped);
-    apart.store = router(folder.path(), apart.peers).0;
-    has_all(&apart.store, 1_200);
-}
-
-fn empty() -> Arc<Store> {
-    Arc::new(Store::start(&options(None, 1)).expect("a store in memory"))
+    let peers = apart.peers();
+    drop(apart.router.take());
+    apart.router = Some(router(folder.path(), peers));
+    has_all(apart.store(), 1_200);
 }
 
 #[test]
 fn a_site_that_is_not_there_is_waited_for_and_a_procedure_of_this_process_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (store, peers) = router(folder.path(), "127.0.0.1:0".parse().expect("an address"));
-    let mut client = Raw::connect(&store);
+    let router = router(folder.path(), any_port());
+    let store = router.store();
+    let mut client = Raw::connect(store);
     client.send("SET a 1\r\n");
     thread::sleep(Duration::from_millis(100));
-    let site = Apparent::start(0, peers);
+    let site = SeparateSite::start(0, router.peers());
     client.expect("+OK\r\n");
     runtime().block_on(async {
         let mut session = store.session();
@@ -186,7 +195,8 @@ fn a_site_that_is_not_there_is_waited_for_and_a_procedure_of_this_process_is_ref
 
 #[test]
 fn a_router_needs_a_log() {
-    let apart = super::super::RouterOptions { client_threads: 1, silence: Duration::from_secs(1) };
-    let refused = Store::start_router(&options(None, 1), &apart).err();
+    let router = RouterOptions { client_threads: 1, silence: Duration::from_secs(1) };
+    let listener = TcpListener::bind(any_port()).expect("a free port");
+    let refused = Router::start(&options(None, 1), &router, listener, "secret".into()).err();
     assert!(matches!(refused, Some(StoreError::NoLog)), "{refused:?}");
 }

@@ -1,4 +1,4 @@
-//! What Redis has and Imago has not, by reason: who asks for it is told why, not that there is no such
+//! Commands of Redis that Imago does not have, with the reason: the error names it instead of saying that there is no such
 //! command.
 
 use super::Arguments;

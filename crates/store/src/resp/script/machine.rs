@@ -243,7 +243,7 @@ fn of_redis(lua: &Lua, redis: &Table, protocol: &Rc<Cell<Protocol>>) -> mlua::Re
         Ok(())
     };
     redis.set("setresp", lua.create_function(setresp)?)?;
-    // Nobody reads it.
+    // It is not read.
     let log = |_: &Lua, given: MultiValue| match given.len() {
         ..2 => Err(raise::reply("ERR redis.log() requires two arguments or more.")),
         _ => Ok(()),

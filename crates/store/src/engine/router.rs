@@ -1,0 +1,89 @@
+//! The router of a store whose sites run in processes of their own: the log, the map, and the threads that
+//! serve clients. [`SiteProcess`](super::SiteProcess) is the other side.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::base::Base;
+use super::remote::acceptor::Acceptor;
+use super::remote::remote_site::RemoteSite;
+use super::site::executor::Executor;
+use super::site::program::ClientThread;
+use super::{Options, Store, StoreError};
+use crate::record::Site;
+use crate::router::MostMastered;
+use crate::site::Core;
+use crate::sync::atomic::AtomicU64;
+
+/// How a router is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct RouterOptions {
+    /// Threads that serve clients; one at least.
+    pub client_threads: u16,
+    /// How long a site's process may be silent before it is taken for dead.
+    pub silence: Duration,
+}
+
+/// A router that runs. It stops when it is dropped and nothing else holds its store.
+pub struct Router {
+    // Dropped first: no process of a site is admitted to a store that stops.
+    acceptor: Acceptor,
+    store: Arc<Store>,
+}
+
+impl Router {
+    /// Starts the log, the map and the clients' threads, then admits processes of sites that come to
+    /// `listener` and know the secret.
+    ///
+    /// # Errors
+    /// As [`Store::start`], and without a log, from which sites begin.
+    pub fn start(
+        options: &Options,
+        router: &RouterOptions,
+        listener: TcpListener,
+        secret: String,
+    ) -> Result<Self, StoreError> {
+        if options.log.is_none() {
+            return Err(StoreError::NoLog);
+        }
+        let client_threads = router.client_threads.max(1);
+        let followed = Some(AtomicU64::new(0));
+        let mut base = Base::start(options, Box::new(MostMastered), client_threads, followed)?;
+        base.shared.sequencer.submit(base.shared.epochs.claims(options.sites));
+        let inboxes = std::mem::take(&mut base.inboxes);
+        for (site, inbox) in (0..).map(Site).zip(inboxes) {
+            let (shared, parts) = (Arc::clone(&base.shared), base.parts());
+            let known = base.image.known();
+            if site.0 < options.sites {
+                let link = RemoteSite::new(shared, site, known, router.silence, parts);
+                base.spawn(site, move || link.run(inbox))?;
+            } else {
+                let core = Core::onlooker(known, base.image.design().apart());
+                let is_first = site.0 == options.sites;
+                let program = Box::new(ClientThread { is_first });
+                let run = move || Executor::run(shared, site, core, inbox, parts, program);
+                base.spawn(site, run)?;
+            }
+        }
+        let store = Arc::new(base.into_store());
+        if store.shared.epochs.claim().is_some() {
+            store.await_sites()?;
+        }
+        let acceptor = Acceptor::open(Arc::clone(&store.shared), listener, secret)
+            .map_err(|error| StoreError::Start("the acceptor for sites", error))?;
+        Ok(Self { acceptor, store })
+    }
+
+    /// The address that processes of sites come to.
+    #[must_use]
+    pub fn peers(&self) -> SocketAddr {
+        self.acceptor.address()
+    }
+
+    /// The store that clients see.
+    #[must_use]
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+}
