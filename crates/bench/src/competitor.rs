@@ -107,7 +107,7 @@ async fn dump_and_restore(ends: &Ends) -> Result<f64, Absent> {
         Err(cause) => Err(process("start mongorestore")(cause)),
     };
     let seconds = began.elapsed().as_secs_f64();
-    // It ended when its archive was read, or nobody reads it any more.
+    // It ended when its archive was read, or its reader has ended.
     let _ = dumping.kill();
     let _ = dumping.wait();
     ended?;

@@ -13,16 +13,14 @@ use crate::fill::{self, Commands};
 use crate::process::Measured;
 use crate::statistics::{CpuSeconds, Figure};
 use crate::subject::{self, Subject};
-use crate::{Setting, Size};
+use crate::{Header, Size, cluster_pair};
 
 /// What was measured; seconds and ratios are medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// `copy`.
-    pub benchmark: &'static str,
-    /// What it was measured with.
+    /// The benchmark, its size, and the machine.
     #[serde(flatten)]
-    pub setting: Setting,
+    pub header: Header<Size>,
     /// The copy's time, of that of only inserting.
     pub ratio_to_floor: f64,
     /// CPU time of the copying process, of that of both servers meanwhile.
@@ -85,8 +83,7 @@ pub async fn run(size: Size, commands: &subject::Commands) -> Result<Report> {
         floor_seconds,
     };
     Ok(Report {
-        benchmark: "copy",
-        setting: Setting::of(size),
+        header: Header::with_servers("copy", size, cluster_pair::CACHE_MB),
         ratio_to_floor: spread.ratio_to_floor.median,
         client_cpu_ratio: spread.client_cpu_ratio.median,
         client_rss_mb_max: Figure::of(runs.iter().map(|run| run.peak_mb)).max,

@@ -13,6 +13,7 @@
 mod drawing;
 mod exchange;
 pub mod geo;
+mod outcome;
 pub mod real;
 mod strategy;
 
@@ -22,7 +23,7 @@ use std::time::Instant;
 use imago_plan::netsim::{Tcp, Topology};
 use serde::Serialize;
 
-use crate::Machine;
+use crate::Header;
 use crate::error::{Error, Result};
 use crate::picture::save;
 
@@ -68,14 +69,9 @@ pub struct Size {
 /// of the homogeneous network with the first window; less is better.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// `flows`.
-    pub benchmark: &'static str,
-    /// How large it was.
+    /// The benchmark, its size, and the machine.
     #[serde(flatten)]
-    pub size: Size,
-    /// Where it ran.
-    #[serde(flatten)]
-    pub machine: Machine,
+    pub header: Header<Size>,
     /// The capacity of each simulated link.
     pub link_mbit_s: f64,
     /// Latency within a rack, one way.
@@ -176,9 +172,7 @@ pub async fn run(size: Size, windows_kib: &[u32], folder: Option<&Path>) -> Resu
     let pictures = save(&drawing::pictures(&strategies, &geo, windows_kib[0]), folder)?;
     let topology = Topology::papers(NETWORKS[0].1);
     Ok(Report {
-        benchmark: "flows",
-        size,
-        machine: Machine::here(),
+        header: Header::of("flows", size),
         link_mbit_s: topology.capacities()[0] * 8.0 / 1e6,
         within_ms: f64::from(topology.latency_us(0, 1)) / 1e3,
         between_ms: f64::from(topology.latency_us(0, servers_min - 1)) / 1e3,

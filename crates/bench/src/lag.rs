@@ -52,7 +52,7 @@ pub struct Lag {
     pub markers: usize,
 }
 
-/// Measures the lag of `job`, which nobody works at yet.
+/// Measures the lag of `job`, which no process works at yet.
 pub(crate) async fn measure(
     clusters: &ClusterPair,
     operations: &mut Operations,

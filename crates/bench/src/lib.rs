@@ -46,22 +46,29 @@ pub struct Size {
     pub runs: u32,
 }
 
-/// What the figures were measured with.
+/// The first fields of each report: the benchmark, its size, and the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Setting {
-    /// How large the benchmark was.
+pub struct Header<S> {
+    /// The benchmark's name.
+    pub benchmark: &'static str,
+    /// How large it was.
     #[serde(flatten)]
-    pub size: Size,
+    pub size: S,
     /// Where it ran.
     #[serde(flatten)]
     pub machine: Machine,
-    /// The servers' cache, each.
-    pub cache_mb: u32,
+    /// The cache of each server, in MB; absent without servers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_mb: Option<u32>,
 }
 
-impl Setting {
-    fn of(size: Size) -> Self {
-        Self { size, machine: Machine::here(), cache_mb: cluster_pair::CACHE_MB }
+impl<S> Header<S> {
+    fn of(benchmark: &'static str, size: S) -> Self {
+        Self { benchmark, size, machine: Machine::here(), cache_mb: None }
+    }
+
+    fn with_servers(benchmark: &'static str, size: S, cache_mb: u32) -> Self {
+        Self { cache_mb: Some(cache_mb), ..Self::of(benchmark, size) }
     }
 }
 

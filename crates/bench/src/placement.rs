@@ -16,7 +16,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde::Serialize;
 
-use crate::Machine;
+use crate::Header;
 use crate::error::{Error, Result};
 use crate::statistics::Figure;
 
@@ -46,14 +46,9 @@ pub struct Size {
 /// What was measured; seconds and ratios are medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// `placement`.
-    pub benchmark: &'static str,
-    /// How large it was.
+    /// The benchmark, its size, and the machine.
     #[serde(flatten)]
-    pub size: Size,
-    /// Where it ran.
-    #[serde(flatten)]
-    pub machine: Machine,
+    pub header: Header<Size>,
     /// The pattern of data that took longest; the seconds and what is moved are its own.
     pub pattern: Pattern,
     /// From the weights to the balanced placement.
@@ -166,9 +161,7 @@ pub async fn run(size: Size, hungarian_chunks: &[u32]) -> Result<Report> {
     let largest = hungarian_chunks.iter().max();
     let there = hungarian.iter().filter(|compared| Some(&compared.size.chunks) == largest);
     Ok(Report {
-        benchmark: "placement",
-        size,
-        machine: Machine::here(),
+        header: Header::of("placement", size),
         pattern: slowest.pattern,
         seconds: slowest.seconds,
         moved: slowest.moved,

@@ -1,6 +1,6 @@
 //! A measured process: its time, its CPU time, its largest memory, and what it said.
 //!
-//! CPU time is read from `/proc/PID/stat` when the process has ended but nobody has waited for it
+//! CPU time is read from `/proc/PID/stat` when the process has ended but was not waited for
 //! yet: the kernel keeps the final account until then.
 
 use std::io::{BufRead, BufReader, Read};

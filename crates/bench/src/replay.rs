@@ -18,16 +18,14 @@ use crate::operations::Operations;
 use crate::process::{Ended, Measured};
 use crate::statistics::{CpuSeconds, Figure};
 use crate::subject::{Commands, Subject};
-use crate::{Setting, Size};
+use crate::{Header, Size, cluster_pair};
 
 /// What was measured; seconds, rates and ratios are medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// `replay`.
-    pub benchmark: &'static str,
-    /// What it was measured with; `documents` is what the collection holds before any operation.
+    /// The benchmark, its size, and the machine.
     #[serde(flatten)]
-    pub setting: Setting,
+    pub header: Header<Size>,
     /// Updates and inserts of one run.
     pub operations: u64,
     /// The rate of catching up, of that of bulk writes from memory; more is better.
@@ -98,8 +96,7 @@ pub async fn run(size: Size, steady: Steady, commands: &Commands) -> Result<Repo
         bulk_apply_seconds: Figure::of(runs.iter().map(|run| run.floor_s)),
     };
     Ok(Report {
-        benchmark: "replay",
-        setting: Setting::of(size),
+        header: Header::with_servers("replay", size, cluster_pair::CACHE_MB),
         operations: size.documents,
         ratio_to_bulk_apply: spread.ratio_to_bulk_apply.median,
         seconds: spread.seconds.median,

@@ -15,7 +15,7 @@ use imago_mongo::reshard::plan::{Placing, Plan};
 use imago_workload::review::Reviews;
 use serde::Serialize;
 
-use crate::Machine;
+use crate::Header;
 use crate::error::{Error, Result};
 use crate::sharded_cluster::places::Places;
 use crate::sharded_cluster::{Cut, KEYS, Shape, ShardedCluster};
@@ -57,16 +57,9 @@ pub struct Size {
 /// What was measured; seconds are medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// `reshard`.
-    pub benchmark: &'static str,
-    /// How large it was.
+    /// The benchmark, its size, and the machine.
     #[serde(flatten)]
-    pub size: Size,
-    /// Where it ran.
-    #[serde(flatten)]
-    pub machine: Machine,
-    /// The servers' cache, each.
-    pub cache_mb: u32,
+    pub header: Header<Size>,
     /// Planning, copying, comparing every document and the cut-over, by two processes.
     pub imago_s: f64,
     /// The server's own, as shipped.
@@ -137,7 +130,7 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
     };
     let shape = Shape { shards: size.shards, members: 1, cache_mb: CACHE_MB };
     let cluster = Box::pin(ShardedCluster::start(shape, reviews)).await?;
-    // Whoever is first finds memory that no server has used yet, and waits until it is cleared: a floor
+    // The first change finds memory that no server has used yet, and waits until it is cleared: a floor
     // of five minutes hides that.
     Box::pin(cluster.fill(size.documents)).await?;
     let native_s = if size.as_shipped {
@@ -161,10 +154,7 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
     let ratio = figure(|run| (run.plan_s + run.run_s) / run.native_s);
     let whole = |figure: Figure| figure.median.round() as u64;
     Ok(Report {
-        benchmark: "reshard",
-        size,
-        machine: Machine::here(),
-        cache_mb: CACHE_MB,
+        header: Header::with_servers("reshard", size, CACHE_MB),
         imago_s: spread.imago_s.median,
         native_s,
         native_no_floor_s: spread.native_no_floor_s.median,

@@ -1,4 +1,4 @@
-//! Only reading: the floor of whatever has to read everything.
+//! Only reading: the floor of every operation that has to read everything.
 //!
 //! Batches are counted, not parsed. Each side is read in the order in which its documents lie,
 //! which no other order can beat, by one cursor that asks for as much as an answer may hold.

@@ -10,9 +10,10 @@ mod redis;
 
 use std::path::Path;
 
+use imago_store::key::{Key, Table};
 use serde::Serialize;
 
-use crate::Machine;
+use crate::Header;
 use crate::error::Result;
 use crate::statistics::Figure;
 
@@ -33,17 +34,17 @@ pub struct Size {
     pub runs: u32,
 }
 
+/// The key of a row.
+fn key(n: u64) -> Key {
+    Key::new(Table(0), format!("user{n:012}").as_bytes())
+}
+
 /// What was measured; figures are medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// `store`.
-    pub benchmark: &'static str,
-    /// How large it was.
+    /// The benchmark, its size, and the machine.
     #[serde(flatten)]
-    pub size: Size,
-    /// Where it ran.
-    #[serde(flatten)]
-    pub machine: Machine,
+    pub header: Header<Size>,
     /// Read-modify-writes of three rows, uniform, for each second of processor time; in process, one
     /// thread, without a log.
     pub rmw3_txn_per_core_s: f64,
@@ -138,9 +139,7 @@ pub fn run(size: Size, program: &Path) -> Result<Report> {
         Figure::of(found.into_iter().flat_map(|(_, values)| values.iter().copied())).median
     };
     Ok(Report {
-        benchmark: "store",
-        size,
-        machine: Machine::here(),
+        header: Header::of("store", size),
         rmw3_txn_per_core_s: median("rmw3_txn_per_core_s"),
         rmw3_logged_ratio: median("rmw3_logged_ratio"),
         two_sites_speedup: median("two_sites_speedup"),

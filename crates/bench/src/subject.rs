@@ -23,7 +23,7 @@ pub enum Subject {
     },
     /// Compares everything.
     Verify,
-    /// Plans a change of the shard key of the collection at `to`, whatever clients feel.
+    /// Plans a change of the shard key of the collection at `to`, at full pace.
     PlanReshard {
         /// The new key's field.
         key: String,
@@ -32,12 +32,12 @@ pub enum Subject {
         /// How large chunks are to be, in MiB; the cluster's setting when absent.
         chunk_mb: Option<u32>,
     },
-    /// Does what a plan says, whatever clients feel.
+    /// Does what a plan says, at full pace.
     Reshard {
         /// The file that the plan is in.
         plan: PathBuf,
     },
-    /// Plans and does it, at the pace of whoever says nothing of it.
+    /// Plans and does it, at the default pace.
     ReshardBy {
         /// The new key's field.
         key: String,

@@ -11,16 +11,14 @@ use crate::process::Measured;
 use crate::scan;
 use crate::statistics::{CpuSeconds, Figure};
 use crate::subject::{Commands, Subject};
-use crate::{Setting, Size};
+use crate::{Header, Size, cluster_pair};
 
 /// What was measured; seconds and ratios are medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// `verify`.
-    pub benchmark: &'static str,
-    /// What it was measured with.
+    /// The benchmark, its size, and the machine.
     #[serde(flatten)]
-    pub setting: Setting,
+    pub header: Header<Size>,
     /// The verification's time, of that of only reading both sides.
     pub ratio_to_read_floor: f64,
     /// From the start of the verifying process to its end.
@@ -73,7 +71,7 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
     }
     drop(documents);
     clusters.rest().await?;
-    // Nobody knows what the caches hold after filling: one reading makes all runs alike.
+    // The contents of the caches after filling are unknown: one reading makes all runs alike.
     Box::pin(scan::both(&clusters, bytes_min)).await?;
     let mut runs = Vec::new();
     for _ in 0..size.runs {
@@ -85,8 +83,7 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
         floor_seconds: Figure::of(runs.iter().map(|run| run.floor_s)),
     };
     Ok(Report {
-        benchmark: "verify",
-        setting: Setting::of(size),
+        header: Header::with_servers("verify", size, cluster_pair::CACHE_MB),
         ratio_to_read_floor: spread.ratio_to_read_floor.median,
         seconds: spread.seconds.median,
         floor_seconds: spread.floor_seconds.median,

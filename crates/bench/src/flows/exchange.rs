@@ -13,6 +13,7 @@ use imago_plan::placement::{Flows, Shares, Weights, balanced};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use super::outcome::Outcome;
 use super::strategy::Strategy;
 
 /// What each server has at first: a third of the paper's 500 MB, which three servers share.
@@ -58,23 +59,6 @@ pub(super) struct Exchange<'a> {
     /// The host at which each server gets what others send.
     receivers: Vec<usize>,
     moves: Moves,
-}
-
-/// How that went.
-pub(super) struct Outcome {
-    pub sockets: usize,
-    pub makespan_s: f64,
-    /// What the busiest link needs for all that goes over it.
-    pub floor_s: f64,
-    /// When each chunk was complete, the first one first.
-    pub chunk_s: Vec<f64>,
-}
-
-impl Outcome {
-    /// When so many tenths of the chunks were complete; with none, when the first one was.
-    pub(super) fn complete_s(&self, tenths: usize) -> f64 {
-        self.chunk_s[(tenths * self.chunk_s.len()).div_ceil(10).saturating_sub(1)]
-    }
 }
 
 impl<'a> Exchange<'a> {

@@ -9,7 +9,7 @@
 //! What is simulated is one bulk transfer between replica sets, without clients. The paper's seconds
 //! are those of a whole reconfiguration, which has a round for each member and catches up with
 //! changes; so ratios can be compared, and seconds cannot. Replication is left out too: that a
-//! secondary far away gets the new collection has to cross, whoever is chosen.
+//! secondary far away gets the new collection has to cross, whichever member is chosen.
 //!
 //! Invariant: the n-th run of each row moves the same slices between the same replica sets.
 

@@ -21,11 +21,12 @@ use imago_plan::flow::Latencies;
 use imago_plan::netsim::{Connection, Topology};
 use serde::Serialize;
 
-use crate::Machine;
+use crate::Header;
 use crate::error::{Error, Result};
 use crate::statistics::Figure;
 
-use super::exchange::{Exchange, Outcome};
+use super::exchange::Exchange;
+use super::outcome::Outcome;
 use super::strategy::{BARS, Outcomes, Ratios, ks};
 use super::{Bar, NETWORKS, Network, SEED, tcp};
 
@@ -59,14 +60,9 @@ pub struct Size {
 /// of the homogeneous network with the first window; less is better.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// `flows-real`.
-    pub benchmark: &'static str,
-    /// How large it was.
+    /// The benchmark, its size, and the machine.
     #[serde(flatten)]
-    pub size: Size,
-    /// Where it ran.
-    #[serde(flatten)]
-    pub machine: Machine,
+    pub header: Header<Size>,
     /// The rate of each link, each way.
     pub link_mbit_s: f64,
     /// What waits before a full link, in kB; what comes then is lost.
@@ -153,9 +149,7 @@ pub async fn run(size: Size, windows_kib: &[u32], host: &[OsString]) -> Result<R
     }
     let (ratios, simulated) = ratios.expect("there are networks and windows");
     Ok(Report {
-        benchmark: "flows-real",
-        size,
-        machine: Machine::here(),
+        header: Header::of("flows-real", size),
         link_mbit_s: Topology::papers(NETWORKS[0].1).capacities()[0] * 8.0 / 1e6,
         queue_kb: tree::QUEUE_KB,
         within_ms: Figure::of(within_ms).median,

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::statistics::Figure;
 
-use super::exchange::Outcome;
+use super::outcome::Outcome;
 
 /// How sockets are given to flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -1,5 +1,5 @@
 //! A load of list-append transactions on a store that serves the Redis protocol, from sessions that
-//! survive whatever happens to it, and their history (see `imago_workload::lists`).
+//! survive its failures, and their history (see `imago_workload::lists`).
 //!
 //! A session is a connection, on a thread of its own. MULTI, a transaction's steps and EXEC leave in one
 //! piece, and now and then some transactions do, one behind the other. When the connection breaks, or the
@@ -7,7 +7,7 @@
 //! what had left with it already counts as of a session of its own.
 //!
 //! Invariant: a transaction counts as not done only if no byte of it was sent, or the store itself said
-//! that nothing happened. Whatever else goes wrong, nobody knows.
+//! that nothing happened. After any other failure the outcome is unknown.
 
 use std::io;
 use std::net::SocketAddr;

@@ -17,7 +17,7 @@ use imago_workload::mix::Mix;
 use imago_workload::review::Reviews;
 use serde::Serialize;
 
-use crate::Machine;
+use crate::Header;
 use crate::cluster_pair::CACHE_MB;
 use crate::error::{Error, Result};
 use crate::picture::save;
@@ -95,16 +95,9 @@ impl Kind {
 /// What was measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// `morphus-table1`.
-    pub benchmark: &'static str,
-    /// How large it was.
+    /// The benchmark, its size, and the machine.
     #[serde(flatten)]
-    pub size: Size,
-    /// Where it ran.
-    #[serde(flatten)]
-    pub machine: Machine,
-    /// The servers' cache, each.
-    pub cache_mb: u32,
+    pub header: Header<Size>,
     /// Acknowledged writes that are not there, by all loads.
     pub lost: u64,
     /// Deleted documents that are there again.
@@ -191,10 +184,7 @@ pub async fn run(size: Size, folder: Option<&Path>, commands: &Commands) -> Resu
         sides.into_iter().all(|side| side.paper_percent.is_none_or(|paper| side.percent >= paper));
     let sum = |of: fn(&Verdict) -> u64| all.iter().map(|one| of(&one.seen.verdict)).sum();
     Ok(Report {
-        benchmark: "morphus-table1",
-        size,
-        machine: Machine::here(),
-        cache_mb: CACHE_MB,
+        header: Header::with_servers("morphus-table1", size, CACHE_MB),
         lost: sum(|verdict| verdict.counts.lost),
         resurrected: sum(|verdict| verdict.counts.resurrected),
         duplicated: sum(|verdict| verdict.counts.duplicated),

@@ -12,7 +12,7 @@ use imago_workload::review::Reviews;
 use serde::Serialize;
 
 use super::{Change, change, name};
-use crate::Machine;
+use crate::Header;
 use crate::cluster_pair::CACHE_MB;
 use crate::error::{Error, Result};
 use crate::picture::{Axis, Chart, Form, Picture, Point, Series, save};
@@ -45,16 +45,9 @@ pub struct Size {
 /// What was measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// `morphus-fig7`.
-    pub benchmark: &'static str,
-    /// How large it was.
+    /// The benchmark, its size, and the machine.
     #[serde(flatten)]
-    pub size: Size,
-    /// Where it ran.
-    #[serde(flatten)]
-    pub machine: Machine,
-    /// The servers' cache, each.
-    pub cache_mb: u32,
+    pub header: Header<Size>,
     /// Each data set with each placement.
     pub bars: Vec<Bar>,
     /// The file with Fig. 7.
@@ -109,8 +102,8 @@ pub async fn run(size: Size, folder: Option<&Path>, commands: &Commands) -> Resu
         bars.extend(of(keys, &runs));
     }
     let pictures = save(&[picture(&bars)], folder)?;
-    let (machine, cache_mb) = (Machine::here(), CACHE_MB);
-    Ok(Report { benchmark: "morphus-fig7", size, machine, cache_mb, bars, pictures })
+    let header = Header::with_servers("morphus-fig7", size, CACHE_MB);
+    Ok(Report { header, bars, pictures })
 }
 
 async fn one(

@@ -17,7 +17,7 @@ use imago_workload::review::Reviews;
 use serde::Serialize;
 
 use super::{Change, change};
-use crate::Machine;
+use crate::Header;
 use crate::error::{Error, Result};
 use crate::picture::save;
 use crate::sharded_cluster::{Cut, Shape, ShardedCluster};
@@ -73,22 +73,23 @@ pub struct Size {
     pub runs: u32,
 }
 
-/// What was measured.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
-    /// `morphus-fig8`.
-    pub benchmark: &'static str,
+/// The part of the size that all points share.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Shared {
     /// The size of a document as stored.
     pub size_bytes: u32,
     /// How large new chunks are, in MiB.
     pub chunk_mb: u32,
     /// How often everything was measured; figures are medians.
     pub runs: u32,
-    /// Where it ran.
+}
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The benchmark, the part of its size that all points share, and the machine.
     #[serde(flatten)]
-    pub machine: Machine,
-    /// The servers' cache, each.
-    pub cache_mb: u32,
+    pub header: Header<Shared>,
     /// Each value of each part with each placement.
     pub points: Vec<Measured>,
     /// The files with Figs. 8a to 8d.
@@ -169,16 +170,10 @@ pub async fn run(size: &Size, folder: Option<&Path>, commands: &Commands) -> Res
     }
     let points = points(size, &measured);
     let pictures = save(&drawing::pictures(&points), folder)?;
-    Ok(Report {
-        benchmark: "morphus-fig8",
-        size_bytes: size.size_bytes,
-        chunk_mb: size.chunk_mb,
-        runs: size.runs,
-        machine: Machine::here(),
-        cache_mb: CACHE_MB,
-        points,
-        pictures,
-    })
+    let Size { size_bytes, chunk_mb, runs, .. } = *size;
+    let shared = Shared { size_bytes, chunk_mb, runs };
+    let header = Header::with_servers("morphus-fig8", shared, CACHE_MB);
+    Ok(Report { header, points, pictures })
 }
 
 /// The changes of one setup, by placement.

@@ -7,7 +7,7 @@ use bson::doc;
 use crate::error::Result;
 use crate::sharded_cluster::{KEYS, NATIVE_FLOOR, ShardedCluster};
 
-/// What the floor is unless somebody changes it.
+/// The default of the floor.
 const SHIPPED_MS: i64 = 300_000;
 
 /// Changes the key by `reshardCollection`, and returns the seconds that it took.

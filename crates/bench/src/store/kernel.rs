@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use imago_store::design::Design;
 use imago_store::engine::{LogOptions, Options, Store};
-use imago_store::key::{Key, Table};
+use imago_store::key::Key;
 use imago_store::log::{Log, Sync};
 use imago_store::record::{Change, LogEntry, Operator, Position, Site};
 use imago_store::sequencer::{Follower, Sequencer};
@@ -17,7 +17,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::Size;
+use super::{Size, key};
 use crate::error::{Error, Result, process};
 
 const SEED: u64 = 4;
@@ -63,10 +63,6 @@ struct Runner {
     leaving: Vec<LogEntry>,
     ahead: u64,
     answered: u64,
-}
-
-pub(super) fn key(n: u64) -> Key {
-    Key::new(Table(0), format!("user{n:012}").as_bytes())
 }
 
 /// Processor time of this process so far, in seconds.

@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::Size;
-use super::kernel::key;
+use super::key;
 use crate::error::{Error, Result, process};
 use crate::statistics::{Figure, percentile};
 
@@ -22,7 +22,7 @@ const PARTITION_ROWS: u64 = 5_000;
 const OTHER_ROWS: u64 = 50_000;
 /// Between two transactions of a client.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Between two changes, in microseconds: any time, for clients wake at whole milliseconds, and whoever
+/// Between two changes, in microseconds: any time, for clients wake at whole milliseconds, and threads that
 /// wakes with them always meets them.
 const CHANGE_EVERY_US: std::ops::Range<u64> = 3_000..7_000;
 

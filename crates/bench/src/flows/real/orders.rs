@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use serde::{Deserialize, Serialize};
 
-/// Where hosts get data, each in a namespace that nobody else uses.
+/// Where hosts get data, each in a namespace of its own.
 const PORT: u16 = 7_000;
 /// Where they take connections that only measure how long one takes.
 pub(super) const PROBES_PORT: u16 = 7_001;

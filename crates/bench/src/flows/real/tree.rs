@@ -1,7 +1,7 @@
 //! A tree of switches and hosts, out of network namespaces: a bridge for each rack and one above
 //! them in one namespace, each host in one of its own, and every link limited to its rate.
 //!
-//! Namespaces here have no names: each belongs to the process that was started in it, and to nobody
+//! Namespaces here have no names: each belongs to the process that was started in it, and to no
 //! else. So they are gone, with every device in them, when their processes are, and those end with
 //! this process, however it ends. The machine's own network is never touched.
 

@@ -64,7 +64,7 @@ impl Client {
     }
 
     /// All lists, by transactions that write to each of them, though nothing: so they see all that was
-    /// ever acknowledged, whoever did it.
+    /// ever acknowledged, to any client.
     ///
     /// # Errors
     /// When the store does not answer, or something else.

@@ -1,4 +1,4 @@
-//! Single-key operations at a steady rate, beside whatever else is asked of a store: how long they take
+//! Single-key operations at a steady rate, beside the other load of a store: how long they take
 //! is what its clients notice.
 //!
 //! Each has a moment at which it is to begin, and its latency counts from there: what waits behind a slow
