@@ -2,7 +2,7 @@
 //!
 //! Largest remainders (Hamilton's method): everyone gets the whole part of their quota, and what is
 //! left goes to the largest fractions. Who would get less than their least number gets exactly that,
-//! and the others divide the rest; as often as needed. So nobody among the others is a whole thing
+//! and the others divide the rest; as often as needed. So none of the others is a whole thing
 //! or more away from their quota of that rest.
 
 /// Divides `total` things by `weights`; `least[i]` is the fewest that `i` gets. Returns how many

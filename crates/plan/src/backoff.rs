@@ -1,7 +1,7 @@
 //! Pauses between attempts: growing, bounded, and spread by randomness that is handed in.
 //!
-//! The pause after attempt `n` lies in the upper half of `first × 2ⁿ⁻¹`, cut at a maximum: those
-//! who failed together do not come back together, and nobody comes back at once.
+//! The pause after attempt `n` lies in the upper half of `first × 2ⁿ⁻¹`, cut at a maximum: callers
+//! that failed together do not retry together, and none retries at once.
 
 /// A schedule of pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

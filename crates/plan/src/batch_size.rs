@@ -4,8 +4,8 @@
 //! Small batches go to servers in even steps, and who comes behind one waits for a moment only. But
 //! a worker waits for each batch's answer: where answers take long, on a full machine or far away,
 //! a few workers with small batches never reach the rate, and pay for a round trip each time. So a
-//! batch grows while nobody has to wait for the rate, which says that the rate is not reached, and
-//! shrinks while somebody does.
+//! batch grows while no request has to wait for the rate, which says that the rate is not reached, and
+//! shrinks while one does.
 //!
 //! Invariant: a batch is what passes in [`LEAST_NS`] to [`MOST_NS`] at the rate.
 
@@ -15,7 +15,7 @@ pub struct BatchSize {
     ns: u64,
 }
 
-/// A hundredth of a second: nobody feels it.
+/// A hundredth of a second, which clients do not notice.
 pub const LEAST_NS: u64 = 10_000_000;
 /// A tenth of a second: as much as a limit lets pass at once. Larger batches would find the rate
 /// waiting for them even where it is never reached.

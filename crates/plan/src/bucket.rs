@@ -1,7 +1,7 @@
 //! A token bucket as a pure function of time: how long to wait before an amount may pass.
 //!
 //! Requests take positions on one line of tokens, in the order in which they ask. Tokens accrue at
-//! the rate, and at most `burst` of them are kept while nobody asks. A request may pass when as many
+//! the rate, and at most `burst` of them are kept while there is no request. A request may pass when as many
 //! tokens have accrued as its position says. Two invariants follow:
 //!
 //! - by the time `t` at most `rate × t + burst` tokens have passed, however large a request is;

@@ -58,7 +58,7 @@ impl Choice {
 /// Why no members could be chosen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GeoError {
-    /// A set has nobody to read from.
+    /// A set has no member to read from.
     #[error("replica set {set} has no usable member: bring one up, or let a lagging one catch up")]
     NoMember {
         /// The set's index.

@@ -89,7 +89,7 @@ impl Window {
     }
 }
 
-/// What clients bear unless somebody says otherwise, in percent of the tail without the work.
+/// The default slowdown of clients, in percent of the tail without the work.
 pub const BEARABLE_PERCENT: u32 = 150;
 
 /// The last answers without the work, in microseconds.

@@ -184,7 +184,7 @@ mod tests {
             let mut here = BTreeMap::new();
             for (chunk, kind) in steps {
                 let loss = losses[chunk as usize];
-                // Whoever is best leaves more often than chance would have it; others, who may be
+                // The best chunk leaves more often than chance would have it; others, who may be
                 // queued, leave and come back too.
                 let leaves = kind < 5;
                 let leaving = if kind < 3 { offers.best(0, 1) } else { chunk };

@@ -2,7 +2,7 @@
 //!
 //! A row is kept sparse, because chunks of correlated keys lie on few servers, and in two flat
 //! arrays, because a hundred thousand rows of a hundred servers are ten million weights. The weight
-//! is whatever is to move least: documents, bytes, or operations.
+//! is the quantity whose movement is to be least: documents, bytes, or operations.
 //!
 //! Invariant: in a row servers increase and weights are positive; the sum of all weights is at most
 //! [`Weights::TOTAL_MAX`], so that no sum and no difference in the solver can overflow.
