@@ -153,7 +153,7 @@ impl Shown {
     }
 }
 
-/// Whether to write in colour, where `terminal` says whether somebody looks.
+/// Whether to write in colour, where `terminal` says whether the output is one.
 pub fn colour_wanted(terminal: bool) -> bool {
     terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

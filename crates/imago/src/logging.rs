@@ -30,8 +30,8 @@ pub fn begin(global: &Global, bars: &MultiProgress) -> Result<(), Failure> {
     })
 }
 
-/// Whoever read stderr may be gone. That is no reason to stop, and nobody is left to be told: an error
-/// here would be a panic of whatever task had something to say, of the one that waits for Ctrl-C too.
+/// The reader of stderr may be gone. That is no reason to stop, and an error could not be shown: here it would be
+/// a panic of the task that logs, which may be the one that waits for Ctrl-C.
 struct Lines {
     bars: MultiProgress,
 }

@@ -16,6 +16,7 @@ mod memory;
 mod output;
 mod render;
 mod signals;
+mod table;
 
 use exit::{Exit, Failure};
 

@@ -1,5 +1,8 @@
 //! The stream of events for a person: one line a job that is kept up to date on a terminal, plain
 //! lines elsewhere.
+//!
+//! Bytes and durations are formatted here: `indicatif` writes two decimals, and "3 minutes" for an ETA of three and
+//! a half.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -7,7 +10,7 @@ use std::io::{self, Write};
 use imago_job::event::{Body, Event, Progress};
 use imago_job::id::JobId;
 use imago_job::render::Render;
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{HumanCount, MultiProgress, ProgressBar, ProgressStyle};
 
 /// How often a job's progress becomes a plain line, in milliseconds.
 const PLAIN_EVERY_MS: u64 = 5_000;
@@ -134,14 +137,7 @@ pub fn line(progress: &Progress) -> String {
 
 /// `1234567` as `1,234,567`.
 pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let groups: Vec<&str> = digits
-        .as_bytes()
-        .rchunks(3)
-        .rev()
-        .map(|group| str::from_utf8(group).unwrap_or_default())
-        .collect();
-    groups.join(",")
+    HumanCount(number).to_string()
 }
 
 /// Bytes in the largest decimal unit that leaves at least one.

@@ -1,7 +1,7 @@
 //! A journal in a local directory: one file of JSON per job.
 //!
 //! A record is replaced as a whole: written beside the old one, fsynced, renamed over it, and the
-//! directory fsynced. So at any moment, whatever is killed, there is either the old record or the
+//! directory fsynced. So at any moment, also after a kill, there is either the old record or the
 //! new one; and what was answered is on disk. Changes exclude each other, between processes too, by
 //! a lock on a file beside the record; the system releases it when its holder dies.
 
@@ -55,7 +55,7 @@ impl FileJournal {
         Ok(Self { files })
     }
 
-    /// Runs `work` where waiting for a disk stops nobody else.
+    /// Runs `work` on a thread where waiting for a disk blocks no other task.
     fn answer<'a, T: Send + 'static>(
         &self,
         work: impl FnOnce(Files) -> Result<T, JournalError> + Send + 'static,

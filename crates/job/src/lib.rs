@@ -4,7 +4,7 @@
 //! that the operation chose, and never looks into them.
 //!
 //! An operation is handed a [`Reporter`] to say what happens and a [`Control`] to ask whether it may
-//! go on. What must survive the process is a [`Record`] in a [`journal::Journal`]. Whoever shows a
+//! go on. What must survive the process is a [`Record`] in a [`journal::Journal`]. A display of a
 //! job subscribes to its one stream of [`Event`]s.
 
 pub mod clock;

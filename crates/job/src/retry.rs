@@ -3,6 +3,8 @@
 //! Pauses grow and are jittered ([`imago_plan::backoff`]); attempts and time are bounded; and the
 //! error that comes out names what was tried, how often, for how long, which bound was hit, and the
 //! last cause.
+//!
+//! `backon` does not fit: a retry here ends when its job is paused or cancelled, and its error names the bound.
 
 use std::error::Error;
 use std::fmt;

@@ -128,7 +128,7 @@ impl Run {
             state: Mutex::new(Some(record.state.clone())),
             claimed: record,
         });
-        // What was asked while nobody worked at the job holds from the first step on.
+        // Requests from before this process claimed the job hold from the first step on.
         shared.beat().await?;
         let heartbeat = tokio::spawn(heartbeats(Arc::clone(&shared)));
         Ok(Self { shared, _heartbeat: Arc::new(AbortOnDropHandle::new(heartbeat)) })

@@ -1,11 +1,11 @@
 //! How fast a job may go: limits on documents and bytes per second, changeable while it runs.
 //!
 //! The decision is [`imago_plan::bucket`]; here is the waiting. All limits hold together, and no
-//! waiter is forgotten when a limit changes: it is woken and asks again.
+//! waiter is forgotten when a limit changes: it is woken and asks again. `governor` does not fit: its quota is fixed,
+//! and it refuses a request that is larger than the burst.
 //!
 //! Beside the operator's limits there is a *pace*, which a watch over the servers sets and changes.
-//! It holds only for what can wait as long as it must, such as the bulk of a copy: whoever follows
-//! changes has to keep up with them.
+//! It holds only for work that can wait, such as the bulk of a copy: changes have to be followed at their rate.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -35,13 +35,13 @@ struct Buckets {
     documents: Option<Bucket>,
     bytes: Option<Bucket>,
     pace: Option<Bucket>,
-    /// When the pace made somebody wait last, or was set, in nanoseconds since the throttle began.
+    /// When the pace made a request wait last, or was set, in nanoseconds since the throttle began.
     pace_felt_ns: u64,
     /// How large batches are where no pace is set.
     batch_size: BatchSize,
 }
 
-/// Where somebody stands in each line.
+/// The position of a request at each limit.
 #[derive(Clone, Copy)]
 struct Places {
     documents: Option<Position>,
@@ -126,7 +126,7 @@ impl Throttle {
         self.lock().pace.is_some()
     }
 
-    /// Whether there is a pace, and for a second nobody had to wait for it.
+    /// Whether there is a pace, and no request had to wait for it for a second.
     pub fn is_below_pace(&self) -> bool {
         let now_ns = self.now_ns();
         let buckets = self.lock();
@@ -347,7 +347,7 @@ mod tests {
     async fn a_batch_grows_while_the_rate_is_not_reached() {
         let throttle = Throttle::new(limits(None, Some(10_000_000))).unwrap();
         for _ in 0..100 {
-            // Nothing of the rate is used, so nobody waits.
+            // Nothing of the rate is used, so no request waits.
             throttle.take_paced(0, 0).await;
         }
         assert_eq!(throttle.batch_bytes(4_000_000), 1_000_000);

@@ -63,7 +63,7 @@ pub use catalog::{CatalogChanges, Gone, GoneCollection, Joined, News, news};
 pub use claim::{claim, pace, take_over};
 use follow::Followed;
 use state::note;
-pub use state::{State, state_of};
+pub use state::{Commit, CutOver, Job, SourceBlock, State, WayBack, state_of};
 pub(crate) use state::{save, save_at_last};
 pub use worker::help;
 

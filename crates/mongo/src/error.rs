@@ -136,7 +136,7 @@ pub enum Error {
         /// The job.
         job: imago_job::id::JobId,
     },
-    /// A server may or may not have done what it was asked for, and whoever goes on finds out.
+    /// A server may or may not have done what was requested; the next process of the job finds out.
     #[error("it is not known yet {what}: {cause}")]
     Undecided {
         /// What is not known.
@@ -338,7 +338,7 @@ fn is_transient(error: &mongodb::error::Error) -> bool {
         | ErrorKind::ConnectionPoolCleared { .. }
         | ErrorKind::ServerSelection { .. }
         | ErrorKind::DnsResolve { .. }
-        // Whoever has an endpoint was let in. A member that elects, or has not heard of the user yet,
+        // An endpoint was authorised when it connected. A member that elects, or has not heard of the user yet,
         // says no more than this.
         | ErrorKind::Authentication { .. } => true,
         _ => {

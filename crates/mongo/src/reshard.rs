@@ -18,43 +18,26 @@
 //! The other engine ([`plan::Engine::Native`]) has the server do all of that by itself, with the same plan.
 //!
 //! Invariants of the shadow:
-//! - Until the rename nothing of the collection is changed but the balancer's flag, so that
-//!   cancelling is dropping the shadow.
-//! - The rename is asked for only while writes are blocked and everything written before the block
-//!   is in the shadow (what a validator does not block is brought over behind it); and once it was
-//!   asked for, nobody lifts the block before it is known how it ended.
-//! - Whoever goes on with a job whose process died finds out by what is there: the collection's
-//!   UUID, and whether the shadow exists.
+//! - Until the rename nothing of the collection is changed except the balancer's flag, so to cancel is to
+//!   drop the shadow.
+//! - The rename is requested only while writes are blocked and everything written before the block is in
+//!   the shadow (late writes, which a validator does not block, are brought over behind it). Once it was
+//!   requested, the block is not lifted before its outcome is known.
+//! - The successor of a process that died learns the outcome from the cluster: from the collection's UUID,
+//!   and from the presence of the shadow.
 
-pub mod balance;
-mod bulk;
-mod bypass;
-mod chunk_weights;
-mod cluster_lock;
 pub mod commit;
+pub mod execute;
 mod findings;
-mod late_writes;
-mod members;
-mod native;
-mod placement;
 pub mod plan;
-mod plan_check;
 mod planning;
-mod predict;
 mod revert;
-pub mod run;
-mod sample;
-pub mod shadow;
-mod shard_probe;
-mod survey;
-mod validation;
-mod watch;
-mod zones;
+mod spec;
 
-pub use bulk::helpers_route;
 pub use commit::Block;
-pub use late_writes::Slipped;
-pub use native::{begun, warn_in};
+pub use execute::bulk::helpers_route;
+pub use execute::native::{begun, warn_in};
+pub use execute::{both, check, clean_up, create, run};
 pub use planning::plan;
 pub use revert::{Way, revert};
-pub use run::{How, KIND, Outcome, Spec, both, check, clean_up, create, run};
+pub use spec::{KIND, LateWrites, Options, Outcome, Spec};

@@ -400,7 +400,7 @@ async fn documents(
     record(source, destination, spec, settled, watch, report)
 }
 
-/// Compares the documents that `ids` names, the source as it was at exactly `at`: for whoever knows
+/// Compares the documents that `ids` names, the source as it was at exactly `at`: for a caller that knows
 /// that the destination is just that, and does not change.
 ///
 /// # Errors

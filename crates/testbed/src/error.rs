@@ -58,7 +58,7 @@ pub enum Error {
         attempts: u32,
     },
 
-    /// A server ended although nobody asked it to.
+    /// A server ended without a request.
     #[error("{node} ended with {status} before it answered; the end of its log {}:\n{tail}", log.display())]
     ServerEnded {
         /// The server's name.

@@ -25,7 +25,7 @@ const STOP_POLL: Duration = Duration::from_micros(200);
 type Order = (Command, Sender<io::Result<Child>>);
 
 /// Starts `command` in a process group of its own; the kernel kills it when this process ends,
-/// whatever the reason.
+/// for any reason.
 pub fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<Sender<Order>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
@@ -123,7 +123,7 @@ impl ProcessId {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
             return Ok(false);
         };
-        // The descriptor pins the process: whoever has the id after this line cannot be hit.
+        // The descriptor pins the process: a later process with the same id cannot be hit.
         let pinned = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pinned) => pinned,
             Err(rustix::io::Errno::SRCH) => return Ok(false),

@@ -74,7 +74,7 @@ impl Program {
         }
     }
 
-    /// Whether it ended because somebody had taken its port.
+    /// Whether it ended because its port was taken.
     pub(crate) fn found_port_taken(&self, status: ExitStatus, log: &Path) -> bool {
         match self {
             Self::Mongo(_) => status.code() == Some(MONGO_EXIT_PORT_TAKEN),

@@ -145,7 +145,7 @@ async fn connection(client: TcpStream, target: SocketAddr, mut mode: watch::Rece
         return reset(&client);
     }
     let Ok(server) = TcpStream::connect(target).await else { return reset(&client) };
-    // Chunks are sent on as they came; waiting for more would add latency that nobody asked for.
+    // Chunks are sent on as they came; waiting for more would add latency.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (client_read, client_write) = client.into_split();
     let (server_read, server_write) = server.into_split();

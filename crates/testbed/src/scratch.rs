@@ -1,7 +1,7 @@
 //! A cluster's own folder of data and logs, removed with the cluster.
 //!
 //! A process that is killed cannot remove its folder. Each folder therefore holds a locked file;
-//! the kernel drops the lock with its owner, and whoever makes the next folder removes those whose
+//! the kernel drops the lock with its owner, and the next process that makes a folder removes those whose
 //! lock is free. A folder gets its telling name only once it is locked, so that none is removed
 //! between its making and its locking.
 
@@ -62,7 +62,7 @@ fn sweep(base: &Path) {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
             continue;
         }
-        // What cannot be opened or locked belongs to somebody who lives, or to another user.
+        // What cannot be opened or locked belongs to a living process, or to another user.
         let Ok(lock) = File::open(entry.path().join(LOCK)) else { continue };
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             remove(&entry.path());

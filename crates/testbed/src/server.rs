@@ -52,7 +52,7 @@ impl Server {
             server.launch.program.prepare(&server.place()).await?;
             server.spawn()?;
             match server.wait_answering().await {
-                // Somebody took the port between its reservation and the server's start.
+                // Another process took the port between its reservation and the server's start.
                 Err(Error::ServerEnded { status, log, .. })
                     if attempt < PORT_ATTEMPTS
                         && server.launch.program.found_port_taken(status, &log) =>

@@ -65,7 +65,7 @@ pub struct SingleSpec {
 }
 
 impl SingleSpec {
-    /// What the memory is if nobody says, in MiB.
+    /// The default memory, in MiB.
     pub const MEMORY_MB: u32 = 256;
 
     /// A Redis server.

@@ -11,7 +11,7 @@ use imago_mongo::server::endpoint::Endpoint;
 use imago_mongo::state::journal::MongoJournal;
 use serde::Serialize;
 
-use crate::cmd::job::process;
+use crate::cmd::process::process;
 use crate::cmd::speed::Speed;
 use crate::context::Context;
 use crate::exit::Failure;
@@ -47,7 +47,7 @@ pub struct Args {
     dry_run: bool,
     /// How it works.
     #[command(flatten)]
-    pub how: How,
+    pub work: WorkArgs,
     /// How fast it may go; `imago job set` changes it while it runs.
     #[command(flatten)]
     speed: Speed,
@@ -66,7 +66,7 @@ pub struct Ends {
 
 /// How a process works at a copy.
 #[derive(Debug, clap::Args)]
-pub struct How {
+pub struct WorkArgs {
     /// Slices that this process copies at the same time.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub workers: u8,
@@ -78,7 +78,7 @@ pub struct How {
     pub slice_mb: u32,
 }
 
-impl Default for How {
+impl Default for WorkArgs {
     fn default() -> Self {
         Self { workers: 4, until: When::HandedOver, slice_mb: 64 }
     }
@@ -101,17 +101,17 @@ pub async fn connect(ends: &Ends) -> Result<Clusters, Failure> {
 }
 
 /// How this process works, from what was typed.
-pub fn options(how: &How) -> Options {
-    let until = match how.until {
+pub fn options(work: &WorkArgs) -> Options {
+    let until = match work.until {
         When::CaughtUp => Until::CaughtUp,
         When::HandedOver => Until::HandedOver,
     };
     Options {
-        workers: usize::from(how.workers),
+        workers: usize::from(work.workers),
         until,
         process: process(),
         await_max: imago_mongo::replicate::changes::AWAIT_MAX,
-        slice_bytes: u64::from(how.slice_mb) * 1024 * 1024,
+        slice_bytes: u64::from(work.slice_mb) * 1024 * 1024,
         route: None,
     }
 }
@@ -144,7 +144,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     for left_out in &plan.left_out {
         reporter.warning("left_out", left_out.to_string(), "nothing, if it is not wanted");
     }
-    work(&clusters, &id, &options(&args.how), context).await
+    work(&clusters, &id, &options(&args.work), context).await
 }
 
 /// Works at a job until it ends, here.

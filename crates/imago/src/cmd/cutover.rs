@@ -4,13 +4,13 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use imago_job::id::JobId;
-use imago_mongo::copy::cutover::{self, Block, ClientsAt, How, Outcome};
+use imago_mongo::copy::cutover::{self, Block, ClientsAt, Outcome};
 use imago_mongo::copy::{self, Clusters};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Command;
 
 use crate::cmd::copy::{Ends, connect, options, work};
-use crate::cmd::job::process;
+use crate::cmd::process::process;
 use crate::context::Context;
 use crate::exit::Failure;
 
@@ -106,7 +106,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             format!("{source} takes its users' writes again\n{}", forced.unwrap_or_default())
         });
     }
-    let how = How {
+    let options = cutover::Options {
         block: match args.block {
             BlockBy::UserWrites => Block::UserWrites,
             BlockBy::None => Block::None,
@@ -123,13 +123,13 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         return decide(&clusters, &id, &args, end, context).await;
     }
     let (events, cancel) = (context.events(), &context.cancel);
-    let claim = cutover::take_over(&clusters, &id, &how, &process, events, cancel);
+    let claim = cutover::take_over(&clusters, &id, &options, &process, events, cancel);
     let run = Box::pin(claim).await?;
     let hook = async || match &args.on_cutover {
         Some(command) => hook(command, &id).await,
         None => Ok(()),
     };
-    let done = Box::pin(cutover::cutover(&clusters, run, &process, &how, hook)).await?;
+    let done = Box::pin(cutover::cutover(&clusters, run, &process, &options, hook)).await?;
     context.output.result(&done, |done| describe(done, &args))?;
     follow_back(&clusters, done.reverse_job.as_ref(), context).await
 }
@@ -141,7 +141,7 @@ async fn follow_back(
     context: &Context,
 ) -> Result<(), Failure> {
     let Some(back) = back else { return Ok(()) };
-    let options = options(&crate::cmd::copy::How::default());
+    let options = options(&crate::cmd::copy::WorkArgs::default());
     work(&cutover::reversed(clusters), back, &options, context).await
 }
 
@@ -216,7 +216,7 @@ impl HookGroup {
 impl Drop for HookGroup {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
-            // That nobody is left of it is no failure.
+            // An empty process group is no failure.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }

@@ -1,10 +1,9 @@
 //! `imago job …`: looking at jobs and steering them, from any machine that reaches the cluster
 //! which keeps them, the destination.
 //!
-//! What is asked of a job is recorded there, and whoever works at the job does it; so the answer
-//! always says whether somebody does.
+//! A request is recorded there, and the process that works at the job carries it out; so the answer always says
+//! whether there is one.
 
-pub mod limit;
 mod view;
 
 use std::sync::Arc;
@@ -15,8 +14,8 @@ use imago_job::id::JobId;
 use imago_job::journal::{Journal, JournalError, Request, Update};
 use imago_job::record::{Limits, Record, Requested};
 use imago_job::state::State;
-use imago_mongo::copy;
 use imago_mongo::copy::preflight;
+use imago_mongo::copy::{self, CutOver};
 use imago_mongo::reshard;
 use imago_mongo::reshard::helpers_route;
 use imago_mongo::server::block;
@@ -25,11 +24,12 @@ use imago_mongo::state::journal::MongoJournal;
 use serde::Serialize;
 
 use crate::cmd;
-use crate::cmd::copy::{Ends, How, connect, options, work};
+use crate::cmd::copy::{Ends, WorkArgs, connect, options, work};
+use crate::cmd::limit::{self, Limit};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
-use limit::Limit;
 
+use crate::cmd::process::process;
 use crate::cmd::speed::Pacing;
 use view::View;
 
@@ -105,7 +105,7 @@ struct Resume {
     ends: Ends,
     /// How this process works at it.
     #[command(flatten)]
-    how: How,
+    work: WorkArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -164,13 +164,6 @@ pub async fn journal(kept: &Kept) -> Result<Arc<MongoJournal>, Failure> {
     Ok(Arc::new(MongoJournal::new(endpoint)))
 }
 
-/// How this process names itself in a job's record.
-pub fn process() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = host.trim();
-    format!("{}/{}", if host.is_empty() { "unnamed" } else { host }, std::process::id())
-}
-
 /// Does what was asked, unless the user stops waiting for it.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     // A job that runs here ends in an orderly way by itself when it is interrupted.
@@ -214,11 +207,11 @@ async fn go_on(resume: &Resume, context: &Context) -> Result<(), Failure> {
         }
     }
     if kind == reshard::KIND {
-        let how = cmd::reshard::run::How::usual();
+        let options = cmd::reshard::run::WorkArgs::usual();
         let cluster = &clusters.destination;
-        return Box::pin(cmd::reshard::run::work(cluster, &resume.id, &how, context)).await;
+        return Box::pin(cmd::reshard::run::work(cluster, &resume.id, &options, context)).await;
     }
-    Box::pin(work(&clusters, &resume.id, &options(&resume.how), context)).await
+    Box::pin(work(&clusters, &resume.id, &options(&resume.work), context)).await
 }
 
 /// What a helper did.
@@ -369,7 +362,7 @@ async fn block_to_lift(
     }
     let state = copy::state_of(record)?;
     state.refuse_undecided(&record.id)?;
-    if !state.is_blocked {
+    if !state.cut_over().is_some_and(CutOver::is_blocked) {
         return Ok(None);
     }
     let Some(from) = from else {
@@ -420,8 +413,7 @@ async fn end_unowned(
     }
     let mut update = Update::of(State::Cancelled);
     if blocked.is_some() {
-        let state = copy::State { is_blocked: false, ..copy::state_of(&claimed.record)? };
-        let encoded = serde_json::to_value(state);
+        let encoded = serde_json::to_value(copy::state_of(&claimed.record)?.with_block_lifted());
         update.checkpoint =
             Some(encoded.map_err(|error| Failure::from_error(Exit::Failed, "malformed", &error))?);
     }

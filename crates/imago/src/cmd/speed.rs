@@ -2,7 +2,7 @@
 
 use imago_job::record::Limits;
 
-use crate::cmd::job::limit::{self, Limit};
+use crate::cmd::limit::{self, Limit};
 use crate::exit::{Exit, Failure};
 
 /// How a job goes beside the cluster's clients.

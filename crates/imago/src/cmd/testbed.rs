@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
+use crate::table::table;
 
 /// What may be typed.
 #[derive(Debug, clap::Args)]
@@ -205,8 +206,8 @@ fn status_text(status: &Status) -> String {
     if status.auth {
         _ = writeln!(text, "  admin uri  {}", status.admin_uri);
     }
-    let rows = status.nodes.iter().map(node_row).collect();
-    text.push_str(&table(["NODE", "STATE", "PORT", "PID", "LOG"], rows));
+    let rows = status.nodes.iter().map(node_row);
+    text.push_str(&table(&["NODE", "STATE", "PORT", "PID", "LOG"], rows, &[]));
     text
 }
 
@@ -236,7 +237,7 @@ fn list_text(all: &[Status]) -> String {
             status.supervisor_pid.to_string(),
         ]
     });
-    table(["NAME", "STATE", "SHAPE", "SUPERVISOR"], rows.collect())
+    table(&["NAME", "STATE", "SHAPE", "SUPERVISOR"], rows, &[])
 }
 
 fn health_word(health: Health) -> &'static str {
@@ -247,21 +248,6 @@ fn health_word(health: Health) -> &'static str {
         Health::Stopped => "stopped",
         Health::Dead => "dead",
     }
-}
-
-/// Columns as wide as their widest cell; the last one is not padded.
-fn table<const COLUMNS: usize>(head: [&str; COLUMNS], rows: Vec<[String; COLUMNS]>) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([head[column].len()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..COLUMNS).map(width).collect();
-    let line = |cells: [&str; COLUMNS]| {
-        let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        format!("{}\n", padded.collect::<Vec<_>>().join("  ").trim_end())
-    };
-    let body = rows.iter().map(|row| line(std::array::from_fn(|column| &*row[column])));
-    std::iter::once(line(head)).chain(body).collect()
 }
 
 fn failure(error: Error) -> Failure {

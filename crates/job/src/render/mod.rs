@@ -41,7 +41,7 @@ pub fn spawn(mut subscription: Subscription, mut renderer: impl Render) -> io::R
             }
         }
         renderer.end();
-        // Nobody waits any more when the time was up.
+        // The waiter is gone when the time was up.
         let _ = tell.send(());
     })?;
     Ok(Rendering { ended })

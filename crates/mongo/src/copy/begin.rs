@@ -1,4 +1,4 @@
-//! How a process begins to lead a copy, from the state that the record has.
+//! The begin of a coordinator, from the state in the job's record.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +13,9 @@ use imago_plan::pending_changes::SliceState;
 use tokio::task::JoinSet;
 
 use super::state::start_of;
-use super::{Clusters, Copying, News, Options, State, catalog, plan_with, retry_transient, save};
+use super::{
+    Clusters, Copying, CutOver, News, Options, State, catalog, plan_with, retry_transient, save,
+};
 use crate::copy::preflight::{self, Plan, Planned};
 use crate::copy::prepare::{prepare, prepare_joined};
 use crate::error::{Error, Result};
@@ -21,6 +23,7 @@ use crate::replicate::apply::Pair;
 use crate::replicate::bulk_reader::{Counters, count_filtered};
 use crate::replicate::coordinator::{Coordinator, Member, Parts};
 use crate::replicate::monitor::{self, Applied};
+use crate::server::block;
 use crate::server::collection::Definition;
 use crate::state::leases::Leases;
 
@@ -54,61 +57,23 @@ impl<'a> Copying<'a> {
         state.refuse_undecided(&run.record().id)?;
         let job = run.record().id.clone();
         let owner = format!("{job}/{}/{}", run.epoch(), options.process);
-        let leases = Leases::new(clusters.destination.clone(), job.clone(), owner);
-        if state.is_blocked {
-            crate::server::block::lift(&clusters.source).await?;
-            state.count_block(now_ms());
-            save(run, state).await?;
-        }
-        if state.is_destination_blocked {
-            // A cut-over back may have lifted it and died.
-            let block = || crate::server::block::set(&clusters.destination);
-            retry_transient("block the old cluster's writes", run.control(), block).await?;
-        }
+        let leases = Leases::new(clusters.destination.clone(), job, owner);
+        restore_blocks(clusters, run, state).await?;
         let is_resumed = state.t0.is_some();
-        if !is_resumed {
-            run.enter("prepare").await?;
-            let prepare = || prepare(clusters, &plan, &leases, options.slice_bytes);
-            state.t0 = Some(retry_transient("prepare the copy", run.control(), prepare).await?);
-            save(run, state).await?;
-        } else {
-            let mine = format!("{job}/");
-            let expire = || leases.expire(&mine);
-            retry_transient("give up the leases of who is gone", run.control(), expire).await?;
+        prepare_slices(clusters, run, options, &plan, &leases, state).await?;
+        let (pairs, definitions) = pairs_of(clusters, run, &plan).await?;
+        let copied = copied_before(run, &leases).await?;
+        if is_resumed && !copied.is_all {
+            tell_where_it_goes_on(run, copied.documents);
         }
-        if let Some(first) = state.joined.iter().position(|joined| !joined.is_prepared) {
-            run.enter("prepare").await?;
-            let first_number = plan.collections.len() - state.joined.len() + first;
-            let slice_bytes = options.slice_bytes;
-            let prepare = || prepare_joined(first_number, clusters, &plan, &leases, slice_bytes);
-            retry_transient("prepare what joined", run.control(), prepare).await?;
-            state.joined[first..].iter_mut().for_each(|joined| joined.is_prepared = true);
-            save(run, state).await?;
-        }
-        let look = || preflight::pairs(&plan, &clusters.source, &clusters.destination);
-        let found = retry_transient("look at the collections", run.control(), look).await?;
-        let (mut pairs, definitions): (Vec<Pair>, Vec<Definition>) = found.into_iter().unzip();
-        for pair in &mut pairs {
-            pair.destination.owner = Some(run.ownership());
-        }
-        let (pairs, definitions) = (Arc::new(pairs), Arc::new(definitions));
-        let counters = Arc::new(Counters::default());
-        let look = || leases.states_after(None);
-        let seen = retry_transient("look at the slices", run.control(), look).await?;
-        let copied_before = (
-            seen.iter().map(|sighting| sighting.documents).sum(),
-            seen.iter().map(|sighting| sighting.bytes).sum(),
-        );
-        let is_copied = seen.iter().all(|sighting| sighting.state == SliceState::Copied);
-        if is_resumed && !is_copied {
-            tell_where_it_goes_on(run, copied_before.0);
-        }
-        let total = if is_copied {
+        let copied_before = (copied.documents, copied.bytes);
+        let total = if copied.is_all {
             copied_before
         } else {
             let count = || expected(&plan, &pairs);
             retry_transient("count what is to be copied", run.control(), count).await?
         };
+        let counters = Arc::new(Counters::default());
         let coordinator = Coordinator::begin(Parts {
             source: clusters.source.clone(),
             pairs: Arc::clone(&pairs),
@@ -144,7 +109,7 @@ impl<'a> Copying<'a> {
             look_took: Duration::ZERO,
             told: HashSet::new(),
             pairs,
-            definitions,
+            definitions: Arc::new(definitions),
             leases,
             counters,
             workers: JoinSet::new(),
@@ -160,6 +125,87 @@ impl<'a> Copying<'a> {
             began: now,
         })
     }
+}
+
+/// Lifts the block that a cut-over left when its process died, and renews the block of an old cluster
+/// that the job leads back to.
+async fn restore_blocks(clusters: &Clusters, run: &Run, state: &mut State) -> Result<()> {
+    if state.cut_over().is_some_and(CutOver::is_blocked) {
+        block::lift(&clusters.source).await?;
+        state.cut_over_mut().count_block(now_ms());
+        save(run, state).await?;
+    }
+    if state.is_destination_blocked() {
+        // A cut-over back may have lifted it and died.
+        let block = || block::set(&clusters.destination);
+        retry_transient("block the old cluster's writes", run.control(), block).await?;
+    }
+    Ok(())
+}
+
+/// Takes the time T0 and makes the slices of a job that has none, gives up the leases of processes of
+/// this job that died, and makes the slices of collections that joined.
+async fn prepare_slices(
+    clusters: &Clusters,
+    run: &Run,
+    options: &Options,
+    plan: &Plan,
+    leases: &Leases,
+    state: &mut State,
+) -> Result<()> {
+    if state.t0.is_none() {
+        run.enter("prepare").await?;
+        let prepare = || prepare(clusters, plan, leases, options.slice_bytes);
+        state.t0 = Some(retry_transient("prepare the copy", run.control(), prepare).await?);
+        save(run, state).await?;
+    } else {
+        let mine = format!("{}/", run.record().id);
+        let expire = || leases.expire(&mine);
+        retry_transient("give up the leases of who is gone", run.control(), expire).await?;
+    }
+    if let Some(first) = state.joined.iter().position(|joined| !joined.is_prepared) {
+        run.enter("prepare").await?;
+        let first_number = plan.collections.len() - state.joined.len() + first;
+        let slice_bytes = options.slice_bytes;
+        let prepare = || prepare_joined(first_number, clusters, plan, leases, slice_bytes);
+        retry_transient("prepare what joined", run.control(), prepare).await?;
+        state.joined[first..].iter_mut().for_each(|joined| joined.is_prepared = true);
+        save(run, state).await?;
+    }
+    Ok(())
+}
+
+/// The collections of both sides, the destination's writable only while the job is this process's,
+/// and the source's definitions.
+async fn pairs_of(
+    clusters: &Clusters,
+    run: &Run,
+    plan: &Plan,
+) -> Result<(Arc<Vec<Pair>>, Vec<Definition>)> {
+    let look = || preflight::pairs(plan, &clusters.source, &clusters.destination);
+    let found = retry_transient("look at the collections", run.control(), look).await?;
+    let (mut pairs, definitions): (Vec<Pair>, Vec<Definition>) = found.into_iter().unzip();
+    for pair in &mut pairs {
+        pair.destination.owner = Some(run.ownership());
+    }
+    Ok((Arc::new(pairs), definitions))
+}
+
+/// What earlier processes of the job copied.
+struct CopiedBefore {
+    documents: u64,
+    bytes: u64,
+    is_all: bool,
+}
+
+async fn copied_before(run: &Run, leases: &Leases) -> Result<CopiedBefore> {
+    let look = || leases.states_after(None);
+    let seen = retry_transient("look at the slices", run.control(), look).await?;
+    Ok(CopiedBefore {
+        documents: seen.iter().map(|sighting| sighting.documents).sum(),
+        bytes: seen.iter().map(|sighting| sighting.bytes).sum(),
+        is_all: seen.iter().all(|sighting| sighting.state == SliceState::Copied),
+    })
 }
 
 /// The progress that users saw last: of this process, or of the one before it.

@@ -29,7 +29,8 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::copy::{
-    self, CatalogChanges, Clusters, Copying, Options, SLICE_BYTES, State, Until, complete, state_of,
+    self, CatalogChanges, Clusters, Copying, SLICE_BYTES, SourceBlock, State, Until, complete,
+    state_of,
 };
 use crate::error::{Error, Result};
 use crate::server::block::{self, Blocker};
@@ -54,9 +55,9 @@ pub enum Block {
     None,
 }
 
-/// How a job is cut over.
+/// The options of a cut-over.
 #[derive(Clone, Debug)]
-pub struct How {
+pub struct Options {
     /// How writes are kept from the source.
     pub block: Block,
     /// Whether the old cluster shall follow the new one.
@@ -110,13 +111,13 @@ const AWAIT_MAX: Duration = Duration::from_millis(20);
 pub async fn take_over(
     clusters: &Clusters,
     id: &JobId,
-    how: &How,
+    options: &Options,
     process: &str,
     events: &Events,
     interrupted: &CancellationToken,
 ) -> Result<Run> {
     let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
-    check::before(clusters, &record, how).await?;
+    check::before(clusters, &record, options).await?;
     Box::pin(copy::take_over(clusters, id, process, events, interrupted)).await
 }
 
@@ -129,10 +130,10 @@ pub async fn cutover(
     clusters: &Clusters,
     run: Run,
     process: &str,
-    how: &How,
+    options: &Options,
     hook: impl AsyncFnOnce() -> std::result::Result<(), String>,
 ) -> Result<Outcome> {
-    let options = Options {
+    let copy_options = copy::Options {
         workers: WORKERS,
         until: Until::HandedOver,
         process: process.to_owned(),
@@ -140,7 +141,7 @@ pub async fn cutover(
         slice_bytes: SLICE_BYTES,
         route: None,
     };
-    let ended = Box::pin(stages(clusters, &run, &options, how, hook)).await;
+    let ended = Box::pin(stages(clusters, &run, &copy_options, options, hook)).await;
     if ended.is_err() {
         let id = &run.record().id;
         run.reporter().warning(
@@ -162,16 +163,16 @@ pub async fn cutover(
 async fn stages(
     clusters: &Clusters,
     run: &Run,
+    copy_options: &copy::Options,
     options: &Options,
-    how: &How,
     hook: impl AsyncFnOnce() -> std::result::Result<(), String>,
 ) -> Result<Outcome> {
-    check::before(clusters, run.record(), how).await?;
+    check::before(clusters, run.record(), options).await?;
     let mut state = state_of(run.record())?;
     let mut hook = Some(hook);
     for attempt in 1.. {
-        let mut copying = Box::pin(complete(clusters, run, options, state)).await?;
-        match Box::pin(steps(clusters, run, &mut copying, how, &mut hook)).await {
+        let mut copying = Box::pin(complete(clusters, run, copy_options, state)).await?;
+        match Box::pin(steps(clusters, run, &mut copying, options, &mut hook)).await {
             Err(Error::CatalogChanged { .. }) if attempt < ATTEMPTS_MAX => {
                 run.reporter().decision(
                     format!("cut-over is tried again, attempt {} of {ATTEMPTS_MAX}", attempt + 1),
@@ -194,38 +195,39 @@ async fn steps(
     clusters: &Clusters,
     run: &Run,
     copying: &mut Copying<'_>,
-    how: &How,
+    options: &Options,
     hook: &mut Option<impl AsyncFnOnce() -> std::result::Result<(), String>>,
 ) -> Result<Outcome> {
     run.enter("catch-up").await?;
-    Box::pin(copying.come_near(how.block_max)).await?;
+    Box::pin(copying.come_near(options.block_max)).await?;
     run.enter("check").await?;
-    let sampled = Box::pin(check::check(copying, &Mode::Sample(how.sample), None)).await?;
-    Box::pin(copying.come_near(how.block_max)).await?;
+    let sampled = Box::pin(check::check(copying, &Mode::Sample(options.sample), None)).await?;
+    Box::pin(copying.come_near(options.block_max)).await?;
     run.enter("cut-over").await?;
     let began = Instant::now();
-    if how.block == Block::UserWrites {
+    if options.block == Block::UserWrites {
         // A block that stands already is not the job's, and stays in any case.
-        copying.state.is_blocked = block::is_set(&clusters.source).await? != Some(true);
-        copying.state.blocked_at_ms = copying.state.is_blocked.then(now_ms);
+        if block::is_set(&clusters.source).await? != Some(true) {
+            copying.state.cut_over_mut().block = SourceBlock::MayStand { since_ms: Some(now_ms()) };
+        }
         copying.save().await?;
     }
     let blocker = Blocker::reach(&clusters.source).await;
     let blocked = Instant::now();
     // Never dropped half-way: a block that comes after it was lifted would stay.
-    let set = match how.block {
+    let set = match options.block {
         Block::UserWrites => blocker.set().await,
         Block::None => Ok(()),
     };
     let behind = async {
         set?;
-        Box::pin(behind_block(clusters, run, copying, how, hook)).await
+        Box::pin(behind_block(clusters, run, copying, options, hook)).await
     };
-    let left = how.block_max.saturating_sub(blocked.elapsed());
+    let left = options.block_max.saturating_sub(blocked.elapsed());
     let done = match tokio::time::timeout(left, behind).await {
         Ok(done) => done,
         Err(_) => Err(Error::precondition(
-            format!("the cut-over was not done within {} ms", how.block_max.as_millis()),
+            format!("the cut-over was not done within {} ms", options.block_max.as_millis()),
             "the block is lifted and clients are still at the source, unless the hook had moved \
              them: look at the hook, then try again, with a larger --max-block-ms if need be",
         )),
@@ -238,33 +240,34 @@ async fn steps(
                 tracing::warn!(%lost, "the write block is left to the next process of the job");
                 return Err(error);
             }
-            if copying.state.is_blocked {
+            if copying.state.cut_over_mut().is_blocked() {
                 block::lift(&clusters.source).await?;
             }
-            if copying.state.is_destination_blocked {
+            if copying.state.is_destination_blocked() {
                 block::set(&clusters.destination).await?;
             }
-            (copying.state.is_blocked, copying.state.hook_begun) = (false, false);
-            (copying.state.blocked_at_ms, copying.state.blocked_before_ms) = (None, 0);
+            copying.state.cut_over_mut().end_attempt(SourceBlock::None);
             copy::save_at_last(run, &copying.state).await?;
             return Err(error);
         }
     };
-    let block_ms = copying.state.blocked_before_ms + ms(blocked);
+    let cut_over = copying.state.cut_over_mut();
+    let block_ms = cut_over.blocked_before_ms + ms(blocked);
+    let is_blocked = cut_over.is_blocked();
     run.reporter().emit(Body::Measurement {
         name: "write_block_ms".into(),
         value: f64::from(u32::try_from(block_ms).unwrap_or(u32::MAX)),
         unit: "ms".into(),
     });
     tracing::debug!(total_ms = ms(began), "cut over");
-    let lifts = copying.state.is_blocked && !how.keep_block && !how.reverse;
+    let lifts = is_blocked && !options.keep_block && !options.reverse;
     if lifts {
         block::lift(&clusters.source).await?;
     }
-    copying.state.block_left = copying.state.is_blocked && !lifts;
-    (copying.state.blocked_at_ms, copying.state.blocked_before_ms) = (None, 0);
-    (copying.state.is_blocked, copying.state.hook_begun) = (false, false);
-    copying.state.is_destination_blocked = false;
+    let is_left = is_blocked && !lifts;
+    let block = if is_left { SourceBlock::Left } else { SourceBlock::None };
+    copying.state.cut_over_mut().end_attempt(block);
+    copying.state.unblock_destination();
     copy::save_at_last(run, &copying.state).await?;
     Ok(Outcome {
         job: run.record().id.clone(),
@@ -273,7 +276,7 @@ async fn steps(
         last_verified: done.last_verified,
         sampled,
         reverse_job: done.reverse_job,
-        is_blocked: how.block == Block::UserWrites && !lifts,
+        is_blocked: options.block == Block::UserWrites && !lifts,
         catalog: CatalogChanges::with(run.record(), &copying.state)?,
     })
 }
@@ -288,40 +291,40 @@ async fn behind_block(
     clusters: &Clusters,
     run: &Run,
     copying: &mut Copying<'_>,
-    how: &How,
+    options: &Options,
     hook: &mut Option<impl AsyncFnOnce() -> std::result::Result<(), String>>,
 ) -> Result<Behind> {
     let drained = Instant::now();
     let at = copying.coordinator.settle().await?;
     let drain_ms = ms(drained);
-    let last_verified = Box::pin(check::last_look(run, copying, how.last_changes)).await?;
+    let last_verified = Box::pin(check::last_look(run, copying, options.last_changes)).await?;
     if copying.coordinator.has_structure() {
         return Err(Error::precondition(
             "indexes or options of the source changed while writes were being blocked",
             "try again: the job follows them first",
         ));
     }
-    if copying.coordinator.has_ended() || !check::has_all(clusters, &copying.plan, how).await? {
+    if copying.coordinator.has_ended() || !check::has_all(clusters, &copying.plan, options).await? {
         return Err(Error::CatalogChanged { job: run.record().id.clone() });
     }
-    if how.block == Block::UserWrites && block::is_set(&clusters.source).await? == Some(false) {
+    if options.block == Block::UserWrites && block::is_set(&clusters.source).await? == Some(false) {
         return Err(Error::precondition(
             "another user lifted the write block during the cut-over",
             "another cut-over from this cluster, perhaps: let it end, then try again",
         ));
     }
     // One of an earlier attempt begins too early, and may know less of the block.
-    if let Some(tried) = copying.state.reverse_job.take() {
+    if let Some(tried) = copying.state.cut_over_mut().reverse_job.take() {
         reverse::discard(clusters, &tried).await?;
     }
-    let reverse_job = match how.reverse {
-        true => Some(Box::pin(reverse::prepare(clusters, run, &copying.plan, how)).await?),
+    let reverse_job = match options.reverse {
+        true => Some(Box::pin(reverse::prepare(clusters, run, &copying.plan, options)).await?),
         false => None,
     };
-    copying.state.reverse_job.clone_from(&reverse_job);
+    copying.state.cut_over_mut().reverse_job.clone_from(&reverse_job);
     keep_settled(run, &mut copying.state, at).await?;
     // A cut-over back gives the old cluster to its users again before they are sent there.
-    if copying.state.is_destination_blocked {
+    if copying.state.is_destination_blocked() {
         block::lift(&clusters.destination).await?;
     }
     let hook = hook.take().expect("nothing is tried again behind the hook");
@@ -336,11 +339,11 @@ async fn behind_block(
 }
 
 /// Keeps the settled point as the job's position, and that the hook begins now. Should this process
-/// die before it writes down how the hook ended, nobody knows where the clients are, and nobody goes
-/// on with the job until an operator has said it ([`decide()`]). If they are at the source, what was
+/// die before it writes down how the hook ended, it is unknown where the clients are, and the
+/// job waits until an operator has said it ([`decide()`]). If they are at the source, what was
 /// settled is not applied again.
 async fn keep_settled(run: &Run, state: &mut State, at: Timestamp) -> Result<()> {
-    state.hook_begun = true;
+    state.cut_over_mut().hook_begun = true;
     state.token = None;
     state.t0 = Some((at.time, at.increment + 1));
     state.applied_to = Some((at.time, at.increment));

@@ -18,15 +18,13 @@ use mongodb::options::ReadConcern;
 
 use super::Clusters;
 use crate::bson::order::Id;
+use crate::copy::preflight::functions::{BYTES_MAX, too_large};
 use crate::copy::preflight::{Plan, Planned};
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::server::collection::Handle;
 use crate::server::endpoint::{answer, primary};
 use crate::server::write::{self, Written};
-
-/// More bytes of functions than this are refused: each comparison reads all of them.
-pub(in crate::copy) const BYTES_MAX: usize = 4 << 20;
 
 type Functions = BTreeMap<Id, RawDocumentBuf>;
 
@@ -104,14 +102,6 @@ async fn read(from: &Handle) -> Result<Functions> {
         Ok((id, function))
     };
     functions.into_iter().map(entry).collect()
-}
-
-/// Why functions of so many bytes are not copied.
-pub(in crate::copy) fn too_large(ns: &Namespace) -> Error {
-    Error::precondition(
-        format!("{ns} holds more than {} MB of functions", BYTES_MAX >> 20),
-        "move them with mongodump and mongorestore, and leave them out of --ns",
-    )
 }
 
 /// The server refuses a function that is no valid one for its version.

@@ -17,7 +17,7 @@ use crate::server::collection::{
 use crate::server::endpoint::{Endpoint, is_same_cluster};
 
 mod destination;
-mod functions;
+pub(in crate::copy) mod functions;
 
 /// What a user asks for.
 #[derive(Clone, Debug)]

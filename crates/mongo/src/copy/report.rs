@@ -69,11 +69,12 @@ impl Copying<'_> {
         self.run.reporter().progress(Progress {
             cutover_ready: Some(obstacles.is_empty()),
             next: if obstacles.is_empty() {
-                match &self.state.leads_back_from {
+                match self.state.way_back() {
                     None => format!("imago verify, then imago cutover {job}"),
                     // The new cluster's indexes are its own, that of its shard key among them.
-                    Some(forward) => format!(
-                        "imago verify --documents-only, then imago cutover {forward} --rollback"
+                    Some(back) => format!(
+                        "imago verify --documents-only, then imago cutover {} --rollback",
+                        back.from
                     ),
                 }
             } else {

@@ -1,4 +1,7 @@
-//! The state of a copy in its job's record: what the next process begins from.
+//! The state of a copy in its job's record: the next process begins from it.
+
+mod earlier;
+mod job;
 
 use std::collections::BTreeMap;
 
@@ -9,13 +12,16 @@ use imago_job::record::Record;
 use imago_job::run::Run;
 use serde::{Deserialize, Serialize};
 
+use super::KIND;
 use super::catalog::{Gone, Joined};
 use crate::bson::ext_json::{self, ExtJson};
 use crate::copy::preflight::Planned;
 use crate::error::{Error, Result};
 use crate::replicate::changes::Start;
 use crate::replicate::coordinator::Checkpoint;
-use crate::server::block::Block;
+
+use earlier::Flat;
+pub use job::{Commit, CutOver, Job, SourceBlock, WayBack};
 
 /// A resume token as a record keeps it: the whole document, as canonical extended JSON.
 ///
@@ -64,64 +70,83 @@ pub struct State {
     /// Collections that the source does not have any more, by their number.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gone: BTreeMap<usize, Gone>,
-    /// Whether writes at the source may be blocked for a cut-over that did not end: the next process of the
-    /// job lifts the block first.
-    #[serde(default)]
-    pub is_blocked: bool,
-    /// When that block was set, in ms since 1970.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub blocked_at_ms: Option<u64>,
-    /// How long writes were blocked by attempts at the cut-over that died, in ms.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub blocked_before_ms: u64,
-    /// Whether the block that its cut-over set stands at the source since, for the operator to lift.
-    #[serde(default)]
-    pub block_left: bool,
     /// The names of each collection's indexes at the source when they were last followed, once they
     /// are built: one of these that the source no longer has is dropped, also when it went while
     /// no process worked at the job. Others at the destination are not the job's.
     #[serde(default)]
     pub followed_indexes: Vec<Vec<String>>,
-    /// Whether the hook that moves the clients was begun, and its end is not recorded: then it is unknown at
-    /// which cluster the clients are.
-    #[serde(default)]
-    pub hook_begun: bool,
-    /// In a job that leads back: whether the destination, which is the old cluster, refuses its
-    /// users' writes while it follows. The next process of the job renews that block.
-    #[serde(default)]
-    pub is_destination_blocked: bool,
-    /// The job that keeps the old cluster following the new one, once cut over with `--reverse`.
-    #[serde(default)]
-    pub reverse_job: Option<JobId>,
-    /// In a job that leads back: the job that it leads back from.
-    #[serde(default)]
-    pub leads_back_from: Option<JobId>,
-    /// In a change of shape: the UUID of what takes the collection's name, once that was asked for.
-    #[serde(default)]
-    pub becomes: Option<String>,
-    /// In a change of shape: how it was begun to keep writes from the collection at the commit.
-    #[serde(default)]
-    pub block: Option<Block>,
-    /// In a change of shape: the collection's own validator, level and action, in extended JSON,
-    /// while one that refuses everything may stand in their place.
-    #[serde(default)]
-    pub validation: Option<String>,
-    /// In a change of shape: the source's time up to which the shadow is the collection, once the
-    /// rename was asked for while deletes could still come, and until these are brought over.
-    #[serde(default)]
-    pub drained_to: Option<(u32, u32)>,
-}
-
-fn is_zero(ms: &u64) -> bool {
-    *ms == 0
+    /// The state that only this kind of job has.
+    pub job: Job,
 }
 
 impl State {
-    /// Notes that the block of an attempt that died is lifted now.
-    pub(crate) fn count_block(&mut self, now_ms: u64) {
-        let since_ms = self.blocked_at_ms.take().map_or(0, |at_ms| now_ms.saturating_sub(at_ms));
-        self.blocked_before_ms += since_ms;
-        self.is_blocked = false;
+    /// The state of a job that is a change of shape, before it began.
+    #[must_use]
+    pub fn of_reshard() -> Self {
+        Self { job: Job::Reshard(Commit::default()), ..Self::default() }
+    }
+
+    /// The cut-over, unless the job is a change of shape.
+    #[must_use]
+    pub fn cut_over(&self) -> Option<&CutOver> {
+        match &self.job {
+            Job::Copy(cut_over) | Job::WayBack(WayBack { cut_over, .. }) => Some(cut_over),
+            Job::Reshard(_) => None,
+        }
+    }
+
+    /// The cut-over of a job that is known to be no change of shape.
+    pub(crate) fn cut_over_mut(&mut self) -> &mut CutOver {
+        match &mut self.job {
+            Job::Copy(cut_over) | Job::WayBack(WayBack { cut_over, .. }) => cut_over,
+            Job::Reshard(_) => unreachable!("a change of shape has no cut-over"),
+        }
+    }
+
+    /// The way back, if the job is one.
+    #[must_use]
+    pub fn way_back(&self) -> Option<&WayBack> {
+        match &self.job {
+            Job::WayBack(back) => Some(back),
+            Job::Copy(_) | Job::Reshard(_) => None,
+        }
+    }
+
+    /// The same after the block that an attempt at the cut-over had set was lifted.
+    #[must_use]
+    pub fn with_block_lifted(mut self) -> Self {
+        self.cut_over_mut().block = SourceBlock::None;
+        self
+    }
+
+    /// The commit, if the job is a change of shape.
+    #[must_use]
+    pub fn commit(&self) -> Option<&Commit> {
+        match &self.job {
+            Job::Reshard(commit) => Some(commit),
+            Job::Copy(_) | Job::WayBack(_) => None,
+        }
+    }
+
+    /// The commit of a job that is known to be a change of shape.
+    pub(crate) fn commit_mut(&mut self) -> &mut Commit {
+        match &mut self.job {
+            Job::Reshard(commit) => commit,
+            Job::Copy(_) | Job::WayBack(_) => unreachable!("only a change of shape commits"),
+        }
+    }
+
+    /// Whether the job leads back to a cluster that refuses its users' writes meanwhile.
+    #[must_use]
+    pub fn is_destination_blocked(&self) -> bool {
+        self.way_back().is_some_and(|back| back.is_destination_blocked)
+    }
+
+    /// Notes that the cluster that the job leads back to takes its users' writes again.
+    pub(crate) fn unblock_destination(&mut self) {
+        if let Job::WayBack(back) = &mut self.job {
+            back.is_destination_blocked = false;
+        }
     }
 
     /// Refuses to go on while it is unknown where the clients are.
@@ -129,12 +154,12 @@ impl State {
     /// # Errors
     /// A precondition that says how to tell it.
     pub fn refuse_undecided(&self, id: &JobId) -> Result<()> {
-        if !self.hook_begun {
+        if !self.cut_over().is_some_and(|cut_over| cut_over.hook_begun) {
             return Ok(());
         }
-        let command = match &self.leads_back_from {
+        let command = match self.way_back() {
             None => format!("imago cutover {id}"),
-            Some(forward) => format!("imago cutover {forward} --rollback"),
+            Some(back) => format!("imago cutover {} --rollback", back.from),
         };
         Err(Error::precondition(
             format!(
@@ -154,8 +179,20 @@ impl State {
 /// # Errors
 /// When the record is not one of a copy.
 pub fn state_of(record: &Record) -> Result<State> {
-    serde_json::from_value(record.checkpoint.clone())
-        .map_err(|e| Error::malformed("the job's state", e))
+    let malformed = |e: serde_json::Error| Error::malformed("the job's state", e);
+    let mut kept = record.checkpoint.clone();
+    let is_copy = record.kind == KIND;
+    if let Some(fields) = kept.as_object_mut().filter(|fields| !fields.contains_key("job")) {
+        let flat: Flat = serde_json::from_value(record.checkpoint.clone()).map_err(malformed)?;
+        let job = serde_json::to_value(flat.of_kind(is_copy)).map_err(malformed)?;
+        fields.insert("job".into(), job);
+    }
+    let state: State = serde_json::from_value(kept).map_err(malformed)?;
+    if state.commit().is_some() == is_copy {
+        let what = format!("it is not that of a {}", record.kind);
+        return Err(Error::malformed("the job's state", what));
+    }
+    Ok(state)
 }
 
 /// Saves how far the job is, unless it is to end.
@@ -204,14 +241,55 @@ mod tests {
         let kept = ResumeToken::of(&token).unwrap();
         assert_eq!(kept.whole().unwrap(), token);
         assert!(!kept.is_cut());
-        let mut old: State = serde_json::from_str(
-            r#"{"t0": [1, 2], "token": "8265A1B2C3", "applied_to": [1, 3], "is_indexed": false}"#,
-        )
-        .unwrap();
+        let mut old = earlier(KIND, r#""token": "8265A1B2C3", "applied_to": [1, 3]"#).unwrap();
         let Ok(Start::At(begins)) = start_of(&old) else { panic!("{old:?}") };
         assert_eq!(begins, Timestamp { time: 1, increment: 3 });
         old.token = Some(kept);
         let Ok(Start::After(after)) = start_of(&old) else { panic!("{old:?}") };
         assert_eq!(after, token);
+    }
+    fn earlier(kind: &str, fields: &str) -> Result<State> {
+        let kept = format!(r#"{{"t0": [1, 2], "is_indexed": false, {fields}}}"#);
+        let mut record = Record::new(kind, serde_json::Value::Null, 1_764_000_000_000);
+        record.checkpoint = serde_json::from_str(&kept).unwrap();
+        let state = state_of(&record)?;
+        record.checkpoint = serde_json::to_value(&state).unwrap();
+        let again = state_of(&record).unwrap();
+        assert_eq!(serde_json::to_value(&again).unwrap(), record.checkpoint, "{state:?}");
+        Ok(state)
+    }
+
+    #[test]
+    fn state_of_earlier_versions_is_read_by_the_kind_of_its_job() {
+        let died = r#""is_blocked": true, "blocked_at_ms": 1764000000123, "hook_begun": true"#;
+        let copy = earlier(KIND, died).unwrap();
+        let cut_over = copy.cut_over().unwrap();
+        assert_eq!(cut_over.block, SourceBlock::MayStand { since_ms: Some(1_764_000_000_123) });
+        assert!(cut_over.hook_begun && copy.way_back().is_none());
+        copy.refuse_undecided(&JobId::generate()).unwrap_err();
+
+        let left = earlier(KIND, r#""block_left": true"#).unwrap();
+        assert_eq!(left.cut_over().unwrap().block, SourceBlock::Left);
+
+        let id = JobId::generate();
+        let back = format!(r#""leads_back_from": "{id}", "is_destination_blocked": true"#);
+        let back = earlier(KIND, &back).unwrap();
+        assert!(back.is_destination_blocked());
+        assert_eq!(back.way_back().unwrap().from, id);
+
+        let renames = r#""hook_begun": true, "becomes": "6f1d", "drained_to": [1764000000, 7]"#;
+        let renames = earlier("reshard", renames).unwrap();
+        let commit = renames.commit().unwrap();
+        assert!(commit.rename_requested && !commit.is_blocked);
+        assert_eq!(commit.drained_to, Some((1_764_000_000, 7)));
+        renames.refuse_undecided(&id).unwrap();
+    }
+
+    #[test]
+    fn the_state_of_another_kind_of_job_is_refused() {
+        let mut record = Record::new(KIND, serde_json::Value::Null, 1_764_000_000_000);
+        record.checkpoint = serde_json::to_value(State::of_reshard()).unwrap();
+        let refused = state_of(&record).unwrap_err().to_string();
+        assert!(refused.contains("it is not that of a copy"), "{refused}");
     }
 }

@@ -3,7 +3,7 @@
 //! Writes are blocked, the shadow is made the collection as of one time behind the block, the last
 //! changes are compared, and the server renames, in one step, the shadow over the collection. A block
 //! that does not stop deletes stays on what takes the name until those are brought over
-//! ([`super::validation`], [`super::slipped`]).
+//! ([`crate::reshard::commit::validation`], [`crate::reshard::commit::late_writes`]).
 //!
 //! The drain has a deadline: if it is missed the block is lifted, and all of it is tried again
 //! later. The rename has none. Once it was asked for, the server may do it at any time, also when
@@ -17,11 +17,15 @@
 //! - A retryable write that is sent again after the rename, because its answer before it was lost, is
 //!   recognised by the shard that did it the first time, and only by that one. A document that went
 //!   to another shard gets the write once more: harmless for what may be done twice, wrong for an
-//!   `$inc`. Servers keep those records by session and shard, where nobody else can write them.
+//!   `$inc`. Servers keep those records by session and shard, and no client can write them.
 //!   During the block none is lost in this way: writes are refused with an error (371, or 121 by a
 //!   validator) that drivers do not send again by themselves.
 //! - With the validator, a document that was deleted between the drain and the rename can be read once
 //!   more, from the rename until its delete is brought over.
+
+pub(in crate::reshard) mod bypass;
+pub(in crate::reshard) mod late_writes;
+pub(in crate::reshard) mod validation;
 
 use std::time::{Duration, Instant};
 
@@ -30,13 +34,11 @@ use imago_job::id::JobId;
 use imago_job::run::Run;
 use mongodb::options::ReadConcern;
 
-use super::late_writes::{self, Slipped};
-use super::run::Spec;
-use super::validation;
 use crate::copy::cutover::check;
 use crate::copy::{self, Copying, State};
 use crate::error::{Error, Result, code};
 use crate::namespace::Namespace;
+use crate::reshard::spec::{LateWrites, Spec};
 pub use crate::server::block::Block;
 use crate::server::block::{self, Blocker};
 use crate::server::collection::Handle;
@@ -62,7 +64,7 @@ pub struct Committed {
     /// Documents of the last changes that were compared under the block.
     pub last_verified: u64,
     /// What came between the drain and the rename.
-    pub slipped: Slipped,
+    pub late_writes: LateWrites,
 }
 
 /// One attempt. Nothing when the drain took longer than `block_max`: the block is lifted then, and
@@ -84,7 +86,7 @@ pub(super) async fn commit(
     match block {
         Block::UserWrites => {
             refuse_anothers_block(cluster).await?;
-            copying.state.is_blocked = true;
+            copying.state.commit_mut().is_blocked = true;
             copying.save().await?;
         }
         Block::Validator => {
@@ -109,7 +111,7 @@ pub(super) async fn commit(
     tracing::debug!(ms = ms(blocked), "commit: writes are blocked");
     let drained = async {
         set?;
-        copying.state.becomes.clone_from(&shadow);
+        copying.state.commit_mut().becomes.clone_from(&shadow);
         Box::pin(drain(run, copying, block)).await
     };
     let left = block_max.saturating_sub(blocked.elapsed());
@@ -139,20 +141,20 @@ pub(super) async fn commit(
     }
     let rename_ms = ms(renaming);
     tracing::debug!(ms = ms(blocked), "commit: renamed");
-    let slipped = conclude(run, cluster, spec, &mut copying.state).await?;
+    let late_writes = conclude(run, cluster, spec, &mut copying.state).await?;
     let block_ms = ms(blocked);
     tracing::debug!(ms = block_ms, "commit: the block is lifted");
     if answered.is_none() {
         answer.await?;
         tracing::debug!(ms = ms(blocked), "commit: the rename has ended");
     }
-    // Of a block that is lifted nobody has to know at once; clients do not wait for it.
+    // That a block was lifted may be recorded later; clients do not wait for it.
     copy::save_at_last(run, &copying.state).await?;
     let Drained { drain_ms, last_verified } = drained;
-    Ok(Some(Committed { block_ms, drain_ms, rename_ms, last_verified, slipped }))
+    Ok(Some(Committed { block_ms, drain_ms, rename_ms, last_verified, late_writes }))
 }
 
-/// Does what is left to do once the rename has happened: brings over what slipped past the block, and
+/// Does what is left to do once the rename has happened: brings over late writes, and
 /// lifts it. The next process after a death may do it again.
 ///
 /// That the rename was asked for stays in the record: a successor that did not know of it would begin
@@ -165,23 +167,24 @@ pub(super) async fn conclude(
     cluster: &Endpoint,
     spec: &Spec,
     state: &mut State,
-) -> Result<Slipped> {
-    let mut slipped = Slipped::default();
-    if let Some((time, increment)) = state.drained_to {
+) -> Result<LateWrites> {
+    let mut late_writes = LateWrites::default();
+    let commit = state.commit_mut();
+    if let Some((time, increment)) = commit.drained_to {
         let from = Timestamp { time, increment };
-        let new = state.becomes.clone();
+        let new = commit.becomes.clone();
         let bring = late_writes::bring_over(run, cluster, spec, new.as_deref(), from);
-        slipped = match Box::pin(bring).await {
-            // Nobody will ever know them, and until this is settled nobody can write.
-            Err(Error::OplogRolledOver { .. }) => Slipped::unknown(run, spec, from),
+        late_writes = match Box::pin(bring).await {
+            // They are lost to Imago, and until this is settled no client can write.
+            Err(Error::OplogRolledOver { .. }) => late_writes::unknown(run, spec, from),
             brought => brought?,
         };
-        // Once inserts are accepted again nobody may bring over a delete any more.
-        state.drained_to = None;
+        // Once inserts are accepted again no process may bring over a delete.
+        state.commit_mut().drained_to = None;
         copy::save_at_last(run, state).await?;
     }
     lift(cluster, spec, &run.record().id, state).await?;
-    Ok(slipped)
+    Ok(late_writes)
 }
 
 /// Lifts the block that stands by the record.
@@ -194,11 +197,12 @@ pub(super) async fn lift(
     job: &JobId,
     state: &mut State,
 ) -> Result<()> {
-    if state.is_blocked {
+    let commit = state.commit_mut();
+    if commit.is_blocked {
         block::lift(cluster).await?;
     }
-    Box::pin(validation::lift(cluster, spec, job, state)).await?;
-    (state.is_blocked, state.validation) = (false, None);
+    Box::pin(validation::lift(cluster, spec, job, commit)).await?;
+    (commit.is_blocked, commit.validation) = (false, None);
     Ok(())
 }
 
@@ -228,16 +232,16 @@ struct Drained {
 /// writes down that the rename may be asked for from now on.
 ///
 /// Also when the job was asked to end in this moment: it is past the point where that is heard, and
-/// whoever left here without lifting the block would leave it behind.
+/// returning here without lifting the block would leave it behind.
 async fn drain(run: &Run, copying: &mut Copying<'_>, block: Block) -> Result<Drained> {
     let began = Instant::now();
     let at = copying.coordinator.settle().await?;
     let drain_ms = ms(began);
     tracing::debug!(drain_ms, "commit: drained");
     if block == Block::Validator {
-        copying.state.drained_to = Some((at.time, at.increment));
+        copying.state.commit_mut().drained_to = Some((at.time, at.increment));
     }
-    copying.state.hook_begun = true;
+    copying.state.commit_mut().rename_requested = true;
     // Clients wait: neither waits for the other. Who is refused takes it back.
     let (last_verified, saved) = tokio::join!(
         Box::pin(check::last_look_as_of(at, run, copying, LAST_CHANGES)),
@@ -264,22 +268,22 @@ fn ours(run: &Run, spec: &Spec, cluster: &Endpoint) -> Handle {
     Handle { owner, ..Handle::new(cluster.clone(), spec.reshard.ns.clone()) }
 }
 
-/// Lifts the block that this job set, unless the job is another's by now: then he sees to it. No rename is
+/// Lifts the block that this job set, unless another process owns the job by now and lifts it. No rename is
 /// under way.
 ///
 /// Clients wait: while the job is certainly this process's the block goes first, also where nothing can
-/// be written down. Whoever goes on looks what became of the rename, finds nothing, and lifts what is
-/// lifted.
+/// be recorded. A successor looks for the outcome of the rename, finds none, and lifts the block again.
 async fn unblock(
     run: &Run,
     spec: &Spec,
     copying: &mut Copying<'_>,
     cluster: &Endpoint,
 ) -> Result<()> {
-    (copying.state.hook_begun, copying.state.drained_to) = (false, None);
+    let commit = copying.state.commit_mut();
+    (commit.rename_requested, commit.drained_to) = (false, None);
     if ours(run, spec, cluster).check_owner("lifting the block").is_err() {
         let saved = copy::save_at_last(run, &copying.state).await;
-        if saved.is_err() && copying.state.is_blocked {
+        if saved.is_err() && copying.state.commit_mut().is_blocked {
             run.reporter().warning(
                 "block_may_stand",
                 "the job is another process's by now, and this one may just have blocked the writes of \
@@ -323,7 +327,7 @@ pub(super) async fn fate(cluster: &Endpoint, spec: &Spec) -> Result<Fate> {
     }
 }
 
-/// Waits until no change of the collection's definition is under way, whoever asked for it: servers do
+/// Waits until no change of the collection's definition is under way: servers do
 /// one after the other.
 pub(super) async fn quiet(cluster: &Endpoint, ns: &Namespace) -> Result<()> {
     let nothing = doc! {"collMod": &ns.coll, "writeConcern": {"w": "majority"}};
@@ -338,7 +342,7 @@ pub(super) async fn quiet(cluster: &Endpoint, ns: &Namespace) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Passing`] while the rename waits for its turn at a shard; when the cluster does not answer, or
-/// somebody else changed the collection.
+/// another user changed the collection.
 pub(super) async fn decided(cluster: &Endpoint, spec: &Spec) -> Result<Fate> {
     quiet(cluster, &spec.reshard.ns).await?;
     // Turns are not taken in the order in which they were asked for: what has just ended may have
@@ -387,8 +391,8 @@ async fn waits(cluster: &Endpoint, shadow: &Namespace) -> Result<bool> {
 
 /// Returns when the config servers have recorded, for good, that the collection is what the shadow was.
 ///
-/// They do so when every shard has renamed its part and lets nobody touch it yet: from then on what is
-/// written is written to what the shadow was. The answer to whoever asked comes only when the shards have
+/// They do so when every shard has renamed its part and admits no operation on it yet: from then on every
+/// write goes to the former shadow. The reply to the request comes only when the shards have
 /// let everybody in again, who then are in its way.
 async fn is_recorded(cluster: &Endpoint, spec: &Spec, shadow: Option<&String>) {
     let Some(shadow) = shadow else { return std::future::pending().await };
@@ -397,7 +401,7 @@ async fn is_recorded(cluster: &Endpoint, spec: &Spec, shadow: Option<&String>) {
         tokio::time::sleep(LOOK_AGAIN).await;
         match uuid_of(cluster, &of).await {
             Ok(uuid) if uuid.as_ref() == Some(shadow) => return,
-            // Whoever asked for the rename is told of what is wrong.
+            // The request of the rename reports the error.
             Ok(_) | Err(_) => {}
         }
     }

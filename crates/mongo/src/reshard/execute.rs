@@ -1,128 +1,47 @@
 //! A change of a collection's shape as a job: prepare, execute, index, recover, verify, commit.
 //!
-//! All but the first and the last is a copy within one cluster ([`crate::copy`]), with its slices,
-//! checkpoints and helpers. The record's spec is that of the copy with the plan beside it.
+//! All phases but the first and the last are a copy within one cluster ([`crate::copy`]), with its slices,
+//! checkpoints and workers. The record's spec is that of the copy with the plan beside it.
+
+pub mod balance;
+pub(in crate::reshard) mod bulk;
+mod cluster_lock;
+pub(in crate::reshard) mod native;
+pub(in crate::reshard) mod plan_check;
+pub mod shadow;
+mod watch;
+mod zones;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bson::doc;
 use imago_job::control::{Control, Stop};
 use imago_job::event::Body;
 use imago_job::id::JobId;
 use imago_job::journal::Journal;
 use imago_job::record::{Limits, Record};
 use imago_job::run::{Ending, Run, RunError};
-use serde::{Deserialize, Serialize};
 
-use super::bulk::{measure, route_of};
-use super::commit::{self, Block, Committed, Fate, commit, ms};
-use super::late_writes::Slipped;
-use super::plan::{Engine, Plan};
-use super::{balance, bypass, cluster_lock, native, plan_check, shadow, validation};
 use crate::bson::input;
 use crate::copy::cutover::check;
 use crate::copy::preflight;
-use crate::copy::{self, Clusters, Copying, Options, SLICE_BYTES, State, Until};
+use crate::copy::{self, Clusters, Copying, SLICE_BYTES, State, Until};
 use crate::error::{Error, Result};
-use crate::namespace::{Namespace, Selector};
+use crate::namespace::Selector;
 use crate::replicate::changes::AWAIT_MAX;
 use crate::replicate::pace::{self, Watched};
 use crate::replicate::route::Route;
+use crate::reshard::commit::{self, Block, Committed, Fate, commit, ms};
+use crate::reshard::commit::{bypass, validation};
+use crate::reshard::execute::bulk::{measure, route_of};
+use crate::reshard::plan::{Engine, Plan};
+use crate::reshard::spec::{KIND, Known, LateWrites, Options, Outcome, Spec};
 use crate::server::block;
 use crate::server::collection::Handle;
 use crate::server::endpoint::Endpoint;
 use crate::server::timing::WRITE_TIME_MAX;
 use crate::server::timing::retry_transient;
 use crate::state::journal::MongoJournal;
-use crate::verify::Mode;
-
-/// The kind of such a job's record.
-pub const KIND: &str = "reshard";
-
-/// What a job is to do.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Spec {
-    /// The copy into the shadow.
-    #[serde(flatten)]
-    pub copy: preflight::Plan,
-    /// The change of shape.
-    pub reshard: Plan,
-    /// By what it is done.
-    #[serde(default)]
-    pub engine: Engine,
-    /// What the collection was like when the job was created.
-    pub known: Known,
-}
-
-/// What tells a collection from another one of its name, and what is to be restored.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Known {
-    /// Its UUID.
-    pub uuid: String,
-    /// Whether the balancer left it alone already.
-    pub was_off: bool,
-}
-
-impl Spec {
-    /// The spec in a job's record.
-    ///
-    /// # Errors
-    /// When the record is not one of a change of shape.
-    pub fn of(record: &Record) -> Result<Self> {
-        if record.kind != KIND {
-            return Err(Error::precondition(
-                format!("job {} is a {}, not a {KIND}", record.id, record.kind),
-                "`imago job list` shows what each job is",
-            ));
-        }
-        serde_json::from_value(record.spec.clone()).map_err(|e| Error::malformed("the plan", e))
-    }
-
-    /// The collection that the documents are copied to.
-    #[must_use]
-    pub fn shadow(&self) -> &Namespace {
-        &self.copy.collections[0].to
-    }
-}
-
-/// How a process works at a change of shape.
-#[derive(Clone, Debug)]
-pub struct How {
-    /// Slices that this process copies at the same time.
-    pub workers: usize,
-    /// The name of this process, for the job's record.
-    pub process: String,
-    /// Which documents are compared before the commit; none when absent.
-    pub verify: Option<Mode>,
-    /// How writes are kept from the collection at the commit.
-    pub block: Block,
-    /// The drain may take this long; then the block is lifted, and it is tried again.
-    pub block_max: Duration,
-}
-
-/// What came of it.
-#[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
-    /// The job.
-    pub job: JobId,
-    /// By what it was done.
-    pub engine: Engine,
-    /// From the block until it was lifted, in ms; absent when another process did it.
-    pub write_block_ms: Option<u64>,
-    /// The drain alone, in ms.
-    pub drain_ms: Option<u64>,
-    /// The rename alone, in ms.
-    pub rename_ms: Option<u64>,
-    /// Documents that were compared before the commit.
-    pub verified: u64,
-    /// Documents of the last changes that were compared under the block.
-    pub last_verified: Option<u64>,
-    /// What came between the drain and the rename.
-    pub slipped: Slipped,
-    /// From the start of this process's work to its end, in s.
-    pub seconds: f64,
-}
 
 /// A collection is cut at least so often, if its slices stay as large as the next constant says:
 /// what changes in a slice waits until the slice is copied, which takes long where clients are
@@ -139,14 +58,14 @@ const COMMITS_MAX: usize = 5;
 ///
 /// # Errors
 /// A precondition that says why not.
-pub async fn check(cluster: &Endpoint, how: &How, engine: Engine) -> Result<()> {
+pub async fn check(cluster: &Endpoint, options: &Options, engine: Engine) -> Result<()> {
     if !cluster.is_sharded() {
         return Err(Error::precondition(
             format!("{} is a replica set: it has no shards", cluster.redacted()),
             "name a sharded cluster's router",
         ));
     }
-    match how.block {
+    match options.block {
         _ if engine == Engine::Native => Ok(()),
         Block::UserWrites => {
             block::check(cluster).await.map_err(validation::or_validator)?;
@@ -193,7 +112,7 @@ pub async fn create(
     let spec = Spec { copy, reshard: plan.clone(), engine, known };
     record.spec = serde_json::to_value(spec).map_err(|e| Error::malformed("the plan", e))?;
     record.limits = limits;
-    let state = serde_json::to_value(copy::State::default());
+    let state = serde_json::to_value(State::of_reshard());
     record.checkpoint = state.map_err(|e| Error::malformed("the job's state", e))?;
     cluster_lock::take(cluster, &journal, &record.id).await?;
     journal.create(&record).await?;
@@ -213,8 +132,8 @@ pub fn both(cluster: &Endpoint) -> Clusters {
 ///
 /// # Errors
 /// What ended it; the record says it too. A cancelled job leaves the collection as it was.
-pub async fn run(cluster: &Endpoint, run: Run, how: &How) -> Result<Outcome> {
-    let mut ended = Box::pin(work(cluster, &run, how)).await;
+pub async fn run(cluster: &Endpoint, run: Run, options: &Options) -> Result<Outcome> {
+    let mut ended = Box::pin(work(cluster, &run, options)).await;
     if let Err(Error::Stopped(Stop::Cancelled)) = &ended {
         // The record as it is now: the one that was claimed knows nothing of what was done since.
         let cleaned = async {
@@ -244,7 +163,7 @@ pub async fn clean_up(cluster: &Endpoint, record: &Record) -> Result<()> {
     if spec.engine == Engine::Native {
         return native::clean_up(cluster, record, &spec).await;
     }
-    if state.hook_begun {
+    if state.commit_mut().rename_requested {
         let always = Control::default();
         let look = || commit::decided(cluster, &spec);
         match retry_transient("look what became of the rename", &always, look).await {
@@ -254,7 +173,7 @@ pub async fn clean_up(cluster: &Endpoint, record: &Record) -> Result<()> {
                     "`imago reshard resume` ends the job; then `imago reshard revert` goes back",
                 ));
             }
-            // Somebody else took the collection or the shadow away: there is less to clean up.
+            // Another user dropped the collection or the shadow: there is less to clean up.
             Ok(Fate::NotYet) | Err(Error::Precondition { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -264,35 +183,65 @@ pub async fn clean_up(cluster: &Endpoint, record: &Record) -> Result<()> {
     balance::set_off(cluster, &spec.reshard.ns, spec.known.was_off).await
 }
 
-async fn work(cluster: &Endpoint, run: &Run, how: &How) -> Result<Outcome> {
+async fn work(cluster: &Endpoint, run: &Run, options: &Options) -> Result<Outcome> {
     let began = Instant::now();
     let spec = Spec::of(run.record())?;
     if spec.engine == Engine::Native {
         return native::work(cluster, run, &spec).await;
     }
-    let control = run.control();
     let mut state = copy::state_of(run.record())?;
-    if state.hook_begun {
-        let look = || commit::decided(cluster, &spec);
-        // Whatever is asked of the job now: when the rename has happened, it is done.
-        match run.enter("commit").await {
-            Ok(()) | Err(RunError::Stopped(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let always = Control::default();
-        if retry_transient("look what became of the rename", &always, look).await? == Fate::Renamed
-        {
-            let slipped = commit::conclude(run, cluster, &spec, &mut state).await?;
-            copy::save_at_last(run, &state).await?;
-            return finish(cluster, run, &spec, began, 0, Err(slipped)).await;
-        }
+    if let Some(late_writes) = conclude_earlier_rename(cluster, run, &spec, &mut state).await? {
+        return finish(cluster, run, &spec, began, 0, Err(late_writes)).await;
     }
-    commit::lift(cluster, &spec, &run.record().id, &mut state).await?;
-    (state.hook_begun, state.drained_to, state.block) = (false, None, Some(how.block));
-    copy::save(run, &state).await?;
+    prepare(cluster, run, &spec, options, &mut state).await?;
+    let (verified, state) = Box::pin(fill(&both(cluster), run, options, state)).await?;
+    let committed = Box::pin(commit_in_attempts(cluster, run, &spec, options, state)).await?;
+    finish(cluster, run, &spec, began, verified, Ok(committed)).await
+}
+
+/// Ends the job if a rename that an earlier process requested has happened; `None` if none was requested
+/// or none happened.
+async fn conclude_earlier_rename(
+    cluster: &Endpoint,
+    run: &Run,
+    spec: &Spec,
+    state: &mut State,
+) -> Result<Option<LateWrites>> {
+    if !state.commit_mut().rename_requested {
+        return Ok(None);
+    }
+    // A pause or a cancellation comes too late for a rename that has happened.
+    match run.enter("commit").await {
+        Ok(()) | Err(RunError::Stopped(_)) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let always = Control::default();
+    let look = || commit::decided(cluster, spec);
+    if retry_transient("look what became of the rename", &always, look).await? != Fate::Renamed {
+        return Ok(None);
+    }
+    let late_writes = commit::conclude(run, cluster, spec, state).await?;
+    copy::save_at_last(run, state).await?;
+    Ok(Some(late_writes))
+}
+
+/// Lifts the block of an earlier attempt, keeps the balancer away, and creates the shadow.
+async fn prepare(
+    cluster: &Endpoint,
+    run: &Run,
+    spec: &Spec,
+    options: &Options,
+    state: &mut State,
+) -> Result<()> {
+    let control = run.control();
+    commit::lift(cluster, spec, &run.record().id, state).await?;
+    let commit = state.commit_mut();
+    (commit.rename_requested, commit.drained_to) = (false, None);
+    commit.block = Some(options.block);
+    copy::save(run, state).await?;
     run.enter("prepare").await?;
     let ns = &spec.reshard.ns;
-    if how.block == Block::Validator {
+    if options.block == Block::Validator {
         bypass::warn(run, cluster, ns).await;
     }
     let leave = || balance::set_off(cluster, ns, true);
@@ -303,34 +252,42 @@ async fn work(cluster: &Endpoint, run: &Run, how: &How) -> Result<Outcome> {
     let create = || shadow::create(cluster, &spec.reshard, spec.shadow(), &run.record().id);
     retry_transient("create the shadow", control, create).await?;
     let leave = || balance::set_off(cluster, spec.shadow(), true);
-    retry_transient("keep the balancer from the shadow", control, leave).await?;
+    retry_transient("keep the balancer from the shadow", control, leave).await
+}
+
+/// Blocks writes, drains and renames; tries again when the drain misses its deadline.
+async fn commit_in_attempts(
+    cluster: &Endpoint,
+    run: &Run,
+    spec: &Spec,
+    options: &Options,
+    mut state: State,
+) -> Result<Committed> {
     let clusters = both(cluster);
-    let (verified, mut state) = Box::pin(fill(&clusters, run, how, state)).await?;
+    let block_max = options.block_max;
     for attempt in 1..=COMMITS_MAX {
         run.enter("commit").await?;
-        let mut copying = begin(&clusters, run, how, COMMIT_AWAIT_MAX, state).await?;
+        let mut copying = begin(&clusters, run, options, COMMIT_AWAIT_MAX, state).await?;
         let done = async {
-            Box::pin(copying.come_near(how.block_max)).await?;
-            commit(run, &spec, &mut copying, cluster, how.block, how.block_max).await
+            Box::pin(copying.come_near(block_max)).await?;
+            commit(run, spec, &mut copying, cluster, options.block, block_max).await
         };
         match Box::pin(done).await {
-            Ok(Some(done)) => {
-                return finish(cluster, run, &spec, began, verified, Ok(done)).await;
-            }
+            Ok(Some(done)) => return Ok(done),
             Ok(None) => {
                 run.reporter().warning(
                     "drain_too_long",
                     format!(
                         "the last changes were not applied within {} ms: attempt {attempt} of \
                          {COMMITS_MAX}",
-                        how.block_max.as_millis()
+                        block_max.as_millis()
                     ),
                     "the block is lifted, and set again in a moment",
                 );
                 copying.coordinator.quiesce().await;
                 state = copying.state;
                 // A write that the deadline cut short may still be under way at the server.
-                control.sleep(WRITE_TIME_MAX).await?;
+                run.control().sleep(WRITE_TIME_MAX).await?;
             }
             Err(error) => {
                 if !matches!(error, Error::Undecided { .. }) {
@@ -341,7 +298,7 @@ async fn work(cluster: &Endpoint, run: &Run, how: &How) -> Result<Outcome> {
         }
     }
     Err(Error::precondition(
-        format!("{ns} could not be drained within {} ms", how.block_max.as_millis()),
+        format!("{} could not be drained within {} ms", spec.reshard.ns, block_max.as_millis()),
         "try at a quieter time, or with a larger --max-block-ms: `imago reshard resume`",
     ))
 }
@@ -349,34 +306,43 @@ async fn work(cluster: &Endpoint, run: &Run, how: &How) -> Result<Outcome> {
 async fn begin<'a>(
     clusters: &'a Clusters,
     run: &'a Run,
-    how: &How,
+    options: &Options,
     await_max: Duration,
     state: State,
 ) -> Result<Copying<'a>> {
-    let mut options = options(how, await_max, None);
+    let mut copy_options = copy_options(options, await_max, None);
     let size = Spec::of(run.record())?.copy.collections.iter().map(|of| of.size.bytes).sum::<u64>();
-    options.slice_bytes = (size / SLICES).clamp(SLICE_BYTES_MIN, SLICE_BYTES);
-    Box::pin(Copying::begin_at(clusters, run, &options, state)).await
+    copy_options.slice_bytes = (size / SLICES).clamp(SLICE_BYTES_MIN, SLICE_BYTES);
+    Box::pin(Copying::begin_at(clusters, run, &copy_options, state)).await
 }
 
-fn options(how: &How, await_max: Duration, route: Option<Arc<Route>>) -> Options {
-    Options {
+fn copy_options(
+    options: &Options,
+    await_max: Duration,
+    route: Option<Arc<Route>>,
+) -> copy::Options {
+    copy::Options {
         route,
-        workers: how.workers,
+        workers: options.workers,
         until: Until::CaughtUp,
-        process: how.process.clone(),
+        process: options.process.clone(),
         await_max,
         slice_bytes: SLICE_BYTES,
     }
 }
 
 /// Fills the shadow until it follows the collection, and compares both.
-async fn fill(clusters: &Clusters, run: &Run, how: &How, state: State) -> Result<(u64, State)> {
+async fn fill(
+    clusters: &Clusters,
+    run: &Run,
+    options: &Options,
+    state: State,
+) -> Result<(u64, State)> {
     let plan = Spec::of(run.record())?.reshard;
     let key = input::parse_document(&plan.key, "the shard key")?;
     let (cluster, ns) = (clusters.source.clone(), plan.ns);
     let reporter = Some(run.reporter().clone());
-    let mut copying = begin(clusters, run, how, AWAIT_MAX, state).await?;
+    let mut copying = begin(clusters, run, options, AWAIT_MAX, state).await?;
     let watched = vec![Watched::of(cluster, ns)];
     let _pace = pace::watch(watched, run.control().clone(), reporter);
     let filled = async {
@@ -389,7 +355,7 @@ async fn fill(clusters: &Clusters, run: &Run, how: &How, state: State) -> Result
                     "its shards cannot be reached as this user, or a key is hashed",
                 );
             }
-            copying.copy_bulk(&options(how, AWAIT_MAX, route.clone())).await?;
+            copying.copy_bulk(&copy_options(options, AWAIT_MAX, route.clone())).await?;
             measure(run, route.as_deref());
         }
         // The stream tells twice a second how far it is: while indexes are built it gets this far, and
@@ -402,7 +368,7 @@ async fn fill(clusters: &Clusters, run: &Run, how: &How, state: State) -> Result
         }
         run.enter("recover").await?;
         copying.catch_up(since).await?;
-        let Some(mode) = &how.verify else { return Ok(0) };
+        let Some(mode) = &options.verify else { return Ok(0) };
         run.enter("verify").await?;
         let route = route_of(run.record(), &clusters.destination).await?;
         check::check(&mut copying, mode, route).await
@@ -422,7 +388,7 @@ async fn finish(
     spec: &Spec,
     began: Instant,
     verified: u64,
-    done: std::result::Result<Committed, Slipped>,
+    done: std::result::Result<Committed, LateWrites>,
 ) -> Result<Outcome> {
     let ns = &spec.reshard.ns;
     let restore = || balance::set_off(cluster, ns, spec.known.was_off);
@@ -443,7 +409,7 @@ async fn finish(
         rename_ms: of(|done| done.rename_ms),
         verified,
         last_verified: of(|done| done.last_verified),
-        slipped: done.map_or_else(|slipped| slipped, |done| done.slipped),
+        late_writes: done.map_or_else(|late_writes| late_writes, |done| done.late_writes),
         seconds: f64::from(u32::try_from(ms(began)).unwrap_or(u32::MAX)) / 1_000.0,
     })
 }

@@ -18,7 +18,7 @@ pub(super) use documents::{Wanted, of_documents};
 pub(super) use privileges::of_privileges;
 pub(super) use shards::{Lasts, across, of_shards};
 
-use super::plan::{Finding, Flow, Flowing, Request, Weight};
+use crate::reshard::plan::{Finding, Flow, Flowing, Request, Weight};
 
 fn obstacle(code: &str, what: impl Into<String>, help: impl Into<String>) -> Finding {
     finding(Weight::Obstacle, code, what.into(), help.into())

@@ -1,4 +1,14 @@
-//! What a change of a collection's shape will do, computed before it does anything.
+//! The plan of a change of shape, computed before anything is written, and the modules that read the
+//! cluster for it.
+
+pub(in crate::reshard) mod chunk_weights;
+pub(in crate::reshard) mod members;
+pub(in crate::reshard) mod placement;
+pub(in crate::reshard) mod predict;
+pub(in crate::reshard) mod readers;
+pub(in crate::reshard) mod sample;
+pub(in crate::reshard) mod shard_probe;
+pub(in crate::reshard) mod survey;
 
 use serde::{Deserialize, Serialize};
 
@@ -134,7 +144,7 @@ pub struct Compared {
 pub enum Weight {
     /// It cannot be done.
     Obstacle,
-    /// It can be done, and somebody should know first.
+    /// It can be done, and the operator should know first.
     Warning,
 }
 

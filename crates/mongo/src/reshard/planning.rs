@@ -9,15 +9,15 @@ use crate::error::{Error, Result};
 use crate::server::collection::Handle;
 use crate::server::endpoint::Endpoint;
 
-use super::chunk_weights::{Weighed, holdings, sum, weigh};
-use super::findings::{self, Lasts, Wanted};
-use super::members;
-use super::placement::Choice;
-use super::plan::{Chunk, Placing, Plan, Request};
-use super::predict::{Base, Look, paced_s, seconds, slowness, space_bytes};
-use super::sample::draw;
-use super::shard_probe::{Reached, reach};
-use super::survey::{Shard, Survey, survey};
+use crate::reshard::findings::{self, Lasts, Wanted};
+use crate::reshard::plan::chunk_weights::{Weighed, holdings, sum, weigh};
+use crate::reshard::plan::placement::Choice;
+use crate::reshard::plan::predict::{Base, Look, paced_s, seconds, slowness, space_bytes};
+use crate::reshard::plan::readers;
+use crate::reshard::plan::sample::draw;
+use crate::reshard::plan::shard_probe::{Reached, reach};
+use crate::reshard::plan::survey::{Shard, Survey, survey};
+use crate::reshard::plan::{Chunk, Placing, Plan, Request};
 use crate::server::shard_key::{Key, text_of};
 
 /// More chunks than this are not made unless they are asked for by number.
@@ -30,7 +30,7 @@ const CHUNKS_PER_SHARD: u64 = 2;
 ///
 /// # Errors
 /// Usage, for a request that makes no sense; precondition, for a collection or shard that is not
-/// there, or cannot be planned for; a server's error. Whatever else is in the way is one of the
+/// there, or cannot be planned for; a server's error. Every other obstacle is one of the
 /// plan's findings.
 pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> Result<Plan> {
     let typed = request.key.as_deref().map(Key::parse).transpose()?;
@@ -57,7 +57,7 @@ pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> R
     let reached = reach(cluster, &survey.shards, &request.ns).await;
     let flows =
         choice.flows(&chosen.server_of, request.flowing, request.sockets, &latencies(&reached));
-    let readers = members::choose(&reached, &chosen.bytes);
+    let readers = readers::choose(&reached, &chosen.bytes);
     let mut compared = Vec::new();
     for placing in [Placing::Balanced, Placing::Greedy, Placing::Random] {
         compared.push(Choice::compare(placing, &choice.place(placing)?));

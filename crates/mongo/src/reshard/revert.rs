@@ -13,13 +13,13 @@ use imago_job::journal::Journal as _;
 use imago_job::record::Record;
 use imago_job::state::State;
 
-use super::commit::uuid_of;
-use super::plan::{Plan, Request};
-use super::plan_check::unsharded;
-use super::run::Spec;
 use crate::bson::input::parse_document;
 use crate::copy;
 use crate::error::{Error, Result};
+use crate::reshard::commit::uuid_of;
+use crate::reshard::execute::plan_check::unsharded;
+use crate::reshard::plan::{Plan, Request};
+use crate::reshard::spec::Spec;
 use crate::server::collection::Handle;
 use crate::server::endpoint::Endpoint;
 use crate::server::shard_key::Key;
@@ -54,7 +54,7 @@ pub async fn revert(cluster: &Endpoint, id: &JobId) -> Result<Way> {
         let now = Key { pattern: key }.text();
         return Err(changed(id, plan, &format!("it is sharded by {now}, not by {}", new.text())));
     }
-    let made = copy::state_of(&record)?.becomes;
+    let made = copy::state_of(&record)?.commit_mut().becomes.take();
     if made.is_some() && made != uuid_of(cluster, &of).await? {
         return Err(changed(id, plan, "it is another collection by its UUID"));
     }

@@ -193,7 +193,7 @@ impl MongoJournal {
         }
     }
 
-    /// Removes what else is kept of a job that has ended: nobody reads it any more. The end stands
+    /// Removes the slices of a job that has ended: they are not read any more. The end stands
     /// whether or not that succeeds.
     async fn clear(&self, id: &JobId) {
         let leases = Leases::new(self.endpoint.clone(), id.clone(), String::new());

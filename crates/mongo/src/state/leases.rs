@@ -12,10 +12,10 @@
 //!   look at the clock and its write, or a network that delivers later than the margin of 4 s:
 //!   `imago verify` is the proof against those).
 //! - A slice, once leased, never counts as untouched again.
-//! - Whoever leases a slice reads the horizon afterwards ([`Leases::horizon`]), and whoever moves
+//! - A worker leases a slice and then reads the horizon ([`Leases::horizon`]); a coordinator that moves
 //!   the horizon looks at the slices afterwards ([`Leases::states_after`]): every look happens at
 //!   or after the write before it, by the cluster's own time.
-//! - The horizon never moves back: what an owner dropped at a later one, nobody reads at an earlier
+//! - The horizon never moves back: what an owner dropped at a later one, no worker reads at an earlier
 //!   one, though a predecessor is thawed and writes it.
 //! - Slices are kept until their job is done or cancelled ([`Leases::remove`]).
 

@@ -1,6 +1,6 @@
 //! `_id`s that a sharded collection holds more than once.
 //!
-//! Shards know only their own `_id`s, so nobody keeps two of them from taking the same one. Their
+//! Shards know only their own `_id`s, so nothing keeps two of them from taking the same one. Their
 //! `_id` indexes are read alone, without the documents, and merged here: what comes twice is on two
 //! shards. Those may be one document and its orphan; the router, which knows who owns what, is asked
 //! about these.

@@ -209,7 +209,7 @@ impl Feed {
         let (sender, chunks) = mpsc::channel(AHEAD);
         let reader = tokio::spawn(Box::pin(async move {
             if let Err(error) = pump(&scan, &sender).await {
-                // Nobody listens any more: then nobody wants to know.
+                // The receiver has ended: the error concerns it no more.
                 drop(sender.send(Err(error)).await);
             }
         }));
@@ -253,7 +253,7 @@ async fn read_on(
             to_skip -= chunk.skip(&last.id, to_skip);
         }
         let Some(id) = chunk.last_id()? else { continue };
-        // Whatever comes now lies behind the `_id` at which the reader was opened again.
+        // Everything from now on lies behind the `_id` at which the reader was opened again.
         to_skip = 0;
         *delivered = Some(counted(id, &chunk, delivered.take()));
         if sender.send(Ok(chunk)).await.is_err() {

@@ -1,7 +1,7 @@
 //! Walking two sorted sequences of documents side by side: the pure part of a full verification.
 //!
 //! The merge is fed blocks of documents and says which side it needs more of; it never reads by
-//! itself. Whoever drives it decides how far each side is read ahead.
+//! itself. Its caller decides how far each side is read ahead.
 //!
 //! Invariant: each `_id` that either side holds is counted once, and named as a suspect unless
 //! both sides hold it exactly once with the same bytes. That needs both sides to ascend; a side

@@ -28,7 +28,7 @@ pub(super) async fn retry_transient<T, F: Future<Output = Result<T>>>(
     Ok(retry(what, &BUDGET, control, Error::is_transient, |_| Box::pin(ask())).await?)
 }
 
-/// The patience with a reading that goes on where it stopped: it begins anew with whatever was read.
+/// The patience with a reading that goes on where it stopped: it begins anew with each batch that was read.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
     attempts: u32,

@@ -6,7 +6,7 @@
 //! Invariants:
 //! - What a shard holds without owning it (an orphan) is left out.
 //! - What was read counts only if the map of the source's chunks was the same before the first read
-//!   and after the last ([`Shards::is_still`]); the other side's chunks are moved by nobody.
+//!   and after the last ([`Shards::is_still`]); the other side's chunks are not moved.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -111,7 +111,7 @@ impl Joined {
         if self.has_ended {
             return Ok(None);
         }
-        // An end that nobody told of is no end: what was not read must not pass for compared.
+        // A reader that stopped without its end message has not read everything, and must not pass for compared.
         let joined = self.chunks.recv().await.expect("a join tells its end before it ends");
         self.has_ended = !matches!(joined, Ok(Some(_)));
         joined

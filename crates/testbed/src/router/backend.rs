@@ -22,7 +22,7 @@ use crate::User;
 const CONNECT_BOUND: Duration = Duration::from_secs(5);
 const IDLE_MAX: usize = 64;
 
-/// How long a command runs before somebody asks whether its node is still there, and again.
+/// How long a command runs before its node is asked whether it is still there, and again.
 const CHECK_AFTER: Duration = Duration::from_secs(5);
 
 /// The documents that go with a command: the field they stand for, and they.

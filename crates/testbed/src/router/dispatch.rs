@@ -151,7 +151,7 @@ async fn plain(caller: &Caller, body: Document) -> Result<Answer, Failure> {
         "setParameter" | "refreshSessions" | "killSessions" | "fsync" | "appendOplogNote" => {
             caller.everywhere(&body).await
         }
-        // A driver says so as it ends and waits for nobody: the shards' own time-out does the rest.
+        // A driver says so as it ends and waits for no reply: the shards' own time-out does the rest.
         "endSessions" => Answer::try_from(doc! { "ok": 1.0 }),
         _ => Err(unknown(&name)),
     }

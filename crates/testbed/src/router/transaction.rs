@@ -259,7 +259,7 @@ impl Caller {
             aborts.push(self.abort_on(transaction, &participant.shard));
         }
         // A shard that cannot be told times the transaction out by itself, and many a shard has
-        // already aborted it: there is nobody to whom a failure here would matter.
+        // already aborted it: a failure here matters to no client.
         join_all(aborts).await;
     }
 

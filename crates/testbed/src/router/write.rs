@@ -205,7 +205,7 @@ impl<'a> Write<'a> {
         outcome.answer(self.kind == Kind::Update, self.repeatable)
     }
 
-    /// Divides operations into groups that can be sent now, and names those that nobody can take.
+    /// Divides operations into groups that can be sent now, and names those that no shard can take.
     async fn plan(
         &self,
         pending: &[usize],

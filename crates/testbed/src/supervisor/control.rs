@@ -65,7 +65,7 @@ pub async fn inject(standing: &Standing, fault: Fault, node: &str) -> Result<Str
 }
 
 /// Reads one request from `stream`, does it, has `record` write down what changed, and answers:
-/// whoever has the answer finds the registry up to date.
+/// the registry is up to date when the answer arrives.
 pub(super) async fn answer(
     content: &Content,
     mut stream: UnixStream,

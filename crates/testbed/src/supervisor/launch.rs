@@ -2,7 +2,7 @@
 //!
 //! The launcher holds the supervisor's standard input and output. The supervisor reports on its output
 //! when the testbed is ready or why it is not; the launcher then tells it on its input to stay.
-//! If the input ends before that word, the launcher is gone and nobody knows of the testbed, so
+//! If the input ends before that word, the launcher is gone and no user knows of the testbed, so
 //! the supervisor takes everything down again.
 
 use std::io::{BufRead, Write};
@@ -128,7 +128,7 @@ pub async fn keep_launched(
     let ready = |standing: &Standing| say(&Report::Ready(Box::new(standing.clone())));
     let kept = Box::pin(super::keep(spec, registry, ready, ended)).await;
     if let Err(error) = &kept {
-        // The launcher may have gone; then there is nobody to tell.
+        // The launcher may have gone; then the message has no receiver.
         let _ = say(&Report::Failed(error.to_string()));
     }
     kept

@@ -5,7 +5,7 @@
 //! name, with the supervisor's identity. The supervisor injects its servers when asked over a socket
 //! ([`control`]), because only their parent can start them again.
 //!
-//! The invariant: whatever ends, and in whatever order, nothing stays. A supervisor that is asked to
+//! Invariant: whichever process ends first, nothing stays behind. A supervisor that is asked to
 //! end takes everything with it; one that is killed loses its servers to the kernel and its files
 //! to the next `down`; and one whose launcher goes away before it has heard of the cluster ends by
 //! itself ([`launch`]).
@@ -63,7 +63,7 @@ async fn serve(content: &Content, listener: &UnixListener, claim: &mut Claim) ->
     loop {
         let accepted = listener.accept().await;
         let (stream, _) = accepted.map_err(Error::io("take a request"))?;
-        // A client that goes away loses its answer and harms nobody else.
+        // A client that goes away loses its answer; others are not affected.
         let record = || claim.update(|standing| standing.nodes = content.nodes());
         if let Err(error) = control::answer(content, stream, record).await {
             tracing::warn!(%error, "a request was not answered");

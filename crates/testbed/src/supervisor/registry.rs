@@ -168,7 +168,7 @@ impl Registry {
         fs::rename(&new, &path).map_err(Error::io(doing()))
     }
 
-    /// Removes the entry of a supervisor that is gone, and whatever that supervisor left: servers (which
+    /// Removes the entry of a supervisor that is gone, and the remains of that supervisor: servers (which
     /// the kernel has killed already), folder, log.
     pub(crate) fn bury(&self, dead: &Standing) -> Result<()> {
         let _lock = self.lock()?;

@@ -39,7 +39,7 @@ pub(super) fn spawn<T: Target>(
             run(&shared, &recorder, &runtime);
             // The history is let go of before the end is told, since the receiver closes it.
             drop(recorder);
-            // Nobody may be waiting any more: then there is nobody to tell.
+            // The receiver may be gone.
             let _ = ended.send(());
         })
         .map_err(|error| DriverError::Clock(error.to_string()))?;
@@ -130,7 +130,7 @@ impl<'a, T> Choice<'a, T> {
 
     fn next(&mut self, population: &mut Population, intended_ns: u64) -> Due {
         let wanted = self.shared.options.mix.pick(self.rng.random());
-        // While there is no document yet, whatever was wanted has to be an insert.
+        // While there is no document yet, the operation has to be an insert.
         let (kind, key) = match (wanted, self.existing(population)) {
             (Kind::Insert, _) | (_, None) => (Kind::Insert, self.vacant(population)),
             (kind, Some(key)) => (kind, key),

@@ -25,7 +25,7 @@ pub(super) enum Link {
     Ww,
     /// What is read before who reads it.
     Wr,
-    /// Who reads before who overwrites what he read.
+    /// A read before the write that overwrites it.
     Rw,
     /// Two of a session.
     Session,

@@ -5,7 +5,7 @@
 //! appends to it so far, so that which transaction depends on which can be read off the answers, without a
 //! search; and what a store must not do is a cycle among these dependencies (Adya, 1999).
 //!
-//! Three rules for whoever records a history, on which the check stands:
+//! The check requires three rules of a recorder of histories:
 //! 1. [`Outcome::NotDone`] is said only of what certainly did not happen and never will.
 //! 2. A session ends with the first transaction of which it is not known whether it happened, and so with
 //!    its connection. What is promised to a session is promised to its later transactions.

@@ -1,8 +1,8 @@
 //! A second opinion on a history, by another's checker: `adya`, which is Elle's checks written anew.
 //!
 //! It knows nothing of a look at the end that comes after everything else; to it that is a transaction
-//! like any other. So what is lost, or there of nobody, it does not see; of anomalies of isolation it has
-//! to say the same. Of a transaction of which nobody told its session whether it happened, but which did,
+//! like any other. It does not see lost elements or elements without an author; of anomalies of isolation it has
+//! to say the same. Of a transaction whose session did not learn whether it happened, but which did,
 //! it is told as of an acknowledged one that only appended: else it would not put it into its session.
 
 use std::collections::HashSet;

@@ -12,10 +12,10 @@ const NAMED_MAX: u64 = 20;
 /// What a store must not do under strong-session snapshot isolation. Names that begin with G are Adya's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Kind {
-    /// An acknowledged append, or one that somebody read, is not in its list at the end.
+    /// An acknowledged append, or one that a client read, is not in its list at the end.
     #[serde(rename = "lost")]
     Lost,
-    /// A list has an element that nobody sent, or whose transaction certainly did not happen.
+    /// A list has an element that no client sent, or whose transaction certainly did not happen.
     #[serde(rename = "resurrected")]
     Resurrected,
     /// A list has an element twice.

@@ -25,7 +25,7 @@ pub fn text(report: &Value) -> String {
     for (name, columns) in TABLES {
         if let Some(rows) = report[name].as_array() {
             text.push('\n');
-            text.push_str(&table(rows, columns));
+            text.push_str(&columns_of(rows, columns));
         }
     }
     text
@@ -128,24 +128,14 @@ const TABLES: [(&str, &[&str]); 8] = [
 ];
 
 /// Words to the left, everything else to the right; without the columns that no row has.
-fn table(rows: &[Value], columns: &[&str]) -> String {
-    let mut lines = vec![String::new(); rows.len() + 1];
+fn columns_of(rows: &[Value], columns: &[&str]) -> String {
     let is_there = |column: &&&str| rows.iter().any(|row| !inside(row, column).is_null());
-    for column in columns.iter().filter(is_there) {
-        let cells = rows.iter().map(|row| scalar(inside(row, column)).unwrap_or_default());
-        let cells: Vec<String> = std::iter::once((*column).to_owned()).chain(cells).collect();
-        let width = cells.iter().map(String::len).max().unwrap_or(0);
-        let is_word = rows.iter().all(|row| inside(row, column).is_string());
-        for (line, cell) in lines.iter_mut().zip(cells) {
-            let gap = if line.is_empty() { "" } else { "  " };
-            let _ = if is_word {
-                write!(line, "{gap}{cell:width$}")
-            } else {
-                write!(line, "{gap}{cell:>width$}")
-            };
-        }
-    }
-    lines.iter().fold(String::new(), |text, line| text + line.trim_end() + "\n")
+    let columns: Vec<&str> = columns.iter().filter(is_there).copied().collect();
+    let is_word = |column: &str| rows.iter().all(|row| inside(row, column).is_string());
+    let right = (0..columns.len()).filter(|at| !is_word(columns[*at])).collect::<Vec<_>>();
+    let cell = |row, column| scalar(inside(row, column)).unwrap_or_default();
+    let lines = rows.iter().map(|row| columns.iter().map(move |column| cell(row, column)));
+    crate::table::table(&columns, lines, &right)
 }
 
 /// What lies in a row under a name, or under names within names, with dots between them.
@@ -186,7 +176,7 @@ mod tests {
     fn a_table_has_its_columns_below_their_names() {
         let rows = [json!({"a": "long word", "n": 5}), json!({"a": "b", "n": 1_000, "x": 0})];
         assert_eq!(
-            table(&rows, &["a", "n", "absent"]),
+            columns_of(&rows, &["a", "n", "absent"]),
             "a             n\nlong word     5\nb          1000\n"
         );
     }
@@ -194,6 +184,6 @@ mod tests {
     #[test]
     fn a_column_may_lie_within_another_and_be_missing() {
         let rows = [json!({"a": "x", "b": {"n": 1}}), json!({"a": "y", "b": null})];
-        assert_eq!(table(&rows, &["a", "b.n"]), "a  b.n\nx    1\ny\n");
+        assert_eq!(columns_of(&rows, &["a", "b.n"]), "a  b.n\nx    1\ny\n");
     }
 }

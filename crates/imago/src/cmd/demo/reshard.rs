@@ -9,7 +9,7 @@ use imago_job::record::Limits;
 use imago_mongo::copy;
 use imago_mongo::namespace::Namespace;
 use imago_mongo::reshard::plan::{Engine, Plan, Request};
-use imago_mongo::reshard::{self, Block, How, Outcome};
+use imago_mongo::reshard::{self, Block, Outcome};
 use imago_mongo::server::collection::Handle;
 use imago_mongo::server::endpoint::Endpoint;
 use imago_mongo::server::shard::spread;
@@ -20,8 +20,8 @@ use imago_workload::review::Reviews;
 use imago_workload::timeline::Tally;
 use serde::Serialize;
 
-use super::{Latencies, NAMESPACE, begin_load, check, load_ns, testbed};
-use crate::cmd::job::process;
+use super::load::{Latencies, NAMESPACE, begin_load, check, load_ns, testbed};
+use crate::cmd::process::process;
 use crate::cmd::reshard::speed;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -84,7 +84,7 @@ struct Summary {
     total_s: f64,
 }
 
-/// The collection, its shadow and the oplog fit in, so that nobody waits for pages to be written.
+/// The collection, its shadow and the oplog fit in, so that no operation waits for pages to be written.
 const CACHE_MB: u32 = 2_048;
 const OLD_KEY: &str = "productID";
 const NEW_KEY: &str = r#"{"userID": 1}"#;
@@ -202,7 +202,7 @@ async fn change(
     limits: Limits,
     context: &Context,
 ) -> Result<Outcome, Failure> {
-    let how = How {
+    let options = reshard::Options {
         // All servers and clients share this machine's processors: more would not be quicker, and
         // clients would wait behind them.
         workers: 1,
@@ -213,9 +213,9 @@ async fn change(
     };
     let id = Box::pin(reshard::create(cluster, plan, Engine::Shadow, limits)).await?;
     let clusters = reshard::both(cluster);
-    let claim = copy::claim(&clusters, &id, &how.process, context.events(), &context.cancel);
+    let claim = copy::claim(&clusters, &id, &options.process, context.events(), &context.cancel);
     let run = Box::pin(claim).await?;
-    Ok(Box::pin(reshard::run(cluster, run, &how)).await?)
+    Ok(Box::pin(reshard::run(cluster, run, &options)).await?)
 }
 
 /// The share that the database answered, with a document or that there is none.

@@ -15,7 +15,7 @@ use imago_store::resp::Settings;
 use imago_workload::lists::{History, Kind, Opinion, Verdict, check, second_opinion};
 use serde::Serialize;
 
-use super::p99_ms;
+use super::load::p99_ms;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 

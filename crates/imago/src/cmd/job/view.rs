@@ -3,7 +3,7 @@
 use imago_job::id::JobId;
 use imago_job::record::{Limits, Record, Requested};
 use imago_job::state::State;
-use imago_mongo::copy::{CatalogChanges, state_of};
+use imago_mongo::copy::{CatalogChanges, SourceBlock, state_of};
 use serde::Serialize;
 
 use crate::render::{bytes, duration, grouped, line};
@@ -29,6 +29,8 @@ pub struct View {
     /// Whether a cut-over's hook has begun and its end is not recorded: clients may be at either
     /// cluster.
     hook_begun: bool,
+    /// Whether a change of shape requested its rename and the outcome is not recorded.
+    rename_requested: bool,
     /// Collections that joined since the plan was made, and that are gone.
     #[serde(flatten)]
     catalog: CatalogChanges,
@@ -83,12 +85,17 @@ impl View {
         let is_worked_at = silent_ms.is_some_and(|silent_ms| silent_ms < stale_after_ms);
         // A record of another kind of job has no such state, and blocks nothing.
         let kept = state_of(&record).unwrap_or_default();
-        let write_block = match (kept.is_blocked, kept.block_left) {
-            (true, _) => WriteBlock::MayStand,
-            (_, true) => WriteBlock::Stands,
-            _ => WriteBlock::None,
+        let (cut_over, commit) = (kept.cut_over(), kept.commit());
+        let write_block = match cut_over.map(|cut_over| cut_over.block) {
+            Some(SourceBlock::MayStand { .. }) => WriteBlock::MayStand,
+            Some(SourceBlock::Left) => WriteBlock::Stands,
+            None if commit.is_some_and(|commit| commit.is_blocked) => WriteBlock::MayStand,
+            Some(SourceBlock::None) | None => WriteBlock::None,
         };
-        let hook_begun = kept.hook_begun;
+        let hook_begun = cut_over.is_some_and(|cut_over| cut_over.hook_begun);
+        // A job that is done keeps the request, and its outcome is known.
+        let rename_requested =
+            commit.is_some_and(|commit| commit.rename_requested) && !record.state.is_final();
         Self {
             age_ms: silent(record.created_at_ms),
             silent_ms,
@@ -100,15 +107,19 @@ impl View {
                 Some(
                     "its cut-over died while its hook ran: clients may be at either cluster".into(),
                 )
+            } else if rename_requested && !is_worked_at {
+                Some("its process died after it had requested the rename".into())
             } else {
                 blocked_by(&record, is_worked_at)
             },
             write_block,
             hook_begun,
+            rename_requested,
             catalog: CatalogChanges::of(&record).unwrap_or_default(),
             next: if hook_begun {
-                let of = kept.leads_back_from.as_ref();
-                let of = of.map_or(record.id.to_string(), |of| format!("{of} --rollback"));
+                let back = kept.way_back();
+                let of =
+                    back.map_or(record.id.to_string(), |back| format!("{} --rollback", back.from));
                 format!(
                     "wait for the hook's end; if its cut-over died, find out where the clients are, then `imago cutover {of} --clients-at source` \
                      or `--clients-at destination`"
@@ -150,7 +161,7 @@ impl View {
         if let Some(progress) = progress {
             facts.push(("progress", line(progress)));
             facts.push(("lag", or_unknown(progress.lag_ms)));
-            // An estimate is one of who works; it does not outlive him.
+            // An estimate belongs to the process that works at the job, and ends with it.
             let eta_ms = progress.eta_ms.filter(|_| self.is_worked_at && !state.is_final());
             facts.push(("ETA", or_unknown(eta_ms)));
             let obstacles = progress.cutover_obstacles.join("; ");
@@ -214,15 +225,7 @@ impl View {
 /// One line a job, below a line of headings.
 pub fn table(views: &[View]) -> String {
     let headings = ["ID", "KIND", "STATE", "PHASE", "DOCUMENTS", "LAG", "OWNER", "AGE"];
-    let mut rows = vec![headings.map(str::to_owned)];
-    rows.extend(views.iter().map(View::row));
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..headings.len()).map(|column| width(column).unwrap_or(0)).collect();
-    let written = |row: &[String; 8]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
-    };
-    rows.iter().map(written).collect()
+    crate::table::table(&headings, views.iter().map(View::row), &[])
 }
 
 /// How fast it may go, in words.

@@ -48,7 +48,7 @@ fn failed(what: String, cause: &(dyn std::error::Error + 'static)) -> Failure {
     Failure::new(Exit::Failed, "control", what).because(cause)
 }
 
-/// A socket on which nobody answers yet. It is removed when this is dropped.
+/// A socket without a server yet. It is removed when this is dropped.
 pub(super) struct Listener {
     listener: UnixListener,
     path: Removed,
@@ -124,7 +124,7 @@ async fn attend(stream: UnixStream, steered: Arc<Steered>) {
     }
 }
 
-/// Removes a socket that nobody listens on, but nothing else.
+/// Removes a socket without a listener, and nothing else.
 fn remove_stale(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::FileTypeExt as _;
     match std::fs::symlink_metadata(path) {

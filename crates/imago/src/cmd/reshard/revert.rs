@@ -5,7 +5,7 @@ use imago_job::record::Limits;
 use imago_mongo::reshard;
 use imago_mongo::reshard::plan::{Engine, Finding, Weight};
 
-use super::run::{How, begin, connect};
+use super::run::{WorkArgs, begin, connect};
 use super::speed;
 use crate::cmd::speed::Speed;
 use crate::context::Context;
@@ -27,7 +27,7 @@ pub struct Args {
     #[arg(long, value_name = "URI", hide_env_values = true)]
     uri: String,
     #[command(flatten)]
-    how: How,
+    work: WorkArgs,
     #[command(flatten)]
     speed: Speed,
 }
@@ -36,13 +36,13 @@ pub struct Args {
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let limits: Limits = args.speed.parsed()?;
     let cluster = connect(&args.uri).await?;
-    reshard::check(&cluster, &args.how.parsed(), Engine::Shadow).await?;
+    reshard::check(&cluster, &args.work.parsed(), Engine::Shadow).await?;
     let way = Box::pin(reshard::revert(&cluster, &args.id)).await?;
     let mut plan = Box::pin(speed::plan(&cluster, &way.request, limits, context)).await?;
     if !way.is_known {
         plan.findings.push(known_by_key(&args.id));
     }
-    begin(&cluster, &plan, Engine::Shadow, limits, &args.how, context).await
+    begin(&cluster, &plan, Engine::Shadow, limits, &args.work, context).await
 }
 
 /// A job of before the UUID was recorded.

@@ -14,7 +14,7 @@ use imago_mongo::verify::Mode;
 
 use super::plan::{By, Shape, unobstructed};
 use super::speed;
-use crate::cmd::job::process;
+use crate::cmd::process::process;
 use crate::cmd::speed::Speed;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -55,7 +55,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "shadow", value_name = "HOW")]
     engine: By,
     #[command(flatten)]
-    how: How,
+    work: WorkArgs,
     #[command(flatten)]
     speed: Speed,
 }
@@ -70,12 +70,12 @@ pub struct Resume {
     #[arg(long, value_name = "URI", hide_env_values = true)]
     uri: String,
     #[command(flatten)]
-    how: How,
+    work: WorkArgs,
 }
 
 /// How a process works at a change of shape.
 #[derive(Debug, clap::Args)]
-pub struct How {
+pub struct WorkArgs {
     /// Slices that this process copies at the same time.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     workers: u8,
@@ -119,20 +119,20 @@ enum BlockBy {
     None,
 }
 
-impl How {
+impl WorkArgs {
     /// How a job that `imago job resume` goes on with is worked at.
     pub fn usual() -> Self {
         Self { workers: 4, verify: Verify::Full, block: None, max_block_ms: 5_000 }
     }
 
     /// What the library is asked for, of a new job.
-    pub fn parsed(&self) -> reshard::How {
+    pub fn parsed(&self) -> reshard::Options {
         self.parsed_after(Block::default())
     }
 
     /// The same of a job that was begun with this block.
-    fn parsed_after(&self, begun: Block) -> reshard::How {
-        reshard::How {
+    fn parsed_after(&self, begun: Block) -> reshard::Options {
+        reshard::Options {
             workers: usize::from(self.workers),
             process: process(),
             verify: match self.verify {
@@ -175,7 +175,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let limits: Limits = args.speed.parsed()?;
     let read = args.plan.as_deref().map(read).transpose()?;
     let (cluster, engine) = (connect(&args.uri).await?, args.engine.parsed());
-    reshard::check(&cluster, &args.how.parsed(), engine).await?;
+    reshard::check(&cluster, &args.work.parsed(), engine).await?;
     let mut plan = match (read, args.ns) {
         (Some(plan), _) => plan,
         (None, Some(ns)) => {
@@ -184,7 +184,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         (None, None) => unreachable!("clap wants one of them"),
     };
     args.engine.warn_in(&mut plan)?;
-    begin(&cluster, &plan, engine, limits, &args.how, context).await
+    begin(&cluster, &plan, engine, limits, &args.work, context).await
 }
 
 /// Makes a job of a plan, unless something is in its way, and works at it.
@@ -193,48 +193,48 @@ pub async fn begin(
     plan: &Plan,
     engine: Engine,
     limits: Limits,
-    how: &How,
+    work: &WorkArgs,
     context: &Context,
 ) -> Result<(), Failure> {
     unobstructed(plan)?;
     let id = Box::pin(reshard::create(cluster, plan, engine, limits)).await?;
-    work_at(cluster, &id, &how.parsed(), context, &plan.findings).await
+    work_at(cluster, &id, &work.parsed(), context, &plan.findings).await
 }
 
 /// Goes on with a job.
 pub async fn resume(args: Resume, context: &Context) -> Result<(), Failure> {
     let cluster = connect(&args.uri).await?;
-    work(&cluster, &args.id, &args.how, context).await
+    work(&cluster, &args.id, &args.work, context).await
 }
 
 /// Works at a job that was begun, until it ends, here.
 pub async fn work(
     cluster: &Endpoint,
     id: &JobId,
-    how: &How,
+    work: &WorkArgs,
     context: &Context,
 ) -> Result<(), Failure> {
     let (engine, block) = reshard::begun(cluster, id).await?;
-    let how = how.parsed_after(block);
-    reshard::check(cluster, &how, engine).await?;
-    work_at(cluster, id, &how, context, &[]).await
+    let options = work.parsed_after(block);
+    reshard::check(cluster, &options, engine).await?;
+    work_at(cluster, id, &options, context, &[]).await
 }
 
 /// The same, saying first what the plan found.
 async fn work_at(
     cluster: &Endpoint,
     id: &JobId,
-    how: &reshard::How,
+    options: &reshard::Options,
     context: &Context,
     found: &[Finding],
 ) -> Result<(), Failure> {
     let clusters = reshard::both(cluster);
-    let claimed = copy::claim(&clusters, id, &how.process, context.events(), &context.cancel);
+    let claimed = copy::claim(&clusters, id, &options.process, context.events(), &context.cancel);
     let run = Box::pin(claimed).await?;
     for Finding { code, what, help, .. } in found {
         run.reporter().warning(code.as_str(), what.as_str(), help.as_str());
     }
-    let done = Box::pin(reshard::run(cluster, run, how)).await?;
+    let done = Box::pin(reshard::run(cluster, run, options)).await?;
     context.output.result(&done, describe)
 }
 
@@ -256,19 +256,20 @@ fn describe(done: &Outcome) -> String {
         done.verified,
         done.last_verified.unwrap_or(0)
     );
-    let slipped = &done.slipped;
-    if slipped.deleted + slipped.written > 0 {
+    let late_writes = &done.late_writes;
+    if late_writes.deleted + late_writes.written > 0 {
         text += &format!(
             "  {} deleted and {} written just before the rename, and brought over\n",
-            slipped.deleted, slipped.written
+            late_writes.deleted, late_writes.written
         );
     }
-    if slipped.unknown {
+    if late_writes.unknown {
         text +=
             "  UNKNOWN: what was deleted just before the rename; such documents are there again\n";
     }
-    if !slipped.lost.is_empty() {
-        text += &format!("  LOST: updates past the validator, of {}\n", slipped.lost.join(", "));
+    if !late_writes.lost.is_empty() {
+        text +=
+            &format!("  LOST: updates past the validator, of {}\n", late_writes.lost.join(", "));
     }
     text
 }

@@ -97,7 +97,7 @@ async fn a_cancelled_job_leaves_no_block_of_its_own() {
     let id = job.parse().unwrap();
     let claimed = journal.claim(&id, "db7.example.com/4711", 20_000).await.unwrap();
     let mut state = claimed.record.checkpoint.clone();
-    state["is_blocked"] = true.into();
+    state["job"]["block"] = serde_json::json!({"state": "may_stand", "since_ms": null});
     let update = Update { checkpoint: Some(state), ..Update::default() };
     journal.save(&id, claimed.epoch, &update).await.unwrap();
     journal.release(&id, claimed.epoch).await.unwrap();

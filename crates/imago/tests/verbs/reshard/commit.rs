@@ -16,7 +16,7 @@ async fn renaming(scene: &Scene, plan: &Plan) -> (Process, String) {
     let mut at_work = scene.reshard(plan, &[]);
     let job = at_work.phase("verify");
     scene.fail_point(BEFORE_RENAME, true).await;
-    scene.is_noted(&job, "hook_begun", &mut at_work).await;
+    scene.is_noted(&job, "rename_requested", &mut at_work).await;
     scene.is_held_at(BEFORE_RENAME).await;
     assert_eq!(scene.application_writes().await, Err(BLOCKED));
     (at_work, job)
@@ -52,7 +52,7 @@ async fn a_rename_that_waits_behind_another_change_when_its_asker_dies_is_found_
     let admin = scene.admin.clone();
     let drop =
         tokio::spawn(async move { admin.run_at_length("shop", doc! {"drop": "other"}).await });
-    scene.is_noted(&job, "hook_begun", &mut at_work).await;
+    scene.is_noted(&job, "rename_requested", &mut at_work).await;
     let renaming = doc! {"command._shardsvrRenameCollection": {"$exists": true}};
     scene.is_at_work("the rename waits", renaming).await;
     at_work.kill();

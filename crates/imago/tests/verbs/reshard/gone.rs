@@ -36,8 +36,8 @@ async fn a_job_whose_collection_is_gone_at_the_rename_can_be_given_up() {
     at_work.kill();
     // As if it had died right after it asked for the rename, with writes blocked.
     let mut record = scene.record(&job).await;
-    record["checkpoint"]["hook_begun"] = true.into();
-    record["checkpoint"]["is_blocked"] = true.into();
+    record["checkpoint"]["job"]["rename_requested"] = true.into();
+    record["checkpoint"]["job"]["is_blocked"] = true.into();
     scene.set_record(&job, &record).await;
     scene.run("admin", doc! {"setUserWriteBlockMode": 1, "global": true}).await;
     scene.run("shop", doc! {"drop": "reviews"}).await;

@@ -115,7 +115,7 @@ impl Scene {
     pub async fn is_unblocked(&self, job: &str) {
         let validation = self.validation().await;
         assert!(!validation.to_string().contains("imago"), "{validation}");
-        let state = &self.record(job).await["checkpoint"];
+        let state = &self.record(job).await["checkpoint"]["job"];
         assert_eq!(state["is_blocked"], false, "{state}");
         assert!(state["validation"].is_null() && state["drained_to"].is_null(), "{state}");
     }

@@ -82,7 +82,7 @@ async fn what_is_not_what_a_job_made_is_not_changed_back() {
     refused(scene.revert(&job_of(&done), &[]), "only its chunks changed");
 
     // A job that did not record what it made goes by the key, and says so.
-    let mut blind = but(&|record| drop(record["checkpoint"]["becomes"].take())).await;
+    let mut blind = but(&|record| drop(record["checkpoint"]["job"]["becomes"].take())).await;
     let (exit, done) = blind.ended();
     assert_eq!(exit, 0, "{done}");
     assert!(blind.said().iter().any(|said| said["code"] == "known_by_key"), "{}", blind.errors());

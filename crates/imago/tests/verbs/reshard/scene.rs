@@ -377,8 +377,8 @@ impl Scene {
         }
     }
 
-    /// Waits until a process has written down that it blocks writes (`is_blocked`), or that it asks
-    /// for the rename (`hook_begun`).
+    /// Waits until a process has written down that it blocks writes (`is_blocked`), or that it requests
+    /// the rename (`rename_requested`).
     pub async fn is_noted(&self, job: &str, what: &str, at_work: &mut Process) {
         let noted = doc! {"_id": job, "record": {"$regex": format!(r#""{what}":true"#)}};
         wait::until(what, async || {

@@ -94,7 +94,7 @@ impl Scene {
     /// Waits until the record of a job says so.
     async fn record_says(&self, job: &str, at_work: &mut Process, says: impl Fn(&Value) -> bool) {
         wait::until("the record says so", async || {
-            let is_so = says(&self.record(job).await["checkpoint"]);
+            let is_so = says(&self.record(job).await["checkpoint"]["job"]);
             assert!(is_so || at_work.is_running(), "it has ended: {}", at_work.errors());
             is_so
         })
@@ -115,7 +115,7 @@ async fn renaming(scene: &Scene, plan: &Plan, by_ms: i64) -> (Process, String) {
     let mut at_work = scene.reshard(plan, &VALIDATOR);
     let job = at_work.phase("verify");
     scene.slow("_shardsvrRenameCollection", by_ms).await;
-    scene.is_noted(&job, "hook_begun", &mut at_work).await;
+    scene.is_noted(&job, "rename_requested", &mut at_work).await;
     (at_work, job)
 }
 
@@ -156,8 +156,8 @@ async fn what_is_deleted_between_the_drain_and_the_rename_stays_deleted() {
     }
     let (exit, done) = at_work.ended();
     assert_eq!(exit, 0, "{done}");
-    assert!(done["slipped"]["deleted"].as_u64() >= Some(50), "{done}");
-    assert_eq!(done["slipped"]["lost"], serde_json::json!([]), "{done}");
+    assert!(done["late_writes"]["deleted"].as_u64() >= Some(50), "{done}");
+    assert_eq!(done["late_writes"]["lost"], serde_json::json!([]), "{done}");
     let left: Vec<Document> = (0..100).filter(|n| n % 2 == 1).map(note).collect();
     assert_eq!(scene.notes().await, left);
     assert_eq!(scene.validation().await, own);
@@ -199,10 +199,14 @@ async fn what_passes_the_validator_is_brought_over_or_named() {
     let warned = |code: &str| at_work.said().iter().any(|said| said["code"] == code);
     assert!(warned("validator_bypassed"), "the application user may: {}", at_work.errors());
     assert!(warned("writes_lost"), "{}", at_work.errors());
-    let slipped = &done["slipped"];
-    assert_eq!((&slipped["deleted"], &slipped["written"]), (&2.into(), &2.into()), "{done}");
-    assert!(slipped["lost"].to_string().contains("note-001"), "{done}");
-    assert_eq!(slipped["lost"].as_array().unwrap().len(), 1, "{done}");
+    let late_writes = &done["late_writes"];
+    assert_eq!(
+        (&late_writes["deleted"], &late_writes["written"]),
+        (&2.into(), &2.into()),
+        "{done}"
+    );
+    assert!(late_writes["lost"].to_string().contains("note-001"), "{done}");
+    assert_eq!(late_writes["lost"].as_array().unwrap().len(), 1, "{done}");
     let mut left: Vec<Document> = (0..51).filter(|n| *n != 3).map(note).collect();
     left[2] = replaced;
     assert_eq!(scene.notes().await, left);
@@ -250,7 +254,7 @@ async fn where_the_oplog_no_longer_has_the_deletes_that_is_said_and_the_block_li
     }
     let mut resume = scene.resume(&job, &[]);
     let (exit, done) = resume.ended();
-    assert_eq!((exit, &done["slipped"]["unknown"]), (0, &true.into()), "{done}");
+    assert_eq!((exit, &done["late_writes"]["unknown"]), (0, &true.into()), "{done}");
     let said = resume.said();
     assert!(said.iter().any(|said| said["code"] == "deletes_unknown"), "{}", resume.errors());
     assert_eq!(scene.validation().await, own);
@@ -299,7 +303,7 @@ async fn a_process_killed_at_any_step_of_the_block_is_followed_by_one_that_goes_
     let mut at_work = scene.resume(&job, &[]);
     at_work.phase("verify");
     scene.slow("_shardsvrRenameCollection", 2_000).await;
-    scene.is_noted(&job, "hook_begun", &mut at_work).await;
+    scene.is_noted(&job, "rename_requested", &mut at_work).await;
     delete(&app, (0..100).step_by(2)).await;
     at_work.freeze();
     scene.is_renamed(&before).await;

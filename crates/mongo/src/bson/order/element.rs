@@ -1,7 +1,7 @@
 //! Walking the elements of a BSON document without checking more than lengths.
 //!
 //! The verifier looks at the `_id` of every document and nothing else, and stored strings need not
-//! be valid UTF-8; so this walker checks bounds only. Whatever does not parse comes out as one
+//! be valid UTF-8; so this walker checks bounds only. Bytes that do not parse come out as one
 //! last element of the kind "malformed", so that comparing never fails and stays total.
 
 use std::borrow::Cow;

@@ -7,7 +7,7 @@ use bson::Timestamp;
 use imago_job::record::{Record, Requested};
 use imago_job::run::Run;
 
-use super::{Block, How};
+use super::{Block, Options};
 use crate::bson::order::Id;
 use crate::copy::preflight::Plan;
 use crate::copy::{Clusters, Copying, KIND, News, news, plan_of, state_of};
@@ -17,7 +17,7 @@ use crate::server::block;
 use crate::verify::{Mode, Report, Retries, Spec, Unwatched, verify, verify_as_of};
 
 /// The checks that do not disturb the job's coordinator.
-pub(super) async fn before(clusters: &Clusters, record: &Record, how: &How) -> Result<()> {
+pub(super) async fn before(clusters: &Clusters, record: &Record, options: &Options) -> Result<()> {
     let (state, plan, id) = (state_of(record)?, plan_of(record)?, &record.id);
     if record.kind != KIND {
         return Err(Error::precondition(
@@ -40,17 +40,17 @@ pub(super) async fn before(clusters: &Clusters, record: &Record, how: &How) -> R
              it",
         ));
     }
-    if how.reverse && (plan.filter.is_some() || plan.into_existing) {
+    if options.reverse && (plan.filter.is_some() || plan.into_existing) {
         return Err(Error::precondition(
             format!("job {id} cannot be cut over with --reverse: it copies only a part"),
             "with --filter or --into-existing the old cluster holds documents that the new one \
              does not, so it cannot follow it: cut over without --reverse",
         ));
     }
-    if how.block == Block::UserWrites {
+    if options.block == Block::UserWrites {
         block::check(&clusters.source).await?;
     }
-    if !how.ignore_new {
+    if !options.ignore_new {
         nothing_left_out(&news(clusters, &plan).await?)?;
     }
     Ok(())
@@ -70,9 +70,9 @@ fn nothing_left_out(news: &News) -> Result<()> {
 }
 
 /// Whether the job has all that its patterns match, and that may be left behind.
-pub(super) async fn has_all(clusters: &Clusters, plan: &Plan, how: &How) -> Result<bool> {
+pub(super) async fn has_all(clusters: &Clusters, plan: &Plan, options: &Options) -> Result<bool> {
     let news = news(clusters, plan).await?;
-    if !how.ignore_new {
+    if !options.ignore_new {
         nothing_left_out(&news)?;
     }
     Ok(news.is_empty())

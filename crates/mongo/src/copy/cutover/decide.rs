@@ -7,7 +7,7 @@ use imago_job::control::Stop;
 use imago_job::id::JobId;
 use imago_job::run::{Ending, Run};
 
-use crate::copy::{self, Clusters, state_of};
+use crate::copy::{self, Clusters, SourceBlock, state_of};
 use crate::error::{Error, Result};
 use crate::server::block;
 
@@ -38,28 +38,32 @@ pub async fn decide(clusters: &Clusters, run: Run, clients: ClientsAt) -> Result
 
 async fn decided(clusters: &Clusters, run: &Run, clients: ClientsAt) -> Result<Option<JobId>> {
     let mut state = state_of(run.record())?;
-    if !state.hook_begun {
+    if !state.cut_over_mut().hook_begun {
         return Err(Error::precondition(
             format!("no cut-over of job {} died while its hook ran", run.record().id),
             "leave out --clients-at",
         ));
     }
     run.enter("cut-over").await?;
+    let is_blocked = state.cut_over_mut().is_blocked();
     match clients {
-        ClientsAt::Source if state.is_blocked => {
+        ClientsAt::Source if is_blocked => {
             block::lift(&clusters.source).await?;
-            state.count_block(now_ms());
+            state.cut_over_mut().count_block(now_ms());
         }
         ClientsAt::Source => {}
         ClientsAt::Destination => {
-            if state.is_destination_blocked {
+            if state.is_destination_blocked() {
                 block::lift(&clusters.destination).await?;
             }
-            state.is_destination_blocked = false;
-            state.block_left = state.is_blocked;
+            state.unblock_destination();
+            if is_blocked {
+                state.cut_over_mut().block = SourceBlock::Left;
+            }
         }
     }
-    (state.is_blocked, state.hook_begun) = (false, false);
+    state.cut_over_mut().hook_begun = false;
     copy::save(run, &state).await?;
-    Ok(state.reverse_job.filter(|_| clients == ClientsAt::Destination))
+    let reverse_job = state.cut_over_mut().reverse_job.take();
+    Ok(reverse_job.filter(|_| clients == ClientsAt::Destination))
 }

@@ -6,9 +6,9 @@ use imago_job::record::Record;
 use imago_job::run::Run;
 use imago_job::state::State as JobState;
 
-use super::{Block, How};
+use super::{Block, Options};
 use crate::copy::preflight::Plan;
-use crate::copy::{Clusters, KIND, State, plan_of, state_of};
+use crate::copy::{Clusters, CutOver, Job, KIND, State, WayBack, plan_of, state_of};
 use crate::error::{Error, Result};
 use crate::state::journal::MongoJournal;
 use crate::state::leases::{Leases, Slice};
@@ -18,7 +18,7 @@ pub(super) async fn prepare(
     clusters: &Clusters,
     forward: &Run,
     plan: &Plan,
-    how: &How,
+    options: &Options,
 ) -> Result<JobId> {
     let back = reversed(clusters);
     let now = back.source.fence().await?;
@@ -30,8 +30,11 @@ pub(super) async fn prepare(
     let state = State {
         t0: Some((now.time, now.increment)),
         is_indexed: true,
-        is_destination_blocked: how.block == Block::UserWrites,
-        leads_back_from: Some(forward.record().id.clone()),
+        job: Job::WayBack(WayBack {
+            from: forward.record().id.clone(),
+            is_destination_blocked: options.block == Block::UserWrites,
+            cut_over: CutOver::default(),
+        }),
         ..State::default()
     };
     record.checkpoint = serde_json::to_value(state).map_err(encoded)?;
@@ -74,7 +77,8 @@ pub fn reversed(clusters: &Clusters) -> Clusters {
 pub async fn reverse_of(clusters: &Clusters, id: &JobId) -> Result<JobId> {
     let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
     let plan = plan_of(&record)?;
-    state_of(&record)?.reverse_job.ok_or_else(|| {
+    let back = state_of(&record)?.cut_over_mut().reverse_job.take();
+    back.ok_or_else(|| {
         Error::precondition(
             format!("job {id} to {} was not cut over with --reverse", plan.destination),
             "without it the old cluster did not follow the new one, and nothing leads back",

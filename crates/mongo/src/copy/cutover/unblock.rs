@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::copy::cutover::reverse::reversed;
 use crate::copy::preflight::check_identity;
-use crate::copy::{Clusters, KIND, State, pace, plan_of, state_of};
+use crate::copy::{Clusters, CutOver, SourceBlock, State, pace, plan_of, state_of};
 use crate::error::{Error, Result};
 use crate::server::block;
 use crate::state::journal::MongoJournal;
@@ -55,16 +55,16 @@ pub async fn unblock(
     }
     if record.state.is_final() {
         block::lift(&clusters.source).await?;
-        if state.block_left {
-            journal.amend(id, &encoded(&State { block_left: false, ..state })?).await?;
+        if state.cut_over().is_some_and(|cut_over| cut_over.block == SourceBlock::Left) {
+            journal.amend(id, &encoded(&state.with_block_lifted())?).await?;
         }
     } else {
         // No process may be cutting it over while the block is lifted.
         let stale_after_ms = u64::try_from(pace().stale_after.as_millis()).unwrap_or(u64::MAX);
         let claimed = journal.claim(id, process, stale_after_ms).await?;
         let lifted = block::lift(&clusters.source).await;
-        if lifted.is_ok() && state.is_blocked {
-            let checkpoint = Some(encoded(&State { is_blocked: false, ..state })?);
+        if lifted.is_ok() && state.cut_over().is_some_and(CutOver::is_blocked) {
+            let checkpoint = Some(encoded(&state.with_block_lifted())?);
             let update = Update { checkpoint, ..Update::default() };
             journal.save(id, claimed.epoch, &update).await?;
         }
@@ -77,10 +77,10 @@ pub async fn unblock(
 /// Why a block at the source is not this job's to lift; nothing if it is.
 async fn why_not(clusters: &Clusters, record: &Record, state: &State) -> Result<Option<String>> {
     let (id, source) = (&record.id, clusters.source.redacted());
-    if record.kind != KIND {
+    let Some(cut_over) = state.cut_over() else {
         return Ok(Some(format!("job {id} is a {}, which lifts its block by itself", record.kind)));
-    }
-    if !(state.block_left || state.is_blocked) {
+    };
+    if cut_over.block == SourceBlock::None {
         let stands = match block::is_set(&clusters.source).await? {
             Some(true) => "the one that stands there is not this job's",
             Some(false) => "none stands there",
@@ -88,7 +88,7 @@ async fn why_not(clusters: &Clusters, record: &Record, state: &State) -> Result<
         };
         return Ok(Some(format!("job {id} has left no write block at {source}: {stands}")));
     }
-    let Some(back) = &state.reverse_job else { return Ok(None) };
+    let Some(back) = &cut_over.reverse_job else { return Ok(None) };
     let back = MongoJournal::new(reversed(clusters).destination).load(back).await?;
     Ok((back.state != JobState::Cancelled).then(|| {
         format!(

@@ -1,11 +1,14 @@
 //! Collections of stored functions (`system.js`) that were named for a copy.
 
 use super::{Planned, Request, check_not_itself};
-use crate::copy::functions::{BYTES_MAX, too_large};
 use crate::error::{Error, Result};
+use crate::namespace::Namespace;
 use crate::namespace::Selector;
 use crate::server::collection::{FUNCTIONS, Handle, Size};
 use crate::server::endpoint::Endpoint;
+
+/// More bytes of functions than this are refused: each comparison reads all of them.
+pub(in crate::copy) const BYTES_MAX: usize = 4 << 20;
 
 /// Plans the copy of each that was named.
 ///
@@ -70,4 +73,12 @@ pub(super) async fn plan(
         });
     }
     Ok(functions)
+}
+
+/// Why functions of so many bytes are not copied.
+pub(in crate::copy) fn too_large(ns: &Namespace) -> Error {
+    Error::precondition(
+        format!("{ns} holds more than {} MB of functions", BYTES_MAX >> 20),
+        "move them with mongodump and mongorestore, and leave them out of --ns",
+    )
 }

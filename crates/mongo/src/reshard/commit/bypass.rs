@@ -1,6 +1,6 @@
 //! Who could write past a validator.
 //!
-//! Whether a writer does is his own affair: the flag is on each write, and no server tells of it
+//! Each writer decides for itself: the flag is on each write, and no server tells of it
 //! beforehand. What servers tell is who may.
 
 use bson::{Bson, Document, doc};
@@ -30,7 +30,7 @@ enum Bypassing {
 
 /// Says who could write past the validator that blocks the collection; what keeps it from being known is
 /// said, and ends nothing.
-pub(super) async fn warn(run: &Run, cluster: &Endpoint, ns: &Namespace) {
+pub(in crate::reshard) async fn warn(run: &Run, cluster: &Endpoint, ns: &Namespace) {
     let who = match bypassing(cluster, ns).await {
         Ok(Bypassing::These(users)) if users.is_empty() => return,
         Ok(Bypassing::These(users)) => {
@@ -92,7 +92,7 @@ fn users_of(reply: &Document) -> impl Iterator<Item = &Document> {
     reply.get_array("users").into_iter().flatten().filter_map(Bson::as_document)
 }
 
-/// Whether a privilege of the user's own or his roles' covers it on this collection.
+/// Whether a privilege of the user or of its roles covers it on this collection.
 fn may_bypass(user: &Document, ns: &Namespace) -> bool {
     let privileges = user.get_array("inheritedPrivileges").into_iter().flatten();
     privileges.filter_map(Bson::as_document).any(|privilege| {

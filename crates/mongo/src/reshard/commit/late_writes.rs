@@ -3,9 +3,9 @@
 //! A validator stops neither deletes nor writers who bypass it. All that they did to the old collection
 //! is in the change stream, and the server's rename ends it: on each shard their times are before the
 //! rename's, so that a stream read to a time which every shard gave out after the rename has all of it.
-//! An event says by its UUID which collection it is of, whatever the name stood for.
+//! An event says by its UUID which collection it is of, not by the name.
 //!
-//! Until then the new collection refuses inserts and updates, so that nobody has inserted an `_id` anew
+//! Until then the new collection refuses inserts and updates, so that no client has inserted an `_id` again
 //! whose delete is still to come; who bypasses validation may have, and then the newer one counts.
 //!
 //! A document that was written whole is written again. An update says only what it changed, of a content
@@ -17,47 +17,31 @@ use bson::{RawDocumentBuf, Timestamp};
 use imago_job::control::Control;
 use imago_job::run::Run;
 use imago_plan::pending_changes::Change;
-use serde::Serialize;
 
-use super::run::Spec;
 use crate::bson::order::Id;
 use crate::copy::preflight::key_fields;
 use crate::error::{Error, Result};
 use crate::replicate::apply::{Found, Pair, put, remove};
 use crate::replicate::changes::{AWAIT_MAX, ChangeReader, Detail, Event, Start, Write};
+use crate::reshard::spec::{LateWrites, Spec};
 use crate::server::collection::Handle;
 use crate::server::endpoint::Endpoint;
 use crate::server::timing::retry_transient;
 
-/// What came between the drain and the rename.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Slipped {
-    /// Documents whose delete was brought over.
-    pub deleted: u64,
-    /// Documents that were written past the validator, and brought over.
-    pub written: u64,
-    /// The `_id`s of documents whose update past the validator is lost.
-    pub lost: Vec<String>,
-    /// Whether the server no longer kept what came: then all of these are unknown.
-    pub unknown: bool,
-}
-
-impl Slipped {
-    /// Says that what came behind `from` is not known any more.
-    pub(super) fn unknown(run: &Run, spec: &Spec, from: Timestamp) -> Self {
-        let ns = &spec.reshard.ns;
-        run.reporter().warning(
-            "deletes_unknown",
-            format!(
-                "the cluster no longer keeps what was deleted from {ns} between second {} of the epoch and \
-                 the rename: such documents are there again",
-                from.time
-            ),
-            "if the application knows what it deleted then, delete it once more; next time resume sooner, \
-             or use --block user-writes",
-        );
-        Self { unknown: true, ..Self::default() }
-    }
+/// Says that what came behind `from` is not known any more.
+pub(in crate::reshard) fn unknown(run: &Run, spec: &Spec, from: Timestamp) -> LateWrites {
+    let ns = &spec.reshard.ns;
+    run.reporter().warning(
+        "deletes_unknown",
+        format!(
+            "the cluster no longer keeps what was deleted from {ns} between second {} of the epoch and \
+             the rename: such documents are there again",
+            from.time
+        ),
+        "if the application knows what it deleted then, delete it once more; next time resume sooner, \
+         or use --block user-writes",
+    );
+    LateWrites { unknown: true, ..LateWrites::default() }
 }
 
 /// What has to become of a document.
@@ -75,7 +59,7 @@ type Happened = (Id, Timestamp, Detail);
 /// What the events make of each document. Those that the new collection has written itself are its own.
 ///
 /// Events of one time on two shards come in no order: where a document was written and deleted at once, as
-/// one that moves to another shard is, nobody knows which it was.
+/// one that moves to another shard is, it is not known which it was.
 fn fates(events: &[Happened], new: Option<&str>) -> BTreeMap<Id, Fate> {
     let mut fates = BTreeMap::new();
     let mut put_at: BTreeMap<&Id, Timestamp> = BTreeMap::new();
@@ -115,7 +99,7 @@ async fn read(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> Result<Vec<Ha
     let mut events = Vec::new();
     loop {
         let batch = reader.next().await?;
-        tracing::debug!(?from, ?to, time = ?batch.time, events = batch.events.len(), "slipped");
+        tracing::debug!(?from, ?to, time = ?batch.time, events = batch.events.len(), "late_writes");
         for event in batch.events {
             if let Event::DirtyKey { id, time, detail: Some(detail), .. } = event
                 && time > from
@@ -134,26 +118,27 @@ async fn read(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> Result<Vec<Ha
 ///
 /// # Errors
 /// When the cluster stays away, or the source no longer keeps what came since.
-pub(super) async fn bring_over(
+pub(in crate::reshard) async fn bring_over(
     run: &Run,
     cluster: &Endpoint,
     spec: &Spec,
     new: Option<&str>,
     from: Timestamp,
-) -> Result<Slipped> {
-    // Whatever is asked of the job now: the rename has happened, and this belongs to it.
+) -> Result<LateWrites> {
+    // A pause or a cancellation comes too late: the rename has happened, and this belongs to it.
     let always = Control::default();
     let read = || read(cluster, spec, from);
     let events = retry_transient("read what came before the rename", &always, read).await?;
     let fates = fates(&events, new);
     if fates.is_empty() {
-        return Ok(Slipped::default());
+        return Ok(LateWrites::default());
     }
     let pair = pair(run, cluster, spec).await?;
     let write = || write(&pair, &fates);
-    let slipped = retry_transient("bring over what came before the rename", &always, write).await?;
-    report(run, spec, &slipped);
-    Ok(slipped)
+    let late_writes =
+        retry_transient("bring over what came before the rename", &always, write).await?;
+    report(run, spec, &late_writes);
+    Ok(late_writes)
 }
 
 /// The new collection, as what is written to.
@@ -173,7 +158,7 @@ async fn pair(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<Pair> {
     })
 }
 
-async fn write(pair: &Pair, fates: &BTreeMap<Id, Fate>) -> Result<Slipped> {
+async fn write(pair: &Pair, fates: &BTreeMap<Id, Fate>) -> Result<LateWrites> {
     let of = |wanted: fn(&Fate) -> bool| fates.iter().filter(move |(_, fate)| wanted(fate));
     let gone: Vec<&Id> = of(|fate| *fate == Fate::Gone).map(|(id, _)| id).collect();
     if !gone.is_empty() {
@@ -192,7 +177,7 @@ async fn write(pair: &Pair, fates: &BTreeMap<Id, Fate>) -> Result<Slipped> {
     }
     stale.retain(|id| !fates.contains_key(id));
     let lost = of(|fate| *fate == Fate::Lost).map(|(id, _)| id).chain(&stale);
-    Ok(Slipped {
+    Ok(LateWrites {
         deleted: gone.len() as u64,
         written: found.len() as u64,
         lost: lost.map(ToString::to_string).collect(),
@@ -203,27 +188,28 @@ async fn write(pair: &Pair, fates: &BTreeMap<Id, Fate>) -> Result<Slipped> {
 /// So many `_id`s are named in a warning; the job's result has all.
 const NAMED_MAX: usize = 20;
 
-fn report(run: &Run, spec: &Spec, slipped: &Slipped) {
+fn report(run: &Run, spec: &Spec, late_writes: &LateWrites) {
     let ns = &spec.reshard.ns;
-    if slipped.deleted + slipped.written > 0 {
+    if late_writes.deleted + late_writes.written > 0 {
         run.reporter().decision(
-            format!("{} documents follow the old {ns}", slipped.deleted + slipped.written),
+            format!("{} documents follow the old {ns}", late_writes.deleted + late_writes.written),
             format!(
                 "{} were deleted, and {} written past the validator, just before the rename",
-                slipped.deleted, slipped.written
+                late_writes.deleted, late_writes.written
             ),
         );
     }
-    if !slipped.lost.is_empty() {
-        let named: Vec<&str> = slipped.lost.iter().take(NAMED_MAX).map(String::as_str).collect();
+    if !late_writes.lost.is_empty() {
+        let named: Vec<&str> =
+            late_writes.lost.iter().take(NAMED_MAX).map(String::as_str).collect();
         run.reporter().warning(
             "writes_lost",
             format!(
                 "{} documents of {ns} were updated past its validator just before the rename, and \
                  are as they were before: {}{}",
-                slipped.lost.len(),
+                late_writes.lost.len(),
                 named.join(", "),
-                if slipped.lost.len() > NAMED_MAX { ", …" } else { "" },
+                if late_writes.lost.len() > NAMED_MAX { ", …" } else { "" },
             ),
             "make these updates again; next time keep who bypasses validation from writing, or use \
              --block user-writes",

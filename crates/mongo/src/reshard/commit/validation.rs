@@ -3,7 +3,7 @@
 //! It refuses inserts and updates, with an error (121) that drivers do not send again by themselves, in
 //! this collection only, with or without authorisation. It does not refuse deletes, nor writes that
 //! ask to bypass validation (who has the action `bypassDocumentValidation` may): what those do between
-//! the drain and the rename is brought over afterwards ([`super::slipped`]).
+//! the drain and the rename is brought over afterwards ([`crate::reshard::commit::late_writes`]).
 //!
 //! Invariants:
 //! - The collection's own validator is in the job's record before the refusing one is set, and stays
@@ -11,7 +11,7 @@
 //! - The shadow gets the refusing one first, so that what takes the collection's name refuses, too,
 //!   until the deletes are brought over: no `_id` is inserted anew whose delete is still to come.
 //! - A validator is put back only in the place of this job's refusing one, which its name tells: one
-//!   that somebody else has set meanwhile stays.
+//!   that another user has set meanwhile stays.
 
 use bson::raw::RawBsonRef;
 use bson::{Bson, Document, RawDocumentBuf, doc};
@@ -19,11 +19,11 @@ use imago_job::control::Control;
 use imago_job::id::JobId;
 use imago_job::run::Run;
 
-use super::commit::quiet;
-use super::run::Spec;
 use crate::bson::ext_json::{ExtJson, parse_document};
-use crate::copy::{Copying, State};
+use crate::copy::{Commit, Copying};
 use crate::error::{Error, Result};
+use crate::reshard::commit::quiet;
+use crate::reshard::spec::Spec;
 use crate::server::block;
 use crate::server::collection::{Definition, Handle};
 use crate::server::endpoint::Endpoint;
@@ -93,7 +93,7 @@ async fn refuse(of: &Handle, job: &JobId) -> Result<()> {
 ///
 /// # Errors
 /// When the cluster refuses, or the job is no longer this process's.
-pub(super) async fn prepare(run: &Run, copying: &mut Copying<'_>) -> Result<()> {
+pub(in crate::reshard) async fn prepare(run: &Run, copying: &mut Copying<'_>) -> Result<()> {
     let (job, pair) = (&run.record().id, copying.pairs[0].clone());
     let look = || on_owners(&pair.source);
     let found = retry_transient("look at the collection", run.control(), look).await?;
@@ -116,7 +116,7 @@ pub(super) async fn prepare(run: &Run, copying: &mut Copying<'_>) -> Result<()> 
             "give the collection its validator by collMod, then `imago reshard resume`",
         )
     })?;
-    copying.state.validation = Some(text_of(&own)?);
+    copying.state.commit_mut().validation = Some(text_of(&own)?);
     copying.save().await?;
     copying.pairs = copying.coordinator.bypass_validation(0).await?;
     retry_transient("have the shadow refuse writes", run.control(), || {
@@ -130,7 +130,7 @@ pub(super) async fn prepare(run: &Run, copying: &mut Copying<'_>) -> Result<()> 
 ///
 /// # Errors
 /// When the cluster refuses.
-pub(super) async fn set(run: &Run, copying: &Copying<'_>) -> Result<()> {
+pub(in crate::reshard) async fn set(run: &Run, copying: &Copying<'_>) -> Result<()> {
     let mut of = copying.pairs[0].source.clone();
     of.owner = Some(run.ownership());
     let job = &run.record().id;
@@ -138,11 +138,14 @@ pub(super) async fn set(run: &Run, copying: &Copying<'_>) -> Result<()> {
 }
 
 /// Refuses to go on if anything of the collection but its validator was changed while it was being
-/// blocked, or if the validator is not this job's: then somebody else has lifted the block.
+/// blocked, or if the validator is not this job's: then another user has lifted the block.
 ///
 /// # Errors
 /// A precondition; when the cluster does not answer.
-pub(super) async fn check_unchanged(run: &Run, copying: &mut Copying<'_>) -> Result<()> {
+pub(in crate::reshard) async fn check_unchanged(
+    run: &Run,
+    copying: &mut Copying<'_>,
+) -> Result<()> {
     let pair = &copying.pairs[0];
     let mut is_blocked = true;
     for side in [&pair.source, &pair.destination] {
@@ -179,13 +182,13 @@ fn other_difference(from: &Definition, to: &Definition) -> Option<String> {
 ///
 /// # Errors
 /// When the cluster stays away.
-pub(super) async fn lift(
+pub(in crate::reshard) async fn lift(
     cluster: &Endpoint,
     spec: &Spec,
     job: &JobId,
-    state: &State,
+    commit: &Commit,
 ) -> Result<()> {
-    let Some(own) = &state.validation else { return Ok(()) };
+    let Some(own) = &commit.validation else { return Ok(()) };
     let own = parse_document(own).map_err(|e| Error::malformed("the recorded validator", e))?;
     let own = Document::try_from(own).map_err(|e| Error::malformed("the recorded validator", e))?;
     // The collection first: clients wait for it.
@@ -213,7 +216,7 @@ async fn restore(of: &Handle, own: &Document, job: &JobId) -> Result<()> {
 ///
 /// # Errors
 /// A precondition that says what the user lacks.
-pub(super) async fn check(cluster: &Endpoint) -> Result<()> {
+pub(in crate::reshard) async fn check(cluster: &Endpoint) -> Result<()> {
     let lacking = block::lacking(cluster, &["collMod", "bypassDocumentValidation"]).await?;
     if lacking.is_empty() {
         return Ok(());
@@ -225,7 +228,7 @@ pub(super) async fn check(cluster: &Endpoint) -> Result<()> {
 }
 
 /// What to do about a cluster whose users' writes cannot be blocked.
-pub(super) fn or_validator(error: Error) -> Error {
+pub(in crate::reshard) fn or_validator(error: Error) -> Error {
     match error {
         Error::Precondition { what, help } => Error::Precondition {
             what,

@@ -1,4 +1,4 @@
-//! The balancer leaves a collection alone while its shape is changed by somebody else.
+//! The balancer leaves a collection alone while its shape is changed by a job.
 //!
 //! The flag is the collection's own (`noBalance`), so the balancer goes on with all others.
 

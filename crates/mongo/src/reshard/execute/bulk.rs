@@ -6,11 +6,11 @@ use bson::Document;
 use imago_job::record::Record;
 use imago_job::run::Run;
 
-use super::run::{KIND, Spec};
-use super::shadow;
 use crate::bson::input;
 use crate::error::Result;
 use crate::replicate::route::{Map, Reader, Route};
+use crate::reshard::execute::zones;
+use crate::reshard::spec::{KIND, Spec};
 use crate::server::collection::Handle;
 use crate::server::endpoint::Endpoint;
 
@@ -19,7 +19,7 @@ use crate::server::endpoint::Endpoint;
 /// # Errors
 /// A precondition where there is nothing to share; when the router does not answer.
 pub async fn helpers_route(record: Record, cluster: Endpoint) -> Result<Option<Arc<Route>>> {
-    super::native::refuse_help(&record)?;
+    crate::reshard::execute::native::refuse_help(&record)?;
     route_of(&record, &cluster).await
 }
 
@@ -28,7 +28,10 @@ pub async fn helpers_route(record: Record, cluster: Endpoint) -> Result<Option<A
 ///
 /// # Errors
 /// When the router does not answer.
-pub(super) async fn route_of(record: &Record, cluster: &Endpoint) -> Result<Option<Arc<Route>>> {
+pub(in crate::reshard) async fn route_of(
+    record: &Record,
+    cluster: &Endpoint,
+) -> Result<Option<Arc<Route>>> {
     if record.kind != KIND {
         return Ok(None);
     }
@@ -61,7 +64,7 @@ pub(super) async fn route_of(record: &Record, cluster: &Endpoint) -> Result<Opti
     }
     let mut chunks = Vec::new();
     for chunk in &plan.chunks {
-        chunks.push((shadow::min_of(chunk.min.as_deref(), &key)?, chunk.shard));
+        chunks.push((zones::min_of(chunk.min.as_deref(), &key)?, chunk.shard));
     }
     let sockets = |from, to| {
         let flow = plan.flows.iter().find(|flow| (flow.from, flow.to) == (from, to));
@@ -70,11 +73,11 @@ pub(super) async fn route_of(record: &Record, cluster: &Endpoint) -> Result<Opti
     Ok(Some(Route::new(of, shards, Map::new(&key, &chunks)?, sockets)))
 }
 
-/// What stays on its shard is in nobody's way.
+/// Documents that stay on their shard compete with no flow.
 const LOCAL_SOCKETS: usize = 4;
 
 /// Says what went from which shard to which.
-pub(super) fn measure(run: &Run, route: Option<&Route>) {
+pub(in crate::reshard) fn measure(run: &Run, route: Option<&Route>) {
     let Some(route) = route else { return };
     let mut moved = 0;
     for (from, to, bytes) in route.sent().filter(|(from, to, bytes)| from != to && *bytes > 0) {

@@ -2,7 +2,7 @@
 //!
 //! Two would take each other's write block, which is the whole cluster's, for their own. A document
 //! of the cluster says whose turn it is; it changes hands by a write that names who had it before,
-//! so that of two who try at once one is refused. Nobody gives it back: the turn of a job that has
+//! so that of two who try at once one is refused. It is not released: the lock of a job that has
 //! ended is over.
 
 use bson::{Bson, Document, doc};
@@ -10,8 +10,8 @@ use imago_job::id::JobId;
 use imago_job::journal::Journal;
 use imago_job::record::Record;
 
-use super::run::{KIND, Spec};
 use crate::error::{Error, Result};
+use crate::reshard::spec::{KIND, Spec};
 use crate::server::collection::number;
 use crate::server::endpoint::Endpoint;
 use crate::server::write::DUPLICATE_KEY;
@@ -26,7 +26,11 @@ const JOURNALLED_WITHIN_MS: u64 = 60_000;
 ///
 /// # Errors
 /// A precondition when another job has it.
-pub(super) async fn take(cluster: &Endpoint, journal: &MongoJournal, id: &JobId) -> Result<()> {
+pub(in crate::reshard) async fn take(
+    cluster: &Endpoint,
+    journal: &MongoJournal,
+    id: &JobId,
+) -> Result<()> {
     // Jobs of before there were turns count too.
     for record in journal.list().await? {
         if record.kind == KIND && !record.state.is_final() {

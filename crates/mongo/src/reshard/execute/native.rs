@@ -2,7 +2,7 @@
 //!
 //! The server copies, follows and commits by itself. Imago hands it the plan's chunks as ranges of
 //! zones, one zone for each shard, watches, and takes the zones away afterwards. Nothing here depends
-//! on the answer to the command: the operation goes on when whoever asked for it dies.
+//! on the answer to the command: the operation goes on when the requesting process dies.
 //!
 //! Invariants:
 //! - What became of the operation is read from the cluster, never remembered: its entry in
@@ -19,16 +19,15 @@ use imago_job::record::Record;
 use imago_job::run::{Run, RunError};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::balance;
-use super::commit::{Block, ms, uuid_of};
-use super::late_writes::Slipped;
-use super::plan::{Engine, Finding, Plan, Weight};
-use super::run::{KIND, Outcome, Spec};
-use super::watch::Watch;
-use super::zones::Zones;
 use crate::bson::input::parse_document;
 use crate::copy;
 use crate::error::{Error, Result, code};
+use crate::reshard::commit::{Block, ms, uuid_of};
+use crate::reshard::execute::balance;
+use crate::reshard::execute::watch::Watch;
+use crate::reshard::execute::zones::Zones;
+use crate::reshard::plan::{Engine, Finding, Plan, Weight};
+use crate::reshard::spec::{KIND, LateWrites, Outcome, Spec};
 use crate::server::collection::Handle;
 use crate::server::endpoint::Endpoint;
 use crate::server::shard_key::Key;
@@ -71,7 +70,7 @@ pub fn warn_in(plan: &mut Plan) -> Result<()> {
                config server changes the minimum"
             .into(),
     });
-    // The server spares nobody.
+    // The server does not spare clients.
     plan.paced_s = None;
     Ok(())
 }
@@ -92,7 +91,7 @@ fn same_key(plan: &Plan) -> Result<Option<String>> {
 /// When there is no such job, or it is none of these.
 pub async fn begun(cluster: &Endpoint, id: &JobId) -> Result<(Engine, Block)> {
     let record = MongoJournal::new(cluster.clone()).load(id).await?;
-    let block = copy::state_of(&record)?.block.unwrap_or_default();
+    let block = copy::state_of(&record)?.commit_mut().block.unwrap_or_default();
     Ok((Spec::of(&record)?.engine, block))
 }
 
@@ -111,7 +110,7 @@ pub(crate) fn refuse_help(record: &Record) -> Result<()> {
 }
 
 /// Refuses what the server's own operation cannot do.
-pub(super) async fn check(cluster: &Endpoint, plan: &Plan) -> Result<()> {
+pub(in crate::reshard) async fn check(cluster: &Endpoint, plan: &Plan) -> Result<()> {
     if let Some(what) = same_key(plan)? {
         return Err(Error::precondition(what, SAME_KEY_HELP));
     }
@@ -176,12 +175,16 @@ async fn find(cluster: &Endpoint, coll: &str, filter: Document) -> Result<Option
 }
 
 /// Has the server do it, and sees to it until it is done.
-pub(super) async fn work(cluster: &Endpoint, run: &Run, spec: &Spec) -> Result<Outcome> {
+pub(in crate::reshard) async fn work(
+    cluster: &Endpoint,
+    run: &Run,
+    spec: &Spec,
+) -> Result<Outcome> {
     let began = Instant::now();
     let ns = &spec.reshard.ns;
     let zones = Zones { cluster, ns, id: &run.record().id };
     let always = Control::default();
-    // Whatever is asked of the job now: when the server has done it, it is done.
+    // A pause or a cancellation comes too late when the server has done it.
     let found = retry_transient("look at the resharding", &always, || look(cluster, spec)).await?;
     let uuid = match found {
         Found::Done(uuid) => uuid,
@@ -198,7 +201,7 @@ pub(super) async fn work(cluster: &Endpoint, run: &Run, spec: &Spec) -> Result<O
         Err(error) => return Err(error.into()),
     }
     let mut state = copy::state_of(run.record())?;
-    state.becomes = Some(uuid);
+    state.commit_mut().becomes = Some(uuid);
     copy::save_at_last(run, &state).await?;
     Ok(Outcome {
         job: run.record().id.clone(),
@@ -208,7 +211,7 @@ pub(super) async fn work(cluster: &Endpoint, run: &Run, spec: &Spec) -> Result<O
         rename_ms: None,
         verified: 0,
         last_verified: None,
-        slipped: Slipped::default(),
+        late_writes: LateWrites::default(),
         seconds: Duration::from_millis(ms(began)).as_secs_f64(),
     })
 }
@@ -239,7 +242,7 @@ async fn drive(cluster: &Endpoint, run: &Run, spec: &Spec, zones: &Zones<'_>) ->
         }
         let looked =
             retry_transient("look at the resharding", &always, || look(cluster, spec)).await?;
-        // One that was asked for and has not begun may still begin: whoever left now would leave it.
+        // One that was asked for and has not begun may still begin: returning now would leave it.
         let begins = |(since, _): &(Instant, _)| since.elapsed() < BEGINS_WITHIN;
         let may_leave = !matches!(looked, Found::Nothing) || !asking.as_ref().is_some_and(begins);
         if may_leave && let Some(stop) = control.stopped() {
@@ -286,7 +289,11 @@ async fn command(cluster: &Endpoint, spec: &Spec, zones: &Zones<'_>) -> Result<D
 }
 
 /// Ends the server's operation, and leaves the collection as it was before the job.
-pub(super) async fn clean_up(cluster: &Endpoint, record: &Record, spec: &Spec) -> Result<()> {
+pub(in crate::reshard) async fn clean_up(
+    cluster: &Endpoint,
+    record: &Record,
+    spec: &Spec,
+) -> Result<()> {
     let ns = &spec.reshard.ns;
     let deadline = Instant::now() + ABORTED_WITHIN;
     loop {
@@ -297,7 +304,7 @@ pub(super) async fn clean_up(cluster: &Endpoint, record: &Record, spec: &Spec) -
                     "`imago reshard resume` ends the job; then `imago reshard revert` goes back",
                 ));
             }
-            // Somebody else took the collection away: there is less to clean up.
+            // Another user dropped the collection: there is less to clean up.
             Ok(Found::Nothing) | Err(Error::Precondition { .. }) => break,
             Ok(Found::UnderWay(_)) => abort(cluster, spec).await?,
             Err(error) => return Err(error),

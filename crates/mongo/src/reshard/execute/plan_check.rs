@@ -9,12 +9,12 @@ use bson::raw::RawBsonRef;
 use bson::{Document, RawDocumentBuf, doc};
 use futures_util::TryStreamExt;
 
-use super::plan::Plan;
-use super::shadow::min_of;
 use crate::bson::input::parse_document;
 use crate::bson::order::Id;
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
+use crate::reshard::execute::zones::min_of;
+use crate::reshard::plan::Plan;
 use crate::server::collection::Handle;
 use crate::server::endpoint::{Endpoint, answer};
 use crate::server::shard_key::Key;
@@ -23,7 +23,7 @@ use crate::server::shard_key::Key;
 ///
 /// # Errors
 /// A precondition that says what does not fit; when the cluster does not answer.
-pub(super) async fn check(cluster: &Endpoint, plan: &Plan) -> Result<()> {
+pub(in crate::reshard) async fn check(cluster: &Endpoint, plan: &Plan) -> Result<()> {
     in_itself(plan)?;
     let of = Handle::new(cluster.clone(), plan.ns.clone());
     if of.definition().await?.is_none() {
@@ -61,7 +61,7 @@ pub(super) async fn check(cluster: &Endpoint, plan: &Plan) -> Result<()> {
 }
 
 /// The refusal of a collection that has no shard key to change.
-pub(super) fn unsharded(ns: &Namespace) -> Error {
+pub(in crate::reshard) fn unsharded(ns: &Namespace) -> Error {
     Error::precondition(format!("{ns} is not sharded"), "shard it first: sh.shardCollection")
 }
 

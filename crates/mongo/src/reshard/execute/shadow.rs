@@ -7,16 +7,16 @@
 //! Until the bulk is there the shadow has no index but that of `_id`, and unique ones that serve its key:
 //! see [`unindex`].
 //!
-//! Every step may find itself done: whoever goes on after a death does them all again.
+//! Every step may find itself done: the successor of a process that died repeats them all.
 
-use bson::{Bson, Document, doc};
+use bson::{Document, doc};
 use imago_job::id::JobId;
 
-use super::plan::Plan;
-use super::zones::Zones;
 use crate::bson::input::parse_document;
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
+use crate::reshard::execute::zones::{Zones, min_of};
+use crate::reshard::plan::Plan;
 use crate::server::collection::{Definition, Handle};
 use crate::server::endpoint::Endpoint;
 use crate::server::shard::key_index;
@@ -60,7 +60,7 @@ pub async fn create(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &Jo
 
 /// The index of the shadow's own key, which it does not have until the bulk is there. None where that one is unique: it refuses documents, and
 /// has to stay.
-pub(super) fn taken_away(of: &Definition, key: &Document) -> Option<Document> {
+pub(in crate::reshard) fn taken_away(of: &Definition, key: &Document) -> Option<Document> {
     Some(key_index(&of.indexes, key)).filter(|index| !is_unique(index))
 }
 
@@ -134,12 +134,4 @@ async fn check(to: &Handle, plan: &Plan, key: &Document) -> Result<()> {
         format!("the server did not place the chunks of {} as planned", to.ns),
         "something moved or split them meanwhile: `imago reshard` again, with the balancer off",
     ))
-}
-
-/// The least key of a chunk.
-pub(crate) fn min_of(min: Option<&str>, key: &Document) -> Result<Document> {
-    match min {
-        Some(text) => parse_document(text, "a chunk's least key"),
-        None => Ok(key.keys().map(|field| (field.clone(), Bson::MinKey)).collect()),
-    }
 }

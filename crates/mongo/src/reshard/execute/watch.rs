@@ -10,8 +10,8 @@ use bson::{Bson, Document, doc};
 use imago_job::event::Progress;
 use imago_job::run::Run;
 
-use super::plan::Plan;
 use crate::error::{Error, Result};
+use crate::reshard::plan::Plan;
 use crate::server::collection::number;
 use crate::server::endpoint::Endpoint;
 
@@ -19,7 +19,7 @@ use crate::server::endpoint::Endpoint;
 const REACH_MAX: Duration = Duration::from_secs(5);
 
 /// Who is asked, and what was told last.
-pub(super) struct Watch {
+pub(in crate::reshard) struct Watch {
     ns: String,
     shards: Vec<Endpoint>,
     phase: &'static str,
@@ -28,7 +28,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Reaches the plan's shards.
-    pub(super) async fn new(cluster: &Endpoint, plan: &Plan) -> Self {
+    pub(in crate::reshard) async fn new(cluster: &Endpoint, plan: &Plan) -> Self {
         let listed = cluster.run("admin", doc! {"listShards": 1}).await.unwrap_or_default();
         let mut shards = Vec::new();
         for entry in listed.get_array("shards").into_iter().flatten() {
@@ -48,7 +48,7 @@ impl Watch {
     ///
     /// # Errors
     /// When the job was taken over, or is to end.
-    pub(super) async fn tell(&mut self, run: &Run, entry: &Document) -> Result<()> {
+    pub(in crate::reshard) async fn tell(&mut self, run: &Run, entry: &Document) -> Result<()> {
         let state = entry.get_str("state").unwrap_or_default();
         if run.control().is_paused() {
             if !self.is_pause_told {

@@ -4,24 +4,24 @@
 //! zone. The servers take that as where to create chunks, so that none has to be moved.
 //!
 //! Invariant: only the zones of one job are touched; its id is in their names. Every step may find
-//! itself done: whoever goes on after a death does them all again.
+//! itself done: the successor of a process that died repeats them all.
 
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
 use imago_job::id::JobId;
 
-use super::plan::Plan;
-use super::shadow::min_of;
+use crate::bson::input::parse_document;
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
+use crate::reshard::plan::Plan;
 use crate::server::endpoint::{Endpoint, answer};
 
 /// The zones of one job.
-pub(super) struct Zones<'a> {
-    pub(super) cluster: &'a Endpoint,
+pub(in crate::reshard) struct Zones<'a> {
+    pub(in crate::reshard) cluster: &'a Endpoint,
     /// The collection whose chunks they place.
-    pub(super) ns: &'a Namespace,
-    pub(super) id: &'a JobId,
+    pub(in crate::reshard) ns: &'a Namespace,
+    pub(in crate::reshard) id: &'a JobId,
 }
 
 impl Zones<'_> {
@@ -34,7 +34,7 @@ impl Zones<'_> {
     }
 
     /// Gives the shards their zones.
-    pub(super) async fn tag(&self, plan: &Plan) -> Result<()> {
+    pub(in crate::reshard) async fn tag(&self, plan: &Plan) -> Result<()> {
         for shard in used(plan) {
             let zone = self.name(shard);
             self.cluster.run("admin", doc! {"addShardToZone": shard, "zone": zone}).await?;
@@ -43,7 +43,11 @@ impl Zones<'_> {
     }
 
     /// The chunks as ranges: `min`, `max`, `zone`.
-    pub(super) fn of_chunks(&self, plan: &Plan, key: &Document) -> Result<Vec<Document>> {
+    pub(in crate::reshard) fn of_chunks(
+        &self,
+        plan: &Plan,
+        key: &Document,
+    ) -> Result<Vec<Document>> {
         let end: Document = key.keys().map(|field| (field.clone(), Bson::MaxKey)).collect();
         let mut ranges = Vec::with_capacity(plan.chunks.len());
         for (at, chunk) in plan.chunks.iter().enumerate() {
@@ -59,7 +63,7 @@ impl Zones<'_> {
     }
 
     /// Gives the shards their zones, and the collection their ranges.
-    pub(super) async fn set(&self, plan: &Plan, key: &Document) -> Result<()> {
+    pub(in crate::reshard) async fn set(&self, plan: &Plan, key: &Document) -> Result<()> {
         self.tag(plan).await?;
         for range in self.of_chunks(plan, key)? {
             let mut command = doc! {"updateZoneKeyRange": self.ns.to_string()};
@@ -70,7 +74,7 @@ impl Zones<'_> {
     }
 
     /// Takes all of that away.
-    pub(super) async fn clear(&self, plan: &Plan) -> Result<()> {
+    pub(in crate::reshard) async fn clear(&self, plan: &Plan) -> Result<()> {
         let prefix = self.prefix();
         for range in self.ranges().await? {
             let (Ok(min), Ok(max)) = (range.get_document("min"), range.get_document("max")) else {
@@ -97,7 +101,7 @@ impl Zones<'_> {
     }
 
     /// All zone ranges of the collection, as `config.tags` has them.
-    pub(super) async fn ranges(&self) -> Result<Vec<Document>> {
+    pub(in crate::reshard) async fn ranges(&self) -> Result<Vec<Document>> {
         let tags = self.cluster.client().database("config").collection::<Document>("tags");
         let doing = "reading config.tags";
         let read = async { tags.find(doc! {"ns": self.ns.to_string()}).await?.try_collect().await };
@@ -121,4 +125,12 @@ fn used(plan: &Plan) -> Vec<&str> {
     used.sort_unstable();
     used.dedup();
     used
+}
+
+/// The least key of a chunk.
+pub(crate) fn min_of(min: Option<&str>, key: &Document) -> Result<Document> {
+    match min {
+        Some(text) => parse_document(text, "a chunk's least key"),
+        None => Ok(key.keys().map(|field| (field.clone(), Bson::MinKey)).collect()),
+    }
 }

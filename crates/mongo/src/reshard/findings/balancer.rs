@@ -6,7 +6,7 @@
 
 use super::{Finding, warning};
 use crate::namespace::Namespace;
-use crate::reshard::survey::Shard;
+use crate::reshard::plan::survey::Shard;
 use crate::server::collection::Size;
 
 /// The balancer moves chunks when one shard holds so many chunks' bytes more than another (from

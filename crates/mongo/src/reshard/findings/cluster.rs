@@ -6,7 +6,7 @@ use imago_job::control::Control;
 use super::{Finding, obstacle, warning};
 use crate::error::Result;
 use crate::namespace::Namespace;
-use crate::reshard::survey::{Survey, read};
+use crate::reshard::plan::survey::{Survey, read};
 use crate::server::collection::Handle;
 use crate::server::endpoint::Endpoint;
 use crate::server::shard_key::Key;

@@ -9,7 +9,7 @@ use crate::server::endpoint::Endpoint;
 use crate::server::shard::index_gaps;
 
 use super::{Finding, obstacle, warning};
-use crate::reshard::survey::Survey;
+use crate::reshard::plan::survey::Survey;
 use crate::server::shard_key::Key;
 
 /// Below it change streams do not tell of documents as they were, nor can writes be blocked.

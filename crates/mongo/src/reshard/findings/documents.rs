@@ -2,8 +2,8 @@
 
 use super::{Finding, obstacle, warning};
 use crate::error::Result;
-use crate::reshard::chunk_weights::Weighed;
-use crate::reshard::sample::Sample;
+use crate::reshard::plan::chunk_weights::Weighed;
+use crate::reshard::plan::sample::Sample;
 use crate::server::shard_key::{Key, text_of};
 
 /// So many documents must share a value before a sample is believed about its weight.

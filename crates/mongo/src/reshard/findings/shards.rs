@@ -2,9 +2,9 @@
 
 use super::{Finding, obstacle, warning};
 use crate::namespace::Namespace;
-use crate::reshard::members::Readers;
-use crate::reshard::shard_probe::Reached;
-use crate::reshard::survey::Shard;
+use crate::reshard::plan::readers::Readers;
+use crate::reshard::plan::shard_probe::Reached;
+use crate::reshard::plan::survey::Shard;
 
 /// An oplog should reach so many times as far back as the change takes.
 const OPLOG_TIMES: f64 = 3.0;
@@ -41,7 +41,7 @@ pub(in crate::reshard) fn of_shards(
     found
 }
 
-/// What crosses between data centres whoever is read from.
+/// Flows that cross between data centres whichever members are read from.
 pub(in crate::reshard) fn across(shards: &[Shard], readers: &Readers) -> Option<Finding> {
     let name = |shard: usize| shards.get(shard).map_or("?", |shard| shard.name.as_str());
     let flow = |(from, to, bytes): &(usize, usize, u64)| {

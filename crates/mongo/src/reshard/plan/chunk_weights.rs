@@ -10,8 +10,8 @@
 use crate::bson::order::Id;
 use crate::server::collection::Size;
 
-use super::sample::{Drawn, Sample};
-use super::survey::Shard;
+use crate::reshard::plan::sample::{Drawn, Sample};
+use crate::reshard::plan::survey::Shard;
 
 use imago_plan::cuts::{slice_of, weighted_cuts};
 
@@ -20,31 +20,31 @@ const DEVIATIONS: f64 = 5.0;
 
 /// The new chunks, weighed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Weighed {
+pub(in crate::reshard) struct Weighed {
     /// Where chunks begin, but for the first one.
-    pub(super) cuts: Vec<Id>,
+    pub(in crate::reshard) cuts: Vec<Id>,
     /// For each chunk, for each shard, what it holds of it.
-    pub(super) rows: Vec<Vec<Size>>,
+    pub(in crate::reshard) rows: Vec<Vec<Size>>,
     /// The value of the new key that most bytes share, how many bytes, and how many of the drawn
     /// documents.
-    pub(super) heaviest: Option<(Id, u64, u64)>,
+    pub(in crate::reshard) heaviest: Option<(Id, u64, u64)>,
 }
 
 impl Weighed {
     /// What each shard holds.
-    pub(super) fn held(&self) -> Vec<Size> {
+    pub(in crate::reshard) fn held(&self) -> Vec<Size> {
         let shards = self.rows.first().map_or(0, Vec::len);
         (0..shards).map(|shard| sum(self.rows.iter().map(|row| row[shard]))).collect()
     }
 
     /// What all shards hold.
-    pub(super) fn total(&self) -> Size {
+    pub(in crate::reshard) fn total(&self) -> Size {
         sum(self.held().into_iter())
     }
 }
 
 /// The sum of sizes.
-pub(super) fn sum(sizes: impl Iterator<Item = Size>) -> Size {
+pub(in crate::reshard) fn sum(sizes: impl Iterator<Item = Size>) -> Size {
     sizes.fold(Size::default(), |sum, size| Size {
         documents: sum.documents + size.documents,
         bytes: sum.bytes + size.bytes,
@@ -52,7 +52,7 @@ pub(super) fn sum(sizes: impl Iterator<Item = Size>) -> Size {
 }
 
 /// What each shard holds of the collection: documents that it does not own left out.
-pub(super) fn holdings(sample: &Sample, shards: &[Shard]) -> Vec<Size> {
+pub(in crate::reshard) fn holdings(sample: &Sample, shards: &[Shard]) -> Vec<Size> {
     let mut drawn = vec![Size::default(); shards.len()];
     for document in &sample.documents {
         drawn[document.shard].documents += 1;
@@ -89,7 +89,7 @@ fn scaled(amount: u64, part: u64, whole: u64) -> u64 {
 
 /// Cuts the new key's space into at most `chunks` parts of about equal numbers of bytes, and weighs
 /// each on each shard. `held` is what the shards hold.
-pub(super) fn weigh(sample: &Sample, held: &[Size], chunks: usize) -> Weighed {
+pub(in crate::reshard) fn weigh(sample: &Sample, held: &[Size], chunks: usize) -> Weighed {
     let drawn = drawn_on(sample, held.len());
     let key = |document: &Drawn| {
         let scale = (held[document.shard].bytes, drawn[document.shard].bytes);

@@ -1,28 +1,24 @@
-//! Which member of each shard the bulk is read from, so that it stays within data centres
-//! (Morphus, §4.2; [`imago_plan::geo`]).
+//! The members of a shard's replica set.
 //!
 //! A member's data centre is its tag `dc`, or `region` where there is none by that name.
 
 use bson::{Bson, Document};
-use imago_plan::geo::{self, Receivers};
-use imago_plan::placement::Flows;
-
-use super::shard_probe::Reached;
+use imago_plan::geo;
 
 /// A secondary that is further behind than this, in ms, is not read from.
 const LAG_MS_MAX: i64 = 10_000;
 
 /// A member of a shard's replica set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Member {
+pub(in crate::reshard) struct Member {
     /// As `host:port`.
-    pub(super) host: String,
+    pub(in crate::reshard) host: String,
     /// What choosing needs to know.
-    pub(super) what: geo::Member,
+    pub(in crate::reshard) what: geo::Member,
 }
 
 /// The members of a replica set, by its configuration and its status.
-pub(super) fn members(config: &Document, status: &Document) -> Vec<Member> {
+pub(in crate::reshard) fn members(config: &Document, status: &Document) -> Vec<Member> {
     let list = |of: &Document| -> Vec<Document> {
         let members = of.get_array("members").into_iter().flatten();
         members.filter_map(Bson::as_document).cloned().collect()
@@ -44,94 +40,4 @@ pub(super) fn members(config: &Document, status: &Document) -> Vec<Member> {
         Some(Member { host, what })
     };
     list(config).into_iter().filter_map(of).collect()
-}
-
-/// Who is read from, and what then crosses between data centres.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Readers {
-    /// For each shard the member, or nothing where that is not known.
-    pub(super) hosts: Vec<Option<String>>,
-    /// The flows that cross, as (from, to, bytes).
-    pub(super) crossing: Vec<(usize, usize, u64)>,
-}
-
-/// Chooses, given what flows between the shards. Where a shard's members are not known, nobody is
-/// chosen: what is best for one depends on where the others' primaries are.
-pub(super) fn choose(reached: &[Result<Reached, String>], flows: &Flows) -> Readers {
-    let nobody = || Readers { hosts: vec![None; reached.len()], crossing: Vec::new() };
-    let known = |reached: &Result<Reached, String>| {
-        let members = &reached.as_ref().ok()?.members;
-        Some(members.iter().map(|member| member.what.clone()).collect())
-    };
-    let Some(sets) = reached.iter().map(known).collect::<Option<Vec<Vec<geo::Member>>>>() else {
-        return nobody();
-    };
-    let Ok(choice) = geo::choose(&sets, flows, Receivers::Primaries) else { return nobody() };
-    let host = |(reached, member): (&Result<Reached, String>, &usize)| {
-        reached.as_ref().ok()?.members.get(*member).map(|member| member.host.clone())
-    };
-    Readers {
-        hosts: reached.iter().zip(&choice.members).map(host).collect(),
-        crossing: choice.crossing,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use bson::{DateTime, doc};
-    use imago_plan::placement::{Shares, Weights, balanced};
-
-    #[test]
-    fn a_member_is_usable_that_is_up_and_not_far_behind() {
-        let at = |ms| DateTime::from_millis(ms);
-        let config = doc! {"members": [
-            {"host": "a:1", "tags": {"dc": "east", "region": "x"}},
-            {"host": "b:1", "tags": {"region": "west"}}, {"host": "c:1"}, {"host": "d:1"},
-        ]};
-        let status = doc! {"members": [
-            {"name": "a:1", "state": 1, "optimeDate": at(100_000)},
-            {"name": "b:1", "state": 2, "optimeDate": at(95_000)},
-            {"name": "c:1", "state": 2, "optimeDate": at(50_000)},
-            {"name": "d:1", "state": 7},
-        ]};
-        let found = members(&config, &status);
-        let told = |member: &Member| (member.what.data_centre.clone(), member.what.usable);
-        let expected = [
-            (Some("east".into()), true),
-            (Some("west".into()), true),
-            (None, false),
-            (None, false),
-        ];
-        assert_eq!(found.iter().map(told).collect::<Vec<_>>(), expected);
-        assert!(found[0].what.primary && !found[1].what.primary);
-    }
-
-    /// A shard whose primary is in the first data centre, and which has a secondary in each other.
-    fn shard(name: &str, centres: &[&str]) -> Result<Reached, String> {
-        let member = |(index, centre): (usize, &&str)| Member {
-            host: format!("{name}{index}:1"),
-            what: geo::Member {
-                data_centre: Some((*centre).to_owned()),
-                primary: index == 0,
-                usable: true,
-            },
-        };
-        let members = centres.iter().enumerate().map(member).collect();
-        Ok(Reached { members, ..Reached::default() })
-    }
-
-    #[test]
-    fn who_is_read_from_is_where_it_goes() {
-        let weights = Weights::dense(2, &[[100_u64, 0], [90, 0]]).unwrap();
-        let flows = balanced(&weights, &Shares::equal(2).unwrap()).unwrap().flows;
-        let reached = [shard("a", &["east", "east", "west"]), shard("b", &["west", "west"])];
-        let readers = choose(&reached, &flows);
-        assert_eq!(readers.hosts[0].as_deref(), Some("a2:1"));
-        assert_eq!(readers.crossing, []);
-        let reached = [shard("a", &["east", "east"]), shard("b", &["west", "west"])];
-        assert_eq!(choose(&reached, &flows).crossing, [(0, 1, 90)]);
-        let reached = [shard("a", &["east"]), Err("down".into())];
-        assert_eq!(choose(&reached, &flows).hosts, [None, None]);
-    }
 }

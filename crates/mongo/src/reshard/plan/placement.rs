@@ -11,8 +11,8 @@ use rand::rngs::StdRng;
 use crate::error::{Error, Result};
 use crate::server::collection::Size;
 
-use super::chunk_weights::sum;
-use super::plan::{Compared, Flow, Flowing, Placing};
+use crate::reshard::plan::chunk_weights::sum;
+use crate::reshard::plan::{Compared, Flow, Flowing, Placing};
 
 /// A plan is the same each time it is made.
 const SEED: u64 = 0x1346_0001;
@@ -20,28 +20,28 @@ const SEED: u64 = 0x1346_0001;
 const SOCKETS_PER_FLOW: u32 = 2;
 
 /// The chunks' weights, and which shards may get any.
-pub(super) struct Choice<'a> {
+pub(in crate::reshard) struct Choice<'a> {
     rows: &'a [Vec<Size>],
     bytes: Weights,
     shares: Shares,
 }
 
 /// A placement, with what it moves.
-pub(super) struct Chosen {
-    pub(super) server_of: Vec<usize>,
-    pub(super) moved: Size,
+pub(in crate::reshard) struct Chosen {
+    pub(in crate::reshard) server_of: Vec<usize>,
+    pub(in crate::reshard) moved: Size,
     /// Now, by equal shares of all shards, and afterwards, by equal shares of those that may hold
     /// anything.
-    pub(super) imbalance: (f64, f64),
+    pub(in crate::reshard) imbalance: (f64, f64),
     /// What each shard holds afterwards.
-    pub(super) after: Vec<Size>,
+    pub(in crate::reshard) after: Vec<Size>,
     /// How many bytes go from which shard to which.
-    pub(super) bytes: Flows,
+    pub(in crate::reshard) bytes: Flows,
 }
 
 impl<'a> Choice<'a> {
     /// `open` says of each shard whether it may get chunks.
-    pub(super) fn new(rows: &'a [Vec<Size>], open: &[bool]) -> Result<Self> {
+    pub(in crate::reshard) fn new(rows: &'a [Vec<Size>], open: &[bool]) -> Result<Self> {
         let mut bytes = Weights::new(open.len()).map_err(|error| refused(&error))?;
         for row in rows {
             let row = row.iter().map(|size| size.bytes).enumerate();
@@ -52,7 +52,7 @@ impl<'a> Choice<'a> {
     }
 
     /// Places the chunks.
-    pub(super) fn place(&self, placing: Placing) -> Result<Chosen> {
+    pub(in crate::reshard) fn place(&self, placing: Placing) -> Result<Chosen> {
         let placed = match placing {
             Placing::Balanced => placement::balanced(&self.bytes, &self.shares),
             Placing::Greedy => placement::greedy(&self.bytes, &self.shares),
@@ -88,7 +88,7 @@ impl<'a> Choice<'a> {
     /// and deals the chunks out in turn, to shards in an order of chance, wherever their data lies:
     /// so this is the mean over where the turns begin.
     #[expect(clippy::cast_precision_loss, reason = "a mean")]
-    pub(super) fn server(&self) -> Compared {
+    pub(in crate::reshard) fn server(&self) -> Compared {
         let open: Vec<usize> =
             (0..self.shares.servers()).filter(|shard| self.shares.is_open(*shard)).collect();
         let (mut moved, mut imbalance) = (Size::default(), 0.0);
@@ -109,7 +109,7 @@ impl<'a> Choice<'a> {
 
     /// The flows of a placement with their connections; `sockets` is how many in all, or 0 for the
     /// default. Latencies are between shards, in microseconds.
-    pub(super) fn flows(
+    pub(in crate::reshard) fn flows(
         &self,
         server_of: &[usize],
         flowing: Flowing,
@@ -149,7 +149,7 @@ impl<'a> Choice<'a> {
     }
 
     /// How unevenly the shards that may hold anything hold what they do.
-    pub(super) fn compare(placing: Placing, chosen: &Chosen) -> Compared {
+    pub(in crate::reshard) fn compare(placing: Placing, chosen: &Chosen) -> Compared {
         let placing = match placing {
             Placing::Balanced => "balanced",
             Placing::Greedy => "greedy",

@@ -46,7 +46,7 @@ const SLOWNESS_MAX: f64 = 4.0;
 
 /// What is known of a change.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Base {
+pub(in crate::reshard) struct Base {
     /// Of the collection.
     pub size: Size,
     /// The new ones.
@@ -57,7 +57,7 @@ pub(super) struct Base {
 
 /// A look at all documents, of which some were drawn.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
+pub(in crate::reshard) struct Look {
     /// What was read.
     pub read: Size,
     /// How many documents were drawn.
@@ -69,7 +69,7 @@ pub(super) struct Look {
 /// How many times as long servers took for a look as those would to which the constants are fitted; 1
 /// where there was none.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-pub(super) fn slowness(look: Option<Look>) -> f64 {
+pub(in crate::reshard) fn slowness(look: Option<Look>) -> f64 {
     let Some(look) = look.filter(|look| look.read.bytes >= READ_BYTES_MIN) else { return 1.0 };
     let usual = by_size(look.read) / READ_PAST_FASTER + look.drawn as f64 / DRAWN_PER_S;
     (look.took.as_secs_f64() / usual).clamp(1.0 / SLOWNESS_MAX, SLOWNESS_MAX)
@@ -83,7 +83,7 @@ fn by_size(size: Size) -> f64 {
 
 /// How long a change of shape takes, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-pub(super) fn seconds(of: Base, limits: Limits) -> f64 {
+pub(in crate::reshard) fn seconds(of: Base, limits: Limits) -> f64 {
     let servers = f64::midpoint(1.0, of.slowness);
     let (documents, bytes) = (of.size.documents as f64, of.size.bytes as f64);
     let by_documents = limits.documents_s.map_or(0.0, |limit| documents / limit as f64);
@@ -94,14 +94,14 @@ pub(super) fn seconds(of: Base, limits: Limits) -> f64 {
 }
 
 /// The same at the least pace that spares clients, to which all of it keeps.
-pub(super) fn paced_s(of: Base, limits: Limits) -> f64 {
+pub(in crate::reshard) fn paced_s(of: Base, limits: Limits) -> f64 {
     let least = limits.bytes_s.map_or(LEAST_S, |limit| limit.min(LEAST_S));
     seconds(of, Limits { bytes_s: Some(least), ..limits })
 }
 
 /// What each shard needs beside what it has, in bytes: its documents uncompressed, and their share
 /// of what the collection's indexes take now.
-pub(super) fn space_bytes(after: &[Size], total: Size, index_bytes: u64) -> Vec<u64> {
+pub(in crate::reshard) fn space_bytes(after: &[Size], total: Size, index_bytes: u64) -> Vec<u64> {
     let space = |held: &Size| {
         let indexes = u128::from(index_bytes) * u128::from(held.bytes);
         let indexes = indexes / u128::from(total.bytes.max(1));

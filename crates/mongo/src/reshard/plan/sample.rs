@@ -19,42 +19,42 @@ use crate::server::endpoint::{answer_within, prefer_secondary};
 use crate::server::shard::uniform;
 use crate::server::timing::SEARCH_MAX;
 
-use super::survey::{Owners, Survey};
+use crate::reshard::plan::survey::{Owners, Survey};
 use crate::server::shard_key::Key;
 
 /// A document, as far as a plan needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Drawn {
+pub(in crate::reshard) struct Drawn {
     /// The new key's value.
-    pub(super) at: Id,
+    pub(in crate::reshard) at: Id,
     /// The shard that has it.
-    pub(super) shard: usize,
+    pub(in crate::reshard) shard: usize,
     /// Its BSON, in bytes.
-    pub(super) bytes: u64,
+    pub(in crate::reshard) bytes: u64,
 }
 
 /// What was drawn.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sample {
-    pub(super) documents: Vec<Drawn>,
+pub(in crate::reshard) struct Sample {
+    pub(in crate::reshard) documents: Vec<Drawn>,
     /// Whether these are all documents.
-    pub(super) is_whole: bool,
+    pub(in crate::reshard) is_whole: bool,
     /// How likely a document was to be drawn, where that is known.
-    pub(super) rate: Option<f64>,
+    pub(in crate::reshard) rate: Option<f64>,
     /// How long the servers took to read every document, where they did, and in large batches: of
     /// small ones, most of the time is their round trips'.
-    pub(super) read_in: Option<Duration>,
+    pub(in crate::reshard) read_in: Option<Duration>,
     /// How many lack a field of the new key.
-    pub(super) missing: u64,
+    pub(in crate::reshard) missing: u64,
     /// How many hold an array in a field of the new key.
-    pub(super) arrays: u64,
+    pub(in crate::reshard) arrays: u64,
 }
 
 /// Draws about `wanted` documents of a collection.
 ///
 /// # Errors
 /// When the cluster does not answer, or its chunks do not cover the key space.
-pub(super) async fn draw(
+pub(in crate::reshard) async fn draw(
     of: &Handle,
     survey: &Survey,
     (old, new): (&Key, &Key),

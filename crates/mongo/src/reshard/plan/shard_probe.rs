@@ -16,8 +16,8 @@ use crate::namespace::Namespace;
 use crate::server::collection::number;
 use crate::server::endpoint::Endpoint;
 
-use super::members::{Member, members};
-use super::survey::Shard;
+use crate::reshard::plan::members::{Member, members};
+use crate::reshard::plan::survey::Shard;
 
 /// A shard that does not answer so soon is not waited for.
 const REACH_MAX: Duration = Duration::from_secs(10);
@@ -25,23 +25,23 @@ const PINGS: usize = 7;
 
 /// What a shard says of itself.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Reached {
+pub(in crate::reshard) struct Reached {
     /// The round trip to its primary, in microseconds.
-    pub(super) latency_us: u32,
+    pub(in crate::reshard) latency_us: u32,
     /// How far back its oplog reaches once it is full, in seconds.
-    pub(super) oplog_s: Option<u64>,
+    pub(in crate::reshard) oplog_s: Option<u64>,
     /// What is free on its disk, in bytes.
-    pub(super) free_bytes: Option<u64>,
+    pub(in crate::reshard) free_bytes: Option<u64>,
     /// Indexes of the collection that it is building.
-    pub(super) building: Vec<String>,
+    pub(in crate::reshard) building: Vec<String>,
     /// The shards to which it is giving a chunk of the collection.
-    pub(super) giving_to: Vec<String>,
+    pub(in crate::reshard) giving_to: Vec<String>,
     /// The members of its replica set; none where the user may not ask.
-    pub(super) members: Vec<Member>,
+    pub(in crate::reshard) members: Vec<Member>,
 }
 
 /// Asks each shard; of one that cannot be asked, why.
-pub(super) async fn reach(
+pub(in crate::reshard) async fn reach(
     router: &Endpoint,
     shards: &[Shard],
     ns: &Namespace,

@@ -14,38 +14,38 @@ const CHUNK_BYTES: u64 = 128 * 1024 * 1024;
 
 /// A shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Shard {
+pub(in crate::reshard) struct Shard {
     /// Its name.
-    pub(super) name: String,
+    pub(in crate::reshard) name: String,
     /// Its replica set and members, as `set/host:port,…`.
-    pub(super) host: String,
+    pub(in crate::reshard) host: String,
     /// Whether the cluster is emptying it.
-    pub(super) is_draining: bool,
+    pub(in crate::reshard) is_draining: bool,
     /// What it holds of the collection by its own count: documents that it holds without owning
     /// them included.
-    pub(super) stored: Size,
+    pub(in crate::reshard) stored: Size,
     /// How many documents it says that it holds without owning them.
-    pub(super) orphans: u64,
+    pub(in crate::reshard) orphans: u64,
     /// What the collection's indexes take there, in bytes.
-    pub(super) index_bytes: u64,
+    pub(in crate::reshard) index_bytes: u64,
 }
 
 /// Which shard owns which part of the old key's space.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Owners {
+pub(in crate::reshard) struct Owners {
     /// Where chunks begin, in order, each with the index of its shard.
     chunks: Vec<(Id, usize)>,
 }
 
 impl Owners {
     /// From where chunks begin, in any order.
-    pub(super) fn new(mut chunks: Vec<(Id, usize)>) -> Self {
+    pub(in crate::reshard) fn new(mut chunks: Vec<(Id, usize)>) -> Self {
         chunks.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         Self { chunks }
     }
 
     /// The shard that owns a value of the old key.
-    pub(super) fn of(&self, key: &Id) -> Option<usize> {
+    pub(in crate::reshard) fn of(&self, key: &Id) -> Option<usize> {
         let before = self.chunks.partition_point(|(min, _)| min <= key);
         Some(self.chunks.get(before.checked_sub(1)?)?.1)
     }
@@ -53,27 +53,27 @@ impl Owners {
 
 /// A collection and its place in the cluster.
 #[derive(Clone, Debug)]
-pub(super) struct Survey {
-    pub(super) definition: Definition,
+pub(in crate::reshard) struct Survey {
+    pub(in crate::reshard) definition: Definition,
     /// In the order of their names.
-    pub(super) shards: Vec<Shard>,
+    pub(in crate::reshard) shards: Vec<Shard>,
     /// The entry in `config.collections`; nothing for a collection that is not sharded.
-    pub(super) entry: Option<Document>,
+    pub(in crate::reshard) entry: Option<Document>,
     /// Of a collection that is not sharded: one chunk, on the database's primary shard.
-    pub(super) owners: Owners,
+    pub(in crate::reshard) owners: Owners,
     /// What all shards hold.
-    pub(super) stored: Size,
+    pub(in crate::reshard) stored: Size,
     /// The cluster's setting.
-    pub(super) chunk_bytes: u64,
+    pub(in crate::reshard) chunk_bytes: u64,
     /// Whether the balancer sees to the collection.
-    pub(super) is_balanced: bool,
+    pub(in crate::reshard) is_balanced: bool,
 }
 
 /// Looks at a collection.
 ///
 /// # Errors
 /// Precondition, when it is no collection of a sharded cluster.
-pub(super) async fn survey(of: &Handle) -> Result<Survey> {
+pub(in crate::reshard) async fn survey(of: &Handle) -> Result<Survey> {
     let router = &of.endpoint;
     if !router.is_sharded() {
         return Err(Error::precondition(
@@ -115,7 +115,11 @@ pub(super) async fn survey(of: &Handle) -> Result<Survey> {
 }
 
 /// The documents of a collection of the cluster's configuration, in the order of their `_id`s.
-pub(super) async fn read(router: &Endpoint, coll: &str, filter: Document) -> Result<Vec<Document>> {
+pub(in crate::reshard) async fn read(
+    router: &Endpoint,
+    coll: &str,
+    filter: Document,
+) -> Result<Vec<Document>> {
     let doing = format!("reading config.{coll}");
     let failed = |error| Error::server(doing.clone(), error);
     let found = router.client().database("config").collection::<Document>(coll);

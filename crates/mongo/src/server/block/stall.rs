@@ -3,7 +3,7 @@
 //! Before a server begins to refuse writes it takes a lock over everything, and waits for it without
 //! an end; later operations, reads included, wait behind it. An open transaction lets it wait for
 //! as long as the client likes, up to a minute. And where a transaction over shards is prepared, and
-//! its decision is to be written on the same shard, both wait for each other for ever. So whoever
+//! its decision is to be written on the same shard, both wait for each other for ever. So the process that
 //! blocks or unblocks watches: what has waited for too long is killed, the others go on, and the
 //! block is asked for again. (Tried on 6.0.5: `crates/imago/tests/reshard/stall.rs`.)
 

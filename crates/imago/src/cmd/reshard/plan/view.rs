@@ -1,12 +1,12 @@
 //! A plan for a person.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use imago_mongo::reshard::plan::{Finding, Placing, Plan, Weight};
 use imago_mongo::server::collection::Size;
 
-use crate::render::duration;
+use crate::render::{self, duration};
+use crate::table::table;
 
 /// The plan as tables.
 pub fn text(plan: &Plan) -> String {
@@ -114,27 +114,12 @@ fn section(name: &str, rows: &[Vec<String>]) -> String {
     if rows.len() < 2 {
         return format!("\n{name}: nothing\n");
     }
-    let columns = rows[0].len();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let headings: Vec<&str> = rows[0].iter().map(String::as_str).collect();
     // A column of names has no digit in its first value.
-    let is_text = |column: usize| !rows[1][column].starts_with(|c: char| c.is_ascii_digit());
-    let mut text = String::from("\n");
-    for row in rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let width = widths[column];
-            // Writing to a String cannot fail.
-            let _ = if is_text(column) {
-                write!(line, "  {cell:<width$}")
-            } else {
-                write!(line, "  {cell:>width$}")
-            };
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
+    let is_number = |column: &usize| rows[1][*column].starts_with(|c: char| c.is_ascii_digit());
+    let numbers: Vec<usize> = (0..headings.len()).filter(is_number).collect();
+    let lines = table(&headings, rows[1..].iter().cloned(), &numbers);
+    lines.lines().fold(String::from("\n"), |text, line| text + "  " + line + "\n")
 }
 
 fn placing(placing: Placing) -> &'static str {
@@ -156,12 +141,7 @@ fn percent(part: u64, whole: u64) -> f64 {
 
 #[expect(clippy::cast_precision_loss, reason = "to be read by people")]
 fn bytes(bytes: u64) -> String {
-    let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
-    let unit = units.iter().find(|(_, unit)| bytes as f64 >= *unit);
-    unit.map_or_else(
-        || format!("{bytes} B"),
-        |(name, unit)| format!("{:.1} {name}", bytes as f64 / unit),
-    )
+    render::bytes(bytes as f64)
 }
 
 #[cfg(test)]

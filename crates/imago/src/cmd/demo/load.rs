@@ -1,0 +1,102 @@
+//! The clients of a demo: their load, its history, and the check of every acknowledged operation.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use imago_bench::load::mongo::{MongoTarget, Schema, show_content};
+use imago_mongo::namespace::Namespace;
+use imago_workload::check::{Checker, Verdict};
+use imago_workload::driver::{self, Options, Running};
+use imago_workload::history::{Header, History, Recorder};
+use imago_workload::mix::Kind;
+
+use crate::exit::{Exit, Failure};
+
+pub(super) const NAMESPACE: &str = "shop.reviews";
+
+/// Starts the demo's mix of operations, with its history in a file.
+pub(super) fn begin_load(
+    documents: u64,
+    rate: u32,
+    source: MongoTarget,
+    schema: Schema,
+    ns: &Namespace,
+    history: &Path,
+) -> Result<Running<MongoTarget>, Failure> {
+    let header = Header {
+        imago_history: Header::VERSION,
+        preloaded: documents,
+        reviews: schema.reviews,
+        id_form: schema.id_form,
+        namespace: ns.to_string(),
+        started_unix_ms: u64::try_from(
+            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis(),
+        )
+        .unwrap_or(0),
+    };
+    let failed = |error: &dyn std::error::Error| {
+        Failure::new(Exit::Failed, "load", format!("the load cannot start: {error}"))
+    };
+    let recorder = Recorder::file(history, &header).map_err(|error| failed(&error))?;
+    let options = Options {
+        mix: "read=40,update=40,insert=15,delete=5".parse().expect("a mix"),
+        rate_per_s: f64::from(rate),
+        duration: None,
+        preloaded: documents,
+        reviews: schema.reviews,
+        ..Options::default()
+    };
+    driver::start(options, Arc::new(source), recorder).map_err(|error| failed(&error))
+}
+
+/// Time of the load so far.
+pub(super) fn load_ns(load: &Running<MongoTarget>) -> u64 {
+    load.control().snapshot().elapsed_ms * 1_000_000
+}
+
+/// 99th percentiles before and during a change, in ms.
+pub(super) struct Latencies {
+    pub(super) read_before: f64,
+    pub(super) read_during: f64,
+    pub(super) write_before: f64,
+    pub(super) write_during: f64,
+}
+
+/// The final content against the history, and the latencies before and during the copy.
+pub(super) async fn check(
+    history: &Path,
+    target: &MongoTarget,
+    copy_began_ns: u64,
+    copy_ended_ns: u64,
+) -> Result<(Verdict, Latencies), Failure> {
+    let unreadable = |error| Failure::from_error(Exit::Failed, "history", &error);
+    let mut series: [Vec<u64>; 4] = Default::default();
+    History::scan(history, |op| {
+        let is_read = op.kind == Kind::Read;
+        let at = match op.intended_ns {
+            before if before < copy_began_ns => 0,
+            during if during < copy_ended_ns => 1,
+            _ => return,
+        };
+        series[at + if is_read { 0 } else { 2 }].push(op.end_ns.saturating_sub(op.intended_ns));
+    })
+    .map_err(unreadable)?;
+    let [read_before, read_during, write_before, write_during] = series.map(p99_ms);
+    let mut checker = Checker::new(History::read(history).map_err(unreadable)?);
+    Box::pin(show_content(target, &mut checker)).await?;
+    let latencies = Latencies { read_before, read_during, write_before, write_during };
+    Ok((checker.finish(), latencies))
+}
+
+/// Measured from the intended start, so that waiting behind slow operations counts.
+pub(super) fn p99_ms(mut latencies_ns: Vec<u64>) -> f64 {
+    latencies_ns.sort_unstable();
+    let at = (latencies_ns.len() * 99).div_ceil(100).saturating_sub(1);
+    latencies_ns.get(at).map_or(0.0, |&ns| ns as f64 / 1e6)
+}
+
+pub(super) fn testbed(error: &imago_testbed::Error) -> Failure {
+    Failure::from_error(Exit::Precondition, "testbed", error)
+        .help("`make setup` installs what the testbed needs")
+}
