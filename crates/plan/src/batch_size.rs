@@ -35,7 +35,7 @@ impl BatchSize {
         u64::try_from(amount).unwrap_or(u64::MAX)
     }
 
-    /// The stride after another batch asked to pass: whether it had to wait.
+    /// The batch after another batch asked to pass: whether it had to wait.
     ///
     /// It grows by a quarter and shrinks by a sixty-fourth: workers that ask at the same time wait for
     /// each other, all but the first, also where the rate is not reached.
@@ -55,24 +55,24 @@ mod tests {
     const RATE_S: u64 = 1_000_000;
 
     /// Workers that send a batch each and wait for its answer, for a simulated minute: the share of
-    /// the rate that they reach in its second half, and the mean stride then.
+    /// the rate that they reach in its second half, and the mean batch then.
     fn simulate(workers: u64, answer_ns: u64) -> (f64, u64) {
-        let mut stride = BatchSize::default();
+        let mut batch = BatchSize::default();
         let mut bucket = Bucket::new(RATE_S, RATE_S / 10, 0);
         let mut ready: Vec<u64> = (0..workers).collect();
         let (half_ns, end_ns) = (30_000_000_000, 60_000_000_000);
-        let (mut sent, mut strides, mut batches) = (0, 0, 0);
+        let (mut sent, mut batch_ns, mut batches) = (0, 0, 0);
         loop {
             let (worker, &now_ns) = ready.iter().enumerate().min_by_key(|(_, at)| **at).unwrap();
             if now_ns >= end_ns {
-                return (sent as f64 / (RATE_S as f64 * 30.0), strides / batches);
+                return (sent as f64 / (RATE_S as f64 * 30.0), batch_ns / batches);
             }
-            let amount = stride.of(RATE_S);
+            let amount = batch.of(RATE_S);
             let position = bucket.reserve(amount, now_ns);
             let wait_ns = bucket.wait_ns(position, now_ns);
-            stride = stride.after(wait_ns > 0);
+            batch = batch.after(wait_ns > 0);
             if now_ns >= half_ns {
-                (sent, strides, batches) = (sent + amount, strides + stride.ns, batches + 1);
+                (sent, batch_ns, batches) = (sent + amount, batch_ns + batch.ns, batches + 1);
             }
             ready[worker] = now_ns + wait_ns + answer_ns;
         }
@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_rate_is_reached_where_some_stride_reaches_it(
+        fn the_rate_is_reached_where_some_batch_reaches_it(
             workers in 1..9_u64, percent_of_most in 0..=75_u64
         ) {
             let (reached, _) = simulate(workers, workers * MOST_NS / 100 * percent_of_most);
@@ -89,17 +89,17 @@ mod tests {
 
         #[test]
         fn it_is_no_longer_than_it_needs_to_be(workers in 1..9_u64, answer_ms in 1..2_000_u64) {
-            let (_, stride_ns) = simulate(workers, answer_ms * 1_000_000);
+            let (_, batch_ns) = simulate(workers, answer_ms * 1_000_000);
             let needed_ns = (answer_ms * 1_000_000 / workers).clamp(LEAST_NS, MOST_NS);
-            prop_assert!(stride_ns <= needed_ns / 4 * 5, "{} for {}", stride_ns, needed_ns);
+            prop_assert!(batch_ns <= needed_ns / 4 * 5, "{} for {}", batch_ns, needed_ns);
         }
     }
 
     #[test]
     fn it_stays_within_its_bounds() {
-        let grown = (0..100).fold(BatchSize::default(), |stride, _| stride.after(false));
+        let grown = (0..100).fold(BatchSize::default(), |batch, _| batch.after(false));
         assert_eq!(grown.of(1_000_000), 100_000);
-        let shrunk = (0..1_000).fold(grown, |stride, _| stride.after(true));
+        let shrunk = (0..1_000).fold(grown, |batch, _| batch.after(true));
         assert_eq!(shrunk.of(1_000_000), 10_000);
         assert_eq!(grown.of(u64::MAX), u64::MAX / 10);
     }

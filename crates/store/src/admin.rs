@@ -231,14 +231,14 @@ impl Admin {
             }
         });
         DesignReport {
-            changed_at: map.known,
+            changed_at: map.known.0,
             partitions: partitions.collect(),
             sites: sites.collect(),
             trouble: self.store.trouble(),
             checkpoints: self
                 .store
                 .checkpoints()
-                .map(|state| CheckpointsReport { newest: state.newest, failure: state.failure }),
+                .map(|state| CheckpointsReport { newest: state.newest.0, failure: state.failure }),
             cut_tail: self.store.cut_tail().map(|CutTail { path, at, bytes }| CutTailReport {
                 path: path.clone(),
                 at: *at,

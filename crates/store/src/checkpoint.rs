@@ -85,7 +85,9 @@ fn all(folder: &Path) -> Result<Vec<(Position, PathBuf)>> {
     for entry in entries {
         let path = entry.map_err(failed("list", folder))?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if let Some(known) = name.strip_suffix(".checkpoint").and_then(|known| known.parse().ok()) {
+        if let Some(known) =
+            name.strip_suffix(".checkpoint").and_then(|known| known.parse().ok().map(Position))
+        {
             found.push((known, path));
         }
     }

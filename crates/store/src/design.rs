@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::{Deserialize, Serialize};
 
 use crate::key::{Key, KeyRange};
-use crate::record::{Body, Change, LogEntry, Operator, Site, Write};
+use crate::record::{Body, Change, Epoch, LogEntry, Operator, Site, Write};
 
 mod before_pins;
 #[cfg(test)]
@@ -53,7 +53,7 @@ pub struct Partition {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct EpochState {
-    epoch: u64,
+    epoch: Epoch,
     /// The number of its last log entry.
     number: u64,
     is_fenced: bool,
@@ -202,8 +202,8 @@ impl Design {
 
     /// A site's epoch now; 0 before the first.
     #[must_use]
-    pub fn epoch(&self, site: Site) -> u64 {
-        self.epochs.get(&site).map_or(0, |epoch| epoch.epoch)
+    pub fn epoch(&self, site: Site) -> Epoch {
+        self.epochs.get(&site).map_or(Epoch(0), |epoch| epoch.epoch)
     }
 
     /// Whether a site was given up for dead, and has not begun a new epoch.

@@ -108,7 +108,15 @@ impl KafkaLog {
     #[must_use]
     pub fn reader(spec: KafkaSpec) -> Self {
         let watch = Arc::default();
-        Self { spec, connection: None, offset: 0, next: 1, last: None, read_bytes: 0, watch }
+        Self {
+            spec,
+            connection: None,
+            offset: 0,
+            next: Position::FIRST,
+            last: None,
+            read_bytes: 0,
+            watch,
+        }
     }
 
     /// The same log, for another thread, which has read nothing of it.
@@ -130,7 +138,7 @@ impl KafkaLog {
     }
 
     /// Does something until it succeeds, fails for good, or has failed for too long.
-    fn patiently<T>(
+    fn retry<T>(
         &mut self,
         doing: &'static str,
         mut attempt: impl FnMut(&mut Self) -> std::result::Result<T, Fault>,
@@ -261,16 +269,16 @@ impl KafkaLog {
         from: Position,
         see: &mut dyn FnMut(Position, LogEntry),
     ) -> Result<()> {
-        let frames = ungroup(value).map_err(|what| LogError::Remote {
+        let entries = ungroup(value).map_err(|what| LogError::Remote {
             doing: "read",
             log: self.name(),
-            why: format!("record {offset} is no group of frames: {what}"),
+            why: format!("record {offset} is no group of log entries: {what}"),
         })?;
         self.read_bytes += value.len() as u64;
         self.last = Some(Landmark { offset, first: self.next, checksum: checksum(value) });
-        for frame in frames {
+        for entry in entries {
             if self.next >= from {
-                see(self.next, frame);
+                see(self.next, entry);
             }
             self.next += 1;
         }
@@ -281,17 +289,17 @@ impl KafkaLog {
 
 impl RedoLog for KafkaLog {
     /// The position is never known: others may have written before.
-    fn append(&mut self, frames: &[LogEntry]) -> Result<Option<Position>> {
-        if frames.is_empty() {
+    fn append(&mut self, entries: &[LogEntry]) -> Result<Option<Position>> {
+        if entries.is_empty() {
             return Ok(None);
         }
-        let group = group(frames)?;
+        let group = group(entries)?;
         if group.len() > RECORD_BYTES_MAX {
             let bytes = group.len();
             let why = format!("a group of {bytes} bytes is too large: at most {RECORD_BYTES_MAX}");
             return Err(LogError::Remote { doing: "write to", log: self.name(), why });
         }
-        self.patiently("write to", |log| log.produce(&group)).map(|()| None)
+        self.retry("write to", |log| log.produce(&group)).map(|()| None)
     }
 
     fn deliver(
@@ -302,11 +310,11 @@ impl RedoLog for KafkaLog {
     ) -> Result<Position> {
         if from < self.next {
             // Which record holds it, only counting says.
-            (self.offset, self.next) = (0, 1);
+            (self.offset, self.next) = (0, Position::FIRST);
         }
         let wait = wait.min(self.spec.work());
         loop {
-            let mut fetched = self.patiently("read", |log| log.fetch(wait))?;
+            let mut fetched = self.retry("read", |log| log.fetch(wait))?;
             let offset = self.offset;
             let cannot = |log: &Self, error: std::io::Error| LogError::Remote {
                 doing: "read",

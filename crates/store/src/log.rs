@@ -195,7 +195,7 @@ impl Log {
         segment_bytes: u64,
         see: impl FnMut(Position, LogEntry),
     ) -> Result<Self> {
-        Self::open_from(folder, sync, segment_bytes, 1, see)
+        Self::open_from(folder, sync, segment_bytes, Position::FIRST, see)
     }
 
     /// As [`Log::open`], for a caller that has all log entries before a position: these may be missing, and
@@ -330,7 +330,7 @@ impl Log {
         }
         self.group_bytes = group.len() as u64;
         self.bytes += self.group_bytes;
-        self.next += entries.len() as Position;
+        self.next += entries.len() as u64;
         let is_due = match self.sync {
             Sync::Always => true,
             Sync::Every(time) => self.synced.elapsed() >= time,
@@ -467,7 +467,9 @@ fn segments(folder: &Path) -> Result<Vec<(Position, PathBuf)>> {
     for entry in fs::read_dir(folder).map_err(failed("list", folder))? {
         let path = entry.map_err(failed("list", folder))?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if let Some(first) = name.strip_suffix(".log").and_then(|first| first.parse().ok()) {
+        if let Some(first) =
+            name.strip_suffix(".log").and_then(|first| first.parse().ok().map(Position))
+        {
             segments.push((first, path));
         }
     }

@@ -22,7 +22,67 @@ pub use update::{Part, Update};
 pub struct Site(pub u16);
 
 /// A log entry's place in the log, from 1 on; 0 is before all of them.
-pub type Position = u64;
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Position(pub u64);
+
+impl Position {
+    /// Before all entries.
+    pub const START: Self = Self(0);
+    /// The first entry.
+    pub const FIRST: Self = Self(1);
+    /// Behind all entries that there can be.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// This position and all behind it.
+    pub fn onward(self) -> impl Iterator<Item = Self> {
+        (self.0..).map(Self)
+    }
+
+    /// How many entries lie from this position up to `end`, exclusive; 0 if it is not before.
+    #[must_use]
+    pub fn entries_to(self, end: Self) -> u64 {
+        end.0.saturating_sub(self.0)
+    }
+}
+
+impl std::fmt::Display for Position {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(to)
+    }
+}
+
+impl std::ops::Add<u64> for Position {
+    type Output = Self;
+
+    fn add(self, entries: u64) -> Self {
+        Self(self.0 + entries)
+    }
+}
+
+impl std::ops::AddAssign<u64> for Position {
+    fn add_assign(&mut self, entries: u64) {
+        self.0 += entries;
+    }
+}
+
+impl std::ops::Sub<u64> for Position {
+    type Output = Self;
+
+    fn sub(self, entries: u64) -> Self {
+        Self(self.0 - entries)
+    }
+}
+
+impl std::ops::Sub for Position {
+    type Output = u64;
+
+    fn sub(self, before: Self) -> u64 {
+        self.0 - before.0
+    }
+}
 
 /// One entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,13 +117,27 @@ impl LogEntry {
     }
 }
 
+/// An epoch of a site: one of its incarnations. Later ones are greater; 0 is that of a site that never began.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Epoch(pub u64);
+
+impl Epoch {
+    /// Whether the site ever began.
+    #[must_use]
+    pub fn has_begun(self) -> bool {
+        self.0 > 0
+    }
+}
+
 /// The author of a log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Author {
     /// The site.
     pub site: Site,
     /// Which epoch of the site: entries of an epoch that was fenced are ignored.
-    pub epoch: u64,
+    pub epoch: Epoch,
     /// Counts the log entries of this epoch, from 1 on.
     pub number: u64,
 }
@@ -111,7 +185,7 @@ pub enum Operator {
     /// One partition instead of this one and the next.
     Merge,
     /// One more site has a copy, which it made in this epoch.
-    AddReplica(Site, u64),
+    AddReplica(Site, Epoch),
     /// One site less has one.
     RemoveReplica(Site),
     /// A replica becomes the master, and the master a replica.

@@ -216,7 +216,7 @@ impl ProtocolState {
     /// none where it has left nothing half done.
     #[must_use]
     pub fn headway(&self) -> Option<Headway> {
-        let (requests, bytes) = self.parser.half();
+        let (requests, bytes) = self.parser.unfinished();
         let is_half = bytes > 0 || !self.share.is_none();
         is_half.then_some(Headway(requests, bytes / HEADWAY_BYTES))
     }

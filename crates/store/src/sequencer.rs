@@ -86,7 +86,7 @@ impl Sequencer {
     /// An order that only memory knows: it ends with the process.
     #[must_use]
     pub fn in_memory() -> Self {
-        let followers = Arc::new(Mutex::new(Followers::behind(0)));
+        let followers = Arc::new(Mutex::new(Followers::behind(Position::START)));
         Self { followers, way: Way::Memory, topic: None }
     }
 
@@ -202,7 +202,7 @@ impl Followers {
     /// Gives log entries their place.
     fn place(&mut self, entries: &[LogEntry]) -> Position {
         let first = self.next;
-        self.next += entries.len() as Position;
+        self.next += entries.len() as u64;
         first
     }
 

@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::design::{Design, Impossible, Partition, Verdict};
 use crate::key::Key;
-use crate::record::{Author, Body, Change, LogEntry, Position, Site};
+use crate::record::{Author, Body, Change, Epoch, LogEntry, Position, Site};
 use crate::rows::{Rows, Size};
 use crate::transaction::{Abort, Done, Transaction};
 
@@ -68,7 +68,7 @@ const BEHIND_MS_MAX: u64 = 100;
 /// How many groups of its own log entries a site keeps for sites that are behind.
 const SPENT_MAX: usize = 1_024;
 /// The site and epoch of an observer, which is no site.
-const NOBODY: (Site, u64) = (Site(u16::MAX), u64::MAX);
+const NOBODY: (Site, Epoch) = (Site(u16::MAX), Epoch(u64::MAX));
 
 /// What happens to a site.
 pub enum Input {
@@ -119,7 +119,7 @@ pub struct Usage {
 /// See the module's documentation.
 pub struct Core {
     site: Site,
-    epoch: u64,
+    epoch: Epoch,
     /// Whether the log has this epoch's beginning, and no end of it.
     is_live: bool,
     is_over: bool,
@@ -163,7 +163,7 @@ impl Core {
     /// A site that begins a new epoch, which it never had. It is to be told the log from
     /// the first log entry on; what it says first makes it alive, once the log has it.
     #[must_use]
-    pub fn new(site: Site, epoch: u64, initial: Design) -> Self {
+    pub fn new(site: Site, epoch: Epoch, initial: Design) -> Self {
         Self::observer(initial).begun(site, epoch)
     }
 
@@ -183,7 +183,7 @@ impl Core {
             is_over: false,
             is_stalled: false,
             now_ms: 0,
-            known: 0,
+            known: Position::START,
             copies,
             design: initial,
             written: 0,
@@ -215,7 +215,7 @@ impl Core {
 
     /// As [`Core::new`], but from an observer's prefix on: the log is to be told from there.
     #[must_use]
-    pub fn begun(&self, site: Site, epoch: u64) -> Self {
+    pub fn begun(&self, site: Site, epoch: Epoch) -> Self {
         let mut core = Self::observer(self.design.apart());
         (core.site, core.epoch, core.known) = (site, epoch, self.known);
         // Until it has begun it is the image of everything: only then it is known what its own is.
@@ -284,7 +284,7 @@ impl Core {
 
     /// Its epoch.
     #[must_use]
-    pub fn epoch(&self) -> u64 {
+    pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
@@ -336,8 +336,8 @@ impl Core {
 
     fn follow_all(&mut self, first: Position, entries: &[LogEntry]) {
         // A site that began from an image may receive its entries once more.
-        let old = usize::try_from((self.known + 1).saturating_sub(first)).unwrap_or(usize::MAX);
-        for (position, entry) in (first..).zip(entries).skip(old) {
+        let old = usize::try_from(first.entries_to(self.known + 1)).unwrap_or(usize::MAX);
+        for (position, entry) in first.onward().zip(entries).skip(old) {
             self.follow(position, entry);
         }
         if self.is_live {

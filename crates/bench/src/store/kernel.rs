@@ -9,7 +9,7 @@ use imago_store::design::Design;
 use imago_store::engine::{LogOptions, Options, Store};
 use imago_store::key::Key;
 use imago_store::log::{Log, Sync};
-use imago_store::record::{Change, LogEntry, Operator, Position, Site};
+use imago_store::record::{Change, Epoch, LogEntry, Operator, Position, Site};
 use imago_store::sequencer::{Follower, Sequencer};
 use imago_store::site::{Core, Input, Output};
 use imago_store::transaction::{Transaction, View};
@@ -44,8 +44,8 @@ pub(super) struct Logged {
 struct Inbox(Sender<(Position, Arc<[LogEntry]>)>);
 
 impl Follower for Inbox {
-    fn follow(&mut self, first: Position, frames: &Arc<[LogEntry]>) -> bool {
-        self.0.send((first, Arc::clone(frames))).is_ok()
+    fn follow(&mut self, first: Position, entries: &Arc<[LogEntry]>) -> bool {
+        self.0.send((first, Arc::clone(entries))).is_ok()
     }
 
     fn stall(&mut self, _: bool) {}
@@ -82,7 +82,7 @@ impl Runner {
     fn new(site: Site, sequencer: &Sequencer, design: &Design) -> Self {
         let (sender, inbox) = channel();
         _ = sequencer.join(Box::new(Inbox(sender)));
-        let core = Core::new(site, 1, design.clone());
+        let core = Core::new(site, Epoch(1), design.clone());
         Self {
             core,
             sequencer: sequencer.clone(),
@@ -96,7 +96,7 @@ impl Runner {
     fn tell(&mut self, input: Input) -> Result<()> {
         for output in self.core.on(input) {
             match output {
-                Output::Write(frame) => self.leaving.push(frame),
+                Output::Write(entry) => self.leaving.push(entry),
                 Output::Answer(_, _, Ok(_)) => self.answered += 1,
                 Output::Answer(_, _, Err(abort)) => return Err(Error::Wrong(abort.to_string())),
                 Output::Back(..) => return Err(Error::Wrong("a transaction came back".into())),
@@ -111,12 +111,12 @@ impl Runner {
         self.ahead += self.leaving.len() as u64;
         self.sequencer.submit(std::mem::take(&mut self.leaving));
         loop {
-            let (first, frames) = match self.inbox.try_recv() {
+            let (first, entries) = match self.inbox.try_recv() {
                 Ok(logged) => logged,
                 Err(_) if self.ahead < AHEAD_MAX => return Ok(()),
                 Err(_) => self.await_frames()?,
             };
-            self.hear(first, frames)?;
+            self.hear(first, entries)?;
         }
     }
 
@@ -126,11 +126,11 @@ impl Runner {
         self.inbox.recv_timeout(ANSWER_WAIT).map_err(late)
     }
 
-    fn hear(&mut self, first: Position, frames: Arc<[LogEntry]>) -> Result<()> {
+    fn hear(&mut self, first: Position, entries: Arc<[LogEntry]>) -> Result<()> {
         let (site, epoch) = (self.core.site(), self.core.epoch());
-        let is_own = |frame: &&LogEntry| (frame.by.site, frame.by.epoch) == (site, epoch);
-        self.ahead -= frames.iter().filter(is_own).count() as u64;
-        self.tell(Input::Logged(first, frames))
+        let is_own = |entry: &&LogEntry| (entry.by.site, entry.by.epoch) == (site, epoch);
+        self.ahead -= entries.iter().filter(is_own).count() as u64;
+        self.tell(Input::Logged(first, entries))
     }
 
     /// Begins to live.
@@ -138,8 +138,8 @@ impl Runner {
         self.tell(Input::Tick(0))?;
         self.flush()?;
         while !self.core.is_live() {
-            let (first, frames) = self.await_frames()?;
-            self.hear(first, frames)?;
+            let (first, entries) = self.await_frames()?;
+            self.hear(first, entries)?;
         }
         Ok(())
     }
@@ -157,8 +157,8 @@ impl Runner {
 
     fn settle(&mut self) -> Result<()> {
         while self.ahead > 0 {
-            let (first, frames) = self.await_frames()?;
-            self.hear(first, frames)?;
+            let (first, entries) = self.await_frames()?;
+            self.hear(first, entries)?;
         }
         Ok(())
     }
@@ -198,7 +198,15 @@ fn filling(keys: Vec<Key>) -> Transaction {
     };
     let (reads, client) = (Vec::new(), None);
     let (at_masters, procedure) = (false, Box::new(procedure));
-    Transaction { reads, writes, session: 0, client, at_masters, output: None, procedure }
+    Transaction {
+        reads,
+        writes,
+        session: Position::START,
+        client,
+        at_masters,
+        output: None,
+        procedure,
+    }
 }
 
 /// Reads three rows and writes them changed.
@@ -218,7 +226,15 @@ fn rmw3(dice: &mut StdRng, rows: &std::ops::Range<u64>) -> Transaction {
     };
     let (reads, client) = (Vec::new(), None);
     let (at_masters, procedure) = (false, Box::new(procedure));
-    Transaction { reads, writes, session: 0, client, at_masters, output: None, procedure }
+    Transaction {
+        reads,
+        writes,
+        session: Position::START,
+        client,
+        at_masters,
+        output: None,
+        procedure,
+    }
 }
 
 /// Runs so many, and returns the processor time that all of this process took, but for making them.
@@ -300,7 +316,7 @@ fn side_by_side(size: Size, sites: u64) -> Result<f64> {
         let at = key(half);
         let operators = [
             Operator::Split(at.clone()),
-            Operator::AddReplica(Site(1), 0),
+            Operator::AddReplica(Site(1), Epoch(0)),
             Operator::Remaster(Site(1)),
             Operator::RemoveReplica(Site(0)),
         ];

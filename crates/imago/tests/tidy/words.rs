@@ -7,7 +7,7 @@ use crate::tree::{Text, texts};
 use crate::wording::contains_word;
 
 /// The folder of a crate, the old name, and the standard term.
-const OLD: [(&str, &str, &str); 33] = [
+const OLD: [(&str, &str, &str); 40] = [
     ("store", "Ear", "Reader"),
     ("store", "Gate", "Acceptor"),
     ("store", "Half", "RequestTimeout"),
@@ -28,7 +28,14 @@ const OLD: [(&str, &str, &str); 33] = [
     ("store", "Kid", "Child"),
     ("store", "Does", "Handler"),
     ("store", "obey", "execute"),
+    ("store", "patiently", "retry"),
+    ("store", "Role", "Store, Router or SiteProcess"),
     ("mongo", "Lead", "Coordinator"),
+    ("mongo", "converge", "apply"),
+    ("mongo", "Slipped", "LateWrites"),
+    ("mongo", "slipped", "late_writes"),
+    ("mongo", "How", "Options"),
+    ("bench", "Setting", "Header"),
     ("mongo", "Standing", "Progress"),
     ("mongo", "patiently", "retry_transient"),
     ("mongo", "nudge", "heartbeat"),

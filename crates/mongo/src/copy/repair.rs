@@ -28,7 +28,7 @@ use crate::bson::order::Id;
 use crate::copy::preflight::key_fields;
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
-use crate::replicate::apply::{Pair, ReadAt, Tally, Want, converge};
+use crate::replicate::apply::{Pair, ReadAt, Tally, Want, apply};
 use crate::server::collection::{Handle, Kind};
 use crate::server::endpoint::Endpoint;
 use crate::server::write;
@@ -349,7 +349,7 @@ async fn write_once(
         // Read anew at each attempt, so that everything acknowledged before it counts.
         let tried = async {
             let now = pair.source.endpoint.cluster_time().await?;
-            Box::pin(converge(pair, &wants, ReadAt::After(now), stale)).await
+            Box::pin(apply(pair, &wants, ReadAt::After(now), stale)).await
         };
         let error = match control.or_stop(tried).await? {
             Ok(tally) => return Ok(tally),

@@ -92,12 +92,7 @@ const DISPLACE_ATTEMPTS_MAX: usize = 16;
 /// # Errors
 /// A transient error of either server may leave any part of `wants` done; calling again is safe.
 /// [`Error::Document`] names a document that the destination refuses.
-pub async fn converge(
-    pair: &Pair,
-    wants: &[Want],
-    at: ReadAt,
-    stale: &mut Vec<Id>,
-) -> Result<Tally> {
+pub async fn apply(pair: &Pair, wants: &[Want], at: ReadAt, stale: &mut Vec<Id>) -> Result<Tally> {
     let mut tally = Tally::default();
     // Under a collation one `_id` may find a document of another: then each is looked up alone.
     let chunk = if pair.is_collated { 1 } else { IDS_MAX };

@@ -1,13 +1,12 @@
 //! Documents that change all the time.
 //!
-//! One that is written every few milliseconds differs whenever both sides are looked at one after
-//! the other, however close the copy follows: no retry catches it equal. So its *trail* is taken:
-//! the source is read again and again, quickly, and what it held each time is remembered; the
-//! destination is right when it holds one of those states.
+//! A document that is written every few milliseconds differs whenever the two sides are read one after the
+//! other, however close the copy follows: no retry finds it equal. So the source is read repeatedly, at short
+//! intervals, and its states are recorded; the destination is right when it holds one of them.
 //!
-//! That is the same evidence as two equal reads in a row, in which the destination also only showed
-//! a state that the source had held a moment before. Only a document that the source was seen to
-//! change gets it: one that rests must be equal as it is.
+//! That is the same evidence as two equal reads in a row, in which the destination also only showed a state
+//! that the source had held a moment before. It applies only to a document that changed at the source
+//! meanwhile: one at rest must be equal as it is.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -23,7 +22,7 @@ const IDS_MAX: usize = 64;
 const SOURCE_READS: usize = 8;
 const LOOK_FOR: Duration = Duration::from_secs(2);
 
-/// Those of `ids` of which the destination was seen to hold a state of the source's trail.
+/// Those of `ids` whose document at the destination equals a recorded state of the source.
 pub(super) async fn follow(search: &Search<'_>, ids: &[Id]) -> Result<HashSet<Id>> {
     let mut found = HashSet::new();
     for ids in ids.chunks(IDS_MAX) {
@@ -36,18 +35,18 @@ async fn follow_few(search: &Search<'_>, ids: &[Id]) -> Result<HashSet<Id>> {
     let began = Instant::now();
     let mut left: Vec<Id> = ids.to_vec();
     let mut found = HashSet::new();
-    let mut trail: HashMap<Id, HashSet<Option<u64>>> = HashMap::new();
+    let mut seen: HashMap<Id, HashSet<Option<u64>>> = HashMap::new();
     while !left.is_empty() && began.elapsed() < LOOK_FOR {
         search.control.checkpoint().await?;
         for _ in 0..SOURCE_READS {
             let states = search.lookup.source_states(&left, search.control).await?;
             for id in &left {
-                trail.entry(id.clone()).or_default().insert(states.get(id).copied());
+                seen.entry(id.clone()).or_default().insert(states.get(id).copied());
             }
         }
         let states = search.lookup.destination_states(&left, search.control).await?;
         left.retain(|id| {
-            let follows = trail[id].contains(&states.get(id).copied());
+            let follows = seen[id].contains(&states.get(id).copied());
             if follows {
                 found.insert(id.clone());
             }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fuzz::allocation;
 use crate::key::Table;
-use crate::record::{Author, Body, Change, LogEntry, Operator, Site};
+use crate::record::{Author, Body, Change, Epoch, LogEntry, Operator, Site};
 
 mod fuzz;
 
@@ -41,19 +41,20 @@ fn the_newest_is_read_as_it_was_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let (design, snapshots) = some();
     let whole = Snapshot { start: Key::least(), version: 1, rows: Rows::default() };
-    assert_eq!(read(folder.path()).map(|core| core.known()).ok(), Some(0));
-    write(folder.path(), 41, &Design::new(Site(0)), &[whole], None).expect("it is written");
+    assert_eq!(read(folder.path()).map(|core| core.known()).ok(), Some(Position::START));
+    write(folder.path(), Position(41), &Design::new(Site(0)), &[whole], None)
+        .expect("it is written");
     let landmark = Landmark::some();
-    let bytes = write(folder.path(), 42, &design, &snapshots, Some(&landmark));
+    let bytes = write(folder.path(), Position(42), &design, &snapshots, Some(&landmark));
     let bytes = bytes.expect("it is written");
-    let path = path_of(folder.path(), 42);
+    let path = path_of(folder.path(), Position(42));
     assert_eq!(fs::metadata(&path).map(|file| file.len()).ok(), Some(bytes));
-    drop_before(folder.path(), 42).expect("the older one goes");
-    assert_eq!(all(folder.path()).expect("a list"), [(42, path)]);
+    drop_before(folder.path(), Position(42)).expect("the older one goes");
+    assert_eq!(all(folder.path()).expect("a list"), [(Position(42), path)]);
     let newest = read_newest(folder.path(), Design::new(Site(0))).expect("it is read");
     assert_eq!((newest.bytes, newest.landmark), (bytes, Some(landmark)));
     let core = newest.image;
-    assert_eq!((core.known(), core.design()), (42, &design));
+    assert_eq!((core.known(), core.design()), (Position(42), &design));
     let read: Vec<_> = core.usage_of_all().map(|(version, rows)| (version, rows.clone())).collect();
     for (snapshot, (version, rows)) in snapshots.iter().zip(&read) {
         assert_eq!(snapshot.version, *version);
@@ -75,9 +76,9 @@ fn one_of_before_there_were_pins_is_read() {
     let digits: Vec<u32> =
         BEFORE_PINS.chars().map(|digit| digit.to_digit(16).expect("a digit")).collect();
     let content: Vec<u8> = digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect();
-    fs::write(path_of(folder.path(), 9), content).expect("it is written");
+    fs::write(path_of(folder.path(), Position(9)), content).expect("it is written");
     let core = read(folder.path()).expect("it is read");
-    assert_eq!((core.known(), core.design().epoch(Site(1))), (9, 1));
+    assert_eq!((core.known(), core.design().epoch(Site(1))), (Position(9), Epoch(1)));
     let partitions: Vec<_> = core.design().partitions().collect();
     assert_eq!(partitions.len(), 2);
     assert_eq!(partitions[0].range.end, Some(key(1)));
@@ -92,7 +93,7 @@ fn no_memory_is_taken_for_a_block_that_is_not_there() {
     let folder = tempfile::tempdir().expect("a folder");
     let length = u32::try_from(BLOCK_BYTES_MAX).expect("it fits").to_le_bytes();
     let content = [&MAGIC[..], &length, &[0; 100]].concat();
-    fs::write(path_of(folder.path(), 9), content).expect("it is written");
+    fs::write(path_of(folder.path(), Position(9)), content).expect("it is written");
     let (refused, bytes) = allocation::peak(|| read(folder.path()).err());
     assert!(matches!(refused, Some(LogError::Damaged { .. })), "{refused:?}");
     assert!(bytes < 4 * BLOCK_BYTES, "{bytes}");
@@ -116,14 +117,14 @@ fn blocks_that_are_whole_and_not_in_their_places_are_damage() {
     let content = |rows: u32| {
         let (design, mut snapshots) = some();
         snapshots[0].rows.insert(key(rows), Row { version: 1, value: [1].into() });
-        write(folder.path(), 42, &design, &snapshots, None).expect("it is written");
-        blocks(&fs::read(path_of(folder.path(), 42)).expect("it is there"))
+        write(folder.path(), Position(42), &design, &snapshots, None).expect("it is written");
+        blocks(&fs::read(path_of(folder.path(), Position(42))).expect("it is there"))
     };
     // Two that differ in one row, and have as many.
     let (one, other) = (content(0), content(1));
     assert!(one.len() > 6);
     let refuses = |blocks: &[Vec<u8>]| {
-        fs::write(path_of(folder.path(), 42), [&MAGIC[..], &blocks.concat()].concat())
+        fs::write(path_of(folder.path(), Position(42)), [&MAGIC[..], &blocks.concat()].concat())
             .expect("it is written");
         let refused = read(folder.path()).err();
         assert!(matches!(refused, Some(LogError::Damaged { .. })), "{refused:?}");
@@ -164,8 +165,8 @@ fn summed(blocks: &[Vec<u8>]) -> Vec<u8> {
 fn rows_and_partitions_out_of_their_places_are_refused_behind_a_right_checksum_too() {
     let folder = tempfile::tempdir().expect("a folder");
     let (design, snapshots) = some();
-    write(folder.path(), 42, &design, &snapshots, None).expect("it is written");
-    let path = path_of(folder.path(), 42);
+    write(folder.path(), Position(42), &design, &snapshots, None).expect("it is written");
+    let path = path_of(folder.path(), Position(42));
     let content = fs::read(&path).expect("it is there");
     let blocks = blocks(&content);
     assert_eq!(summed(&blocks), content);
@@ -185,13 +186,13 @@ fn rows_and_partitions_out_of_their_places_are_refused_behind_a_right_checksum_t
         [&length[..], &[0; 4], &payload].concat()
     };
     let mut design = Design::new(Site(0));
-    let by = Author { site: Site(0), epoch: 1, number: 1 };
+    let by = Author { site: Site(0), epoch: Epoch(1), number: 1 };
     design.follow(&LogEntry { by, body: Body::Join });
     let whole = postcard::to_stdvec(&design).expect("it is plain data");
     // A map of one partition becomes one of none.
     let none = [&[0], &whole[whole.len() - 5..]].concat();
     let gaps: Design = postcard::from_bytes(&none).expect("it can be read");
-    let why = refused(&[block(&Block::Design(42, gaps)), block(&Block::End(0))]);
+    let why = refused(&[block(&Block::Design(Position(42), gaps)), block(&Block::End(0))]);
     assert!(why.contains("gaps"), "{why}");
 }
 
@@ -199,8 +200,8 @@ fn rows_and_partitions_out_of_their_places_are_refused_behind_a_right_checksum_t
 fn damage_is_an_error_wherever_it_is() {
     let folder = tempfile::tempdir().expect("a folder");
     let (design, snapshots) = some();
-    write(folder.path(), 42, &design, &snapshots, None).expect("it is written");
-    let path = path_of(folder.path(), 42);
+    write(folder.path(), Position(42), &design, &snapshots, None).expect("it is written");
+    let path = path_of(folder.path(), Position(42));
     let content = fs::read(&path).expect("it is there");
     for at in (0..content.len()).step_by(997).chain(content.len() - 40..content.len()) {
         let mut changed = content.clone();

@@ -16,7 +16,7 @@ fn change() -> impl Strategy<Value = Change> {
     let operator = prop_oneof![
         3 => (0..8_u8).prop_map(|at| Operator::Split(key(at))),
         2 => Just(Operator::Merge),
-        2 => site().prop_map(|site| Operator::AddReplica(site, 0)),
+        2 => site().prop_map(|site| Operator::AddReplica(site, Epoch(0))),
         1 => site().prop_map(Operator::RemoveReplica),
         2 => site().prop_map(Operator::Remaster),
         1 => site().prop_map(Operator::Pin),
@@ -104,7 +104,7 @@ proptest! {
 }
 
 fn entry(site: u16, epoch: u64, number: u64, body: Body) -> LogEntry {
-    LogEntry { by: Author { site: Site(site), epoch, number }, body }
+    LogEntry { by: Author { site: Site(site), epoch: Epoch(epoch), number }, body }
 }
 
 #[test]
@@ -117,8 +117,8 @@ fn what_is_pinned_to_a_dead_site_goes_anywhere_and_then_only_back() {
     let change =
         |design: &mut Design, operator| design.change(&Change { start: Key::least(), operator });
     for operator in [
-        Operator::AddReplica(Site(1), 1),
-        Operator::AddReplica(Site(2), 1),
+        Operator::AddReplica(Site(1), Epoch(1)),
+        Operator::AddReplica(Site(2), Epoch(1)),
         Operator::Pin(Site(1)),
         Operator::RemoveReplica(Site(0)),
     ] {
@@ -127,12 +127,12 @@ fn what_is_pinned_to_a_dead_site_goes_anywhere_and_then_only_back() {
     assert_eq!(design.follow(&entry(1, 1, 0, Body::Fence)), Verdict::Counts);
     let partition = design.of(&Key::least());
     assert_eq!((partition.master, partition.pin), (Site(2), Some(Site(1))));
-    assert_eq!(change(&mut design, Operator::AddReplica(Site(0), 1)), Ok(()));
+    assert_eq!(change(&mut design, Operator::AddReplica(Site(0), Epoch(1))), Ok(()));
     assert_eq!(change(&mut design, Operator::Remaster(Site(0))), Ok(()));
     assert_eq!(design.follow(&join(1, 2)), Verdict::Counts);
     let refused = change(&mut design, Operator::Remaster(Site(2)));
     assert_eq!(refused, Err(Impossible::Pinned(Site(1))));
-    assert_eq!(change(&mut design, Operator::AddReplica(Site(1), 2)), Ok(()));
+    assert_eq!(change(&mut design, Operator::AddReplica(Site(1), Epoch(2))), Ok(()));
     assert_eq!(change(&mut design, Operator::Remaster(Site(1))), Ok(()));
     assert_eq!(design.of(&Key::least()).master, Site(1));
 }
@@ -147,7 +147,7 @@ fn a_fenced_site_writes_in_vain_and_its_heirs_write_on() {
     let (counts, void) = (Verdict::Counts, Verdict::Void);
     assert_eq!(follow(&entry(0, 1, 1, Body::Join)), counts);
     assert_eq!(follow(&entry(1, 1, 1, Body::Join)), counts);
-    assert_eq!(follow(&entry(0, 1, 2, change(Operator::AddReplica(Site(1), 1)))), counts);
+    assert_eq!(follow(&entry(0, 1, 2, change(Operator::AddReplica(Site(1), Epoch(1))))), counts);
     assert_eq!(follow(&entry(0, 1, 3, write(2))), counts);
     assert_eq!(follow(&entry(0, 1, 3, write(2))), void, "it was there before");
     assert_eq!(follow(&entry(0, 1, 5, write(4))), void, "one is missing before it");

@@ -9,6 +9,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use super::recovery::checkpointer::Checkpointer;
 use super::recovery::log_options::{Folder, Recovered};
+use super::shared::AtomicPosition;
 use super::site::executor::CheckpointSink;
 use super::site::mailbox::{SiteEvent, SiteSender};
 use super::{Checkpoints, LogOptions, Map, Options, SITES_MAX, Shared, Store, StoreError};
@@ -17,7 +18,7 @@ use crate::record::{LogEntry, Position, Site};
 use crate::router::DesignPolicy;
 use crate::sequencer::Follower;
 use crate::site::{Core, Part};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::AtomicU64;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{self, ArcSwap, Mutex};
 
@@ -44,7 +45,7 @@ impl Base {
         options: &Options,
         policy: Box<dyn DesignPolicy>,
         client_threads: u16,
-        followed: Option<AtomicU64>,
+        followed: Option<AtomicPosition>,
     ) -> Result<Self, StoreError> {
         if !(1..=SITES_MAX).contains(&options.sites) {
             return Err(StoreError::Sites(options.sites));
@@ -68,7 +69,7 @@ impl Base {
             sequencer,
             policy,
             moves: tokio::sync::Mutex::new(()),
-            stepped: AtomicU64::new(0),
+            stepped: AtomicPosition::default(),
             followed,
             log: options.log.clone(),
             epochs: LogOptions::epochs(options.log.as_ref(), image.design()),
@@ -117,7 +118,7 @@ impl Base {
     pub fn into_store(self) -> Store {
         let Self { shared, threads, checkpointer, log, cut, .. } = self;
         let known = shared.map.load().known;
-        shared.stepped.store(known, Ordering::Relaxed);
+        shared.stepped.advance_to(known);
         Store { shared, threads, checkpointer, log, cut, output: OnceLock::new() }
     }
 }

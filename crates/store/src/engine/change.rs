@@ -12,7 +12,6 @@ use super::{BACK_WAIT, PATIENCE, Shared, Store, StoreError};
 use crate::key::{Key, KeyRange};
 use crate::record::{Change, Operator, Position, Site};
 use crate::router::{Route, Step};
-use crate::sync::atomic::Ordering;
 use crate::sync::sleep;
 use crate::transaction::Abort;
 
@@ -101,12 +100,12 @@ impl Shared {
         };
         self.check_site(site)?;
         let (answer, outcome) = oneshot::channel();
-        let (session, until) = (self.stepped.load(Ordering::Relaxed), Instant::now() + PATIENCE);
+        let (session, until) = (self.stepped.load(), Instant::now() + PATIENCE);
         let answer = ReplyTo::Channel(answer);
         self.sender(site).send(SiteEvent::Step(StepRequest { step, session, until, answer }));
         match outcome.await {
             Ok(Outcome::Answer(seen, answer)) => {
-                self.stepped.fetch_max(seen, Ordering::Relaxed);
+                self.stepped.advance_to(seen);
                 self.await_map(seen).await;
                 answer.map(|_| ())
             }
@@ -120,7 +119,7 @@ impl Shared {
     async fn await_map(&self, seen: Position) {
         let until = Instant::now() + PATIENCE;
         let Some(followed) = &self.followed else { return };
-        while followed.load(Ordering::Acquire) < seen && Instant::now() < until {
+        while followed.load() < seen && Instant::now() < until {
             sleep(MAP_WAIT).await;
         }
     }

@@ -8,13 +8,13 @@ use std::time::Duration;
 use super::base::Base;
 use super::remote::acceptor::Acceptor;
 use super::remote::remote_site::RemoteSite;
+use super::shared::AtomicPosition;
 use super::site::executor::Executor;
 use super::site::program::ClientThread;
 use super::{Options, Store, StoreError};
 use crate::record::Site;
 use crate::router::MostMastered;
 use crate::site::Core;
-use crate::sync::atomic::AtomicU64;
 
 /// How a router is set up.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ impl Router {
             return Err(StoreError::NoLog);
         }
         let client_threads = router.client_threads.max(1);
-        let followed = Some(AtomicU64::new(0));
+        let followed = Some(AtomicPosition::default());
         let mut base = Base::start(options, Box::new(MostMastered), client_threads, followed)?;
         base.shared.sequencer.submit(base.shared.epochs.claims(options.sites));
         let inboxes = std::mem::take(&mut base.inboxes);

@@ -11,7 +11,7 @@ use crate::key::{Key, KeyRange};
 use crate::record::{Position, Site};
 use crate::router::{DesignPolicy, Route, master_of_all, route};
 use crate::sequencer::Sequencer;
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{ArcSwap, Mutex};
 
 /// The router's map: the design as of a prefix of the log.
@@ -21,6 +21,21 @@ pub struct Map {
     pub known: Position,
     /// The design there.
     pub design: Design,
+}
+
+/// A position that threads advance and read.
+#[derive(Default)]
+pub(in crate::engine) struct AtomicPosition(AtomicU64);
+
+impl AtomicPosition {
+    /// Readers that load the position afterwards see the writes before it.
+    pub fn advance_to(&self, position: Position) {
+        self.0.fetch_max(position.0, Ordering::Release);
+    }
+
+    pub fn load(&self) -> Position {
+        Position(self.0.load(Ordering::Acquire))
+    }
 }
 
 /// What the threads of a process share.
@@ -38,10 +53,10 @@ pub(crate) struct Shared {
     /// partition at two sites would take it from each other for ever.
     pub(in crate::engine) moves: tokio::sync::Mutex<()>,
     /// The prefix of the log that has the last step of a change of design.
-    pub(in crate::engine) stepped: AtomicU64,
+    pub(in crate::engine) stepped: AtomicPosition,
     /// The prefix of the log that the map has. Absent where a site publishes the map before it replies; a site
     /// in another process may be ahead of the router's map.
-    pub(in crate::engine) followed: Option<AtomicU64>,
+    pub(in crate::engine) followed: Option<AtomicPosition>,
     pub(in crate::engine) log: Option<LogOptions>,
     pub(in crate::engine) epochs: Epochs,
     pub(in crate::engine) checkpoints: Arc<Mutex<Checkpoints>>,

@@ -8,7 +8,7 @@ use super::*;
 use crate::key::Table;
 use crate::key::{Key, KeyRange};
 use crate::log::Sync;
-use crate::record::Operator;
+use crate::record::{Operator, Position};
 use crate::sync::thread;
 use crate::transaction::View;
 use crate::transaction::{Abort, Transaction};
@@ -107,7 +107,7 @@ fn no_mail_is_lost_however_much_has_come() {
     let transaction = Transaction {
         reads: Vec::new(),
         writes: vec![key(1)],
-        session: 0,
+        session: Position(0),
         client: None,
         at_masters: false,
         output: None,
@@ -197,7 +197,10 @@ fn outlives_crashes(options: &Options, folder: &std::path::Path) {
             assert_eq!(store.trouble(), None);
         });
         let checkpoints = store.checkpoints().expect("it has a log");
-        assert!(checkpoints.newest > 0 && checkpoints.failure.is_none(), "{checkpoints:?}");
+        assert!(
+            checkpoints.newest > Position(0) && checkpoints.failure.is_none(),
+            "{checkpoints:?}"
+        );
         drop(store);
         let files = std::fs::read_dir(folder).expect("a folder").count();
         assert!(files < 20, "{files} files: the log before a checkpoint goes");

@@ -25,7 +25,7 @@ pub struct Landmark {
 #[cfg(test)]
 impl Landmark {
     pub(crate) fn some() -> Self {
-        Self { offset: 12, first: 40, checksum: 7 }
+        Self { offset: 12, first: Position(40), checksum: 7 }
     }
 }
 
@@ -44,7 +44,7 @@ impl KafkaLog {
         (self.offset, self.next) = (landmark.offset, landmark.first);
         let offset = self.offset;
         let wait = self.spec.work();
-        let mut fetched = self.patiently("read", |log| log.fetch(wait))?;
+        let mut fetched = self.retry("read", |log| log.fetch(wait))?;
         let found = read_batch(&mut fetched);
         let records = found.ok().flatten().map(|batch| batch.records).unwrap_or_default();
         let record = records.into_iter().find(|(at, _)| *at == offset);
@@ -59,7 +59,7 @@ impl KafkaLog {
 
     /// What was read before is not there any more.
     pub(crate) fn lost(&self, known: Position) -> LogError {
-        self.unread(format!("it ends before frame {known}, which was read before"))
+        self.unread(format!("it ends before log entry {known}, which was read before"))
     }
 
     fn unread(&self, why: String) -> LogError {

@@ -36,7 +36,7 @@ impl KafkaLog {
         }
         // Within this time, and not only as a rehearsal.
         body.i32(millis(self.spec.work())).i8(0);
-        self.patiently("make", |log| {
+        self.retry("make", |log| {
             let mut connection = log.any_broker()?;
             let mut answer = connection.ask(CREATE_TOPICS, &body)?;
             let _throttled = answer.i32()?;
@@ -61,7 +61,7 @@ impl KafkaLog {
         asked.iter().for_each(|name| _ = body.text(name));
         // Not where each comes from.
         body.i8(0);
-        self.patiently("use", |log| {
+        self.retry("use", |log| {
             let mut answer = log.any_broker()?.ask(DESCRIBE_CONFIGS, &body)?;
             let _throttled = answer.i32()?;
             for _ in 0..answer.count()? {

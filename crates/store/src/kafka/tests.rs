@@ -4,7 +4,7 @@ use imago_testbed::{Single, SingleSpec, find_kafka};
 
 use super::protocol::CREATE_TOPICS;
 use super::*;
-use crate::record::{Author, Body, Site};
+use crate::record::{Author, Body, Epoch, Site};
 
 fn spec(kafka: &Single, topic: &str) -> KafkaSpec {
     let patience = Duration::from_secs(60);
@@ -12,7 +12,7 @@ fn spec(kafka: &Single, topic: &str) -> KafkaSpec {
 }
 
 fn refused(log: &mut KafkaLog) -> String {
-    log.deliver(1, Duration::ZERO, &mut |_, _| {}).unwrap_err().to_string()
+    log.deliver(Position(1), Duration::ZERO, &mut |_, _| {}).unwrap_err().to_string()
 }
 
 #[tokio::test]
@@ -24,11 +24,11 @@ async fn a_topic_that_is_no_log_is_refused_with_what_is_wrong() {
     let kafka = Single::start(SingleSpec::kafka("refused")).await.unwrap();
 
     let mut foreign = KafkaLog::open(spec(&kafka, "foreign")).unwrap();
-    let by = Author { site: Site(1), epoch: 1, number: 1 };
+    let by = Author { site: Site(1), epoch: Epoch(1), number: 1 };
     foreign.append(&[LogEntry { by, body: Body::Join }]).unwrap();
     foreign.produce(b"somebody else's").unwrap();
     let why = refused(&mut foreign);
-    assert!(why.contains("record 1 is no group of frames"), "{why}");
+    assert!(why.contains("record 1 is no group of log entries"), "{why}");
 
     let mut wide = KafkaLog::reader(spec(&kafka, "wide"));
     let mut two_partitions = Writer::default();

@@ -32,12 +32,16 @@ pub(super) fn was_durable(rest: &[u8], position: Position, mark: Mark) -> bool {
     memchr::memmem::find_iter(rest, &mark).any(|at| {
         let later = &rest[at..];
         // Its own position is what its header says; only the checksum is believed.
-        let first = header_field(later, 16).map(u64::from_le_bytes);
-        let durable = header_field(later, 28).map(u64::from_le_bytes);
+        let first = position_at(later, 16);
+        let durable = position_at(later, 28);
         let is_whole =
             first.is_some_and(|first| first > position && decode(later, first, mark).is_ok());
         is_whole && durable.is_some_and(|durable| durable >= position)
     })
+}
+
+fn position_at(group: &[u8], at: usize) -> Option<Position> {
+    header_field(group, at).map(|field| Position(u64::from_le_bytes(field)))
 }
 
 fn header_field<const N: usize>(group: &[u8], at: usize) -> Option<[u8; N]> {
@@ -61,9 +65,9 @@ pub(super) fn encode(
     let many = u32::try_from(entries.len()).expect("an entry has at least one byte");
     group[..8].copy_from_slice(&mark);
     group[8..12].copy_from_slice(&length.to_le_bytes());
-    group[16..24].copy_from_slice(&first.to_le_bytes());
+    group[16..24].copy_from_slice(&first.0.to_le_bytes());
     group[24..28].copy_from_slice(&many.to_le_bytes());
-    group[28..36].copy_from_slice(&durable.to_le_bytes());
+    group[28..36].copy_from_slice(&durable.0.to_le_bytes());
     let checksum = checksum(&group);
     group[12..16].copy_from_slice(&checksum.to_le_bytes());
     Ok(group)
@@ -100,7 +104,7 @@ pub(super) fn decode(
         return Err(Torn("a group's checksum is wrong"));
     }
     // From here on it is a group that was written, and replied to.
-    let first = header_field(from, 16).map_or(0, u64::from_le_bytes);
+    let first = position_at(from, 16).unwrap_or_default();
     if first != expected {
         return Err(Wrong("a group is out of its order"));
     }

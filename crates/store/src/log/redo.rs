@@ -54,7 +54,7 @@ impl RedoLog for Log {
         if from >= self.next {
             return Ok(from);
         }
-        let holds = |(first, _): &(Position, _)| *first <= from.max(1);
+        let holds = |(first, _): &(Position, _)| *first <= from.max(Position::FIRST);
         let Some((first, path)) = segments(&self.folder)?.into_iter().rfind(holds) else {
             let what = "the entries before it are missing";
             return Err(LogError::Damaged { path: self.folder.clone(), at: 0, what });
@@ -73,7 +73,7 @@ impl RedoLog for Log {
 
 /// Log entries as a group of a log whose readers count: they give it its position, and it says none.
 pub(crate) fn group(entries: &[LogEntry]) -> Result<Vec<u8>> {
-    encode(0, 0, entries, ALONE)
+    encode(Position::START, Position::START, entries, ALONE)
 }
 
 /// The log entries of such a group.
@@ -81,7 +81,7 @@ pub(crate) fn group(entries: &[LogEntry]) -> Result<Vec<u8>> {
 /// # Errors
 /// What is wrong with it.
 pub(crate) fn ungroup(group: &[u8]) -> std::result::Result<Vec<LogEntry>, &'static str> {
-    match decode(group, 0, ALONE) {
+    match decode(group, Position::START, ALONE) {
         Ok(read) if read.end == group.len() => Ok(read.entries),
         Ok(_) => Err("more than a group"),
         Err(Unread::Torn(what) | Unread::Wrong(what)) => Err(what),
@@ -97,10 +97,10 @@ pub(crate) fn checksum(group: &[u8]) -> u32 {
 mod tests {
     use super::*;
     use crate::log::Sync;
-    use crate::record::{Author, Body, Site};
+    use crate::record::{Author, Body, Epoch, Site};
 
     fn entry(number: u64) -> LogEntry {
-        LogEntry { by: Author { site: Site(1), epoch: 1, number }, body: Body::Join }
+        LogEntry { by: Author { site: Site(1), epoch: Epoch(1), number }, body: Body::Join }
     }
 
     #[test]
@@ -110,9 +110,9 @@ mod tests {
         let log: &mut dyn RedoLog = &mut log;
         let entries: Vec<LogEntry> = (1..=100).map(entry).collect();
         for (n, group) in entries.chunks(7).enumerate() {
-            assert_eq!(log.append(group).unwrap(), Some(7 * n as Position + 1));
+            assert_eq!(log.append(group).unwrap(), Some(Position(7 * n as u64 + 1)));
         }
-        for from in 1..=102 {
+        for from in (1..=102).map(Position) {
             let (mut next, mut delivered) = (from, Vec::new());
             loop {
                 let mut see = |at, entry| delivered.push((at, entry));
@@ -122,8 +122,8 @@ mod tests {
                 }
                 next = behind;
             }
-            let expected = entries.iter().skip(from as usize - 1).cloned();
-            assert!(delivered.into_iter().eq((from..).zip(expected)), "{from}");
+            let expected = entries.iter().skip(from.0 as usize - 1).cloned();
+            assert!(delivered.into_iter().eq(from.onward().zip(expected)), "{from}");
         }
     }
 

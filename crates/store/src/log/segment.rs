@@ -50,7 +50,7 @@ pub(super) fn read_segment(
     while at < content.len() {
         match decode(&content[at..], *next, mark) {
             Ok(group) => {
-                for (position, entry) in (group.first..).zip(group.entries) {
+                for (position, entry) in group.first.onward().zip(group.entries) {
                     see(position, entry);
                     *next = position + 1;
                 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::group::{ALONE, HEADER, Unread, checksum, decode, was_durable};
 use super::*;
 use crate::key::Key;
-use crate::record::{Author, Body, Change, Operator, Site, Update, Write};
+use crate::record::{Author, Body, Change, Epoch, Operator, Site, Update, Write};
 
 mod fuzz;
 
@@ -17,14 +17,14 @@ fn entry(number: u64, value: &[u8]) -> LogEntry {
         (Key::from_bytes(b"gone"), Update::Delete),
     ];
     let write = Write { start: Key::least(), version: number, rows };
-    let by = Author { site: Site(3), epoch: 7, number };
+    let by = Author { site: Site(3), epoch: Epoch(7), number };
     LogEntry { by, body: Body::Commit(vec![write]) }
 }
 
 fn open(folder: &Path) -> Result<(Log, Vec<LogEntry>)> {
     let mut entries = Vec::new();
     let log = Log::open(folder, Sync::Always, SEGMENT_BYTES, |position, entry| {
-        assert_eq!(position, entries.len() as Position + 1);
+        assert_eq!(position, Position(entries.len() as u64 + 1));
         entries.push(entry);
     })?;
     Ok((log, entries))
@@ -41,9 +41,9 @@ fn written(folder: &Path, groups: &[usize]) -> (Vec<LogEntry>, Vec<u64>) {
     for (n, group) in groups.iter().enumerate() {
         let entries: Vec<LogEntry> =
             (0..*group).map(|m| entry((all.len() + m) as u64 + 1, &[n as u8; 40])).collect();
-        assert_eq!(log.append(&entries).unwrap(), all.len() as Position + 1);
+        assert_eq!(log.append(&entries).unwrap(), Position(all.len() as u64 + 1));
         all.extend(entries);
-        assert_eq!(log.durable(), all.len() as Position);
+        assert_eq!(log.durable(), Position(all.len() as u64));
         ends.push(log.bytes);
     }
     (all, ends)
@@ -56,19 +56,19 @@ fn what_was_written_is_read_over_all_files() {
     assert!(segments(folder.path()).unwrap().len() > 2);
     let (mut log, read) = open(folder.path()).unwrap();
     assert_eq!(read, entries);
-    assert_eq!(log.append(&[entry(60, b"more")]).unwrap(), 60);
+    assert_eq!(log.append(&[entry(60, b"more")]).unwrap(), Position(60));
     drop(log);
     assert_eq!(open(folder.path()).unwrap().1.len(), 60);
 }
 
 #[test]
 fn every_kind_of_frame_comes_back() {
-    let by = Author { site: Site(u16::MAX), epoch: u64::MAX, number: 0 };
+    let by = Author { site: Site(u16::MAX), epoch: Epoch(u64::MAX), number: 0 };
     let key = || Key::from_bytes(&[0, 255, 7]);
     let operators = [
         Operator::Split(key()),
         Operator::Merge,
-        Operator::AddReplica(Site(1), 2),
+        Operator::AddReplica(Site(1), Epoch(2)),
         Operator::RemoveReplica(Site(1)),
         Operator::Remaster(Site(1)),
         Operator::Pin(Site(1)),
@@ -77,8 +77,8 @@ fn every_kind_of_frame_comes_back() {
     let changes = operators.map(|operator| Body::Change(Change { start: key(), operator }));
     let bodies = [Body::Join, Body::Fence, Body::Commit(Vec::new())].into_iter().chain(changes);
     let entries: Vec<LogEntry> = bodies.map(|body| LogEntry { by, body }).collect();
-    let group = encode(1, 0, &entries, ALONE).unwrap();
-    assert!(matches!(decode(&group, 1, ALONE), Ok(group) if group.entries == entries));
+    let group = encode(Position(1), Position(0), &entries, ALONE).unwrap();
+    assert!(matches!(decode(&group, Position(1), ALONE), Ok(group) if group.entries == entries));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn operators_are_written_as_they_always_were() {
     let operators = [
         Operator::Split(Key::from_bytes(&[8])),
         Operator::Merge,
-        Operator::AddReplica(Site(1), 2),
+        Operator::AddReplica(Site(1), Epoch(2)),
         Operator::RemoveReplica(Site(1)),
         Operator::Remaster(Site(1)),
         Operator::Pin(Site(1)),
@@ -121,11 +121,11 @@ fn what_is_whole_and_not_understood_is_never_cut_off() {
     let content = fs::read(&path).unwrap();
     let mark = mark::of(&content).unwrap().unwrap();
     // A kind of log entry that comes one day, behind site, epoch and number.
-    let mut strange = encode(4, 3, &[entry(4, b"later")], mark).unwrap();
+    let mut strange = encode(Position(4), Position(3), &[entry(4, b"later")], mark).unwrap();
     strange[HEADER + 3] = 99;
     let checksum = checksum(&strange);
     strange[12..16].copy_from_slice(&checksum.to_le_bytes());
-    for tail in [strange, encode(9, 3, &[entry(9, b"a gap")], mark).unwrap()] {
+    for tail in [strange, encode(Position(9), Position(3), &[entry(9, b"a gap")], mark).unwrap()] {
         let bad = [content.as_slice(), &tail].concat();
         fs::write(&path, &bad).unwrap();
         assert!(matches!(open(folder.path()), Err(LogError::Damaged { .. })));
@@ -138,7 +138,7 @@ fn what_a_client_made_up_does_not_make_a_torn_end_look_damaged() {
     let folder = tempfile::tempdir().unwrap();
     let (_, ends) = written(folder.path(), &[1]);
     // A later group, as far as a client can know: it says that all before it was durable.
-    let forged = encode(9, 8, &[entry(9, b"forged")], ALONE).unwrap();
+    let forged = encode(Position(9), Position(8), &[entry(9, b"forged")], ALONE).unwrap();
     let (mut log, _) = open(folder.path()).unwrap();
     log.append(&[entry(2, &forged)]).unwrap();
     drop(log);
@@ -156,12 +156,12 @@ fn what_a_client_made_up_does_not_make_a_torn_end_look_damaged() {
 fn a_file_that_was_only_begun_is_begun_again() {
     let folder = tempfile::tempdir().unwrap();
     let (entries, _) = written(folder.path(), &[3, 3]);
-    let path = segment_path(folder.path(), 7);
+    let path = segment_path(folder.path(), Position(7));
     for length in [0, 7, mark::LENGTH - 1] {
         fs::write(&path, vec![b'i'; length]).unwrap();
         let (mut log, read) = open(folder.path()).unwrap();
         assert_eq!(read, entries);
-        assert_eq!(log.append(&[entry(7, b"more")]).unwrap(), 7);
+        assert_eq!(log.append(&[entry(7, b"more")]).unwrap(), Position(7));
         drop(log);
         assert_eq!(open(folder.path()).unwrap().1.len(), 7);
     }
@@ -212,13 +212,13 @@ fn a_full_disk_refuses_and_takes_back_half_a_group() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = with(folder.path(), 300, true);
     let small = [entry(1, b"small")];
-    assert_eq!(log.append(&small).unwrap(), 1);
+    assert_eq!(log.append(&small).unwrap(), Position(1));
     let error = log.append(&[entry(2, &[1; 400])]).unwrap_err();
     assert!(
         matches!(&error, LogError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull)
     );
     // There is room for less.
-    assert_eq!(log.append(&small).unwrap(), 2);
+    assert_eq!(log.append(&small).unwrap(), Position(2));
     drop(log);
     assert_eq!(open(folder.path()).unwrap().1, [small.clone(), small].concat());
 }
@@ -228,7 +228,7 @@ fn after_a_failed_sync_nothing_is_taken() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = with(folder.path(), 10_000, false);
     assert!(matches!(log.append(&[entry(1, b"a")]), Err(LogError::Io { doing: "sync", .. })));
-    assert_eq!(log.durable(), 0);
+    assert_eq!(log.durable(), Position(0));
     assert!(matches!(log.append(&[entry(2, b"b")]), Err(LogError::Unsure { .. })));
     assert!(matches!(log.sync(), Err(LogError::Unsure { .. })));
 }
@@ -238,9 +238,9 @@ fn what_is_not_synced_is_not_called_durable() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = Log::open(folder.path(), Sync::Never, SEGMENT_BYTES, |_, _| ()).unwrap();
     log.append(&[entry(1, b"a")]).unwrap();
-    assert_eq!((log.durable(), log.next()), (0, 2));
+    assert_eq!((log.durable(), log.next()), (Position(0), Position(2)));
     log.sync().unwrap();
-    assert_eq!(log.durable(), 1);
+    assert_eq!(log.durable(), Position(1));
 }
 
 proptest! {
@@ -294,9 +294,9 @@ proptest! {
 
     #[test]
     fn rubbish_is_no_group(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        prop_assert!(decode(&bytes, 1, ALONE).is_err());
+        prop_assert!(decode(&bytes, Position(1), ALONE).is_err());
         let behind = [&ALONE[..], &bytes].concat();
-        prop_assert!(decode(&behind, 1, ALONE).is_err());
-        was_durable(&behind, 1, ALONE);
+        prop_assert!(decode(&behind, Position(1), ALONE).is_err());
+        was_durable(&behind, Position(1), ALONE);
     }
 }

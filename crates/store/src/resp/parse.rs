@@ -242,7 +242,7 @@ impl Parser {
     }
 
     /// How many requests there were, and how much there is of half a one behind them, in bytes.
-    pub fn half(&self) -> (u64, usize) {
+    pub fn unfinished(&self) -> (u64, usize) {
         (self.requests, self.buffer.len() - self.start)
     }
 

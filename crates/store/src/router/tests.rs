@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::record::{Author, Body, LogEntry};
+use crate::record::{Author, Body, Epoch, LogEntry};
 
 const SITES: u16 = 4;
 
@@ -31,7 +31,8 @@ fn designs() -> impl Strategy<Value = Design> {
     let changes = prop::collection::vec((0..7_u8, 0..12_u8, 0..SITES), 0..40);
     changes.prop_map(|changes| {
         let mut design = Design::new(Site(0));
-        let join = |site| LogEntry { by: Author { site, epoch: 1, number: 1 }, body: Body::Join };
+        let join =
+            |site| LogEntry { by: Author { site, epoch: Epoch(1), number: 1 }, body: Body::Join };
         (0..SITES).for_each(|site| _ = design.follow(&join(Site(site))));
         for (what, at, site) in changes {
             let start = design.of(&key(at)).range.start.clone();
@@ -50,7 +51,8 @@ fn designs() -> impl Strategy<Value = Design> {
                     // Without an heir it has to come back: it is waited for.
                     let has_any = design.partitions().any(|one| one.master == site);
                     if has_any || at % 2 == 0 {
-                        design.follow(&LogEntry { by: by(epoch + 1, 1), body: Body::Join });
+                        design
+                            .follow(&LogEntry { by: by(Epoch(epoch.0 + 1), 1), body: Body::Join });
                     }
                     continue;
                 }

@@ -55,10 +55,10 @@ impl<T: Keyed> Entries<T> {
     /// A node's entries, at most one too many.
     pub(super) fn of(mut entries: Vec<T>) -> Self {
         entries.shrink_to(ENTRIES_MAX);
-        let mut shelf =
+        let mut entries =
             Self { prefix_len: 0, prefix: [0; PREFIX_MAX], heads: [0; ENTRIES_MAX], entries };
-        shelf.label();
-        shelf
+        entries.label();
+        entries
     }
 
     pub(super) fn into_entries(self) -> Vec<T> {
@@ -193,27 +193,27 @@ mod tests {
         #[test]
         fn a_place_is_where_comparing_all_keys_finds_it(keys in keys(), others in keys()) {
             let mut sorted = Vec::new();
-            let mut shelf = Entries::of(Vec::new());
+            let mut entries = Entries::of(Vec::new());
             for key in &keys {
                 if let Err(at) = sorted.binary_search(key) {
-                    prop_assert_eq!(shelf.place(key), Err(at));
+                    prop_assert_eq!(entries.place(key), Err(at));
                     sorted.insert(at, key.clone());
-                    shelf.insert(at, key.clone());
+                    entries.insert(at, key.clone());
                 }
             }
-            let check = |shelf: &Entries<Key>, sorted: &[Key]| {
+            let check = |entries: &Entries<Key>, sorted: &[Key]| {
                 for key in keys.iter().chain(&others) {
-                    assert_eq!(shelf.place(key), sorted.binary_search(key));
+                    assert_eq!(entries.place(key), sorted.binary_search(key));
                     let way = sorted.partition_point(|other| other <= key).saturating_sub(1);
-                    assert_eq!(shelf.way(key), way);
+                    assert_eq!(entries.way(key), way);
                 }
             };
-            check(&shelf, &sorted);
+            check(&entries, &sorted);
             check(&Entries::of(sorted.clone()), &sorted);
             while !sorted.is_empty() {
                 let at = sorted.len() / 2;
-                prop_assert_eq!(shelf.remove(at), sorted.remove(at));
-                check(&shelf, &sorted);
+                prop_assert_eq!(entries.remove(at), sorted.remove(at));
+                check(&entries, &sorted);
             }
         }
 
@@ -223,11 +223,11 @@ mod tests {
             sorted.sort();
             sorted.dedup();
             let least = least[0].clone().min(sorted[0].clone());
-            let mut shelf = Entries::of(sorted.clone());
-            shelf.rekey(0, |key| *key = least.clone());
+            let mut entries = Entries::of(sorted.clone());
+            entries.rekey(0, |key| *key = least.clone());
             sorted[0] = least;
             for key in &sorted {
-                prop_assert_eq!(shelf.place(key), sorted.binary_search(key));
+                prop_assert_eq!(entries.place(key), sorted.binary_search(key));
             }
         }
     }

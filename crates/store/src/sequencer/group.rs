@@ -36,12 +36,12 @@ pub(super) fn groups(mut entries: Vec<LogEntry>) -> Vec<Vec<LogEntry>> {
 mod tests {
     use super::*;
     use crate::key::Key;
-    use crate::record::{Author, Body, Site, Update, Write};
+    use crate::record::{Author, Body, Epoch, Site, Update, Write};
 
     fn entry(number: u64, bytes: usize) -> LogEntry {
         let rows = vec![(Key::from_bytes(b"k"), Update::Put(vec![7; bytes].into()))];
         let write = Write { start: Key::least(), version: number, rows };
-        let by = Author { site: Site(u16::MAX), epoch: u64::MAX, number };
+        let by = Author { site: Site(u16::MAX), epoch: Epoch(u64::MAX), number };
         LogEntry { by, body: Body::Commit(vec![write]) }
     }
 

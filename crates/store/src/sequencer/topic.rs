@@ -178,7 +178,7 @@ impl Reader {
     }
 
     fn tell(&mut self, entries: Vec<LogEntry>) {
-        self.next += entries.len() as Position;
+        self.next += entries.len() as u64;
         let mut followers = lock(&self.followers);
         followers.tell(entries.into());
         let read = self.log.read_bytes();

@@ -10,7 +10,7 @@
 use super::{Copy, Core};
 use crate::design::Design;
 use crate::key::Key;
-use crate::record::Position;
+use crate::record::{Epoch, Position};
 use crate::rows::Rows;
 
 /// What one site masters.
@@ -22,7 +22,7 @@ pub struct Part {
     pub design: Design,
     /// The partitions.
     pub copies: Vec<Snapshot>,
-    epoch: u64,
+    epoch: Epoch,
     /// The log entry of its site that has the last of it.
     number: u64,
 }
@@ -31,7 +31,7 @@ impl Part {
     /// A part that a site in another process gave, once the log had all of it.
     #[must_use]
     pub fn given(known: Position, design: Design, copies: Vec<Snapshot>) -> Self {
-        Self { known, design, copies, epoch: 0, number: 0 }
+        Self { known, design, copies, epoch: Epoch(0), number: 0 }
     }
 }
 

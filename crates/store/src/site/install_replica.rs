@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::design::Impossible;
 use crate::key::Key;
-use crate::record::{Body, Change, Operator, Position, Site, Write};
+use crate::record::{Body, Change, Epoch, Operator, Position, Site, Write};
 use crate::reply::Reply;
 use crate::rows::Rows;
 use crate::transaction::Abort;
@@ -52,7 +52,7 @@ pub enum Message {
         /// What was given with them.
         changed: u64,
         /// The epoch in which they came.
-        epoch: u64,
+        epoch: Epoch,
     },
     /// The design changed since: forget them.
     Forget {
@@ -186,7 +186,7 @@ impl Core {
     }
 
     /// Has a copy that another site has written into the log as a replica, if it can be one.
-    fn add(&mut self, at: Site, start: Key, changed: u64, epoch: u64) {
+    fn add(&mut self, at: Site, start: Key, changed: u64, epoch: Epoch) {
         let partition = self.design.beginning_at(&start);
         if partition.is_some_and(|partition| partition.is_at(at))
             || self.changing.contains_key(&start)

@@ -30,7 +30,7 @@ impl Simulation {
             let verdict = design.follow(entry);
             seen.pins += stays_pinned(&before, &design, entry);
             if let (Verdict::Counts, Body::Commit(writes)) = (verdict, &entry.body) {
-                commits.insert(position, writes);
+                commits.insert(Position(position), writes);
                 for write in writes {
                     for (key, update) in &write.rows {
                         seen.parts += usize::from(update.is_part());
@@ -41,12 +41,12 @@ impl Simulation {
                             None => _ = rows.remove(key),
                         }
                         written.extend(value.clone());
-                        history.entry(key.clone()).or_default().push((position, value));
+                        history.entry(key.clone()).or_default().push((Position(position), value));
                     }
                 }
             }
         }
-        let end = self.log.len() as Position;
+        let end = Position(self.log.len() as u64);
         let at = |key: &Key, prefix: Position| {
             let writes = history.get(key)?;
             let before = writes.partition_point(|(position, _)| *position <= prefix);
@@ -75,7 +75,8 @@ impl Simulation {
                     !writes.iter().any(between)
                 })
             };
-            let snapshot = (known.since..=last.min(*upto)).rev().find(|at| is_state(*at));
+            let snapshot =
+                (known.since.0..=last.min(*upto).0).rev().find(|at| is_state(Position(*at)));
             assert!(
                 snapshot.is_some(),
                 "transaction {ticket} saw no state of the database: {reads:?}, \

@@ -25,7 +25,7 @@ impl Want {
     pub fn session(&self) -> Position {
         match self {
             Self::Transaction(transaction) => transaction.session,
-            Self::Change(_) => 0,
+            Self::Change(_) => Position::START,
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use imago_store::kafka::{KafkaLog, KafkaSpec};
 use imago_store::key::Key;
 use imago_store::log::RedoLog;
-use imago_store::record::{Author, Body, LogEntry, Position, Site, Update, Write};
+use imago_store::record::{Author, Body, Epoch, LogEntry, Position, Site, Update, Write};
 use imago_testbed::{Single, SingleSpec, find_kafka, wait};
 
 const AT_ONCE: Duration = Duration::ZERO;
@@ -33,7 +33,7 @@ fn entry(site: u16, number: u64) -> LogEntry {
     let value = number.to_le_bytes().repeat(1 + number as usize % 50);
     let rows = vec![(Key::from_bytes(&value), Update::Put(value.as_slice().into()))];
     let write = Write { start: Key::least(), version: number, rows };
-    let by = Author { site: Site(site), epoch: 1, number };
+    let by = Author { site: Site(site), epoch: Epoch(1), number };
     LogEntry { by, body: Body::Commit(vec![write]) }
 }
 
@@ -76,19 +76,19 @@ async fn all_readers_find_the_same_frames_at_the_same_positions() {
             (first..=numbers[by]).map(|number| entry(by as u16, number)).collect();
         assert_eq!(logs[by].append(&group).unwrap(), None);
     }
-    let all = read(&mut logs[0], 1);
+    let all = read(&mut logs[0], Position(1));
     let positions: Vec<Position> = all.iter().map(|(at, _)| *at).collect();
-    assert_eq!(positions, (1..=351).collect::<Vec<_>>());
-    assert_eq!(read(&mut logs[1], 1), all);
+    assert_eq!(positions, (1..=351).map(Position).collect::<Vec<_>>());
+    assert_eq!(read(&mut logs[1], Position(1)), all);
     for site in [0, 1] {
         assert_eq!(counted(&all, site), (1..=numbers[site as usize]).collect::<Vec<_>>());
     }
     // From the middle of a group, backwards, by one who has read further, and by one who has not.
     for from in [351, 200, 9, 2] {
-        assert_eq!(read(&mut logs[0], from), all[from as usize - 1..]);
-        assert_eq!(read(&mut patient(&kafka), from), all[from as usize - 1..]);
+        assert_eq!(read(&mut logs[0], Position(from)), all[from as usize - 1..]);
+        assert_eq!(read(&mut patient(&kafka), Position(from)), all[from as usize - 1..]);
     }
-    assert_eq!(read(&mut logs[0], 352), []);
+    assert_eq!(read(&mut logs[0], Position(352)), []);
 }
 
 #[tokio::test]
@@ -98,11 +98,13 @@ async fn a_reader_who_waits_has_a_frame_as_soon_as_it_is_written() {
     let waiting = std::thread::spawn(move || {
         let mut delivered = Vec::new();
         let wait = Duration::from_secs(60);
-        let next = reader.deliver(1, wait, &mut |at, entry| delivered.push((at, entry))).unwrap();
+        let next = reader
+            .deliver(Position(1), wait, &mut |at, entry| delivered.push((at, entry)))
+            .unwrap();
         (next, delivered)
     });
     patient(&kafka).append(&[entry(5, 1)]).unwrap();
-    assert_eq!(waiting.join().unwrap(), (2, vec![(1, entry(5, 1))]));
+    assert_eq!(waiting.join().unwrap(), (Position(2), vec![(Position(1), entry(5, 1))]));
 }
 
 #[tokio::test]
@@ -125,7 +127,7 @@ async fn what_was_acknowledged_is_there_after_the_broker_was_killed_in_between()
         kafka.restart().await.unwrap();
     }
     writing.join().unwrap();
-    let all = read(&mut patient(&kafka), 1);
+    let all = read(&mut patient(&kafka), Position(1));
     assert_eq!(counted(&all, 1), (1..=2 * GROUPS).collect::<Vec<_>>());
 }
 
@@ -137,12 +139,12 @@ async fn a_broker_that_stays_away_is_an_error_and_the_log_goes_on_when_it_is_bac
     kafka.kill().unwrap();
     let refused = log.append(&[entry(1, 2)]).unwrap_err().to_string();
     assert!(refused.contains("cannot write to the topic redo") && refused.contains("tried for"));
-    let unread = log.deliver(1, AT_ONCE, &mut |_, _| {}).unwrap_err().to_string();
+    let unread = log.deliver(Position(1), AT_ONCE, &mut |_, _| {}).unwrap_err().to_string();
     assert!(unread.contains("cannot read the topic redo"), "{unread}");
 
     kafka.restart().await.unwrap();
     log.append(&[entry(1, 2)]).unwrap();
-    assert_eq!(counted(&read(&mut log, 1), 1), [1, 2]);
+    assert_eq!(counted(&read(&mut log, Position(1)), 1), [1, 2]);
 }
 
 #[tokio::test]
@@ -159,8 +161,8 @@ async fn a_broker_that_answers_too_late_may_have_a_group_twice_and_it_counts_onc
     wait::lasts_blocking(Duration::from_secs(4));
     kafka.resume().unwrap();
     writing.join().unwrap();
-    let all = read(&mut patient(&kafka), 1);
+    let all = read(&mut patient(&kafka), Position(1));
     assert_eq!(counted(&all, 1), [1, 2, 3]);
     let positions: Vec<Position> = all.iter().map(|(at, _)| *at).collect();
-    assert_eq!(positions, (1..=all.len() as Position).collect::<Vec<_>>());
+    assert_eq!(positions, (1..=all.len() as u64).map(Position).collect::<Vec<_>>());
 }

@@ -11,7 +11,7 @@ use imago_store::engine::{LogOptions, Options, Session, Store, StoreError};
 use imago_store::kafka::{KafkaLog, KafkaSpec};
 use imago_store::key::{Key, KeyRange, Table};
 use imago_store::log::RedoLog;
-use imago_store::record::{Author, LogEntry, Operator, Site};
+use imago_store::record::{Author, LogEntry, Operator, Position, Site};
 use imago_store::transaction::{Abort, View};
 use imago_testbed::{Single, SingleSpec, find_kafka, wait};
 
@@ -84,7 +84,7 @@ async fn a_start_goes_on_from_a_checkpoint_and_the_topic_behind_it() {
     store.add_replica(&moved, Site(1)).await.unwrap();
     store.change(&moved, Operator::Remaster(Site(1))).await.unwrap();
     let mut n = 0;
-    while store.checkpoints().unwrap().newest == 0 || n < 100 {
+    while store.checkpoints().unwrap().newest == Position(0) || n < 100 {
         assert_eq!(store.checkpoints().unwrap().failure, None);
         put(&mut session, n % 100, 1_000).await.unwrap();
         n += 1;
@@ -226,7 +226,7 @@ async fn what_is_written_twice_because_an_answer_was_lost_counts_once_and_nothin
     assert_eq!((store.end(), all(&store).await), (None, expected.clone()));
     drop(store);
 
-    let (mut entries, mut twice, mut next) = (HashSet::new(), 0, 1);
+    let (mut entries, mut twice, mut next) = (HashSet::new(), 0, Position::FIRST);
     let mut log = KafkaLog::reader(topic.clone());
     loop {
         let mut see = |_, entry: LogEntry| {

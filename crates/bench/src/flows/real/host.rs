@@ -47,7 +47,7 @@ pub fn serve(orders: impl BufRead, mut answers: impl Write) -> std::io::Result<(
     };
     say(&mut answers, &Answer::Listening)?;
     for line in orders.lines() {
-        match host.obey(serde_json::from_str(&line?)?) {
+        match host.handle(serde_json::from_str(&line?)?) {
             Ok(answer) => say(&mut answers, &answer)?,
             Err(cause) => return fail(&mut answers, cause),
         }
@@ -93,7 +93,7 @@ impl Host {
         Ok(Self { listener, wire: None, prepared: None })
     }
 
-    fn obey(&mut self, order: Order) -> std::io::Result<Answer> {
+    fn handle(&mut self, order: Order) -> std::io::Result<Answer> {
         match order {
             Order::Lengthen { latencies_us } => {
                 let latency = |us: &u32| Duration::from_micros((*us).into());

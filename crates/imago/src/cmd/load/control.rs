@@ -143,13 +143,13 @@ async fn answer(stream: UnixStream, steered: &Steered) -> std::io::Result<()> {
     let mut line = String::new();
     BufReader::new(read).take(LINE_BYTES_MAX).read_line(&mut line).await?;
     let answer = match serde_json::from_str(&line) {
-        Ok(request) => obey(request, steered).await,
+        Ok(request) => handle(request, steered).await,
         Err(error) => json!({ "error": format!("the request cannot be understood: {error}") }),
     };
     write.write_all(format!("{answer}\n").as_bytes()).await
 }
 
-async fn obey(request: Request, steered: &Steered) -> Value {
+async fn handle(request: Request, steered: &Steered) -> Value {
     let control = &steered.control;
     match request {
         Request::Switch { uri, ns } => {

@@ -16,7 +16,7 @@ use imago_plan::rounds::{Sizes, piece, rest};
 use super::{Coordinator, LANES};
 use crate::bson::order::Id;
 use crate::error::{Error, Result, code};
-use crate::replicate::apply::{Pair, ReadAt, Tally, Want, converge};
+use crate::replicate::apply::{self, Pair, ReadAt, Tally, Want};
 use crate::server::timing::PATIENCE;
 
 /// Rounds that run at the same time.
@@ -176,7 +176,7 @@ pub(super) async fn apply(
                 control.take(wants.len() as u64, 0).await?;
             }
             let mut found = Vec::new();
-            let done = Box::pin(converge(pair, wants, at, &mut found)).await;
+            let done = Box::pin(apply::apply(pair, wants, at, &mut found)).await;
             stale.lock().expect("nobody panics holding it").append(&mut found);
             if let (Ok(tally), false) = (&done, is_exact) {
                 // Only now it is known how many they were: the next ones wait for them.

@@ -15,8 +15,8 @@ const BESIDES: usize = 8 * 1024 * 1024;
 fn corpus() -> Vec<Right> {
     let written = |design: &Design, snapshots: &[Snapshot]| {
         let folder = tempfile::tempdir().expect("a folder");
-        write(folder.path(), 42, design, snapshots, None).expect("it is written");
-        let bytes = fs::read(path_of(folder.path(), 42)).expect("it is there");
+        write(folder.path(), Position(42), design, snapshots, None).expect("it is written");
+        let bytes = fs::read(path_of(folder.path(), Position(42))).expect("it is there");
         let (mut seams, mut at) = (Vec::new(), MAGIC.len());
         while let Some(length) = bytes.get(at..at + 4) {
             seams.push(at);
@@ -49,7 +49,7 @@ fn draw(dice: &mut StdRng, corpus: &[Right]) -> (usize, Vec<u8>) {
 }
 
 fn read_bounded(folder: &Path, content: &[u8]) -> Result<Core> {
-    fs::write(path_of(folder, 42), content).expect("it is written");
+    fs::write(path_of(folder, Position(42)), content).expect("it is written");
     let (core, bytes) = allocation::peak(|| read(folder));
     assert!(bytes <= PER_BYTE_MAX * content.len() + BESIDES, "{bytes} of {}", content.len());
     core

@@ -17,7 +17,7 @@ impl Store {
     /// A new session: its transactions see at least what those before them saw.
     #[must_use]
     pub fn session(&self) -> Session {
-        Session { shared: Arc::clone(&self.shared), seen: 0 }
+        Session { shared: Arc::clone(&self.shared), seen: Position::START }
     }
 }
 

@@ -82,7 +82,7 @@ impl Recovered {
             sequencer: Sequencer::in_memory(),
             thread: None,
             mark_every: Arc::default(),
-            newest: 0,
+            newest: Position::START,
             checkpoints: None,
             cut: None,
         }
@@ -232,7 +232,8 @@ impl LogOptions {
                 Err(LogError::Foreign { path: path(), what: "the checkpoints of a log in Kafka" })
             }
             Self::Kafka { .. }
-                if newest.image.known() > 0 && !is_of_topic || log::is_in(folder)? =>
+                if newest.image.known() > Position::START && !is_of_topic
+                    || log::is_in(folder)? =>
             {
                 Err(LogError::Foreign { path: path(), what: "a log of its own" })
             }

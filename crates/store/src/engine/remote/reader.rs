@@ -11,7 +11,7 @@ use crate::engine::Shared;
 use crate::engine::site::executor::CheckpointSink;
 use crate::engine::site::mailbox::{Outcome, SiteEvent};
 use crate::key::Key;
-use crate::record::{Body, LogEntry, Site};
+use crate::record::{Body, Epoch, LogEntry, Position, Site};
 use crate::resp::decode;
 use crate::rows::{Row, Rows};
 use crate::site::{Part, Snapshot};
@@ -21,7 +21,7 @@ use crate::transaction::{Abort, Transaction};
 pub(in crate::engine) struct Reader {
     pub shared: Arc<Shared>,
     pub site: Site,
-    pub epoch: u64,
+    pub epoch: Epoch,
     pub waiting: Arc<Mutex<Waiting>>,
     pub parts: CheckpointSink,
     /// A part of a checkpoint that is coming: its rows, and of which partition the last are.
@@ -104,7 +104,7 @@ impl Reader {
     fn end(&self, number: u64, outcome: impl FnOnce(&Self) -> Option<Outcome>) {
         let waiter = lock(&self.waiting).all.remove(&number);
         if let Some(Waiter::ReplyTo(reply_to)) = waiter {
-            let unread = Outcome::Answer(0, Err(Abort::Deposed));
+            let unread = Outcome::Answer(Position::START, Err(Abort::Deposed));
             reply_to.tell(outcome(self).unwrap_or(unread), &self.shared.senders);
         }
     }

@@ -27,7 +27,7 @@ use crate::engine::Shared;
 use crate::engine::recovery::log_options::{LogOptions, Rest};
 use crate::engine::site::executor::CheckpointSink;
 use crate::engine::site::mailbox::{Outcome, ReplyTo, SiteEvent, StepRequest};
-use crate::record::{Author, Body, LogEntry, Position, Site};
+use crate::record::{Author, Body, Epoch, LogEntry, Position, Site};
 use crate::sequencer::with_causes;
 use crate::site::{Core, Snapshot};
 use crate::transaction::{Abort, Transaction};
@@ -50,7 +50,7 @@ pub(in crate::engine) struct RemoteSite {
     /// The last position of the log that arrived here.
     seen: Position,
     /// The last epoch.
-    epoch: u64,
+    epoch: Epoch,
     /// When the epoch of an earlier router, or a claimed one, is fenced if no process connects.
     given_up_at: Option<Instant>,
     /// Number of connections so far.
@@ -76,7 +76,7 @@ impl RemoteSite {
         let design = &shared.first.design;
         let claim = shared.epochs.claim();
         let epoch = claim.unwrap_or(design.epoch(site));
-        let is_live = claim.is_some() || epoch > 0 && !design.is_fenced(site);
+        let is_live = claim.is_some() || epoch.has_begun() && !design.is_fenced(site);
         let given_up_at = is_live.then(|| Instant::now() + silence);
         let (parts, seen, waiting) = (give, known, Arc::default());
         let (arrivals, connection) = (0, None);
@@ -174,7 +174,7 @@ impl RemoteSite {
                 }
             }
             SiteEvent::Logged(first, entries) => {
-                self.seen = first + entries.len() as Position - 1;
+                self.seen = first + entries.len() as u64 - 1;
                 self.send(&ToSite::Logged(first, &*entries));
             }
             SiteEvent::Relayed(from, said) => self.send(&ToSite::Said(from, said)),
@@ -202,7 +202,7 @@ impl RemoteSite {
         let Some(procedure) = it.procedure.encode() else {
             let text = "this procedure cannot be sent to another process";
             let refused = Err(Abort::Refused(text.into()));
-            reply_to.tell(Outcome::Answer(0, refused), &self.shared.senders);
+            reply_to.tell(Outcome::Answer(Position::START, refused), &self.shared.senders);
             return None;
         };
         let number = self.wait_for(Waiter::ReplyTo(reply_to));
@@ -263,7 +263,7 @@ impl RemoteSite {
         }
     }
 
-    fn fence(&mut self, epoch: u64) {
+    fn fence(&mut self, epoch: Epoch) {
         self.given_up_at = None;
         let by = Author { site: self.site, epoch, number: 0 };
         self.shared.sequencer.submit(vec![LogEntry { by, body: Body::Fence }]);

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::wire::{self, ALIVE_EVERY, PROTOCOL, ToRouter, ToSite};
+use crate::engine::shared::AtomicPosition;
 use crate::engine::site::epoch::{self, Epochs};
 use crate::engine::site::executor::Executor;
 use crate::engine::site::mailbox::{Outgoing, ReplyTo, SiteEvent, SiteSender, StepRequest};
@@ -23,13 +24,12 @@ use crate::engine::site::program::SeparateSite;
 use crate::engine::{Checkpoints, Map, Shared};
 use crate::key::Key;
 use crate::output_buffer::OutputBuffer;
-use crate::record::Site;
+use crate::record::{Epoch, Site};
 use crate::resp::{Settings, decode};
 use crate::router::MostMastered;
 use crate::rows::{Row, Rows};
 use crate::sequencer::Sequencer;
 use crate::site::{Core, Input, Part, Snapshot};
-use crate::sync::atomic::AtomicU64;
 use crate::sync::{ArcSwap, Mutex};
 use crate::transaction::Transaction;
 
@@ -241,7 +241,7 @@ impl Serving<'_> {
         &self,
         stream: &TcpStream,
         from: &mut BufReader<&TcpStream>,
-    ) -> Result<(Core, u64, u16), End> {
+    ) -> Result<(Core, Epoch, u16), End> {
         let invalid = |what| End::Lost(io::Error::new(io::ErrorKind::InvalidData, what));
         let mut said = wire::read::<ToSite>(from)?;
         while let ToSite::Alive = said {
@@ -305,7 +305,7 @@ impl Serving<'_> {
         Ok((image, epoch, sites))
     }
 
-    fn begin(&mut self, core: &Core, epoch: u64, sites: u16) -> Result<(), End> {
+    fn begin(&mut self, core: &Core, epoch: Epoch, sites: u16) -> Result<(), End> {
         let site = self.process.site;
         let (mailbox, inbox) = mpsc::unbounded_channel();
         // Behind the sites' mailboxes is the router's own.
@@ -326,7 +326,7 @@ impl Serving<'_> {
             }),
             policy: Box::new(MostMastered),
             moves: tokio::sync::Mutex::new(()),
-            stepped: AtomicU64::new(0),
+            stepped: AtomicPosition::default(),
             followed: None,
             log: None,
             epochs: Epochs::of_one_process(),

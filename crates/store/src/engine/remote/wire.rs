@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::design::Design;
 use crate::engine::site::mailbox::Outcome;
 use crate::key::{Key, KeyRange, Value};
-use crate::record::{LogEntry, Position, Site, StoredValue};
+use crate::record::{Epoch, LogEntry, Position, Site, StoredValue};
 use crate::router::Step;
 use crate::rows::{Row, Rows};
 use crate::site::Usage;
@@ -40,7 +40,7 @@ const TRUSTED_BYTES: usize = 1024 * 1024;
 pub(in crate::engine) enum ToSite<F = Vec<LogEntry>> {
     /// The site has this epoch. It begins from a prefix of the log, of which comes the rest.
     Welcome {
-        epoch: u64,
+        epoch: Epoch,
         sites: u16,
         silence_ms: u64,
         known: Position,

@@ -1,23 +1,21 @@
-//! The epochs of sites: which comes next, and which process began one.
+//! The epochs of sites: the next one, and the process that began one.
 //!
-//! A log in a folder has one process at a time, and epochs are counted. One in Kafka can be opened by two
-//! at once, which know nothing of each other. So an epoch says also in which *term* it was
-//! begun: each process begins one, above all that it found in the log, and tells it by chance from others
-//! that found the same. All epochs of one term are above all of another, whichever of the two has begun
-//! more of them: the log takes one process for all sites, and never some sites of each. A process that
-//! finds a site of its own in a later term is not wanted any more. Were it to begin the site once more,
-//! the two would take it from each other for ever.
+//! A log in a folder has one process at a time, and epochs are counted. A log in Kafka can be opened by two
+//! processes at once, which do not know each other. An epoch therefore contains the *term* in which it was begun:
+//! each process begins a term above all terms that it found in the log, with a random number that tells it from
+//! other processes that found the same. All epochs of one term are above all of another, however many either process
+//! begins: the log takes one process for all sites, and never some sites of each. A process that finds a later term
+//! at one of its sites stops. If it began the site again, the two would take it from each other for ever.
 //!
-//! A process whose sites are elsewhere *claims* them when it begins, with an epoch of each that no
-//! process serves: else it had the log only once the last of them has come.
+//! A process whose sites are elsewhere *claims* them when it begins, with an epoch of each that no process serves:
+//! otherwise it would own the log only once the last of them has registered.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::design::Design;
 use crate::engine::{BEGIN_WAIT, LogOptions, SITES_MAX, Shared, Store, StoreError};
-use crate::record::{Author, Body, LogEntry, Site};
+use crate::record::{Author, Body, Epoch, LogEntry, Site};
 use crate::sync::thread;
 
 /// In an epoch of many processes, from below: the count of epochs, the process, and the count of terms.
@@ -27,11 +25,11 @@ const TERM_BITS: u32 = COUNT_BITS + PROCESS_BITS;
 const EPOCHS: u64 = 1 << COUNT_BITS;
 const PROCESSES: u64 = 1 << PROCESS_BITS;
 
-/// How a process's sites begin their epochs.
+/// The epochs that a process gives to its sites.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct Epochs {
     /// The epoch below all of its own; none where there is no other process.
-    term: Option<u64>,
+    term: Option<Epoch>,
 }
 
 impl Epochs {
@@ -39,41 +37,43 @@ impl Epochs {
         Self { term: None }
     }
 
-    /// Of a process among others, behind all that it found.
+    /// Of a process among others, behind all epochs that it found.
     pub(in crate::engine) fn of_one_of_many(found: &Design) -> Self {
         let newest = (0..SITES_MAX).map(|site| found.epoch(Site(site))).max();
         let drawn = RandomState::new().build_hasher().finish() % PROCESSES;
         Self::behind(newest.unwrap_or_default(), drawn)
     }
 
-    fn behind(epoch: u64, process: u64) -> Self {
-        Self { term: Some(((epoch >> TERM_BITS) + 1) << TERM_BITS | process << COUNT_BITS) }
+    fn behind(Epoch(epoch): Epoch, process: u64) -> Self {
+        let term = ((epoch >> TERM_BITS) + 1) << TERM_BITS | process << COUNT_BITS;
+        Self { term: Some(Epoch(term)) }
     }
 
     /// The epoch behind another.
-    pub(in crate::engine) fn next(self, epoch: u64) -> u64 {
-        let Some(term) = self.term else { return epoch + 1 };
+    pub(in crate::engine) fn next(self, epoch: Epoch) -> Epoch {
+        let following = Epoch(epoch.0 + 1);
+        let Some(term) = self.term else { return following };
         if process(epoch) != process(term) {
-            return term + 1;
+            return Epoch(term.0 + 1);
         }
-        match epoch % EPOCHS {
+        match epoch.0 % EPOCHS {
             // The next term, for want of numbers.
-            last if last == EPOCHS - 1 => Self::behind(epoch, process(term)).next(0),
-            _ => epoch + 1,
+            last if last == EPOCHS - 1 => Self::behind(epoch, process(term)).next(Epoch(0)),
+            _ => following,
         }
     }
 
     /// Whether the process that began this epoch has taken the log over.
-    pub(in crate::engine) fn is_over(self, epoch: u64) -> bool {
+    pub(in crate::engine) fn is_over(self, epoch: Epoch) -> bool {
         self.term.is_some_and(|term| epoch > term && process(epoch) != process(term))
     }
 
     /// The epoch of a claim; none where no other process could have the log.
-    pub(in crate::engine) fn claim(self) -> Option<u64> {
+    pub(in crate::engine) fn claim(self) -> Option<Epoch> {
         self.term
     }
 
-    /// What claims so many sites.
+    /// The log entries that claim so many sites.
     pub(in crate::engine) fn claims(self, sites: u16) -> Vec<LogEntry> {
         let claimed = |epoch| {
             let by = move |site| Author { site: Site(site), epoch, number: 1 };
@@ -93,7 +93,7 @@ impl Store {
             let begun = |site: Site| now.design.epoch(site) > self.shared.first.design.epoch(site);
             if sites.clone().all(begun) {
                 let known = now.known;
-                self.shared.stepped.fetch_max(known, Ordering::Relaxed);
+                self.shared.stepped.advance_to(known);
                 return Ok(());
             }
             // Brokers that are away may come back; a full disk has to be seen to.
@@ -118,13 +118,14 @@ impl Shared {
     }
 }
 
-fn process(epoch: u64) -> u64 {
+/// The process that began an epoch.
+fn process(Epoch(epoch): Epoch) -> u64 {
     epoch >> COUNT_BITS & (PROCESSES - 1)
 }
 
-/// Counts the epochs of a site, from 1 on; of those that the process began which has the log,
-/// where there may be many. 0 if the site has not come.
-pub(crate) fn count(epoch: u64) -> u64 {
+/// Counts the epochs of a site, from 1 on: among many processes, those that the process with the log began. 0 if
+/// the site has not begun.
+pub(crate) fn count(Epoch(epoch): Epoch) -> u64 {
     if epoch >> TERM_BITS == 0 { epoch } else { epoch % EPOCHS }
 }
 
@@ -133,30 +134,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lives_are_counted_and_each_process_knows_its_own() {
+    fn epochs_are_counted_and_each_process_knows_its_own() {
         let alone = Epochs::of_one_process();
-        assert_eq!((alone.next(0), alone.next(7), count(alone.next(7))), (1, 8, 8));
-        assert!(!alone.is_over(8) && alone.claims(3).is_empty());
-        let (one, other) = (Epochs::behind(0, 7), Epochs::behind(0, 9));
-        let first = one.next(0);
+        let none = Epoch(0);
+        assert_eq!((alone.next(none), alone.next(Epoch(7))), (Epoch(1), Epoch(8)));
+        assert_eq!(count(Epoch(8)), 8);
+        assert!(!alone.is_over(Epoch(8)) && alone.claims(3).is_empty());
+        let (one, other) = (Epochs::behind(none, 7), Epochs::behind(none, 9));
+        let first = one.next(none);
         assert_eq!((count(first), count(one.next(first)), count(other.next(first))), (1, 2, 1));
         assert_eq!(one.claim().map(count), Some(0));
     }
 
     #[test]
-    fn of_two_processes_that_found_the_same_one_has_all_lives_above_those_of_the_other() {
-        let (one, other) = (Epochs::behind(5, 7), Epochs::behind(5, 9));
-        let many = (0..100).fold(0, |epoch, _| one.next(epoch));
+    fn of_two_processes_that_found_the_same_one_has_all_epochs_above_those_of_the_other() {
+        let (one, other) = (Epochs::behind(Epoch(5), 7), Epochs::behind(Epoch(5), 9));
+        let many = (0..100).fold(Epoch(0), |epoch, _| one.next(epoch));
         let claim = other.claim().unwrap();
         assert!(claim > many && one.is_over(claim) && !other.is_over(many));
         assert!(other.next(many) > claim && !other.is_over(other.next(many)));
     }
 
     #[test]
-    fn who_comes_later_is_above_also_where_numbers_ran_out() {
-        let one = Epochs::behind(0, PROCESSES - 1);
-        let many = (0..2 * EPOCHS).fold(0, |epoch, _| one.next(epoch));
-        assert!(many > one.claim().unwrap() + EPOCHS && !one.is_over(many));
+    fn a_later_process_is_above_also_where_numbers_ran_out() {
+        let one = Epochs::behind(Epoch(0), PROCESSES - 1);
+        let many = (0..2 * EPOCHS).fold(Epoch(0), |epoch, _| one.next(epoch));
+        assert!(many.0 > one.claim().unwrap().0 + EPOCHS && !one.is_over(many));
         let later = Epochs::behind(many, 0);
         assert!(later.claim().unwrap() > many && one.is_over(later.claim().unwrap()));
     }

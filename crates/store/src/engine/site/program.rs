@@ -4,7 +4,6 @@ use super::epoch;
 use crate::design::Design;
 use crate::engine::Shared;
 use crate::record::{Position, Site};
-use crate::sync::atomic::Ordering;
 
 /// The program that an executor's thread belongs to.
 pub(in crate::engine) trait Program: Send {
@@ -42,7 +41,7 @@ impl Program for ClientThread {
             }
         }
         if let Some(followed) = &shared.followed {
-            followed.fetch_max(known, Ordering::Release);
+            followed.advance_to(known);
         }
     }
 

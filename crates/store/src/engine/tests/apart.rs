@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
+use crate::record::Position;
 
 const SITES: u16 = 3;
 
@@ -145,7 +146,7 @@ fn checkpoints_are_put_together_from_sites_apart_and_begun_from() {
     }
     let until = Instant::now() + Duration::from_secs(30);
     let state = |apart: &Apart| apart.store().checkpoints().expect("there are checkpoints");
-    while state(&apart).newest == 0 {
+    while state(&apart).newest == Position(0) {
         assert!(Instant::now() < until, "{:?}", state(&apart));
         client.send("SET 0000 0\r\n");
         client.expect("+OK\r\n");
@@ -155,7 +156,7 @@ fn checkpoints_are_put_together_from_sites_apart_and_begun_from() {
     client.expect("+OK\r\n");
     assert_eq!(state(&apart).failure, None);
     // What a site begins with is the checkpoint now: the log before it is gone.
-    let first = crate::log::read(folder.path(), 1, 1, |_, _| {});
+    let first = crate::log::read(folder.path(), Position(1), Position(1), |_, _| {});
     assert!(first.is_err(), "the log has its first entry no more");
     for site in 0..SITES {
         apart.sites[usize::from(site)].take().expect("it is there").stop();

@@ -1,6 +1,7 @@
 //! Clients that send half of a request: for how long, and how much all of them together.
 
 use super::*;
+use crate::record::Position;
 use crate::resp::InputQuota;
 
 const WAIT: Duration = Duration::from_millis(150);
@@ -71,7 +72,7 @@ fn who_is_idle_between_requests_or_waits_for_an_answer_is_not() {
         let transaction = Transaction {
             reads,
             writes,
-            session: 0,
+            session: Position(0),
             client: None,
             at_masters: false,
             output: None,

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use crate::design::Design;
 use crate::engine::remote::wire::{self, Asked, ToRouter, ToSite};
 use crate::key::{Key, KeyRange, Table};
-use crate::record::{Author, Body, LogEntry, Site, StoredValue};
+use crate::record::{Author, Body, Epoch, LogEntry, Position, Site, StoredValue};
 use crate::transaction::{Abort, Done};
 
 fn key(n: u8) -> Key {
@@ -22,38 +22,38 @@ fn written(message: &impl serde::Serialize) -> Vec<u8> {
 /// One of each kind that has something in it.
 fn messages() -> Vec<Vec<u8>> {
     let rows = || vec![(key(1), 1, StoredValue((*b"one").into()))];
-    let by = Author { site: Site(1), epoch: 2, number: 3 };
+    let by = Author { site: Site(1), epoch: Epoch(2), number: 3 };
     let entries = vec![LogEntry { by, body: Body::Join }];
     let asked = || Asked {
         number: 1,
         reads: vec![KeyRange::only(&key(1))],
         writes: vec![key(2)],
-        session: 3,
+        session: Position(3),
         client: Some(4),
         at_masters: true,
         procedure: vec![1, 2, 3],
         left_ms: 5,
     };
-    let done = Done { answer: vec![1; 300].into(), committed: Some(7) };
+    let done = Done { answer: vec![1; 300].into(), committed: Some(Position(7)) };
     let hello =
         ToRouter::Hello { protocol: 1, version: "1".into(), site: Site(2), secret: "s".into() };
     vec![
         written(&ToSite::<Vec<LogEntry>>::Welcome {
-            epoch: 1,
+            epoch: Epoch(1),
             sites: 2,
             silence_ms: 3,
-            known: 4,
+            known: Position(4),
             design: Design::new(Site(0)),
         }),
         written(&ToSite::<Vec<LogEntry>>::Rows(rows())),
-        written(&ToSite::Logged(9, entries.clone())),
+        written(&ToSite::Logged(Position(9), entries.clone())),
         written(&ToSite::<Vec<LogEntry>>::Transact(vec![asked(), asked()], 65_536)),
         written(&ToSite::<Vec<LogEntry>>::Said(Site(1), vec![0; 40])),
         written(&ToSite::<Vec<LogEntry>>::Bye("why".into(), true)),
         written(&hello),
         written(&ToRouter::Write(entries)),
-        written(&ToRouter::Ended(1, 2, Ok(done))),
-        written(&ToRouter::Ended(1, 2, Err(Abort::Late))),
+        written(&ToRouter::Ended(1, Position(2), Ok(done))),
+        written(&ToRouter::Ended(1, Position(2), Err(Abort::Late))),
         written(&ToRouter::Back(asked())),
     ]
 }

@@ -26,7 +26,7 @@ fn entries(dice: &mut StdRng) -> Vec<LogEntry> {
             1 => return Body::Fence,
             2 => Operator::Split(key(dice)),
             3 => Operator::Merge,
-            4 => Operator::AddReplica(site, dice.random_range(0..1_000)),
+            4 => Operator::AddReplica(site, Epoch(dice.random_range(0..1_000))),
             5 => Operator::RemoveReplica(site),
             6 => Operator::Remaster(site),
             7 => Operator::Pin(site),
@@ -57,7 +57,7 @@ fn entries(dice: &mut StdRng) -> Vec<LogEntry> {
     (0..dice.random_range(1..6))
         .map(|_| {
             let (site, epoch) = (Site(dice.random_range(0..4)), dice.random_range(0..1_000));
-            let by = Author { site, epoch, number: dice.random() };
+            let by = Author { site, epoch: Epoch(epoch), number: dice.random() };
             LogEntry { by, body: body(dice) }
         })
         .collect()
@@ -73,16 +73,16 @@ fn a_damaged_group_is_none_or_what_it_was() {
         let mut groups = Vec::new();
         for _ in 0..3 {
             let entries = entries(dice);
-            groups.push(whole(encode(5, 3, &entries, ALONE).unwrap()));
+            groups.push(whole(encode(Position(5), Position(3), &entries, ALONE).unwrap()));
         }
         let damaged = groups[0].damaged(dice, &groups);
-        let (read, bytes) = allocation::peak(|| decode(&damaged, 5, ALONE));
+        let (read, bytes) = allocation::peak(|| decode(&damaged, Position(5), ALONE));
         assert!(bytes <= PER_BYTE_MAX * damaged.len() + BESIDES, "{bytes} of {}", damaged.len());
         if let Ok(group) = read {
             let is_one = groups.iter().any(|right| right.bytes == damaged[..group.end]);
             assert!(is_one, "what was damaged is taken for right");
         }
-        was_durable(&damaged, dice.random_range(0..9), ALONE);
+        was_durable(&damaged, Position(dice.random_range(0..9)), ALONE);
         _ = redo::ungroup(&damaged);
     });
 }
@@ -92,7 +92,8 @@ fn a_damaged_group_is_none_or_what_it_was() {
 fn a_wrong_group_with_a_right_checksum_is_refused_or_says_one_thing() {
     many(3_000, |dice| {
         let entries = [entries(dice), entries(dice)];
-        let groups = entries.map(|entries| whole(encode(5, 3, &entries, ALONE).unwrap()));
+        let groups = entries
+            .map(|entries| whole(encode(Position(5), Position(3), &entries, ALONE).unwrap()));
         let mut damaged = groups[0].damaged(dice, &groups);
         if damaged.len() < HEADER {
             return;
@@ -103,13 +104,13 @@ fn a_wrong_group_with_a_right_checksum_is_refused_or_says_one_thing() {
         damaged[16..24].copy_from_slice(&5_u64.to_le_bytes());
         let checksum = checksum(&damaged);
         damaged[12..16].copy_from_slice(&checksum.to_le_bytes());
-        let (read, bytes) = allocation::peak(|| decode(&damaged, 5, ALONE));
+        let (read, bytes) = allocation::peak(|| decode(&damaged, Position(5), ALONE));
         assert!(bytes <= PER_BYTE_MAX * damaged.len() + BESIDES, "{bytes} of {}", damaged.len());
         match read {
             Ok(group) => {
-                let again = encode(group.first, 3, &group.entries, ALONE).unwrap();
+                let again = encode(group.first, Position(3), &group.entries, ALONE).unwrap();
                 assert!(
-                    matches!(decode(&again, 5, ALONE), Ok(again) if again.entries == group.entries)
+                    matches!(decode(&again, Position(5), ALONE), Ok(again) if again.entries == group.entries)
                 );
             }
             Err(Unread::Torn(what) | Unread::Wrong(what)) => assert!(!what.is_empty()),
@@ -141,10 +142,11 @@ fn write_some(dice: &mut StdRng) -> Written {
             let group =
                 decode(&bytes[at..], next, mark).unwrap_or_else(|_| panic!("it was written"));
             let durable = bytes[at + 28..at + 36].try_into().map(u64::from_le_bytes).unwrap();
+            let durable = Position(durable);
             groups.push((bytes[at..at + group.end].to_vec(), durable));
             right.seams.push(at);
             right.lengths.extend([8, 16, 24, 28].map(|field| at + field));
-            next += group.entries.len() as Position;
+            next += group.entries.len() as u64;
             at += group.end;
         }
         files.push((name, Right { bytes, ..right }));
@@ -162,7 +164,7 @@ fn must_be_read(written: &Written, left: &[(String, Vec<u8>)]) -> Position {
     let has = |group: &[u8]| left.iter().any(|(_, file)| is_in(group, file));
     let told = written.groups.iter().filter(|(group, _)| has(group)).map(|(_, durable)| *durable);
     let begin = left.iter().filter_map(|(name, _)| name.strip_suffix(".log")?.parse::<u64>().ok());
-    told.chain(begin.map(|first| first - 1)).max().unwrap_or(0)
+    told.chain(begin.map(|first| Position(first - 1))).max().unwrap_or_default()
 }
 
 #[test]
@@ -193,19 +195,19 @@ fn damaged_files_are_an_error_or_have_all_that_they_say_was_durable() {
         }
         let must = must_be_read(&written, &left);
         let mut seen = Vec::new();
-        let through = read(folder.path(), 1, must, |_, entry| seen.push(entry));
+        let through = read(folder.path(), Position(1), must, |_, entry| seen.push(entry));
         assert!(seen.iter().eq(written.entries.iter().take(seen.len())), "only what was written");
-        assert!(through.is_err() || seen.len() as Position == must);
+        assert!(through.is_err() || Position(seen.len() as u64) == must);
         let (opened, bytes) = allocation::peak(|| open(folder.path()));
         let size: usize = left.iter().map(|(_, file)| file.len()).sum();
         assert!(bytes <= PER_BYTE_MAX * size + BESIDES, "{bytes} of {size}");
         match opened {
             Ok((mut log, read)) => {
                 assert!(read.iter().eq(written.entries.iter().take(read.len())), "a prefix");
-                assert!(read.len() as Position >= must, "{} of {must} are there", read.len());
+                assert!(Position(read.len() as u64) >= must, "{} of {must} are there", read.len());
                 let next = log.append(&[entry(1, b"more")]).unwrap();
                 drop(log);
-                assert_eq!(open(folder.path()).unwrap().1.len() as Position, next);
+                assert_eq!(Position(open(folder.path()).unwrap().1.len() as u64), next);
             }
             Err(error) => {
                 assert!(matches!(error, LogError::Damaged { .. }), "{error}");

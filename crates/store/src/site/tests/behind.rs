@@ -15,9 +15,9 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let core = |n| Core::new(Site(n), 1, Design::new(Site(0)));
+        let core = |n| Core::new(Site(n), Epoch(1), Design::new(Site(0)));
         let cores = [core(0), core(1)];
-        let mut pair = Self { cores, leaving: Vec::new(), next: 1, answered: Vec::new() };
+        let mut pair = Self { cores, leaving: Vec::new(), next: Position(1), answered: Vec::new() };
         for site in 0..2 {
             pair.tell(site, Input::Tick(1));
         }
@@ -52,7 +52,7 @@ impl Pair {
             for site in 0..2 {
                 self.tell(site, Input::Logged(self.next, Arc::clone(&entries)));
             }
-            self.next += entries.len() as Position;
+            self.next += entries.len() as u64;
         }
         panic!("the sites write without an end");
     }
@@ -67,7 +67,7 @@ impl Pair {
         let transaction = Transaction {
             reads,
             writes,
-            session: 0,
+            session: Position(0),
             client,
             at_masters: false,
             output: None,
@@ -108,7 +108,7 @@ fn who_waits_long_for_what_its_session_saw_is_sent_to_the_master_and_once_only()
     let ahead = Transaction {
         reads: vec![KeyRange::everything()],
         writes: Vec::new(),
-        session: 1_000,
+        session: Position(1_000),
         client: Some(1),
         at_masters: false,
         output: None,

@@ -44,7 +44,7 @@ pub(super) enum Outcome {
 /// A site's process, as far as one runs.
 pub(super) struct Host {
     pub site: Site,
-    epoch: u64,
+    epoch: Epoch,
     pub core: Option<Core>,
     /// How much of the log it was told.
     told: Position,
@@ -95,13 +95,13 @@ impl Simulation {
             hosts: Vec::new(),
             messages: Vec::new(),
             transactions: BTreeMap::new(),
-            sessions: vec![(0, None); SESSIONS],
+            sessions: vec![(Position(0), None); SESSIONS],
             next: 1,
             changes: 0,
             by_replicas: 0,
             in_stall: 0,
             bug,
-            mark: 0,
+            mark: Position(0),
             unfinished: Vec::new(),
             parts: Vec::new(),
             image: None,
@@ -110,8 +110,16 @@ impl Simulation {
         };
         for site in (0..SITES).map(Site) {
             let leaving = VecDeque::new();
-            let (epoch, core, told, has_lost, skew_ms) = (0, None, 0, false, 0);
-            this.hosts.push(Host { site, epoch, core, told, leaving, has_lost, skew_ms });
+            let (epoch, core, told, has_lost, skew_ms) = (Epoch(0), None, 0, false, 0);
+            this.hosts.push(Host {
+                site,
+                epoch,
+                core,
+                told: Position(told),
+                leaving,
+                has_lost,
+                skew_ms,
+            });
         }
         (0..SITES.into()).for_each(|at| this.begin(at));
         this
@@ -119,9 +127,9 @@ impl Simulation {
 
     fn begin(&mut self, at: usize) {
         let site = self.hosts[at].site;
-        self.hosts[at].epoch += 1;
+        self.hosts[at].epoch.0 += 1;
         self.hosts[at].has_lost = false;
-        self.hosts[at].told = 0;
+        self.hosts[at].told = Position(0);
         let epoch = self.hosts[at].epoch;
         let mut core = Core::new(site, epoch, Design::new(Site(0)));
         if self.dice.random_range(0..2) == 0
@@ -150,7 +158,9 @@ impl Simulation {
                 Output::Write(entry) => self.hosts[at].leaving.push_back(entry),
                 Output::Say(to, message) => self.messages.push((site, to, message)),
                 Output::Answer(ticket, seen, answer) => self.answered(ticket, seen, answer),
-                Output::Back(ticket, _) => self.answered(ticket, 0, Err(Abort::Elsewhere)),
+                Output::Back(ticket, _) => {
+                    self.answered(ticket, Position(0), Err(Abort::Elsewhere))
+                }
             }
         }
         self.assemble(at);
@@ -160,7 +170,7 @@ impl Simulation {
     fn assemble(&mut self, at: usize) {
         let Some(core) = &self.hosts[at].core else { return };
         let has_part = self.unfinished.iter().any(|(host, _)| *host == at);
-        if self.mark > 0
+        if self.mark > Position(0)
             && self.hosts[at].told == self.mark
             && core.known() == self.mark
             && !has_part
@@ -178,7 +188,7 @@ impl Simulation {
         if let Some(snapshots) = crate::engine::complete(&self.parts) {
             self.image = Some((self.parts.swap_remove(0), snapshots));
             self.parts.clear();
-            self.mark = 0;
+            self.mark = Position(0);
             self.images += 1;
         }
     }
@@ -193,7 +203,7 @@ impl Simulation {
         session.0 = session.0.max(seen);
         known.outcome = match answer {
             Ok(done) => {
-                assert!(seen >= known.since && seen >= done.committed.unwrap_or(0));
+                assert!(seen >= known.since && seen >= done.committed.unwrap_or(Position(0)));
                 Outcome::Done(done, seen)
             }
             Err(Abort::Deposed) => Outcome::Deposed,
@@ -247,7 +257,7 @@ impl Simulation {
             970..972 => self.crash(at),
             972..973 => self.fence(at),
             973..976 => {
-                self.mark = self.log.len() as Position;
+                self.mark = Position(self.log.len() as u64);
                 self.unfinished.clear();
                 self.parts.clear();
             }
@@ -261,7 +271,7 @@ impl Simulation {
 
     fn tell_next(&mut self, at: usize) {
         let host = &mut self.hosts[at];
-        let next = usize::try_from(host.told).unwrap();
+        let next = usize::try_from(host.told.0).unwrap();
         if host.core.is_some()
             && let Some(entry) = self.log.get(next)
         {
@@ -315,7 +325,7 @@ impl Simulation {
     fn fence(&mut self, at: usize) {
         let site = self.hosts[at].site;
         let epoch = self.design.epoch(site);
-        if epoch > 0 && !self.design.is_fenced(site) {
+        if epoch.has_begun() && !self.design.is_fenced(site) {
             self.append(LogEntry { by: Author { site, epoch, number: 0 }, body: Body::Fence });
         }
     }
@@ -457,7 +467,9 @@ impl Simulation {
                 if at < SITES.into() && self.hosts[at].core.as_ref().is_none_or(Core::is_over) {
                     self.begin(at);
                 }
-                while self.hosts[at].core.is_some() && self.hosts[at].told < self.log.len() as u64 {
+                while self.hosts[at].core.is_some()
+                    && self.hosts[at].told < Position(self.log.len() as u64)
+                {
                     self.tell_next(at);
                 }
                 self.now_ms += 20;

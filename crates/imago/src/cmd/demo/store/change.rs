@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use imago_store::design::{Design, Partition};
 use imago_store::engine::Store;
 use imago_store::key::{Key, Table};
-use imago_store::record::{Operator, Site};
+use imago_store::record::{Epoch, Operator, Site};
 use imago_store::transaction::Abort;
 use imago_workload::lists::{LISTS, List};
 use serde::Serialize;
@@ -106,7 +106,7 @@ impl<'s> Changes<'s> {
             "add_replica" => {
                 let found =
                     turned.filter_map(|it| Some((it, site_but(&|site| it.is_at(site))?))).next();
-                found.map(|(it, site)| (begin(it), Operator::AddReplica(site, 0)))
+                found.map(|(it, site)| (begin(it), Operator::AddReplica(site, Epoch(0))))
             }
             "remove_replica" | "remaster" => {
                 let found = turned.filter_map(|it| Some((it, *it.replicas.first()?))).next();
