@@ -34,8 +34,13 @@ pub async fn done_in_the_end(scene: &Scene, job: &str, mut first: Process) -> Op
     }
     assert!(matches!(exit, 1 | 4 | 5), "{exit} {ended}");
     assert!(ended["error"]["message"].is_string(), "{ended}");
-    let (exit, done) = scene.resume(job, &[]).ended();
-    assert_eq!(exit, 0, "first {ended}, then {done}");
+    let mut again = scene.resume(job, &[]);
+    let (exit, done) = again.ended();
+    if exit != 0 {
+        let missing = scene.missing().await;
+        let said = [first.errors(), again.errors()].join("\n---\n");
+        panic!("first {ended}, then {done}\n{missing}\n{said}");
+    }
     Some(ended["error"]["message"].to_string())
 }
 

@@ -156,6 +156,37 @@ impl Scene {
         self.plan(doc! {"userID": 1}, chunks).await
     }
 
+    /// Documents of the collection that its shadow does not have, and the shards that have them all the
+    /// same: for the message of a test that fails.
+    pub async fn missing(&self) -> String {
+        let shadows = doc! {"_id": {"$regex": "imago.shadow"}};
+        let shadow = self.find("config", "collections", shadows).await;
+        let Some(shadow) = shadow.first().and_then(|found| found.get_str("_id").ok()) else {
+            return "there is no shadow".into();
+        };
+        let (db, coll) = shadow.split_once('.').unwrap();
+        let there = self.find(db, coll, doc! {}).await;
+        let is_there = |of: &Document| there.iter().any(|found| found.get("_id") == of.get("_id"));
+        let all = self.find("shop", "reviews", doc! {}).await;
+        let missing: Vec<&Document> = all.iter().filter(|of| !is_there(of)).collect();
+        let mut told = format!("{} of {} are not in {shadow}\n", missing.len(), all.len());
+        let ids: Vec<_> = missing.iter().map(|of| of.get("_id").unwrap().clone()).collect();
+        told += &format!("{ids:?}\n");
+        for (name, shard) in self.admin.shards().await.unwrap() {
+            let held = async |coll: &str| {
+                let find = doc! {"find": coll, "filter": {"_id": {"$in": ids.clone()}}};
+                found(shard.as_ref().unwrap(), db, find).await.len()
+            };
+            let (of_shadow, of_source) = (held(coll).await, held("reviews").await);
+            told += &format!(
+                "{name} has {of_shadow} of them in the shadow, {of_source} in the source\n"
+            );
+        }
+        let moves = doc! {"what": {"$regex": "moveChunk"}};
+        told += &format!("{:?}\n", self.find("config", "changelog", moves).await);
+        told
+    }
+
     /// A path within the scene's folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
