@@ -18,7 +18,7 @@ use crate::subject::Ends;
 const PEER_MAX: Duration = Duration::from_secs(600);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What another program needs for the same.
+/// The same work by another program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Competitor {
     /// Which.

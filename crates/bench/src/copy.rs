@@ -15,7 +15,7 @@ use crate::statistics::{CpuSeconds, Figure};
 use crate::subject::{self, Subject};
 use crate::{Header, Size, cluster_pair};
 
-/// What was measured; seconds and ratios are medians of the runs.
+/// The measurements; seconds and ratios are medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, its size, and the machine.
@@ -31,7 +31,7 @@ pub struct Report {
     pub seconds: f64,
     /// Inserting the same documents from memory.
     pub floor_seconds: f64,
-    /// Who used how much CPU time: a busy machine disturbs it less than it does seconds.
+    /// CPU time by process: a busy machine disturbs it less than it does seconds.
     pub cpu_seconds: CpuSeconds,
     /// How far the runs lie apart.
     pub spread: Spread,

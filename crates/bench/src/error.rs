@@ -22,7 +22,7 @@ pub enum Error {
     /// The operating system refused something about a measured process.
     #[error("cannot {doing}: {cause}")]
     Process {
-        /// What was tried, on what.
+        /// The attempted action and its object.
         doing: String,
         /// Why it failed.
         #[source]
@@ -31,7 +31,7 @@ pub enum Error {
     /// A measured process did not end as it should have.
     #[error("{what} ended with {status} instead of {wanted}: {said}")]
     Ended {
-        /// What it was to do.
+        /// The awaited task.
         what: String,
         /// How it ended.
         status: String,
@@ -43,7 +43,7 @@ pub enum Error {
     /// Something did not happen in time.
     #[error("{what} did not happen within {bound_s} s")]
     TimedOut {
-        /// What was waited for.
+        /// The awaited condition.
         what: String,
         /// The bound.
         bound_s: u64,
@@ -53,7 +53,7 @@ pub enum Error {
     Picture {
         /// The picture.
         name: &'static str,
-        /// What the drawing library said.
+        /// The message of the drawing library.
         cause: String,
     },
     /// The work that was measured was not done right, so that its time means nothing.

@@ -32,7 +32,7 @@ pub(crate) struct Command {
     pub len: u64,
 }
 
-/// What documents look like.
+/// The shape of the documents.
 pub(crate) fn schema(size_bytes: u32) -> Result<Schema> {
     let reviews = Reviews { size_bytes, ..Reviews::default() };
     reviews.validate().map_err(|error| Error::Size(error.to_string()))?;

@@ -65,8 +65,8 @@ pub struct Size {
     pub servers_max: u32,
 }
 
-/// What was simulated; ratios and times are medians of the runs. The ratios at this level are those
-/// of the homogeneous network with the first window; less is better.
+/// The simulated figures; ratios and times are medians of the runs. The ratios at this level are
+/// those of the homogeneous network with the first window; less is better.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, its size, and the machine.
@@ -78,14 +78,14 @@ pub struct Report {
     pub within_ms: f64,
     /// Latency between racks, one way.
     pub between_ms: f64,
-    /// What each server that exchanges has of the collection, in MB (1,000,000 bytes).
+    /// Data of the collection on each server that exchanges, in MB (1,000,000 bytes).
     pub data_mb_per_server: f64,
     /// The window of the ratios at this level.
     pub window_kib: u32,
     /// Those of the paper.
     #[serde(flatten)]
     pub ratios: Ratios,
-    /// What the simulations took of real time.
+    /// Real time of the simulations.
     pub seconds: f64,
     /// Every network, window and strategy.
     pub strategies: Vec<Simulated>,
@@ -126,7 +126,7 @@ pub struct Bar {
 /// A simulated bar; its seconds are simulated ones.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Simulated {
-    /// What became of it.
+    /// Its outcome.
     #[serde(flatten)]
     pub bar: Bar,
     /// Connections that end within so long a time of each other may count as ending together; 0 is
@@ -203,7 +203,7 @@ impl Network<'_> {
         self.exchanging() * (self.exchanging() - 1)
     }
 
-    /// What came of it, and the resolution.
+    /// The outcome, and the resolution.
     async fn simulate(&self, runs: u32) -> (Outcomes, f64) {
         let ks = ks(self.flows());
         let is_many = self.flows() > FLOWS_MANY;

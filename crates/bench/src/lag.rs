@@ -31,7 +31,7 @@ const MARK_EVERY: Duration = Duration::from_millis(500);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The longest that the job may take to begin, or a marker to arrive.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// What a process ends with that was interrupted and can go on.
+/// Exit code of a process that was interrupted and can go on.
 const INTERRUPTED: i32 = 5;
 
 /// How the lag was measured.

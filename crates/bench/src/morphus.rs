@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::sharded_cluster::{Cut, ShardedCluster};
 use crate::subject::Commands;
 
-/// What the paper calls Morphus with a placement.
+/// The paper's name for Morphus with a placement.
 fn name(placing: Placing) -> &'static str {
     match placing {
         Placing::Random => "random (R)",

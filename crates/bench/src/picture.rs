@@ -23,7 +23,7 @@ pub(crate) struct Picture {
 pub(crate) struct Chart {
     pub title: String,
     pub x: Axis,
-    /// What the vertical axis shows; it is linear and contains 0.
+    /// The quantity on the vertical axis, which is linear and contains 0.
     pub y: &'static str,
     pub series: Vec<Series>,
     /// Vertical lines with a word each.
@@ -47,7 +47,7 @@ pub(crate) struct Series {
     pub points: Vec<Point>,
 }
 
-/// What points look like.
+/// The look of points.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Form {
     /// Each for itself.

@@ -43,7 +43,7 @@ pub struct Size {
     pub runs: u32,
 }
 
-/// What was measured; seconds and ratios are medians of the runs.
+/// The measurements; seconds and ratios are medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, its size, and the machine.

@@ -46,7 +46,7 @@ fn parse_peak_mb(status: &str) -> Option<f64> {
     Some(kib * 1024.0 / 1e6)
 }
 
-/// What a process said on stderr.
+/// The lines of a process on stderr.
 #[derive(Default)]
 struct Heard {
     progress: Vec<Progress>,
@@ -77,12 +77,12 @@ pub(crate) struct Measured {
     readers: Option<(JoinHandle<()>, JoinHandle<Vec<u8>>)>,
 }
 
-/// What was measured.
+/// The measurements.
 pub(crate) struct Ended {
     pub wall_s: f64,
     pub cpu_s: f64,
     pub peak_mb: f64,
-    /// What it printed on stdout.
+    /// Its standard output.
     pub output: Vec<u8>,
     /// The seconds that it spent in each of its phases, in their order.
     pub phases: Vec<(String, f64)>,

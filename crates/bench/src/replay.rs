@@ -20,7 +20,7 @@ use crate::statistics::{CpuSeconds, Figure};
 use crate::subject::{Commands, Subject};
 use crate::{Header, Size, cluster_pair};
 
-/// What was measured; seconds, rates and ratios are medians of the runs.
+/// The measurements; seconds, rates and ratios are medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, its size, and the machine.
@@ -44,7 +44,7 @@ pub struct Report {
     pub lag_ms_max: f64,
     /// How the lag was measured.
     pub lag: lag::Lag,
-    /// Who used how much CPU time: a busy machine disturbs it less than it does seconds.
+    /// CPU time by process: a busy machine disturbs it less than it does seconds.
     pub cpu_seconds: CpuSeconds,
     /// How far the runs lie apart.
     pub spread: Spread,

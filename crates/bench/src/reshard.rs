@@ -54,7 +54,7 @@ pub struct Size {
     pub as_shipped: bool,
 }
 
-/// What was measured; seconds are medians of the runs.
+/// The measurements; seconds are medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, its size, and the machine.
@@ -74,7 +74,7 @@ pub struct Report {
     pub moved_bytes_optimum: u64,
     /// Bytes that the server moved.
     pub moved_bytes_native: u64,
-    /// What the plan said would move.
+    /// The bytes that the plan predicted to move.
     pub predicted_bytes: u64,
     /// How long the plan said that it would take.
     pub predicted_s: f64,
@@ -82,7 +82,7 @@ pub struct Report {
     pub run_s: f64,
     /// The seconds of each phase of it.
     pub phases: BTreeMap<String, f64>,
-    /// What the clients noticed.
+    /// The effect on clients.
     #[serde(flatten)]
     pub clients: Clients,
     /// How far the runs lie apart.

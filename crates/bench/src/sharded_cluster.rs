@@ -31,7 +31,7 @@ pub(crate) const KEYS: [&str; 2] = ["productID", "userID"];
 /// in ms. It is 0 here, so that what is compared with is the work alone.
 pub(crate) const NATIVE_FLOOR: &str = "reshardingMinimumOperationDurationMillis";
 
-/// What the cluster consists of.
+/// The shape of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub shards: u32,

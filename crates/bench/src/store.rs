@@ -39,7 +39,7 @@ fn key(n: u64) -> Key {
     Key::new(Table(0), format!("user{n:012}").as_bytes())
 }
 
-/// What was measured; figures are medians of the runs.
+/// The measurements; figures are medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, its size, and the machine.

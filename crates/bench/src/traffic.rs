@@ -19,7 +19,7 @@ use imago_workload::mix::{Kind, Mix};
 use crate::error::{Error, Result};
 use crate::statistics::percentile;
 
-/// What clients do.
+/// The load of the clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub mix: Mix,
@@ -60,7 +60,7 @@ impl Window {
     }
 }
 
-/// What the clients saw.
+/// The observations of the clients.
 pub(crate) struct Seen {
     pub verdict: Verdict,
     ops: Vec<Op>,

@@ -13,7 +13,7 @@ use crate::statistics::{CpuSeconds, Figure};
 use crate::subject::{Commands, Subject};
 use crate::{Header, Size, cluster_pair};
 
-/// What was measured; seconds and ratios are medians of the runs.
+/// The measurements; seconds and ratios are medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, its size, and the machine.
@@ -29,7 +29,7 @@ pub struct Report {
     pub client_cpu_ratio: f64,
     /// The largest resident memory of the verifying process in any run, in MB.
     pub client_rss_mb_max: f64,
-    /// Who used how much CPU time: a busy machine disturbs it less than it does seconds.
+    /// CPU time by process: a busy machine disturbs it less than it does seconds.
     pub cpu_seconds: CpuSeconds,
     /// How far the runs lie apart.
     pub spread: Spread,

@@ -33,7 +33,7 @@ pub struct Cli {
     /// Options that every verb has.
     #[command(flatten)]
     pub global: Global,
-    /// What to do.
+    /// The verb.
     #[command(subcommand)]
     pub verb: Verb,
 }
@@ -128,13 +128,13 @@ impl Verb {
 
 /// Why there is nothing to run: help was asked for, or what was typed makes no sense.
 pub struct Unparsed {
-    /// What to show.
+    /// The shown text.
     pub shown: Shown,
     /// The exit code to end with.
     pub exit: Exit,
 }
 
-/// What [`Unparsed`] shows.
+/// The text that [`Unparsed`] shows.
 pub enum Shown {
     /// Clap's own words: help, version, or a usage error for a person.
     Clap(clap::Error),

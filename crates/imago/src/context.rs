@@ -19,7 +19,7 @@ use crate::render::{Bars, Plain};
 /// How long the last events may take to be shown.
 const FINISH_MAX: Duration = Duration::from_secs(2);
 
-/// What every verb is handed.
+/// The context of every verb.
 pub struct Context {
     /// Where results go.
     pub output: Output,
@@ -66,7 +66,7 @@ impl Context {
         &self.events
     }
 
-    /// Who says what a job does, an operation of this kind.
+    /// The reporter of a job of this kind.
     pub fn reporter(&self, job: JobId, kind: &str) -> Reporter {
         self.events.reporter(job, kind)
     }

@@ -12,11 +12,11 @@ mod of_libraries;
 /// The exit codes; documented for scripts, so they never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// What was asked is done.
+    /// The request is done.
     Done = 0,
     /// It failed; the message says why.
     Failed = 1,
-    /// What was typed, or a setting, makes no sense; nothing was started.
+    /// An argument or a setting makes no sense; nothing was started.
     Usage = 2,
     /// Verification found differences.
     Differences = 3,

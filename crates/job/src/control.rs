@@ -1,9 +1,9 @@
-//! What an operation asks before each step: may I go on?
+//! The check before each step: may the operation go on?
 //!
-//! A [`Control`] joins everything that can hold or end an operation: the operator's request (through
-//! the journal), signals to this process, a gate that the operation closes itself for a named cause
-//! (a secondary that lags), and the throttle. An operation calls [`Control::checkpoint`] between
-//! steps and [`Control::take`] before each batch; both wait while it must, and both return
+//! A [`Control`] combines everything that can hold or end an operation: the operator's request
+//! (through the journal), signals to this process, a gate that the operation closes itself for a
+//! named cause (a secondary that lags), and the throttle. An operation calls [`Control::checkpoint`]
+//! between steps and [`Control::take`] before each batch; both wait while it must, and both return
 //! [`Stop`] when it must end.
 
 use std::collections::BTreeMap;
@@ -138,7 +138,7 @@ impl Control {
         self.shared.stopped.cancel();
     }
 
-    /// What the operator wants, now.
+    /// The operator's present request.
     pub fn request(&self, wanted: Requested) {
         match wanted {
             Requested::Cancel => self.stop(Stop::Cancelled),
@@ -170,7 +170,7 @@ impl Control {
         self.shared.gates.send_if_modified(|gates| gates.remove(gate).is_some());
     }
 
-    /// What holds the operation, in words for the operator.
+    /// The cause that holds the operation, in words for the operator.
     pub fn blocked_by(&self) -> Option<String> {
         if self.is_paused() {
             return Some("paused by the operator".to_owned());

@@ -1,4 +1,4 @@
-//! Why a journal did not do what it was asked.
+//! Errors of a journal.
 
 use crate::id::JobId;
 use crate::limits::ZeroLimit;
@@ -31,7 +31,7 @@ pub enum JournalError {
     Owned {
         /// The job.
         id: JobId,
-        /// Who works at it.
+        /// The process that works at it.
         process: String,
         /// How long ago it was alive, in milliseconds.
         age_ms: u64,
@@ -64,36 +64,36 @@ pub enum JournalError {
     Transition {
         /// The job.
         id: JobId,
-        /// What was refused.
+        /// The refused transition.
         source: Box<IllegalTransition>,
     },
     /// A limit cannot be kept.
     #[error(transparent)]
     Limit(#[from] ZeroLimit),
-    /// What is kept cannot be understood.
+    /// The record cannot be parsed.
     #[error("what {place} keeps of job {id} cannot be read: {reason}")]
     Damaged {
         /// The job, as far as it can be told.
         id: String,
         /// Where.
         place: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// The place where records are kept answers with a refusal that trying again does not change.
     #[error("cannot {doing} in {place}: {reason}")]
     Refused {
-        /// What was tried.
+        /// The attempted action.
         doing: &'static str,
         /// Where.
         place: String,
-        /// What it said, and what to do.
+        /// The message, and the remedy.
         reason: String,
     },
     /// The place where records are kept does not answer, for now.
     #[error("cannot {doing} in {place}")]
     Unavailable {
-        /// What was tried.
+        /// The attempted action.
         doing: &'static str,
         /// Where.
         place: String,

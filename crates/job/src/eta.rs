@@ -16,7 +16,7 @@ pub struct Meter {
     time_ms: f64,
 }
 
-/// What must have been seen before there is a rate, in milliseconds.
+/// The time that must have been observed before there is a rate, in milliseconds.
 const SEEN_MS_MIN: u64 = 1_000;
 /// After so many half-lives without movement the rate says nothing about the future any more.
 const STALLED_HALF_LIVES: f64 = 4.0;

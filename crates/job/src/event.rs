@@ -1,7 +1,8 @@
-//! What a job says: typed events, in one stream that everything which shows a job renders.
+//! Events of a job: typed, in one stream that every display renders.
 //!
-//! An event is one line of JSON with stable field names: `{"at_ms":…,"job":"…","kind":"copy","event":"phase",…}`.
-//! Absent numbers are `null`: unknown is not zero.
+//! An event is one line of JSON with stable field names:
+//! `{"at_ms":…,"job":"…","kind":"copy","event":"phase",…}`. Absent numbers are `null`: unknown is not
+//! zero.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,14 +15,14 @@ pub struct Event {
     pub at_ms: u64,
     /// Which job.
     pub job: JobId,
-    /// What kind of operation the job is, for example `copy`.
+    /// The kind of operation, for example `copy`.
     pub kind: String,
-    /// What.
+    /// The event.
     #[serde(flatten)]
     pub body: Body,
 }
 
-/// What a job can say.
+/// An event's content.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Body {
@@ -38,21 +39,21 @@ pub enum Body {
     Warning {
         /// A stable word for programs.
         code: String,
-        /// What happened, to what.
+        /// The problem and its object.
         message: String,
-        /// What to do.
+        /// The remedy.
         help: String,
     },
     /// It chose; this is why.
     Decision {
-        /// What it chose.
+        /// The choice.
         what: String,
         /// The reason.
         why: String,
     },
     /// It measured something.
     Measurement {
-        /// What, with the unit last, for example `write_block_ms`.
+        /// Its name, with the unit last, for example `write_block_ms`.
         name: String,
         /// How much.
         value: f64,
@@ -61,7 +62,7 @@ pub enum Body {
     },
     /// It was paused.
     Paused {
-        /// What paused it.
+        /// The cause of the pause.
         cause: String,
     },
     /// It goes on.
@@ -70,7 +71,7 @@ pub enum Body {
     Done,
     /// It gave up.
     Failed {
-        /// What happened, to what, and what to do.
+        /// The problem, its object, and the remedy.
         error: String,
     },
     /// The operator gave it up.
@@ -105,21 +106,21 @@ pub struct Progress {
     pub rate_documents_s: Option<f64>,
     /// Bytes per second, smoothed.
     pub rate_bytes_s: Option<f64>,
-    /// What it waits for, if it does.
+    /// The cause that it waits for, if it does.
     pub blocked_by: Option<String>,
     /// Whether it may be cut over; none for an operation that has no cut-over.
     pub cutover_ready: Option<bool>,
     /// Why it may not be cut over.
     pub cutover_obstacles: Vec<String>,
-    /// What it does.
+    /// Its present activity.
     pub doing: String,
     /// The largest flows between servers, of what this process has moved so far.
     pub flows: Vec<Flow>,
-    /// What the operator can do next.
+    /// The operator's next step.
     pub next: String,
 }
 
-/// What went from one server to another.
+/// The traffic from one server to another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
     /// The name of the server that had it.

@@ -18,7 +18,7 @@ const RANDOM_DIGITS: usize = 4;
 #[serde(try_from = "String", into = "String")]
 pub struct JobId(String);
 
-/// What was given is no job id.
+/// The text is no job id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a job id (one looks like 1k7z0q2fv-3d9a; `imago job list` shows them)")]
 pub struct NotAJobId(String);

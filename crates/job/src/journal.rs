@@ -1,12 +1,12 @@
-//! Where records are kept: what every journal must do, wherever it keeps them.
+//! The interface of a journal: the store of jobs' records.
 //!
-//! A record is changed by two parties. Its *owner*, who claimed it, saves state, progress and
-//! checkpoint; a claim is fenced: each has a higher epoch than the one before, and what is saved
-//! under an older epoch is refused, so that a process that was thought dead cannot undo the work of
-//! the one that took over. The *operator*, from any process, requests control and limits; the owner
-//! learns of them with the answer to each save.
+//! A record is changed by two parties. Its *owner*, the process that claimed it, saves state,
+//! progress and checkpoint. A claim is fenced: each has a higher epoch than the one before, and a
+//! save under an older epoch is refused, so a process that was presumed dead cannot undo the work of
+//! its successor. The *operator*, from any process, requests control and limits; the owner learns of
+//! them with the reply to each save.
 //!
-//! What was answered survives a crash of the process and of the machine.
+//! An acknowledged change survives a crash of the process and of the machine.
 
 #[doc(hidden)]
 pub mod contract;
@@ -21,7 +21,7 @@ use crate::id::JobId;
 use crate::record::Record;
 pub use crate::record::{Asked, Request, Update};
 
-/// What a journal answers, later.
+/// A journal's reply, later.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, JournalError>> + Send + 'a>>;
 
 /// Keeps records.
@@ -58,7 +58,7 @@ pub trait Journal: Send + Sync {
     fn amend<'a>(&'a self, id: &'a JobId, checkpoint: &'a Value) -> Answer<'a, ()>;
 }
 
-/// What a claim gives.
+/// The result of a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claimed {
     /// The epoch to save under.

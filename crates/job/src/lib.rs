@@ -1,11 +1,11 @@
 //! The life of a long operation: phases, events, control, and persisted state.
 //!
-//! What this crate must not know: what the operation does. It carries phases, numbers and words
-//! that the operation chose, and never looks into them.
+//! This crate must not know the operation itself. It carries phases, numbers and words that the
+//! operation chose, and never interprets them.
 //!
-//! An operation is handed a [`Reporter`] to say what happens and a [`Control`] to ask whether it may
-//! go on. What must survive the process is a [`Record`] in a [`journal::Journal`]. A display of a
-//! job subscribes to its one stream of [`Event`]s.
+//! An operation gets a [`Reporter`] for its events and a [`Control`] that says whether it may go on.
+//! State that must survive the process is a [`Record`] in a [`journal::Journal`]. A display of a job
+//! subscribes to its one stream of [`Event`]s.
 
 pub mod clock;
 pub mod control;

@@ -1,4 +1,4 @@
-//! What is kept of a job so that any process, on any machine, can go on with it.
+//! The record of a job: the state from which any process, on any machine, can continue it.
 //!
 //! Every change that a journal may make to a record is a method here, which checks it first and
 //! changes nothing when it refuses: a journal only has to make "read, change, write" atomic, for
@@ -18,9 +18,9 @@ use crate::state::State;
 pub struct Record {
     /// Its id.
     pub id: JobId,
-    /// What kind of operation it is, such as `copy`; chosen by the operation.
+    /// The kind of operation, such as `copy`; chosen by the operation.
     pub kind: String,
-    /// What was asked for, as the operation understands it. Holds no secret.
+    /// The request, as the operation understands it. Holds no secret.
     pub spec: Value,
     /// Where it is in its life.
     pub state: State,
@@ -34,17 +34,17 @@ pub struct Record {
     pub epoch: u64,
     /// The process that works at it, if one does.
     pub owner: Option<Owner>,
-    /// What the operator wants of it.
+    /// The operator's request.
     pub control: Requested,
     /// How fast it may go.
     pub limits: Limits,
     /// How far it was when last saved.
     pub progress: Option<Progress>,
-    /// What the operation needs to go on; opaque to all other code.
+    /// The state that the operation needs to go on; opaque to all other code.
     pub checkpoint: Value,
 }
 
-/// Who works at a job.
+/// The process that works at a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// The process, as it names itself, for example `host/1234`.
@@ -55,7 +55,7 @@ pub struct Owner {
     pub heartbeat_at_ms: u64,
 }
 
-/// What the operator wants of a job.
+/// The operator's request to a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Requested {
@@ -70,18 +70,18 @@ pub enum Requested {
     HandOver,
 }
 
-/// What the owner saves; what is absent stays as it is.
+/// The fields that the owner saves; absent ones stay as they are.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Update {
     /// The new state; refused if it cannot follow the one before.
     pub state: Option<State>,
     /// How far the job is.
     pub progress: Option<Progress>,
-    /// What the operation needs to go on.
+    /// The state that the operation needs to go on.
     pub checkpoint: Option<Value>,
 }
 
-/// What the operator wants.
+/// The operator's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// Run, pause or cancel.
@@ -90,7 +90,7 @@ pub struct Asked {
     pub limits: Limits,
 }
 
-/// What the operator requests of a running or waiting job.
+/// A request of the operator to a running or waiting job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Run, pause or cancel.

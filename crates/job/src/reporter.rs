@@ -52,7 +52,7 @@ pub struct Reporter {
     kind: String,
 }
 
-/// What one renderer has still to show.
+/// The events that one renderer has still to show.
 pub struct Subscription {
     events: Events,
     queue: Arc<Queue>,
@@ -91,7 +91,7 @@ impl Events {
         Self { shared: Arc::new(Shared { clock, state: Mutex::default() }) }
     }
 
-    /// Who says what `job` does, an operation of this kind.
+    /// The reporter of `job`, an operation of this kind.
     pub fn reporter(&self, job: JobId, kind: impl Into<String>) -> Reporter {
         Reporter { events: self.clone(), job, kind: kind.into() }
     }

@@ -43,7 +43,7 @@ pub enum Bound {
 pub enum RetryError<E> {
     /// It failed.
     Failed {
-        /// What was tried.
+        /// The attempted action.
         what: String,
         /// How often.
         attempts: u32,

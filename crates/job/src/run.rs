@@ -30,7 +30,7 @@ use crate::state::State;
 
 /// How a run keeps in touch with the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct OwnerTiming {
     /// How often progress is saved and requests are looked for.
     pub heartbeat: Duration,
     /// How long an owner must be silent before its job may be taken over.
@@ -44,7 +44,7 @@ pub struct Pace {
 /// A journal that is away for five minutes ends nothing.
 pub const GIVES_UP_AFTER: Duration = Duration::from_secs(330);
 
-impl Default for Pace {
+impl Default for OwnerTiming {
     fn default() -> Self {
         Self {
             heartbeat: Duration::from_secs(1),
@@ -95,7 +95,7 @@ struct Shared {
     control: Control,
     reporter: Reporter,
     ownership: Ownership,
-    pace: Pace,
+    timing: OwnerTiming,
     /// The state as it is in the journal; none once the run has ended. Held across saves, so that
     /// they reach the journal in the order in which they are made.
     state: Mutex<Option<State>>,
@@ -108,11 +108,11 @@ impl Run {
         journal: Arc<dyn Journal>,
         id: &JobId,
         process: &str,
-        pace: Pace,
+        timing: OwnerTiming,
         events: &Events,
         interrupted: CancellationToken,
     ) -> Result<Self, RunError> {
-        let stale_after_ms = u64::try_from(pace.stale_after.as_millis()).unwrap_or(u64::MAX);
+        let stale_after_ms = u64::try_from(timing.stale_after.as_millis()).unwrap_or(u64::MAX);
         let ownership = Ownership::new(Moment::now());
         let claimed = journal.claim(id, process, stale_after_ms).await?;
         let record = claimed.record;
@@ -124,7 +124,7 @@ impl Run {
             epoch: claimed.epoch,
             control,
             ownership,
-            pace,
+            timing,
             state: Mutex::new(Some(record.state.clone())),
             claimed: record,
         });
@@ -144,7 +144,7 @@ impl Run {
         self.shared.epoch
     }
 
-    /// What to ask before each step.
+    /// The control to ask before each step.
     pub fn control(&self) -> &Control {
         &self.shared.control
     }
@@ -154,7 +154,7 @@ impl Run {
         self.shared.ownership.clone()
     }
 
-    /// Who says what the job does.
+    /// The reporter of the job.
     pub fn reporter(&self) -> &Reporter {
         &self.shared.reporter
     }
@@ -329,7 +329,7 @@ impl Shared {
 
 /// Beats until the run ends, or until the journal says or silence means that it must.
 async fn heartbeats(shared: Arc<Shared>) {
-    let Pace { heartbeat, stale_after, gives_up_after } = shared.pace;
+    let OwnerTiming { heartbeat, stale_after, gives_up_after } = shared.timing;
     let mut alive = Instant::now();
     loop {
         tokio::time::sleep(heartbeat).await;

@@ -1,7 +1,7 @@
-//! The states of a job and which may follow which.
+//! The states of a job and the permitted transitions.
 //!
 //! `Planned → Running(phase) ⇄ Paused → Done | Failed | Cancelled`. A failed job may be resumed,
-//! because what it did is still there; a done or cancelled one never changes again.
+//! because its work is still there; a done or cancelled one never changes again.
 
 use std::fmt;
 
@@ -11,23 +11,23 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum State {
-    /// What it will do is known and stored; it has done nothing.
+    /// Its plan is stored; it has done nothing.
     Planned,
     /// It works.
     Running {
-        /// What it works at.
+        /// Its present phase.
         phase: String,
     },
     /// It waits to be resumed.
     Paused {
-        /// What it worked at, and will go on with.
+        /// The phase in which it was paused, and will go on.
         phase: String,
     },
     /// It did everything.
     Done,
     /// It gave up; it may be resumed when the cause is gone.
     Failed {
-        /// What happened, to what, and what to do.
+        /// The problem, its object, and the remedy.
         error: String,
     },
     /// The operator gave it up; the source is untouched.

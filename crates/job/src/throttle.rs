@@ -217,7 +217,7 @@ impl Buckets {
     }
 }
 
-/// Who has not waited for a pace for so long does not reach it.
+/// Work that has not waited for a pace for so long does not reach it.
 const PACE_FELT_NS: u64 = 1_000_000_000;
 
 /// Smaller batches would be mostly round trips.
@@ -229,7 +229,8 @@ fn burst(rate_s: u64) -> u64 {
     (rate_s / 10).max(1)
 }
 
-/// What can wait goes in even steps: batches of several workers at once would be felt as one.
+/// Deferrable work goes in even steps: batches of several workers at once would delay clients like
+/// one.
 fn batch(batch_size: BatchSize, rate_s: u64) -> u64 {
     batch_size.of(rate_s).max(BATCH_BYTES_MIN)
 }

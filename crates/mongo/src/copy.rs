@@ -23,8 +23,10 @@ use imago_job::eta::Meter;
 use imago_job::id::JobId;
 use imago_job::journal::Journal;
 use imago_job::record::{Limits, Record};
+use imago_job::reporter::Events;
 use imago_job::run::{Ending, Run};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::copy::preflight::{Plan, Planned};
@@ -60,7 +62,7 @@ mod worker;
 
 use catalog::take_in;
 pub use catalog::{CatalogChanges, Gone, GoneCollection, Joined, News, news};
-pub use claim::{claim, pace, take_over};
+pub use claim::{claim, owner_timing, take_over};
 use follow::Followed;
 use state::note;
 pub use state::{Commit, CutOver, Job, SourceBlock, State, WayBack, state_of};
@@ -154,10 +156,38 @@ fn plan_with(record: &Record, state: &State) -> Result<Plan> {
     Ok(plan.changed_by(state))
 }
 
+/// How a process left a copy that may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// It has caught up; no process follows the source now.
+    CaughtUp,
+    /// Another process took it over.
+    HandedOver,
+}
+
+/// Claims a copy and leads it: the one way to work at a job that [`create`] made or a process left.
+///
+/// # Errors
+/// As [`claim`]; the error that ended the copy, which its record has too.
+pub async fn lead(
+    clusters: &Clusters,
+    id: &JobId,
+    options: &Options,
+    events: &Events,
+    interrupted: &CancellationToken,
+) -> Result<Left> {
+    let claimed = Box::pin(claim(clusters, id, &options.process, events, interrupted)).await?;
+    match Box::pin(run(clusters, claimed, options)).await {
+        Ok(()) => Ok(Left::CaughtUp),
+        Err(Error::Stopped(Stop::HandedOver)) => Ok(Left::HandedOver),
+        Err(error) => Err(error),
+    }
+}
+
 /// Works at a claimed copy until it is done, interrupted or failed, and says so in its record.
 ///
 /// # Errors
-/// What ended it; the record says it too.
+/// The error that ended it; the record has it too.
 pub async fn run(clusters: &Clusters, run: Run, options: &Options) -> Result<()> {
     let ended = work(clusters, &run, options).boxed().await;
     let ending = match &ended {
@@ -194,7 +224,7 @@ async fn work(clusters: &Clusters, run: &Run, options: &Options) -> Result<()> {
 /// A copy whose bulk and indexes are there, of all collections that the source has of it by now.
 ///
 /// # Errors
-/// What ends the job.
+/// The error that ends the job.
 pub(crate) async fn complete<'a>(
     clusters: &'a Clusters,
     run: &'a Run,
@@ -221,7 +251,7 @@ pub struct Copying<'a> {
     run: &'a Run,
     /// The plan.
     pub plan: Plan,
-    /// What the record keeps.
+    /// The record's state.
     pub state: State,
     /// How the source's catalog differed from that when it was last looked at.
     news: News,
@@ -229,7 +259,7 @@ pub struct Copying<'a> {
     looking: Option<AbortOnDropHandle<Result<News>>>,
     looked: Instant,
     look_took: Duration,
-    /// What is left out, as far as the operator was told.
+    /// Collections that are left out, as far as the operator was told.
     told: HashSet<Namespace>,
     /// The collections.
     pub pairs: Arc<Vec<Pair>>,
@@ -239,7 +269,7 @@ pub struct Copying<'a> {
     workers: JoinSet<Result<()>>,
     /// The coordinator.
     pub coordinator: Coordinator,
-    /// What the bulk goes by, while it is copied past a router.
+    /// The way of the bulk, while it is copied past a router.
     route: Option<Arc<Route>>,
     total: (u64, u64),
     copied_before: (u64, u64),
@@ -259,7 +289,7 @@ impl Copying<'_> {
     /// collections by then that are to join: they do behind the end of this coordinator.
     ///
     /// # Errors
-    /// What ends the job.
+    /// The error that ends the job.
     async fn fill(&mut self, options: &Options) -> Result<bool> {
         let _pace = (!self.coordinator.is_copied()).then(|| self.spare_clients());
         if !self.coordinator.is_copied() {
@@ -296,7 +326,7 @@ impl Copying<'_> {
     /// Copies slices until all are copied, by this process or others.
     ///
     /// # Errors
-    /// What ends the job.
+    /// The error that ends the job.
     pub async fn copy_bulk(&mut self, options: &Options) -> Result<()> {
         self.route.clone_from(&options.route);
         let worker = Worker {
@@ -323,7 +353,7 @@ impl Copying<'_> {
     /// One step of the coordinator, with what goes along with it: structure, reports, the checkpoint.
     ///
     /// # Errors
-    /// What ends the job.
+    /// The error that ends the job.
     pub async fn step(&mut self) -> Result<()> {
         self.coordinator.step().await?;
         self.lose_ended().await?;

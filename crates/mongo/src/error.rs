@@ -21,7 +21,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Class {
     /// The operation was tried and failed.
     Failed,
-    /// What was asked for does not make sense as it was typed.
+    /// The request makes no sense as it was typed.
     Usage,
     /// A precondition is unmet; nothing was changed.
     Precondition,
@@ -35,9 +35,9 @@ pub enum Error {
     /// An argument cannot be understood.
     #[error("{what}")]
     Usage {
-        /// What was wrong with it.
+        /// The fault.
         what: String,
-        /// What to type instead.
+        /// The remedy.
         help: String,
     },
     /// Something must be true first, and is not. Nothing was changed.
@@ -55,7 +55,7 @@ pub enum Error {
         role: &'static str,
         /// The redacted connection string.
         cluster: String,
-        /// What the driver said.
+        /// The driver's message.
         cause: String,
     },
     /// A cluster refused the credentials.
@@ -65,7 +65,7 @@ pub enum Error {
         role: &'static str,
         /// The redacted connection string.
         cluster: String,
-        /// What the server said.
+        /// The server's message.
         cause: String,
     },
     /// A server answered a command with an error that a retry does not mend.
@@ -73,7 +73,8 @@ pub enum Error {
     Server {
         /// The command, and on what.
         doing: String,
-        /// What the server said. It is not told as a cause: that would show what [`said`] leaves out.
+        /// The server's message. It is not reported as a cause: that would show the parts that
+        /// [`said`] leaves out.
         cause: Box<mongodb::error::Error>,
     },
     /// A state of the server that passes: an election, stale routing, a majority out of reach.
@@ -81,13 +82,13 @@ pub enum Error {
     Passing {
         /// The command, and on what.
         doing: String,
-        /// What the server said.
+        /// The server's message.
         cause: String,
     },
     /// Retries were used up.
     #[error("{tried}")]
     Exhausted {
-        /// What was tried, how often, for how long, and the last failure.
+        /// The attempted action, how often, for how long, and the last failure.
         tried: String,
         /// The last failure.
         #[source]
@@ -100,9 +101,9 @@ pub enum Error {
         ns: String,
         /// The `_id`, as extended JSON.
         id: String,
-        /// What the server said.
+        /// The server's message.
         cause: String,
-        /// What to do.
+        /// The remedy.
         help: String,
     },
     /// The source's log no longer holds what the job needs.
@@ -110,7 +111,7 @@ pub enum Error {
     OplogRolledOver {
         /// The position that is needed.
         needed: String,
-        /// What the server said.
+        /// The server's message.
         cause: String,
     },
     /// The source does not find the position in its log that the job needs, though it may reach back
@@ -119,7 +120,7 @@ pub enum Error {
     PositionRefused {
         /// The position that is needed.
         needed: String,
-        /// What the server said.
+        /// The server's message.
         cause: String,
     },
     /// A copied collection was dropped, renamed, or otherwise taken away under the job.
@@ -139,7 +140,7 @@ pub enum Error {
     /// A server may or may not have done what was requested; the next process of the job finds out.
     #[error("it is not known yet {what}: {cause}")]
     Undecided {
-        /// What is not known.
+        /// The unknown fact.
         what: String,
         /// The last that was heard.
         cause: String,
@@ -161,7 +162,7 @@ pub enum Error {
     Malformed {
         /// Which command's answer.
         doing: String,
-        /// What is missing or wrong.
+        /// The missing or wrong part.
         cause: String,
     },
 }
@@ -213,7 +214,7 @@ impl Error {
         }
     }
 
-    /// What the reader can do about it.
+    /// The reader's remedy.
     #[must_use]
     pub fn help(&self) -> Option<String> {
         Some(match self {

@@ -1,10 +1,10 @@
 //! Copying, verifying, repairing and switching over live MongoDB collections.
 //!
-//! The folders are layers; imports point downwards only: `reshard` above `copy`, `verify`, `replicate`,
-//! `state`, `server` and `bson`, in this order.
+//! The folders are layers; imports point downwards only: `reshard` above `copy`, `verify`,
+//! `replicate`, `state`, `server` and `bson`, in this order.
 //!
-//! What this crate must not know: who starts it and how it is shown. It reports through
-//! `imago_job` events and returns typed errors.
+//! This crate must not know its caller or any terminal. It reports through `imago_job` events and
+//! returns typed errors.
 
 pub mod bson;
 pub mod copy;

@@ -61,7 +61,7 @@ impl From<Namespace> for String {
     }
 }
 
-/// What a user typed after `--ns`.
+/// The argument of `--ns`.
 #[derive(Clone, Debug)]
 pub enum Selector {
     /// One collection, perhaps under another name at the destination.
@@ -144,7 +144,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// What the names of all shadows begin with.
+/// The prefix of all shadows' names.
 pub const SHADOW_PREFIX: &str = "imago.shadow.";
 
 /// Databases and collections that belong to a server or to Imago, never to an application.

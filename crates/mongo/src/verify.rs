@@ -40,9 +40,9 @@ mod merge;
 mod mismatch;
 pub(crate) mod patience;
 mod progress;
+mod recheck;
 mod sample;
 mod schedule;
-mod settle;
 mod shards;
 mod structure;
 mod suspects;
@@ -56,7 +56,7 @@ pub(crate) use structure::{indexes as index_differences, options as options_diff
 
 use lookup::{Lookup, Members};
 use patience::retry_transient;
-use settle::Settled;
+use recheck::Confirmed;
 use suspects::Suspects;
 
 /// Which documents are compared.
@@ -74,7 +74,7 @@ pub enum Mode {
     Ids(Vec<Id>),
 }
 
-/// What is verified, and how retry_transient.
+/// The extent of a verification, and its patience.
 #[derive(Clone, Debug)]
 pub struct Spec {
     /// Which documents.
@@ -114,7 +114,7 @@ impl Default for Spec {
     }
 }
 
-/// What the last operations of the source were.
+/// The last operations of the source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastOps {
     /// How many operations were asked for.
@@ -140,7 +140,7 @@ pub struct Progress {
     pub retry: u32,
 }
 
-/// What a verification found.
+/// The result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The collection at the source.
@@ -177,7 +177,7 @@ pub struct Report {
     pub options_differences: Vec<StructureDifference>,
     /// Indexes that differ.
     pub index_differences: Vec<StructureDifference>,
-    /// What [`Mode::LastOps`] found.
+    /// The result of [`Mode::LastOps`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_ops: Option<LastOps>,
     /// Why not everything was looked at, if so; the counts are exact for what was.
@@ -225,7 +225,7 @@ impl Report {
     }
 }
 
-/// What the caller hears while a verification runs.
+/// The reports of a verification while it runs.
 pub trait Watch: Send {
     /// How far it is. Called from time to time.
     fn progress(&mut self, progress: Progress);
@@ -324,7 +324,7 @@ async fn defined(side: &Handle) -> Result<Option<Definition>> {
     Ok(definition)
 }
 
-/// What cannot be compared is an error: a report on it would be clean.
+/// Collections that cannot be compared are an error: a report on them would be clean.
 fn check_kinds(
     source: &Handle,
     left: &Definition,
@@ -396,7 +396,7 @@ async fn documents(
             Some(format!("stopped looking after {} documents looked different", suspects.len()));
     }
     report.suspected += suspects.len() as u64;
-    let settled = Box::pin(settle::settle(&search, suspects, watch, report)).await?;
+    let settled = Box::pin(recheck::recheck(&search, suspects, watch, report)).await?;
     record(source, destination, spec, settled, watch, report)
 }
 
@@ -425,11 +425,11 @@ fn record(
     source: &Handle,
     destination: &Handle,
     spec: &Spec,
-    settled: Vec<Settled>,
+    settled: Vec<Confirmed>,
     watch: &mut dyn Watch,
     report: &mut Report,
 ) -> Result<()> {
-    for Settled { id, kind, is_changing } in settled {
+    for Confirmed { id, kind, is_changing } in settled {
         report.count(kind);
         report.unsettled += u64::from(is_changing);
         let mismatch = Mismatch::new(&source.ns, &destination.ns, id, kind);

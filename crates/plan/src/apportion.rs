@@ -1,9 +1,9 @@
-//! Dividing a whole number of things by weights, so that everyone gets a least number.
+//! Dividing a whole number of units by weights, with a least number for each share.
 //!
-//! Largest remainders (Hamilton's method): everyone gets the whole part of their quota, and what is
-//! left goes to the largest fractions. Who would get less than their least number gets exactly that,
-//! and the others divide the rest; as often as needed. So none of the others is a whole thing
-//! or more away from their quota of that rest.
+//! Largest remainders (Hamilton's method): each share gets the whole part of its quota, and the
+//! remaining units go to the largest fractions. A share that would get less than its least number
+//! gets exactly that, and the others divide the rest; repeated as often as needed. So none of the
+//! others is a whole unit or more away from its quota of that rest.
 
 /// Divides `total` things by `weights`; `least[i]` is the fewest that `i` gets. Returns how many
 /// each gets: `total` in all, unless the least numbers are more together; then it returns those.

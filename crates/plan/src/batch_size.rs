@@ -1,13 +1,13 @@
-//! How large a batch of rated work should be: small where answers come quickly, larger where they do
-//! not.
+//! The size of a batch of rate-limited work: small where replies are quick, larger where they are
+//! slow.
 //!
-//! Small batches go to servers in even steps, and who comes behind one waits for a moment only. But
-//! a worker waits for each batch's answer: where answers take long, on a full machine or far away,
-//! a few workers with small batches never reach the rate, and pay for a round trip each time. So a
-//! batch grows while no request has to wait for the rate, which says that the rate is not reached, and
+//! Small batches reach servers in even steps, and a client behind one waits for a moment only. But a
+//! worker waits for each batch's reply: where replies are slow, on a full machine or far away, a few
+//! workers with small batches never reach the rate, and pay for a round trip each time. So a batch
+//! grows while no request has to wait for the rate, which shows that the rate is not reached, and
 //! shrinks while one does.
 //!
-//! Invariant: a batch is what passes in [`LEAST_NS`] to [`MOST_NS`] at the rate.
+//! Invariant: a batch is the amount that passes in [`LEAST_NS`] to [`MOST_NS`] at the rate.
 
 /// The part of a second that a batch takes at the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Default for BatchSize {
 }
 
 impl BatchSize {
-    /// What passes in it at a rate.
+    /// The amount that passes in it at a rate.
     #[must_use]
     pub fn of(self, rate_s: u64) -> u64 {
         let amount = u128::from(rate_s) * u128::from(self.ns) / 1_000_000_000;

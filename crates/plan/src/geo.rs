@@ -1,20 +1,19 @@
-//! Which member of each replica set takes part in the bulk transfer, so that it stays within data
+//! The member of each replica set that takes part in the bulk transfer, so that it stays within data
 //! centres (Morphus, §4.2).
 //!
-//! Members are tagged with their data centre. In Imago the chosen member only reads, and what it
-//! reads is written to primaries: then each set's choice concerns its own flows alone, and is
+//! Members are tagged with their data centre. In Imago the chosen member only reads, and its
+//! documents are written to primaries: each set's choice then concerns its own flows alone, and is
 //! exact. In Morphus the chosen members exchange data with one another, and choices depend on each
 //! other: if all sets have a member in one data centre, nothing crosses; otherwise each set's choice
 //! is improved, given the others', until no single one can be, from several beginnings. That is a
-//! local optimum: the general problem is a multiway cut, which is NP-hard from three data centres
-//! on.
+//! local optimum: the general problem is a multiway cut, which is NP-hard from three data centres on.
 //!
-//! Among choices with which equally much crosses, a secondary goes before a primary, which serves
-//! clients, and a member beside its own primary before others: after Morphus' election the voting
-//! majority is where it was.
+//! Among choices with equal crossing, a secondary goes before a primary, which serves clients, and a
+//! member beside its own primary before others: after Morphus' election the voting majority is where
+//! it was.
 //!
-//! Invariant: what is said to cross is what crosses with the chosen members; never more than if
-//! each set took its first secondary.
+//! Invariant: the reported crossing is that of the chosen members, and never more than if each set
+//! took its first secondary.
 
 use crate::placement::Flows;
 
@@ -29,7 +28,7 @@ pub struct Member {
     pub usable: bool,
 }
 
-/// Who gets the bulk.
+/// The receivers of the bulk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receivers {
     /// The primary of the chunk's replica set (Imago).
@@ -163,7 +162,8 @@ impl<'a> Problem<'a> {
         })
     }
 
-    /// What a choice costs: first what crosses, then primaries, then members not beside theirs.
+    /// The cost of a choice: first the crossing bytes, then primaries, then members not beside
+    /// theirs.
     fn cost(&self, members: &[usize]) -> (u64, usize, usize) {
         let across = self.crossing(members).map(|(_, _, amount)| amount).sum();
         let chosen = || self.sets.iter().zip(members).map(|(set, member)| &set[*member]);

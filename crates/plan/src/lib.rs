@@ -1,8 +1,8 @@
 //! Decisions as pure functions.
 //!
-//! What this crate must not know: async, input or output, clocks, randomness that it was not
-//! handed, and any database. Time, samples and keys come in as parameters, so that every decision
-//! can be replayed, and each algorithm is tested beside a brute-force oracle.
+//! This crate must not know async, input or output, clocks, random numbers that were not passed in,
+//! or any database. Time, samples and keys are parameters, so every decision can be replayed, and
+//! each algorithm is tested beside a brute-force oracle.
 
 pub mod apportion;
 pub mod backoff;

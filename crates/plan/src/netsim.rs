@@ -20,7 +20,7 @@ mod topology;
 pub use fairness::{User, fair_rates};
 pub use topology::Topology;
 
-/// What a TCP connection does.
+/// The model of a TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tcp {
     /// The largest window, in bytes.
@@ -37,7 +37,7 @@ impl Default for Tcp {
     }
 }
 
-/// What goes from one host to another over one socket, one part after the other.
+/// The traffic from one host to another over one socket, one part after the other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Connection {
     /// The host that sends.
@@ -55,7 +55,7 @@ pub struct Run {
     pub arrived_s: Vec<Vec<f64>>,
     /// When the last one had arrived.
     pub makespan_s: f64,
-    /// What went over each link, in bytes, by the topology's numbers of links.
+    /// Bytes over each link, by the topology's numbers of links.
     pub carried_bytes: Vec<f64>,
 }
 
@@ -112,7 +112,7 @@ struct Transfer<'a> {
     parts_bytes: &'a [u64],
     arrived_s: Vec<f64>,
     left_bytes: f64,
-    /// What is left of the part that is under way.
+    /// The rest of the part that is under way.
     part_left_bytes: f64,
 }
 

@@ -1,27 +1,26 @@
-//! How fast work that can wait may go beside clients that cannot: a rate from what a watch saw.
+//! The rate of deferrable work beside clients, from the measurements of a watch.
 //!
-//! The idea is TCP's. While answers come about as fast as they did without the work, the rate grows; when
-//! they come slower than is tolerated, it shrinks by a quarter. So it swings about the rate at which
-//! clients just begin to notice, wherever that is, and follows it when the load changes.
+//! As in TCP, the rate grows while replies are about as fast as without the work, and shrinks by a
+//! quarter when they are slower than tolerated. So it swings about the rate at which clients just
+//! begin to notice, wherever that is, and follows it when the load changes.
 //!
-//! How fast it grows depends on what is known. Until a limit was found it doubles while clients notice
-//! nothing at all, and else grows by a quarter. Below a known limit it grows by a quarter too, near it by
-//! a tenth; and once it is well past it, the limit is forgotten, for it is not there any more. A look errs
-//! now and then, in one of five: so one that was slow is no limit yet. If the next is fast, the rate goes
-//! back at once to where it was, and only a second slow look in a row, or one at that same rate, is taken
-//! for the limit.
+//! The growth depends on what is known. Until a limit was found the rate doubles while clients notice
+//! nothing at all, and otherwise grows by a quarter. Below a known limit it grows by a quarter too,
+//! near it by a tenth; once it is well past the limit, the limit is forgotten. One look in five errs,
+//! so a single slow look is no limit yet. If the next is fast, the rate returns at once to its former
+//! value; only a second slow look in a row, or one at that same rate, counts as the limit.
 //!
-//! What answers take without the work drifts too: with the hour, with the cache, with who else uses
-//! the machine. So the work stands still for a moment again and again, and looks with and without it
-//! are compared that lie next to each other ([`Still`]).
+//! The latency without the work drifts too: with the hour, with the cache, with other users of the
+//! machine. So the work pauses again and again, and adjacent looks with and without it are compared
+//! ([`Still`]).
 //!
-//! What is compared is the tail alone: by how much answers exceed what most take, on average. Work
-//! makes most answers no slower, and even quicker where it keeps processors awake, long after the
-//! slowest hundredth suffers. A high percentile by itself would be mostly chance in a look of a few
-//! hundred answers.
+//! The comparison is of the tail alone: the mean excess of replies over the usual latency. Work makes
+//! most replies no slower, and even quicker where it keeps processors awake, long after the slowest
+//! hundredth suffers. A high percentile by itself would be mostly chance in a look of a few hundred
+//! replies.
 //!
-//! Invariants: the rate stays between [`Bounds`], so that the work always goes on; it never grows
-//! after a slow window, and never shrinks after a fast one.
+//! Invariants: the rate stays between [`Bounds`], so the work always goes on; it never grows after a
+//! slow window, and never shrinks after a fast one.
 
 use std::collections::VecDeque;
 
@@ -44,7 +43,7 @@ pub struct Pace {
     doubt: Doubt,
 }
 
-/// What a slow look may have been.
+/// The possible meaning of a slow look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doubt {
     /// There was none since the limit was last found or passed.
@@ -117,7 +116,7 @@ impl Still {
         self.answers_us.drain(..over);
     }
 
-    /// What answers with the work are beside them; nothing without answers on either side.
+    /// The ratio of replies with the work to those without; absent without replies on either side.
     #[must_use]
     pub fn beside(&self, with_us: &[u64]) -> Option<Window> {
         let most_us = percentile(&mut self.answers_us.iter().copied().collect::<Vec<_>>())?;
@@ -127,7 +126,7 @@ impl Still {
     }
 }
 
-/// What most take: the [`MOST_PERCENT`]th percentile.
+/// The usual value: the [`MOST_PERCENT`]th percentile.
 fn percentile(values: &mut [u64]) -> Option<u64> {
     let at = (values.len() * MOST_PERCENT).div_ceil(100).checked_sub(1)?;
     Some(*values.select_nth_unstable(at).1)
@@ -225,7 +224,8 @@ mod tests {
         }
     }
 
-    /// What part of the room a work of so many looks uses, where a look in five is slow by chance.
+    /// The share of the room that a work of so many looks uses, where a look in five is slow by
+    /// chance.
     fn used(seed: u64, looks: u64) -> f64 {
         let room_s = 200_000_000;
         let bounds = Bounds { least_s: 1_000_000, most_s: 1_000_000_000 };

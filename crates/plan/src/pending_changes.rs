@@ -42,8 +42,8 @@ pub enum SliceState {
     Copied,
 }
 
-/// What is known of a key's changes, from the one that allows the most to the one that allows the
-/// least: several of them are what the least of them is.
+/// The knowledge of a key's changes, from the one that allows the most to the one that allows the
+/// least: of several, the least counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Change {
     /// It was inserted: the destination probably lacks it.
@@ -62,7 +62,7 @@ pub struct DirtyKey {
     pub first: Position,
     /// The last change's position: the read must see the source as of there, or later.
     pub last: Position,
-    /// What the changes were.
+    /// The combined change.
     pub change: Change,
 }
 

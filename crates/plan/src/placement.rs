@@ -1,16 +1,16 @@
-//! Which server each new chunk goes to, so that least is moved (Morphus, §3).
+//! The server of each new chunk, with the least movement (Morphus, §3).
 //!
-//! A chunk that goes to server `s` moves all of it that does not lie on `s` already. Three
+//! A chunk that goes to server `s` moves all of its documents that are not on `s` already. Three
 //! placements are the paper's: *random*; *greedy*, each chunk to the server that has most of it,
 //! which moves the least possible (Lemma 1) but may heap chunks up; and *balanced*, the least
 //! movement with at most ⌈m/N⌉ of m chunks on each of N servers (Lemma 2). The paper finds the last
-//! one with the Hungarian algorithm in O(m³); here it is solved as the transportation problem that
-//! it is, exactly, in a time that grows about as m·N.
+//! one with the Hungarian algorithm in O(m³); here it is solved exactly as a transportation problem,
+//! in a time that grows about as m·N.
 //!
-//! Scaling out, scaling in and changing the chunk size are the same question with other [`Shares`]
-//! or other chunks: an added server has a share and no weights, a drained one has no share. What a
-//! server may hold is given as a share, as a number of chunks ([`capped`]), or in bytes
-//! ([`fitted`], where exactness would be NP-hard and a bound says how far away it is).
+//! Scaling out, scaling in and changing the chunk size are the same question with other [`Shares`] or
+//! other chunks: an added server has a share and no weights, a drained one has no share. The limit of
+//! a server is a share, a number of chunks ([`capped`]), or bytes ([`fitted`], where exactness would
+//! be NP-hard and a bound says how far away it is).
 //!
 //! Invariants: every chunk is placed on one server, and never on a closed one; the same input gives
 //! the same placement.
@@ -55,7 +55,7 @@ pub enum PlacementError {
         Weights::TOTAL_MAX
     )]
     TooMuch {
-        /// What was summed up.
+        /// The quantity that was summed up.
         what: &'static str,
         /// The first chunk that is too much.
         chunk: usize,
@@ -69,7 +69,7 @@ pub enum PlacementError {
     /// Two inputs that should be about the same chunks or servers.
     #[error("{given} {what}, but there are {expected}")]
     Mismatch {
-        /// What was given.
+        /// The given value.
         what: &'static str,
         /// For how many.
         given: usize,

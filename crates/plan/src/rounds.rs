@@ -34,9 +34,9 @@ pub fn piece(took: Duration, ready: usize, within: Duration, sizes: Sizes) -> us
 /// Between which sizes a [`piece`] stays, in entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// What clients hardly feel.
+    /// The size that clients hardly notice.
     pub least: usize,
-    /// What servers take at once.
+    /// The size that servers take at once.
     pub most: usize,
 }
 

@@ -67,7 +67,7 @@ pub struct DesignReport {
     pub checkpoints: Option<CheckpointsReport>,
     /// The end of the log that was cut off when the store began, if there was one.
     pub cut_tail: Option<CutTailReport>,
-    /// What clients have not received.
+    /// Replies that clients have not received.
     pub clients: ClientsReport,
 }
 

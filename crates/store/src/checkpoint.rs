@@ -33,7 +33,7 @@ const BLOCK_BYTES: usize = 1024 * 1024;
 /// A longer one was not written by us: it has at most one row that goes beyond.
 const BLOCK_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// What is wrong where the file ends too early.
+/// The fault of a file that ends too early.
 const CUT_OFF: &str = "a checkpoint is cut off";
 
 #[derive(Serialize, Deserialize)]
@@ -63,7 +63,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// What there is where there is none: an observer of nothing.
+    /// The checkpoint where there is none: an observer of nothing.
     #[must_use]
     pub fn of_nothing(initial: Design) -> Self {
         Self { image: Core::observer(initial), bytes: 0, landmark: None }

@@ -89,7 +89,7 @@ pub struct Options {
     pub answer_wait: Duration,
     /// How often a transaction is tried; once at least.
     pub attempts: u32,
-    /// What transactions that write may rely on.
+    /// The isolation of transactions that write.
     pub isolation: Isolation,
 }
 
@@ -106,18 +106,19 @@ impl Default for Options {
     }
 }
 
-/// What a transaction that writes may rely on.
+/// The isolation of a transaction that writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
     /// All happen as if one after the other. Rows that are only read are locked at the commit, which
     /// takes place where their masters are: the store may have to bring these together first.
     Serializable,
-    /// What was read is of the snapshot at which it commits, which may be that of a replica: two
-    /// that each read what the other writes may both commit, where these rows have different masters.
+    /// Its reads are of the snapshot at which it commits, which may be that of a replica: two
+    /// transactions that each read a row that the other writes may both commit, if these rows have
+    /// different masters.
     Snapshot,
 }
 
-/// What a client did besides what it was asked for.
+/// The internal work of a client, besides its requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Attempts that met others' changes of what they had read.
@@ -164,7 +165,7 @@ impl Client {
         Ok(client)
     }
 
-    /// What it did besides what it was asked for.
+    /// Its internal work besides its requests.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts

@@ -14,7 +14,7 @@ pub(crate) mod allocation;
 
 /// How many times as many cases there are where a test shall take its time.
 const LONG: u64 = 50;
-/// What a length says when it lies, besides what is near the truth.
+/// Wrong lengths, besides those near the true one.
 const LIES: [u32; 8] = [0, 1, 0x7fff_ffff, 0x8000_0000, u32::MAX, 1 << 28, 1 << 20, 0x0d0a_0d0a];
 
 /// Checks so many cases, or the one that is asked for.

@@ -43,7 +43,7 @@ use fault::{Fault, check};
 /// A group that is longer does not become a record: the largest transaction fits, and a broker takes
 /// requests of 100 MB unless it is told otherwise.
 const RECORD_BYTES_MAX: usize = 80 * 1024 * 1024;
-/// What a fetch brings at most, but for a record that is longer alone.
+/// Bound on the bytes of a fetch, except for a single longer record.
 const FETCH_BYTES_MAX: i32 = 16 * 1024 * 1024;
 /// How long to wait after a failure: first, and at most; each time twice as long.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -125,7 +125,7 @@ impl KafkaLog {
         Self::reader(self.spec.clone())
     }
 
-    /// What others may look at meanwhile.
+    /// The state that others may read meanwhile.
     #[must_use]
     pub fn watch(&self) -> Arc<Watch> {
         Arc::clone(&self.watch)

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// The longest key of a row, in bytes; that of its table not counted.
 pub const KEY_BYTES_MAX: usize = 64 * 1024;
 
-/// What is stored under a key. Cheap to clone.
+/// The value of a key. Cheap to clone.
 pub type Value = Arc<[u8]>;
 
 /// A table, by number; its name is the catalogue's.

@@ -39,7 +39,7 @@ pub use redo::RedoLog;
 pub use segment::CutTail;
 use segment::read_segment;
 
-/// What is wrong where a file is gone.
+/// The fault of a missing file.
 const MISSING: &str = "entries before it, or of it, are missing";
 
 /// When what is written is made durable.
@@ -54,13 +54,13 @@ pub enum Sync {
     Never,
 }
 
-/// What may go wrong.
+/// Errors of a log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// Something could not be done with a file.
     #[error("cannot {doing} {path}")]
     Io {
-        /// What was being done.
+        /// The action under way.
         doing: &'static str,
         /// With which file.
         path: PathBuf,
@@ -75,7 +75,7 @@ pub enum LogError {
         /// The file.
         path: PathBuf,
     },
-    /// What was durable once is not whole.
+    /// A durable part is not whole.
     #[error(
         "{path} is damaged at byte {at}: {what}; what follows was acknowledged, and is not dropped"
     )]
@@ -84,7 +84,7 @@ pub enum LogError {
         path: PathBuf,
         /// Where in it.
         at: u64,
-        /// What is wrong.
+        /// The fault.
         what: &'static str,
     },
     /// Another process has it.
@@ -98,13 +98,13 @@ pub enum LogError {
     Foreign {
         /// The folder.
         path: PathBuf,
-        /// What is in it.
+        /// The content.
         what: &'static str,
     },
     /// Something could not be done with a log that others keep.
     #[error("cannot {doing} {log}: {why}")]
     Remote {
-        /// What was being done.
+        /// The action under way.
         doing: &'static str,
         /// With which log.
         log: String,
@@ -131,7 +131,7 @@ impl LogError {
 /// Whether everything is right.
 pub type Result<T> = std::result::Result<T, LogError>;
 
-/// What a log does with the file that it writes.
+/// The operations of a log on the file that it writes.
 pub trait Medium: Send {
     /// Writes all of it at the end.
     ///
@@ -244,7 +244,7 @@ impl Log {
             None => segment_path(folder, next),
         };
         let next = next.max(from);
-        let (bytes, mark) = mark::settle(&path)?;
+        let (bytes, mark) = mark::make_file_durable(&path)?;
         let file = OpenOptions::new().append(true).open(&path);
         let file = file.map_err(failed("open", &path))?;
         sync_folder(folder)?;
@@ -266,7 +266,7 @@ impl Log {
         })
     }
 
-    /// What was cut off when it was opened.
+    /// The end that was cut off when it was opened.
     #[must_use]
     pub fn cut_tail(&self) -> Option<&CutTail> {
         self.cut.as_ref()

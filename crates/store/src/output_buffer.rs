@@ -146,7 +146,7 @@ impl OutputBuffer {
     }
 }
 
-/// What replies take of an output buffer, until it is dropped.
+/// The charge of replies to an output buffer, until it is dropped.
 pub(crate) struct Charge {
     of: Arc<OutputBuffer>,
     bytes: usize,

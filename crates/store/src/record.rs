@@ -89,7 +89,7 @@ impl std::ops::Sub for Position {
 pub struct LogEntry {
     /// Its author.
     pub by: Author,
-    /// What it says.
+    /// Its content.
     pub body: Body,
 }
 
@@ -142,7 +142,7 @@ pub struct Author {
     pub number: u64,
 }
 
-/// What a log entry says.
+/// The content of a log entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
     /// A transaction: what it wrote, by partition.
@@ -156,14 +156,14 @@ pub enum Body {
     Fence,
 }
 
-/// What a transaction wrote to a partition.
+/// The writes of a transaction to a partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Write {
     /// Where the partition begins.
     pub start: Key,
     /// The partition's version from here on: one more than before.
     pub version: u64,
-    /// What became of each row.
+    /// The update of each row.
     pub rows: Vec<(Key, Update)>,
 }
 
@@ -172,7 +172,7 @@ pub struct Write {
 pub struct Change {
     /// Where the partition begins.
     pub start: Key,
-    /// What becomes of it.
+    /// The change.
     pub operator: Operator,
 }
 
@@ -202,11 +202,11 @@ impl fmt::Display for Site {
     }
 }
 
-/// What is stored under a key.
+/// The row of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The version that its partition got when it was written (§4.2: v(d)).
     pub version: u64,
-    /// What was written.
+    /// The written value.
     pub value: Value,
 }

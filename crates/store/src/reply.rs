@@ -24,7 +24,7 @@ pub struct Reply {
     pieces: Vec<(Vec<u8>, Value)>,
     /// The bytes behind all of these.
     tail: Vec<u8>,
-    /// What it takes of its client's output buffer.
+    /// Its charge to its client's output buffer.
     charge: Option<Charge>,
 }
 

@@ -69,10 +69,10 @@ pub const REQUEST_WAIT: Duration = Duration::from_secs(60);
 /// A client that continues one sends so many bytes more of it.
 const HEADWAY_BYTES: usize = 16 * 1024;
 
-/// What INFO says: sections, and of each its lines by name.
+/// The content of INFO: sections, and of each its lines by name.
 pub type Sections = Vec<(String, Vec<(String, String)>)>;
 
-/// What all connections have in common.
+/// Settings that all connections share.
 pub struct Settings {
     /// Any of these lets the user `default` in; if there are none, everybody is in.
     pub passwords: Vec<String>,
@@ -80,23 +80,23 @@ pub struct Settings {
     pub version: String,
     /// The version of Redis that clients are told, by which some choose what they ask for.
     pub redis_version: String,
-    /// What INFO says besides the versions.
+    /// The content of INFO besides the versions.
     pub info: Arc<dyn Fn() -> Sections + Send + Sync>,
     /// The longest request, in bytes; less than 4 GB.
     pub request_bytes_max: usize,
     /// How long a client may take to go on with half a request: see [`Headway`].
     pub request_wait: Duration,
-    /// What all connections hold of requests that are not whole.
+    /// Incomplete requests of all connections.
     pub input_quota: Arc<InputQuota>,
     /// Replies that clients have not received yet.
     pub output: Arc<OutputBuffers>,
     /// Where walks by SCAN go on.
     pub cursors: Cursors,
-    /// What scripts may take.
+    /// The limits of scripts.
     pub script_limits: ScriptLimits,
     /// Their texts.
     pub scripts: Scripts,
-    /// What else can be called.
+    /// The registered procedures.
     pub procedures: Arc<Procedures>,
 }
 
@@ -128,7 +128,7 @@ impl Settings {
     }
 }
 
-/// What is to be done for a connection.
+/// The next step for a connection.
 pub enum Next {
     /// Nothing, before more bytes come, or before the reply to a request that is `alone`.
     Wait,
@@ -145,11 +145,11 @@ pub enum Next {
 /// A transaction. What its procedure answers is the reply, as it is sent. A procedure may be run only
 /// once; the keys are in their order, each once.
 pub struct Request {
-    /// What it reads besides what it writes.
+    /// Its reads besides its writes.
     pub reads: Vec<KeyRange>,
-    /// What it may write.
+    /// The keys that it may write.
     pub writes: Vec<Key>,
-    /// What it does.
+    /// Its procedure.
     pub procedure: Box<dyn Procedure>,
     /// Whether its end has to be known before what is next.
     pub alone: bool,
@@ -171,7 +171,7 @@ pub struct ProtocolState {
 struct Client {
     settings: Arc<Settings>,
     session: Session,
-    /// What is queued, inside MULTI.
+    /// The queued commands, inside MULTI.
     queue: Option<Queue>,
     watched: Versions,
     /// Transactions of which it is not known how they ended; and what becomes of the connection if the
@@ -230,7 +230,7 @@ impl ProtocolState {
         Answer::error(text).encoded(self.client.session.protocol)
     }
 
-    /// What is to be done next.
+    /// The next step of the driver.
     #[allow(clippy::should_implement_trait, reason = "it never ends, and `Wait` is not its end")]
     pub fn next(&mut self) -> Next {
         let next = self.advance();
@@ -281,7 +281,7 @@ impl ProtocolState {
         }
     }
 
-    /// What to send for the first transaction of which it was not told yet how it ended.
+    /// The reply to the earliest transaction whose outcome was not reported yet.
     pub fn reply(&mut self, mut outcome: Result<Reply, Abort>) -> Reply {
         let client = &mut self.client;
         // The encoded reply takes about as much as the answer.
@@ -289,7 +289,7 @@ impl ProtocolState {
         let scan = client.running.pop_front().flatten();
         let pending = client.pending.take_if(|_| client.running.is_empty());
         let mut reply = match (outcome, pending, scan) {
-            (Ok(answer), Some(pending), _) => client.settle(pending, answer),
+            (Ok(answer), Some(pending), _) => client.conclude(pending, answer),
             (Ok(found), None, Some(scan)) => scan.told(&found.into_bytes()),
             (Ok(answer), None, None) => answer,
             (Err(abort), _, _) => refusal(&abort).encoded(client.session.protocol),

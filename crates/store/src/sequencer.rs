@@ -49,7 +49,7 @@ pub trait Follower: Send {
 pub struct Sequencer {
     followers: Arc<Mutex<Followers>>,
     way: Way,
-    /// What is to be known of a log in Kafka.
+    /// The state of a log in Kafka.
     topic: Option<Topic>,
 }
 
@@ -230,7 +230,7 @@ impl Followers {
 struct Writer {
     log: Log,
     entries: Receiver<Handed>,
-    /// What came while a full disk was waited for.
+    /// Entries that arrived while a full disk was waited for.
     later: Vec<LogEntry>,
     syncs: Vec<Sender<()>>,
     /// How much is written between two marks, and how much was since the last, in bytes.

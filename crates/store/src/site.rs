@@ -70,7 +70,7 @@ const SPENT_MAX: usize = 1_024;
 /// The site and epoch of an observer, which is no site.
 const NOBODY: (Site, Epoch) = (Site(u16::MAX), Epoch(u64::MAX));
 
-/// What happens to a site.
+/// An event of a site.
 pub enum Input {
     /// A transaction is to run; until a time, in ms.
     Transact(Ticket, Transaction, u64),
@@ -88,7 +88,7 @@ pub enum Input {
     Stalled(bool),
 }
 
-/// What is to be done.
+/// An action of a site.
 pub enum Output {
     /// Write this into the log, behind what was written before.
     Write(LogEntry),
@@ -154,7 +154,7 @@ pub struct Core {
     outputs: Vec<Output>,
     /// Log entries of its own that others may still look at.
     spent: VecDeque<Arc<[LogEntry]>>,
-    /// What the tests break, to see whether they notice.
+    /// Deliberate faults, to see whether the tests notice.
     #[cfg(test)]
     broken: tests::Broken,
 }
@@ -167,8 +167,8 @@ impl Core {
         Self::observer(initial).begun(site, epoch)
     }
 
-    /// What has copies of everything and takes no part: told the log from the first log entry on, it is
-    /// the database as of each prefix, from which sites may begin.
+    /// An observer with copies of everything: fed the log from the first log entry on, it is the
+    /// database as of each prefix, from which sites may begin.
     #[must_use]
     pub fn observer(initial: Design) -> Self {
         let (site, epoch) = NOBODY;
@@ -204,7 +204,7 @@ impl Core {
         }
     }
 
-    /// What follows the design only: it has no copy of anything, and takes no part.
+    /// An observer of the design only: it has no copy of anything.
     #[must_use]
     pub fn onlooker(known: Position, design: Design) -> Self {
         let mut core = Self::observer(design);
@@ -288,7 +288,7 @@ impl Core {
         self.epoch
     }
 
-    /// What each partition has of which there is a copy here.
+    /// The usage of each partition of which there is a copy here.
     pub fn usage(&self) -> impl Iterator<Item = Usage> {
         let copies = self.copies.values().filter(|_| self.is_live);
         copies.map(|copy| Usage {
@@ -391,7 +391,7 @@ impl Core {
         }
         if self.is_live {
             if !matches!(entry.body, Body::Commit(_)) {
-                self.settle();
+                self.align_copies();
             }
             self.release(position);
         }

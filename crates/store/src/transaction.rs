@@ -15,9 +15,9 @@ pub const WRITTEN_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// A transaction as it comes to a site.
 pub struct Transaction {
-    /// What it reads, besides what it writes.
+    /// Its reads, besides its writes.
     pub reads: Vec<KeyRange>,
-    /// What it may write, and read.
+    /// The keys that it may write and read.
     pub writes: Vec<Key>,
     /// The prefix of the log that its session has seen: it sees no less.
     pub session: Position,
@@ -27,9 +27,9 @@ pub struct Transaction {
     /// Whether it came back from a site that was behind what its session had seen for too long: it is to
     /// run where what it reads is mastered, if one site masters all of it (MorphoSys, §4.3).
     pub at_masters: bool,
-    /// What replies to its client take, where it is a connection's.
+    /// The output buffer of its client, if that is a connection.
     pub output: Option<Arc<OutputBuffer>>,
-    /// What it does.
+    /// Its procedure.
     pub procedure: Box<dyn Procedure>,
 }
 
@@ -55,7 +55,7 @@ fn range_of<'a>(ranges: &'a [KeyRange], key: &Key) -> Option<&'a KeyRange> {
     ranges[..behind].last().filter(|range| range.contains(key))
 }
 
-/// What a transaction does with rows.
+/// A transaction's effect on rows.
 pub trait Procedure: Send {
     /// Reads, writes and answers. It may be run again if it could not begin, never after it began.
     ///
@@ -91,7 +91,7 @@ pub enum Abort {
     /// The site does not master what is written, or has no copy of what is read.
     #[error("this site has not all of it")]
     Elsewhere,
-    /// What it needs did not come in time.
+    /// A precondition did not come in time.
     #[error("what the session has seen, or a lock, did not come within the bound")]
     Late,
     /// Too many others wait.
@@ -117,10 +117,10 @@ pub enum Abort {
     Deposed,
 }
 
-/// What came of a transaction.
+/// The outcome of a transaction.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
-    /// What its procedure answered.
+    /// The reply of its procedure.
     pub answer: Reply,
     /// Where it is in the log, if it wrote anything.
     pub committed: Option<Position>,

@@ -30,7 +30,7 @@ pub struct User {
     pub password: String,
 }
 
-/// Who may do what in a cluster with authorisation.
+/// The users of a cluster with authorisation.
 #[derive(Debug, Clone)]
 pub struct Credentials {
     /// The administrator: root, whom a write block does not stop.

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 const EXECUTABLE: &str = "an executable file";
 /// How the file with Kafka's own classes begins, beside which its dependencies lie.
 const KAFKA_JAR: &str = "kafka_2.13-";
-/// What `make setup` fetches Kafka into, within the cache folder.
+/// The folder of Kafka, within the cache folder.
 const KAFKA_CACHED: &str = "imago/kafka-4.1.0";
 
 /// The `mongod` to start: `IMAGO_MONGOD`, `PATH`, or the cache folder's.
@@ -42,7 +42,7 @@ pub fn find_redis() -> Result<PathBuf> {
     })
 }
 
-/// What Kafka is started from.
+/// The specification of a Kafka server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KafkaFiles {
     /// A Java runtime, of version 17 or newer.

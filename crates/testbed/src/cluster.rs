@@ -135,7 +135,7 @@ impl Cluster {
         &self.spec.name
     }
 
-    /// What it was built from.
+    /// Its specification.
     #[must_use]
     pub fn spec(&self) -> &ClusterSpec {
         &self.spec
@@ -161,7 +161,7 @@ impl Cluster {
         }
     }
 
-    /// Who may do what; `None` without authorisation.
+    /// Its users; `None` without authorisation.
     #[must_use]
     pub fn credentials(&self) -> Option<&Credentials> {
         self.credentials.as_ref()

@@ -11,7 +11,7 @@ use crate::cluster::{Cluster, ClusterSpec, NodeInfo};
 use crate::error::{Error, Result};
 use crate::single::{Engine, Single, SingleSpec};
 
-/// What to start under a name.
+/// The servers to start under a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ContentSpec {
@@ -99,7 +99,7 @@ impl ContentSpec {
     }
 }
 
-/// What runs under a name; dropping it kills its servers and removes their data.
+/// The servers under a name; dropping it kills them and removes their data.
 #[derive(Debug)]
 pub(crate) enum Content {
     Cluster(Cluster),

@@ -30,9 +30,9 @@ pub enum Error {
     BadProgram {
         /// The environment variable.
         variable: &'static str,
-        /// What it names.
+        /// The name.
         path: PathBuf,
-        /// What it should name.
+        /// The expected content.
         wanted: &'static str,
     },
 
@@ -43,7 +43,7 @@ pub enum Error {
     /// The operating system refused something.
     #[error("cannot {doing}: {source}")]
     Io {
-        /// What was tried, and on what.
+        /// The attempted action and its object.
         doing: String,
         /// The system's answer.
         source: std::io::Error,
@@ -74,7 +74,7 @@ pub enum Error {
     /// Something did not happen within its bound.
     #[error("waited {bound_s} s for {what}, in vain; last seen: {last}")]
     TimedOut {
-        /// What was awaited.
+        /// The awaited condition.
         what: String,
         /// The bound, in seconds.
         bound_s: u64,
@@ -102,7 +102,7 @@ pub enum Error {
         node: String,
         /// The command's name.
         command: String,
-        /// What came instead of an answer.
+        /// The event instead of a reply.
         reason: String,
     },
 
@@ -154,18 +154,18 @@ pub enum Error {
     Supervisor {
         /// The testbed's name.
         name: String,
-        /// What the supervisor said, or what became of it.
+        /// The supervisor's message, or its end.
         reason: String,
     },
 
     /// The node is not in a state in which this can be done to it.
     #[error("cannot {action} {node}: it {state}")]
     WrongState {
-        /// What was asked for.
+        /// The request.
         action: &'static str,
         /// The node's name.
         node: String,
-        /// What it is or does instead.
+        /// Its present state.
         state: &'static str,
     },
 }

@@ -23,7 +23,7 @@ const CLUSTER_ID: &str = "aW1hZ28tdGVzdGJlZC0tMQ";
 const FORMAT_BOUND: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
-/// What Kafka logs, as its logging library wants to be told.
+/// The logging configuration of Kafka.
 const LOGGING: &str = "\
 status = error
 appender.out.type = Console

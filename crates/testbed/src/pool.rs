@@ -108,7 +108,8 @@ pub fn folder() -> Option<PathBuf> {
     (free >= MEMORY_FREE_MIN).then(|| Path::new(MEMORY).to_path_buf())
 }
 
-/// What could be used without swapping, in bytes: a file system in memory may be larger than that.
+/// Memory that could be used without swapping, in bytes: a file system in memory may be larger than
+/// that.
 fn available_memory() -> Option<u64> {
     let told = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

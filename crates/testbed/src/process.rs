@@ -22,16 +22,16 @@ use serde::{Deserialize, Serialize};
 const STOP_BOUND: Duration = Duration::from_secs(10);
 const STOP_POLL: Duration = Duration::from_micros(200);
 
-type Order = (Command, Sender<io::Result<Child>>);
+type SpawnRequest = (Command, Sender<io::Result<Child>>);
 
 /// Starts `command` in a process group of its own; the kernel kills it when this process ends,
 /// for any reason.
 pub fn spawn(command: Command) -> io::Result<Child> {
-    static SPAWNER: OnceLock<Sender<Order>> = OnceLock::new();
+    static SPAWNER: OnceLock<Sender<SpawnRequest>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
-        let (sender, orders) = mpsc::channel::<Order>();
+        let (sender, requests) = mpsc::channel::<SpawnRequest>();
         let run = move || {
-            for (command, reply) in orders {
+            for (command, reply) in requests {
                 // The one who asked may be gone; then dropping the child's handle is right,
                 // because it can only be gone when this process is ending.
                 let _ = reply.send(spawn_bound_to_this_thread(command));
@@ -77,7 +77,7 @@ pub struct ProcessId {
     pub start_ticks: u64,
 }
 
-/// What the kernel says about a process.
+/// The kernel's view of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Liveness {

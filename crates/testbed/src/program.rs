@@ -15,9 +15,9 @@ use crate::redis::{self, Redis};
 use crate::wire;
 
 const PROBE_BOUND: Duration = Duration::from_secs(5);
-/// What MongoDB's servers exit with when their port is taken.
+/// Exit code of MongoDB's servers when their port is taken.
 const MONGO_EXIT_PORT_TAKEN: i32 = 48;
-/// What the others write into their log then: the system's own words.
+/// The line that other servers log then: the system's own words.
 const PORT_TAKEN: &str = "Address already in use";
 
 /// A server program, with what it is started with wherever it is put.

@@ -17,7 +17,7 @@ use crate::wire;
 #[derive(Debug)]
 pub(crate) struct Redis {
     pub(crate) path: PathBuf,
-    /// What its data may take, in MiB; writes are refused beyond.
+    /// Limit of its data, in MiB; writes are refused beyond.
     pub(crate) memory_mb: u32,
 }
 

@@ -24,7 +24,7 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// Chunks under way in one direction of one connection: 16 MiB at most.
 const CHUNKS_UNDER_WAY: usize = 256;
 
-/// What a relay does with its connections.
+/// The state of a relay's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Passes everything on, this much later in each direction.

@@ -21,7 +21,7 @@ const COMMAND_BOUND: Duration = Duration::from_secs(60);
 const HELLO_BOUND: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(50);
 
-/// What a replica set is for.
+/// The purpose of a replica set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Holds data and stands alone.
@@ -71,7 +71,7 @@ impl ReplicaSet {
         Ok(set)
     }
 
-    /// What its members are in their cluster.
+    /// The role of its members in their cluster.
     pub(crate) fn role(&self) -> Role {
         if self.purpose == Purpose::Config { Role::Config } else { Role::Member }
     }
@@ -146,7 +146,7 @@ impl ReplicaSet {
         }
     }
 
-    /// What each member says of itself; `None` for one that does not answer.
+    /// The reply of each member; `None` for one that does not answer.
     pub(crate) async fn states(&self) -> Vec<Option<Hello>> {
         let asked = self.members.iter().map(|server| async {
             // A stopped or killed process cannot answer: do not spend the bound on it.
@@ -201,7 +201,7 @@ fn sole_primary(states: &[Option<Hello>]) -> Option<usize> {
     primaries.next().filter(|_| primaries.next().is_none())
 }
 
-/// What all servers of a cluster share.
+/// The parts that all servers of a cluster share.
 #[derive(Debug)]
 pub(crate) struct Site<'a> {
     pub(crate) mongod: &'a Path,

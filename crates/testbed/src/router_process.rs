@@ -1,8 +1,8 @@
-//! What stands before the shards of a cluster: a real `mongos` where this machine has one, else
-//! the stand-in of [`crate::router`], on a port that stays its own while it is down.
+//! The router of a cluster: a real `mongos` where this machine has one, else the stand-in of
+//! [`crate::router`], on a port that stays its own while it is down.
 //!
-//! The stand-in gets a thread and a runtime of its own, as the process that it plays would have:
-//! it serves clients of any runtime, and outlives the one on which the cluster was started.
+//! The stand-in gets a thread and a runtime of its own, like the process that it replaces: it serves
+//! clients of any runtime, and outlives the one on which the cluster was started.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

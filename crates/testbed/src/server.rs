@@ -19,7 +19,7 @@ const ANSWER_BOUND: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(40);
 const PORT_ATTEMPTS: u32 = 5;
 
-/// What to start.
+/// The command to start.
 #[derive(Debug)]
 pub(crate) struct Launch {
     /// The server's name within its cluster.

@@ -51,14 +51,14 @@ impl Engine {
     }
 }
 
-/// What to start.
+/// The server to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SingleSpec {
     /// The testbed's name, after which its node is named; as that of a cluster.
     pub name: String,
     /// Which server.
     pub engine: Engine,
-    /// What Redis' data may take, or Kafka's heap, in MiB.
+    /// Limit of Redis' data, or of Kafka's heap, in MiB.
     pub memory_mb: u32,
     /// The folder below which data and log are put; the system's temporary folder if `None`.
     pub folder: Option<PathBuf>,
@@ -128,7 +128,7 @@ impl Single {
         Ok(Self { server, spec, scratch })
     }
 
-    /// What it was started from.
+    /// Its specification.
     #[must_use]
     pub fn spec(&self) -> &SingleSpec {
         &self.spec

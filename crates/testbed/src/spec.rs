@@ -1,4 +1,4 @@
-//! What clusters are made of: what is asked for, and the nodes that there are.
+//! The specification of a cluster, and its nodes.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::process::ProcessId;
 
-/// What to build.
+/// The specification of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClusterSpec {
@@ -105,7 +105,7 @@ pub fn valid_name(name: &str) -> bool {
         && name.bytes().all(plain)
 }
 
-/// What a node is in its cluster.
+/// The role of a node in its cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -126,7 +126,7 @@ pub struct NodeInfo {
     pub name: String,
     /// The replica set that it belongs to; empty for one that belongs to none.
     pub set: String,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
     /// The port on 127.0.0.1 that it listens on.
     pub port: u16,

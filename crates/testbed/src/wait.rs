@@ -1,9 +1,9 @@
-//! How tests wait: for a condition, with a bound that says what did not happen.
+//! Waits of tests: for a condition, with a bound that says what did not happen.
 //!
 //! A test that sleeps and then looks is right on the machine where it was written. So tests do not
-//! sleep (a layout rule): they wait [`until`] something is seen, or they spend a time that is itself
-//! what they are about: how long a fault [`lasts`], at which drawn moment one comes, how fast a
-//! writer writes.
+//! sleep (a layout rule): they wait [`until`] a condition holds, or they spend a time that is itself
+//! their subject: how long a fault [`lasts`], at which drawn moment one comes, how fast a writer
+//! writes.
 
 use std::panic::Location;
 use std::time::{Duration, Instant};

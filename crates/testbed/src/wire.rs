@@ -107,7 +107,7 @@ async fn exchange(port: u16, command: &Document) -> std::io::Result<Document> {
     Document::from_reader(body).map_err(|error| invalid(error.to_string()))
 }
 
-/// What a server says of itself.
+/// A server's reply to `hello`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
     /// It is the primary and takes writes (or is a router).

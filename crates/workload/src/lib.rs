@@ -1,12 +1,12 @@
 //! Operation mixes, key distributions, an open-loop driver, latency histograms, and the check of a
-//! recorded history against what a database holds afterwards.
+//! recorded history against the final content of a database.
 //!
-//! The idea: a run is a pure function of its seed (which keys, which documents, which operations
-//! at which moments), every write carries a number that is used once, and every answer is written
-//! down. What a database holds at the end can then be compared with what it acknowledged.
+//! A run is a pure function of its seed (keys, documents, operations and their moments), every write
+//! carries a unique number, and every reply is recorded. The final content can then be compared with
+//! the acknowledgements.
 //!
-//! What this crate must not know: any database driver. A database is a
-//! target behind a trait, and lives with that database's crate.
+//! This crate must not know any database driver. A database is a target behind a trait, implemented
+//! elsewhere.
 
 pub mod check;
 pub mod driver;

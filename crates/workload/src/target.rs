@@ -1,8 +1,7 @@
-//! What the driver drives: a database behind four operations.
+//! The target of a load: a database behind four operations.
 //!
-//! The invariant that the check stands on: a target says [`Outcome::Refused`] only of a write that
-//! was certainly not applied and never will be. Of everything that it does not know, it says
-//! [`Outcome::Unknown`].
+//! Invariant that the check requires: a target returns [`Outcome::Refused`] only for a write that was
+//! certainly not applied and never will be. For everything uncertain it returns [`Outcome::Unknown`].
 
 use std::future::Future;
 

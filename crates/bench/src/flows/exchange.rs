@@ -16,12 +16,12 @@ use rand::{RngExt, SeedableRng};
 use super::outcome::Outcome;
 use super::strategy::Strategy;
 
-/// What each server has at first: a third of the paper's 500 MB, which three servers share.
+/// Data of each server at first: a third of the paper's 500 MB, which three servers share.
 pub(super) const BYTES_PER_SERVER: u64 = 500_000_000 / 3;
 /// New chunks for each server: twelve of some 40 MB in the paper's collection.
 const CHUNKS_PER_SERVER: usize = 4;
 
-/// What has to move between servers, wherever those are.
+/// The data that has to move between servers, wherever those are.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Moves {
     chunks: usize,
@@ -51,7 +51,7 @@ impl Moves {
     }
 }
 
-/// What has to move between some of a network's hosts.
+/// The data that has to move between some of a network's hosts.
 pub(super) struct Exchange<'a> {
     topology: &'a Topology,
     /// The host at which each server sends.
@@ -93,7 +93,7 @@ impl<'a> Exchange<'a> {
         (self.senders[from], self.receivers[to])
     }
 
-    /// What the busiest link needs for all that goes over it, whatever the strategy.
+    /// The time that the busiest link needs for its traffic, whatever the strategy.
     pub(super) fn floor_s(&self) -> f64 {
         let capacities = self.topology.capacities();
         let mut bytes = vec![0.0; capacities.len()];
@@ -106,7 +106,7 @@ impl<'a> Exchange<'a> {
         bytes.iter().zip(capacities).map(|(bytes, capacity)| bytes / capacity).fold(0.0, f64::max)
     }
 
-    /// What goes from one rack to another, in bytes.
+    /// Traffic between racks, in bytes.
     pub(super) fn crossing_bytes(&self) -> u64 {
         let crosses = |slice: &&Slice| {
             let (from, to) = self.ends(slice.from, slice.to);
@@ -152,7 +152,7 @@ impl<'a> Exchange<'a> {
         self.outcome(plan, &run.arrived_s)
     }
 
-    /// What came of it, when each connection's parts arrived at these times.
+    /// The outcome, given the arrival times of each connection's parts.
     pub(super) fn outcome(&self, plan: &FlowPlan, arrived_s: &[Vec<f64>]) -> Outcome {
         let mut chunk_s = vec![0.0_f64; self.moves.chunks];
         for (socket, arrived_s) in plan.sockets.iter().zip(arrived_s) {

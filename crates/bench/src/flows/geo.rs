@@ -32,13 +32,13 @@ const WITHIN_US: u32 = 70;
 /// Latency between the data centres, one way.
 const BETWEEN_US: u32 = 2_500;
 const LINK_BYTES_S: f64 = 100e6 / 8.0;
-/// What all replica sets have of the collection.
+/// The data of all replica sets.
 const BYTES: u64 = 100_000_000;
 /// Replica sets.
 const SETS: usize = 3;
 /// K, for the six flows between three replica sets.
 const SOCKETS: usize = 21;
-/// Who gets the bulk: in Morphus the chosen members, in Imago the primaries.
+/// Receivers of the bulk: in Morphus the chosen members, in Imago the primaries.
 const RECEIVERS: [(&str, Receivers); 2] =
     [("chosen", Receivers::Chosen), ("primaries", Receivers::Primaries)];
 const TAGS: [Tags; 2] = [Tags::Unaware, Tags::Aware];
@@ -66,7 +66,7 @@ impl Tags {
 /// A row of Table 2, for one way of receiving and one window; medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Who gets what the chosen members send: `chosen`, the other chosen members, as in Morphus; or
+    /// Receivers of the chosen members' data: `chosen`, the other chosen members, as in Morphus; or
     /// `primaries`, as in Imago.
     pub receivers: &'static str,
     /// By what members are chosen.
@@ -77,13 +77,14 @@ pub struct Row {
     pub makespan_s: f64,
     /// The mean of that: medians hide what few draws suffer, such as all readers far away.
     pub makespan_mean_s: f64,
-    /// What goes from one data centre to the other, in MB (1,000,000 bytes).
+    /// Traffic between the data centres, in MB (1,000,000 bytes).
     pub crossing_mb: f64,
     /// The makespan, of that of the same data with members that were drawn.
     pub ratio_to_unaware: f64,
     /// The makespan, of what the busiest link needs for what goes over it with these members.
     pub ratio_to_floor: f64,
-    /// What the paper measured, for a whole reconfiguration; nothing for what Morphus does not do.
+    /// The paper's figure, for a whole reconfiguration; absent for variants that Morphus does not
+    /// have.
     pub paper_s: Option<f64>,
     /// How far the runs lie apart.
     pub spread: Spread,
@@ -175,13 +176,13 @@ fn host(set: usize, member: usize) -> usize {
     }
 }
 
-/// What has to move in a run, and the member of each set that would be taken without tags.
+/// The data that has to move in a run, and the member of each set that would be taken without tags.
 struct Draw {
     moves: Moves,
     drawn: Vec<usize>,
 }
 
-/// What came of a draw with one choice of members.
+/// The outcome of a draw with one choice of members.
 struct Came {
     makespan_s: f64,
     floor_s: f64,

@@ -4,7 +4,7 @@
 pub(super) struct Outcome {
     pub sockets: usize,
     pub makespan_s: f64,
-    /// What the busiest link needs for all that goes over it.
+    /// The time that the busiest link needs for its traffic.
     pub floor_s: f64,
     /// When each chunk was complete, the first one first.
     pub chunk_s: Vec<f64>,

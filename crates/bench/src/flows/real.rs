@@ -9,7 +9,7 @@
 //! same sockets, so that one sees how far the simulation holds.
 
 pub mod host;
-mod orders;
+mod tasks;
 mod tree;
 mod wire;
 
@@ -30,7 +30,7 @@ use super::outcome::Outcome;
 use super::strategy::{BARS, Outcomes, Ratios, ks};
 use super::{Bar, NETWORKS, Network, SEED, tcp};
 
-use orders::{Order, Transfer, now_ns};
+use tasks::{Task, Transfer, now_ns};
 use tree::Tree;
 
 /// The largest window of TCP without scaling.
@@ -52,11 +52,11 @@ const MEASURE_MAX: Duration = Duration::from_secs(60);
 pub struct Size {
     /// How often members and data are drawn; figures are medians.
     pub runs: u32,
-    /// What each server that exchanges has of the collection, in MB (1,000,000 bytes).
+    /// Data of the collection on each server that exchanges, in MB (1,000,000 bytes).
     pub data_mb_per_server: u32,
 }
 
-/// What was measured; ratios and times are medians of the runs. The ratios at this level are those
+/// The measurements; ratios and times are medians of the runs. The ratios at this level are those
 /// of the homogeneous network with the first window; less is better.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -65,7 +65,7 @@ pub struct Report {
     pub header: Header<Size>,
     /// The rate of each link, each way.
     pub link_mbit_s: f64,
-    /// What waits before a full link, in kB; what comes then is lost.
+    /// The queue before a full link, in kB; further packets are lost.
     pub queue_kb: f64,
     /// Latency within a rack, one way, as measured between idle hosts.
     pub within_ms: f64,
@@ -78,7 +78,7 @@ pub struct Report {
     pub ratios: Ratios,
     /// The same ratios in the simulator, of the same exchanges.
     pub simulated: Ratios,
-    /// What all of it took.
+    /// Duration of all of it.
     pub seconds: f64,
     /// Every network, window and strategy.
     pub strategies: Vec<Measured>,
@@ -87,7 +87,7 @@ pub struct Report {
 /// A measured bar, beside the simulated one of the same sockets.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// What became of it.
+    /// Its outcome.
     #[serde(flatten)]
     pub bar: Bar,
     /// The simulator's makespan.
@@ -182,7 +182,7 @@ impl MeasuredLatencies {
     }
 }
 
-/// What came of a network, by bar and run.
+/// The outcome of a network, by bar and run.
 #[derive(Default)]
 struct Came {
     real: Outcomes,
@@ -269,7 +269,7 @@ impl RealNetwork<'_> {
         for host in &hosts {
             let own = |(_, transfer): &&(u32, Transfer)| ends(transfer).contains(host);
             let transfers = transfers.iter().filter(own).cloned().collect();
-            let order = Order::Prepare { host: *host, window_bytes, transfers };
+            let order = Task::Prepare { host: *host, window_bytes, transfers };
             self.tree.hosts[*host].order(&order).await?;
         }
         for host in &hosts {
@@ -277,7 +277,7 @@ impl RealNetwork<'_> {
         }
         let at_ns = now_ns() + NOTICE.as_nanos() as u64;
         for host in &hosts {
-            self.tree.hosts[*host].order(&Order::Begin { at_ns }).await?;
+            self.tree.hosts[*host].order(&Task::Begin { at_ns }).await?;
         }
         let mut arrived_s = vec![Vec::new(); connections.len()];
         for host in &hosts {
@@ -300,7 +300,7 @@ impl RealNetwork<'_> {
         for from in 0..count {
             let hosts: Vec<usize> = (0..count).filter(|to| *to != from).collect();
             let host = &mut self.tree.hosts[from];
-            host.order(&Order::Measure { hosts: hosts.clone() }).await?;
+            host.order(&Task::Measure { hosts: hosts.clone() }).await?;
             let round_trips_us = host.measured(MEASURE_MAX).await?;
             for (to, round_trip_us) in hosts.iter().zip(round_trips_us) {
                 us[from * count + to] = (round_trip_us / 2.0) as u32;

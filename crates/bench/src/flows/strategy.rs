@@ -89,7 +89,7 @@ pub struct Ratios {
     pub ratio_to_orchestra: f64,
 }
 
-/// What came of a network, by bar and run.
+/// The outcome of a network, by bar and run.
 #[derive(Default)]
 pub(super) struct Outcomes {
     of_bar: [Vec<Outcome>; BARS.len()],

@@ -33,7 +33,7 @@ const POOL_MAX: u32 = 64;
 /// otherwise: shorter than a load's own time-out, so that it ends as certainly not sent.
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the documents look like.
+/// The shape of the documents.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schema {
     /// The form of `_id`.
@@ -127,7 +127,7 @@ impl MongoTarget {
         &self.collection
     }
 
-    /// What its documents look like.
+    /// The shape of its documents.
     #[must_use]
     pub fn schema(&self) -> &Schema {
         &self.schema

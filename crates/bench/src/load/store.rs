@@ -34,7 +34,7 @@ const LAST_WAIT: Duration = Duration::from_secs(30);
 pub struct Options {
     /// How many sessions at a time.
     pub sessions: u32,
-    /// What they draw their transactions from.
+    /// The seed of their transactions.
     pub seed: u64,
     /// How long a session waits after each transaction.
     pub pause: Duration,
@@ -123,7 +123,7 @@ pub struct Lists {
 }
 
 impl Lists {
-    /// What they are now. Nothing may be under way any more.
+    /// Their present elements. No transaction may be under way any more.
     ///
     /// # Errors
     /// When the store did not say it within half a minute.

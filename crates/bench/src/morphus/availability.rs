@@ -92,7 +92,7 @@ impl Kind {
     }
 }
 
-/// What was measured.
+/// The measurements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, its size, and the machine.
@@ -138,7 +138,7 @@ pub struct Side {
     pub operations: u64,
     /// The share that succeeded, in percent.
     pub percent: f64,
-    /// What it is in the paper's Table 1.
+    /// The figure of the paper's Table 1.
     pub paper_percent: Option<f64>,
     /// The median latency of those that succeeded, in ms.
     pub p50_ms: f64,

@@ -42,7 +42,7 @@ pub struct Size {
     pub runs: u32,
 }
 
-/// What was measured.
+/// The measurements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, its size, and the machine.

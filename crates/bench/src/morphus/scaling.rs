@@ -31,7 +31,7 @@ const PLACINGS: [Placing; 2] = [Placing::Greedy, Placing::Balanced];
 /// For opening connections, in s.
 const WARM_S: u64 = 2;
 
-/// What is varied.
+/// The varied parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
@@ -61,7 +61,7 @@ pub struct Setup {
 /// How large it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// What is left as it is.
+    /// The setup that the others vary.
     pub base: Setup,
     /// The parts that are measured, with the values that each goes through.
     pub parts: Vec<(Part, Vec<u32>)>,
@@ -84,7 +84,7 @@ pub struct Shared {
     pub runs: u32,
 }
 
-/// What was measured.
+/// The measurements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, the part of its size that all points share, and the machine.
@@ -101,7 +101,7 @@ pub struct Report {
 pub struct Measured {
     /// The chart.
     pub part: Part,
-    /// What it was measured with.
+    /// The parameters of the measurement.
     #[serde(flatten)]
     pub setup: Setup,
     /// By what new chunks were placed.

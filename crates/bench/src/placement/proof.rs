@@ -17,7 +17,7 @@ pub(super) fn is_least(weights: &Weights, caps: &[u64], server_of: &[usize]) -> 
     is_whole && is_within && !gains(&residual(weights, caps, &held, server_of))
 }
 
-/// What a step loses, by the nodes that it joins; nothing where there is no such step. The last
+/// The loss of a step, by the nodes that it joins; absent where there is no such step. The last
 /// node is room.
 type Residual = Vec<Vec<Option<i128>>>;
 

@@ -21,7 +21,7 @@ const CALM_MIX: &str = "read=40,update=40,insert=15,delete=5";
 const BUSY_PART: u64 = 100;
 const CALM_PART: u64 = 10;
 
-/// What clients noticed.
+/// The effect on clients.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Clients {
     /// The longest time without a successful write in any cut-over, at 500 writes/s.

@@ -10,7 +10,7 @@ use super::{KEYS, ShardedCluster};
 use crate::cluster_pair::{COLL, DB};
 use crate::error::{Error, Result};
 
-/// What each document is, by its `_id`, which are `0..len`: its shard and its size.
+/// The shard and size of each document, by its `_id`, which are `0..len`.
 pub(crate) struct Places {
     of: Vec<(usize, u64)>,
     shards: Vec<String>,

@@ -114,13 +114,13 @@ impl Runner {
             let (first, entries) = match self.inbox.try_recv() {
                 Ok(logged) => logged,
                 Err(_) if self.ahead < AHEAD_MAX => return Ok(()),
-                Err(_) => self.await_frames()?,
+                Err(_) => self.await_entries()?,
             };
             self.hear(first, entries)?;
         }
     }
 
-    fn await_frames(&self) -> Result<(Position, Arc<[LogEntry]>)> {
+    fn await_entries(&self) -> Result<(Position, Arc<[LogEntry]>)> {
         let bound_s = ANSWER_WAIT.as_secs();
         let late = |_| Error::TimedOut { what: "the log's next group".into(), bound_s };
         self.inbox.recv_timeout(ANSWER_WAIT).map_err(late)
@@ -138,7 +138,7 @@ impl Runner {
         self.tell(Input::Tick(0))?;
         self.flush()?;
         while !self.core.is_live() {
-            let (first, entries) = self.await_frames()?;
+            let (first, entries) = self.await_entries()?;
             self.hear(first, entries)?;
         }
         Ok(())
@@ -155,9 +155,9 @@ impl Runner {
         self.flush()
     }
 
-    fn settle(&mut self) -> Result<()> {
+    fn catch_up(&mut self) -> Result<()> {
         while self.ahead > 0 {
-            let (first, entries) = self.await_frames()?;
+            let (first, entries) = self.await_entries()?;
             self.hear(first, entries)?;
         }
         Ok(())
@@ -180,7 +180,7 @@ impl Runner {
             }
         }
         self.run(transactions.into_iter().map(filling).collect())?;
-        self.settle()
+        self.catch_up()
     }
 }
 
@@ -248,7 +248,7 @@ fn timed(runner: &mut Runner, size: Size) -> Result<f64> {
         let made: Vec<Transaction> = (0..many).map(|_| rmw3(&mut dice, &rows)).collect();
         let begin = cpu_s();
         runner.run(made)?;
-        runner.settle()?;
+        runner.catch_up()?;
         took_s += cpu_s() - begin;
         left -= many;
     }
@@ -346,7 +346,7 @@ fn side_by_side(size: Size, sites: u64) -> Result<f64> {
             prepared?;
             let begin = Instant::now();
             runner.run(made)?;
-            runner.settle()?;
+            runner.catch_up()?;
             Ok::<f64, Error>(begin.elapsed().as_secs_f64())
         })
     });

@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use args::{Benchmark, Chunks, Networks};
 
-/// What may be typed.
+/// The command's arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]

@@ -7,7 +7,7 @@ use crate::cli::Cli;
 use crate::context::Context;
 use crate::exit::Failure;
 
-/// What may be typed.
+/// The command's arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The shell that the script is for.

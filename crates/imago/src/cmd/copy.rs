@@ -1,11 +1,9 @@
 //! `imago copy`: copies live collections to another cluster, and follows them there.
 
-use imago_job::control::Stop;
 use imago_job::id::JobId;
 use imago_job::journal::Journal;
 use imago_mongo::copy::preflight::{self, Plan, Planned, Request};
-use imago_mongo::copy::{self, CatalogChanges, Clusters, Options, Until};
-use imago_mongo::error::Error;
+use imago_mongo::copy::{self, CatalogChanges, Clusters, Left, Options, Until};
 use imago_mongo::namespace::Selector;
 use imago_mongo::server::endpoint::Endpoint;
 use imago_mongo::state::journal::MongoJournal;
@@ -16,7 +14,7 @@ use crate::cmd::speed::Speed;
 use crate::context::Context;
 use crate::exit::Failure;
 
-/// What may be typed.
+/// The command's arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "The job's state is kept in the destination (database `imago`), so that \
                         any machine can go on with it: see `imago job`. It follows the source \
@@ -154,13 +152,10 @@ pub async fn work(
     options: &Options,
     context: &Context,
 ) -> Result<(), Failure> {
-    let claimed =
-        Box::pin(copy::claim(clusters, id, &options.process, context.events(), &context.cancel));
-    let run = claimed.await?;
-    let state = match Box::pin(copy::run(clusters, run, options)).await {
-        Ok(()) => "caught_up",
-        Err(Error::Stopped(Stop::HandedOver)) => "handed_over",
-        Err(error) => return Err(error.into()),
+    let led = copy::lead(clusters, id, options, context.events(), &context.cancel);
+    let state = match Box::pin(led).await? {
+        Left::CaughtUp => "caught_up",
+        Left::HandedOver => "handed_over",
     };
     let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
     let ended = Ended { job: id.clone(), state, catalog: CatalogChanges::of(&record)? };

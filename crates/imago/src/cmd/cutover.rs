@@ -14,7 +14,7 @@ use crate::cmd::process::process;
 use crate::context::Context;
 use crate::exit::Failure;
 
-/// What may be typed.
+/// The command's arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "The write block is the server's setUserWriteBlockMode: cluster-wide, and \
                         only for users without bypassWriteBlockingMode. It stays after the hook, \
@@ -207,7 +207,7 @@ async fn hook(command: &str, id: &JobId) -> Result<(), String> {
 struct HookGroup(Option<Pid>);
 
 impl HookGroup {
-    /// What the hook leaves behind on purpose goes on.
+    /// Processes that the hook left behind on purpose go on.
     fn leave(mut self) {
         self.0 = None;
     }

@@ -9,7 +9,7 @@ mod migration;
 mod reshard;
 mod store;
 
-/// What may be typed.
+/// The command's arguments.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
@@ -19,7 +19,7 @@ pub struct Args {
     migration: migration::Migration,
 }
 
-/// What is shown other than a migration.
+/// A scene other than a migration.
 #[derive(Debug, clap::Subcommand)]
 enum Scene {
     /// Watch the shard key of a busy collection change under its clients.

@@ -33,7 +33,7 @@ use crate::cmd::process::process;
 use crate::cmd::speed::Pacing;
 use view::View;
 
-/// What may be typed.
+/// The command's arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -214,7 +214,7 @@ async fn go_on(resume: &Resume, context: &Context) -> Result<(), Failure> {
     Box::pin(work(&clusters, &resume.id, &options(&resume.work), context)).await
 }
 
-/// What a helper did.
+/// The result of a worker.
 #[derive(Serialize)]
 struct Helped {
     job: JobId,
@@ -267,7 +267,7 @@ async fn heard(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
     let mut view = look(journal, id).await?;
     let beat = view.beat();
     // By the servers' clock a silent owner is dead in time; the bound is for one that stands still.
-    let deadline = Instant::now() + copy::pace().stale_after + Duration::from_secs(5);
+    let deadline = Instant::now() + copy::owner_timing().stale_after + Duration::from_secs(5);
     while view.living_owner().is_some() && view.beat() == beat && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(200)).await;
         view = look(journal, id).await?;
@@ -287,14 +287,14 @@ fn refuse_ended(view: &View) -> Result<(), JournalError> {
 
 /// How long an owner must be silent before the job is said to have none.
 fn stale_after_ms() -> u64 {
-    u64::try_from(copy::pace().stale_after.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(copy::owner_timing().stale_after.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What came of asking something of a job.
+/// The outcome of a request to a job.
 #[derive(Debug, Serialize)]
 struct Outcome {
     job: JobId,
-    /// What was asked.
+    /// The request.
     asked: &'static str,
     /// The process that works at the job and will do it, if one does.
     owner: Option<String>,

@@ -1,6 +1,6 @@
 //! A limit as it is typed: a number in the unit that suits people, or `none`.
 
-/// What was typed: a limit in the unit that the record keeps, or that there shall be none.
+/// A typed limit in the unit that the record keeps, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit(pub Option<u64>);
 

@@ -21,7 +21,7 @@ use imago_workload::mix::Mix;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// What may be typed.
+/// The command's arguments.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "Example:\n  \

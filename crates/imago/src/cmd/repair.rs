@@ -12,7 +12,7 @@ use super::verify::{bad_line, connect, control, open};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// What may be typed.
+/// The command's arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "The file is what `imago verify --mismatches` writes: one JSON object a \
                         line, {\"ns\": \"db.coll\", \"_id\": extended JSON}. Exit code 3 when a \

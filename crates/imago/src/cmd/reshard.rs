@@ -8,7 +8,7 @@ mod revert;
 pub mod run;
 pub mod speed;
 
-/// What may be typed.
+/// The command's arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]

@@ -21,7 +21,7 @@ impl Pacing {
     }
 }
 
-/// What may be typed of it; `imago job set` changes it while a job runs.
+/// Its arguments; `imago job set` changes it while a job runs.
 #[derive(Debug, clap::Args)]
 pub struct Speed {
     /// How it goes beside the cluster's clients.

@@ -10,7 +10,7 @@ use clap::Subcommand;
 use crate::context::Context;
 use crate::exit::Failure;
 
-/// What may be typed.
+/// The command's arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]

@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::table::table;
 
-/// What may be typed.
+/// The command's arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -57,7 +57,7 @@ Examples:
     /// Keep a testbed for `up`, which runs this in the background.
     #[command(hide = true)]
     Keep {
-        /// What to build, as JSON.
+        /// The specification, as JSON.
         #[arg(long)]
         spec: String,
     },
@@ -78,7 +78,7 @@ struct Down {
 struct Inject {
     /// The testbed's name.
     name: String,
-    /// What to do.
+    /// The fault.
     #[arg(value_enum)]
     fault: Harm,
     /// To which node; `imago testbed status NAME` lists them.
@@ -126,7 +126,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// What became of one testbed.
+/// The outcome for one testbed.
 #[derive(Serialize)]
 struct Downed {
     name: String,
@@ -159,7 +159,7 @@ fn downed_text(downed: &Downed) -> String {
     format!("{} {how}\n", downed.name)
 }
 
-/// What came of a fault.
+/// The outcome of a fault.
 #[derive(Serialize)]
 struct Harmed {
     name: String,

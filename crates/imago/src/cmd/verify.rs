@@ -24,7 +24,7 @@ use serde::Serialize;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// What may be typed.
+/// The command's arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit code 3 when differences remain. Sides that are still changing are \
                         fine: a difference is looked at again with growing pauses before it is \
@@ -96,7 +96,8 @@ struct Outcome {
     /// may use that cluster too.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     only_at_destination: Vec<Namespace>,
-    /// What the patterns match at the source, and is not compared, with the reason.
+    /// Collections that the patterns match at the source and that are not compared, with the
+    /// reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<LeftOut>,
 }
@@ -178,7 +179,7 @@ pub async fn connect(uri: &str, role: &'static str) -> Result<Endpoint, Failure>
     Box::pin(Endpoint::connect(uri, role)).await.map_err(Failure::from)
 }
 
-/// What ends the work when the user asks to stop.
+/// Ends the work when the user asks to stop.
 pub fn control(context: &Context) -> Result<Control, Failure> {
     Control::new(Limits::default(), context.cancel.clone())
         .map_err(|error| Failure::from_error(Exit::Usage, "limits", &error))

@@ -5,7 +5,7 @@ use crate::file::FileJournal;
 use crate::journal::Request;
 use crate::record::Limits;
 
-const PACE: Pace = Pace {
+const TIMING: OwnerTiming = OwnerTiming {
     heartbeat: Duration::from_millis(10),
     stale_after: Duration::from_secs(60),
     gives_up_after: Duration::from_secs(60),
@@ -34,7 +34,7 @@ impl Bench {
 
     async fn begin_with(&self, interrupted: CancellationToken) -> Run {
         let journal = Arc::clone(&self.journal);
-        Run::begin(journal, &self.id, "host/1", PACE, &self.events, interrupted).await.unwrap()
+        Run::begin(journal, &self.id, "host/1", TIMING, &self.events, interrupted).await.unwrap()
     }
 
     async fn request(&self, request: Request) {
@@ -176,10 +176,10 @@ async fn what_ends_while_paused_is_done() {
 async fn a_journal_that_is_gone_stops_the_run() {
     let bench = Bench::new().await;
     let silent = Duration::from_millis(200);
-    let pace = Pace { stale_after: silent, gives_up_after: silent, ..PACE };
+    let timing = OwnerTiming { stale_after: silent, gives_up_after: silent, ..TIMING };
     let journal = Arc::clone(&bench.journal);
     let token = CancellationToken::new();
-    let run = Run::begin(journal, &bench.id, "p", pace, &bench.events, token).await.unwrap();
+    let run = Run::begin(journal, &bench.id, "p", timing, &bench.events, token).await.unwrap();
     std::fs::remove_dir_all(bench._directory.path()).unwrap();
     let ended = run.control().sleep(Duration::from_secs(60)).await;
     assert!(matches!(ended, Err(Stop::JournalLost(_))), "{ended:?}");

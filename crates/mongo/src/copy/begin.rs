@@ -191,7 +191,7 @@ async fn pairs_of(
     Ok((Arc::new(pairs), definitions))
 }
 
-/// What earlier processes of the job copied.
+/// The documents that earlier processes of the job copied.
 struct CopiedBefore {
     documents: u64,
     bytes: u64,
@@ -240,7 +240,7 @@ async fn lost(run: &Run, state: &mut State, ns: &str, what: &str) -> Result<()> 
     }
 }
 
-/// What the coordinator has to know of each collection.
+/// The coordinator's view of each collection.
 fn members(plan: &Plan, state: &State) -> Vec<Member> {
     let planned_first = plan.collections.len() - state.joined.len();
     let since = |n: usize| {

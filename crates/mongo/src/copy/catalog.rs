@@ -1,22 +1,22 @@
-//! Which collections a copy has, while the source's catalog changes.
+//! The set of collections of a copy, while the source's catalog changes.
 //!
-//! A pattern means what matches, also later: a collection that the source creates or renames into the
-//! plan's patterns while the job follows joins it; one that the source drops or renames away is gone,
-//! and the job goes on with the others. Views are kept as they are at the source.
+//! A pattern means every match, also later ones: a collection that the source creates or renames into
+//! the plan's patterns while the job follows joins it; one that the source drops or renames away is
+//! gone, and the job goes on with the others. Views are kept as they are at the source.
 //!
-//! The set changes only between two coordinators: the one ends at a checkpoint, the set is written down,
-//! and the next begins there, exactly as a process does that resumes the job. So a death at any moment
-//! of a change finds what every death finds.
+//! The set changes only between two coordinators: the first ends at a checkpoint, the set is
+//! recorded, and the next begins there, exactly as after a resume. So a death at any moment of a
+//! change leaves a state that every resume handles.
 //!
 //! Invariants:
 //! - A collection keeps its number for the whole job: those of the plan come first, then those that
-//!   joined, in their order. A collection that was dropped and made anew gets another number.
-//! - What joins is written down before anything is made at the destination, and copied from a state
-//!   that is not older than [`Joined::since`]; a drop or rename up to that time ended another
+//!   joined, in order. A collection that was dropped and created again gets another number.
+//! - A joining collection is recorded before anything is made at the destination, and copied from a
+//!   state that is not older than [`Joined::since`]; a drop or rename up to that time ended another
 //!   collection of this name.
-//! - The copy of a collection that is gone is dropped where the job created it: what the source's users
-//!   deleted must not come back when clients move. Where all collections are gone, nothing is dropped
-//!   and the job fails: that is more likely an accident.
+//! - The copy of a collection that is gone is dropped if the job created it: documents that the
+//!   source's users deleted must not come back when clients move. If all collections are gone,
+//!   nothing is dropped and the job fails: that is more likely an accident.
 //! - At most [`JOINED_MAX`] collections join one job.
 
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ use crate::server::collection::{Handle, Kind, Listed, list_all};
 /// A collection that came within the plan's patterns after the plan was made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Joined {
-    /// What is copied.
+    /// The planned collection.
     pub planned: Planned,
     /// The source's time before anything of it was read: seconds and increment.
     pub since: (u32, u32),
@@ -46,10 +46,10 @@ pub struct Joined {
     pub is_prepared: bool,
 }
 
-/// What became of a collection that the source does not have any more.
+/// The end of a collection that the source does not have any more.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Gone {
-    /// What happened to it, as a past participle.
+    /// The event, as a past participle.
     pub what: String,
     /// Whether its copy was seen to: dropped, or left where the job had not created it.
     pub is_done: bool,
@@ -75,7 +75,7 @@ pub struct CatalogChanges {
 pub struct GoneCollection {
     /// Its name at the source.
     pub ns: Namespace,
-    /// What happened to it.
+    /// The event.
     pub what: String,
 }
 
@@ -117,7 +117,7 @@ impl CatalogChanges {
 pub struct News {
     /// Collections and views that the job takes in.
     pub new: Vec<(Kind, Planned)>,
-    /// What matches, and is not taken in, with the reason.
+    /// Matching collections that are not taken in, with the reason.
     pub left_out: Vec<(Namespace, String)>,
     /// Views that are not at the destination as they are at the source.
     pub views: Vec<Namespace>,
@@ -248,7 +248,7 @@ impl Copying<'_> {
         self.news = news;
     }
 
-    /// What must change before a cut-over, as far as the last look knows.
+    /// Changes that must precede a cut-over, as far as the last look knows.
     pub(super) fn catalog_obstacles(&self) -> Vec<String> {
         let new = self.news.new.iter().map(|(_, of)| format!("{} is yet to be copied", of.from));
         let left_out = self.news.left_out.iter();
@@ -304,7 +304,7 @@ pub async fn news(clusters: &Clusters, plan: &Plan) -> Result<News> {
     Ok(news)
 }
 
-/// What the plan's selectors match, and the job does not have.
+/// Collections that the plan's selectors match and the job does not have.
 fn unknown(plan: &Plan, listed: Vec<Listed>) -> Result<Vec<(Listed, Namespace)>> {
     let selectors = plan.selectors.iter().map(|text| text.parse::<Selector>());
     let selectors = selectors.collect::<Result<Vec<Selector>>>()?;

@@ -1,10 +1,10 @@
-//! Who works at a job: claiming it, and taking it over.
+//! Claiming a job, and taking it over.
 //!
-//! One process leads a job at a time. MongoDB offers no fence for a write of a process that was
-//! given up, so time is one: a leader sends no write later than [`OWNED_WRITE_WITHIN`] after it sent the
-//! last sign of life that the journal acknowledged, each write ends at the server after
-//! [`WRITE_TIME_MAX`], and a job is claimed only when its owner has been silent for longer than both
-//! together.
+//! One process leads a job at a time. MongoDB offers no fence against a late write of a process that
+//! was replaced, so time is the fence: a coordinator sends no write later than [`OWNED_WRITE_WITHIN`]
+//! after it sent the last sign of life that the journal acknowledged, each write ends at the server
+//! after [`WRITE_TIME_MAX`], and a job is claimed only when its owner has been silent for longer than
+//! both together.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use imago_job::id::JobId;
 use imago_job::journal::{Journal, JournalError, Request};
 use imago_job::record::{Record, Requested};
 use imago_job::reporter::Events;
-use imago_job::run::{Pace, Run, RunError};
+use imago_job::run::{OwnerTiming, Run, RunError};
 use tokio_util::sync::CancellationToken;
 
 use super::Clusters;
@@ -30,8 +30,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// How often a leader gives a sign of life, and how long it must be silent to lose its job.
 #[must_use]
-pub fn pace() -> Pace {
-    Pace { stale_after: STALE_AFTER, ..Pace::default() }
+pub fn owner_timing() -> OwnerTiming {
+    OwnerTiming { stale_after: STALE_AFTER, ..OwnerTiming::default() }
 }
 
 /// Claims a job. An owner that died is waited for until its last write has certainly ended.
@@ -51,7 +51,7 @@ pub async fn claim(
     loop {
         let (journal, cancel) = (Arc::clone(&journal), interrupted.clone());
         let again = Arc::clone(&journal);
-        match Run::begin(journal, id, process, pace(), events, cancel).await {
+        match Run::begin(journal, id, process, owner_timing(), events, cancel).await {
             Ok(run) => return Ok(run),
             Err(RunError::Journal(owned @ JournalError::Owned { .. })) => {
                 // An owner that still beats is alive: it is not waited for.

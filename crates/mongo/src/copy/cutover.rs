@@ -74,7 +74,7 @@ pub struct Options {
     pub ignore_new: bool,
 }
 
-/// What came of it.
+/// The outcome.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// The job.
@@ -204,14 +204,7 @@ async fn steps(
     let sampled = Box::pin(check::check(copying, &Mode::Sample(options.sample), None)).await?;
     Box::pin(copying.come_near(options.block_max)).await?;
     run.enter("cut-over").await?;
-    let began = Instant::now();
-    if options.block == Block::UserWrites {
-        // A block that stands already is not the job's, and stays in any case.
-        if block::is_set(&clusters.source).await? != Some(true) {
-            copying.state.cut_over_mut().block = SourceBlock::MayStand { since_ms: Some(now_ms()) };
-        }
-        copying.save().await?;
-    }
+    record_block(clusters, copying, options).await?;
     let blocker = Blocker::reach(&clusters.source).await;
     let blocked = Instant::now();
     // Never dropped half-way: a block that comes after it was lifted would stay.
@@ -232,34 +225,67 @@ async fn steps(
              them: look at the hook, then try again, with a larger --max-block-ms if need be",
         )),
     };
-    let done = match done {
-        Ok(done) => done,
-        Err(error) => {
-            // The job's new owner lifts the block: lifting it here would let writes into its cut-over.
-            if let Err(lost) = copy::save_at_last(run, &copying.state).await {
-                tracing::warn!(%lost, "the write block is left to the next process of the job");
-                return Err(error);
-            }
-            if copying.state.cut_over_mut().is_blocked() {
-                block::lift(&clusters.source).await?;
-            }
-            if copying.state.is_destination_blocked() {
-                block::set(&clusters.destination).await?;
-            }
-            copying.state.cut_over_mut().end_attempt(SourceBlock::None);
-            copy::save_at_last(run, &copying.state).await?;
-            return Err(error);
+    match done {
+        Ok(done) => {
+            let block_ms = copying.state.cut_over_mut().blocked_before_ms + ms(blocked);
+            conclude(clusters, run, copying, options, block_ms, sampled, done).await
         }
-    };
-    let cut_over = copying.state.cut_over_mut();
-    let block_ms = cut_over.blocked_before_ms + ms(blocked);
-    let is_blocked = cut_over.is_blocked();
+        Err(error) => {
+            give_up_attempt(clusters, run, copying).await?;
+            Err(error)
+        }
+    }
+}
+
+/// Records that a block may stand from now on. A block that stands already is not the job's, and stays in
+/// any case.
+async fn record_block(
+    clusters: &Clusters,
+    copying: &mut Copying<'_>,
+    options: &Options,
+) -> Result<()> {
+    if options.block == Block::None {
+        return Ok(());
+    }
+    if block::is_set(&clusters.source).await? != Some(true) {
+        copying.state.cut_over_mut().block = SourceBlock::MayStand { since_ms: Some(now_ms()) };
+    }
+    copying.save().await
+}
+
+/// Restores the blocks as they were before an attempt that failed. A new owner of the job does that itself:
+/// lifting the block here would admit writes in its cut-over.
+async fn give_up_attempt(clusters: &Clusters, run: &Run, copying: &mut Copying<'_>) -> Result<()> {
+    if let Err(lost) = copy::save_at_last(run, &copying.state).await {
+        tracing::warn!(%lost, "the write block is left to the next process of the job");
+        return Ok(());
+    }
+    if copying.state.cut_over_mut().is_blocked() {
+        block::lift(&clusters.source).await?;
+    }
+    if copying.state.is_destination_blocked() {
+        block::set(&clusters.destination).await?;
+    }
+    copying.state.cut_over_mut().end_attempt(SourceBlock::None);
+    copy::save_at_last(run, &copying.state).await
+}
+
+/// Lifts the block, or leaves it to the operator, and records the end of the job.
+async fn conclude(
+    clusters: &Clusters,
+    run: &Run,
+    copying: &mut Copying<'_>,
+    options: &Options,
+    block_ms: u64,
+    sampled: u64,
+    done: Behind,
+) -> Result<Outcome> {
     run.reporter().emit(Body::Measurement {
         name: "write_block_ms".into(),
         value: f64::from(u32::try_from(block_ms).unwrap_or(u32::MAX)),
         unit: "ms".into(),
     });
-    tracing::debug!(total_ms = ms(began), "cut over");
+    let is_blocked = copying.state.cut_over_mut().is_blocked();
     let lifts = is_blocked && !options.keep_block && !options.reverse;
     if lifts {
         block::lift(&clusters.source).await?;

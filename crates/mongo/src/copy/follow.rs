@@ -192,7 +192,7 @@ impl<T: Ord> Approach<T> {
         Self { closest: None, since: now }
     }
 
-    /// What is reached now, of which more is closer. A pause does not count.
+    /// The reached value, of which more is closer. A pause does not count.
     fn stuck_for(&mut self, now: Instant, reached: T, is_paused: bool) -> Duration {
         let reached = Some(reached);
         if is_paused || reached > self.closest {

@@ -1,7 +1,7 @@
-//! What must hold before anything is written, and the plan that follows from it.
+//! The preconditions of a copy, and the plan that follows from them.
 //!
-//! The invariant: nothing here writes. A plan is either complete or an error that names the first
-//! unmet precondition and how to meet it.
+//! Invariant: nothing here writes. A plan is either complete or an error that names the first unmet
+//! precondition and its remedy.
 
 use bson::{Document, doc};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use crate::server::endpoint::{Endpoint, is_same_cluster};
 mod destination;
 pub(in crate::copy) mod functions;
 
-/// What a user asks for.
+/// A user's request.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Which collections.
@@ -34,18 +34,18 @@ pub struct Request {
     pub no_new: bool,
 }
 
-/// What a job will do. It is stored with the job and holds no secret.
+/// The steps of a job. It is stored with the job and holds no secret.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// The source, redacted.
     pub source: String,
-    /// What the source must still be when the job is resumed.
+    /// The identity that the source must still have when the job is resumed.
     pub source_identity: String,
     /// The destination, redacted.
     pub destination: String,
-    /// What the destination must still be when the job is resumed.
+    /// The identity that the destination must still have when the job is resumed.
     pub destination_identity: String,
-    /// What was asked for: patterns match collections that come later too.
+    /// The request: patterns match collections that come later too.
     #[serde(default)]
     pub selectors: Vec<String>,
     /// Whether those that come later are left out.
@@ -64,13 +64,14 @@ pub struct Plan {
     pub into_existing: bool,
     /// The key to shard by at the destination; extended JSON.
     pub shard_key: Option<String>,
-    /// What the patterns match by name, and the job leaves out; it was told when the plan was made.
+    /// Collections that the patterns match by name and the job leaves out; reported when the plan
+    /// was made.
     #[serde(default)]
     pub left_out: Vec<LeftOut>,
     /// Whether it leads back: the old cluster follows the new one after a cut-over.
     #[serde(default)]
     pub is_reverse: bool,
-    /// What the operator should know; none of it prevents the job.
+    /// Notes for the operator; none of them prevents the job.
     pub notes: Vec<String>,
 }
 
@@ -81,7 +82,7 @@ pub struct Planned {
     pub from: Namespace,
     /// Its name at the destination.
     pub to: Namespace,
-    /// What it holds.
+    /// Its size.
     pub size: Size,
     /// Indexes besides `_id`.
     pub indexes: usize,
@@ -89,7 +90,7 @@ pub struct Planned {
     pub sharded_by: Option<String>,
     /// Whether the destination must be created.
     pub creates: bool,
-    /// What happened to it at the source since, where it is not there any more.
+    /// The event that ended it at the source, if it is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone: Option<String>,
 }

@@ -51,7 +51,7 @@ const BUDGET: Budget = Budget {
     backoff: Backoff { first_ms: 50, max_ms: 2_000 },
 };
 
-/// What is repaired, and how retry_transient it is checked.
+/// The documents to repair, and how patiently they are verified.
 #[derive(Clone, Debug)]
 pub struct RepairSpec {
     /// Only documents that match it exist at the source, as far as the copy goes.
@@ -74,13 +74,13 @@ pub struct Refused {
     /// The document.
     #[serde(flatten)]
     pub mismatch: Mismatch,
-    /// What the destination said.
+    /// The destination's message.
     pub cause: String,
-    /// What to do about it.
+    /// The remedy.
     pub help: Option<String>,
 }
 
-/// What a repair did.
+/// The result of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RepairReport {
     /// Documents that the file named.

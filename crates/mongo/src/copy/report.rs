@@ -1,4 +1,4 @@
-//! What a copy says of itself while it runs.
+//! The progress of a copy.
 
 use std::time::Instant;
 
@@ -86,7 +86,7 @@ impl Copying<'_> {
     }
 }
 
-/// What this process sent from which shard to which, the largest flows first.
+/// Bytes that this process sent from shard to shard, the largest flows first.
 fn flows(route: &Route) -> Vec<Flow> {
     let mut sent: Vec<(usize, usize, u64)> =
         route.sent().filter(|(from, to, bytes)| from != to && *bytes > 0).collect();

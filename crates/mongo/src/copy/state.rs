@@ -39,7 +39,7 @@ impl ResumeToken {
         text.map(Self).map_err(|e| Error::malformed("a resume token", e))
     }
 
-    /// What the server gave.
+    /// The token as the server gave it.
     fn whole(&self) -> Result<RawDocumentBuf> {
         ext_json::parse_document(&self.0).map_err(|e| Error::malformed("the job's resume token", e))
     }

@@ -9,7 +9,7 @@ use imago_job::record::{Record, Requested};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::claim::pace;
+use super::claim::owner_timing;
 use super::{Clusters, plan_of, state_of};
 use crate::copy::preflight;
 use crate::error::{Error, Result};
@@ -64,7 +64,7 @@ pub async fn help<F: Future<Output = Result<Option<Arc<Route>>>>>(
     let _obedience = AbortOnDropHandle::new(tokio::spawn(async move {
         let (id, control) = obedience;
         loop {
-            tokio::time::sleep(pace().heartbeat).await;
+            tokio::time::sleep(owner_timing().heartbeat).await;
             // An unreachable destination is for the workers to find, who wait for it.
             if let Err(error) = follow_requests(&journal, &id, &control).await {
                 tracing::debug!(%error, "the job's requests could not be read");

@@ -1,8 +1,8 @@
-//! What a server or the driver said, as a person wants to read it.
+//! Errors of servers and of the driver, as a person wants to read them.
 //!
-//! The driver shows an error with its labels and with the whole answer in hexadecimal, and servers quote
-//! documents: keys, filters, values that do not belong in a log. What is left is the message with
-//! its code, and for a missing privilege the command and the database that it is missing on.
+//! The driver shows an error with its labels and the whole reply in hexadecimal, and servers quote
+//! documents: keys, filters, values that do not belong in a log. This keeps the message with its
+//! code, and for a missing privilege the command and the database.
 
 use mongodb::error::{Error, ErrorKind};
 

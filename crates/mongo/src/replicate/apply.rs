@@ -1,20 +1,20 @@
 //! Making documents at the destination equal to the source's present state.
 //!
-//! The idea: to apply a change is to read what its document is now, and to write that. So every
-//! application is idempotent, many changes of one document cost one, and the order of changes needs
-//! to be kept only for one `_id` at a time: callers never run two of these for one `_id` at once.
+//! To apply a change is to read the present document and to write it. So every application is
+//! idempotent, many changes of one document cost one, and the order of changes matters only for one
+//! `_id` at a time: callers never run two of these for one `_id` at once.
 //!
 //! Invariants:
-//! - What is read includes the change that caused the read ([`ReadAt`]).
-//! - A document arrives byte for byte, field order included, or it is an error. Three forms of
-//!   write are needed for that: a plain one; for zero timestamps, which servers replace by the
-//!   present time, and for `$` and dots in top-level names, which they read as operators, an
-//!   update by a literal pipeline; and a delete with an insert, where the `_id` stays equal but
-//!   changes its type, or the shard key changes.
-//! - A unique index at the destination orders documents of *different* `_id`s. Where A cannot be
-//!   written because B holds its value, then at the source, where A holds it now, B no longer does:
-//!   the B at the destination is stale. It is deleted, provided that it still holds the value, and
-//!   reported in `stale` beforehand: the caller must mark it dirty again in any case.
+//! - The read includes the change that caused it ([`ReadAt`]).
+//! - A document arrives byte for byte, field order included, or it is an error. Three forms of write
+//!   are needed for that: a plain one; an update by a literal pipeline, for zero timestamps, which
+//!   servers replace by the present time, and for `$` and dots in top-level names, which they read as
+//!   operators; and a delete with an insert, if the `_id` stays equal but changes its type, or the
+//!   shard key changes.
+//! - A unique index at the destination orders documents of *different* `_id`s. If A cannot be written
+//!   because B holds its value, then at the source, where A holds it now, B no longer does: the B at
+//!   the destination is stale. It is deleted, provided that it still holds the value, and reported in
+//!   `stale` beforehand: the caller must mark it dirty again in any case.
 
 use std::collections::{HashMap, HashSet};
 
@@ -66,11 +66,11 @@ pub enum ReadAt {
 pub struct Want {
     /// Which document.
     pub id: Id,
-    /// What it went through.
+    /// Its change.
     pub change: Change,
 }
 
-/// What was done.
+/// The work done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Documents written.
@@ -175,7 +175,7 @@ fn named<'a>(ids: impl Iterator<Item = &'a Id>) -> RawDocumentBuf {
     rawdoc! {"_id": {"$in": array}}
 }
 
-/// What matches `filter` and, if there is one, `only`.
+/// Documents that match `filter` and, if there is one, `only`.
 fn narrowed(filter: RawDocumentBuf, only: Option<&Document>) -> Result<RawDocumentBuf> {
     let Some(only) = only else { return Ok(filter) };
     let only = RawDocumentBuf::try_from(only)
@@ -264,14 +264,14 @@ pub(crate) async fn put(
         }
     }
     for (found, error) in refused {
-        Box::pin(settle(pair, found, error, stale)).await?;
+        Box::pin(resolve_refusal(pair, found, error, stale)).await?;
     }
     Ok(())
 }
 
 /// One document that the destination refused: its `_id` changed type, or a unique index is in its
 /// way.
-async fn settle(
+async fn resolve_refusal(
     pair: &Pair,
     found: &Found<'_>,
     mut error: WriteError,

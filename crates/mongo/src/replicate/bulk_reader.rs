@@ -44,7 +44,7 @@ mod turn;
 use lease_renewal::Hold;
 use shape::Shape;
 
-/// What all who work at one job in this process share.
+/// State shared by all workers at one job in this process.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Documents copied by slices that are in progress or done.
@@ -76,7 +76,7 @@ pub struct Worker {
     pub leases: Leases,
     /// Pause, cancel, throttle.
     pub control: Control,
-    /// What was done.
+    /// The work done.
     pub counters: Arc<Counters>,
     /// The way past the router, of a job that changes one collection's shape.
     pub route: Option<Arc<Route>>,
@@ -285,12 +285,12 @@ impl SliceCopy<'_> {
         let sent = futures_util::stream::iter(sends.collect::<Vec<_>>()).buffered(at_once);
         for (plain, refused, odd) in sent.try_collect::<Vec<_>>().await? {
             for error in refused {
-                self.settle_one(plain[error.index], &error)?;
+                self.resolve_error(plain[error.index], &error)?;
             }
             for raw in odd {
                 let statement = [self.pair.replacement(&self.found(raw)?)];
                 for error in write::update(&self.pair.destination, &statement).await?.errors {
-                    self.settle_one(raw, &error)?;
+                    self.resolve_error(raw, &error)?;
                 }
             }
         }
@@ -310,9 +310,9 @@ impl SliceCopy<'_> {
         Ok(Found { id, raw })
     }
 
-    /// What the shadow did not take: a document that is there already is left, one that a unique
-    /// index refuses is left to the applier.
-    fn settle_one(&mut self, raw: &RawDocument, error: &WriteError) -> Result<()> {
+    /// A document that the shadow did not take: one that exists already is left, one that a unique
+    /// index refuses is left to the coordinator.
+    fn resolve_error(&mut self, raw: &RawDocument, error: &WriteError) -> Result<()> {
         let found = self.found(raw)?;
         match error.code {
             write::DUPLICATE_KEY if error.is_duplicate_id() => Ok(()),
@@ -399,7 +399,7 @@ impl SliceCopy<'_> {
             self.write_odd(batch).await?
         };
         if !errors.is_empty() {
-            self.settle(batch, errors).await?;
+            self.resolve_errors(batch, errors).await?;
         }
         // The first one was counted before the server was lost.
         let again = u64::from(skip.is_some());
@@ -436,7 +436,7 @@ impl SliceCopy<'_> {
         Ok(errors)
     }
 
-    async fn settle(&mut self, batch: &RawArray, errors: Vec<WriteError>) -> Result<()> {
+    async fn resolve_errors(&mut self, batch: &RawArray, errors: Vec<WriteError>) -> Result<()> {
         let found = found_in(batch, &self.pair.source)?;
         let mut foreign = Vec::new();
         for error in errors {

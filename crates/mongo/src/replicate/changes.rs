@@ -46,11 +46,11 @@ pub enum Event {
         ns: usize,
         /// Which document.
         id: Id,
-        /// What is known of it.
+        /// Its change.
         change: Change,
         /// When.
         time: Timestamp,
-        /// What else [`ChangeReader::detailed`] wants to know.
+        /// The details that [`ChangeReader::detailed`] needs.
         detail: Option<Box<Detail>>,
     },
     /// Indexes or options of a collection changed.
@@ -64,7 +64,7 @@ pub enum Event {
     Disruption {
         /// Which of the reader's namespaces.
         ns: usize,
-        /// What happened, as a past participle.
+        /// The event, as a past participle.
         what: String,
         /// When.
         time: Timestamp,
@@ -74,7 +74,7 @@ pub enum Event {
 /// A write as the stream describes it, for readers that cannot read its document again.
 #[derive(Clone, Debug)]
 pub struct Detail {
-    /// What kind of write.
+    /// The kind of write.
     pub write: Write,
     /// The UUID of the collection that was written to, as text: a name may have changed hands.
     pub of: Option<String>,
@@ -93,7 +93,7 @@ pub enum Write {
     Delete,
 }
 
-/// What one answer of the server carried.
+/// The content of one reply of the server.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// In the stream's order; empty when nothing happened.
@@ -112,7 +112,7 @@ pub struct ChangeReader {
     cursor: Option<RawBatchCursor>,
 }
 
-/// What is read, and from where.
+/// The stream to read, and its beginning.
 struct Wanted {
     source: Endpoint,
     namespaces: Vec<Namespace>,

@@ -1,16 +1,16 @@
 //! The coordinator of a job: reads the source's changes, applies them through lanes, and keeps the
 //! checkpoint and the horizon.
 //!
-//! What may be applied when is decided by [`imago_plan::pending_changes`]; this does what it says. One task
-//! owns all ledgers; rounds of dirty keys run beside it, a few at a time.
+//! [`imago_plan::pending_changes`] decides what may be applied when. One task owns the pending
+//! changes of all collections; rounds of dirty keys run beside it, a few at a time.
 //!
 //! Invariants:
-//! - A batch of the stream counts as read only when all of it is in the ledgers; only then may its
-//!   token become the checkpoint.
+//! - A batch of the stream counts as read only when all of it is among the pending changes; only then
+//!   may its token become the checkpoint.
 //! - A round is finished or the coordinator ends: nothing is given back.
-//! - After [`Coordinator::settle`] the destination is the source at exactly the time it returns, document
-//!   for document, although both may be written: the last rounds read the source as of that time,
-//!   and all earlier reads were of earlier states.
+//! - After [`Coordinator::settle`] the destination equals the source at exactly the returned time,
+//!   document for document, although both may be written: the last rounds read the source as of that
+//!   time, and all earlier reads were of earlier states.
 //! - The number of dirty keys in memory is bounded: beyond [`HELD_MAX`] the stream is not read.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -56,7 +56,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Changes that are remembered for the last look before a cut-over.
 pub const RECENT_MAX: usize = 10_000;
 
-/// What a stream position stands for.
+/// The meaning of a stream position.
 #[derive(Clone, Debug)]
 struct Mark {
     token: RawDocumentBuf,
@@ -92,7 +92,7 @@ pub struct Coordinator {
     turn: usize,
     /// No round begins before it while clients are spared.
     rests_until: Instant,
-    /// What the last round took while clients were spared.
+    /// Duration of the last round while clients were spared.
     round_took: Duration,
     leases: Leases,
     control: Control,
@@ -116,17 +116,17 @@ pub struct Coordinator {
     leftovers_seen: Vec<Vec<bool>>,
 }
 
-/// What the coordinator has to know of a collection besides its [`Pair`].
+/// The coordinator's view of a collection besides its [`Pair`].
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
-    /// What ended a collection of this name before this time ended another one, which this job does
-    /// not copy any more.
+    /// An event before this time ended another collection of this name, which this job does not
+    /// copy any more.
     pub since: Timestamp,
     /// Whether it was dropped or renamed: its changes are read past.
     pub is_gone: bool,
 }
 
-/// What a coordinator is made of.
+/// The parts of a coordinator.
 pub struct Parts {
     /// The source's cluster.
     pub source: Endpoint,

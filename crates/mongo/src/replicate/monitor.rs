@@ -1,8 +1,8 @@
-//! What a job must not outrun: the destination's secondaries, and the source's oplogs; what must not hold
-//! it up: quiet shards of the source; and what does: a cluster that does not answer.
+//! Watches that hold a job back or warn: the lag of the destination's secondaries, the window of the
+//! source's oplogs, quiet shards of the source, and clusters that do not answer.
 //!
-//! All are looked at beside the job, past the router where there is one, and neither look ever fails it:
-//! what may not be seen is said once, as a warning.
+//! All run beside the job, past the router where there is one, and none ever fails it: a fact that
+//! this user may not read is reported once, as a warning.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -223,14 +223,14 @@ async fn oplog(source: Endpoint, reporter: Reporter, applied: Applied) {
     }
 }
 
-/// What the oplog holds: the seconds of its oldest and its newest entry.
+/// The window of an oplog: the seconds of its oldest and its newest entry.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     oldest_s: u32,
     newest_s: u32,
 }
 
-/// What is known of how long the oplog lasts.
+/// The known duration of an oplog's window.
 ///
 /// Once it is full, its oldest entry moves by a second in a second as long as the source is written
 /// at the rate of what it holds. It does so in leaps, for the server drops many entries at once: so
@@ -267,7 +267,7 @@ impl Outlook {
     }
 }
 
-/// What the source's oplogs hold, by replica set.
+/// The windows of the source's oplogs, by replica set.
 async fn windows(source: &Endpoint, sets: &mut Vec<Set>) -> Result<Vec<(String, Window)>> {
     reach(source, sets).await?;
     let mut windows = Vec::new();
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(furthest_behind(&doc! {"members": [member("a", 1, 1)]}), None);
     }
 
-    /// What is warned of when looks find the oplog and the job so: oldest, newest, applied.
+    /// The warnings for a sequence of looks: oldest, newest, applied.
     fn warned(looks: &[(u32, u32, u32)]) -> Vec<Option<u32>> {
         let mut outlook = Outlook::default();
         let look = |&(oldest_s, newest_s, applied_s)| {

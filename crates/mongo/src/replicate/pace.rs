@@ -1,20 +1,19 @@
-//! Keeping what can wait at a pace that the clients of a cluster hardly notice.
+//! Keeps deferrable work at a pace that the clients of a cluster hardly notice.
 //!
-//! The idea: a client knows best how a cluster feels, so the watch is one. It asks each server a
-//! small question again and again, finds a document by an `_id` that is not there, and compares how
-//! long answers take with how long they take while the bulk stands still, which it does for half a
-//! second of every three. What to make of it is decided by [`imago_plan::pace`]; batches grow and
-//! shrink with the pace ([`imago_job::throttle::Throttle::batch_bytes`]), for a large one is felt
-//! however rarely it comes.
+//! The watch behaves like a client: it sends each server a small query again and again, for an `_id`
+//! that does not exist, and compares the latency of the replies with that while the bulk pauses,
+//! which it does for half a second of every three. [`imago_plan::pace`] decides the rate; batches
+//! grow and shrink with it ([`imago_job::throttle::Throttle::batch_bytes`]), because a large one
+//! delays clients however rare it is.
 //!
-//! Where no client is at work none has to be spared, and the bulk goes at any speed. Of two clusters only
-//! those are asked that have clients: the load of a destination without clients is no reason to go slowly. Servers count
-//! their operations by namespace (`top`): what is counted in those of the application, beside what this
-//! process has sent there ([`Endpoint::finds`]), is a client's. Where that may not be asked, clients
-//! are taken to be there.
+//! Without clients there is nothing to spare, and the bulk goes at any speed. Only clusters that have
+//! clients are watched: load on a destination without clients is no reason to slow down. Servers
+//! count their operations by namespace (`top`): operations in the application's namespaces beyond
+//! those that this process has sent ([`Endpoint::finds`]) are clients'. If that may not be read,
+//! clients are assumed.
 //!
-//! It sees primaries only, and nothing that is slow for clients without being slow for a reader of
-//! one document: a disk whose syncs take long, a secondary.
+//! The watch sees primaries only, and no effect that does not slow down a reader of one document: a
+//! disk whose syncs take long, a secondary.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -50,7 +49,7 @@ const FIRST_STILL: Duration = Duration::from_secs(3);
 /// The first look is short: nothing passes before it is over.
 const FIRST_LOOK: Duration = Duration::from_millis(200);
 const ASK_EVERY: Duration = Duration::from_millis(40);
-/// What was under way when the bulk was stopped has ended by then.
+/// Operations under way when the bulk was stopped have ended by then.
 const SETTLES: Duration = Duration::from_millis(100);
 /// A server that takes longer is too slow by any measure.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
@@ -88,7 +87,7 @@ impl Setter {
     }
 
     fn set(&self, bytes_s: Option<u64>) {
-        let is_over = self.is_over.lock().expect("nobody panics holding it");
+        let is_over = self.is_over.lock().expect("no holder panics");
         if !*is_over {
             self.control.throttle().set_pace(bytes_s);
         }
@@ -100,7 +99,7 @@ impl Setter {
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        let mut is_over = self.pace.is_over.lock().expect("nobody panics holding it");
+        let mut is_over = self.pace.is_over.lock().expect("no holder panics");
         *is_over = true;
         self.pace.control.throttle().set_pace(None);
     }
@@ -124,7 +123,7 @@ impl Watched {
         Self { cluster, reads: vec![ns], writes: Vec::new() }
     }
 
-    /// What a question is asked of.
+    /// The namespace of a probe.
     fn asked(&self) -> &Namespace {
         self.reads.iter().chain(&self.writes).next().expect("a job reads or writes a collection")
     }
@@ -164,7 +163,7 @@ struct Watch {
     control: Control,
     pace: Arc<Setter>,
     reporter: Option<Reporter>,
-    /// What was told last.
+    /// The last reported state.
     is_paced: Option<bool>,
 }
 
@@ -265,7 +264,7 @@ struct Cluster {
 struct Server {
     endpoint: Endpoint,
     watched: Arc<Watched>,
-    /// What it had counted when it was asked last.
+    /// The counts of the last reading.
     seen: Option<Sight>,
     /// Questions so far.
     asked: u64,

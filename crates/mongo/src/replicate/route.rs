@@ -1,17 +1,17 @@
 //! The bulk past the router: read on the shards that have it, written on the shards that get it.
 //!
-//! A router would carry each document twice more. Both maps are known while a collection's shape is
-//! changed: the old one is looked up anew for each slice, the new one is the plan's, and nothing
-//! moves the shadow's chunks.
+//! A router would carry each document twice more. Both chunk maps are known while a collection's
+//! shape is changed: the old one is read anew for each slice, the new one is the plan's, and the
+//! shadow's chunks are not moved.
 //!
 //! Invariants:
-//! - What a shard holds without owning it (an orphan) is not copied: a document counts where the map
-//!   says that its key lies.
+//! - Documents that a shard holds without owning them (orphans) are not copied: a document counts on
+//!   the shard that the map gives its key to.
 //! - A slice counts as copied only if the map was the same from its first read to after its last,
-//!   however often a lost server interrupted it. Each shard is
-//!   read from a state at or after the map's, so that what a move brought there is seen.
+//!   however often a lost server interrupted it. Each shard is read from a state at or after the
+//!   map's, so documents that a move brought are seen.
 //! - A document whose key changes while a slice is read may be found on two shards, or on none: its
-//!   change comes through the stream afterwards, as any change of a slice in flight.
+//!   change comes through the stream afterwards, like any change of a leased slice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,7 +82,7 @@ impl Map {
 #[derive(Clone, Debug)]
 pub struct Seen {
     map: Map,
-    /// What is different in every map.
+    /// The version, which differs between maps.
     version: Bson,
     /// Everything that made the map what it is was before this.
     pub at: Timestamp,
@@ -109,7 +109,7 @@ pub struct Route {
     pub names: Vec<String>,
     /// The shards themselves.
     pub shards: Vec<Endpoint>,
-    /// Who of each is read from.
+    /// The member of each shard that is read from.
     pub readers: Vec<Reader>,
     router: Handle,
     new: Map,
@@ -233,7 +233,7 @@ impl Route {
         sockets.acquire().await.expect("never closed")
     }
 
-    /// What went from which shard to which, in bytes, by this process.
+    /// Bytes that this process sent from shard to shard.
     pub fn sent(&self) -> impl Iterator<Item = (usize, usize, u64)> + '_ {
         let count = self.shards.len();
         let flows = self.flows.iter().enumerate();

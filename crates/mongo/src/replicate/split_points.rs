@@ -1,12 +1,12 @@
-//! Where to cut a collection into parts of about equal numbers of documents.
+//! Split points that cut a collection into parts of about equal numbers of documents.
 //!
-//! `$sample` alone will not do. The server draws by walking down its tree at random, and the trees
-//! of collections that were loaded a short while ago are lopsided: of a million documents, half were
-//! drawn a thirtieth as often as the others, and the last slice was half the collection. So a
-//! replica set's `_id` index is walked, 0.5 µs a key, and each shard's past the router. Where a
-//! shard cannot be reached so, all documents are read, and a few kept at random, each shard for
-//! itself: no router can skip cheaply. Only what is too large for that is drawn: such a tree was
-//! mostly read back from disk, where it is even.
+//! `$sample` alone draws unevenly. The server draws by descending its tree at random, and the
+//! trees of recently loaded collections are lopsided: of a million documents, half were drawn a
+//! thirtieth as often as the others, and the last slice was half the collection. So the `_id` index
+//! of a replica set is scanned, 0.5 µs a key, and that of each shard past the router. If a shard
+//! cannot be reached past the router, all documents are read, and a few kept at random, separately
+//! for each shard: no router can skip cheaply. Only collections that are too large for that are
+//! sampled: such a tree was mostly read back from disk, where it is even.
 
 use bson::raw::{RawBsonRef, cstr};
 use bson::{RawDocumentBuf, doc, rawdoc};

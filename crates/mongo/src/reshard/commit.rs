@@ -1,27 +1,27 @@
 //! Commit: the shadow takes the collection's name, with nothing lost.
 //!
-//! Writes are blocked, the shadow is made the collection as of one time behind the block, the last
-//! changes are compared, and the server renames, in one step, the shadow over the collection. A block
-//! that does not stop deletes stays on what takes the name until those are brought over
+//! Writes are blocked, the shadow is made equal to the collection as of one time behind the block,
+//! the last changes are compared, and the server renames the shadow over the collection in one step.
+//! A block that admits deletes stays on the renamed collection until late writes are brought over
 //! ([`crate::reshard::commit::validation`], [`crate::reshard::commit::late_writes`]).
 //!
-//! The drain has a deadline: if it is missed the block is lifted, and all of it is tried again
-//! later. The rename has none. Once it was asked for, the server may do it at any time, also when
-//! the answer is lost; so it is asked for again, and the cluster is looked at, until it is known. A
-//! block that stops deletes too is lifted as soon as the rename is recorded, before its answer comes.
+//! The drain has a deadline: if it is missed the block is lifted, and the commit is tried again
+//! later. The rename has none. Once requested, the server may perform it at any time, also when the
+//! reply is lost. The rename is retried, and its outcome polled, until it is known. A block that
+//! stops deletes too is lifted as soon as the rename is recorded, before its reply.
 //!
-//! What clients see (tried on 6.0.5, `crates/imago/tests/reshard/clients.rs`):
-//! - A change stream on the collection shows all changes up to the rename, then `invalidate`: a client
-//!   opens a new one. Nothing was written between the block and the rename, so that one which begins
-//!   at the time of the rename misses nothing.
-//! - A retryable write that is sent again after the rename, because its answer before it was lost, is
-//!   recognised by the shard that did it the first time, and only by that one. A document that went
-//!   to another shard gets the write once more: harmless for what may be done twice, wrong for an
-//!   `$inc`. Servers keep those records by session and shard, and no client can write them.
-//!   During the block none is lost in this way: writes are refused with an error (371, or 121 by a
-//!   validator) that drivers do not send again by themselves.
-//! - With the validator, a document that was deleted between the drain and the rename can be read once
-//!   more, from the rename until its delete is brought over.
+//! Effects on clients (observed on 6.0.5, `crates/imago/tests/verbs/reshard/clients.rs`):
+//! - A change stream on the collection shows all changes up to the rename, then `invalidate`; a
+//!   client opens a new one. Nothing was written between the block and the rename, so a stream that
+//!   begins at the time of the rename misses nothing.
+//! - A retryable write that is sent again after the rename, because its reply before it was lost, is
+//!   recognised by the shard that performed it, and only by that shard. If the document moved to
+//!   another shard, the write is applied again: harmless for an idempotent write, wrong for an
+//!   `$inc`. Servers keep those records by session and shard, and no client can write them. During
+//!   the block none is lost in this way: writes are refused with an error (371, or 121 by a
+//!   validator) that drivers do not retry.
+//! - With the validator, a document that was deleted between the drain and the rename can be read
+//!   once more, from the rename until its delete is brought over.
 
 pub(in crate::reshard) mod bypass;
 pub(in crate::reshard) mod late_writes;
@@ -63,7 +63,7 @@ pub struct Committed {
     pub rename_ms: u64,
     /// Documents of the last changes that were compared under the block.
     pub last_verified: u64,
-    /// What came between the drain and the rename.
+    /// Changes between the drain and the rename.
     pub late_writes: LateWrites,
 }
 
@@ -298,7 +298,7 @@ async fn unblock(
     copy::save_at_last(run, &copying.state).await
 }
 
-/// What became of a rename.
+/// The outcome of a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// The collection is what the shadow was.

@@ -1,8 +1,8 @@
-//! What is in the way, or should be known first, each with what to do about it.
+//! Obstacles and warnings of a plan, each with a remedy.
 //!
-//! A check never writes, and never reads a large collection in another way than asked for: what
-//! would cost too much is said to be unchecked. A check that cannot be made is a warning, so that a
-//! missing privilege does not look like a clean bill of health.
+//! A check never writes, and never reads a large collection unless asked: a check that would cost too
+//! much is reported as not made. A check that fails is a warning, so that a missing privilege does
+//! not look like a clean result.
 
 mod balancer;
 mod cluster;

@@ -52,7 +52,7 @@ pub enum Engine {
     Native,
 }
 
-/// What is wanted.
+/// The requested shape.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The collection.
@@ -105,7 +105,7 @@ impl Request {
 pub struct Chunk {
     /// Its least key, as extended JSON; nothing for the first chunk, which is open.
     pub min: Option<String>,
-    /// What it will hold, as far as the sample tells.
+    /// Its predicted content, by the sample.
     pub size: Size,
     /// How many bytes of it are on each shard now, in the order of [`Plan::shards`].
     pub bytes_on: Vec<u64>,
@@ -113,7 +113,7 @@ pub struct Chunk {
     pub shard: usize,
 }
 
-/// What moves from one shard to another.
+/// The movement from one shard to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
     /// The index of the shard that has it.
@@ -126,13 +126,13 @@ pub struct Flow {
     pub sockets: usize,
 }
 
-/// What one way of placing the chunks would do.
+/// The effect of one placement of the chunks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
     /// Which one: `balanced`, `greedy`, `random`, or `server` for what the server's own
     /// `reshardCollection` does.
     pub placing: String,
-    /// What moves between shards.
+    /// The movement between shards.
     pub moved: Size,
     /// How much more the fullest shard holds afterwards than its share; 1 is even.
     pub imbalance: f64,
@@ -155,13 +155,13 @@ pub struct Finding {
     pub weight: Weight,
     /// A word for programs, such as `unique_index`.
     pub code: String,
-    /// What was found.
+    /// The finding.
     pub what: String,
-    /// What to do about it.
+    /// The remedy.
     pub help: String,
 }
 
-/// What a change of a collection's shape will do.
+/// The plan of a change of a collection's shape.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// The collection.
@@ -172,7 +172,7 @@ pub struct Plan {
     pub key: String,
     /// The shards, by name.
     pub shards: Vec<String>,
-    /// What the collection holds.
+    /// The size of the collection.
     pub size: Size,
     /// The new chunks in the order of their keys.
     pub chunks: Vec<Chunk>,
@@ -180,9 +180,9 @@ pub struct Plan {
     pub placing: Placing,
     /// By what sockets were given to flows.
     pub flowing: Flowing,
-    /// What moves between which shards.
+    /// The movement by pairs of shards.
     pub flows: Vec<Flow>,
-    /// What moves in all.
+    /// The movement in all.
     pub moved: Size,
     /// How much more the fullest shard holds than its share: now, of all shards, and afterwards, of
     /// those that are not drained; 1 is even.
@@ -196,7 +196,7 @@ pub struct Plan {
     /// The same at the least pace that spares clients, in seconds; nothing where none is to be spared.
     #[serde(default)]
     pub paced_s: Option<f64>,
-    /// What the shadow needs on each shard until the old collection is dropped, in bytes.
+    /// The shadow's need of room on each shard until the old collection is dropped, in bytes.
     pub space_bytes: Vec<u64>,
     /// The member of each shard that the bulk is best read from, as `host:port`; nothing where its
     /// members are not known.
@@ -207,7 +207,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What makes it impossible.
+    /// The findings that make it impossible.
     pub fn obstacles(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.weight == Weight::Obstacle)
     }

@@ -1,4 +1,4 @@
-//! Making a plan: look, draw, weigh, place, give connections, look for what is in the way.
+//! Making a plan: survey, sample, weigh, place, assign connections, look for obstacles.
 //!
 //! Invariant: nothing is written, at no server and in no state.
 

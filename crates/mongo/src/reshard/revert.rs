@@ -1,12 +1,12 @@
-//! Going back: a collection gets the shard key again that it had before a job.
+//! The way back: a collection gets the shard key again that it had before a job.
 //!
-//! The old collection is gone with the rename, and its chunks would not fit what was written since. So
-//! going back is one more change of shape, planned for the documents as they are now; nothing that
-//! was written after the first change is lost.
+//! The old collection is gone with the rename, and its chunks would not fit later writes. So going
+//! back is one more change of shape, planned for the documents as they are now; no write after the
+//! first change is lost.
 //!
 //! Invariant: only the collection that the job made is changed, not another one of its name. It is
-//! known by its UUID, which a rename keeps. Jobs of before that was recorded leave the key alone to
-//! go by, and that is said ([`Way::is_known`]).
+//! recognised by its UUID, which a rename keeps. For jobs that did not record it, only the key is
+//! checked, and the operator is told so ([`Way::is_known`]).
 
 use imago_job::id::JobId;
 use imago_job::journal::Journal as _;
@@ -28,7 +28,7 @@ use crate::state::journal::MongoJournal;
 /// The way back from a job.
 #[derive(Clone, Debug)]
 pub struct Way {
-    /// What is to be planned.
+    /// The request to plan.
     pub request: Request,
     /// Whether the collection is certainly the one that the job made; otherwise it has its name and
     /// its key.

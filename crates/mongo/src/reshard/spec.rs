@@ -16,7 +16,7 @@ use crate::verify::Mode;
 /// The kind of such a job's record.
 pub const KIND: &str = "reshard";
 
-/// What a job is to do.
+/// The specification of a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Spec {
     /// The copy into the shadow.
@@ -27,11 +27,11 @@ pub struct Spec {
     /// By what it is done.
     #[serde(default)]
     pub engine: Engine,
-    /// What the collection was like when the job was created.
+    /// Facts about the collection when the job was created.
     pub known: Known,
 }
 
-/// What tells a collection from another one of its name, and what is to be restored.
+/// Facts that tell a collection from another one of its name, and that are to be restored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Known {
     /// Its UUID.
@@ -77,7 +77,7 @@ pub struct Options {
     pub block_max: Duration,
 }
 
-/// What came of it.
+/// The outcome.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// The job.
@@ -94,13 +94,13 @@ pub struct Outcome {
     pub verified: u64,
     /// Documents of the last changes that were compared under the block.
     pub last_verified: Option<u64>,
-    /// What came between the drain and the rename.
+    /// Changes between the drain and the rename.
     pub late_writes: LateWrites,
     /// From the start of this process's work to its end, in s.
     pub seconds: f64,
 }
 
-/// What came between the drain and the rename.
+/// Changes between the drain and the rename.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LateWrites {
     /// Documents whose delete was brought over.

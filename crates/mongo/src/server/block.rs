@@ -70,7 +70,7 @@ pub async fn check_bypass(cluster: &Endpoint) -> Result<()> {
     ))
 }
 
-/// Who is connected, with which privileges.
+/// The connected user and its privileges.
 pub(crate) async fn about_user(source: &Endpoint) -> Result<Document> {
     let ask = doc! {"connectionStatus": 1, "showPrivileges": true};
     let status = source.run("admin", ask).await?;
@@ -185,7 +185,7 @@ pub async fn lift(source: &Endpoint) -> Result<()> {
 const KILLED_MAX: usize = 10;
 /// A lift that takes longer may be waiting for something.
 const LIFTED_WITHIN: Duration = Duration::from_secs(1);
-/// What waited behind the block goes on meanwhile.
+/// Operations that waited behind the block go on meanwhile.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// The server's code for an operation that was killed.
 const INTERRUPTED: i32 = 11601;

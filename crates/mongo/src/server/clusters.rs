@@ -2,7 +2,7 @@
 
 use super::endpoint::Endpoint;
 
-/// What a process needs to work at a copy.
+/// The connections that a process needs to work at a copy.
 #[derive(Clone)]
 pub struct Clusters {
     /// Where documents are read.

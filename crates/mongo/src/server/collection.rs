@@ -1,7 +1,7 @@
-//! A collection at one cluster: what it is, how large it is, and making another like it.
+//! A collection at one cluster: its definition, its size, and the creation of another like it.
 //!
-//! Definitions are compared and carried as the server lists them, less what belongs to one server
-//! only (`uuid`, index versions).
+//! Definitions are compared and carried as the server lists them, without the fields that belong to
+//! one server only (`uuid`, index versions).
 
 use bson::{Bson, Document, doc};
 use futures_util::TryStreamExt;
@@ -28,7 +28,7 @@ pub struct Handle {
     pub owner: Option<Ownership>,
 }
 
-/// What a name stands for.
+/// The kind of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -43,7 +43,7 @@ pub enum Kind {
 /// Everything about a collection but its documents.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Definition {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// The options it was created with.
     pub options: Document,
@@ -103,7 +103,7 @@ impl Handle {
         Self { endpoint, ns, bypass_validation: false, owner: None }
     }
 
-    /// What the collection is, or nothing if there is none.
+    /// The collection's definition, or nothing if it does not exist.
     ///
     /// # Errors
     /// When the server does not answer or refuses to say.
@@ -263,7 +263,7 @@ fn collated(mut index: Document) -> Document {
 pub struct Listed {
     /// The collection or view.
     pub ns: Namespace,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// The options it was created with.
     pub options: Document,
@@ -297,7 +297,7 @@ async fn list_with_system(endpoint: &Endpoint) -> Result<Vec<Listed>> {
 /// The collection of a database's stored functions.
 pub const FUNCTIONS: &str = "system.js";
 
-/// What a pattern matches and Imago leaves out.
+/// A collection that a pattern matches and Imago leaves out.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LeftOut {
     /// Its name.

@@ -21,7 +21,7 @@ mod identity;
 use identity::identity_of;
 pub use identity::is_same_cluster;
 
-/// What kind of cluster answers.
+/// The kind of cluster that answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// A replica set, by its name.
@@ -237,7 +237,7 @@ impl Endpoint {
         &self.redacted
     }
 
-    /// What a cluster is known by however it is addressed: see [`is_same_cluster`].
+    /// The identity of a cluster, however it is addressed: see [`is_same_cluster`].
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.identity

@@ -1,4 +1,4 @@
-//! What a user may do, by the answer to `connectionStatus`.
+//! The privileges of a user, from the reply to `connectionStatus`.
 
 use bson::{Bson, Document};
 

@@ -15,7 +15,7 @@ use crate::bson::input::parse_document;
 use crate::bson::order::Id;
 use crate::error::{Error, Result};
 
-/// What a hashed key has for a field that is not there: the hash of null.
+/// The value of a hashed key for an absent field: the hash of null.
 const HASH_OF_NULL: i64 = 2_338_878_944_348_059_895;
 
 /// A valid shard key.
@@ -25,7 +25,7 @@ pub struct Key {
     pub pattern: Document,
 }
 
-/// What a document has of a key.
+/// A document's value of a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Value {
     /// The key's value, a document.

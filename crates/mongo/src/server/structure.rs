@@ -27,7 +27,7 @@ pub(crate) fn is_unique(index: &Document) -> bool {
     index.get_bool("unique").unwrap_or(false)
 }
 
-/// What makes an index of the destination the source's index of the same name.
+/// Compares an index of the destination with the source's index of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// Nothing: it is.
@@ -38,7 +38,7 @@ pub(crate) enum Change {
     Build,
 }
 
-/// What `collMod` changes of an index that stays the same otherwise.
+/// Settings of an index that `collMod` changes.
 const SETTINGS: [&str; 2] = ["hidden", "expireAfterSeconds"];
 
 pub(crate) fn change_to(held: Option<&Document>, wanted: &Document) -> Change {

@@ -1,7 +1,7 @@
-//! Bulk writes as commands over raw bytes, and what the server said of each statement.
+//! Bulk writes as commands over raw bytes, and the server's result for each statement.
 //!
-//! Documents travel as the bytes that the source sent: they are never parsed into values, so that
-//! what arrives is byte for byte what left. Every write waits for a majority.
+//! Documents travel as the bytes that the source sent and are never parsed into values, so they
+//! arrive byte for byte. Every write waits for a majority.
 
 use bson::raw::{RawArrayBuf, RawBsonRef, cstr};
 use bson::{Document, RawArray, RawDocument, RawDocumentBuf, rawdoc};
@@ -10,7 +10,7 @@ use crate::error::{Error, Result, TRANSIENT, without_documents};
 use crate::server::collection::{Handle, number};
 use crate::server::timing::WRITE_TIME_MAX;
 
-/// What the server said of one statement of a bulk write.
+/// The server's result for one statement of a bulk write.
 #[derive(Clone, Debug)]
 pub struct WriteError {
     /// Which statement.
@@ -39,7 +39,7 @@ impl WriteError {
     }
 }
 
-/// What a bulk write did.
+/// The result of a bulk write.
 #[derive(Debug, Default)]
 pub struct Written {
     /// Documents inserted, matched or deleted.

@@ -64,7 +64,7 @@ pub struct MongoJournal {
     place: String,
 }
 
-/// What a reading shows.
+/// The facts of a reading.
 struct Reading {
     record: Record,
     sendings: Vec<String>,
@@ -89,7 +89,7 @@ enum Miss {
     Refused(#[from] JournalError),
 }
 
-/// What a round wants to do, in the words of an error, and the privilege that it needs.
+/// The purpose of a round, in the words of an error, and the privilege that it needs.
 #[derive(Clone, Copy)]
 struct Doing {
     what: &'static str,
@@ -279,7 +279,7 @@ impl MongoJournal {
         })
     }
 
-    /// What an error of the driver means for the round.
+    /// The meaning of a driver's error for the round.
     fn miss(&self, doing: Doing, error: &mongodb::error::Error) -> Miss {
         if Error::server(doing.what, error.clone()).is_transient() {
             return Miss::Passing(said(error));

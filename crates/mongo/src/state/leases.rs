@@ -64,7 +64,7 @@ pub struct Slice {
 /// A slice that this process may copy.
 #[derive(Clone, Debug)]
 pub struct Lease {
-    /// What to copy.
+    /// The slice to copy.
     pub slice: Slice,
     /// How often it was leased, this time included.
     pub attempt: i32,

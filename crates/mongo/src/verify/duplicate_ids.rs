@@ -1,9 +1,9 @@
 //! `_id`s that a sharded collection holds more than once.
 //!
 //! Shards know only their own `_id`s, so nothing keeps two of them from taking the same one. Their
-//! `_id` indexes are read alone, without the documents, and merged here: what comes twice is on two
-//! shards. Those may be one document and its orphan; the router, which knows who owns what, is asked
-//! about these.
+//! `_id` indexes are read alone, without the documents, and merged here: an `_id` that occurs twice
+//! is on two shards. Those may be a document and its orphan; the router, which knows the owner, is
+//! asked about these.
 
 use bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
 use futures_util::TryStreamExt;

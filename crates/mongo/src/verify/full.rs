@@ -30,7 +30,7 @@ const RANGES_MAX: u64 = 64;
 const RECHECK_LEN: usize = 500;
 const TICK: Duration = Duration::from_millis(250);
 
-/// What comparing one range found.
+/// The result of comparing one range.
 #[derive(Debug, Default)]
 struct Outcome {
     suspects: Vec<Id>,
@@ -157,7 +157,7 @@ async fn compare_range(
     Box::pin(look_up_range(search, source, destination, counters)).await
 }
 
-/// What one reading of a range added to the counters.
+/// The counts that one reading of a range added.
 struct Tally<'a> {
     counters: &'a Counters,
     seen: Seen,

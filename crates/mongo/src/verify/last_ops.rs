@@ -1,10 +1,10 @@
 //! The documents that the source's last operations wrote.
 //!
-//! At a replica set the oplog is read backwards, which costs no more than what is asked for. At a
-//! sharded cluster, or without the right to read the oplog, a change stream is opened in the past:
-//! a minute ago at first, then ever further back until enough operations lie behind that point, or
-//! the source's log ends. Either way what is found may be less than what was asked for: the log's
-//! length is the limit, and [`LastOps::found`] says how far it went.
+//! At a replica set the oplog is read backwards, which costs no more than the requested number. At a
+//! sharded cluster, or without the privilege to read the oplog, a change stream is opened in the
+//! past: a minute ago at first, then further back until enough operations lie behind that point, or
+//! the source's log ends. In either case fewer may be found than requested: the log's length is the
+//! limit, and [`LastOps::found`] is the number.
 
 use std::collections::{HashSet, VecDeque};
 

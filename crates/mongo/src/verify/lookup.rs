@@ -60,7 +60,7 @@ pub(super) struct Verdict {
     pub source_digest: u64,
 }
 
-/// What one comparison of given `_id`s saw.
+/// The result of comparing given `_id`s.
 #[derive(Debug, Default)]
 pub(super) struct Examined {
     pub differing: Vec<Verdict>,

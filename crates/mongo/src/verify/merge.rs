@@ -17,7 +17,7 @@ pub(super) trait Block {
     fn document(&self, index: usize) -> &[u8];
 }
 
-/// What the merge needs to go on.
+/// The input that the merge needs to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
     /// The next block of the source, or its end.
@@ -32,7 +32,7 @@ pub(super) enum Need {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Misaligned;
 
-/// What was seen.
+/// The counts of the merge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     /// Different `_id`s.

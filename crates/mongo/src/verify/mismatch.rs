@@ -92,7 +92,7 @@ pub enum MismatchFileError {
     Read {
         /// Counted from 1.
         line: usize,
-        /// What the system said.
+        /// The system's message.
         #[source]
         cause: std::io::Error,
     },
@@ -103,7 +103,7 @@ pub enum MismatchFileError {
     Line {
         /// Counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The fault.
         #[source]
         cause: serde_json::Error,
     },

@@ -2,7 +2,8 @@
 //!
 //! All reads are at the primaries with majority read concern. A suspect that is equal once is
 //! resolved for good, however often it changes. One whose source changed since the round before may
-//! only be hot: it is resolved when the destination follows its [`trail`]; if not, it is marked.
+//! only be hot: it is resolved when the destination equals one of its recent states
+//! ([`progress`]); if not, it is marked.
 
 use std::collections::HashMap;
 
@@ -13,19 +14,19 @@ use crate::error::Result;
 
 /// A difference that outlasted all retries.
 #[derive(Debug)]
-pub(super) struct Settled {
+pub(super) struct Confirmed {
     pub id: Id,
     pub kind: Difference,
     /// Whether the source's document still changed between the last two rounds.
     pub is_changing: bool,
 }
 
-pub(super) async fn settle(
+pub(super) async fn recheck(
     search: &Search<'_>,
     suspects: Suspects,
     watch: &mut dyn Watch,
     report: &mut Report,
-) -> Result<Vec<Settled>> {
+) -> Result<Vec<Confirmed>> {
     let mut ids = suspects.into_ids();
     let first = ids.len();
     let mut before: HashMap<Id, u64> = HashMap::new();
@@ -60,9 +61,9 @@ pub(super) async fn settle(
         }
     }
     report.resolved += (first - differing.len()) as u64;
-    let mut settled: Vec<Settled> = differing
+    let mut settled: Vec<Confirmed> = differing
         .into_iter()
-        .map(|Seen { verdict, is_changing }| Settled {
+        .map(|Seen { verdict, is_changing }| Confirmed {
             id: verdict.id,
             kind: verdict.kind,
             is_changing,

@@ -1,4 +1,4 @@
-//! How long to wait before looking again at a document that looked different.
+//! Pauses before a document that differed is compared again.
 
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
 //! Both sides of a range read on their shards, past the router, and joined here.
 //!
-//! A router would parse and merge what the comparison merges anyway. Each shard is read by a feed
-//! of its own, and the feeds are joined in `_id` order.
+//! A router would parse and merge documents that the comparison merges anyway. Each shard is read by
+//! a feed of its own, and the feeds are joined in `_id` order.
 //!
 //! Invariants:
-//! - What a shard holds without owning it (an orphan) is left out.
-//! - What was read counts only if the map of the source's chunks was the same before the first read
-//!   and after the last ([`Shards::is_still`]); the other side's chunks are not moved.
+//! - Documents that a shard holds without owning them (orphans) are left out.
+//! - A read counts only if the map of the source's chunks was the same before the first read and
+//!   after the last ([`Shards::is_still`]); the other side's chunks are not moved.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -120,7 +120,7 @@ impl Joined {
 
 struct Join {
     sides: Vec<Side>,
-    /// Who owns what, where orphans are to be left out.
+    /// The owners of chunks, where orphans are to be left out.
     owners: Option<Seen>,
     /// About how large a chunk becomes, in bytes.
     chunk_bytes: usize,

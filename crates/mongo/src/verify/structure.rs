@@ -1,7 +1,7 @@
-//! Comparing what collections are: options and indexes.
+//! Comparison of collections' options and indexes.
 //!
-//! Lists are compared as sets by name, options field by field; what one server adds for itself is
-//! left out where the definition is read ([`crate::server::collection`]).
+//! Lists are compared as sets by name, options field by field; fields that one server adds for itself
+//! are left out where the definition is read ([`crate::server::collection`]).
 
 use std::collections::BTreeMap;
 
@@ -79,8 +79,8 @@ fn serves(definition: &Definition, name: &str, shard_key: &Document) -> bool {
     only_names && key.is_some_and(begins)
 }
 
-/// What servers list of a collection that had a validator once, and means nothing without one, or no
-/// other than what holds where nothing is said.
+/// Options that servers list for a collection that had a validator once, and that equal the
+/// defaults.
 fn is_default(name: &str, value: &Bson) -> bool {
     match (name, value) {
         ("validator", Bson::Document(validator)) => validator.is_empty(),

@@ -1,8 +1,8 @@
-//! The documents that looked different at the first glance: as many as memory allows.
+//! The documents that differed at the first comparison: as many as memory allows.
 
 use crate::bson::order::Id;
 
-/// What the `_id`s may take together, in bytes.
+/// Bound on the memory of all `_id`s, in bytes.
 const BYTES_MAX: usize = 256 << 20;
 
 /// A bounded set of `_id`s to look at again.

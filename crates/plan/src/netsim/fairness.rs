@@ -1,11 +1,11 @@
-//! Weighted max-min fair rates: what many connections get of links that they share.
+//! Weighted max-min fair rates of connections that share links.
 //!
 //! Water-filling (Bertsekas and Gallager, *Data Networks*, §6.5.2): all rates rise together, each in
-//! proportion to its weight, until a connection reaches its cap or a link is full; those whom that
-//! concerns stop, the others rise on.
+//! proportion to its weight, until a connection reaches its cap or a link is full; the connections
+//! concerned stop, the others rise on.
 //!
-//! Invariant, and definition: no link carries more than its capacity, and every connection that is
-//! below its cap uses a full link on which no other has a larger rate for its weight.
+//! Invariant, and definition: no link carries more than its capacity, and every connection below its
+//! cap uses a full link on which no other has a larger rate for its weight.
 
 /// A connection, as far as sharing is concerned.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,7 +66,7 @@ pub fn fair_rates(capacities: &[f64], users: &[&User]) -> Vec<f64> {
 }
 
 struct Link {
-    /// What those who stopped have left.
+    /// The capacity that stopped connections leave.
     free: f64,
     /// All who use it, until it is full.
     users: Vec<usize>,

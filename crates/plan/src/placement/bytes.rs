@@ -30,7 +30,7 @@ pub struct Fitted {
     pub placement: Placement,
     /// The size that each server holds.
     pub held: Vec<u64>,
-    /// What each server holds beyond its capacity: less than the largest chunk.
+    /// The excess of each server beyond its capacity: less than the largest chunk.
     pub excess: Vec<u64>,
 }
 

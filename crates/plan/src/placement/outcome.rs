@@ -1,4 +1,4 @@
-//! What a placement does: what moves between which servers, and how full they are before and after.
+//! The effect of a placement: the movement between servers, and their loads before and after.
 
 use super::Shares;
 use super::weights::Weights;
@@ -13,11 +13,11 @@ pub struct Placement {
     /// No placement within the same caps moves less than this. It is what is moved, except for a
     /// random placement (which has no caps) and for [`super::fitted`].
     pub moved_least: u64,
-    /// What moves, by pairs of servers.
+    /// The movement by pairs of servers.
     pub flows: Flows,
-    /// What each server holds before.
+    /// The load of each server before.
     pub before: Vec<u64>,
-    /// What each server holds afterwards.
+    /// The load of each server afterwards.
     pub after: Vec<u64>,
     /// How many chunks each server holds afterwards.
     pub chunks: Vec<u64>,
@@ -70,7 +70,7 @@ impl Flows {
         self.servers
     }
 
-    /// What goes from one server to another.
+    /// The movement from one server to another.
     ///
     /// # Panics
     /// If there is no such server.
@@ -86,7 +86,7 @@ impl Flows {
         pairs.map(|(pair, amount)| (pair / self.servers, pair % self.servers, *amount))
     }
 
-    /// What flows in all.
+    /// The movement in all.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.amounts.iter().sum()

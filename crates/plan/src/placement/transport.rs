@@ -87,7 +87,7 @@ pub(super) fn solve(weights: &Weights, sizes: Sizes<'_>, caps: &[u64]) -> Soluti
         });
         let mut level = Placing::new(weights, sizes, prices, caps.collect());
         level.place(taken);
-        level.settle();
+        level.push_excess();
         prices = level.prices.clone();
         placing = Some(level);
     }
@@ -107,7 +107,7 @@ struct Placing<'a> {
     sizes: Sizes<'a>,
     prices: Vec<i64>,
     caps: Vec<i128>,
-    /// What a server holds beyond its cap, spare load included; negative where there is room.
+    /// The excess of a server beyond its cap, spare load included; negative where there is room.
     excess: Vec<i128>,
     spare: Vec<i128>,
     home: Vec<u32>,
@@ -118,7 +118,7 @@ struct Placing<'a> {
     row: Vec<i64>,
 }
 
-/// What moves along one step of a path.
+/// The movement along one step of a path.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     from: usize,
@@ -186,7 +186,7 @@ impl<'a> Placing<'a> {
     }
 
     /// Pushes all excess to where there is room.
-    fn settle(&mut self) {
+    fn push_excess(&mut self) {
         for server in 0..self.caps.len() {
             while self.excess[server] > 0 {
                 let path = self.shortest_path(server);

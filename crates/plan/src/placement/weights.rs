@@ -146,7 +146,7 @@ impl Weights {
         servers.zip(&self.weight[range]).map(|(server, weight)| (*server as usize, *weight))
     }
 
-    /// What of `chunk` lies on `server`.
+    /// The weight of `chunk` on `server`.
     ///
     /// # Panics
     /// If there is no such chunk.
@@ -185,7 +185,7 @@ impl Weights {
         mapped
     }
 
-    /// What there is of `chunk`, on all servers together.
+    /// The weight of `chunk`, on all servers together.
     ///
     /// # Panics
     /// If there is no such chunk.

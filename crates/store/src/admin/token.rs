@@ -30,7 +30,7 @@ impl Token {
         is_word.then(|| Self(text.to_owned())).ok_or(NoToken)
     }
 
-    /// What is to be in a request's `Authorization`.
+    /// The value of a request's `Authorization`.
     #[must_use]
     pub fn header(&self) -> String {
         format!("Bearer {}", self.0)

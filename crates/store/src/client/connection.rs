@@ -68,7 +68,7 @@ impl Sent {
     }
 }
 
-/// What EXEC is to do in one table. No key is in two of its lists.
+/// The work of EXEC in one table. No key is in two of its lists.
 #[derive(Default)]
 pub(super) struct Batch<'t> {
     pub put: Vec<(&'t [u8], &'t [u8])>,
@@ -95,7 +95,7 @@ impl Batch<'_> {
     }
 }
 
-/// What a step of a walk found: the key at which it goes on, and rows.
+/// The result of a step of a scan: the key at which to continue, and rows.
 pub(super) type Found = (Option<Vec<u8>>, Vec<(Vec<u8>, Vec<u8>)>);
 
 impl Connection {
@@ -229,7 +229,7 @@ impl Connection {
         }
     }
 
-    /// What makes the next command find the rows of a table.
+    /// Makes the next command find the rows of a table.
     fn sent_in(&mut self, table: u32) -> Sent {
         let mut sent = Sent::default();
         if table != self.table {
@@ -270,7 +270,7 @@ impl Connection {
     }
 }
 
-/// What an error says of whether it happened.
+/// The meaning of an error for the outcome.
 fn meaning(code: &str, detail: &str) -> Fault {
     let text = format!("{code} {detail}");
     match code {

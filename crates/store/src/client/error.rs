@@ -27,7 +27,7 @@ pub enum ClientError {
     NoEntry {
         /// Where.
         address: String,
-        /// What it said.
+        /// The store's error.
         source: RedisError,
     },
     /// The store says that it cannot be done.
@@ -43,7 +43,7 @@ pub enum ClientError {
         attempts: u32,
         /// How often of these others were in the way.
         conflicts: u32,
-        /// What was in the way at last.
+        /// The last obstacle.
         last: String,
     },
     /// It was sent, and it is unknown whether it happened, or still will. It is not tried again. A transaction
@@ -51,7 +51,7 @@ pub enum ClientError {
     /// two only one happens.
     #[error("it may or may not have happened, do it again only if that does no harm: {0}")]
     Unknown(String),
-    /// What is read comes too late to count. The transaction begins again once its closure has
+    /// The read comes too late to count. The transaction begins again once its closure has
     /// returned.
     #[error("the transaction has to begin again")]
     Again,
@@ -68,10 +68,10 @@ pub enum ClientError {
         table: u32,
         /// The row's key as bytes, those that cannot be printed as `\xNN`.
         key: String,
-        /// What was to be read.
+        /// The expected type.
         expected: &'static str,
     },
-    /// What answers is no store.
+    /// The server is no store.
     #[error("what is no answer to what was asked came from the store: {0}")]
     Nonsense(String),
 }

@@ -17,7 +17,7 @@ pub trait OrderedKey: Sized {
     fn decode(bytes: &mut &[u8]) -> Option<Self>;
 }
 
-/// What the keys of a type begin with: the first parts of a tuple, whose rows lie together.
+/// The prefix of keys of a type: the first parts of a tuple, whose rows lie together.
 pub trait PrefixOf<K>: OrderedKey {}
 
 /// A key in its whole length.

@@ -57,7 +57,7 @@ impl<K, V> Table<K, V> {
         self.number
     }
 
-    /// What all its keys begin with.
+    /// The prefix of all its keys.
     fn start(&self) -> Vec<u8> {
         let mut start = Vec::new();
         if !self.name.is_empty() {
@@ -96,7 +96,7 @@ impl<K: OrderedKey, V> Table<K, V> {
         Ok((start.clone(), behind(start)))
     }
 
-    /// What a row's key was made of.
+    /// The key of a row.
     pub(super) fn key_of(&self, bytes: &[u8]) -> Result<K, ClientError> {
         let own = bytes.strip_prefix(&*self.start());
         own.and_then(whole).ok_or_else(|| self.other_type(bytes, type_name::<K>()))

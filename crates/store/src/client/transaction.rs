@@ -171,7 +171,7 @@ impl<'c> Transaction<'c> {
     }
 }
 
-/// What EXEC does, by the numbers of tables.
+/// The work of EXEC, by the numbers of tables.
 fn batches(rows: &BTreeMap<RowId, Row>, isolation: Isolation) -> BTreeMap<u32, Batch<'_>> {
     let mut batches: BTreeMap<u32, Batch<'_>> = BTreeMap::new();
     for ((table, key), row) in rows {

@@ -83,7 +83,7 @@ impl Base {
             .map_err(|error| StoreError::Start("the checkpoints", error))?;
         for sender in &shared.senders {
             let next = shared.sequencer.join(Box::new(Following(sender.clone())));
-            assert_eq!(next, image.known() + 1, "nobody writes before the sites begin");
+            assert_eq!(next, image.known() + 1, "no site writes before it begins");
         }
         Ok(Self {
             shared,

@@ -44,7 +44,7 @@ impl Store {
         self.shared.end.get().cloned().or_else(|| self.shared.sequencer.has_ended())
     }
 
-    /// What each site has; nothing of one that has stopped.
+    /// The usage of each site; nothing of one that has stopped.
     pub async fn usage(&self) -> Vec<(Site, Vec<Usage>)> {
         let mut all = Vec::new();
         for (site, sender) in (0..).map(Site).zip(self.shared.site_senders()) {

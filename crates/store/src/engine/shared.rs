@@ -38,7 +38,7 @@ impl AtomicPosition {
     }
 }
 
-/// What the threads of a process share.
+/// State shared by the threads of a process.
 pub(crate) struct Shared {
     pub(in crate::engine) began: Instant,
     pub(in crate::engine) map: ArcSwap<Map>,

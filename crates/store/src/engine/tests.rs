@@ -60,13 +60,13 @@ async fn all(session: &mut Session) -> BTreeMap<Key, u32> {
     let procedure = move |view: &mut View<'_>| {
         let rows = view.range(&range, usize::MAX)?;
         let rows = rows.into_iter().map(|(key, seen)| (key, number(&seen.value)));
-        *told.lock().expect("nobody panicked") = rows.collect();
+        *told.lock().expect("no holder panicked") = rows.collect();
         Ok(Vec::new())
     };
     session.run(reads, Vec::new(), Box::new(procedure)).await.expect("everything can be read");
     Arc::try_unwrap(answer).map_or_else(
-        |answer| answer.lock().expect("nobody panicked").clone(),
-        |answer| answer.into_inner().expect("nobody panicked"),
+        |answer| answer.lock().expect("no holder panicked").clone(),
+        |answer| answer.into_inner().expect("no holder panicked"),
     )
 }
 

@@ -11,7 +11,7 @@ use super::KafkaSpec;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How many copies a topic that is made has, unless it is said: so many, or one for each broker.
 const REPLICAS: usize = 3;
-/// What Kafka takes for a topic's name.
+/// The longest name of a topic.
 const TOPIC_BYTES_MAX: usize = 249;
 
 /// Why something typed is no log in Kafka.

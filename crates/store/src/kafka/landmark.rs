@@ -57,7 +57,7 @@ impl KafkaLog {
         )))
     }
 
-    /// What was read before is not there any more.
+    /// Entries that were read before are not in the topic any more.
     pub(crate) fn lost(&self, known: Position) -> LogError {
         self.unread(format!("it ends before log entry {known}, which was read before"))
     }

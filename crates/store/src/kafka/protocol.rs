@@ -80,7 +80,7 @@ impl Connection {
     }
 }
 
-/// What a peer says that cannot be understood.
+/// A peer's message that cannot be parsed.
 pub(super) fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }

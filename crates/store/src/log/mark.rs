@@ -13,7 +13,7 @@ use std::path::Path;
 use super::folder::make_durable;
 use super::{Result, failed};
 
-/// What a group begins with.
+/// The beginning of a group.
 pub(super) type Mark = [u8; 8];
 
 /// The last byte is the format's version.
@@ -40,7 +40,7 @@ fn beginning(mark: Mark) -> [u8; LENGTH] {
 /// written behind it.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault.
 pub(super) fn of(content: &[u8]) -> std::result::Result<Option<Mark>, &'static str> {
     let Some(bytes) = content.first_chunk::<LENGTH>() else { return Ok(None) };
     let mark = [8, 9, 10, 11, 12, 13, 14, 15].map(|at| bytes[at]);
@@ -66,7 +66,7 @@ pub(super) fn make(path: &Path) -> Result<(File, Mark)> {
 }
 
 /// Makes durable what a file has, with a beginning if there is none, and returns how much that is.
-pub(super) fn settle(path: &Path) -> Result<(u64, Mark)> {
+pub(super) fn make_file_durable(path: &Path) -> Result<(u64, Mark)> {
     let content = match std::fs::read(path) {
         Ok(content) => content,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),

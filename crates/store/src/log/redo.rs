@@ -79,7 +79,7 @@ pub(crate) fn group(entries: &[LogEntry]) -> Result<Vec<u8>> {
 /// The log entries of such a group.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault.
 pub(crate) fn ungroup(group: &[u8]) -> std::result::Result<Vec<LogEntry>, &'static str> {
     match decode(group, Position::START, ALONE) {
         Ok(read) if read.end == group.len() => Ok(read.entries),
@@ -88,7 +88,7 @@ pub(crate) fn ungroup(group: &[u8]) -> std::result::Result<Vec<LogEntry>, &'stat
     }
 }
 
-/// What such a group says that its checksum is.
+/// The checksum in such a group's header.
 pub(crate) fn checksum(group: &[u8]) -> u32 {
     group.get(12..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes)
 }

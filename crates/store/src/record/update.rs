@@ -39,7 +39,7 @@ pub struct Part {
     /// How many bytes at its start, and at its end, stay.
     start: u64,
     end: u64,
-    /// What lies between them now.
+    /// The bytes that are between them now.
     #[serde(with = "super::value")]
     middle: Value,
     /// The new value, where it was committed in this process.
@@ -106,7 +106,7 @@ impl Update {
 }
 
 impl Part {
-    /// What changed, if that is little.
+    /// The changed part, if it is small.
     fn between(old: &Row, new: &Value) -> Option<Self> {
         let (from, to) = (&*old.value, &**new);
         let start = common_start(from, to);

@@ -95,7 +95,7 @@ impl Answer {
         }
     }
 
-    /// What is to be sent.
+    /// The bytes to send.
     pub fn encoded(&self, protocol: Protocol) -> Reply {
         let mut out = Reply::default();
         out.end().reserve(self.bytes().min(RESERVED_BYTES_MAX));

@@ -24,7 +24,8 @@ pub(super) fn encode(kind: Kind, procedure: &impl Serialize) -> Option<Vec<u8>> 
     postcard::to_extend(procedure, vec![kind as u8]).ok()
 }
 
-/// What [`Procedure::sent`] was of, to be run under these settings; nothing where it is none.
+/// The procedure that [`Procedure::sent`] encoded, to be run under these settings; absent if it is
+/// none.
 #[must_use]
 pub fn decode(bytes: &[u8], settings: &Arc<Settings>) -> Option<Box<dyn Procedure>> {
     let (kind, bytes) = bytes.split_first()?;

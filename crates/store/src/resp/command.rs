@@ -40,7 +40,7 @@ pub(super) struct Keys {
     pub step: i8,
 }
 
-/// What a command does.
+/// The effect of a command.
 #[derive(Clone, Copy)]
 pub(super) enum Handler {
     /// Reads and writes rows of a database.
@@ -82,7 +82,7 @@ impl Command {
         if self.arity < 0 { count >= least } else { count == least }
     }
 
-    /// What a request comes to that reads and writes rows.
+    /// The operation of a request that reads and writes rows.
     pub fn operation(
         &self,
         arguments: &Arguments<'_>,

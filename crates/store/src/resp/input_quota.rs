@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The most that all connections together hold, in bytes, if nothing else is set.
 pub const INPUT_BYTES_MAX: usize = 1024 * 1024 * 1024;
-/// What each connection may hold besides: no less than it keeps when it is idle.
+/// The bytes that each connection may hold besides: no less than it keeps when it is idle.
 pub(super) const OWN_BYTES: usize = 2 * super::parse::KEPT_BYTES_MAX;
 
 /// The sum of the shares, and its bound.
@@ -42,7 +42,7 @@ impl InputQuota {
     }
 }
 
-/// What one connection has of it.
+/// The share of one connection.
 pub(super) struct Share {
     of: Arc<InputQuota>,
     bytes: usize,

@@ -26,7 +26,7 @@ pub(super) fn info(Call { arguments, settings, .. }: Call<'_>) -> Result<Answer,
     Ok(Answer::Text(sections.collect::<Vec<_>>().join("\r\n")))
 }
 
-/// What is known here, and then what the driver knows.
+/// Facts known here, and then those that the driver knows.
 fn sections(settings: &Settings) -> Vec<(String, Vec<(String, String)>)> {
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     let known = vec![
@@ -126,8 +126,9 @@ fn named(name: &[u8]) -> Option<&'static Command> {
     }
 }
 
-/// What clients route by: its name, arity, flags, first and last key and the step between keys; its
-/// categories, hints and key specifications, of which none are given; and what follows it.
+/// The description by which clients route: its name, arity, flags, first and last key and the step
+/// between keys; its categories, hints and key specifications, of which none are given; and its
+/// subcommands.
 fn describe(command: &Command) -> Answer {
     let flags = command.flags.iter().map(|flag| Answer::status(flag)).collect();
     let integer = |value: i8| Answer::Integer(value.into());

@@ -23,7 +23,7 @@ use crate::reply::Reply;
 const QUEUED_MAX: usize = 100_000;
 const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
 
-/// What MULTI began.
+/// The state that MULTI began.
 #[derive(Default)]
 pub(super) struct Queue {
     commands: Vec<(&'static Command, Kept)>,
@@ -41,15 +41,15 @@ impl Queue {
         self.commands.len()
     }
 
-    /// What it takes of memory, in bytes.
+    /// Its memory, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// What becomes of the connection if the transaction happens that is on its way.
+/// The effect on the connection if the transaction under way happens.
 pub(super) enum Pending {
-    /// What it saw is watched from then on, and said, if it was asked for.
+    /// Its rows are watched from then on, and returned if that was requested.
     Watch { says_values: bool },
     /// This is the session.
     Exec(Box<Session>),
@@ -133,7 +133,7 @@ impl Client {
         }
     }
 
-    /// What a queued command does; the session is as those before it leave it.
+    /// The step of a queued command; the session is as those before it leave it.
     fn step(&self, (command, kept): &(&Command, Kept), session: &mut Session) -> (Step, Protocol) {
         let arguments = kept.arguments();
         let operation = command.operation(&arguments, session.database, &self.settings);
@@ -172,7 +172,7 @@ impl Client {
     }
 
     /// The transaction happened that was on its way, and said this: what to send for it.
-    pub(super) fn settle(&mut self, pending: Pending, answer: Reply) -> Reply {
+    pub(super) fn conclude(&mut self, pending: Pending, answer: Reply) -> Reply {
         match pending {
             Pending::Watch { says_values } => {
                 let seen: Watched =

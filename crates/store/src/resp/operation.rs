@@ -53,12 +53,12 @@ pub(super) enum When {
     Present,
 }
 
-/// What setting a value says.
+/// The reply to setting a value.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum SetReply {
     /// OK, or nothing if it was not set.
     Ok,
-    /// What was there.
+    /// The old value.
     Old,
     /// 1 or 0.
     Whether,

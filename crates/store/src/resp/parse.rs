@@ -26,7 +26,7 @@ const ARGUMENTS_MAX: i64 = 1024 * 1024;
 /// The same, and the longest argument, from a client that is not authenticated.
 const STRANGERS_ARGUMENTS_MAX: i64 = 10;
 const STRANGERS_BYTES_MAX: i64 = 16 * 1024;
-/// What an idle connection's buffers may keep, each.
+/// The bytes that an idle connection's buffers may keep, each.
 pub(super) const KEPT_BYTES_MAX: usize = 64 * 1024;
 
 /// How much is taken from a client.
@@ -38,7 +38,7 @@ pub(super) struct Limits {
     pub is_stranger: bool,
 }
 
-/// What was sent is no request; nothing behind it can be understood.
+/// The bytes are no request; nothing behind them can be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Malformed(pub Vec<u8>);
 
@@ -130,7 +130,7 @@ impl Kept {
         Arguments { bytes: &self.bytes, slices: &self.slices }
     }
 
-    /// What it takes of memory, in bytes.
+    /// Its memory, in bytes.
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.bytes.len() + self.slices.len() * size_of::<Slice>()
     }
@@ -230,7 +230,7 @@ impl Parser {
         Arguments { bytes: &self.buffer[self.start..], slices: &self.slices }
     }
 
-    /// What it holds of memory, in bytes.
+    /// Its memory, in bytes.
     pub fn bytes(&self) -> usize {
         self.buffer.capacity() + self.slices.capacity() * size_of::<Slice>()
     }
@@ -246,7 +246,7 @@ impl Parser {
         (self.requests, self.buffer.len() - self.start)
     }
 
-    /// What has come and is not used up, in bytes.
+    /// Received bytes that are not parsed yet.
     pub fn pending_bytes(&self) -> usize {
         self.buffer.len() - self.start - self.read
     }
@@ -264,7 +264,7 @@ impl Parser {
         }
     }
 
-    /// What of the request has come and was not read.
+    /// Received bytes of the request that were not read.
     fn rest(&self) -> &[u8] {
         &self.buffer[self.start + self.read..]
     }

@@ -20,7 +20,7 @@ use crate::transaction::{Abort, Procedure, Seen, View, WRITTEN_BYTES_MAX};
 pub(super) struct Rows<'r, 'v> {
     view: &'r mut View<'v>,
     written_bytes: usize,
-    /// What scripts may still use.
+    /// The budget left to scripts.
     pub allowance: Allowance,
 }
 
@@ -116,7 +116,7 @@ pub(super) enum Step {
     Do(Operation),
 }
 
-/// What EXEC runs.
+/// The procedure of EXEC.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Batch {
     pub steps: Vec<(Step, Protocol)>,
@@ -154,7 +154,7 @@ impl Procedure for Batch {
 /// The versions of rows, as a transaction sees them.
 pub(super) type Versions = Vec<(Key, Option<u64>)>;
 
-/// What WATCH runs: it answers with what it saw of the rows, all of it in one state.
+/// The procedure of WATCH: it returns the rows that it read, all of one state.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Watch {
     pub keys: Vec<Key>,
@@ -162,7 +162,7 @@ pub(super) struct Watch {
     pub says_values: bool,
 }
 
-/// What WATCH saw.
+/// The rows that WATCH read.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Watched {
     pub versions: Versions,
@@ -193,7 +193,7 @@ impl Procedure for Watch {
     }
 }
 
-/// What EXEC answers if no row is needed for it.
+/// The reply of EXEC if it needs no row.
 pub(super) fn said(steps: &[(Step, Protocol)]) -> Reply {
     let mut out = Reply::default();
     array_of(steps.len(), &mut out);

@@ -76,7 +76,7 @@ impl Cursors {
 /// where that ends.
 #[derive(Clone)]
 pub struct Scan {
-    /// What is left of it.
+    /// The rest of the range.
     range: KeyRange,
     replies: ScanReply,
     count: usize,
@@ -87,7 +87,7 @@ pub struct Scan {
     settings: Arc<Settings>,
 }
 
-/// What a step says of the rows.
+/// The content of a step's reply.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum ScanReply {
     /// Their names, and a cursor.
@@ -96,7 +96,7 @@ enum ScanReply {
     Rows,
 }
 
-/// What a request for a walk comes to.
+/// The parser of a request for a scan.
 pub(super) type Understand =
     fn(&Arguments<'_>, Table, Protocol, &Arc<Settings>) -> Result<Scan, Answer>;
 
@@ -209,7 +209,7 @@ impl Scan {
         Request { reads: vec![range], writes: Vec::new(), procedure, alone: false }
     }
 
-    /// What to send for what a step found.
+    /// The reply for the rows that a step found.
     pub(super) fn told(&self, found: &[u8]) -> Reply {
         let found: Found = postcard::from_bytes(found).expect("a step wrote it");
         let mut values = found.values.into_iter();
@@ -231,7 +231,7 @@ impl Scan {
     }
 }
 
-/// What a step does at its site, which knows no cursors.
+/// A step at its site, which knows no cursors.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Step {
     range: KeyRange,

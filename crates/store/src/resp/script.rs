@@ -163,7 +163,7 @@ fn check(text: &[u8]) -> Result<(), Answer> {
     Ok(())
 }
 
-/// What a request for a script comes to.
+/// The parser of a request for a script.
 pub(super) type Understand = fn(&Arguments<'_>, Table, &Arc<Settings>) -> Result<Operation, Answer>;
 
 pub(super) fn eval(arguments: &Arguments<'_>, table: Table, settings: &Arc<Settings>) -> Eval {

@@ -22,7 +22,7 @@ pub(super) struct Session {
     /// The commands that are queued, inside MULTI, and the keys that are watched.
     pub queued: Option<usize>,
     pub watched: usize,
-    /// What the parser holds, in bytes, and what of it waits.
+    /// The bytes that the parser holds, and those of them that wait.
     pub buffer_bytes: usize,
     pub pending_bytes: usize,
     name: Vec<u8>,
@@ -116,14 +116,14 @@ fn check(name: &[u8]) -> Result<(), Answer> {
     Ok(())
 }
 
-/// What a command of the session is called with.
+/// The arguments of a command of the session.
 pub(super) struct Call<'c> {
     pub arguments: Arguments<'c>,
     pub session: &'c mut Session,
     pub settings: &'c Settings,
 }
 
-/// What a command of the session does.
+/// The effect of a command of the session.
 pub(super) type Act = fn(Call<'_>) -> Result<Answer, Answer>;
 
 pub(super) fn ping(Call { arguments, .. }: Call<'_>) -> Result<Answer, Answer> {
@@ -278,7 +278,7 @@ pub(super) mod client {
         Ok(Answer::Text(if is_in { session.line() + "\n" } else { String::new() }))
     }
 
-    /// What Imago has no use for: it drops no clients, and keeps no ages of keys.
+    /// Accepted without effect: Imago drops no clients, and keeps no ages of keys.
     pub fn no_matter(Call { arguments, .. }: Call<'_>) -> Result<Answer, Answer> {
         if arguments.is(2, "ON") || arguments.is(2, "OFF") {
             Ok(Answer::OK)

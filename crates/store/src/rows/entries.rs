@@ -16,7 +16,7 @@ const ENTRIES_MAX: usize = FANOUT + 1;
 /// As much as is kept of what all keys begin with.
 const PREFIX_MAX: usize = 31;
 
-/// What has a key.
+/// A value with a key.
 pub(super) trait Keyed {
     fn key(&self) -> &Key;
 }

@@ -101,7 +101,7 @@ impl Tree {
         }
     }
 
-    /// What is before a key, and what is from it on.
+    /// The parts before a key, and from it on.
     pub(super) fn cut(self, from: &Key) -> (Option<Self>, Option<Self>) {
         let Self { height, root } = self;
         match Arc::unwrap_or_clone(root.node) {

@@ -29,7 +29,7 @@ const LOOK_WAIT: Duration = Duration::from_millis(250);
 /// How many marks are remembered: a checkpoint is made of one of the last.
 const LANDMARKS_MAX: usize = 8;
 
-/// What others may look at while the topic's threads are busy.
+/// The state that others may read while the topic's threads are busy.
 #[derive(Clone)]
 pub(super) struct Topic {
     appending: Arc<Watch>,

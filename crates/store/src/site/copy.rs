@@ -63,7 +63,7 @@ impl Copy {
 impl Core {
     /// Drops copies that the design no longer has here, and notes which of the others are this site's
     /// own.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn align_copies(&mut self) {
         #[cfg(test)]
         let is_kept = self.has(super::tests::Bug::GrantWithoutRelease);
         let (site, design) = (self.site, &self.design);

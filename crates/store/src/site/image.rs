@@ -13,7 +13,7 @@ use crate::key::Key;
 use crate::record::{Epoch, Position};
 use crate::rows::Rows;
 
-/// What one site masters.
+/// The partitions that one site masters.
 #[derive(Clone)]
 pub struct Part {
     /// The prefix of the log, and the design there.
@@ -47,7 +47,7 @@ pub struct Snapshot {
 }
 
 impl Core {
-    /// What this site masters now; nothing of one that takes no part.
+    /// The partitions that this site masters now; none of an observer.
     #[must_use]
     pub fn part(&self) -> Option<Part> {
         let own = self.copies.values().filter(|copy| copy.is_own);
@@ -65,7 +65,7 @@ impl Core {
         })
     }
 
-    /// What it has copies of, in the order of the keys.
+    /// Its copies, in the order of the keys.
     pub(crate) fn snapshots(&self) -> impl Iterator<Item = Snapshot> {
         self.copies.iter().map(|(start, copy)| Snapshot {
             start: start.clone(),

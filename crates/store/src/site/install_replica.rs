@@ -22,7 +22,7 @@ use crate::transaction::Abort;
 
 use super::{Copy, Core, Output, Ticket, refused};
 
-/// What sites say to each other, besides what is in the log.
+/// Messages between sites, besides the log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Message {
     /// I keep what the log says of this partition: give me its rows as of my prefix, or later.
@@ -36,7 +36,7 @@ pub enum Message {
     Give {
         /// Where the partition begins.
         start: Key,
-        /// What was asked with.
+        /// The position of the request.
         since: Position,
         /// The version of the partition's last change of design.
         changed: u64,
@@ -49,7 +49,7 @@ pub enum Message {
     Have {
         /// Where the partition begins.
         start: Key,
-        /// What was given with them.
+        /// The version of the rows.
         changed: u64,
         /// The epoch in which they came.
         epoch: Epoch,
@@ -58,7 +58,7 @@ pub enum Message {
     Forget {
         /// Where the partition begins.
         start: Key,
-        /// What was given with them.
+        /// The version of the rows.
         changed: u64,
         /// The prefix of the log in which it shows.
         known: Position,
@@ -218,10 +218,10 @@ impl Core {
         }
         let Some(adoption) = self.adoptions.remove(&change.start) else {
             // Before its epoch begins a site has copies of everything.
-            assert!(!self.is_live, "nobody is a replica before it has said that it can be");
+            assert!(!self.is_live, "a site confirms its rows before it is a replica");
             return;
         };
-        let given = adoption.given.expect("nobody is a replica before it has said that it can be");
+        let given = adoption.given.expect("a site confirms its rows before it is a replica");
         let Given { version: of, rows, .. } = given;
         let partition = self.design.beginning_at(&change.start).expect("it was added to");
         let mut copy = Copy::new(partition, self.site, rows);

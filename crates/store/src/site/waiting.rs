@@ -14,7 +14,7 @@ pub(super) struct Waiting {
     pub what: Want,
 }
 
-/// What is to be done at a site.
+/// The work of a site.
 pub(super) enum Want {
     Transaction(Transaction),
     Change(Change),
@@ -68,6 +68,6 @@ pub(super) struct Held {
     pub ticket: Ticket,
     pub answer: Result<Reply, Abort>,
     pub has_written: bool,
-    /// What a transaction read that was to write nothing.
+    /// The reads of a transaction that was to write nothing.
     pub reads: Option<Vec<KeyRange>>,
 }

@@ -13,15 +13,15 @@ use crate::replica_set::Purpose;
 const BOUND: Duration = Duration::from_secs(30);
 /// Databases that servers make for themselves.
 const OWN_DATABASES: [&str; 3] = ["admin", "config", "local"];
-/// What of the cluster's own metadata tests change.
+/// Collections of the cluster's metadata that tests change.
 const METADATA: [&str; 4] = ["tags", "settings", "reshardingOperations", "collections"];
 
-/// What was found where, by a name that says both.
+/// The findings by server and kind.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Imprint(BTreeMap<String, Bson>);
 
 impl Imprint {
-    /// What a cluster is like now.
+    /// The imprint of a cluster now.
     pub(super) async fn of(cluster: &Cluster) -> Result<Self> {
         let mut found = BTreeMap::new();
         for set in cluster.sets() {

@@ -145,7 +145,7 @@ impl Answer {
         Document::try_from(&*message::without(&self.raw, is_internal)).map_err(Failure::malformed)
     }
 
-    /// What the client gets, except for the times.
+    /// The reply for the client, without the times.
     pub(super) fn for_client(&self) -> RawDocumentBuf {
         message::without(&self.raw, is_internal)
     }

@@ -14,7 +14,7 @@ use super::targeting::Endpoint;
 use super::transaction::Transaction;
 use crate::User;
 
-/// What a command takes with it from its client's connection.
+/// The fields that a command takes from its client's connection.
 #[derive(Debug, Clone)]
 pub(super) struct Caller {
     pub(super) core: Arc<Core>,

@@ -13,7 +13,7 @@ use bson::{Bson, Document, Timestamp, doc};
 
 use super::shard_key::{self, ShardKey};
 
-/// What is known of one collection's place.
+/// The known place of one collection.
 #[derive(Debug, Clone)]
 pub(super) enum Placement {
     /// The whole collection is on its database's primary shard, or does not exist.
@@ -148,7 +148,7 @@ pub(super) struct Catalog(Mutex<HashMap<String, Placement>>);
 const ENTRIES_MAX: usize = 4_096;
 
 impl Catalog {
-    /// What is remembered of `namespace`.
+    /// The remembered place of `namespace`.
     pub(super) fn get(&self, namespace: &str) -> Option<Placement> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(namespace).cloned()
     }

@@ -40,7 +40,7 @@ const STREAMS_MAX: usize = 1_000;
 #[derive(Debug, Default)]
 pub(super) struct Streams(Mutex<HashMap<i64, Open>>);
 
-/// Who opened a stream, and the stream.
+/// The user that opened a stream, and the stream.
 type Open = (Option<String>, Arc<tokio::sync::Mutex<Stream>>);
 
 impl Streams {

@@ -13,7 +13,7 @@ use super::answer::Failure;
 
 const CURSORS_MAX: usize = 10_000;
 
-/// Who continues a cursor.
+/// The node that continues a cursor.
 #[derive(Debug, Clone)]
 pub(super) enum Home {
     /// A node's own cursor, or one that the node merges from several shards.

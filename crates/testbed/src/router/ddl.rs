@@ -329,7 +329,7 @@ pub(super) fn merge_times(answer: Answer, others: &[(String, Answer)]) -> Result
     Ok(others.iter().fold(answer, |merged, (_, other)| merged.not_before(other)))
 }
 
-/// What changes the catalog must be durable on a majority before it is told.
+/// Changes of the catalog must be durable on a majority before they are reported.
 pub(super) fn with_majority(body: &mut Document) {
     let wtimeout = body
         .get_document("writeConcern")

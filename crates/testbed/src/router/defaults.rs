@@ -32,7 +32,7 @@ const WRITES: [&str; 10] = [
 ];
 const READS: [&str; 4] = ["find", "aggregate", "count", "distinct"];
 
-/// What was read last.
+/// The last reading.
 #[derive(Debug, Default)]
 pub(super) struct Defaults(Mutex<Option<(Instant, Concerns)>>);
 

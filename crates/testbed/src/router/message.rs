@@ -64,7 +64,9 @@ pub(super) async fn read_request<S: AsyncRead + Unpin>(
     match header.opcode {
         OP_MSG => parse_msg(&header, &payload).map(Some),
         OP_QUERY => parse_query(&header, &payload).map(Some),
-        other => Err(invalid(format!("message of opcode {other}, which nobody here speaks"))),
+        other => {
+            Err(invalid(format!("message of opcode {other}, which this router does not speak")))
+        }
     }
 }
 

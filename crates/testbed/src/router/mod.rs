@@ -53,7 +53,7 @@ use self::connection::Connection;
 use self::core::Core;
 use crate::User;
 
-/// What a router routes to.
+/// The shards of a router.
 #[derive(Debug, Clone)]
 pub struct RouterSpec {
     /// The config server's replica set: `SET/HOST:PORT,…`.

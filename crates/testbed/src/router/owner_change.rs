@@ -26,7 +26,7 @@ pub(super) struct Change<'a> {
     pub(super) documents: Documents<'a>,
 }
 
-/// What came of it.
+/// The outcome.
 #[derive(Debug)]
 pub(super) struct Moved {
     /// The document before; none for an upsert.

@@ -24,7 +24,7 @@ const SHARED_FIELDS: [&str; 9] = [
     "let",
     "apiVersion",
 ];
-/// What one batch of a cursor that is held here may weigh.
+/// The largest batch of a cursor that is held here.
 const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024 - 64 * 1024;
 
 impl Caller {

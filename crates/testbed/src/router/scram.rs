@@ -27,7 +27,7 @@ const ITERATIONS_MAX: u32 = 1_000_000;
 
 type Hash = [u8; 32];
 
-/// What is derived from a password and a salt (RFC 5802, 3).
+/// Keys derived from a password and a salt (RFC 5802, 3).
 #[derive(Debug, Clone, Copy)]
 struct Keys {
     client: Hash,

@@ -20,7 +20,7 @@ struct Field {
     hashed: bool,
 }
 
-/// What a document or query says about where it belongs.
+/// The shards that a document or query belongs to.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Located {
     /// At this place: a value for each field, hashed where the field is.

@@ -24,7 +24,7 @@ pub(super) struct Part {
     pub(super) address: String,
     pub(super) cursor: i64,
     pub(super) buffer: VecDeque<Event>,
-    /// What it has promised: nothing that it sends later sorts before this.
+    /// Its promise: nothing that it sends later sorts before this.
     pub(super) promised: String,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Stream {
     pub(super) parts: Vec<Part>,
     /// Events up to this token were handed out before.
     pub(super) after: Option<String>,
-    /// What was told to the client last.
+    /// The last token that the client got.
     pub(super) told: String,
     pub(super) ended: bool,
     /// Shards have been asked and their answers not yet taken over. If a client goes away then,

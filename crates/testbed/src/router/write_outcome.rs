@@ -6,7 +6,7 @@ use bson::{Bson, Document, doc};
 
 use super::answer::{Answer, Failure, code, integer};
 
-/// What came of the operations so far.
+/// The outcome of the operations so far.
 #[derive(Default)]
 pub(super) struct Outcome {
     n: i64,

@@ -17,7 +17,7 @@ const ANSWER_BOUND: Duration = Duration::from_secs(300);
 const REQUEST_BOUND: Duration = Duration::from_secs(10);
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 
-/// What to do to a node.
+/// A fault of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fault {

@@ -30,7 +30,7 @@ const END_BOUND: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(25);
 const STAY: &str = "stay";
 
-/// What a supervisor says once, on its standard output.
+/// The only message of a supervisor on its standard output.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Report {

@@ -28,11 +28,11 @@ pub enum Phase {
     Ready,
 }
 
-/// What is written down of a standing testbed. It holds the passwords of a throw-away cluster and
-/// is readable by its user only.
+/// The registered entry of a running testbed. It holds the passwords of a throw-away cluster and is
+/// readable by its user only.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Standing {
-    /// What it was built from; its name is the entry's.
+    /// Its specification, which has the entry's name.
     pub spec: ContentSpec,
     /// The process that keeps it.
     pub supervisor: ProcessId,
@@ -83,7 +83,7 @@ impl Registry {
         self.folder.join(format!("{name}.log"))
     }
 
-    /// What stands under `name`; `None` if nothing does.
+    /// The testbed named `name`; `None` if there is none.
     pub fn find(&self, name: &str) -> Result<Option<Standing>> {
         let path = self.file(name);
         let doing = || format!("read {}", path.display());
@@ -96,7 +96,7 @@ impl Registry {
         }
     }
 
-    /// What stands under `name`, or an error that says which names there are.
+    /// The testbed named `name`, or an error that lists the names.
     pub fn get(&self, name: &str) -> Result<Standing> {
         match self.find(name)? {
             Some(standing) => Ok(standing),
@@ -228,7 +228,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// What is written down.
+    /// The registered entry.
     #[must_use]
     pub fn standing(&self) -> &Standing {
         &self.standing

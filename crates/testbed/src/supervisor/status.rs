@@ -1,5 +1,5 @@
-//! What stands, as it is now: the kernel is asked about each process and each server about its
-//! state; what the registry holds is only where to look.
+//! The present state of testbeds: the kernel is asked about each process and each server about its
+//! state; the registry only says where to look.
 
 use std::time::Duration;
 
@@ -36,10 +36,10 @@ pub struct NodeStatus {
     /// Which one.
     #[serde(flatten)]
     pub node: NodeInfo,
-    /// What the kernel says of its process.
+    /// The kernel's view of its process.
     pub liveness: Liveness,
-    /// What it says of itself: `primary`, `secondary`, `router`, `neither`, or `serving` if it stands
-    /// alone; `None` if it does not answer.
+    /// Its own state: `primary`, `secondary`, `router`, `neither`, or `serving` if it stands alone;
+    /// `None` if it does not answer.
     pub state: Option<&'static str>,
 }
 

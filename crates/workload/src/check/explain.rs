@@ -54,7 +54,7 @@ impl Updates {
     }
 }
 
-/// What wrote the content that was found.
+/// The author of the found content.
 enum Author {
     /// The insert, or the document's being there from the start.
     Insert,

@@ -32,7 +32,7 @@ pub struct Found {
     pub intact: bool,
 }
 
-/// What was found under one key, packed: there may be hundreds of millions.
+/// The content of one key, packed: there may be hundreds of millions.
 #[derive(Debug, Clone, Copy, Default)]
 struct Content {
     seq: u64,

@@ -1,4 +1,4 @@
-//! What a check concludes: exact counts, and examples by name.
+//! The result of a check: exact counts, and examples by name.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ const NAMED_MAX: usize = 50;
 /// Operations that are shown with an example: the last ones of its key.
 const OPS_SHOWN_MAX: usize = 12;
 
-/// What must have gone wrong with a key.
+/// The fault of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wrong {
@@ -87,7 +87,7 @@ impl Counts {
 /// One example of an anomaly.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anomaly {
-    /// What went wrong.
+    /// The fault.
     pub wrong: Wrong,
     /// The document's `_id`.
     pub id: String,

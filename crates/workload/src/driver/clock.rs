@@ -108,7 +108,7 @@ impl Schedule {
     }
 }
 
-/// What the operations are.
+/// The kinds of operations.
 struct Choice<'a, T> {
     shared: &'a Shared<T>,
     chooser: Chooser,

@@ -41,7 +41,7 @@ pub enum Arrival {
     Uniform,
 }
 
-/// What to drive.
+/// The load to drive.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// Shares of the kinds of operation.
@@ -164,7 +164,7 @@ struct Shared<T> {
     recorder_error: Mutex<Option<RecorderError>>,
 }
 
-/// What is measured, behind one lock that is held for well under a microsecond per operation.
+/// The measurements, behind one lock that is held for well under a microsecond per operation.
 struct Measured {
     timeline: Timeline,
     start_delay_us: hdrhistogram::Histogram<u64>,
@@ -248,7 +248,7 @@ impl<T: Target> Control<T> {
         self.shared.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// What was measured so far.
+    /// The measurements so far.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::take(&self.shared)

@@ -27,7 +27,7 @@ pub(super) async fn run<T: Target>(
         Outcome::Refused(message) => failed(&shared, due.kind, Fate::Refused, message),
         Outcome::Unknown(message) => failed(&shared, due.kind, Fate::Unknown, message),
     };
-    settle(&shared, due, fate);
+    record_fate(&shared, due, fate);
     let op = Op {
         kind: due.kind,
         fate,
@@ -69,7 +69,7 @@ fn failed<T>(shared: &Shared<T>, kind: Kind, fate: Fate, message: String) -> Fat
     fate
 }
 
-fn settle<T>(shared: &Shared<T>, due: Due, fate: Fate) {
+fn record_fate<T>(shared: &Shared<T>, due: Due, fate: Fate) {
     match (due.kind, fate) {
         (Kind::Insert, _) => {
             let present = matches!(fate, Fate::Acked | Fate::Unknown);

@@ -1,4 +1,4 @@
-//! What a load tells while it runs, and at its end.
+//! The report of a load, while it runs and at its end.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ pub struct SwitchMark {
 /// How often a kind of operation failed in one way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureCount {
-    /// What failed.
+    /// The kind of operation that failed.
     pub kind: Kind,
     /// Whether it may have been applied.
     pub fate: Fate,
@@ -144,7 +144,7 @@ pub struct SideReport {
     pub longest_silence: Silence,
 }
 
-/// What a load measured.
+/// The measurements of a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// From the start until the last operation was due.

@@ -40,7 +40,7 @@ pub enum Fate {
 /// One operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Op {
-    /// What it did.
+    /// Its kind.
     pub kind: Kind,
     /// How it ended.
     pub fate: Fate,
@@ -95,7 +95,7 @@ impl IdForm {
     }
 }
 
-/// What must be known to check a history. The first line of a recording, as JSON.
+/// The facts needed to check a history. The first line of a recording, as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// The format's version, [`Header::VERSION`].
@@ -137,7 +137,7 @@ pub enum HistoryError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's message.
         source: std::io::Error,
     },
     /// The first line is not a header of a version that this build knows.
@@ -145,7 +145,7 @@ pub enum HistoryError {
     Header {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// An entry does not match its checksum or means nothing.

@@ -30,7 +30,7 @@ pub enum RecorderError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's message.
         source: std::io::Error,
     },
     /// The disk did not keep up.

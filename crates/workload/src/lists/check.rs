@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use super::graph::{Graph, Hop, Link};
 use super::{Element, History, Kind, List, Outcome, Step, Transaction, Verdict};
 
-/// Who appended an element.
+/// The author of an element.
 #[derive(Debug, Clone, Copy)]
 struct Writer {
     transaction: usize,
@@ -116,7 +116,7 @@ impl Check<'_> {
                         }
                     }
                     _ => {
-                        let why = format!("{element} is in {name}, where nobody sent it");
+                        let why = format!("{element} is in {name}, where no client sent it");
                         self.verdict.note(Kind::Resurrected, why, Vec::new());
                     }
                 }
@@ -164,7 +164,7 @@ impl Check<'_> {
         is_done || found > 0
     }
 
-    /// What a transaction read: of each list what others appended, and behind it what it did itself.
+    /// The reads of a transaction: of each list the elements of others, and behind them its own.
     fn reads(&mut self, at: usize, transaction: &Transaction) {
         let mut answers = transaction.reads.iter();
         let mut own: HashMap<List, Vec<Element>> = HashMap::new();
@@ -202,7 +202,7 @@ impl Check<'_> {
         }
     }
 
-    /// What a transaction saw of others in a list.
+    /// The elements of others that a transaction read in a list.
     fn read(&mut self, at: usize, list: List, seen: &[Element]) {
         let name = list.name();
         let writers = seen.iter().filter_map(|element| self.writers.get(element));
@@ -248,7 +248,7 @@ impl Check<'_> {
         let Some((place, &element)) = first_wrong else { return };
         let (kind, why) = match self.writers.get(&element) {
             _ if seen[..place].contains(&element) => (Kind::Duplicated, "twice"),
-            None => (Kind::Resurrected, "which nobody sent"),
+            None => (Kind::Resurrected, "which no client sent"),
             Some(writer) if writer.list != list => (Kind::Resurrected, "which is of another list"),
             // That was said.
             Some(writer) if self.outcome(*writer) == Outcome::NotDone => return,

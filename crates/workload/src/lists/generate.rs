@@ -21,7 +21,7 @@ const AT_ONCE_MAX: u32 = 4;
 /// Half of the draws are among so many lists: transactions that meet show more than those that do not.
 const BUSY: u32 = 4;
 
-/// What the sessions of a load have in common.
+/// The state that the sessions of a load share.
 #[derive(Debug)]
 pub struct Pool {
     /// The next element.
@@ -30,7 +30,7 @@ pub struct Pool {
     appended: Vec<AtomicU32>,
 }
 
-/// What is to be sent.
+/// A step to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// In their order.

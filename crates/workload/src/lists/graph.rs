@@ -21,9 +21,9 @@ const STARTS_MAX: usize = 64;
 pub(super) enum Link {
     /// A snapshot before its commit.
     Within,
-    /// What is overwritten before what overwrites it.
+    /// An overwritten element before its successor.
     Ww,
-    /// What is read before who reads it.
+    /// An element before its reader.
     Wr,
     /// A read before the write that overwrites it.
     Rw,

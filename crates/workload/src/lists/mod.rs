@@ -23,7 +23,7 @@ pub use generate::{Generator, Pool, Request};
 pub use second::{Opinion, second_opinion};
 pub use verdict::{Anomaly, Kind, Verdict};
 
-/// What is appended; each once in a history.
+/// An element of a list; each occurs once in a history.
 pub type Element = u32;
 
 /// How many lists are in use at a time. A list that has become long is followed by another one.
@@ -50,7 +50,7 @@ pub enum Step {
     Append(List, Element),
 }
 
-/// What a session knows of a transaction.
+/// A session's knowledge of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// It was acknowledged.
@@ -66,11 +66,11 @@ pub enum Outcome {
 pub struct Transaction {
     /// Which session.
     pub session: u32,
-    /// What was sent, in its order.
+    /// The steps that were sent, in order.
     pub steps: Vec<Step>,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
-    /// What its reads saw, in their order, if it is done.
+    /// The results of its reads, in order, if it is done.
     pub reads: Vec<Vec<Element>>,
     /// When it was sent, in ns since the load began.
     pub began_ns: u64,
@@ -78,7 +78,7 @@ pub struct Transaction {
     pub ended_ns: u64,
 }
 
-/// What was sent and answered, and what the lists are at the end.
+/// The transactions with their replies, and the lists at the end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
     /// Each session's in the order in which it sent them, one after the other.

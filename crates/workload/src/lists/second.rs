@@ -17,7 +17,7 @@ const MODEL: &str = "strong-session-snapshot-isolation";
 /// How long it may look for a cycle of each knot.
 const KNOT_WAIT: Duration = Duration::from_secs(5);
 
-/// What it says.
+/// Its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Opinion {
     /// Nothing is wrong.

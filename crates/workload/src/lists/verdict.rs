@@ -1,4 +1,4 @@
-//! What a check concludes: exact counts by kind, and examples with the transactions that show it.
+//! The result of a check: exact counts by kind, and examples with the transactions that show it.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::History;
 /// Examples that are kept of each kind.
 const NAMED_MAX: u64 = 20;
 
-/// What a store must not do under strong-session snapshot isolation. Names that begin with G are Adya's.
+/// Faults under strong-session snapshot isolation. Names that begin with G are Adya's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Kind {
     /// An acknowledged append, or one that a client read, is not in its list at the end.
@@ -58,13 +58,13 @@ pub enum Kind {
 pub struct Anomaly {
     /// Of what.
     pub kind: Kind,
-    /// What is to be seen, with transactions as T and their place in the history.
+    /// The evidence, with transactions as T and their place in the history.
     pub why: String,
     /// Their places in the history; of a cycle, in its order.
     pub transactions: Vec<usize>,
 }
 
-/// What came of a check.
+/// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Verdict {
     /// Transactions that were sent.

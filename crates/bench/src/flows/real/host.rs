@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::statistics::Figure;
 
-use super::orders::{Answer, Order, PROBES_PORT, Transfer, address, now_ns};
+use super::tasks::{Answer, PROBES_PORT, Task, Transfer, address, now_ns};
 use super::wire::Wire;
 
 /// How long a connection may stand still.
@@ -26,9 +26,9 @@ const ROUND_TRIPS: usize = 15;
 const BUFFER_BYTES: usize = 64 * 1_024;
 static DATA: [u8; BUFFER_BYTES] = [0x5a; BUFFER_BYTES];
 
-/// What the kernel is told in a host's namespace. TCP is not to remember one exchange in the next,
-/// and to offer windows as they are ([`super::wire`]); and packets may come from a link other than the one
-/// that answers take.
+/// Kernel settings in a host's namespace. TCP is not to remember one exchange in the next, and to
+/// offer windows as they are ([`super::wire`]); and packets may come from a link other than the one
+/// that replies take.
 const SETTINGS: [(&str, &str); 4] = [
     ("/proc/sys/net/ipv4/tcp_no_metrics_save", "1"),
     ("/proc/sys/net/ipv4/tcp_window_scaling", "0"),
@@ -93,26 +93,26 @@ impl Host {
         Ok(Self { listener, wire: None, prepared: None })
     }
 
-    fn handle(&mut self, order: Order) -> std::io::Result<Answer> {
+    fn handle(&mut self, order: Task) -> std::io::Result<Answer> {
         match order {
-            Order::Lengthen { latencies_us } => {
+            Task::Lengthen { latencies_us } => {
                 let latency = |us: &u32| Duration::from_micros((*us).into());
                 let latencies: Vec<_> = latencies_us.iter().map(latency).collect();
                 self.wire = Some(Wire::lengthen(&latencies)?);
                 Ok(Answer::Lengthened)
             }
-            Order::Measure { hosts } => {
+            Task::Measure { hosts } => {
                 let measured: std::io::Result<_> =
                     hosts.into_iter().map(|host| round_trip_us(address(host))).collect();
                 measured.map(Answer::Measured)
             }
-            Order::Prepare { host, window_bytes, transfers } => {
+            Task::Prepare { host, window_bytes, transfers } => {
                 let wire = self.wire.as_ref().ok_or_else(|| other("there is no wire"))?;
                 wire.set_window(window_bytes);
                 self.prepared = Some(Prepared::open(&self.listener, host, transfers)?);
                 Ok(Answer::Prepared)
             }
-            Order::Begin { at_ns } => {
+            Task::Begin { at_ns } => {
                 let prepared = self.prepared.take();
                 let prepared = prepared.ok_or_else(|| other("nothing was prepared"))?;
                 prepared.exchange(at_ns).map(Answer::Arrived)

@@ -13,9 +13,9 @@ const PORT: u16 = 7_000;
 /// Where they take connections that only measure how long one takes.
 pub(super) const PROBES_PORT: u16 = 7_001;
 
-/// What a host is to do.
+/// A task of a host.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Order {
+pub(super) enum Task {
     /// Make the way to each host, by number, so much longer.
     Lengthen {
         /// One way, in microseconds.
@@ -42,7 +42,7 @@ pub(super) enum Order {
     },
 }
 
-/// What a host says.
+/// A message of a host.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     /// It is there, in a namespace of its own, and can be connected to.
@@ -60,7 +60,7 @@ pub(super) enum Answer {
     Failed(String),
 }
 
-/// What goes over one connection.
+/// The traffic of one connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Transfer {
     /// The host that sends.

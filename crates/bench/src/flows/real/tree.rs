@@ -18,17 +18,17 @@ use tokio::time::timeout;
 
 use crate::error::{Error, Result, process};
 
-use super::orders::{Answer, Order, address};
+use super::tasks::{Answer, Task, address};
 use super::wire::DEVICE;
 
 /// How long a command about devices may take.
 const COMMAND_MAX: Duration = Duration::from_secs(30);
 /// How long a process may take until it listens.
 const START_MAX: Duration = Duration::from_secs(30);
-/// What a link may send at once after a pause: a few packets, so that it is never idle between two
-/// looks of the kernel's clock.
+/// The burst that a link may send after a pause: a few packets, so that it is never idle between
+/// two ticks of the kernel's clock.
 const BURST_BYTES: u32 = 8_000;
-/// What waits before a full link: fifty packets, the usual queue of a small switch. More are lost.
+/// The queue before a full link: fifty packets, the usual queue of a small switch. More are lost.
 const QUEUE_BYTES: u32 = 50 * 1_514;
 
 /// Where all hosts lie.
@@ -36,7 +36,8 @@ const NETWORK: &str = "10.0.0.0/24";
 /// The routes of TCP in a host.
 const TABLE: u32 = 100;
 
-/// What builds the tree, with the option that shows that it is there, and its Debian package.
+/// The programs that build the tree, with the option that shows their presence, and their Debian
+/// packages.
 const PROGRAMS: [(&str, &str, &str); 4] = [
     ("ip", "-V", "iproute2"),
     ("tc", "-V", "iproute2"),
@@ -44,7 +45,7 @@ const PROGRAMS: [(&str, &str, &str); 4] = [
     ("nsenter", "--version", "util-linux"),
 ];
 
-/// What waits before a full link, in kB.
+/// The queue before a full link, in kB.
 pub(super) const QUEUE_KB: f64 = QUEUE_BYTES as f64 / 1e3;
 
 /// Switches and hosts, as long as it lives.
@@ -77,7 +78,7 @@ impl Tree {
             let us = |to| if to == number { 0 } else { topology.latency_us(number, to) };
             let latencies_us = (0..hosts.len()).map(us).collect();
             let host: &mut Host = &mut hosts[number];
-            host.order(&Order::Lengthen { latencies_us }).await?;
+            host.order(&Task::Lengthen { latencies_us }).await?;
             host.lengthened().await?;
             let ip = address(number).ip().to_string();
             host.command("ip", &["-batch", "-"], &routes(&ip)).await?;
@@ -220,7 +221,7 @@ impl Host {
     }
 
     /// Gives an order.
-    pub(super) async fn order(&mut self, order: &Order) -> Result<()> {
+    pub(super) async fn order(&mut self, order: &Task) -> Result<()> {
         let line = serde_json::to_string(order).expect("an order is plain data") + "\n";
         let doing = || format!("tell {} what to do", self.name);
         let told = timeout(COMMAND_MAX, self.orders.write_all(line.as_bytes())).await;

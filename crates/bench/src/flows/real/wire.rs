@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use rustix::ioctl::{Updater, ioctl, opcode};
 use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
 
-use super::orders::address;
+use super::tasks::address;
 
 /// The device of a host that its TCP packets go into.
 pub(super) const DEVICE: &str = "long";

@@ -16,7 +16,7 @@ const BATCH_DOCUMENTS: u32 = 4000;
 /// The load must have ended: content that still changes is no final content.
 ///
 /// # Errors
-/// What the server said.
+/// The server's message.
 pub async fn show_content(target: &MongoTarget, checker: &mut Checker) -> Result<u64> {
     let doing = |cause| Error::server(format!("reading {}", target.label), cause);
     let find = target

@@ -54,7 +54,7 @@ fn certainly_not_applied(error: &Error) -> bool {
     }
 }
 
-/// What went wrong, in words that do not name the document, so that equal failures count as one.
+/// The cause, without the name of the document, so that equal failures count as one.
 pub(super) fn told(error: &Error) -> String {
     match error.kind.as_ref() {
         ErrorKind::Command(command) => format!("{} ({})", command.code_name, command.code),

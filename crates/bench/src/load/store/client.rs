@@ -137,7 +137,7 @@ pub(super) fn connect(address: SocketAddr) -> Result<redis::Connection, RedisErr
     Ok(connection)
 }
 
-/// What an error says of whether it happened.
+/// The meaning of an error for the outcome.
 fn outcome(error: &RedisError) -> Outcome {
     let detail = error.detail().unwrap_or_default();
     match error.code() {

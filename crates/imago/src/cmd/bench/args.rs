@@ -192,7 +192,7 @@ pub struct Chunks {
     pub quick: bool,
 }
 
-/// What is simulated.
+/// The size of the simulation.
 #[derive(Debug, clap::Args)]
 pub struct Networks {
     /// How often members and data are drawn; figures are medians.
@@ -281,7 +281,7 @@ struct Chunked {
     chunk_size_mb: u32,
 }
 
-/// What documents and servers are.
+/// The documents and servers.
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct Servers {
     /// The size of a document as stored.

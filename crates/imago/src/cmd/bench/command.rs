@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::exit::{Exit, Failure};
 
-/// What is measured is this very program, in processes of their own.
+/// The measured program is this one, in processes of their own.
 pub fn commands() -> Result<Commands, Failure> {
     let program = program()?;
     Ok(Arc::new(move |subject, ends| command(&program, subject, ends)))

@@ -6,13 +6,13 @@ use imago_bench::flows::real;
 
 use crate::exit::{Exit, Failure};
 
-/// What may be typed.
+/// The command's arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// How often members and data are drawn; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
-    /// What each of the servers that exchange has of the collection.
+    /// Data of the collection on each server that exchanges.
     #[arg(long, value_name = "MB", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     data_mb: u32,
     /// The largest windows of a connection.

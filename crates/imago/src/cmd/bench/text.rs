@@ -138,7 +138,7 @@ fn columns_of(rows: &[Value], columns: &[&str]) -> String {
     crate::table::table(&columns, lines, &right)
 }
 
-/// What lies in a row under a name, or under names within names, with dots between them.
+/// The value in a row under a name, or under nested names with dots between them.
 fn inside<'a>(row: &'a Value, column: &str) -> &'a Value {
     column.split('.').fold(row, |value, name| &value[name])
 }

@@ -2,14 +2,16 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use imago_bench::load::mongo::{MongoTarget, Schema, show_content};
+use imago_job::record::Limits;
 use imago_mongo::namespace::Namespace;
 use imago_workload::check::{Checker, Verdict};
-use imago_workload::driver::{self, Options, Running};
+use imago_workload::driver::{self, Options, Report, Running};
 use imago_workload::history::{Header, History, Recorder};
 use imago_workload::mix::Kind;
+use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
 
@@ -99,4 +101,80 @@ pub(super) fn p99_ms(mut latencies_ns: Vec<u64>) -> f64 {
 pub(super) fn testbed(error: &imago_testbed::Error) -> Failure {
     Failure::from_error(Exit::Precondition, "testbed", error)
         .help("`make setup` installs what the testbed needs")
+}
+
+/// The check of every acknowledged operation, and what clients noticed, as a part of a demo's summary.
+#[derive(Debug, Serialize)]
+pub(super) struct Checked {
+    pub documents: u64,
+    pub operations: u64,
+    pub acknowledged: u64,
+    pub refused: u64,
+    pub unknown_outcome: u64,
+    pub lost: u64,
+    pub resurrected: u64,
+    pub duplicated: u64,
+    pub stale: u64,
+    pub write_gap_ms_max: f64,
+    pub read_gap_ms_max: f64,
+    pub read_p99_ms_before: f64,
+    pub read_p99_ms_during: f64,
+    pub write_p99_ms_before: f64,
+    pub write_p99_ms_during: f64,
+}
+
+impl Checked {
+    pub(super) fn of(verdict: &Verdict, load: &Report, latencies: &Latencies) -> Self {
+        Self {
+            documents: verdict.documents,
+            operations: load.started,
+            acknowledged: verdict.writes_acknowledged,
+            refused: verdict.writes_refused,
+            unknown_outcome: verdict.writes_unknown,
+            lost: verdict.counts.lost,
+            resurrected: verdict.counts.resurrected,
+            duplicated: verdict.counts.duplicated,
+            stale: verdict.counts.stale,
+            write_gap_ms_max: load.writes.longest_silence.lasted_us as f64 / 1000.0,
+            read_gap_ms_max: load.reads.longest_silence.lasted_us as f64 / 1000.0,
+            read_p99_ms_before: latencies.read_before,
+            read_p99_ms_during: latencies.read_during,
+            write_p99_ms_before: latencies.write_before,
+            write_p99_ms_during: latencies.write_during,
+        }
+    }
+}
+
+/// Ends the load and returns its report, once every operation was answered or given up.
+pub(super) async fn finish(load: Running<MongoTarget>) -> Result<Report, Failure> {
+    load.control().stop();
+    let finished = load.finish().await;
+    let (report, _) =
+        finished.map_err(|error| Failure::from_error(Exit::Failed, "load", &error))?;
+    Ok(report)
+}
+
+/// The limits of a bulk of so many MB a second; 0 leaves its pace to the clients.
+pub(super) fn limits(mb_s: u32) -> Limits {
+    match mb_s {
+        0 => Limits { is_paced: true, ..Limits::default() },
+        mb_s => Limits { bytes_s: Some(u64::from(mb_s) * 1_000_000), ..Limits::default() },
+    }
+}
+
+/// Time since the demo began, and the lines that it prints with that time.
+pub(super) struct Clock(Instant);
+
+impl Clock {
+    pub(super) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(super) fn say(&self, line: &str) {
+        eprintln!("{:6.1} s  {line}", self.elapsed_s());
+    }
+
+    pub(super) fn elapsed_s(&self) -> f64 {
+        self.0.elapsed().as_secs_f64()
+    }
 }

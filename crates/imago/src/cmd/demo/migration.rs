@@ -8,26 +8,22 @@ use std::time::{Duration, Instant};
 
 use imago_bench::load::mongo::{MongoTarget, Schema, preload};
 use imago_bench::migration::{self, Operation};
-use imago_job::control::{Control as Steer, Stop};
+use imago_job::control::Control as Steer;
 use imago_job::id::JobId;
-use imago_job::record::Limits;
 use imago_mongo::copy::cutover::{self, Block};
 use imago_mongo::copy::preflight::{self, Plan, Request};
 use imago_mongo::copy::{self, Clusters};
-use imago_mongo::error::Error;
 use imago_mongo::namespace::{Namespace, Selector};
 use imago_mongo::server::endpoint::Endpoint;
 use imago_mongo::verify::{Report, Spec, Unwatched, verify};
 use imago_testbed::{Cluster, ClusterSpec, pool};
-use imago_workload::check::Verdict;
-use imago_workload::driver::Report as LoadReport;
 use imago_workload::history::{Fate, History, IdForm};
 use imago_workload::mix::Kind;
 use imago_workload::review::Reviews;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::load::{Latencies, NAMESPACE, begin_load, check, load_ns, testbed};
+use super::load::{Checked, Clock, NAMESPACE, begin_load, check, finish, limits, load_ns, testbed};
 use crate::cmd::copy::{WorkArgs, options};
 use crate::cmd::process::process;
 use crate::context::Context;
@@ -67,30 +63,17 @@ fn svg(text: &str) -> Result<PathBuf, String> {
     if is_svg { Ok(file) } else { Err("the picture is an SVG: end the name in .svg".to_owned()) }
 }
 
-/// What came of it.
+/// The outcome.
 #[derive(Debug, Serialize)]
 struct Summary {
-    documents: u64,
-    operations: u64,
-    acknowledged: u64,
-    refused: u64,
-    unknown_outcome: u64,
-    lost: u64,
-    resurrected: u64,
-    duplicated: u64,
-    stale: u64,
+    #[serde(flatten)]
+    checked: Checked,
     different: u64,
     compared: u64,
     copy_s: f64,
     verify_s: f64,
     write_block_ms: u64,
     drain_ms: u64,
-    write_gap_ms_max: f64,
-    read_gap_ms_max: f64,
-    read_p99_ms_before: f64,
-    read_p99_ms_during: f64,
-    write_p99_ms_before: f64,
-    write_p99_ms_during: f64,
     /// The 99th percentile while documents were copied to that before.
     p99_ratio_reads: f64,
     p99_ratio_writes: f64,
@@ -99,48 +82,9 @@ struct Summary {
     picture: Option<PathBuf>,
 }
 
-impl Summary {
-    /// Everything but the times of the stages and the picture.
-    fn of(
-        verdict: &Verdict,
-        report: &Report,
-        cut: &cutover::Outcome,
-        load: &LoadReport,
-        latencies: &Latencies,
-    ) -> Self {
-        Self {
-            documents: verdict.documents,
-            operations: load.started,
-            acknowledged: verdict.writes_acknowledged,
-            refused: verdict.writes_refused,
-            unknown_outcome: verdict.writes_unknown,
-            lost: verdict.counts.lost,
-            resurrected: verdict.counts.resurrected,
-            duplicated: verdict.counts.duplicated,
-            stale: verdict.counts.stale,
-            different: report.document_differences(),
-            compared: report.compared,
-            copy_s: 0.0,
-            verify_s: 0.0,
-            write_block_ms: cut.write_block_ms,
-            drain_ms: cut.drain_ms,
-            write_gap_ms_max: load.writes.longest_silence.lasted_us as f64 / 1000.0,
-            read_gap_ms_max: load.reads.longest_silence.lasted_us as f64 / 1000.0,
-            read_p99_ms_before: latencies.read_before,
-            read_p99_ms_during: latencies.read_during,
-            write_p99_ms_before: latencies.write_before,
-            write_p99_ms_during: latencies.write_during,
-            p99_ratio_reads: latencies.read_during / latencies.read_before,
-            p99_ratio_writes: latencies.write_during / latencies.write_before,
-            total_s: 0.0,
-            picture: None,
-        }
-    }
-}
-
 /// Shows it.
 pub(super) async fn run(args: &Migration, context: &Context) -> Result<(), Failure> {
-    let clock = Clock(Instant::now());
+    let clock = Clock::start();
     let (old, new) = start_clusters(args, &clock).await?;
     let ns: Namespace = NAMESPACE.parse()?;
     let schema = Schema { id_form: IdForm::Text, reviews: Reviews::default() };
@@ -192,9 +136,7 @@ pub(super) async fn run(args: &Migration, context: &Context) -> Result<(), Failu
     ));
     let moved_ns = load_ns(&load);
     tokio::time::sleep(Duration::from_secs(args.idle_s)).await;
-    load.control().stop();
-    let (load_report, _) =
-        load.finish().await.map_err(|error| Failure::from_error(Exit::Failed, "load", &error))?;
+    let load_report = finish(load).await?;
     clock.say("traffic ended; checking every acknowledged operation against the new cluster");
     let (verdict, latencies) =
         Box::pin(check(&history, &target, copy_began_ns, copy_ended_ns)).await?;
@@ -205,32 +147,24 @@ pub(super) async fn run(args: &Migration, context: &Context) -> Result<(), Failu
         (moved_ns, "moved"),
     ];
     let picture = args.picture.as_deref().map(|file| draw(file, &history, &moments)).transpose()?;
-    let total_s = clock.elapsed_s();
     let summary = Summary {
+        different: report.document_differences(),
+        compared: report.compared,
         copy_s,
         verify_s,
-        total_s,
+        write_block_ms: cut.write_block_ms,
+        drain_ms: cut.drain_ms,
+        p99_ratio_reads: latencies.read_during / latencies.read_before,
+        p99_ratio_writes: latencies.write_during / latencies.write_before,
+        checked: Checked::of(&verdict, &load_report, &latencies),
+        total_s: clock.elapsed_s(),
         picture,
-        ..Summary::of(&verdict, &report, &cut, &load_report, &latencies)
     };
     context.output.result(&summary, in_words)?;
     if verdict.holds() && report.is_clean() {
         return Ok(());
     }
     Err(Failure::new(Exit::Differences, "differences", "the copy is not what was acknowledged"))
-}
-
-/// Time since the demo began, and the lines that it prints with that time.
-struct Clock(Instant);
-
-impl Clock {
-    fn say(&self, line: &str) {
-        eprintln!("{:6.1} s  {line}", self.elapsed_s());
-    }
-
-    fn elapsed_s(&self) -> f64 {
-        self.0.elapsed().as_secs_f64()
-    }
 }
 
 async fn start_clusters(args: &Migration, clock: &Clock) -> Result<(Cluster, Cluster), Failure> {
@@ -289,11 +223,7 @@ async fn create_job(
         shard_key: Some(r#"{"userID": 1}"#.into()),
     };
     let plan = Box::pin(preflight::plan(&clusters.source, &clusters.destination, &request)).await?;
-    let limits = match mb_s {
-        0 => Limits { is_paced: true, ..Limits::default() },
-        mb_s => Limits { bytes_s: Some(u64::from(mb_s) * 1_000_000), ..Limits::default() },
-    };
-    let id = copy::create(clusters, &plan, limits).await?;
+    let id = copy::create(clusters, &plan, limits(mb_s)).await?;
     Ok((id, plan))
 }
 
@@ -337,13 +267,8 @@ async fn cut_over(
 /// Leads the job until another takes it over.
 async fn follow(clusters: &Clusters, id: &JobId, context: &Context) -> Result<(), Failure> {
     let options = options(&WorkArgs::default());
-    let cancel = context.cancel.clone();
-    let claim = copy::claim(clusters, id, &options.process, context.events(), &cancel);
-    let run = Box::pin(claim).await?;
-    match Box::pin(copy::run(clusters, run, &options)).await {
-        Ok(()) | Err(Error::Stopped(Stop::HandedOver)) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    let led = copy::lead(clusters, id, &options, context.events(), &context.cancel);
+    Ok(Box::pin(led).await.map(|_| ())?)
 }
 
 async fn wait_caught_up(
@@ -394,21 +319,24 @@ fn in_words(summary: &Summary) -> String {
         // Writing into a string cannot fail.
         let _ = writeln!(text, "  {what:<34} {value}");
     };
-    line("documents at the new cluster", summary.documents.to_string());
+    line("documents at the new cluster", summary.checked.documents.to_string());
     line("copied in", format!("{:.1} s", summary.copy_s));
     line("compared, both ways", format!("{} in {:.1} s", summary.compared, summary.verify_s));
     line("different", summary.different.to_string());
     line("writes refused at the cut-over for", format!("{} ms", summary.write_block_ms));
-    line("longest time without a write", format!("{:.0} ms", summary.write_gap_ms_max));
-    line("longest time without a read", format!("{:.0} ms", summary.read_gap_ms_max));
+    line("longest time without a write", format!("{:.0} ms", summary.checked.write_gap_ms_max));
+    line("longest time without a read", format!("{:.0} ms", summary.checked.read_gap_ms_max));
     line(
         "p99 of reads, before and during",
-        format!("{:.1} ms, {:.1} ms", summary.read_p99_ms_before, summary.read_p99_ms_during),
+        format!(
+            "{:.1} ms, {:.1} ms",
+            summary.checked.read_p99_ms_before, summary.checked.read_p99_ms_during
+        ),
     );
-    line("acknowledged writes", summary.acknowledged.to_string());
-    line("lost", summary.lost.to_string());
-    line("resurrected", summary.resurrected.to_string());
-    line("duplicated", summary.duplicated.to_string());
+    line("acknowledged writes", summary.checked.acknowledged.to_string());
+    line("lost", summary.checked.lost.to_string());
+    line("resurrected", summary.checked.resurrected.to_string());
+    line("duplicated", summary.checked.duplicated.to_string());
     if let Some(file) = &summary.picture {
         line("drawn into", file.display().to_string());
     }

@@ -20,13 +20,13 @@ use imago_workload::review::Reviews;
 use imago_workload::timeline::Tally;
 use serde::Serialize;
 
-use super::load::{Latencies, NAMESPACE, begin_load, check, load_ns, testbed};
+use super::load::{Checked, Clock, NAMESPACE, begin_load, check, finish, limits, load_ns, testbed};
 use crate::cmd::process::process;
 use crate::cmd::reshard::speed;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// What may be typed.
+/// The command's arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Documents in the collection.
@@ -50,18 +50,11 @@ pub struct Args {
     mb_s: u32,
 }
 
-/// What came of it.
+/// The outcome.
 #[derive(Debug, Serialize)]
 struct Summary {
-    documents: u64,
-    operations: u64,
-    acknowledged: u64,
-    refused: u64,
-    unknown_outcome: u64,
-    lost: u64,
-    resurrected: u64,
-    duplicated: u64,
-    stale: u64,
+    #[serde(flatten)]
+    checked: Checked,
     /// Documents in which the shadow differed from the collection before it took its name. A job
     /// that finds one does not go on, so a demo that ends well found none.
     different: u64,
@@ -73,12 +66,6 @@ struct Summary {
     write_block_ms: Option<u64>,
     drain_ms: Option<u64>,
     rename_ms: Option<u64>,
-    write_gap_ms_max: f64,
-    read_gap_ms_max: f64,
-    read_p99_ms_before: f64,
-    read_p99_ms_during: f64,
-    write_p99_ms_before: f64,
-    write_p99_ms_during: f64,
     reads_succeeded_percent: f64,
     writes_succeeded_percent: f64,
     total_s: f64,
@@ -91,26 +78,22 @@ const NEW_KEY: &str = r#"{"userID": 1}"#;
 
 /// Shows it.
 pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
-    let began = Instant::now();
-    let say = |what: &str| eprintln!("{:6.1} s  {what}", began.elapsed().as_secs_f64());
-    say(&format!("starting a real cluster: {} shards of {} members", args.shards, args.members));
-    let spec = ClusterSpec {
-        members: args.members,
-        cache_mb: CACHE_MB,
-        ..ClusterSpec::sharded("demo", args.shards)
-    };
-    let started = Box::pin(Cluster::start(spec.with_auth())).await;
-    let servers = started.map_err(|error| testbed(&error))?;
+    let clock = Clock::start();
+    clock.say(&format!(
+        "starting a real cluster: {} shards of {} members",
+        args.shards, args.members
+    ));
+    let servers = start_cluster(args).await?;
     let cluster = Box::pin(Endpoint::connect(&servers.admin_uri(), "cluster")).await?;
 
     let ns: Namespace = NAMESPACE.parse()?;
     let schema = Schema { id_form: IdForm::Text, reviews: Reviews::default() };
     Box::pin(shard(&cluster, &ns, &schema.reviews, args.documents)).await?;
     let target = MongoTarget::connect(&servers.uri(), &ns, schema).await?;
-    say(&format!("filling {ns}, sharded by {OLD_KEY}, with {} reviews", args.documents));
+    clock.say(&format!("filling {ns}, sharded by {OLD_KEY}, with {} reviews", args.documents));
     Box::pin(preload(&target, args.documents, |_| ())).await?;
 
-    say(&format!("application traffic begins: {} operations/s", args.rate));
+    clock.say(&format!("application traffic begins: {} operations/s", args.rate));
     let folder = tempfile::tempdir().map_err(|e| Failure::from_error(Exit::Failed, "demo", &e))?;
     let history = folder.path().join("history");
     let load = begin_load(args.documents, args.rate, target, schema, &ns, &history)?;
@@ -118,13 +101,10 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let began_ns = load_ns(&load);
 
     let resharding = Instant::now();
-    let limits = match args.mb_s {
-        0 => Limits { is_paced: true, ..Limits::default() },
-        mb_s => Limits { bytes_s: Some(u64::from(mb_s) * 1_000_000), ..Limits::default() },
-    };
+    let limits = limits(args.mb_s);
     let plan = Box::pin(speed::plan(&cluster, &request(&ns), limits, context)).await?;
     let megabytes = |bytes: u64| bytes / 1_000_000;
-    say(&format!(
+    clock.say(&format!(
         "planned: {} chunks by userID, {} of {} MB move between shards",
         plan.chunks.len(),
         megabytes(plan.moved.bytes),
@@ -133,28 +113,17 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let done = Box::pin(change(&cluster, &plan, limits, context)).await?;
     let reshard_s = resharding.elapsed().as_secs_f64();
     let ended_ns = load_ns(&load);
-    say(&format!(
+    clock.say(&format!(
         "{ns} is sharded by userID; writes were refused for {} ms",
         done.write_block_ms.unwrap_or(0)
     ));
     tokio::time::sleep(Duration::from_secs(args.idle_s)).await;
-    load.control().stop();
-    let (report, _) =
-        load.finish().await.map_err(|error| Failure::from_error(Exit::Failed, "load", &error))?;
-    say("traffic ended; checking every acknowledged operation");
+    let report = finish(load).await?;
+    clock.say("traffic ended; checking every acknowledged operation");
     let target = MongoTarget::connect(&servers.uri(), &ns, schema).await?;
     let (verdict, latencies) = Box::pin(check(&history, &target, began_ns, ended_ns)).await?;
-    let Latencies { read_before, read_during, write_before, write_during } = latencies;
     let summary = Summary {
-        documents: verdict.documents,
-        operations: report.started,
-        acknowledged: verdict.writes_acknowledged,
-        refused: verdict.writes_refused,
-        unknown_outcome: verdict.writes_unknown,
-        lost: verdict.counts.lost,
-        resurrected: verdict.counts.resurrected,
-        duplicated: verdict.counts.duplicated,
-        stale: verdict.counts.stale,
+        checked: Checked::of(&verdict, &report, &latencies),
         different: 0,
         compared: done.verified,
         chunks: plan.chunks.len(),
@@ -164,21 +133,25 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         write_block_ms: done.write_block_ms,
         drain_ms: done.drain_ms,
         rename_ms: done.rename_ms,
-        write_gap_ms_max: report.writes.longest_silence.lasted_us as f64 / 1000.0,
-        read_gap_ms_max: report.reads.longest_silence.lasted_us as f64 / 1000.0,
-        read_p99_ms_before: read_before,
-        read_p99_ms_during: read_during,
-        write_p99_ms_before: write_before,
-        write_p99_ms_during: write_during,
         reads_succeeded_percent: percent(&report.reads.tally),
         writes_succeeded_percent: percent(&report.writes.tally),
-        total_s: began.elapsed().as_secs_f64(),
+        total_s: clock.elapsed_s(),
     };
     context.output.result(&summary, in_words)?;
     if verdict.holds() {
         return Ok(());
     }
     Err(Failure::new(Exit::Differences, "differences", "it is not what was acknowledged"))
+}
+
+async fn start_cluster(args: &Args) -> Result<Cluster, Failure> {
+    let spec = ClusterSpec {
+        members: args.members,
+        cache_mb: CACHE_MB,
+        ..ClusterSpec::sharded("demo", args.shards)
+    };
+    let started = Box::pin(Cluster::start(spec.with_auth())).await;
+    started.map_err(|error| testbed(&error))
 }
 
 /// Shards the empty collection by the old key, an equal share on each shard.
@@ -230,12 +203,12 @@ fn in_words(summary: &Summary) -> String {
         // Writing into a string cannot fail.
         let _ = writeln!(text, "  {what:<38} {value}");
     };
-    line("documents", summary.documents.to_string());
+    line("documents", summary.checked.documents.to_string());
     line("new shape after", format!("{:.1} s", summary.reshard_s));
     line("compared before it took the name", summary.compared.to_string());
     line("writes refused for", format!("{} ms", summary.write_block_ms.unwrap_or(0)));
-    line("longest time without a write", format!("{:.0} ms", summary.write_gap_ms_max));
-    line("longest time without a read", format!("{:.0} ms", summary.read_gap_ms_max));
+    line("longest time without a write", format!("{:.0} ms", summary.checked.write_gap_ms_max));
+    line("longest time without a read", format!("{:.0} ms", summary.checked.read_gap_ms_max));
     line(
         "reads and writes that succeeded",
         format!(
@@ -245,11 +218,14 @@ fn in_words(summary: &Summary) -> String {
     );
     line(
         "p99 of reads, before and during",
-        format!("{:.1} ms, {:.1} ms", summary.read_p99_ms_before, summary.read_p99_ms_during),
+        format!(
+            "{:.1} ms, {:.1} ms",
+            summary.checked.read_p99_ms_before, summary.checked.read_p99_ms_during
+        ),
     );
-    line("acknowledged writes", summary.acknowledged.to_string());
-    line("lost", summary.lost.to_string());
-    line("resurrected", summary.resurrected.to_string());
-    line("duplicated", summary.duplicated.to_string());
+    line("acknowledged writes", summary.checked.acknowledged.to_string());
+    line("lost", summary.checked.lost.to_string());
+    line("resurrected", summary.checked.resurrected.to_string());
+    line("duplicated", summary.checked.duplicated.to_string());
     text
 }

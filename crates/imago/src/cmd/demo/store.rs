@@ -23,7 +23,7 @@ mod change;
 
 use change::{Changes, Times};
 
-/// What may be typed.
+/// The command's arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Clients that run transactions, each on a connection of its own.
@@ -35,12 +35,12 @@ pub struct Args {
     /// How long the load runs before and after, in seconds.
     #[arg(long, value_name = "S", default_value_t = 4)]
     idle_s: u64,
-    /// What the clients draw their transactions from.
+    /// The seed of the clients' transactions.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
 
-/// What came of it.
+/// The outcome.
 #[derive(Debug, Serialize)]
 struct Summary {
     sites: u16,
@@ -186,7 +186,7 @@ async fn judge(
     judged.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
 }
 
-/// What the second checker says, and by which names either of them calls what is wrong.
+/// The second checker's verdict, and the names that either of them gives to faults.
 fn opinions(verdict: &Verdict, opinion: Opinion) -> (&'static str, Vec<String>) {
     let mut names: Vec<String> = verdict.counts.keys().map(|kind| kind.name().into()).collect();
     let (word, more) = match opinion {

@@ -11,7 +11,7 @@ use crate::render::{bytes, duration, grouped, line};
 /// A record at a moment.
 #[derive(Debug, Serialize)]
 pub struct View {
-    /// What is kept; the checkpoint is the operation's own affair and is not shown.
+    /// The record; the checkpoint is the operation's own and is not shown.
     #[serde(serialize_with = "flat", flatten)]
     pub record: Record,
     /// How long ago it was made, in milliseconds.
@@ -20,9 +20,9 @@ pub struct View {
     silent_ms: Option<u64>,
     /// Whether a process works at it.
     is_worked_at: bool,
-    /// What it does now.
+    /// Its present activity.
     doing: String,
-    /// What it waits for.
+    /// The cause that it waits for.
     blocked_by: Option<String>,
     /// Whether a write block of its own stands at the source, or may stand.
     write_block: WriteBlock,
@@ -34,7 +34,7 @@ pub struct View {
     /// Collections that joined since the plan was made, and that are gone.
     #[serde(flatten)]
     catalog: CatalogChanges,
-    /// What the operator can do next.
+    /// The operator's next step.
     next: String,
 }
 

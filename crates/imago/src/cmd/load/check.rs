@@ -17,7 +17,7 @@ use crate::exit::{Exit, Failure};
 /// Examples of each kind that are printed for people; `--json` has more of them.
 const SHOWN_MAX: usize = 5;
 
-/// What to check.
+/// The recording and the collection to check.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The cluster whose content is checked.
@@ -31,7 +31,7 @@ pub(super) struct Args {
     history: PathBuf,
 }
 
-/// What to print.
+/// The recording to print.
 #[derive(Debug, clap::Args)]
 pub(super) struct HistoryArgs {
     /// The recording of a load.

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Requests that are answered at once; further ones wait.
 const CLIENTS_MAX: usize = 16;
 
-/// What a running load can be asked.
+/// A request to a running load.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Request {

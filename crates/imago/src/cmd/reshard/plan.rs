@@ -12,7 +12,7 @@ use crate::cmd::speed::Speed;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// What may be typed.
+/// The command's arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit code 4 when something is in the way; the plan is printed all the \
                         same. Reads a sample of the collection, and each shard's own words about \
@@ -24,7 +24,7 @@ pub struct Args {
     /// The collection, as db.coll.
     #[arg(long, value_name = "NS")]
     ns: Namespace,
-    /// What is to become of it.
+    /// The change of shape.
     #[command(flatten)]
     shape: Shape,
     /// By what it would be done; this changes what is warned of only.
@@ -44,7 +44,7 @@ pub enum By {
 }
 
 impl By {
-    /// What is asked of the library.
+    /// The library's name for it.
     pub fn parsed(self) -> Engine {
         match self {
             Self::Shadow => Engine::Shadow,
@@ -61,7 +61,7 @@ impl By {
     }
 }
 
-/// What is to become of a collection.
+/// The new shape of a collection.
 #[derive(Debug, clap::Args)]
 pub struct Shape {
     /// The new shard key, such as '{"userID": 1}'; extended JSON. Without it the key stays.
@@ -118,7 +118,7 @@ enum Flows {
 }
 
 impl Shape {
-    /// What is asked of the library.
+    /// The request to the library.
     pub fn request(self, ns: Namespace) -> Request {
         Request {
             ns,

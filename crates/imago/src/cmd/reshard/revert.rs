@@ -11,7 +11,7 @@ use crate::cmd::speed::Speed;
 use crate::context::Context;
 use crate::exit::Failure;
 
-/// What may be typed.
+/// The command's arguments.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A job of its own, as `imago reshard run` with the old key: planned for the \

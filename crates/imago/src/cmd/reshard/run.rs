@@ -19,7 +19,7 @@ use crate::cmd::speed::Speed;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// What may be typed after `run`.
+/// The arguments of `run`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "The documents are copied into a shadow, a collection of the same database \
@@ -48,7 +48,7 @@ pub struct Args {
         ]
     )]
     plan: Option<PathBuf>,
-    /// What is to become of the collection.
+    /// The new shape of the collection.
     #[command(flatten)]
     shape: Shape,
     /// By what it is done.
@@ -60,7 +60,7 @@ pub struct Args {
     speed: Speed,
 }
 
-/// What may be typed after `resume`.
+/// The arguments of `resume`.
 #[derive(Debug, clap::Args)]
 pub struct Resume {
     /// The job's id; `imago job list` shows them.
@@ -125,7 +125,7 @@ impl WorkArgs {
         Self { workers: 4, verify: Verify::Full, block: None, max_block_ms: 5_000 }
     }
 
-    /// What the library is asked for, of a new job.
+    /// The options for the library, of a new job.
     pub fn parsed(&self) -> reshard::Options {
         self.parsed_after(Block::default())
     }

@@ -58,7 +58,7 @@ pub struct SiteArgs {
     /// it may be: the site goes to whichever lets it in.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7380", value_delimiter = ',')]
     router: Vec<String>,
-    /// What the router wants to know stands in this file.
+    /// The router's secret is in this file.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
     /// How long to look for a router that is away, in s, until this is an error.

@@ -6,7 +6,7 @@ use imago_store::admin::Token;
 
 use crate::exit::{Exit, Failure};
 
-/// What is in a file, without the line's end. `code` and `what` are for the error.
+/// The content of a file, without the line's end. `code` and `what` are for the error.
 pub fn read(file: &Path, code: &'static str, what: &str) -> Result<String, Failure> {
     let read = std::fs::read_to_string(file).map_err(|cause| {
         let message = format!("cannot read the {what} in {}", file.display());

@@ -270,7 +270,7 @@ fn settings(args: &Args) -> Result<Settings, Failure> {
     Ok(settings)
 }
 
-/// What the admin address asks for; what other machines can reach asks for something.
+/// The token of the admin address, which an address that other machines can reach must have.
 fn token(args: &Args) -> Result<Option<Token>, Failure> {
     let token = args.admin_token_file.as_deref().map(secret::token).transpose()?;
     if token.is_none() && !args.admin.ip().to_canonical().is_loopback() {

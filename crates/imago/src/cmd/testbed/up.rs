@@ -24,7 +24,7 @@ pub(super) enum Database {
     Kafka(Kafka),
 }
 
-/// What each of them takes.
+/// The options that all of them share.
 #[derive(Debug, clap::Args)]
 struct Kept {
     /// The testbed's name: a–z, 0–9 and `-`, beginning with a letter, at most 32.
@@ -79,7 +79,7 @@ Example: imago testbed up redis --name cache --memory-mb 64")]
 pub(super) struct Redis {
     #[command(flatten)]
     kept: Kept,
-    /// What the data may take, in MB; writes are refused beyond.
+    /// Limit of the data, in MB; writes are refused beyond.
     #[arg(long, value_name = "MB", default_value_t = SingleSpec::MEMORY_MB)]
     memory_mb: u32,
 }
@@ -107,7 +107,7 @@ fn parameter(typed: &str) -> Result<(String, String), String> {
 }
 
 impl Database {
-    /// What is to be started, and whether in the foreground.
+    /// The testbed to start, and whether in the foreground.
     fn spec(self) -> Result<(ContentSpec, bool), Failure> {
         Ok(match self {
             Self::Mongodb(up) => {

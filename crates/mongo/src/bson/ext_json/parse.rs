@@ -21,7 +21,7 @@ pub enum ExtJsonError {
     Wrapper {
         /// The wrapper's name, such as `$oid`.
         wrapper: String,
-        /// What was found instead.
+        /// The value found instead.
         found: String,
     },
     /// A field's name cannot be stored.

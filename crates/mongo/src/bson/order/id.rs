@@ -33,7 +33,7 @@ pub enum IdError {
         kind: u8,
         /// The first bytes of the value in hexadecimal.
         hex: String,
-        /// What is wrong with it.
+        /// The fault.
         cause: String,
     },
 }

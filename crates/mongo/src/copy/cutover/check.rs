@@ -184,7 +184,7 @@ fn refuse(report: &Report) -> Result<()> {
     ))
 }
 
-/// What the source has must be there too; what the destination has besides is its users'. Options
+/// The source's indexes must be there too; further ones at the destination are its users'. Options
 /// count where the job created the collection.
 fn refuse_structure(report: &Report, is_made: bool) -> Result<()> {
     let options = report.options_differences.iter().filter(|_| is_made).map(|o| ("option", o));

@@ -1,9 +1,9 @@
 //! Lifting the block that a cut-over left at the source.
 //!
-//! A write block is the whole cluster's, and the server does not say who set it. So the job says it:
-//! its record knows whether the block that its cut-over set stands. A block of anybody else (another
-//! job, a database administrator) is lifted only by force, and then what is overridden is named: where
-//! writes are let through before their owner wants them, acknowledged writes are lost.
+//! A write block is the whole cluster's, and the server does not record who set it. The job does: its
+//! record knows whether the block that its cut-over set stands. Any other block (of another job, of
+//! an administrator) is lifted only by force, and the overridden owner is named: if writes are
+//! admitted before that owner wants them, acknowledged writes are lost.
 
 use imago_job::id::JobId;
 use imago_job::journal::{Journal, Update};
@@ -13,12 +13,12 @@ use serde::Serialize;
 
 use crate::copy::cutover::reverse::reversed;
 use crate::copy::preflight::check_identity;
-use crate::copy::{Clusters, CutOver, SourceBlock, State, pace, plan_of, state_of};
+use crate::copy::{Clusters, CutOver, SourceBlock, State, owner_timing, plan_of, state_of};
 use crate::error::{Error, Result};
 use crate::server::block;
 use crate::state::journal::MongoJournal;
 
-/// What came of it.
+/// The outcome.
 #[derive(Clone, Debug, Serialize)]
 pub struct Unblocked {
     /// The job.
@@ -60,7 +60,8 @@ pub async fn unblock(
         }
     } else {
         // No process may be cutting it over while the block is lifted.
-        let stale_after_ms = u64::try_from(pace().stale_after.as_millis()).unwrap_or(u64::MAX);
+        let stale_after_ms =
+            u64::try_from(owner_timing().stale_after.as_millis()).unwrap_or(u64::MAX);
         let claimed = journal.claim(id, process, stale_after_ms).await?;
         let lifted = block::lift(&clusters.source).await;
         if lifted.is_ok() && state.cut_over().is_some_and(CutOver::is_blocked) {

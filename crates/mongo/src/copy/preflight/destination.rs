@@ -1,5 +1,5 @@
-//! Whether a destination can take what is planned, and be asked to: what is doomed is refused before
-//! anything is made.
+//! Checks that a destination can take the planned collections, and that its user may create them: a
+//! copy that must fail is refused before anything is made.
 
 use bson::{Document, doc};
 
@@ -17,12 +17,12 @@ use crate::verify::options_differences;
 const DATABASE_BYTES_MAX: usize = 63;
 const NAMESPACE_BYTES_MAX: usize = 255;
 
-/// What a copy does in the destination's databases.
+/// Actions of a copy in the destination's databases.
 const WRITES: [&str; 7] =
     ["collMod", "createCollection", "createIndex", "find", "insert", "remove", "update"];
-/// What sharding its collections needs besides.
+/// Further actions to shard its collections.
 const SHARDS: [&str; 2] = ["enableSharding", "moveChunk"];
-/// What it does in a collection of stored functions.
+/// Its actions in a collection of stored functions.
 const WRITES_FUNCTIONS: [&str; 4] = ["find", "insert", "remove", "update"];
 /// On the database that keeps what is known of jobs.
 const STATE: [&str; 5] = ["createIndex", "find", "insert", "remove", "update"];

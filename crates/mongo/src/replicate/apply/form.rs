@@ -123,7 +123,7 @@ pub(super) fn replacement(found: &Found<'_>, pair: &Pair) -> RawDocumentBuf {
     statement
 }
 
-/// What a document has of a key's fields; null for what it has not, as a shard key takes it.
+/// A document's values of a key's fields; null for an absent one, as a shard key takes it.
 pub(crate) fn key_of(raw: &RawDocument, fields: &[String]) -> RawDocumentBuf {
     let mut key = Vec::with_capacity(KEY_BYTES);
     key.extend([0; 4]);

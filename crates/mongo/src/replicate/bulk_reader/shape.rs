@@ -1,4 +1,4 @@
-//! What has to be known of a batch before it is written: found in one pass over its bytes.
+//! Properties of a batch that are needed before it is written, found in one pass over its bytes.
 
 use bson::RawArray;
 use bson::raw::RawBsonRef;
@@ -7,7 +7,7 @@ use crate::bson::order::Id;
 use crate::error::{Error, Result};
 use crate::replicate::apply::inserts;
 
-/// What one pass over a batch tells.
+/// Properties of a batch, from one pass over it.
 pub(super) struct Shape {
     pub(super) documents: u64,
     /// Whether each of them can be inserted as it is.

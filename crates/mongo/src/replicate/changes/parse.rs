@@ -1,4 +1,4 @@
-//! What an answer of a change stream says.
+//! Parsing the replies of a change stream.
 
 use bson::raw::RawBsonRef;
 use bson::{Bson, RawArray, RawDocument, RawDocumentBuf, Timestamp};
@@ -46,7 +46,7 @@ pub(super) fn parse(reply: &RawBatch, wanted: &Wanted) -> Result<Batch> {
     Ok(batch)
 }
 
-/// What happened to a collection whose database was dropped.
+/// The event of a collection whose database was dropped.
 pub(crate) const DROPPED_WITH_ITS_DATABASE: &str = "dropped with its database";
 
 struct Parsed<'a> {

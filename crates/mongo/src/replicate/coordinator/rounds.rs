@@ -1,9 +1,9 @@
 //! Rounds: dirty keys on their way to the destination.
 //!
-//! Each round reads its documents' present states and writes them ([`crate::replicate::apply`]), beside the
-//! coordinator; what belongs to it is decided by the [`imago_plan::pending_changes`]. At full speed several run at
-//! once, each with as much as it can take. While clients are spared there is one at a time, a small
-//! one, and a rest after it.
+//! Each round reads its documents' present states and writes them ([`crate::replicate::apply`]),
+//! beside the coordinator; [`imago_plan::pending_changes`] decides its keys. At full speed several
+//! run at once, each as large as possible. While clients are spared there is one at a time, a small
+//! one, with a pause after it.
 
 use std::time::{Duration, Instant};
 
@@ -24,9 +24,9 @@ const ROUNDS_MAX: usize = 4;
 /// While clients are spared there is one round at a time, of what they hardly feel, where servers
 /// answer so quickly that this is enough.
 const PACED_TOUCHES: usize = 32;
-/// What waited for a slice is ready all at once when the slice is copied. While clients are spared, a
-/// round is followed by a rest and is no larger than it must be for all of it to be applied within
-/// this time.
+/// Dirty keys that waited for a slice are ready all at once when the slice is copied. While clients
+/// are spared, a round is followed by a pause and is only as large as it must be for all of them to
+/// be applied within this time.
 const PACED_DRAIN: Duration = Duration::from_secs(10);
 /// With more than these ready, changes come faster than small rounds apply them: keeping up with the
 /// source goes first.
@@ -37,7 +37,7 @@ const JOINT_KEYS_MAX: usize = 500;
 /// Dirty keys in one round.
 const ROUND_KEYS_MAX: usize = 2_000;
 
-/// What came of a round.
+/// The outcome of a round.
 pub(super) struct RoundDone {
     pub ns: usize,
     /// Of different lanes.
@@ -177,7 +177,7 @@ pub(super) async fn apply(
             }
             let mut found = Vec::new();
             let done = Box::pin(apply::apply(pair, wants, at, &mut found)).await;
-            stale.lock().expect("nobody panics holding it").append(&mut found);
+            stale.lock().expect("no holder panics").append(&mut found);
             if let (Ok(tally), false) = (&done, is_exact) {
                 // Only now it is known how many they were: the next ones wait for them.
                 control.or_stop(control.throttle().take(0, tally.bytes)).await?;
@@ -186,7 +186,7 @@ pub(super) async fn apply(
         },
     )
     .await?;
-    Ok((tally, stale.into_inner().expect("nobody panics holding it")))
+    Ok((tally, stale.into_inner().expect("no holder panics")))
 }
 
 fn is_too_old(error: &Error) -> bool {

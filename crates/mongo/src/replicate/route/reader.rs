@@ -22,7 +22,7 @@ pub struct Reader {
     failed: Mutex<Failed>,
 }
 
-/// What is known of a chosen member's failures.
+/// The known failures of a chosen member.
 #[derive(Debug, Default)]
 struct Failed {
     at: Option<Instant>,
@@ -39,7 +39,7 @@ impl Reader {
         Ok(Self { set, chosen, failed: Mutex::default() })
     }
 
-    /// Who is to be read from now.
+    /// The member to read from now.
     #[must_use]
     pub fn now(&self) -> &Endpoint {
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).at;

@@ -1,7 +1,7 @@
-//! Who could write past a validator.
+//! The users that could write past a validator.
 //!
-//! Each writer decides for itself: the flag is on each write, and no server tells of it
-//! beforehand. What servers tell is who may.
+//! Each write carries the flag, and no server can tell beforehand which writers use it. Servers can
+//! tell which users have the privilege.
 
 use bson::{Bson, Document, doc};
 use imago_job::run::Run;
@@ -17,7 +17,7 @@ const NAMED_MAX: usize = 10;
 /// Of so many users the server is asked what they may.
 const USERS_MAX: usize = 1_000;
 
-/// Who may.
+/// The users that may.
 #[derive(Debug, PartialEq)]
 enum Bypassing {
     /// Every client: there is no authorisation.

@@ -1,15 +1,17 @@
-//! What reached the old collection between the drain and the rename, brought over after the rename.
+//! Late writes: changes that reached the old collection between the drain and the rename, brought
+//! over after the rename.
 //!
-//! A validator stops neither deletes nor writers who bypass it. All that they did to the old collection
-//! is in the change stream, and the server's rename ends it: on each shard their times are before the
-//! rename's, so that a stream read to a time which every shard gave out after the rename has all of it.
-//! An event says by its UUID which collection it is of, not by the name.
+//! A validator stops neither deletes nor writers that bypass it. All their changes of the old
+//! collection are in the change stream, and the server's rename ends it: on each shard their times
+//! are before the rename's, so a stream read to a time that every shard gave out after the rename
+//! contains all of them. An event names its collection by UUID, which the rename does not confuse.
 //!
-//! Until then the new collection refuses inserts and updates, so that no client has inserted an `_id` again
-//! whose delete is still to come; who bypasses validation may have, and then the newer one counts.
+//! Until they are brought over, the new collection refuses inserts and updates, so no client has
+//! inserted an `_id` again whose delete is still to come. A client that bypasses validation may have,
+//! and then the newer document counts.
 //!
-//! A document that was written whole is written again. An update says only what it changed, of a content
-//! that went with the old collection: it cannot be brought over, and is named.
+//! A document that was written whole is written again. An update carries only its changes, of a
+//! content that went with the old collection: it cannot be brought over, and its `_id` is reported.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +46,7 @@ pub(in crate::reshard) fn unknown(run: &Run, spec: &Spec, from: Timestamp) -> La
     LateWrites { unknown: true, ..LateWrites::default() }
 }
 
-/// What has to become of a document.
+/// The fate of a document.
 #[derive(Clone, Debug, PartialEq)]
 enum Fate {
     Gone,
@@ -53,10 +55,11 @@ enum Fate {
     Lost,
 }
 
-/// What happened to a document, and when.
+/// An event of a document, with its time.
 type Happened = (Id, Timestamp, Detail);
 
-/// What the events make of each document. Those that the new collection has written itself are its own.
+/// The fate of each document by its events. Documents that the new collection has written itself
+/// stay.
 ///
 /// Events of one time on two shards come in no order: where a document was written and deleted at once, as
 /// one that moves to another shard is, it is not known which it was.

@@ -1,17 +1,17 @@
-//! The block that hits one collection: a validator that no document satisfies.
+//! The block of one collection: a validator that no document satisfies.
 //!
-//! It refuses inserts and updates, with an error (121) that drivers do not send again by themselves, in
-//! this collection only, with or without authorisation. It does not refuse deletes, nor writes that
-//! ask to bypass validation (who has the action `bypassDocumentValidation` may): what those do between
-//! the drain and the rename is brought over afterwards ([`crate::reshard::commit::late_writes`]).
+//! It refuses inserts and updates, with an error (121) that drivers do not retry, in this collection
+//! only, with or without authorisation. It refuses neither deletes nor writes that bypass validation
+//! (privilege `bypassDocumentValidation`): those between the drain and the rename are brought over
+//! afterwards ([`crate::reshard::commit::late_writes`]).
 //!
 //! Invariants:
 //! - The collection's own validator is in the job's record before the refusing one is set, and stays
-//!   there until it is back.
-//! - The shadow gets the refusing one first, so that what takes the collection's name refuses, too,
-//!   until the deletes are brought over: no `_id` is inserted anew whose delete is still to come.
-//! - A validator is put back only in the place of this job's refusing one, which its name tells: one
-//!   that another user has set meanwhile stays.
+//!   there until it is restored.
+//! - The shadow gets the refusing one first, so the renamed collection refuses writes too until the
+//!   deletes are brought over: no `_id` is inserted again whose delete is still to come.
+//! - A validator is restored only in the place of this job's refusing one, which is recognised by its
+//!   name; one that another user has set meanwhile stays.
 
 use bson::raw::RawBsonRef;
 use bson::{Bson, Document, RawDocumentBuf, doc};
@@ -30,7 +30,7 @@ use crate::server::endpoint::Endpoint;
 use crate::server::timing::retry_transient;
 use crate::verify::{index_differences, options_differences};
 
-/// What a collection's validation consists of.
+/// The fields of a collection's validation.
 const FIELDS: [&str; 3] = ["validator", "validationLevel", "validationAction"];
 
 /// The options that each shard which owns a part of the collection has. The database's primary, which
@@ -168,7 +168,7 @@ pub(in crate::reshard) async fn check_unchanged(
     Ok(())
 }
 
-/// What differs between the collection and its shadow besides validation.
+/// Differences between the collection and its shadow besides validation.
 fn other_difference(from: &Definition, to: &Definition) -> Option<String> {
     let options = options_differences(from, to).into_iter().map(|found| ("option", found));
     let options = options.filter(|(_, found)| !FIELDS.contains(&found.name.as_str()));
@@ -227,7 +227,7 @@ pub(in crate::reshard) async fn check(cluster: &Endpoint) -> Result<()> {
     ))
 }
 
-/// What to do about a cluster whose users' writes cannot be blocked.
+/// Adds the remedy for a cluster whose users' writes cannot be blocked.
 pub(in crate::reshard) fn or_validator(error: Error) -> Error {
     match error {
         Error::Precondition { what, help } => Error::Precondition {

@@ -1,9 +1,9 @@
-//! One change of shape at a time in a cluster, as the server's own resharding has it.
+//! The cluster lock: one change of shape at a time, as for the server's own resharding.
 //!
-//! Two would take each other's write block, which is the whole cluster's, for their own. A document
-//! of the cluster says whose turn it is; it changes hands by a write that names who had it before,
-//! so that of two who try at once one is refused. It is not released: the lock of a job that has
-//! ended is over.
+//! Two changes would take each other's write block, which is the whole cluster's, for their own. A
+//! document in the cluster names the job that holds the lock. It changes hands by a write that names
+//! the previous holder, so of two jobs that try at once one is refused. It is not released: a lock
+//! whose job has ended is free.
 
 use bson::{Bson, Document, doc};
 use imago_job::id::JobId;

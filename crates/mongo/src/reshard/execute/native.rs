@@ -1,11 +1,11 @@
 //! The other engine: the server's own `reshardCollection`, with Imago's placement.
 //!
 //! The server copies, follows and commits by itself. Imago hands it the plan's chunks as ranges of
-//! zones, one zone for each shard, watches, and takes the zones away afterwards. Nothing here depends
-//! on the answer to the command: the operation goes on when the requesting process dies.
+//! zones, one zone for each shard, watches, and removes the zones afterwards. Nothing here depends on
+//! the reply to the command: the operation goes on when the requesting process dies.
 //!
 //! Invariants:
-//! - What became of the operation is read from the cluster, never remembered: its entry in
+//! - The state of the operation is read from the cluster, never remembered: its entry in
 //!   `config.reshardingOperations` while it is under way, the collection's UUID before and after.
 //! - The zones stay while the operation is under way, and none is left after it.
 
@@ -124,7 +124,7 @@ pub(in crate::reshard) async fn check(cluster: &Endpoint, plan: &Plan) -> Result
     ))
 }
 
-/// What became of the server's operation.
+/// The state of the server's operation.
 enum Found {
     /// The collection has its new shape; its UUID.
     Done(String),

@@ -1,7 +1,7 @@
-//! Whether a plan is one for the cluster as it is now, looked at before anything is written.
+//! Checks that a plan fits the cluster as it is now, before anything is written.
 //!
-//! A plan is a file, which may be old, of another cluster, or edited by hand. What a job does later
-//! takes for granted what is checked here.
+//! A plan is a file, which may be old, of another cluster, or edited by hand. Later steps of a job
+//! rely on these checks.
 
 use std::collections::HashSet;
 

@@ -22,7 +22,7 @@ use crate::server::endpoint::Endpoint;
 use crate::server::shard::key_index;
 use crate::server::structure::{is_unique, name_of};
 
-/// What a job's shadow is called.
+/// The name of a job's shadow.
 #[must_use]
 pub fn name(ns: &Namespace, id: &JobId) -> Namespace {
     Namespace::new(&ns.db, format!("{PREFIX}{id}"))

@@ -1,8 +1,8 @@
-//! Telling how far the server's own resharding is.
+//! Progress of the server's own resharding.
 //!
-//! Its phase is the coordinator's state in `config.reshardingOperations`; how much is copied, and how
-//! long it will take, each receiving shard says in its `$currentOp`. A shard that does not answer this
-//! user is left out: then less is told, and nothing is waited for.
+//! Its phase is the coordinator's state in `config.reshardingOperations`; each receiving shard
+//! reports the copied bytes and its estimate in `$currentOp`. A shard that does not answer this user
+//! is left out of the progress, and nothing waits for it.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::server::endpoint::Endpoint;
 /// A shard that does not answer so soon is not asked.
 const REACH_MAX: Duration = Duration::from_secs(5);
 
-/// Who is asked, and what was told last.
+/// The watched shards, and the last report.
 pub(in crate::reshard) struct Watch {
     ns: String,
     shards: Vec<Endpoint>,
@@ -77,7 +77,7 @@ impl Watch {
         Ok(())
     }
 
-    /// What a shard says of its part as a receiver.
+    /// A shard's report of its part as a receiver.
     async fn ask(&self, shard: &Endpoint) -> Vec<Document> {
         let mine = doc! {"ns": &self.ns, "desc": {"$regex": "^ReshardingRecipientService"}};
         let pipeline =

@@ -1,7 +1,7 @@
-//! Zones that say for a moment on which shard each chunk of a plan shall be.
+//! Temporary zones that place each chunk of a plan on its shard.
 //!
-//! Each shard that gets anything is given a zone of its own, and each chunk is a range of its shard's
-//! zone. The servers take that as where to create chunks, so that none has to be moved.
+//! Each shard that gets chunks has a zone of its own, and each chunk is a range of its shard's zone.
+//! The servers create chunks where zones say, so none has to be moved.
 //!
 //! Invariant: only the zones of one job are touched; its id is in their names. Every step may find
 //! itself done: the successor of a process that died repeats them all.

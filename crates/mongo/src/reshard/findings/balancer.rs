@@ -1,8 +1,8 @@
-//! Whether the server's balancer would undo what the plan makes.
+//! Checks whether the server's balancer would undo the plan.
 //!
-//! While the shape is changed the balancer is kept from the collection and its shadow, by Imago. Then it is
-//! let loose again, if it was before, and evens out how many bytes the shards hold. Shards that are
-//! to leave the cluster (`draining`) it gives nothing.
+//! While the shape is changed, Imago keeps the balancer from the collection and its shadow.
+//! Afterwards it is enabled again, if it was before, and evens out the bytes on the shards. It gives
+//! nothing to shards that are to leave the cluster (`draining`).
 
 use super::{Finding, warning};
 use crate::namespace::Namespace;

@@ -1,4 +1,4 @@
-//! What the cluster as a whole knows of the collection: zones, and `_id`s that it holds twice.
+//! Findings about the collection in the cluster as a whole: zones, and `_id`s that exist twice.
 
 use bson::doc;
 use imago_job::control::Control;

@@ -1,4 +1,4 @@
-//! What the collection's definition and its servers' version allow.
+//! Findings from the collection's definition and its servers' version.
 
 use bson::Document;
 

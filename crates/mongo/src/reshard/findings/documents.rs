@@ -1,4 +1,4 @@
-//! What the documents that were looked at say about the new key.
+//! Findings about the new key from the sampled documents.
 
 use super::{Finding, obstacle, warning};
 use crate::error::Result;
@@ -9,7 +9,7 @@ use crate::server::shard_key::{Key, text_of};
 /// So many documents must share a value before a sample is believed about its weight.
 const ALIKE_MIN: u64 = 5;
 
-/// What placement is asked for.
+/// The requested placement.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::reshard) struct Wanted {
     /// How many chunks.

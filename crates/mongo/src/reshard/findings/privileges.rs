@@ -1,4 +1,4 @@
-//! What the user may do, against what the change will need.
+//! Findings from the user's privileges, against those that the change will need.
 
 use bson::{Bson, Document, doc};
 

@@ -1,4 +1,4 @@
-//! What the shards say of themselves: room, oplogs, index builds, chunks on their way.
+//! Findings about the shards: room, oplogs, index builds, chunks on their way.
 
 use super::{Finding, obstacle, warning};
 use crate::namespace::Namespace;

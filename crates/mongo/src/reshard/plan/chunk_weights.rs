@@ -1,11 +1,10 @@
-//! The new chunks, and what of each lies on which shard: Morphus' `W[chunk][shard]` (§3.1), in
+//! The new chunks, and the weight of each on each shard: Morphus' `W[chunk][shard]` (§3.1), in
 //! documents and in bytes.
 //!
-//! A sample says how a shard's documents are spread over the new chunks; how many they are, the
-//! shard itself says, unless its count includes documents that are not the collection's any more:
-//! the sample shows that too.
+//! A sample shows how a shard's documents are spread over the new chunks. Their number is the shard's
+//! own count, unless that includes orphans, which the sample shows too.
 //!
-//! Invariant: a shard's weights sum up to what it holds; of a whole collection exactly.
+//! Invariant: a shard's weights add up to its documents; for a whole collection exactly.
 
 use crate::bson::order::Id;
 use crate::server::collection::Size;
@@ -31,13 +30,13 @@ pub(in crate::reshard) struct Weighed {
 }
 
 impl Weighed {
-    /// What each shard holds.
+    /// The documents of each shard.
     pub(in crate::reshard) fn held(&self) -> Vec<Size> {
         let shards = self.rows.first().map_or(0, Vec::len);
         (0..shards).map(|shard| sum(self.rows.iter().map(|row| row[shard]))).collect()
     }
 
-    /// What all shards hold.
+    /// The documents of all shards.
     pub(in crate::reshard) fn total(&self) -> Size {
         sum(self.held().into_iter())
     }
@@ -51,7 +50,7 @@ pub(in crate::reshard) fn sum(sizes: impl Iterator<Item = Size>) -> Size {
     })
 }
 
-/// What each shard holds of the collection: documents that it does not own left out.
+/// The collection's documents on each shard, without orphans.
 pub(in crate::reshard) fn holdings(sample: &Sample, shards: &[Shard]) -> Vec<Size> {
     let mut drawn = vec![Size::default(); shards.len()];
     for document in &sample.documents {
@@ -119,8 +118,8 @@ fn drawn_on(sample: &Sample, shards: usize) -> Vec<Size> {
     drawn
 }
 
-/// What was found of each chunk on each shard, as if all of what is held had been looked at. What
-/// is rounded off goes to a later chunk, so that nothing is lost.
+/// The documents of each chunk on each shard, as if all that the shard holds had been sampled. A
+/// remainder of rounding goes to a later chunk, so that nothing is lost.
 fn scale(mut found: Vec<Vec<Size>>, drawn: &[Size], held: &[Size]) -> Vec<Vec<Size>> {
     for shard in 0..held.len() {
         let (mut before, mut given) = (Size::default(), Size::default());

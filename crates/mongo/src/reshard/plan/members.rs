@@ -13,7 +13,7 @@ const LAG_MS_MAX: i64 = 10_000;
 pub(in crate::reshard) struct Member {
     /// As `host:port`.
     pub(in crate::reshard) host: String,
-    /// What choosing needs to know.
+    /// The facts that the choice needs.
     pub(in crate::reshard) what: geo::Member,
 }
 

@@ -1,7 +1,8 @@
-//! Where the new chunks go, by this rule and by others, and which connections carry them.
+//! The placement of the new chunks, by the requested rule and by others for comparison, and the
+//! connections that carry them.
 //!
-//! The deciding is [`imago_plan::placement`]'s and [`imago_plan::flow`]'s; here their questions are
-//! asked in bytes, and the answers told in documents too.
+//! [`imago_plan::placement`] and [`imago_plan::flow`] decide; this module gives them bytes, and
+//! reports the results in documents too.
 
 use imago_plan::flow::{self, Latencies, Sharing};
 use imago_plan::placement::{self, Flows, Placement, PlacementError, Shares, Weights};
@@ -33,7 +34,7 @@ pub(in crate::reshard) struct Chosen {
     /// Now, by equal shares of all shards, and afterwards, by equal shares of those that may hold
     /// anything.
     pub(in crate::reshard) imbalance: (f64, f64),
-    /// What each shard holds afterwards.
+    /// The documents of each shard afterwards.
     pub(in crate::reshard) after: Vec<Size>,
     /// How many bytes go from which shard to which.
     pub(in crate::reshard) bytes: Flows,
@@ -76,7 +77,7 @@ impl<'a> Choice<'a> {
         Ok(Chosen { server_of, moved, imbalance, after, bytes })
     }
 
-    /// What changes its shard.
+    /// The documents that change their shard.
     fn moved(&self, server_of: &[usize]) -> Size {
         let moving = self.rows.iter().zip(server_of).flat_map(|(row, to)| {
             row.iter().enumerate().filter(move |(from, _)| from != to).map(|(_, size)| *size)

@@ -1,21 +1,21 @@
-//! How long it takes and what room it needs: a simple model, said openly.
+//! Prediction of time and room, by a simple model that the plan shows.
 //!
 //! Every document is read once and written once, whether it changes its shard or not, because the
-//! shadow is another collection. What that takes is a share for each document (its lookup, its
-//! index entries, its place in the oplog) and one for each byte, and something that no size
-//! changes: creating and placing the shadow's chunks, catching up, the cut-over. Network, disks and
-//! load are not asked: on a cluster whose shards are machines of their own it takes less, over a slow
-//! line more, and at the pace of clients ([`crate::replicate::pace`]) as long as these allow. An operator's limits
-//! are known, and kept twice: what is copied is compared at the same rate.
+//! shadow is another collection. The time has a share for each document (its lookup, its index
+//! entries, its place in the oplog), one for each byte, and a constant: creating and placing the
+//! shadow's chunks, catching up, the cut-over. Network, disks and load are not measured: with a
+//! machine for each shard it takes less, over a slow line more, and at the pace of clients
+//! ([`crate::replicate::pace`]) as long as these allow. An operator's limits are known, and count
+//! twice: the comparison runs at the same rate as the copy.
 //!
-//! How fast the servers are is not asked either, but seen: on its way to a sample, a plan has every
-//! document read, unless there are very many, or very few. Half of the time follows from how long
-//! that took, and half does not: it was one look, and where a disk made it slow, most of what
-//! follows finds the documents in memory.
+//! The speed of the servers is not measured separately either: drawing the sample of a plan reads
+//! every document, unless there are very many or very few. Half of the predicted time follows from
+//! the time of that read, and half does not: it was a single read, and if a slow disk determined it,
+//! most of the later work finds the documents in memory.
 //!
-//! The constants are fitted to whole changes of shape, comparison of all documents and commit
-//! included, of 200,000, 500,000 and 1,000,000 documents of 1 KB on three shards of one member each that
-//! shared two cores and served no load.
+//! The constants are fitted to whole changes of shape, with the comparison of all documents and the
+//! commit, of 200,000, 500,000 and 1,000,000 documents of 1 KB on three shards of one member each
+//! that shared two cores and served no load.
 
 use std::time::Duration;
 
@@ -28,9 +28,9 @@ use crate::server::collection::Size;
 const DOCUMENTS_PER_S: f64 = 117_000.0;
 /// Bytes that are read and written in a second, were documents free.
 const BYTES_PER_S: f64 = 117_000_000.0;
-/// What does not depend on the size, in seconds.
+/// The part that does not depend on the size, in seconds.
 const FIXED_S: f64 = 0.5;
-/// What each chunk takes beside, to be made and given to its shard, in seconds.
+/// The time for each chunk, to be made and given to its shard, in seconds.
 const CHUNK_S: f64 = 0.02;
 
 /// Where the constants were fitted, documents were read past, on the way to a sample, so many times
@@ -44,7 +44,7 @@ const READ_BYTES_MIN: u64 = 100_000_000;
 /// By how much one look may shift what is predicted, either way.
 const SLOWNESS_MAX: f64 = 4.0;
 
-/// What is known of a change.
+/// The known facts of a change.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::reshard) struct Base {
     /// Of the collection.
@@ -58,7 +58,7 @@ pub(in crate::reshard) struct Base {
 /// A look at all documents, of which some were drawn.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::reshard) struct Look {
-    /// What was read.
+    /// The documents that were read.
     pub read: Size,
     /// How many documents were drawn.
     pub drawn: u64,
@@ -99,8 +99,8 @@ pub(in crate::reshard) fn paced_s(of: Base, limits: Limits) -> f64 {
     seconds(of, Limits { bytes_s: Some(least), ..limits })
 }
 
-/// What each shard needs beside what it has, in bytes: its documents uncompressed, and their share
-/// of what the collection's indexes take now.
+/// Additional room that each shard needs, in bytes: its documents uncompressed, and their share of
+/// the collection's indexes.
 pub(in crate::reshard) fn space_bytes(after: &[Size], total: Size, index_bytes: u64) -> Vec<u64> {
     let space = |held: &Size| {
         let indexes = u128::from(index_bytes) * u128::from(held.bytes);

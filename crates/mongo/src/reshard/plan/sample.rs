@@ -1,9 +1,7 @@
-//! Documents drawn from the whole collection: where each would be by the new key, which shard has
-//! it now, how large it is.
+//! Documents drawn from the whole collection: their position by the new key, their shard, their size.
 //!
-//! Read through the router, so that a shard's documents that it does not own are no part of it.
-//! Only keys and sizes travel. A collection that has no more documents than are asked for is looked
-//! at as a whole; then nothing is estimated.
+//! Read through the router, so orphans are not part of it. Only keys and sizes travel. A collection
+//! with no more documents than requested is read as a whole; then nothing is estimated.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +31,7 @@ pub(in crate::reshard) struct Drawn {
     pub(in crate::reshard) bytes: u64,
 }
 
-/// What was drawn.
+/// The drawn documents.
 #[derive(Clone, Debug, Default)]
 pub(in crate::reshard) struct Sample {
     pub(in crate::reshard) documents: Vec<Drawn>,

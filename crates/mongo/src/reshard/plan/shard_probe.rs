@@ -1,9 +1,8 @@
-//! The shards themselves, asked past the router: how far away they are, how far back their oplogs
-//! reach, how much room they have, what they are
-//! doing with the collection.
+//! Facts that each shard reports past the router: its latency, the window of its oplog, its free
+//! room, its current work on the collection.
 //!
-//! Not every network lets Imago reach them, and not every user is known to them. What cannot be
-//! asked is left unknown, and the plan says so.
+//! Not every network lets Imago reach the shards, and not every user exists there. A fact that cannot
+//! be read stays unknown, and the plan says so.
 
 use std::time::{Duration, Instant};
 
@@ -23,14 +22,14 @@ use crate::reshard::plan::survey::Shard;
 const REACH_MAX: Duration = Duration::from_secs(10);
 const PINGS: usize = 7;
 
-/// What a shard says of itself.
+/// A shard's own report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::reshard) struct Reached {
     /// The round trip to its primary, in microseconds.
     pub(in crate::reshard) latency_us: u32,
     /// How far back its oplog reaches once it is full, in seconds.
     pub(in crate::reshard) oplog_s: Option<u64>,
-    /// What is free on its disk, in bytes.
+    /// Free room on its disk, in bytes.
     pub(in crate::reshard) free_bytes: Option<u64>,
     /// Indexes of the collection that it is building.
     pub(in crate::reshard) building: Vec<String>,

@@ -1,4 +1,4 @@
-//! What there is: the shards, the chunks of the collection, and what each shard holds of it.
+//! The present state: the shards, the chunks of the collection, and the documents of each shard.
 
 use bson::raw::RawBsonRef;
 use bson::{Bson, Document, RawDocumentBuf, doc};
@@ -21,12 +21,11 @@ pub(in crate::reshard) struct Shard {
     pub(in crate::reshard) host: String,
     /// Whether the cluster is emptying it.
     pub(in crate::reshard) is_draining: bool,
-    /// What it holds of the collection by its own count: documents that it holds without owning
-    /// them included.
+    /// Its documents of the collection by its own count, orphans included.
     pub(in crate::reshard) stored: Size,
     /// How many documents it says that it holds without owning them.
     pub(in crate::reshard) orphans: u64,
-    /// What the collection's indexes take there, in bytes.
+    /// Size of the collection's indexes there, in bytes.
     pub(in crate::reshard) index_bytes: u64,
 }
 
@@ -61,7 +60,7 @@ pub(in crate::reshard) struct Survey {
     pub(in crate::reshard) entry: Option<Document>,
     /// Of a collection that is not sharded: one chunk, on the database's primary shard.
     pub(in crate::reshard) owners: Owners,
-    /// What all shards hold.
+    /// The documents of all shards.
     pub(in crate::reshard) stored: Size,
     /// The cluster's setting.
     pub(in crate::reshard) chunk_bytes: u64,

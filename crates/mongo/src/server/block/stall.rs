@@ -1,11 +1,12 @@
-//! Getting a cluster out of a block that waits.
+//! Resolves a write block that waits.
 //!
-//! Before a server begins to refuse writes it takes a lock over everything, and waits for it without
-//! an end; later operations, reads included, wait behind it. An open transaction lets it wait for
-//! as long as the client likes, up to a minute. And where a transaction over shards is prepared, and
-//! its decision is to be written on the same shard, both wait for each other for ever. So the process that
-//! blocks or unblocks watches: what has waited for too long is killed, the others go on, and the
-//! block is asked for again. (Tried on 6.0.5: `crates/imago/tests/reshard/stall.rs`.)
+//! Before a server begins to refuse writes it takes a global lock, and waits for it without a limit;
+//! later operations, reads included, queue behind it. An open transaction can hold it up for as long
+//! as its client likes, up to a minute. And if a transaction over several shards is prepared, and its
+//! decision is to be written on the same shard, both wait for each other for ever. So the process
+//! that blocks or unblocks watches: operations that hold the lock up for too long are killed, the
+//! others go on, and the block is requested again. (Observed on 6.0.5:
+//! `crates/imago/tests/verbs/reshard/stall.rs`.)
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -58,7 +59,7 @@ impl Sets {
     }
 }
 
-/// What waits, on a replica set and on a shard.
+/// The commands that wait, on a replica set and on a shard.
 const COMMANDS: [&str; 2] = ["setUserWriteBlockMode", "_shardsvrSetUserWriteBlockMode"];
 
 async fn kill_waiting(shard: &Endpoint) -> Result<()> {

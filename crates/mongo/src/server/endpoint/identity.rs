@@ -10,7 +10,8 @@ use mongodb::Client;
 
 use super::{Shape, answer};
 
-/// What a job keeps of a cluster, so that it is not continued against another one by mistake.
+/// The identity of a cluster in a job's record, so that the job is not continued against another
+/// one by mistake.
 pub(super) async fn identity_of(client: &Client, shape: &Shape, hello: &Document) -> String {
     match shape {
         Shape::Sharded => {

@@ -1,7 +1,8 @@
-//! How far a job's slices are.
+//! Progress of a job's slices.
 //!
-//! The look comes every second while changes are applied, so it reads little: what a slice left to
-//! the applier may be ten thousand `_id`s, and is read once, when the slice is first seen copied.
+//! It is read every second while changes are applied, so the read is small: the `_id`s that a slice
+//! left to the coordinator may be ten thousand, and are read once, when the slice is first seen
+//! copied.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,7 @@ use crate::bson::order::Id;
 use crate::error::{Error, Result};
 use crate::server::collection::number;
 
-/// What is known of a slice.
+/// The known state of a slice.
 #[derive(Clone, Debug)]
 pub struct Sighting {
     /// Which of the job's collections.

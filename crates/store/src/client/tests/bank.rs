@@ -67,7 +67,7 @@ pub(super) fn work(
                     break;
                 }
                 let outcome = transfer(&mut client, (who, number));
-                outcomes.lock().expect("nobody panics").insert((who, number), outcome);
+                outcomes.lock().expect("no holder panics").insert((who, number), outcome);
             }
             client.counts().conflicts
         };
@@ -80,7 +80,7 @@ pub(super) fn work(
             sums
         });
         // Whatever goes wrong, nobody works for ever.
-        let so_far = |outcome| count(&outcomes.lock().expect("nobody panics"), outcome);
+        let so_far = |outcome| count(&outcomes.lock().expect("no holder panics"), outcome);
         let meanwhile = AssertUnwindSafe(|| meanwhile(&so_far));
         let meanwhile = std::panic::catch_unwind(meanwhile);
         is_over.store(true, Ordering::Relaxed);
@@ -89,7 +89,7 @@ pub(super) fn work(
         meanwhile.expect("it is done");
         (conflicts, sums)
     });
-    Day { outcomes: outcomes.into_inner().expect("nobody panics"), conflicts, sums }
+    Day { outcomes: outcomes.into_inner().expect("no holder panics"), conflicts, sums }
 }
 
 /// Every other one of which it is not known whether it happened is made again, and looks for itself.

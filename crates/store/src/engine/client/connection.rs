@@ -157,7 +157,7 @@ impl Pipeline {
     }
 }
 
-/// What a connection waits for.
+/// The event that a connection waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waits {
     /// For input of the client, or replies.

@@ -15,7 +15,7 @@ pub enum TlsError {
     /// There is no certificate, or no key, in a file.
     #[error("there is no {what} in {path}: {why}")]
     File {
-        /// What was looked for.
+        /// The awaited event.
         what: &'static str,
         /// Where.
         path: String,

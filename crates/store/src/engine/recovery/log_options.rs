@@ -59,7 +59,7 @@ pub(in crate::engine) struct Recovered {
     pub(in crate::engine) sequencer: Sequencer,
     pub(in crate::engine) thread: Option<JoinHandle<()>>,
     pub(in crate::engine) mark_every: Arc<AtomicU64>,
-    /// What the newest checkpoint is of.
+    /// The position of the newest checkpoint.
     pub(in crate::engine) newest: Position,
     pub(in crate::engine) checkpoints: Option<Folder>,
     pub(in crate::engine) cut: Option<CutTail>,
@@ -75,7 +75,7 @@ pub(in crate::engine) struct Folder {
 }
 
 impl Recovered {
-    /// What ends with the process.
+    /// A store without a log, which ends with its process.
     pub(in crate::engine) fn in_memory() -> Self {
         Self {
             image: Core::observer(Design::new(Site(0))),

@@ -44,15 +44,15 @@ pub struct SiteProcess {
     pub site: Site,
     /// Where routers admit sites, each as `host:port`: one has the log, others may come after it.
     pub routers: Vec<String>,
-    /// What the router wants to hear.
+    /// The router's secret.
     pub secret: String,
     /// How long all of them may be away.
     pub patience: Duration,
-    /// What scripts may take.
+    /// The limits of scripts.
     pub settings: Settings,
 }
 
-/// What becomes of it.
+/// An event of its life.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SiteProcessEvent {
     /// It has what there is in the log, and serves; which of the site's epochs, from 1 on.
@@ -81,7 +81,7 @@ pub enum SiteProcessError {
         routers: String,
         /// For how long it was looked for.
         patience: Duration,
-        /// What came of the last attempt.
+        /// The error of the last attempt.
         why: String,
     },
 }
@@ -236,7 +236,7 @@ impl Serving<'_> {
         }
     }
 
-    /// What the epoch begins with: everything, as of a prefix of the log.
+    /// The image that the epoch begins with, as of a prefix of the log.
     fn image(
         &self,
         stream: &TcpStream,
@@ -342,7 +342,7 @@ impl Serving<'_> {
         Ok(())
     }
 
-    /// What the router says, as it comes to the site's mailbox.
+    /// The router's message as an event of the site's mailbox.
     fn event(&self, said: ToSite, sites: u16) -> Result<Option<SiteEvent>, End> {
         let invalid = |what| End::Lost(io::Error::new(io::ErrorKind::InvalidData, what));
         let until = |left_ms| Instant::now() + Duration::from_millis(left_ms);

@@ -22,7 +22,7 @@ use crate::rows::{Row, Rows};
 use crate::site::Usage;
 use crate::transaction::{Abort, Done};
 
-/// What changes whenever a message does: both sides have to speak the same.
+/// Version of the messages: both sides must have the same.
 pub(in crate::engine) const PROTOCOL: u32 = 2;
 /// How often each side says that it is there, if it has nothing else to say.
 pub(in crate::engine) const ALIVE_EVERY: Duration = Duration::from_millis(300);
@@ -35,7 +35,7 @@ const ROWS_BYTES: usize = 1024 * 1024;
 /// How much memory a message is given before it comes.
 const TRUSTED_BYTES: usize = 1024 * 1024;
 
-/// What a router's process says to a site's.
+/// A message from a router's process to a site's.
 #[derive(Serialize, Deserialize)]
 pub(in crate::engine) enum ToSite<F = Vec<LogEntry>> {
     /// The site has this epoch. It begins from a prefix of the log, of which comes the rest.
@@ -58,7 +58,7 @@ pub(in crate::engine) enum ToSite<F = Vec<LogEntry>> {
     Transact(Vec<Asked>, u64),
     /// The number of the question, the prefix of the log that it needs, and for how long, in ms.
     Step(u64, Step, Position, u64),
-    /// What another site says.
+    /// A message of another site.
     Said(Site, Vec<u8>),
     Count(u64),
     Mark,
@@ -83,7 +83,7 @@ pub(in crate::engine) struct Asked {
     pub left_ms: u64,
 }
 
-/// What a site's process says to a router's.
+/// A message from a site's process to a router's.
 #[derive(Serialize, Deserialize)]
 pub(in crate::engine) enum ToRouter {
     Hello {
@@ -93,7 +93,7 @@ pub(in crate::engine) enum ToRouter {
         secret: String,
     },
     Write(Vec<LogEntry>),
-    /// What came of a question.
+    /// The outcome of a request.
     Ended(u64, Position, Result<Done, Abort>),
     /// It cannot be done there.
     Back(Asked),
@@ -109,7 +109,7 @@ pub(in crate::engine) enum ToRouter {
 }
 
 impl ToRouter {
-    /// What came of a question with a number.
+    /// The outcome of a numbered request.
     pub fn outcome(number: u64, outcome: Outcome) -> Self {
         match outcome {
             Outcome::Answer(known, answer) => Self::Ended(number, known, answer),

@@ -22,7 +22,7 @@ pub(crate) enum SiteSender {
     Remote(std::sync::mpsc::Sender<Outgoing>, Site),
 }
 
-/// What a site's process sends to the router.
+/// A message of a site's process to the router.
 pub(crate) enum Outgoing {
     Entries(Vec<LogEntry>),
     Event(Site, SiteEvent),
@@ -43,7 +43,7 @@ impl SiteSender {
     }
 }
 
-/// What a site's thread receives.
+/// An event of a site's thread.
 pub(crate) enum SiteEvent {
     Transact(Batch),
     /// The outcome of a transaction that another site ran for this one.

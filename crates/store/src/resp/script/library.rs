@@ -21,14 +21,14 @@ mod records;
 /// Greatest nesting depth, also where a script sets a greater one.
 const DEPTH_MAX: usize = 1_000;
 
-/// What a function of a library comes to.
+/// The result of a library function.
 type Outcome = Result<MultiValue, Fault>;
 
 /// Why it comes to nothing.
 enum Fault {
-    /// What the script is told, at its own place.
+    /// The error of a script, with its place.
     Said(String),
-    /// What ends the machine, or its memory.
+    /// An error that ends the machine, or exceeds its memory.
     Machine(mlua::Error),
 }
 
@@ -42,7 +42,7 @@ fn said<T>(text: impl Into<String>) -> Result<T, Fault> {
     Err(Fault::Said(text.into()))
 }
 
-/// What the functions of libraries may take.
+/// The limits of library functions.
 #[derive(Clone)]
 pub(super) struct Bounds {
     pub bytes_max: usize,
@@ -94,7 +94,7 @@ fn text(lua: &Lua, bytes: &[u8]) -> mlua::Result<MultiValue> {
     Ok(one(Value::String(lua.create_string(bytes)?)))
 }
 
-/// What a function is called with.
+/// The arguments of a function.
 struct Arguments<'l> {
     lua: &'l Lua,
     name: &'static str,

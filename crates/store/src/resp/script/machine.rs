@@ -25,12 +25,12 @@ use super::{Script, ScriptLimits, hash_of, hex};
 use crate::transaction::Abort;
 
 const PRELUDE: &str = include_str!("prelude.lua");
-/// What a generator's seed ends with, as that of C's `drand48`.
+/// The low bits of a generator's seed, as in C's `drand48`.
 const SEED_END: u64 = 0x330e;
 /// After so many instructions it is looked whether there are any left.
 const STEPS: u32 = 200;
 
-/// What the scripts of one transaction may still use.
+/// The budget left to the scripts of one transaction.
 #[derive(Clone, Default)]
 pub(in super::super) struct Allowance {
     begun: Option<(u64, u64)>,
@@ -78,7 +78,7 @@ impl Meter {
 /// Checks that a text is a script.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault.
 pub(super) fn compile(text: &[u8], limits: &ScriptLimits) -> Result<(), Answer> {
     let lua = machine(limits).map_err(|error| failure(&error))?;
     load(&lua, text).map(|_| ())
@@ -215,7 +215,7 @@ fn run_on_machine(
     })
 }
 
-/// What `redis` has besides commands.
+/// The functions of `redis` besides commands.
 fn of_redis(lua: &Lua, redis: &Table, protocol: &Rc<Cell<Protocol>>) -> mlua::Result<()> {
     for (level, name) in
         ["LOG_DEBUG", "LOG_VERBOSE", "LOG_NOTICE", "LOG_WARNING"].iter().enumerate()

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mlua::{Lua, Value};
 
-/// What a script is called in errors, and by the machine.
+/// The name of a script in errors, and for the machine.
 pub(super) const CHUNK: &str = "user_script";
 pub(super) const NAME: &str = "@user_script";
 /// How far above an error its place in the script is looked for.
@@ -37,14 +37,14 @@ pub(super) fn reply(text: impl Into<Vec<u8>>) -> mlua::Error {
     mlua::Error::ExternalError(Arc::new(Raised::Reply(text.into())))
 }
 
-/// What is wrong with the call of a function: where the script is, if it is the script that calls it.
+/// An error in the call of a function, with the place in the script if the script calls it.
 pub(super) fn here(lua: &Lua, text: &str) -> mlua::Error {
     let place = line_at(lua, 1).flatten();
     let place = place.map(|line| format!("{CHUNK}:{line}: ")).unwrap_or_default();
     mlua::Error::ExternalError(Arc::new(Raised::Text(format!("{place}{text}").into_bytes())))
 }
 
-/// What was raised, if it was raised here.
+/// The raised error, if it was raised here.
 pub(super) fn raised(error: &mlua::Error) -> Option<&Raised> {
     match error {
         mlua::Error::CallbackError { cause, .. } => raised(cause),

@@ -48,7 +48,7 @@ pub(super) fn to_lua(lua: &Lua, answer: &Answer, protocol: Protocol) -> mlua::Re
     })
 }
 
-/// What a script returns that speaks a version of the protocol, as an answer.
+/// A script's result as a reply in a version of the protocol.
 pub(super) fn to_answer(value: &Value, protocol: Protocol) -> mlua::Result<Answer> {
     let mut returned = Returned { bytes_left: ANSWER_BYTES_MAX, protocol };
     let answer = returned.convert(value, DEPTH_MAX)?;
@@ -56,7 +56,7 @@ pub(super) fn to_answer(value: &Value, protocol: Protocol) -> mlua::Result<Answe
     Ok(if is_too_much { Answer::error("ERR the script returned too much") } else { answer })
 }
 
-/// What is returned, as far as it was converted.
+/// The result, as far as it was converted.
 struct Returned {
     bytes_left: usize,
     protocol: Protocol,

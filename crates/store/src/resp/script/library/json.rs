@@ -14,7 +14,7 @@ use super::{Arguments, Bounds, Fault, Outcome, function, one, text};
 mod decode;
 mod encode;
 
-/// What a script may set.
+/// The settings of a script.
 #[derive(Clone)]
 struct Config {
     sparse_convert: bool,
@@ -28,7 +28,7 @@ struct Config {
     keep_buffer: bool,
 }
 
-/// What becomes of numbers that JSON has no form for.
+/// The treatment of numbers that JSON has no form for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Invalid {
     Error,

@@ -20,7 +20,7 @@ pub(super) fn library(lua: &Lua, bounds: &Bounds) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// What one letter of a format says.
+/// One letter of a format.
 enum Item {
     Padding,
     Integer {

@@ -23,7 +23,7 @@ pub(super) fn decoded(
     }
 }
 
-/// What is read next, and where it begins.
+/// The next token, and its beginning.
 struct Token {
     what: What,
     at: usize,

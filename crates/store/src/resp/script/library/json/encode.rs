@@ -26,7 +26,7 @@ struct Writer<'c> {
     config: &'c Config,
     bounds: &'c Bounds,
     out: Vec<u8>,
-    /// What has begun and not ended: without recursion, since a thread's stack is short.
+    /// Open containers: without recursion, since a thread's stack is short.
     open: Vec<Open>,
 }
 
