@@ -144,7 +144,11 @@ impl Route {
     /// When the cluster does not answer, or the collection is no longer as the plan knew it.
     pub async fn look(&self) -> Result<Seen> {
         let version = self.version().await?;
-        let key = self.router.shard_key().await?.unwrap_or_default();
+        // Without its key every document would seem to lie on the first chunk's shard.
+        let key = self.router.shard_key().await?.ok_or_else(|| Error::Disrupted {
+            ns: self.router.ns.to_string(),
+            what: "dropped or renamed".into(),
+        })?;
         let mut chunks = Vec::new();
         for (min, shard) in crate::server::shard::chunks(&self.router).await? {
             let index = self.names.iter().position(|name| *name == shard).ok_or_else(|| {
