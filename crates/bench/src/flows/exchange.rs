@@ -93,7 +93,7 @@ impl<'a> Exchange<'a> {
         (self.senders[from], self.receivers[to])
     }
 
-    /// The time that the busiest link needs for its traffic, whatever the strategy.
+    /// The time that the busiest link needs for its traffic, with any strategy.
     pub(super) fn floor_s(&self) -> f64 {
         let capacities = self.topology.capacities();
         let mut bytes = vec![0.0; capacities.len()];

@@ -180,7 +180,7 @@ struct Pending {
 /// Where a request can run.
 enum Located {
     At(Site),
-    /// Nowhere, whatever the design becomes.
+    /// Nowhere, under any design.
     Never(Abort),
     /// Nowhere: the change of the design that it needs failed.
     NotMoved(Abort),
