@@ -12,6 +12,9 @@
 //!   (`has_foreign`), it is replaced instead.
 //! - A document that a unique index refuses is left to the applier ("leftover"): which of the two
 //!   documents is stale can be told only by who sees all changes.
+//! - A slice is read in the order of its `_id`s, of all shards together where a router reads them: after an
+//!   error reading goes on behind the last document that was written, and everything before that is
+//!   written too.
 //! - No write is sent later than [`timing::LEASED_WRITE_WITHIN`] after the lease was last renewed.
 
 use std::sync::Arc;
@@ -356,6 +359,8 @@ impl SliceCopy<'_> {
             command.append(cstr!("hint"), rawdoc! {"$natural": 1});
         } else {
             command.append(cstr!("hint"), rawdoc! {"_id": 1});
+            // A router hands out what its shards send as it comes, unless it is told the order.
+            command.append(cstr!("sort"), rawdoc! {"_id": 1});
             if let Some(min) = behind.or(self.slice.min.as_ref()) {
                 command.append(cstr!("min"), rawdoc! {"_id": min.as_raw()});
             }

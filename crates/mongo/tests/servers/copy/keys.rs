@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bson::oid::ObjectId;
 use bson::{Bson, Document, Uuid, doc};
+use imago_job::record::Limits;
 use imago_mongo::server::collection::Handle;
 
 use imago_testbed::wait::Wait;
@@ -366,5 +367,49 @@ fn two_shards_become_three_of_another_key() {
         request.shard_key = Some(r#"{"userID": 1}"#.into());
         let job = ends.copy(&request).await;
         change_and_compare(&ends, job, "docs").await;
+    });
+}
+
+/// Has each shard break off one read through the router, behind its first batches.
+async fn break_reads_off(side: &Handle) {
+    for (_, shard) in side.endpoint.shards().await.unwrap() {
+        let data = doc! {
+            "failCommands": ["clusterGetMore"], "errorCode": 91, "failInternalCommands": true,
+        };
+        let mode = doc! {"skip": 1, "times": 1};
+        let command = doc! {"configureFailPoint": "failCommand", "mode": mode, "data": data};
+        shard.unwrap().run("admin", command).await.unwrap();
+    }
+}
+
+/// How many reads were broken off.
+async fn broken_off(side: &Handle) -> i64 {
+    let mut count = 0;
+    for (_, shard) in side.endpoint.shards().await.unwrap() {
+        let command = doc! {"configureFailPoint": "failCommand", "mode": "off"};
+        let reply = shard.unwrap().run("admin", command).await.unwrap();
+        count += reply.get_i32("count").map_or_else(|_| reply.get_i64("count").unwrap(), i64::from);
+    }
+    count
+}
+
+#[test]
+fn a_read_of_two_shards_that_is_broken_off_goes_on_where_it_was() {
+    run_across(false, "broken_off", |ends| async move {
+        let source = ends.source("reviews");
+        shard(&source, doc! {"userID": 1}, doc! {"userID": 50}).await;
+        // Each shard has every second document, by their `_id`s.
+        let review = |n: i32| {
+            let user = (n % 2) * 50 + n % 50;
+            doc! {"_id": format!("review-{n:012}"), "userID": user, "filler": "x".repeat(500)}
+        };
+        documents(&source).insert_many((0..800).map(review)).await.unwrap();
+        break_reads_off(&source).await;
+        let limits = Limits { documents_s: Some(60), ..Limits::default() };
+        let mut job = ends.copy_at(&ends.all(), limits).await;
+        job.reaches("follow").await;
+        ends.assert_same("reviews").await;
+        assert!(broken_off(&source).await > 0, "no read was broken off");
+        job.stop().await;
     });
 }

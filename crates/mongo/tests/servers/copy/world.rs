@@ -61,6 +61,7 @@ fn world(between: Between) -> Arc<World> {
     let start = |spec: ClusterSpec| {
         // Expired documents are looked for every second instead of every minute.
         let spec = spec.with_parameter("ttlMonitorSleepSecs", "1");
+        let spec = spec.with_parameter("enableTestCommands", "1");
         runtime.block_on(Box::pin(Cluster::start(spec))).unwrap()
     };
     let (source, destination) = match between {
