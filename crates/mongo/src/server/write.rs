@@ -60,8 +60,9 @@ const STATEMENTS_MAX: usize = 2_000;
 /// # Errors
 /// When the command as a whole fails, so that some documents may be inserted and others not.
 pub async fn insert(to: &Handle, documents: &[&RawDocument]) -> Result<Written> {
+    let len = documents.len();
     let documents = documents.iter().map(|document| RawBsonRef::Document(document));
-    bulk(to, "insert", "documents", documents).await
+    all_told(to, len, bulk(to, "insert", "documents", documents).await?)
 }
 
 /// Inserts a batch exactly as a server sent it.
@@ -71,7 +72,20 @@ pub async fn insert(to: &Handle, documents: &[&RawDocument]) -> Result<Written> 
 pub async fn insert_batch(to: &Handle, documents: &RawArray) -> Result<Written> {
     let mut command = roomy(header(to, "insert"), documents.as_bytes().len());
     command.append(cstr!("documents"), RawBsonRef::Array(documents));
-    send(to, "insert", command).await
+    all_told(to, documents.into_iter().count(), send(to, "insert", command).await?)
+}
+
+/// Checks that an unordered insert has a result for each document: it was inserted, or refused.
+fn all_told(to: &Handle, documents: usize, written: Written) -> Result<Written> {
+    if written.count + written.errors.len() as u64 == documents as u64 {
+        return Ok(written);
+    }
+    let cause = format!(
+        "of {documents} documents {} were inserted and {} refused",
+        written.count,
+        written.errors.len()
+    );
+    Err(Error::Passing { doing: format!("insert on {}", to.ns), cause })
 }
 
 /// Runs update statements (`{q, u, upsert}`).
