@@ -30,22 +30,25 @@ mod answer;
 mod call;
 mod codec;
 mod command;
+mod decode;
 mod glob;
 mod input_quota;
 mod introspection;
+mod keys;
 mod multi;
 mod number;
 mod operation;
 mod parse;
 mod procedure;
+mod rows;
 mod scan;
 mod script;
 mod session;
 
 use answer::Answer;
 pub use call::Procedures;
-pub use codec::decode;
 use command::{Command, Handler};
+pub use decode::decode;
 use input_quota::Share;
 pub use input_quota::{INPUT_BYTES_MAX, InputQuota};
 use multi::{Pending, Queue};
@@ -341,6 +344,7 @@ impl Client {
                 command.handler,
                 Handler::Rows(_)
                     | Handler::Script(_)
+                    | Handler::Call(_)
                     | Handler::Session(_)
                     | Handler::Scan(_)
                     | Handler::Unwatch
@@ -380,7 +384,7 @@ impl Client {
             }
             Handler::Quit => self.close(&Answer::OK),
             // It takes at least one argument more, which is a command of its own or refused.
-            Handler::Rows(_) | Handler::Script(_) | Handler::Nothing => {
+            Handler::Rows(_) | Handler::Script(_) | Handler::Call(_) | Handler::Nothing => {
                 self.reject(format!("'{}' needs more to be said", command.name))
             }
         }

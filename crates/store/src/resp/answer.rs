@@ -14,6 +14,9 @@ use crate::reply::Reply;
 /// Memory that is reserved for an answer before it is written; a long value in it needs none.
 const RESERVED_BYTES_MAX: usize = 16 * 1024;
 
+pub(super) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+pub(super) const SYNTAX: &str = "ERR syntax error";
+
 /// The version of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Protocol {
@@ -171,6 +174,12 @@ fn bulk(kind: u8, parts: &[&[u8]], out: &mut Vec<u8>) {
 fn all(kind: u8, answers: &[Answer], protocol: Protocol, out: &mut Reply) {
     head(kind, answers.len() as i64, out.end());
     answers.iter().for_each(|answer| answer.encode(protocol, out));
+}
+
+/// A text for an error: no longer than so, and as C has it, up to a zero.
+pub(super) fn cut(text: &[u8], bytes_max: usize) -> &[u8] {
+    let text = &text[..text.len().min(bytes_max)];
+    text.split(|byte| *byte == 0).next().unwrap_or(text)
 }
 
 #[cfg(test)]

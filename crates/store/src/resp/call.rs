@@ -13,10 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Settings;
 use super::answer::Answer;
-use super::operation::{Operation, key};
+use super::keys::{count_keys, key};
 use super::parse::Arguments;
-use super::procedure::Rows;
-use super::script::count_keys;
+use super::rows::Rows;
 use crate::key::{Key, Table};
 use crate::transaction::{Abort, View};
 
@@ -61,11 +60,14 @@ pub(super) struct Call {
     pub procedures: Arc<Procedures>,
 }
 
+/// The parser of a request for a procedure.
+pub(super) type Understand = fn(&Arguments<'_>, Table, &Arc<Settings>) -> Result<Call, Answer>;
+
 pub(super) fn call(
     arguments: &Arguments<'_>,
     table: Table,
     settings: &Arc<Settings>,
-) -> Result<Operation, Answer> {
+) -> Result<Call, Answer> {
     understood(arguments, table, settings, false)
 }
 
@@ -73,7 +75,7 @@ pub(super) fn call_ro(
     arguments: &Arguments<'_>,
     table: Table,
     settings: &Arc<Settings>,
-) -> Result<Operation, Answer> {
+) -> Result<Call, Answer> {
     understood(arguments, table, settings, true)
 }
 
@@ -82,19 +84,19 @@ fn understood(
     table: Table,
     settings: &Settings,
     is_read_only: bool,
-) -> Result<Operation, Answer> {
+) -> Result<Call, Answer> {
     let count = count_keys(arguments)?;
     let name = arguments.at(1);
     let name = std::str::from_utf8(&name[..name.len().min(NAME_BYTES_MAX + 1)]);
     let name = name.map_err(|_| Answer::error("ERR the name of a procedure is no text"))?;
     let keys = arguments.from(3).take(count).map(|name| key(table, name));
-    Ok(Operation::Call(Box::new(Call {
+    Ok(Call {
         name: name.to_owned(),
         keys: keys.collect::<Result<_, _>>()?,
         arguments: arguments.from(3 + count).map(<[u8]>::to_vec).collect(),
         is_read_only,
         procedures: Arc::clone(&settings.procedures),
-    })))
+    })
 }
 
 impl Call {

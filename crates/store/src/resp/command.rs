@@ -1,11 +1,11 @@
 //! The commands: one table says what each is called, how many arguments it takes, where its keys are,
 //! and what it does. COMMAND shows it, and requests are checked by it.
 
-use super::answer::Answer;
+use super::answer::{Answer, cut};
 use super::operation::Operation;
 use super::parse::Arguments;
 use super::session::Act;
-use super::{Settings, scan, script};
+use super::{Settings, call, scan, script};
 use std::sync::Arc;
 
 use crate::key::Table;
@@ -47,6 +47,8 @@ pub(super) enum Handler {
     Rows(fn(&Arguments<'_>, Table) -> Result<Operation, Answer>),
     /// The same by a program.
     Script(script::Understand),
+    /// The same by a registered procedure.
+    Call(call::Understand),
     /// Concerns its connection.
     Session(Act),
     /// Walks over rows in the order of their keys.
@@ -91,7 +93,14 @@ impl Command {
     ) -> Option<Result<Operation, Answer>> {
         match self.handler {
             Handler::Rows(understand) => Some(understand(arguments, table)),
-            Handler::Script(understand) => Some(understand(arguments, table, settings)),
+            Handler::Script(understand) => {
+                let script = understand(arguments, table, settings);
+                Some(script.map(|script| Operation::Script(Box::new(script))))
+            }
+            Handler::Call(understand) => {
+                let call = understand(arguments, table, settings);
+                Some(call.map(|call| Operation::Call(Box::new(call))))
+            }
             _ => None,
         }
     }
@@ -139,12 +148,6 @@ pub(super) fn of(arguments: &Arguments<'_>) -> Result<&'static Command, Vec<u8>>
 /// Why there is no such command, if Redis has it.
 pub(super) fn missing(arguments: &Arguments<'_>) -> Option<Vec<u8>> {
     unsupported::reason(arguments)
-}
-
-/// A text for an error: no longer than so, and as C has it, up to a zero.
-pub(super) fn cut(text: &[u8], bytes_max: usize) -> &[u8] {
-    let text = &text[..text.len().min(bytes_max)];
-    text.split(|byte| *byte == 0).next().unwrap_or(text)
 }
 
 fn unknown(arguments: &Arguments<'_>) -> Vec<u8> {

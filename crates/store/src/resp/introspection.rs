@@ -1,8 +1,8 @@
 //! What the server says of itself: INFO, CONFIG GET, and COMMAND from the table of commands.
 
-use super::answer::Answer;
+use super::answer::{Answer, SYNTAX};
 use super::command::{self, COMMANDS, Command};
-use super::session::{Call, SYNTAX};
+use super::session::Call;
 use super::{DATABASES, Settings, glob};
 
 fn bulk(text: &str) -> Answer {

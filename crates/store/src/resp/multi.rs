@@ -13,9 +13,10 @@ use std::mem;
 use super::answer::{Answer, Protocol};
 use super::command::{Command, Handler};
 use super::parse::{Arguments, Kept};
-use super::procedure::{Step, Watch, Watched, batch, check, request, said};
+use super::procedure::{Step, Watch, Watched, batch, request, said};
+use super::rows::check;
 use super::session::{Call, Session};
-use super::{Client, KEYS_MAX, Next, operation, refusal};
+use super::{Client, KEYS_MAX, Next, keys, refusal};
 use crate::record::StoredValue;
 use crate::reply::Reply;
 
@@ -154,7 +155,7 @@ impl Client {
         if self.queue.is_some() {
             return self.say(&Answer::error("ERR WATCH inside MULTI is not allowed"));
         }
-        let keys = match operation::keys(arguments, self.session.database) {
+        let keys = match keys::keys(arguments, self.session.database) {
             Ok(keys) => keys,
             Err(answer) => return self.say(&answer),
         };

@@ -6,14 +6,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::answer::Answer;
+use super::answer::{Answer, NOT_AN_INTEGER, SYNTAX};
 use super::call::Call;
+use super::keys::{key, keys};
 use super::number;
 use super::parse::Arguments;
-use super::procedure::Rows;
+use super::rows::Rows;
 use super::script::{Script, machine};
-use super::session::{NOT_AN_INTEGER, SYNTAX};
-use crate::key::{KEY_BYTES_MAX, Key, Table, Value};
+use crate::key::{Key, Table, Value};
 use crate::record;
 use crate::transaction::Abort;
 
@@ -65,21 +65,6 @@ pub(super) enum SetReply {
 }
 
 type Understood = Result<Operation, Answer>;
-
-/// The key of a name.
-pub(super) fn key(table: Table, name: &[u8]) -> Result<Key, Answer> {
-    if name.len() > KEY_BYTES_MAX {
-        let text =
-            format!("ERR a key of {} bytes is too long: at most {KEY_BYTES_MAX}", name.len());
-        return Err(Answer::error(text));
-    }
-    Ok(Key::new(table, name))
-}
-
-/// The keys that the arguments from the first on name.
-pub(super) fn keys(arguments: &Arguments<'_>, table: Table) -> Result<Vec<Key>, Answer> {
-    arguments.from(1).map(|name| key(table, name)).collect()
-}
 
 pub(super) fn get(arguments: &Arguments<'_>, table: Table) -> Understood {
     Ok(Operation::Get(key(table, arguments.at(1))?))

@@ -14,11 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::answer::{Answer, Protocol};
+use super::answer::{Answer, NOT_AN_INTEGER, Protocol, SYNTAX};
 use super::codec::{self, Kind};
-use super::operation::key;
+use super::keys::key;
 use super::parse::Arguments;
-use super::session::{NOT_AN_INTEGER, SYNTAX};
 use super::{Request, Settings, glob, number};
 use crate::key::{Key, KeyRange, Table};
 use crate::record::StoredValue;

@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use sha1::{Digest, Sha1};
 
+use super::Settings;
 use super::answer::Answer;
-use super::operation::{Operation, key};
+use super::keys::{count_keys, key};
 use super::parse::Arguments;
-use super::session::{Call, NOT_AN_INTEGER};
-use super::{Settings, number};
+use super::session::Call;
 use crate::key::{Key, Table};
 
 mod library;
@@ -164,7 +164,7 @@ fn check(text: &[u8]) -> Result<(), Answer> {
 }
 
 /// The parser of a request for a script.
-pub(super) type Understand = fn(&Arguments<'_>, Table, &Arc<Settings>) -> Result<Operation, Answer>;
+pub(super) type Understand = fn(&Arguments<'_>, Table, &Arc<Settings>) -> Eval;
 
 pub(super) fn eval(arguments: &Arguments<'_>, table: Table, settings: &Arc<Settings>) -> Eval {
     by_text(arguments, table, settings, false)
@@ -186,7 +186,7 @@ pub(super) fn eval_sha_ro(
     by_hash(arguments, table, settings, true)
 }
 
-type Eval = Result<Operation, Answer>;
+type Eval = Result<Script, Answer>;
 
 fn by_text(
     arguments: &Arguments<'_>,
@@ -226,14 +226,6 @@ fn by_hash(
     understood(arguments, table, settings, (text, hash, count, is_read_only))
 }
 
-pub(super) fn count_keys(arguments: &Arguments<'_>) -> Result<usize, Answer> {
-    let count = number::integer(arguments.at(2)).ok_or_else(|| Answer::error(NOT_AN_INTEGER))?;
-    if count > arguments.len() as i64 - 3 {
-        return Err(Answer::error("ERR Number of keys can't be greater than number of args"));
-    }
-    usize::try_from(count).map_err(|_| Answer::error("ERR Number of keys can't be negative"))
-}
-
 fn understood(
     arguments: &Arguments<'_>,
     table: Table,
@@ -247,8 +239,7 @@ fn understood(
     let arguments = arguments.from(3 + count).map(<[u8]>::to_vec).collect();
     let settings = Arc::clone(settings);
     let seed = settings.scripts.seed();
-    let script = Script { text, hash, table, keys, names, arguments, is_read_only, seed, settings };
-    Ok(Operation::Script(Box::new(script)))
+    Ok(Script { text, hash, table, keys, names, arguments, is_read_only, seed, settings })
 }
 
 pub(super) fn load(Call { arguments, settings, .. }: Call<'_>) -> Result<Answer, Answer> {

@@ -6,8 +6,7 @@
 
 use subtle::{Choice, ConstantTimeEq};
 
-use super::answer::{Answer, Protocol};
-use super::command::cut;
+use super::answer::{Answer, NOT_AN_INTEGER, Protocol, SYNTAX, cut};
 use super::parse::Arguments;
 use super::{DATABASES, Settings, number};
 use crate::key::Table;
@@ -30,8 +29,6 @@ pub(super) struct Session {
     library_version: Vec<u8>,
 }
 
-pub(super) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
-pub(super) const SYNTAX: &str = "ERR syntax error";
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 const UNNAMEABLE: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 /// The longest name of a client or of its library.

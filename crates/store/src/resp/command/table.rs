@@ -74,10 +74,10 @@ pub(in super::super) static COMMANDS: &[Command] = &[
         .handler(Session(session::hello)),
     new("imago.call", -3, "scripting", "0.1.0", "Runs a procedure of the store by its name.")
         .flags(SCRIPTS)
-        .handler(Script(call::call)),
+        .handler(Call(call::call)),
     new("imago.call_ro", -3, "scripting", "0.1.0", "Runs a procedure that only reads.")
         .flags(SCRIPTS_READ)
-        .handler(Script(call::call_ro)),
+        .handler(Call(call::call_ro)),
     new("imago.range", -3, "generic", "0.1.0", "Reads rows from one key on, up to another.")
         .flags(READS)
         .handler(Scan(scan::range)),

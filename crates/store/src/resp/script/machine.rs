@@ -17,7 +17,7 @@ use super::super::answer::{Answer, Protocol};
 use super::super::command::{self, COMMANDS, Handler};
 use super::super::number::general;
 use super::super::parse::Kept;
-use super::super::procedure::Rows;
+use super::super::rows::{Allowance, Rows};
 use super::library::{Bounds, library};
 use super::raise;
 use super::value::{as_number, reason, to_answer, to_lua, to_text};
@@ -29,12 +29,6 @@ const PRELUDE: &str = include_str!("prelude.lua");
 const SEED_END: u64 = 0x330e;
 /// After so many instructions it is looked whether there are any left.
 const STEPS: u32 = 200;
-
-/// The budget left to the scripts of one transaction.
-#[derive(Clone, Default)]
-pub(in super::super) struct Allowance {
-    begun: Option<(u64, u64)>,
-}
 
 /// Whether a script has to end.
 pub(super) struct Meter {
