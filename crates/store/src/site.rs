@@ -68,7 +68,7 @@ const BEHIND_MS_MAX: u64 = 100;
 /// How many groups of its own log entries a site keeps for sites that are behind.
 const SPENT_MAX: usize = 1_024;
 /// The site and epoch of an observer, which is no site.
-const NOBODY: (Site, Epoch) = (Site(u16::MAX), Epoch(u64::MAX));
+const OBSERVER: (Site, Epoch) = (Site(u16::MAX), Epoch(u64::MAX));
 
 /// An event of a site.
 pub enum Input {
@@ -171,7 +171,7 @@ impl Core {
     /// database as of each prefix, from which sites may begin.
     #[must_use]
     pub fn observer(initial: Design) -> Self {
-        let (site, epoch) = NOBODY;
+        let (site, epoch) = OBSERVER;
         let copy = |partition: &Partition| {
             (partition.range.start.clone(), Copy::new(partition, site, Rows::default()))
         };

@@ -286,6 +286,28 @@ impl Failure {
     }
 }
 
+/// An answer with a batch of a cursor.
+pub(super) fn cursor_answer(
+    id: i64,
+    namespace: &str,
+    batch_name: &str,
+    batch: &[RawDocumentBuf],
+) -> Result<Answer, Failure> {
+    let name = |text: &str| bson::raw::CString::try_from(text).map_err(Failure::malformed);
+    let mut cursor = RawDocumentBuf::new();
+    let mut array = bson::raw::RawArrayBuf::new();
+    for document in batch {
+        array.push(document);
+    }
+    cursor.append(name("id")?, id);
+    cursor.append(name("ns")?, namespace);
+    cursor.append(name(batch_name)?, array);
+    let mut answer = RawDocumentBuf::new();
+    answer.append(name("cursor")?, RawBsonRef::Document(&cursor));
+    answer.append(name("ok")?, 1.0);
+    Answer::of_server(answer)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,8 +10,8 @@ use tokio::time::sleep;
 use super::answer::{Answer, Failure, code};
 use super::backend::Documents;
 use super::core::{Core, Namespace, Repeat, STALE_ROUNDS};
-use super::targeting::Endpoint;
-use super::transaction::Transaction;
+use super::endpoint::Endpoint;
+use super::transactions::Transaction;
 use crate::User;
 
 /// The fields that a command takes from its client's connection.
@@ -141,4 +141,13 @@ where
     I: IntoIterator<Item = &'a bson::RawDocumentBuf>,
 {
     documents.into_iter().map(|document| &**document).collect()
+}
+
+/// Copies the fields that are there.
+pub(super) fn copy(from: &Document, to: &mut Document, fields: &[&str]) {
+    for field in fields {
+        if let Some(value) = from.get(field) {
+            to.insert(*field, value.clone());
+        }
+    }
 }

@@ -11,8 +11,8 @@
 //! Resuming needs no state here: each shard's stream starts again at the token's time, and what
 //! does not sort after the token is dropped.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::raw::{CString, RawArrayBuf, RawBsonRef};
@@ -21,10 +21,8 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::answer::{Answer, Failure, code, integer};
-use super::caller::Caller;
+use super::caller::{Caller, copy};
 use super::core::{Repeat, database_of};
-use super::cursors::new_id;
-use super::ddl::copy;
 use super::stream_merge::{Part, Stream, time_of};
 use super::topology::ReplicaSet;
 
@@ -34,38 +32,6 @@ const ROUND_MS_MIN: i64 = 4;
 const ROUND_MS_MAX: i64 = 64;
 /// How long a `getMore` waits for events if it does not say.
 const AWAIT_MS: i64 = 1_000;
-const STREAMS_MAX: usize = 1_000;
-
-/// The open streams. Bounded: beyond that, none is opened until one is closed.
-#[derive(Debug, Default)]
-pub(super) struct Streams(Mutex<HashMap<i64, Open>>);
-
-/// The user that opened a stream, and the stream.
-type Open = (Option<String>, Arc<tokio::sync::Mutex<Stream>>);
-
-impl Streams {
-    fn get(&self, id: i64, user: Option<&str>) -> Option<Arc<tokio::sync::Mutex<Stream>>> {
-        let open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (owner, stream) = open.get(&id)?;
-        (owner.as_deref() == user).then(|| Arc::clone(stream))
-    }
-
-    fn put(&self, user: Option<&str>, stream: Stream) -> Result<i64, Failure> {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.len() >= STREAMS_MAX {
-            let message = format!("{STREAMS_MAX} change streams are open on this router");
-            return Err(Failure::new(code::ILLEGAL_OPERATION, message));
-        }
-        let id = new_id()?;
-        let stream = Arc::new(tokio::sync::Mutex::new(stream));
-        open.insert(id, (user.map(str::to_owned), stream));
-        Ok(id)
-    }
-
-    fn remove(&self, id: i64) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-    }
-}
 
 impl Caller {
     /// Opens a change stream.

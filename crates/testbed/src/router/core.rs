@@ -11,12 +11,12 @@ use tokio::time::sleep;
 use super::answer::{Answer, Failure, code};
 use super::backend::{Documents, Pool};
 use super::catalog::{Catalog, Placement, Sharded};
-use super::change_stream::Streams;
+use super::concerns::Defaults;
 use super::cursors::Cursors;
-use super::defaults::Defaults;
 use super::scram::KeyCache;
+use super::streams::Streams;
 use super::topology::{ReplicaSet, Shards};
-use super::transaction::Transactions;
+use super::transactions::Transactions;
 use crate::User;
 
 /// How often a command is repeated that certainly, or repeatably, did nothing yet.

@@ -8,10 +8,10 @@ use bson::{Document, doc};
 use futures_util::future::join_all;
 
 use super::answer::{Answer, Failure, code, integer};
-use super::caller::{Caller, renamed};
+use super::caller::{Caller, copy, renamed};
 use super::catalog::Placement;
 use super::core::{Namespace, Repeat, database_of, is_config_database};
-use super::targeting::Endpoint;
+use super::endpoint::Endpoint;
 use super::topology::ReplicaSet;
 
 /// Fields of a client's command that a coordinating command does not take.
@@ -294,7 +294,7 @@ impl Caller {
         let (shard, version) = match self.primary_of(&database, false).await {
             Err(failure) if failure.code() == code::NAMESPACE_NOT_FOUND => {
                 let namespace = format!("{database}.$cmd.listCollections");
-                return super::read::cursor_answer(0, &namespace, "firstBatch", &[]);
+                return super::answer::cursor_answer(0, &namespace, "firstBatch", &[]);
             }
             primary => primary?,
         };
@@ -337,13 +337,4 @@ pub(super) fn with_majority(body: &mut Document) {
         .and_then(|concern| integer(concern, "wtimeout"))
         .unwrap_or(60_000);
     body.insert("writeConcern", doc! { "w": "majority", "wtimeout": wtimeout });
-}
-
-/// Copies the fields that are there.
-pub(super) fn copy(from: &Document, to: &mut Document, fields: &[&str]) {
-    for field in fields {
-        if let Some(value) = from.get(field) {
-            to.insert(*field, value.clone());
-        }
-    }
 }

@@ -5,7 +5,7 @@
 //! defaults; they are read again after a while, and at once when a client of this router sets
 //! them.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::answer::{Answer, Failure};
 use super::caller::Caller;
+use super::concerns::Concerns;
 use super::core::{Core, Repeat};
 
 /// How long defaults that another router has set may go unnoticed, as with a `mongos`.
@@ -31,16 +32,6 @@ const WRITES: [&str; 10] = [
     "renameCollection",
 ];
 const READS: [&str; 4] = ["find", "aggregate", "count", "distinct"];
-
-/// The last reading.
-#[derive(Debug, Default)]
-pub(super) struct Defaults(Mutex<Option<(Instant, Concerns)>>);
-
-#[derive(Debug, Clone, Default)]
-struct Concerns {
-    read: Option<Document>,
-    write: Option<Document>,
-}
 
 impl Core {
     async fn default_concerns(&self) -> Result<Concerns, Failure> {

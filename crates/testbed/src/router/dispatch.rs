@@ -6,7 +6,7 @@ use super::answer::{Answer, Failure, code};
 use super::caller::{Caller, pause};
 use super::core::{Namespace, Repeat, STALE_ROUNDS};
 use super::message::Request;
-use super::transaction::Transaction;
+use super::transactions::Transaction;
 
 /// Runs one command of a client.
 pub(super) async fn run(caller: &Caller, mut request: Request) -> Result<Answer, Failure> {

@@ -6,9 +6,10 @@ use super::answer::{Answer, Failure, code};
 use super::caller::Caller;
 use super::catalog::Placement;
 use super::core::{Namespace, Repeat};
+use super::endpoint::Endpoint;
 use super::owner_change::{Change, Moved};
-use super::targeting::{Endpoint, Single};
-use super::transaction::Transaction;
+use super::targeting::Single;
+use super::transactions::Transaction;
 
 impl Caller {
     /// Carries out findAndModify.

@@ -12,8 +12,8 @@ use super::answer::{Answer, Failure, code};
 use super::backend::Documents;
 use super::caller::Caller;
 use super::core::Namespace;
-use super::targeting::Endpoint;
-use super::transaction::Transaction;
+use super::endpoint::Endpoint;
+use super::transactions::Transaction;
 
 /// The command that was refused.
 pub(super) struct Change<'a> {

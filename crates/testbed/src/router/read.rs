@@ -3,10 +3,9 @@
 //! The servers route reads themselves (`clusterFind`, `clusterAggregate`, `clusterGetMore`); count
 //! and distinct have no such command and are written as pipelines.
 
-use bson::raw::RawBsonRef;
-use bson::{Bson, Document, RawDocumentBuf, doc};
+use bson::{Bson, Document, doc};
 
-use super::answer::{Answer, Failure, code, integer};
+use super::answer::{Answer, Failure, code, cursor_answer, integer};
 use super::caller::{Caller, renamed};
 use super::core::{Namespace, Repeat, database_of, is_config_database};
 use super::cursors::Home;
@@ -298,26 +297,4 @@ fn is_change_stream(body: &Document) -> bool {
 
 fn not_found(id: i64) -> Failure {
     Failure::new(code::CURSOR_NOT_FOUND, format!("cursor id {id} not found"))
-}
-
-/// An answer with a batch of a cursor.
-pub(super) fn cursor_answer(
-    id: i64,
-    namespace: &str,
-    batch_name: &str,
-    batch: &[RawDocumentBuf],
-) -> Result<Answer, Failure> {
-    let name = |text: &str| bson::raw::CString::try_from(text).map_err(Failure::malformed);
-    let mut cursor = RawDocumentBuf::new();
-    let mut array = bson::raw::RawArrayBuf::new();
-    for document in batch {
-        array.push(document);
-    }
-    cursor.append(name("id")?, id);
-    cursor.append(name("ns")?, namespace);
-    cursor.append(name(batch_name)?, array);
-    let mut answer = RawDocumentBuf::new();
-    answer.append(name("cursor")?, RawBsonRef::Document(&cursor));
-    answer.append(name("ok")?, 1.0);
-    Answer::of_server(answer)
 }

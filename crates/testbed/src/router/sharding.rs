@@ -8,9 +8,10 @@ use bson::{Bson, Document, RawDocumentBuf, doc};
 
 use super::answer::{Answer, Failure, code, integer};
 use super::caller::Caller;
+use super::caller::copy;
 use super::catalog::{Placement, Sharded};
 use super::core::{Namespace, Repeat};
-use super::ddl::{copy, with_majority};
+use super::ddl::with_majority;
 use super::shard_key::Located;
 
 /// Administrative commands that the config server takes as they are but under another name:

@@ -10,16 +10,16 @@ use std::collections::VecDeque;
 
 use bson::{Bson, Document, RawDocumentBuf, doc};
 
+use super::answer::cursor_answer;
 use super::answer::{Answer, Failure, code, integer};
 use super::caller::Caller;
+use super::caller::copy;
 use super::catalog::Placement;
 use super::core::{Namespace, Repeat};
 use super::cursors::take_batch;
-use super::ddl::copy;
+use super::endpoint::Endpoint;
 use super::order;
-use super::read::cursor_answer;
-use super::targeting::Endpoint;
-use super::transaction::Transaction;
+use super::transactions::Transaction;
 
 const MERGED_BYTES_MAX: usize = 64 * 1024 * 1024;
 const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024 - 64 * 1024;

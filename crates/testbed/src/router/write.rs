@@ -18,10 +18,11 @@ use super::answer::{Answer, Failure, code, integer};
 use super::caller::{Caller, pause, refs, renamed};
 use super::catalog::Placement;
 use super::core::{Namespace, Repeat, STALE_ROUNDS};
+use super::endpoint::Endpoint;
 use super::message::Request;
 use super::owner_change;
-use super::targeting::{Endpoint, Single, replacement};
-use super::transaction::Transaction;
+use super::targeting::{Single, replacement};
+use super::transactions::Transaction;
 use super::write_outcome::{Outcome, Stale, write_error};
 
 /// Fields of the client's command that the router sets itself for each shard.
