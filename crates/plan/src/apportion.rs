@@ -124,7 +124,7 @@ mod tests {
         }
 
         #[test]
-        fn without_least_numbers_nobody_is_one_off_their_quota(
+        fn without_least_numbers_each_share_is_within_one_of_its_quota(
             total in 0..10_000_u64, weights in prop::collection::vec(1..1_000_u128, 1..30)
         ) {
             let given = apportion(total, &weights, &vec![0; weights.len()]);

@@ -137,7 +137,7 @@ mod tests {
         }
 
         #[test]
-        fn the_rate_is_reached_when_somebody_always_waits(
+        fn the_rate_is_reached_while_requests_wait(
             rate_s in 1..10_000_u64, amounts in proptest::collection::vec(1..1_000_u64, 1..60)
         ) {
             let requests: Vec<(u64, u64)> = amounts.iter().map(|&amount| (0, amount)).collect();

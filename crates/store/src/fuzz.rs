@@ -117,7 +117,7 @@ impl Right {
 }
 
 #[test]
-fn whatever_is_drawn_is_drawn_again_and_differs() {
+fn a_seed_repeats_its_draw_and_most_seeds_differ() {
     let right =
         Right { bytes: b"*1\r\n$4\r\nPING\r\n".repeat(3), seams: vec![14], lengths: vec![3] };
     let all: std::collections::BTreeSet<_> = (0..200)

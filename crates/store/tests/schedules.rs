@@ -185,7 +185,7 @@ fn locks_are_passed_on() {
 }
 
 /// A store ends while clients write: each is told something.
-fn nobody_waits_beyond_the_end() {
+fn no_client_waits_beyond_the_end() {
     let store = start(2, None);
     apart(&store);
     let clients = [1, 2].map(|n| {
@@ -268,8 +268,8 @@ fn locks_are_passed_on_by_every_schedule() {
 }
 
 #[test]
-fn nobody_waits_beyond_the_end_by_any_schedule() {
-    by_schedules(MANY, nobody_waits_beyond_the_end);
+fn no_client_waits_beyond_the_end_by_any_schedule() {
+    by_schedules(MANY, no_client_waits_beyond_the_end);
 }
 
 #[test]

@@ -147,7 +147,7 @@ async fn a_pause_is_recorded_and_says_who_will_do_it() {
 }
 
 #[tokio::test]
-async fn a_job_that_nobody_works_at_is_cancelled_at_once() {
+async fn a_job_without_an_owner_is_cancelled_at_once() {
     let kept = Kept::new().await;
     let id = kept.planned().await;
     assert_eq!(kept.json(&["cancel", id.as_str()])["state"], "cancelled");
@@ -170,7 +170,7 @@ async fn a_job_that_is_worked_at_is_asked_to_end() {
 }
 
 #[tokio::test]
-async fn nobody_is_said_to_do_what_is_asked_of_a_job_whose_owner_has_just_died() {
+async fn a_reply_names_no_owner_that_has_just_died() {
     let kept = Kept::new().await;
     let id = kept.running().await;
     let paused = kept.json(&["pause", id.as_str()]);

@@ -197,7 +197,7 @@ fn rows_and_partitions_out_of_their_places_are_refused_behind_a_right_checksum_t
 }
 
 #[test]
-fn damage_is_an_error_wherever_it_is() {
+fn damage_anywhere_is_an_error() {
     let folder = tempfile::tempdir().expect("a folder");
     let (design, snapshots) = some();
     write(folder.path(), Position(42), &design, &snapshots, None).expect("it is written");

@@ -72,7 +72,7 @@ fn a_password_is_said_and_a_wrong_one_is_an_error_at_once() {
 }
 
 #[test]
-fn where_nobody_answers_it_is_tried_for_as_long_as_said() {
+fn connecting_to_a_closed_port_is_tried_for_the_reach_wait() {
     let nobody = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = nobody.local_addr().expect("it has one").to_string();
     drop(nobody);

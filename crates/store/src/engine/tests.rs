@@ -258,7 +258,7 @@ impl Raw {
 }
 
 #[test]
-fn requests_of_a_connection_are_answered_in_their_order_whatever_moves() {
+fn requests_of_a_connection_are_answered_in_order_while_partitions_move() {
     let store = Arc::new(Store::start(&options(None, 3)).expect("a store in memory"));
     are_answered_in_their_order(&store);
 }

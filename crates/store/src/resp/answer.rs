@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_one_line_whatever_is_in_it() {
+    fn line_breaks_in_an_error_become_spaces() {
         check(&Answer::error("ERR a\r\nb\r\n"), r"-ERR a  b\r\n", r"-ERR a  b\r\n");
     }
 }

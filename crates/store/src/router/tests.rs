@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_is_near_runs_what_it_can(design in designs(), at in 0..12_u8) {
+    fn a_near_site_with_a_replica_runs_the_read(design in designs(), at in 0..12_u8) {
         let read = [KeyRange::only(&key(at))];
         for replica in &design.of(&key(at)).replicas {
             let route = route(&design, &MostMastered, &read, &[], Some(*replica));

@@ -68,7 +68,7 @@ pub async fn up(spec: &ContentSpec, registry: &Registry, command: Command) -> Re
         // Its input has ended with this, so the supervisor takes down what it has.
         drop(supervisor.stdin.take());
         let _ = timeout(END_BOUND, supervisor.wait()).await;
-        registry.remove_log_of_nobody(name)?;
+        registry.remove_unclaimed_log(name)?;
     }
     outcome.map_err(failed)
 }

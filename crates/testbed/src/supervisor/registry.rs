@@ -182,7 +182,7 @@ impl Registry {
     }
 
     /// Removes the log of a supervisor that never held `name`.
-    pub(crate) fn remove_log_of_nobody(&self, name: &str) -> Result<()> {
+    pub(crate) fn remove_unclaimed_log(&self, name: &str) -> Result<()> {
         let _lock = self.lock()?;
         if self.find(name)?.is_none() {
             self.remove(name);

@@ -306,7 +306,7 @@ fn each_anomaly_is_named_by_its_key() {
 }
 
 #[test]
-fn a_document_that_nobody_wrote_is_unknown() {
+fn a_document_without_a_write_is_unknown() {
     let verdict = check(1, Vec::new(), &[found(0, 0, 0), found(7, 7, 0)]);
     assert_eq!(verdict.counts, Counts { unknown: 1, ..Counts::default() });
 }

@@ -156,7 +156,7 @@ fn a_session_that_does_not_see_what_it_did_or_saw_is_broken() {
 }
 
 #[test]
-fn what_nobody_knows_of_binds_its_session_to_nothing() {
+fn a_transaction_of_unknown_outcome_does_not_bind_its_session() {
     finds("1? 0+1\n2 0=1", &["1"], &[]);
     // But it happens behind what was acknowledged before.
     finds("1 0+1\n1? 0= 1+2\n2 1=2 0=", &["1", "2"], &[(Kind::Session, &[0, 1, 2])]);

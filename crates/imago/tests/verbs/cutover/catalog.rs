@@ -169,7 +169,7 @@ async fn what_a_pattern_matches_later_is_copied_and_cut_over_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cutover_takes_in_what_came_while_nobody_worked_at_the_job() {
+async fn a_cutover_takes_in_a_collection_created_after_the_copy_stopped() {
     let scene = Scene::start().await;
     insert(&scene.old, "reviews", orders(0..500)).await;
     let copy = ["copy", "--ns", "shop.*", "--until", "caught-up"];

@@ -27,7 +27,7 @@ async fn dead_cutover(scene: &Scene, job: &str) {
 
 /// Nobody knows where the clients are: neither going on nor trying again is safe, nor giving up, and
 /// whoever asks is told.
-fn nobody_goes_on(scene: &Scene, job: &str) {
+fn refuses_to_go_on(scene: &Scene, job: &str) {
     let kept = scene.new.admin_uri();
     let (exit, status) = scene.run(scene.imago(&["job", "status", job, "--to", &kept]));
     assert_eq!((exit, &status["hook_begun"]), (0, &true.into()), "{status}");
@@ -49,7 +49,7 @@ async fn after_a_death_with_the_clients_where_they_were_the_job_goes_on() {
     let job = scene.copied();
     dead_cutover(&scene, &job).await;
     let dead = Instant::now();
-    nobody_goes_on(&scene, &job);
+    refuses_to_go_on(&scene, &job);
     assert_eq!(application_writes(&scene.old).await, Err(BLOCKED));
     let blocked_ms = dead.elapsed().as_millis();
     let (exit, decided) = scene.run(scene.cutover(&job, &["--clients-at", "source"]));
@@ -79,7 +79,7 @@ async fn after_a_death_with_the_clients_moved_nothing_of_the_old_cluster_is_appl
     wait::until_blocking("the clients moved", || scene.folder().join("moved").exists());
     cutover.kill();
     scene.load_goes_on(100);
-    nobody_goes_on(&scene, &job);
+    refuses_to_go_on(&scene, &job);
     let (exit, decided) = scene.run(scene.cutover(&job, &["--clients-at", "destination"]));
     assert_eq!((exit, decided["state"].as_str()), (0, Some("done")), "{decided}");
     assert_eq!(application_writes(&scene.old).await, Err(BLOCKED), "no late operation gets in");

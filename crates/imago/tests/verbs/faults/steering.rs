@@ -59,7 +59,7 @@ async fn a_copy_is_paced_paused_and_resumed_while_it_runs() {
 }
 
 #[tokio::test]
-async fn clients_are_spared_unless_somebody_says_otherwise() {
+async fn the_bulk_spares_clients_unless_set_otherwise() {
     let stage = Stage::new(1).await;
     let subject = stage.collection("shop.spared", 6_000, 1_000).await;
     // So slow that it waits for us.

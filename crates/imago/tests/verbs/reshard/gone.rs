@@ -5,7 +5,7 @@ use bson::doc;
 use crate::reshard::scene::{NS, Scene};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shadow_that_somebody_dropped_is_not_taken_for_a_filled_one() {
+async fn a_dropped_shadow_is_not_taken_for_a_filled_one() {
     let scene = Scene::start(2).await;
     let load = scene.load().await;
     let plan = scene.usual_plan().await;

@@ -155,7 +155,7 @@ async fn the_plan_reads_from_members_beside_the_primaries_and_says_what_crosses(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_dies_in_whatever_phase_the_change_is_made_and_nothing_is_lost() {
+async fn a_death_in_any_phase_loses_nothing() {
     let scene = of_three().await;
     let load = scene.load().await;
     let mut dice = Dice::of_the_seed();

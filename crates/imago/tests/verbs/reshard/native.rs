@@ -70,7 +70,7 @@ async fn a_resharding_whose_watcher_dies_goes_on_and_is_found_by_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_resharding_that_ended_while_nobody_watched_is_tidied_up_after() {
+async fn a_resharding_that_ended_unwatched_is_tidied_up() {
     let scene = taking(2, 3_000).await;
     let load = scene.load().await;
     let plan = scene.usual_plan().await;
@@ -149,7 +149,7 @@ async fn what_the_server_does_not_do_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cancelling_aborts_the_resharding_whoever_watches() {
+async fn cancelling_aborts_a_resharding_watched_or_not() {
     let scene = taking(2, 60_000).await;
     let load = scene.load().await;
     let plan = scene.usual_plan().await;

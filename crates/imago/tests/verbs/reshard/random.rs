@@ -53,7 +53,7 @@ async fn inject(scene: &Scene, dice: &mut Dice) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_dies_at_whatever_moment_nothing_is_lost() {
+async fn deaths_at_any_moment_lose_nothing() {
     let deaths_wanted = if is_long() { MANY } else { HANDFUL };
     let mut dice = Dice::of_the_seed();
     let scene = of_three().await;

@@ -52,7 +52,7 @@ async fn a_plan_that_does_not_fit_the_cluster_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_set_and_a_block_that_stops_nobody_are_refused() {
+async fn a_replica_set_and_a_block_without_authorisation_are_refused() {
     let open = Scene::of(sharded(2)).await;
     let some = doc! {"insert": "reviews", "documents": [{"_id": 1, "productID": "a"}]};
     open.run("shop", some).await;

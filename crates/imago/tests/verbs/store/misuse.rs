@@ -168,7 +168,7 @@ fn a_store_that_is_asked_to_end_ends_well_and_lets_its_folder_go() {
 }
 
 #[test]
-fn a_store_ends_when_asked_also_where_nobody_reads_what_it_says() {
+fn a_store_with_a_closed_stderr_ends_when_asked() {
     let mut command = imago(&["store", "serve", "--json", "--sites", "1"]);
     command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

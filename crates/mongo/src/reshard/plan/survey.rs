@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn without_chunks_nobody_owns_anything() {
+    fn without_chunks_no_shard_owns_a_key() {
         assert_eq!(Owners::default().of(&at(1)), None);
     }
 }

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ids_decide_whatever_the_members_are() {
+    fn two_ids_decide_and_members_do_not() {
         assert!(same("rs/a:1,b:1#64aa", "rs/a:1,b:1#64aa"));
         assert!(same("rs/a:1,b:1#64aa", "rs/c:1,d:1#64aa"));
         assert!(!same("rs/a:1,b:1#64aa", "rs/a:1,b:1#64bb"));

@@ -209,7 +209,7 @@ fn indexes_and_options_that_change_while_following_follow() {
 }
 
 #[test]
-fn indexes_and_options_that_change_while_nobody_works_at_the_job_follow() {
+fn indexes_and_options_changed_while_the_job_is_down_follow() {
     run(Between::ReplicaSets, "structure_down", |ends| async move {
         let source = ends.source("docs");
         structure(&source).await;

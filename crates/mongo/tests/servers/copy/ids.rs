@@ -147,7 +147,7 @@ fn untold() -> Vec<Bson> {
 }
 
 #[test]
-fn a_copy_is_resumed_right_after_a_change_whatever_its_id_is() {
+fn a_copy_is_resumed_right_after_a_change_of_any_id() {
     run(Between::ReplicaSets, "resumed", |ends| async move {
         let orders = documents(&ends.source("orders"));
         let all = untold().into_iter().map(|id| doc! {"_id": id, "paid": 0});

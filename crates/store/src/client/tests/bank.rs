@@ -177,7 +177,7 @@ pub(super) fn settle(address: SocketAddr, day: &Day) {
 }
 
 #[test]
-fn money_is_moved_and_never_made_whatever_meets_and_whatever_moves() {
+fn money_is_moved_and_never_made_while_transfers_conflict_and_partitions_move() {
     let store = in_memory(3);
     let address = listen(&store, settings());
     let runtime = runtime();

@@ -116,7 +116,7 @@ fn a_transaction_that_always_meets_others_says_how_often() {
 }
 
 #[test]
-fn a_row_that_came_and_went_was_read_by_nobody() {
+fn a_row_that_came_and_went_is_no_conflict() {
     let store = in_memory(1);
     let address = listen(&store, settings());
     let (mut client, mut other) = (connect(address), connect(address));

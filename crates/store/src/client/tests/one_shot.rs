@@ -92,7 +92,7 @@ fn a_walk_goes_on_behind_what_one_request_brings() {
 }
 
 #[test]
-fn a_procedure_runs_over_the_rows_of_its_keys_wherever_they_are() {
+fn a_procedure_runs_over_rows_of_two_sites() {
     let mut procedures = Procedures::default();
     procedures.register("take", |view, keys, arguments| {
         let refused = || Abort::Refused("ERR too little".to_owned());

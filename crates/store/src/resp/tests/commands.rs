@@ -153,7 +153,7 @@ fn a_library_may_name_itself() {
 }
 
 #[test]
-fn a_walk_lists_every_key_once_whatever_the_partitions() {
+fn a_walk_over_partitions_lists_every_key_once() {
     let mut store = Store::new(settings(), 1);
     for n in 0..100 {
         store.ask(0, &format!("SET k{n} v"));

@@ -22,7 +22,7 @@ fn watching_and_reading_are_of_one_state() {
 }
 
 #[test]
-fn a_range_has_the_rows_between_its_keys_whatever_the_partitions() {
+fn a_range_over_partitions_has_the_rows_between_its_keys() {
     let name = |n: usize| format!("{n:03}");
     let mut store = Store::new(settings(), 1);
     for n in 0..100 {

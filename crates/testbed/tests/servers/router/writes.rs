@@ -78,7 +78,7 @@ async fn an_ordered_insert_stops_at_its_first_error() {
 }
 
 #[tokio::test]
-async fn a_write_by_id_reaches_its_document_on_whichever_shard() {
+async fn a_write_by_id_reaches_its_document_on_any_shard() {
     let cluster = shared().await;
     let collection = split_collection(&cluster, "w_by_id").await;
     collection.insert_many(on_both_shards(3)).await.unwrap();
