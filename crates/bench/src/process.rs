@@ -18,7 +18,7 @@ use crate::error::{Error, Result, process};
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The longest that one measured process may take.
 const RUN_MAX: Duration = Duration::from_secs(1800);
-/// Linux counts CPU time in hundredths of a second for user space, whatever its own tick is.
+/// Linux counts CPU time in hundredths of a second for user space, at any tick rate of its own.
 const TICKS_PER_S: f64 = 100.0;
 const SAID_MAX: usize = 20;
 

@@ -2,7 +2,7 @@
 //! `reshardCollection`, with its floor of five minutes and without; and what clients notice.
 //!
 //! Both begin with the same documents on the same shards, by a new collection each time. What moved
-//! is not what anybody says of himself: every shard is asked which documents it holds, before and
+//! is not taken from either side's own report: every shard is asked which documents it holds, before and
 //! afterwards. The optimum is that of all documents, not of a sample, for the chunks of the plan.
 //!
 //! The clients' part is measured by loads of their own: one at a rate at which an interval without

@@ -110,7 +110,7 @@ impl FromStr for Selector {
 }
 
 impl Selector {
-    /// Whether a pattern matches the name, whoever's it is.
+    /// Whether a pattern matches the name, also that of an internal collection.
     #[must_use]
     pub fn covers(&self, ns: &Namespace) -> bool {
         match self {

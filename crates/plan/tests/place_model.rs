@@ -5,7 +5,7 @@
 //! times, each from a later state. Then rounds take the changes that were read so far as one
 //! ([`Change`]), read a state that includes them or a later one, and apply it. A round of
 //! [`Change::Any`] looks up all copies first; others write by the place that the state they read
-//! has. Whoever is killed repeats changes from an earlier one on.
+//! has. After a kill, changes are repeated from an earlier one on.
 //!
 //! Claim. When all changes are applied, there is one copy, and it is the source's; or none, where
 //! the source has none. In between there may be two: where a state was read whose own change, of
@@ -147,7 +147,7 @@ proptest! {
     }
 }
 
-/// The claim fails for whoever tells one kind of change wrongly.
+/// Whether the claim fails when one kind of change is told wrongly.
 fn is_found(tell: impl Fn(&Source, usize) -> Change) -> bool {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     (0..20_000).any(|_| {

@@ -22,7 +22,7 @@ struct Account {
     cents: u64,
 }
 
-/// How often a transfer is repeated of which nobody knows whether it happened.
+/// How often a transfer of unknown outcome is repeated.
 const REPEATS_MAX: u32 = 10;
 
 /// Why no money was moved.
@@ -37,7 +37,7 @@ enum NotMoved {
 }
 
 /// Moves money under a number that no other transfer has. It looks for the number first, so that it may be
-/// repeated: also when nobody knows whether it happened, and even if it is still about to.
+/// repeated: also when its outcome is unknown, and even if it is still about to happen.
 fn transfer(
     client: &mut Client,
     number: u64,

@@ -121,7 +121,7 @@ pub struct PartitionReport {
     pub bytes: Option<u64>,
     /// Transactions that write to it, a second.
     pub writes_per_s: Option<f64>,
-    /// Transactions that read it, a second, wherever.
+    /// Transactions that read it, a second, at all sites.
     pub reads_per_s: Option<f64>,
 }
 

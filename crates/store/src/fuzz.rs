@@ -94,7 +94,7 @@ impl Right {
                 }
             }
             6 => {
-                // A number that is written in digits, or whatever stands there.
+                // A drawn word replaces a number in digits; where there is none, it is inserted.
                 let words = ["-1", "0", "1", "9999999", "2147483648", "18446744073709551616", "-"];
                 let is_digit = |byte: &u8| byte.is_ascii_digit();
                 let from = bytes[at..].iter().position(is_digit).map_or(at, |to| at + to);

@@ -77,7 +77,7 @@ pub type Sections = Vec<(String, Vec<(String, String)>)>;
 
 /// Settings that all connections share.
 pub struct Settings {
-    /// Any of these lets the user `default` in; if there are none, everybody is in.
+    /// Any of these lets the user `default` in; if there are none, no password is needed.
     pub passwords: Vec<String>,
     /// Imago's version.
     pub version: String,

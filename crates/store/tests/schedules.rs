@@ -1,8 +1,8 @@
-//! The store's threads by drawn schedules (shuttle): whole stores, each with its sites, its log, whoever
-//! makes checkpoints, and clients. At each operation on what they share it is drawn which thread goes on,
+//! The store's threads by drawn schedules (shuttle): whole stores, each with its sites, its log, its
+//! checkpointer, and clients. At each operation on what they share it is drawn which thread goes on,
 //! by chance, or with few changes at places that are drawn (PCT, Burckhardt et al., ASPLOS 2010).
 //!
-//! Nobody may wait for ever, in time that stands still; each answer has to be of one order; and what is
+//! No thread may wait for ever, in time that stands still; each answer has to be of one order; and what is
 //! broken on purpose has to be noticed.
 
 #![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
@@ -155,7 +155,7 @@ fn changes_lose_nothing() {
     assert_eq!(both(&mut store.session()), Ok([3, 3]));
 }
 
-/// Clients write two partitions at once, wherever these are, while one is handed to and fro.
+/// Clients write two partitions in one transaction, while one of them is handed to and fro.
 fn locks_are_passed_on() {
     let store = Arc::new(start(2, None));
     apart(&store);
@@ -171,7 +171,7 @@ fn locks_are_passed_on() {
     });
     let mut reader = store.session();
     for site in [Site(0), Site(1)] {
-        // Whoever writes may have taken it meanwhile.
+        // A client's write may have moved it meanwhile.
         match block_on(store.change(&key(2), Operator::Remaster(site))) {
             Ok(()) | Err(Abort::Refused(_) | Abort::Elsewhere) => {}
             Err(abort) => panic!("{abort}"),

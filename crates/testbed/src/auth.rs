@@ -60,7 +60,7 @@ pub(crate) struct Admin<'a> {
 }
 
 impl Admin<'_> {
-    /// Runs `command` in `admin` on `server` itself, whatever its state.
+    /// Runs `command` in `admin` on `server` itself, in any member state.
     pub(crate) async fn run(
         &self,
         server: &Server,

@@ -1,6 +1,6 @@
 //! Ports that stay a server's own while it is down.
 //!
-//! A killed node must come back on the same port, but a free port is anybody's. So ports are taken
+//! A killed node must come back on the same port, but any process can take a free port. So ports are taken
 //! from outside the range that the kernel gives to outgoing connections, and each is reserved
 //! among testbeds by an abstract socket of the same number: such a name lives in the network
 //! namespace, as ports do, and the kernel frees it when its owner ends.

@@ -82,7 +82,7 @@ impl Relay {
     pub fn set(&self, mode: Mode) {
         if let Some(sender) = &self.mode {
             // Without a receiver the thread has ended, which only a failed accept makes it do;
-            // the connections are broken then, whatever the mode.
+            // the connections are broken then, in each mode.
             let _ = sender.send(mode);
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Uniform, Zipf and Latest as in Morphus §5.1 (after YCSB), with the paper's shape 1.5. Keys are
 //! numbered in the order in which they were inserted, `0..population`, and the population grows
-//! while the load runs. Sampling takes constant time whatever the population (rejection sampling,
+//! while the load runs. Sampling takes constant time for any population (rejection sampling,
 //! no table), so that growth costs nothing.
 
 use std::fmt;

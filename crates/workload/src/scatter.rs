@@ -3,7 +3,7 @@
 //! The permutation spreads the hot keys of a skewed distribution over the whole key space without
 //! merging any two of them, as hashing modulo `n` would. It is a four-round Feistel network over
 //! the next power of four, walked until it lands inside the range ("cycle walking"), so that it
-//! needs no table: at most four steps are expected, whatever `n` is.
+//! needs no table: at most four steps are expected, for each `n`.
 
 /// Mixes 64 bits so that each input bit changes about half of the output bits. A bijection
 /// (the finaliser of SplitMix64).

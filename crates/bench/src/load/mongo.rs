@@ -140,7 +140,7 @@ impl Target for MongoTarget {
         match Box::pin(find.into_future()).await {
             Ok(Some(_)) => Outcome::Acked,
             Ok(None) => Outcome::NotFound,
-            // A read that failed changed nothing, whatever the reason.
+            // A read that failed for any reason changed nothing.
             Err(error) => Outcome::Refused(outcome::told(&error)),
         }
     }

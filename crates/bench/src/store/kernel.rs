@@ -331,7 +331,7 @@ fn side_by_side(size: Size, sites: u64) -> Result<f64> {
     }
     let order = Sequencer::in_memory();
     let barrier = Arc::new(Barrier::new(usize::try_from(sites).expect("few")));
-    // All follow before anybody writes.
+    // All sites follow before any of them writes.
     let runners: Vec<_> = (0..sites)
         .map(|n| Runner::new(Site(u16::try_from(n).expect("few")), &order, &design))
         .collect();

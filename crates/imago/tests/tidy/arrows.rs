@@ -17,7 +17,7 @@ const MUST_NOT_USE: [(&str, &[&str]); 4] = [
     ("imago-mongo", &["clap", "indicatif"]),
 ];
 
-/// All that `plan` may use: it decides, and whoever calls it acts. Random numbers come in as a
+/// All that `plan` may use: it decides, and its caller acts. Random numbers come in as a
 /// parameter of the `rand` traits.
 const PLAN_MAY_USE: [&str; 3] = ["thiserror", "serde", "rand"];
 

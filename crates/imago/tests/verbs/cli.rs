@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Runs imago in `directory`, untouched by the environment of whoever runs the tests.
+/// Runs imago in `directory`, without the environment of the test run.
 fn imago(directory: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_imago"));
     command.current_dir(directory).env_clear();

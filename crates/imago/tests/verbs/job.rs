@@ -14,7 +14,7 @@ use imago_testbed::wait;
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
-/// Runs `imago job …` in a folder of its own, untouched by the environment of whoever runs the tests.
+/// Runs `imago job …` in a folder of its own, without the environment of the test run.
 fn job(arguments: &[&str], variables: &[(&str, &str)], file: &str) -> Output {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("imago.toml"), file).unwrap();
@@ -50,7 +50,7 @@ impl Kept {
         record.id
     }
 
-    /// A job that somebody has just begun to work at.
+    /// A job whose owner began to work at it, and gives no further sign of life.
     async fn running(&self) -> JobId {
         let id = self.planned().await;
         let epoch = self.journal.claim(&id, "other/1", 0).await.unwrap().epoch;
@@ -59,7 +59,7 @@ impl Kept {
         id
     }
 
-    /// A job that somebody works at, for as long as the second value is there.
+    /// A job with an owner that works at it until the second value is dropped.
     async fn worked_at(&self) -> (JobId, AbortOnDropHandle<()>) {
         let id = self.planned().await;
         let (journal, job) = (self.journal.clone(), id.clone());
@@ -223,7 +223,7 @@ fn what_is_set_closer_to_the_verb_wins() {
     assert!(unreachable(&by_both).contains("127.0.0.1:1"), "the environment is over the file");
 }
 
-/// Where nothing listens, whatever is understood ends because of that.
+/// A command whose arguments are valid fails at the connection, since nothing listens there.
 #[test]
 fn a_limit_may_be_a_part_of_a_megabyte_and_a_block_may_not_take_no_time() {
     let [from, to] = NOWHERE;

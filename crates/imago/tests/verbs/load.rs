@@ -59,8 +59,8 @@ async fn a_switch_too_early_is_found_as_lost_writes() {
     assert!(imago(folder, &["stop", "--control", "s"]).output().unwrap().status.success());
     assert!(running.0.wait().unwrap().success());
 
-    // Inserts went to the new collection, which nobody copied: the old one lacks them, the new
-    // one lacks everything before.
+    // Inserts went to the new collection, into which nothing was copied: the old one lacks them,
+    // the new one lacks everything before.
     for ns in ["shop.old", "shop.new"] {
         let check = ["check", "--uri", &uri, "--ns", ns, "--history", "h", "--json"];
         let checked = imago(folder, &check).output().unwrap();

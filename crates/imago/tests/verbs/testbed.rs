@@ -8,7 +8,7 @@ use imago_testbed::supervisor::registry::{Registry, Standing};
 use imago_testbed::wait;
 use serde_json::Value;
 
-/// A state folder and a temporary folder of its own; whatever stands there ends with it.
+/// A state folder and a temporary folder of its own; its testbeds end with it.
 struct Home(tempfile::TempDir);
 
 impl Home {

@@ -27,7 +27,7 @@ pub use element::{Element, Elements, element_at, id_element};
 pub use id::{Id, IdError};
 use number::Number;
 
-/// Compares two BSON values as mongod's indexes do, whatever their types.
+/// Compares two BSON values of any types as mongod's indexes do.
 ///
 /// Numbers of different types are compared exactly; `NaN` is the smallest number and equal to
 /// itself; fields of documents are compared by type, then name, then value.

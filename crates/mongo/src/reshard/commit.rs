@@ -392,8 +392,8 @@ async fn waits(cluster: &Endpoint, shadow: &Namespace) -> Result<bool> {
 /// Returns when the config servers have recorded, for good, that the collection is what the shadow was.
 ///
 /// They do so when every shard has renamed its part and admits no operation on it yet: from then on every
-/// write goes to the former shadow. The reply to the request comes only when the shards have
-/// let everybody in again, who then are in its way.
+/// write goes to the former shadow. The reply to the request comes only after the shards have
+/// admitted operations again, which then delay it.
 async fn is_recorded(cluster: &Endpoint, spec: &Spec, shadow: Option<&String>) {
     let Some(shadow) = shadow else { return std::future::pending().await };
     let of = Handle::new(cluster.clone(), spec.reshard.ns.clone());

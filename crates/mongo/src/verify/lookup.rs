@@ -6,7 +6,7 @@
 //! after it, so that a copy that follows closely has the time to.
 //!
 //! With a filter, the source's documents are those that match it. A document that matches at the
-//! source is compared with whatever the destination holds under its `_id`; one that does not match
+//! source is compared with the destination's document of its `_id`, if any; one that does not match
 //! at the source is extra only if the destination's matches.
 
 use std::collections::{HashMap, HashSet};

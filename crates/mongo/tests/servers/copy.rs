@@ -1,5 +1,5 @@
-//! A live copy between real clusters: what is at the source in the end is at the destination,
-//! whatever the source did meanwhile.
+//! A live copy between real clusters: in the end the destination has what the source has, with all
+//! changes that were made meanwhile.
 mod contents;
 mod definitions;
 mod ids;

@@ -191,7 +191,7 @@ proptest! {
         prop_assert_eq!(placement.moved, weights.total() - oracle);
     }
 
-    /// The dual problem: for whatever prices, no placement within the caps keeps more than what
+    /// The dual problem: for all prices, no placement within the caps keeps more than what
     /// chunks are worth beyond the prices, plus the price of all caps. Equality proves the optimum,
     /// at sizes that no oracle reaches.
     #[test]

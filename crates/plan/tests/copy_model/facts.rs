@@ -27,7 +27,7 @@ impl<D: Desk> State<D> {
     }
 
     /// A change that the stream would not show again is at the destination, or will be read by
-    /// whoever copies its slice, over nothing that is older.
+    /// the worker that copies its slice, and the destination has nothing older.
     pub fn checkpoint_is_safe(&self, protocol: &Protocol) -> bool {
         self.keys().all(|key| {
             let change = self.source.last_change(key, self.job.checkpoint);

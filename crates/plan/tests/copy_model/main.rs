@@ -4,7 +4,7 @@
 //! A source takes writes; workers lease slices from persisted job state, read the horizon after
 //! leasing, and copy documents as any replica at or after the horizon shows them; a coordinator reads the
 //! change stream into the table of pending changes, persists the horizon, looks at the slices, drops, takes rounds,
-//! re-reads touched keys at or after the dirty key, writes, and persists checkpoints. Anybody may be
+//! re-reads touched keys at or after the dirty key, writes, and persists checkpoints. Workers and coordinator may be
 //! killed between any two steps. Whenever the coordinator would call the copy drained, the destination
 //! must equal the source, document for document, and no document more.
 //!

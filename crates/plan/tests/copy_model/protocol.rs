@@ -70,7 +70,7 @@ pub struct State<D> {
     pub ghost: Option<(Key, Document)>,
 }
 
-/// One step of anybody.
+/// One step of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Put(Key),

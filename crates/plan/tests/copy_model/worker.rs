@@ -14,7 +14,7 @@ pub struct Worker {
     pub done: usize,
     /// A document that was read and not yet written.
     pub hand: Option<(Key, Time)>,
-    /// The slice was given to somebody else, which this worker does not know.
+    /// The slice was offered to other workers, which this one does not know.
     pub robbed: bool,
 }
 

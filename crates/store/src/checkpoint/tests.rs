@@ -99,7 +99,7 @@ fn no_memory_is_taken_for_a_block_that_is_not_there() {
     assert!(bytes < 4 * BLOCK_BYTES, "{bytes}");
 }
 
-/// The blocks of a file, with their lengths and checksums; the last has whatever is left.
+/// The blocks of a file, with their lengths and checksums; the last has the rest of the file.
 fn blocks(content: &[u8]) -> Vec<Vec<u8>> {
     let (mut rest, mut all) = (&content[MAGIC.len()..], Vec::new());
     while let Some((length, _)) = rest.split_first_chunk().filter(|_| rest.len() >= 8) {

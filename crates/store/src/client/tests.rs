@@ -66,7 +66,7 @@ fn a_password_is_said_and_a_wrong_one_is_an_error_at_once() {
     };
     connect(Some("s p")).expect("it is right").put_many(&ACCOUNTS, &[(1, 1)]).expect("it is in");
     assert!(matches!(connect(Some("sp")).err(), Some(ClientError::NoEntry { .. })));
-    // Who says nothing may connect, and is told with the first request.
+    // A client without a password may connect; its first request is refused.
     let refused = connect(None).and_then(|mut client| client.get(&ACCOUNTS, &1)).err();
     assert!(matches!(refused, Some(ClientError::Refused(_))), "{refused:?}");
 }
@@ -91,7 +91,7 @@ fn a_connection_that_ended_is_replaced() {
     let mut client = connect(address);
     client.put_many(&ACCOUNTS, &[(1, 5)]).expect("it is there");
     for _ in 0..2 {
-        // Its next request finds nobody.
+        // Its next request finds the connection closed.
         let connection = client.connection.as_mut().expect("it is connected");
         connection.hang_up();
         let read = client.transaction(|tx| tx.get(&ACCOUNTS, &1));

@@ -1,5 +1,5 @@
-//! A store with threads: what is acknowledged is there, whatever becomes of its design, its sites and
-//! its process.
+//! A store with threads: what is acknowledged is there after changes of the design, and after deaths of
+//! sites and of the process.
 
 use std::collections::BTreeMap;
 

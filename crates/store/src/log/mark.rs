@@ -21,7 +21,7 @@ const MAGIC: [u8; 8] = *b"imagolg2";
 /// Magic, mark, checksum of both.
 pub(super) const LENGTH: usize = 8 + 8 + 4;
 
-/// A file's beginning, with a mark that nobody else knows.
+/// A file's beginning, with a mark that no other process knows.
 fn drawn() -> (Mark, [u8; LENGTH]) {
     let mark = RandomState::new().build_hasher().finish().to_le_bytes();
     (mark, beginning(mark))

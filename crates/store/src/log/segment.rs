@@ -6,7 +6,7 @@ use super::group::{Unread, decode, was_durable};
 use super::{LogEntry, LogError, Position, Result, mark};
 
 /// The end of a log that was no whole group, and was cut off when the log was opened: the machine or the
-/// process stopped while it was written, before anybody was told that it is durable; or the disk damaged the
+/// process stopped while it was written, before any client was told that it is durable; or the disk damaged the
 /// last group since, which cannot be told from that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutTail {

@@ -281,8 +281,8 @@ impl Parser {
         Ok(length)
     }
 
-    /// The same for a line of a counted request. Like Redis, it takes whatever follows the carriage
-    /// return for the line feed, which has to be there.
+    /// The same for a line of a counted request. Like Redis, it takes any byte that follows the carriage
+    /// return for the line feed; there has to be one.
     fn counted_line(&mut self, too_long: &str) -> Result<Option<usize>, Malformed> {
         let length = self.line(b'\r', too_long)?;
         Ok(length.filter(|length| length + 1 < self.rest().len()))

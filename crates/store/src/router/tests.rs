@@ -1,4 +1,4 @@
-//! Whatever the design: a route is to a site that can, and the steps lead to one.
+//! For every design, a route names a site that can run the transaction, and the steps lead to such a site.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! Sites, a log and clients in one seeded simulation: messages are late, lost, doubled and out of
 //! order, sites die with what they had not written yet, come back, or are given up for dead while
-//! they live. Whatever was answered has to be one history under strong-session snapshot isolation.
+//! they live. All replies together have to be one history under strong-session snapshot isolation.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -150,7 +150,7 @@ impl Answer {
         message::without(&self.raw, is_internal)
     }
 
-    /// A number in the answer, whatever its numeric type.
+    /// A number of any numeric type in the answer.
     pub(super) fn number(&self, key: &str) -> Option<i64> {
         number(&self.raw, key)
     }
@@ -195,7 +195,7 @@ impl TryFrom<Document> for Answer {
     }
 }
 
-/// A number in a document, whatever its numeric type.
+/// A number of any numeric type in a document.
 #[allow(clippy::cast_possible_truncation)]
 pub(super) fn number(document: &RawDocument, key: &str) -> Option<i64> {
     match document.get(key).ok().flatten()? {
@@ -207,7 +207,7 @@ pub(super) fn number(document: &RawDocument, key: &str) -> Option<i64> {
     }
 }
 
-/// A number in a decoded document, whatever its numeric type.
+/// A number of any numeric type in a decoded document.
 #[allow(clippy::cast_possible_truncation)]
 pub(super) fn integer(document: &Document, key: &str) -> Option<i64> {
     match document.get(key)? {

@@ -85,7 +85,7 @@ async fn shard_by_k(cluster: &Cluster, client: &Client, database: &str) {
     }
 }
 
-/// Held by whoever moves a range.
+/// Held while a range is moved.
 static MOVING: Mutex<()> = Mutex::const_new(());
 
 /// Moves what lies from zero upwards to a shard, through the router.
@@ -136,7 +136,7 @@ fn code(error: &Error) -> Option<i32> {
     }
 }
 
-/// A number whatever its type.
+/// A number of either integer type.
 fn number(document: &Document, key: &str) -> Option<i64> {
     match document.get(key)? {
         Bson::Int32(value) => Some(i64::from(*value)),

@@ -26,7 +26,7 @@ pub enum Wrong {
     Unknown,
     /// An update or delete was answered "not found" while the document must have existed.
     Missed,
-    /// The acknowledgements contradict each other, whatever the content.
+    /// The acknowledgements contradict each other, for any content.
     Contradictory,
     /// The key's operations overlap too much to be decided within the bounds of the check.
     Undecided,

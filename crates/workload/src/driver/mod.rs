@@ -1,4 +1,4 @@
-//! The open-loop driver: sends operations when they are due, whatever the database does.
+//! The open-loop driver: sends operations when they are due, independent of the database's replies.
 //!
 //! A clock thread decides when each operation is due (evenly or as a Poisson process) and starts
 //! it then, without waiting for earlier ones, so that a database that stalls meets the queue that

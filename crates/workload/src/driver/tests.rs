@@ -1,4 +1,4 @@
-//! The driver against targets that serve, hang or refuse: whatever is due is sent, dropped or
+//! The driver against targets that serve, hang or refuse: each due operation is sent, dropped or
 //! recorded, and nothing else.
 
 use std::time::Instant;

@@ -8,8 +8,8 @@ use super::*;
 mod model;
 mod oracle;
 
-/// A history in short. Each line is a transaction: its session, `!` if it was not done, `?` if nobody
-/// knows, then its steps: `0+7` appends 7 to list 0, `0=1,2` read 1 and 2 in it. The rest are the lists at
+/// A history in short. Each line is a transaction: its session, `!` if it was not done, `?` if that is
+/// unknown, then its steps: `0+7` appends 7 to list 0, `0=1,2` read 1 and 2 in it. The rest are the lists at
 /// the end.
 fn history(lines: &str, last: &[&str]) -> History {
     let numbers = |text: &str| -> Vec<Element> {

@@ -25,8 +25,8 @@ async fn dead_cutover(scene: &Scene, job: &str) {
     assert_eq!(application_writes(&scene.old).await, Err(BLOCKED));
 }
 
-/// Nobody knows where the clients are: neither going on nor trying again is safe, nor giving up, and
-/// whoever asks is told.
+/// It is unknown where the clients are, so going on, trying again and giving up are all unsafe. They
+/// are refused; `status` and the refusals name `--clients-at`.
 fn refuses_to_go_on(scene: &Scene, job: &str) {
     let kept = scene.new.admin_uri();
     let (exit, status) = scene.run(scene.imago(&["job", "status", job, "--to", &kept]));

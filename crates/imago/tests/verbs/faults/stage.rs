@@ -65,7 +65,7 @@ pub struct Subject {
     pub ns: String,
     /// How the copy reaches the source; the load goes there directly.
     pub from: String,
-    /// How everybody reaches the destination.
+    /// How all clients reach the destination.
     pub to: String,
     /// What happens to it meanwhile.
     pub load: Load,

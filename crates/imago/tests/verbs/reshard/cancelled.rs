@@ -20,7 +20,7 @@ async fn a_job_that_is_cancelled_leaves_the_collection_as_it_was() {
     assert_eq!(exit, 1, "{cancelled}");
     scene.is_tidy().await;
 
-    // One that nobody works at, of a collection that the balancer left alone before.
+    // One whose process was killed, of a collection that the balancer left alone before.
     let off = doc! {"q": {"_id": NS}, "u": {"$set": {"noBalance": true}}};
     scene.run("config", doc! {"update": "collections", "updates": [off]}).await;
     let mut killed = scene.reshard(&plan, &["--documents-s", "500"]);

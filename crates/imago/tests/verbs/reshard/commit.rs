@@ -89,7 +89,7 @@ async fn a_job_whose_rename_has_happened_is_not_cancelled_but_ended() {
     let (exit, refused) = cancel.ended();
     assert_eq!(exit, 4, "{refused}");
     assert!(refused.to_string().contains("has its new shape already"), "{refused}");
-    // Somebody wanted it cancelled; but it is done, and that is what `resume` finds.
+    // The refused `cancel` changes nothing: `resume` finds that the job is done.
     let (exit, done) = scene.resume(&job, &[]).ended();
     assert_eq!(exit, 0, "{done}");
     scene.is_reshaped(load, &plan).await;

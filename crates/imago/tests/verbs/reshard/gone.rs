@@ -1,4 +1,4 @@
-//! What somebody took away behind a dead job's back.
+//! Collections that were dropped after a job's process died.
 
 use bson::doc;
 

@@ -1,8 +1,8 @@
-//! Who of a shard's members is read from, and what their deaths do to a change of shape.
+//! Which of a shard's members are read from, and what their deaths do to a change of shape.
 //!
-//! One cluster and one load for all deaths, and shape after shape for the collection. Somebody dies, and comes
-//! back: by `make test` each of the victims, in phases in turn from a drawn one; each in each phase with
-//! `IMAGO_LONG`.
+//! One cluster and one load serve all deaths; the collection gets shape after shape. A server dies and comes
+//! back. `make test` kills each of the victims once, in phases in turn from a drawn one; `IMAGO_LONG` kills
+//! each victim in each phase.
 
 #![allow(clippy::print_stdout, reason = "a run that fails shows what it drew")]
 
@@ -74,7 +74,7 @@ impl Scene {
     }
 }
 
-/// How many documents of the collection a member has given to whoever asked for them by `find`.
+/// How many documents of the collection a member has returned to `find` commands.
 async fn given(scene: &Scene, host: &str) -> i64 {
     let port = host.rsplit_once(':').unwrap().1.parse().unwrap();
     // Slices are cut by looks at single documents.
@@ -177,7 +177,7 @@ async fn a_shard_may_lose_two_of_three_members_for_a_while() {
     let pairs = scene.read_from_secondaries(&mut plan).await;
     let mut at_work = scene.reshard(&plan, &["--pace", "full", "--documents-s", "500"]);
     let job = at_work.phase("execute");
-    // Whom it writes to and whom it reads from: nobody is left who could be elected.
+    // The member it writes to and the one it reads from: the third alone cannot be elected.
     let primary = scene.cluster.primary(&plan.shards[0]).await.unwrap();
     let both = [primary, pairs[0][0].0.clone()];
     both.iter().for_each(|node| scene.cluster.kill(node).unwrap());

@@ -53,7 +53,7 @@ async fn the_pace_is_the_clients_while_there_are_any_and_can_be_changed() {
     assert_eq!(alone.ended().0, 0, "{}", alone.errors());
     assert_eq!(decided(&alone), [AT_ANY_SPEED], "{}", alone.errors());
 
-    // Nobody writes, and few read: it is told from what the job reads itself.
+    // No client writes and one reads: its reads are distinguished from the job's own.
     let reader = reader(&scene.admin);
     let plan = scene.usual_plan().await;
     let mut beside = scene.reshard(&plan, &["--documents-s", "300"]);

@@ -47,7 +47,7 @@ async fn a_shadow_that_keeps_up_though_never_close_takes_the_name() {
     let plan = scene.usual_plan().await;
     let mut at_work = scene.reshard(&plan, &["--max-block-ms", "20000"]);
     let job = at_work.phase("index");
-    // As on full servers: whatever is applied takes seconds, and meanwhile as much is written again.
+    // As on full servers: applying changes takes seconds, and meanwhile as much is written again.
     scene.slow_writes_to(&format!("shop.imago.shadow.{job}"), SLOW).await;
     let (exit, done) = at_work.ended();
     assert_eq!(exit, 0, "{done}");

@@ -3,7 +3,7 @@
 //! One cluster and one load for all of it. Shape after shape is given to the collection, each job killed at
 //! moments drawn from a seed and resumed until it is done; in between, a server dies and comes back. The
 //! seed is printed; `IMAGO_SEED` gives it again. `IMAGO_LONG` asks for many deaths instead of a handful.
-//! Nobody is buried: each successor waits until the one before must be dead, as a user's does.
+//! No dead process is reported: its successor waits until it must be dead, as it does for a user.
 //! The same seed draws the same moments, blocks and servers; what a process is doing then is up to the
 //! machine.
 
@@ -22,7 +22,7 @@ const HANDFUL: u32 = 2;
 const MANY: u32 = 50;
 /// A job that is not done after so many processes never will be.
 const PROCESSES_MAX: u32 = 12;
-/// Nobody waits longer than that for a handful, and in proportion for more.
+/// The test's bound for a handful of deaths; it grows in proportion with their number.
 const HANDFUL_WITHIN: Duration = Duration::from_secs(300);
 
 /// Waits until then; false when the process ended before.
@@ -42,7 +42,7 @@ async fn inject(scene: &Scene, dice: &mut Dice) {
     let primary = scene.cluster.primary(set).await.unwrap();
     let mut nodes = scene.cluster.nodes();
     nodes.retain(|node| node.set == *set && node.name != primary);
-    // Of the config server the primary: another one is missed by nobody.
+    // Of the config servers only the primary is killed: the death of another one has no effect.
     let is_secondary = dice.throw(2) == 0 && nodes.iter().any(|node| node.role == Role::Member);
     let down = Duration::from_millis(dice.throw(1_500));
     let node = if is_secondary { nodes[0].name.clone() } else { primary };
@@ -59,7 +59,7 @@ async fn deaths_at_any_moment_lose_nothing() {
     let scene = of_three().await;
     let load = scene.load().await;
     let (began, within) = (Instant::now(), HANDFUL_WITHIN * deaths_wanted / HANDFUL);
-    // How long a process lives whom nobody kills: deaths are drawn from that time.
+    // How long a process runs that is not killed: deaths are drawn from that time.
     let mut life_ms = 4_000;
     let mut deaths = 0;
     while deaths < deaths_wanted {

@@ -55,7 +55,7 @@ async fn a_block_that_waits_for_an_open_transaction_lets_the_others_work() {
     coll.insert_one(doc! {"_id": "open"}).session(&mut session).await.unwrap();
     let admin = scene.admin.clone();
     let blocking = tokio::spawn(async move { block::set(&admin).await });
-    // Behind the block's lock nobody would read anything until the transaction ends.
+    // A read that queued behind the block's lock would wait until the transaction ends.
     for _ in 0..4 {
         wait::lasts(Duration::from_millis(250)).await;
         let reading = coll.find_one(doc! {"_id": "before"}).into_future();

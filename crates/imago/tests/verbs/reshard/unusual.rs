@@ -23,7 +23,7 @@ async fn documents_without_the_new_key_go_along_and_orphans_do_not() {
     // It begins with `_id`, which is no more unique over shards by either key.
     let unique = doc! {"key": {"_id": 1, "text": 1}, "name": "by_id", "unique": true};
     scene.run("shop", doc! {"createIndexes": "reviews", "indexes": [unique]}).await;
-    // The same documents, each also on the shards that do not own it, and some that nobody owns.
+    // The same documents, as orphans on the shards that do not own them.
     for shard in scene.members().await {
         let own = found(&shard, "shop", doc! {"find": "reviews"}).await;
         let is_own = |id: i32| own.iter().any(|document| document.get_i32("_id").unwrap() == id);

@@ -128,7 +128,7 @@ async fn delete(app: &Endpoint, numbers: impl Iterator<Item = i32>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_deleted_between_the_drain_and_the_rename_stays_deleted() {
-    // Its counts are those of one primary: elections that nobody asked for are to be rare.
+    // Its counts are those of one primary: with three members, unplanned elections are rare.
     let spec = ClusterSpec { members: 3, ..sharded(2) };
     let scene = Scene::of(spec.with_auth().with_parameter("enableTestCommands", "1")).await;
     let load = scene.load().await;
@@ -341,7 +341,7 @@ async fn a_block_of_a_dead_process_is_lifted_by_cancel() {
     let job = at_work.phase("verify");
     scene.slow("_shardsvrCollMod", 1_000).await;
     let modifying = doc! {"command._shardsvrCollMod": {"$exists": true}};
-    // The block is asked for, and comes when nobody waits for it any more.
+    // The block is asked for, and takes effect after the process that asked has died.
     scene.record_says(&job, &mut at_work, |state| state["validation"].is_string()).await;
     scene.is_at_work("the block is asked for", modifying.clone()).await;
     at_work.kill();

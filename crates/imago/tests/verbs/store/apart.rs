@@ -48,7 +48,7 @@ async fn what_was_acknowledged_outlives_them_with_the_log_in_kafka() {
     outlived.await.unwrap();
 }
 
-/// Sites and the router are killed and stopped, with the log wherever it is said to be.
+/// Sites and the router are killed and stopped, with the log that these arguments name.
 fn outlives(log: &[&str]) {
     let seed = seed();
     let mut random = StdRng::seed_from_u64(seed);
@@ -168,7 +168,7 @@ fn a_site_that_the_router_does_not_know_or_that_has_another_secret_is_refused() 
     };
     refused(&["--number", "0"], "secret");
     refused(&["--number", "2", "--secret-file", secret.to_str().unwrap()], "2 sites");
-    // Nobody who speaks something else harms those who come behind.
+    // A connection of another protocol does no harm to the connections after it.
     let mut stranger = TcpStream::connect(&at).unwrap();
     stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let mut command = imago(&["store", "site", "--json", "--router", &at, "--number", "0"]);

@@ -34,7 +34,7 @@ fn count(client: &mut Client, mark: (u64, u64)) -> Result<(), ClientError> {
     })
 }
 
-/// What became of each of one client's transactions: done, not done, or nobody knows.
+/// The outcome of each of one client's transactions: done, not done, or unknown.
 fn work(
     address: SocketAddr,
     who: u64,

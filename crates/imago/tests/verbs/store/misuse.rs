@@ -126,7 +126,7 @@ fn a_log_in_kafka_that_makes_no_sense_is_a_usage_error_and_nothing_is_touched() 
 
 #[test]
 fn a_broker_that_is_not_there_is_an_unmet_precondition() {
-    // Bound and let go: nobody listens there.
+    // Bound and let go: nothing listens there.
     let gone: SocketAddr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error = fails(&serve("127.0.0.1:0", &["--log", &format!("kafka://{gone}/t")]), 4);
     assert!(text(&error).contains(&format!("{gone}")), "{error}");
@@ -152,7 +152,7 @@ fn a_change_that_the_design_does_not_allow_is_an_unmet_precondition() {
 
 #[test]
 fn a_store_that_is_not_there_is_a_failure() {
-    // Bound and let go: nobody listens there.
+    // Bound and let go: nothing listens there.
     let gone: SocketAddr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error = fails(&["split", "0:k", "--admin", &gone.to_string()], 1);
     assert!(text(&error).contains(&gone.to_string()), "{error}");
@@ -176,7 +176,7 @@ fn a_store_with_a_closed_stderr_ends_when_asked() {
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut begun).unwrap();
     drop(child.stderr.take());
     let id = rustix::process::Pid::from_child(&child);
-    // It logs that it ends, and nobody is there to read it.
+    // It logs that it ends, into a pipe without a reader.
     rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
     let mut ended = None;
     wait::until_blocking("it ends", || {

@@ -1,4 +1,4 @@
-//! A store's router and its sites, each in a process of its own, which end with whoever started them.
+//! A store's router and its sites, each in a process of its own, which end with the test that started them.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! What a history has to be, whatever happened to the store.
+//! What a history has to be, with and without faults of the store.
 
 use std::net::SocketAddr;
 

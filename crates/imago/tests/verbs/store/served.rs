@@ -1,4 +1,4 @@
-//! A store in a process of its own, which ends with whoever started it.
+//! A store in a process of its own, which ends with the test that started it.
 
 use imago_testbed::wait;
 use std::io::{BufRead, BufReader};
@@ -14,7 +14,7 @@ use serde_json::Value;
 /// See the module's documentation.
 pub struct Served {
     child: Child,
-    /// Collects what it says of what goes wrong, which whoever reads the test's output sees too.
+    /// Collects the process's standard error, and copies it to the test's output.
     complaints: Option<JoinHandle<String>>,
     pub listen: SocketAddr,
     pub admin: SocketAddr,
@@ -62,7 +62,7 @@ impl Served {
         Self::start_on(&[&data, more].concat(), sites, listen, admin)
     }
 
-    /// The same, with its log wherever it is said to be.
+    /// The same, with the log that these arguments name.
     pub fn start_on(log: &[&str], sites: u16, listen: SocketAddr, admin: SocketAddr) -> Self {
         Self::start_as("serve", log, sites, [listen, admin])
     }
@@ -126,7 +126,7 @@ impl Served {
         line.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
     }
 
-    /// As `kill -9` does, in the middle of whatever it does.
+    /// As `kill -9` does, without warning.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -18,7 +18,7 @@ use crate::store::proof::{is_long, seed};
 use crate::store::served::anywhere;
 
 const CLIENTS: u64 = 5;
-/// So many at least, and then until a transfer was met of which nobody knows; so many at most.
+/// Deaths: so many at least, then until a transfer's outcome is unknown, at most `DEATHS_MAX`.
 const HANDFUL: u32 = 8;
 const MANY: u32 = 60;
 const DEATHS_MAX: u32 = 200;
@@ -30,7 +30,7 @@ const ACCOUNTS: Table<String, i64> = Table::new(1);
 /// By client and its own number: from, to, and how much.
 const TRANSFERS: Table<(u64, u64), (usize, usize, i64)> = Table::named(2, "transfers");
 
-/// Ends everybody's work, whatever goes wrong.
+/// Ends the work of all clients, also after a panic.
 struct Closes<'b>(&'b AtomicBool);
 
 impl Drop for Closes<'_> {
@@ -61,7 +61,7 @@ fn transfer(client: &mut Client, by: (u64, u64)) -> Result<(), ClientError> {
     })
 }
 
-/// What became of each of one client's transfers: done, not done, or nobody knows.
+/// The outcome of each of one client's transfers: done, not done, or unknown.
 fn work(at: SocketAddr, who: u64, is_over: &AtomicBool, unknown: &AtomicU32) -> Vec<Option<bool>> {
     let (mut client, mut outcomes) = (connect(at), Vec::new());
     while !is_over.load(Ordering::Relaxed) {

@@ -11,7 +11,7 @@ use imago_testbed::wait;
 use crate::store::served::{Served, anywhere, imago, request};
 
 const MB: usize = 1024 * 1024;
-/// The row that everybody asks for.
+/// The row that every client asks for.
 const LARGE: &str = "report:2026-11:7d444840-9dc0-11d1-b245-5ffdce74fad2";
 /// Rows of 15 KB, which are copied into replies.
 const SMALL: usize = 128;

@@ -88,7 +88,7 @@ async fn refuse(of: &Handle, job: &JobId) -> Result<()> {
     of.endpoint.run_at_length(&of.ns.db, command).await.map(|_| ())
 }
 
-/// Writes down what the collection's validation is, and has the shadow refuse everybody's writes but
+/// Writes down what the collection's validation is, and has the shadow refuse all writes but
 /// this job's. Clients notice nothing yet.
 ///
 /// # Errors

@@ -28,7 +28,7 @@ const STATE: [&str; 4] = ["find", "insert", "remove", "update"];
 /// On the cluster, to block writes for the cut-over and to write past the block.
 const BLOCKING: [&str; 2] = ["bypassWriteBlockingMode", "setUserWriteBlockMode"];
 
-/// Asks what the user may do. Without authorisation everybody may do everything.
+/// Asks what the user may do. Without authorisation every user may do everything.
 pub(in crate::reshard) async fn of_privileges(
     router: &Endpoint,
     ns: &Namespace,

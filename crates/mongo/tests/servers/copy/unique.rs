@@ -76,7 +76,7 @@ fn values_of_a_unique_index_wander_while_they_are_copied() {
         for writer in writers {
             writer.await.unwrap();
         }
-        // The index is there now: it is in the way of whoever applies changes in the wrong order.
+        // The index is there now: it refuses changes that are applied in the wrong order.
         job.reaches("follow").await;
         let writers: Vec<_> =
             (3..6).map(|seed| tokio::spawn(Box::pin(writer(ends.clone(), seed, 300)))).collect();

@@ -257,7 +257,7 @@ impl Job {
         assert!(matches!(ended, Err(Error::Stopped(_))), "{ended:?}");
     }
 
-    /// Interrupts it, lets `meanwhile` happen while nobody works at it, and goes on.
+    /// Interrupts it, lets `meanwhile` happen while no process works at it, and goes on.
     pub async fn down(mut self, meanwhile: impl Future<Output = ()>) -> Self {
         self.interrupt().await;
         meanwhile.await;

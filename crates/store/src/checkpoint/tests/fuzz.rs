@@ -1,4 +1,4 @@
-//! Damaged checkpoints: an error, whatever is damaged.
+//! Damage to any part of a checkpoint is an error.
 
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -70,7 +70,7 @@ fn a_damaged_checkpoint_is_an_error() {
     });
 }
 
-/// Whoever writes right checksums to it is no disk: but he too must not end the process.
+/// A failing disk writes no right checksums; a file that has them must not end the process either.
 #[test]
 fn a_wrong_checkpoint_with_right_checksums_is_refused_or_says_one_thing() {
     let (folder, corpus) = (tempfile::tempdir().expect("a folder"), corpus());

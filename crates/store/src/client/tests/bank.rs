@@ -79,7 +79,7 @@ pub(super) fn work(
             }
             sums
         });
-        // Whatever goes wrong, nobody works for ever.
+        // A panic in `meanwhile` must not leave the clients at work for ever.
         let so_far = |outcome| count(&outcomes.lock().expect("no holder panics"), outcome);
         let meanwhile = AssertUnwindSafe(|| meanwhile(&so_far));
         let meanwhile = std::panic::catch_unwind(meanwhile);
@@ -97,7 +97,7 @@ fn transfer(client: &mut Client, (who, number): (u64, u64)) -> Outcome {
     match transfer_once(client, (who, number)) {
         Outcome::Unknown if number % 2 == 0 => match transfer_once(client, (who, number)) {
             Outcome::Done => Outcome::FoundOut,
-            // Then of the first one nobody knows.
+            // Then the outcome of the first one is unknown.
             Outcome::NotDone => Outcome::Unknown,
             other => other,
         },
@@ -148,7 +148,7 @@ fn audit(client: &mut Client) -> bool {
     }
 }
 
-/// Compares what is there with what clients were told. Nobody may be at work any more.
+/// Compares what is there with what clients were told. No client may be at work any more.
 pub(super) fn settle(address: SocketAddr, day: &Day) {
     let mut client = connect(address);
     // Each account is locked, so that no older state of it is read.

@@ -6,7 +6,7 @@ use crate::engine::LogOptions;
 use crate::log::Sync;
 
 const SITES: u16 = 3;
-/// So many at least, and then until one was met by a transfer that nobody knows of, at most so many.
+/// Deaths: so many at least, then until a transfer's outcome is unknown, at most `DEATHS_MAX`.
 const DEATHS: u16 = 8;
 const DEATHS_MAX: u16 = 200;
 

@@ -122,7 +122,7 @@ fn all_half_requests_together_are_bounded_and_small_ones_are_taken_meanwhile() {
     let mut small = Raw::to(address);
     small.send("SET b c\r\nGET b\r\n");
     small.expect("+OK\r\n$1\r\nc\r\n");
-    // What was held goes with whoever held it.
+    // A connection that ends frees what it held.
     drop(clients);
     let is_taken = || {
         let mut client = Raw::to(address);

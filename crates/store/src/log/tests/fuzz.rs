@@ -87,7 +87,7 @@ fn a_damaged_group_is_none_or_what_it_was() {
     });
 }
 
-/// Whoever writes a right checksum to it is no disk: but he too must not end the process.
+/// A failing disk writes no right checksum; a group that has one must not end the process either.
 #[test]
 fn a_wrong_group_with_a_right_checksum_is_refused_or_says_one_thing() {
     many(3_000, |dice| {

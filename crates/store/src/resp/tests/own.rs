@@ -6,7 +6,7 @@ use super::*;
 fn watching_and_reading_are_of_one_state() {
     let mut store = Store::new(settings(), 2);
     store.ask(0, "SET a 1");
-    // A row that came and went in between is seen by nobody: what was read is what EXEC looks for.
+    // A row that came and went in between is no change: EXEC compares with what was read.
     for (between, reply) in [("SET b 2|DEL b", "*1|+OK|"), ("SET a 1", "*-1|"), ("DEL a", "*-1|")] {
         let there = if reply == "*-1|" || between.starts_with("SET b") { "$1|1|" } else { "$-1|" };
         assert_eq!(store.ask(0, "IMAGO.WATCH b a b"), format!("*3|$-1|{there}$-1|"));

@@ -36,7 +36,7 @@ fn a_watched_key_that_changed_lets_nothing_happen() {
         store.ask(0, "SET y 1");
         assert_eq!(store.ask(0, "EXEC"), reply, "{between}");
     }
-    // Also one that nobody has written yet; and what is forgotten does not count.
+    // A key that does not exist yet can be watched; UNWATCH forgets all watched keys.
     for (forget, reply) in [("PING", "*-1|"), ("UNWATCH", "*0|")] {
         store.ask(1, "DEL c");
         store.ask(0, "WATCH c");

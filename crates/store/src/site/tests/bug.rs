@@ -5,7 +5,7 @@
 //! (a) a transaction's snapshot misses what the versions that it reads, or its session, depend on;
 //! (b) a master is granted without its predecessor's release;
 //! (c) updates are applied out of order;
-//! (d) what somebody still needs is collected too early;
+//! (d) what is still needed is collected too early;
 //! (e) a snapshot is fixed before the locks are held.
 
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ pub(in super::super) enum Bug {
     /// (c) A replica gets a commit behind one that the log has later.
     AppliedOutOfOrder,
     /// (d) What the log says of a replica in the making is dropped when its rows come, which may be
-    /// older. There are no old versions to be collected; this is what is kept for somebody who is behind.
+    /// older. There are no old versions to be collected; this is what is kept for a replica that is behind.
     CollectedTooEarly,
     /// (e) A transaction that waits for its locks reads what was there when it came.
     SnapshotBeforeLock,

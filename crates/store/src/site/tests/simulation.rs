@@ -16,7 +16,7 @@ const KEYS: u8 = 12;
 const SESSIONS: usize = 5;
 /// Longer than messages take, shorter than a run.
 const PATIENCE_MS: u64 = 300;
-/// How far a host's clock may be ahead: as far as anybody is patient.
+/// How far a host's clock may be ahead: at most by the patience of a request.
 const SKEW_MS_MAX: u64 = PATIENCE_MS;
 
 fn key(n: u8) -> Key {
@@ -50,7 +50,7 @@ pub(super) struct Host {
     told: Position,
     /// On the way to the log.
     leaving: VecDeque<LogEntry>,
-    /// Whether something was lost on the way, which whoever runs it finds out one day.
+    /// Whether a log entry was lost on the way: the process notices that later, and ends.
     has_lost: bool,
     /// How far its clock is ahead: it jumps, forwards and back.
     skew_ms: u64,

@@ -1,5 +1,5 @@
-//! A store in a few lines that keeps to strong-session snapshot isolation: whoever commits does so only if
-//! nobody else appended to the same list since his snapshot. And what spoils its history.
+//! A store in a few lines that keeps to strong-session snapshot isolation: a transaction commits only if no
+//! other one appended to the same list since its snapshot. And what spoils its history.
 
 use std::collections::HashMap;
 

@@ -10,7 +10,7 @@ pub(super) struct Requests {
     random: StdRng,
 }
 
-/// Keys that nobody deletes, so that they may be watched: what came and went is not seen here as
+/// Keys that are never deleted, so that they may be watched: what came and went is not seen here as
 /// changed.
 const WATCHED: [&[u8]; 3] = [b"w", b"w2", b"w3"];
 /// Scripts that are known from the start, but for the last. Of others it is not asked whether they are:
@@ -141,7 +141,7 @@ impl Requests {
         }
         let behind = match name {
             "GET" | "TYPE" | "STRLEN" | "INCR" | "DECR" => vec![self.key()],
-            // Nobody deletes what may be watched.
+            // Watched keys are not deleted.
             "GETDEL" => vec![self.pick(&KEYS).to_vec()],
             "DEL" | "UNLINK" => self.several(|it| vec![it.pick(&KEYS).to_vec()]),
             "SET" => {
