@@ -66,7 +66,7 @@ mod tests {
     fn collections_are_taken_one_after_the_other() {
         let free = [(0, 5), (1, 0), (1, 1), (1, 2)];
         assert_eq!(next(&free, None), Some((0, 5)));
-        assert_eq!(next(&free, Some((1, 0))), Some((1, 1)), "but nobody is called back");
+        assert_eq!(next(&free, Some((1, 0))), Some((1, 1)), "a worker is not called back");
         assert_eq!(next(&[], Some((0, 0))), None);
     }
 

@@ -31,7 +31,7 @@ const STACK_BYTES: usize = 1024 * 1024;
 const MANY: usize = 4_000;
 const SOME: usize = 300;
 const LONG: usize = 10;
-const IN_MAP: &str = "whoever is told of a change finds it in the map";
+const IN_MAP: &str = "the map is published before the reply is sent";
 
 trait Story: Fn() + Send + std::marker::Sync + Copy + 'static {}
 impl<S: Fn() + Send + std::marker::Sync + Copy + 'static> Story for S {}

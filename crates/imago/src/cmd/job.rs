@@ -316,8 +316,8 @@ async fn pause(one: &One, context: &Context) -> Result<(), Failure> {
             id = one.id
         ),
         None => format!(
-            "recorded: job {id} is to pause. Nobody works at it now; `imago job resume {id}` lets \
-             it run again",
+            "recorded: job {id} is to pause. No process works at it now; `imago job resume {id}` \
+             lets it run again",
             id = one.id
         ),
     };
@@ -435,8 +435,8 @@ async fn change(set: &Set, context: &Context) -> Result<(), Failure> {
     let message = match view.living_owner() {
         Some(owner) => format!("job {id} may go at {now}; {owner} follows within seconds"),
         None => format!(
-            "recorded: job {id} may go at {now}. Nobody works at it now; it holds from the moment \
-             somebody does"
+            "recorded: job {id} may go at {now}. No process works at it now; the limits hold once \
+             one does"
         ),
     };
     print(view, "set", message, context)

@@ -215,7 +215,7 @@ fn found_in(line: &str) -> Vec<String> {
             ["load", "stop"] => "Options:\n  -h, --help\n",
             ["job"] => "Commands:\n  list  Lists\n\nOptions:\n  -h, --help\n",
             ["job", "list"] => "Options:\n      --json  One object\n",
-            other => panic!("nobody should ask for {other:?}"),
+            other => panic!("no help of {other:?} should be asked for"),
         }
         .to_owned()
     };

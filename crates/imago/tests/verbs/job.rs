@@ -138,7 +138,7 @@ async fn a_pause_is_recorded_and_says_who_will_do_it() {
     let (planned, (running, _owner)) = (kept.planned().await, kept.worked_at().await);
     let recorded = kept.json(&["pause", planned.as_str()]);
     assert_eq!(recorded["owner"], Value::Null);
-    assert!(recorded["message"].as_str().unwrap().contains("Nobody works at it"), "{recorded}");
+    assert!(recorded["message"].as_str().unwrap().contains("No process works at it"), "{recorded}");
     let asked = kept.json(&["pause", running.as_str()]);
     assert_eq!(asked["owner"], "other/1");
     for id in [planned, running] {
@@ -175,7 +175,7 @@ async fn a_reply_names_no_owner_that_has_just_died() {
     let id = kept.running().await;
     let paused = kept.json(&["pause", id.as_str()]);
     assert_eq!(paused["owner"], Value::Null, "{paused}");
-    assert!(paused["message"].as_str().unwrap().contains("Nobody works at it"), "{paused}");
+    assert!(paused["message"].as_str().unwrap().contains("No process works at it"), "{paused}");
     assert_eq!(kept.json(&["cancel", id.as_str()])["state"], "cancelled");
 }
 

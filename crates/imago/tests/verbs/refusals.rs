@@ -125,7 +125,7 @@ async fn clusters_that_cannot_be_used_are_refused() {
 
     let good = ends.source.admin_uri();
     let (scheme, host) = (good.find("://").unwrap() + 3, good.find('@').unwrap());
-    let wrong = format!("{}nobody:s3cret{}", &good[..scheme], &good[host..]);
+    let wrong = format!("{}stranger:s3cret{}", &good[..scheme], &good[host..]);
     let (code, message) = refused(&copy(&wrong, &to, &ns));
     assert!(code == 4 && message.contains("refused the credentials"), "{code}: {message}");
     assert!(!message.contains("s3cret"), "{message}");

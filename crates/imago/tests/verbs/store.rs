@@ -1,10 +1,7 @@
 //! `imago store` as its users meet it: its clients' histories while its design changes and its process or
 //! sites die, the usual tools, and what it says when it cannot be done.
 
-#![allow(
-    clippy::print_stdout,
-    reason = "a seed, and what a test did, are for whoever reads its output"
-)]
+#![allow(clippy::print_stdout, reason = "a test prints its seed and what it did")]
 
 mod apart;
 mod change;

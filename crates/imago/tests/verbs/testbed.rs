@@ -170,7 +170,7 @@ fn what_cannot_be_built_is_refused_before_anything_is_started() {
         let refused = home.run(&[&["up", "mongodb"], &wrong[..]].concat());
         assert_eq!(refused.status.code(), Some(2), "{wrong:?}");
     }
-    let unknown = home.run(&["status", "nobody"]);
+    let unknown = home.run(&["status", "absent"]);
     assert_eq!(unknown.status.code(), Some(4));
 }
 

@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(stuck_s(3, 950, false), 2);
         assert_eq!(stuck_s(5, 900, false), 4, "as close as before is no closer");
         assert_eq!(stuck_s(6, 899, false), 0);
-        assert_eq!(stuck_s(9, 2_000, true), 0, "nobody comes closer while paused");
+        assert_eq!(stuck_s(9, 2_000, true), 0, "a paused copy is not stuck");
         assert_eq!(stuck_s(11, 899, false), 2, "falling back does not make coming back a progress");
         assert_eq!(approach.stuck_for(at(12), (2, Reverse(5_000)), false).as_secs(), 0);
     }

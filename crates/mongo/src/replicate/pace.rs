@@ -359,10 +359,10 @@ impl Server {
 
     /// A question, and how long its answer took, in microseconds.
     async fn ask(&mut self) -> u64 {
-        let nobody = doc! {"_id": {"imago": "nobody"}};
+        let absent = doc! {"_id": {"imago": "nobody"}};
         let ns = self.watched.asked();
         let find = doc! {
-            "find": &ns.coll, "filter": nobody, "limit": 1, "singleBatch": true,
+            "find": &ns.coll, "filter": absent, "limit": 1, "singleBatch": true,
         };
         let began = Instant::now();
         self.asked += 1;

@@ -212,7 +212,7 @@ async fn refuse_anothers_block(cluster: &Endpoint) -> Result<()> {
         return Ok(());
     }
     Err(Error::precondition(
-        "writes are blocked already, and not by this job: whoever did it may lift the block while \
+        "writes are blocked already, and not by this job: the owner of the block may lift it while \
          the collection is being renamed",
         "`imago reshard resume` once it is lifted; or, if it is yours and you keep it until the end, \
          `imago reshard resume --block none`",

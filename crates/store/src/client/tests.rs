@@ -73,9 +73,9 @@ fn a_password_is_said_and_a_wrong_one_is_an_error_at_once() {
 
 #[test]
 fn connecting_to_a_closed_port_is_tried_for_the_reach_wait() {
-    let nobody = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = nobody.local_addr().expect("it has one").to_string();
-    drop(nobody);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("it has one").to_string();
+    drop(listener);
     let options = Options { reach_wait: Duration::from_millis(30), ..Options::default() };
     let error = Client::connect(&address, options).err();
     assert!(

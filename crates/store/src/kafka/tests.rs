@@ -26,7 +26,7 @@ async fn a_topic_that_is_no_log_is_refused_with_what_is_wrong() {
     let mut foreign = KafkaLog::open(spec(&kafka, "foreign")).unwrap();
     let by = Author { site: Site(1), epoch: Epoch(1), number: 1 };
     foreign.append(&[LogEntry { by, body: Body::Join }]).unwrap();
-    foreign.produce(b"somebody else's").unwrap();
+    foreign.produce(b"another program's").unwrap();
     let why = refused(&mut foreign);
     assert!(why.contains("record 1 is no group of log entries"), "{why}");
 

@@ -103,7 +103,7 @@ impl Simulation {
             assert!(core.is_live() && core.known == end && core.design == design);
             let idle = [core.waiting.len(), core.answers.len(), core.changing.len()];
             let idle = (idle, core.adoptions.len(), core.wanted.len());
-            assert_eq!(idle, ([0; 3], 0, 0), "nobody waits any more");
+            assert_eq!(idle, ([0; 3], 0, 0), "nothing waits any more");
             let here = || design.partitions().filter(|partition| partition.is_at(site));
             assert!(core.copies.keys().eq(here().map(|partition| &partition.range.start)));
             for partition in here() {

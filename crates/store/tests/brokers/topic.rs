@@ -173,7 +173,7 @@ async fn without_a_broker_a_store_waits_says_so_and_ends_after_its_patience() {
     until("it ends", || store.end().is_some()).await;
     let why = store.end().unwrap();
     assert!(why.contains(&kafka.uri()) && why.contains("tried for"), "{why}");
-    assert_eq!(writing.await.unwrap(), Err(Abort::Deposed), "nobody knows");
+    assert_eq!(writing.await.unwrap(), Err(Abort::Deposed), "the outcome is unknown");
     drop(store);
 
     let refused = open(&KafkaSpec { patience, ..topic(&kafka, "gone") }, None).err().unwrap();

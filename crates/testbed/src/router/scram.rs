@@ -278,7 +278,7 @@ mod tests {
     fn a_wrong_password_and_an_unknown_user_are_refused_in_the_same_words() {
         let users = [login("app", "right")];
         let wrong = converse(&login("app", "wrong"), &users).unwrap_err();
-        let unknown = converse(&login("nobody", "right"), &users).unwrap_err();
+        let unknown = converse(&login("stranger", "right"), &users).unwrap_err();
         assert_eq!(wrong.body(), unknown.body());
     }
 }

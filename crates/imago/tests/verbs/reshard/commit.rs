@@ -32,7 +32,7 @@ async fn a_rename_that_comes_after_the_death_of_who_asked_for_it_is_found_out() 
     scene.bury(&job).await;
     let mut resume = scene.resume(&job, &[]);
     scene.is_claimed(&job, 2).await;
-    assert!(resume.is_running(), "nobody knows yet: {}", resume.errors());
+    assert!(resume.is_running(), "the outcome is unknown yet: {}", resume.errors());
     scene.fail_point(BEFORE_RENAME, false).await;
     let (exit, done) = resume.ended();
     assert_eq!(exit, 0, "{done}");
@@ -59,7 +59,7 @@ async fn a_rename_that_waits_behind_another_change_when_its_asker_dies_is_found_
     scene.bury(&job).await;
     let mut resume = scene.resume(&job, &[]);
     scene.is_claimed(&job, 2).await;
-    assert!(resume.is_running(), "nobody knows yet: {}", resume.errors());
+    assert!(resume.is_running(), "the outcome is unknown yet: {}", resume.errors());
     assert_eq!(scene.application_writes().await, Err(BLOCKED));
     scene.fail_point(BEFORE_RENAME, false).await;
     drop.await.unwrap().unwrap();

@@ -210,7 +210,7 @@ async fn dies(scene: &Scene, phase: &str, victim: Victim, dice: &mut Dice) {
     if (phase, victim) == ("execute", Victim::Reader) {
         wait::until("another one takes its place", async || {
             let said = at_work.errors();
-            assert!(!said.contains(r#""to":"index""#), "nobody took its place: {said}");
+            assert!(!said.contains(r#""to":"index""#), "no other member took its place: {said}");
             said.contains("reader_replaced")
         })
         .await;

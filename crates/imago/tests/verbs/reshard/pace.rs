@@ -28,7 +28,7 @@ fn reader(of: &Endpoint) -> AbortOnDropHandle<()> {
         let mut next = tokio::time::interval(Duration::from_millis(40));
         loop {
             next.tick().await;
-            reviews.find_one(doc! {"_id": "nobody"}).await.unwrap();
+            reviews.find_one(doc! {"_id": "absent"}).await.unwrap();
         }
     }))
 }

@@ -35,7 +35,7 @@ async fn a_block_that_waits_for_a_prepared_transaction_gets_through() {
     assert!(!blocking.is_finished(), "the block waits for the transaction");
     scene.fail_point(PREPARED, false).await;
     let blocked = tokio::time::timeout(Duration::from_secs(40), &mut blocking).await;
-    blocked.expect("nobody waits for ever").unwrap().unwrap();
+    blocked.expect("the block does not wait for ever").unwrap().unwrap();
     assert_eq!(scene.application_writes().await, Err(BLOCKED));
     block::lift(&scene.admin).await.unwrap();
     assert_eq!(scene.application_writes().await, Ok(()));

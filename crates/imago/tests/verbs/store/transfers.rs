@@ -170,6 +170,6 @@ fn money_is_moved_and_never_made_while_processes_of_sites_die() {
             }
         }
     }
-    println!("{told} done, {unknown} of which nobody knew; {looks} looks at the sum");
+    println!("{told} done, {unknown} unknown; {looks} looks at the sum");
     assert!(told > 0 && unknown > 0 && looks > 0, "{told}, {unknown}, {looks}");
 }

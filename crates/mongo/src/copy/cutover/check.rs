@@ -36,8 +36,8 @@ pub(super) async fn before(clusters: &Clusters, record: &Record, options: &Optio
     if !state.is_indexed && state.joined.is_empty() {
         return Err(Error::precondition(
             format!("job {id} may not be cut over: the copy is not complete"),
-            "wait until it follows (`imago job status`); `imago job resume` it if nobody works at \
-             it",
+            "wait until it follows (`imago job status`); `imago job resume` it if no process works \
+             at it",
         ));
     }
     if options.reverse && (plan.filter.is_some() || plan.into_existing) {

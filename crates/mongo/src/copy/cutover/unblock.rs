@@ -49,7 +49,7 @@ pub async fn unblock(
     if let Some(why) = overridden.as_ref().filter(|_| !is_forced) {
         return Err(Error::precondition(
             why.clone(),
-            "leave it to whoever set it: once writes are let through that are to be blocked, \
+            "leave the block to its owner: once writes are let through that are to be blocked, \
              acknowledged ones can be lost; `--force` lifts it all the same",
         ));
     }

@@ -104,5 +104,5 @@ async fn a_primary_that_freezes_does_not_hang_a_verification() {
     cluster.stop(&primary).unwrap();
     let report = tokio::time::timeout(Duration::from_secs(110), begin(&sides, Mode::Full)).await;
     cluster.resume(&primary).unwrap();
-    check(&Mode::Full, &report.expect("it asks somebody else").unwrap());
+    check(&Mode::Full, &report.expect("it asks another member").unwrap());
 }

@@ -173,7 +173,7 @@ pub(super) fn settle(address: SocketAddr, day: &Day) {
             Outcome::Unknown => {}
         }
     }
-    assert!(there.keys().all(|by| day.outcomes.contains_key(by)), "somebody made each of them");
+    assert!(there.keys().all(|by| day.outcomes.contains_key(by)), "a client made each of them");
 }
 
 #[test]

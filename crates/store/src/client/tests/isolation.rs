@@ -112,7 +112,7 @@ fn a_transaction_that_always_meets_others_says_how_often() {
     assert!(matches!(error, ClientError::Exhausted { attempts: 3, conflicts: 3, .. }), "{error:?}");
     assert!(error.to_string().contains("tried 3 times"), "{error}");
     // Nothing of it is left behind.
-    client.transaction(|tx| tx.put(&ACCOUNTS, &2, &2)).expect("nobody is in the way");
+    client.transaction(|tx| tx.put(&ACCOUNTS, &2, &2)).expect("no other transaction is in the way");
 }
 
 #[test]

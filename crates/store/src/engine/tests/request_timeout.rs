@@ -116,7 +116,7 @@ fn all_half_requests_together_are_bounded_and_small_ones_are_taken_meanwhile() {
         }
     };
     while !clients.iter().any(refused) {
-        assert!(Instant::now() < until, "nobody is refused");
+        assert!(Instant::now() < until, "no client is refused");
         thread::sleep(Duration::from_millis(1));
     }
     let mut small = Raw::to(address);
