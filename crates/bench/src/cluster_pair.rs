@@ -39,8 +39,8 @@ impl ClusterPair {
             Box::pin(Cluster::start(spec("bench-new"))),
         );
         let (old, new) = tokio::try_join!(starts.0, starts.1)?;
-        let source = Box::pin(Endpoint::connect(&old.uri(), "source")).await?;
-        let destination = Box::pin(Endpoint::connect(&new.uri(), "destination")).await?;
+        let source = Endpoint::connect(&old.uri(), "source").await?;
+        let destination = Endpoint::connect(&new.uri(), "destination").await?;
         Ok(Self { clusters: [old, new], source, destination })
     }
 

@@ -42,9 +42,9 @@ pub(crate) async fn copy(
     for name in ["mongodump | mongorestore", "Percona ClusterSync"] {
         clusters.clear(DB).await?;
         let measured = if name.starts_with("mongodump") {
-            Box::pin(dump_and_restore(&ends)).await
+            dump_and_restore(&ends).await
         } else {
-            Box::pin(cluster_sync(&ends)).await
+            cluster_sync(&ends).await
         };
         let measured = match measured {
             Ok(seconds) => match count(&clusters.destination, DB).await? {
@@ -103,7 +103,7 @@ async fn dump_and_restore(ends: &Ends) -> Result<f64, Absent> {
         .stderr(Stdio::null());
     let restoring = imago_testbed::process::spawn(restoring);
     let ended = match restoring {
-        Ok(restoring) => Box::pin(wait("mongorestore", restoring)).await,
+        Ok(restoring) => wait("mongorestore", restoring).await,
         Err(cause) => Err(process("start mongorestore")(cause)),
     };
     let seconds = began.elapsed().as_secs_f64();

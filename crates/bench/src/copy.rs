@@ -68,14 +68,14 @@ pub async fn run(size: Size, commands: &subject::Commands) -> Result<Report> {
         return Err(Error::Size("a copy needs at least 2 documents and 1 run".into()));
     }
     let documents = fill::inserts(size)?;
-    let clusters = Box::pin(ClusterPair::start()).await?;
-    Box::pin(fill::send(&clusters.source, DB, &documents)).await?;
+    let clusters = ClusterPair::start().await?;
+    fill::send(&clusters.source, DB, &documents).await?;
     let mut runs = Vec::new();
     for _ in 0..size.runs {
-        runs.push(Box::pin(one(&clusters, size, &documents, commands)).await?);
+        runs.push(one(&clusters, size, &documents, commands).await?);
     }
     let floor_seconds = Figure::of(runs.iter().map(|run| run.floor_s));
-    let competitors = Box::pin(competitor::copy(&clusters, size, floor_seconds.median)).await?;
+    let competitors = competitor::copy(&clusters, size, floor_seconds.median).await?;
     let spread = Spread {
         ratio_to_floor: Figure::of(runs.iter().map(|run| run.copy_s / run.floor_s)),
         client_cpu_ratio: Figure::of(runs.iter().map(|run| run.cpu.client / run.cpu.servers)),
@@ -103,13 +103,13 @@ async fn one(
 ) -> Result<OneRun> {
     clusters.clear(FLOOR_DB).await?;
     let used_at_first = clusters.servers_cpu_s()?;
-    let floor_s = Box::pin(fill::send(&clusters.destination, FLOOR_DB, documents)).await?;
+    let floor_s = fill::send(&clusters.destination, FLOOR_DB, documents).await?;
     let floor_cpu_s = clusters.servers_cpu_s()? - used_at_first;
     clusters.clear(FLOOR_DB).await?;
 
     let used_before = clusters.servers_cpu_s()?;
     let command = commands(&Subject::Copy, &clusters.ends());
-    let copied = Box::pin(Measured::start("a copy", command)?.end(0)).await?;
+    let copied = Measured::start("a copy", command)?.end(0).await?;
     let servers_s = clusters.servers_cpu_s()? - used_before;
     require(&clusters.destination, DB, size.documents).await?;
     clusters.clear(DB).await?;

@@ -89,7 +89,7 @@ async fn write(to: &Endpoint, db: &str, commands: &[Command]) -> Result<()> {
 
 /// Sends one command, of which every part must succeed.
 pub(crate) async fn send_one(to: &Endpoint, db: &str, command: &Command) -> Result<()> {
-    let reply = Box::pin(to.run_raw(db, command.name, command.body.clone())).await?;
+    let reply = to.run_raw(db, command.name, command.body.clone()).await?;
     let done = reply.get_i32("n").unwrap_or(0);
     let is_whole = u64::try_from(done).is_ok_and(|done| done == command.len);
     if is_whole && !reply.contains_key("writeErrors") && !reply.contains_key("writeConcernError") {

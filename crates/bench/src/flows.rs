@@ -159,7 +159,7 @@ pub async fn run(size: Size, windows_kib: &[u32], folder: Option<&Path>) -> Resu
         }
         for window_kib in windows_kib {
             let network = Network { name, racks, topology: &topology, window_kib: *window_kib };
-            let (outcomes, resolution_s) = Box::pin(network.simulate(size.runs)).await;
+            let (outcomes, resolution_s) = network.simulate(size.runs).await;
             let simulated = |bar| Simulated { bar: network.bar(&outcomes, bar), resolution_s };
             strategies.extend((0..BARS.len()).map(simulated));
             ratios.get_or_insert_with(|| outcomes.papers_ratios());
@@ -167,7 +167,7 @@ pub async fn run(size: Size, windows_kib: &[u32], folder: Option<&Path>) -> Resu
     }
     let mut geo = Vec::new();
     for window_kib in windows_kib {
-        geo.extend(Box::pin(geo::run(size.runs, *window_kib)).await);
+        geo.extend(geo::run(size.runs, *window_kib).await);
     }
     let pictures = save(&drawing::pictures(&strategies, &geo, windows_kib[0]), folder)?;
     let topology = Topology::papers(NETWORKS[0].1);

@@ -63,7 +63,7 @@ pub(crate) async fn measure(
     let subject = Subject::Follow { job: job.to_owned() };
     let follower = Measured::start("following", commands(&subject, &clusters.ends()))?;
     // One marker that arrives says that the job is at work, and has nothing left to catch up with.
-    Box::pin(mark(clusters, 0)).await?;
+    mark(clusters, 0).await?;
     let told_before = follower.progress().len();
 
     let ticks = steady.duration.as_millis() / WRITE_EVERY.as_millis();
@@ -83,7 +83,7 @@ pub(crate) async fn measure(
             for (tick, commands) in (0_u32..).zip(&share) {
                 tokio::time::sleep_until((began + WRITE_EVERY * tick).into()).await;
                 for command in commands {
-                    Box::pin(send_one(&source, DB, command)).await?;
+                    send_one(&source, DB, command).await?;
                     written += command.len;
                 }
             }
@@ -93,7 +93,7 @@ pub(crate) async fn measure(
     let (mut marker_ms_max, mut markers) = (0.0_f64, 0);
     while began.elapsed() < steady.duration {
         markers += 1;
-        marker_ms_max = marker_ms_max.max(Box::pin(mark(clusters, markers)).await?);
+        marker_ms_max = marker_ms_max.max(mark(clusters, markers).await?);
         tokio::time::sleep_until((began + MARK_EVERY * markers).into()).await;
     }
     let mut written = 0;
@@ -103,7 +103,7 @@ pub(crate) async fn measure(
     let seconds = began.elapsed().as_secs_f64();
     let told = follower.progress().split_off(told_before);
     follower.interrupt()?;
-    Box::pin(follower.end(INTERRUPTED)).await?;
+    follower.end(INTERRUPTED).await?;
     let lags = told.iter().filter_map(|progress| progress.lag_ms);
     let Some(told_ms_max) = lags.max() else {
         return Err(Error::Wrong("the job told no lag while it followed".into()));

@@ -39,8 +39,8 @@ struct Change {
 }
 
 async fn change(cluster: &ShardedCluster, cut: Cut, commands: &Commands) -> Result<Change> {
-    let (plan, plan_s) = Box::pin(cluster.plan(cut, commands)).await?;
-    let changed = Box::pin(cluster.change(&plan, commands)).await?;
+    let (plan, plan_s) = cluster.plan(cut, commands).await?;
+    let changed = cluster.change(&plan, commands).await?;
     let phases = std::iter::once(("plan".to_owned(), plan_s)).chain(changed.phases).collect();
     let (chunks, imbalance) = (plan.chunks.len(), plan.imbalance.1);
     Ok(Change { seconds: plan_s + changed.wall_s, phases, chunks, imbalance })

@@ -150,10 +150,10 @@ pub async fn run(size: Size, hungarian_chunks: &[u32]) -> Result<Report> {
     check(size, hungarian_chunks)?;
     let (mut patterns, mut hungarian) = (Vec::new(), Vec::new());
     for pattern in Pattern::ALL {
-        patterns.push(Box::pin(placed(size, pattern)).await?);
+        patterns.push(placed(size, pattern).await?);
         for chunks in hungarian_chunks {
             let size = Size { chunks: *chunks, ..size };
-            hungarian.push(Box::pin(compared(size, pattern)).await?);
+            hungarian.push(compared(size, pattern).await?);
         }
     }
     let slowest = patterns.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds));

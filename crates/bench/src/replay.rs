@@ -77,19 +77,19 @@ pub async fn run(size: Size, steady: Steady, commands: &Commands) -> Result<Repo
         return Err(Error::Size("a replay needs at least 2 documents and 1 run".into()));
     }
     let documents = fill::inserts(size)?;
-    let clusters = Box::pin(ClusterPair::start()).await?;
-    Box::pin(fill::send(&clusters.source, DB, &documents)).await?;
-    Box::pin(fill::send(&clusters.destination, FLOOR_DB, &documents)).await?;
+    let clusters = ClusterPair::start().await?;
+    fill::send(&clusters.source, DB, &documents).await?;
+    fill::send(&clusters.destination, FLOOR_DB, &documents).await?;
     drop(documents);
     let command = commands(&Subject::Copy, &clusters.ends());
-    let job = job_of(&Box::pin(Measured::start("a copy", command)?.end(0)).await?)?;
+    let job = job_of(&Measured::start("a copy", command)?.end(0).await?)?;
 
     let mut operations = Operations::new(fill::schema(size.size_bytes)?, size.documents);
     let mut runs = Vec::new();
     for _ in 0..size.runs {
-        runs.push(Box::pin(one(&clusters, size, &mut operations, &job, commands)).await?);
+        runs.push(one(&clusters, size, &mut operations, &job, commands).await?);
     }
-    let lag = Box::pin(lag::measure(&clusters, &mut operations, &job, steady, commands)).await?;
+    let lag = lag::measure(&clusters, &mut operations, &job, steady, commands).await?;
     let spread = Spread {
         ratio_to_bulk_apply: Figure::of(runs.iter().map(|run| run.floor_s / run.replay_s)),
         seconds: Figure::of(runs.iter().map(|run| run.replay_s)),
@@ -120,17 +120,17 @@ async fn one(
     commands: &Commands,
 ) -> Result<OneRun> {
     let bulk = operations.bulk(size.documents);
-    Box::pin(fill::send(&clusters.source, DB, &bulk)).await?;
+    fill::send(&clusters.source, DB, &bulk).await?;
     clusters.rest().await?;
     let used_at_first = clusters.servers_cpu_s()?;
-    let floor_s = Box::pin(fill::send(&clusters.destination, FLOOR_DB, &bulk)).await?;
+    let floor_s = fill::send(&clusters.destination, FLOOR_DB, &bulk).await?;
     let floor_cpu_s = clusters.servers_cpu_s()? - used_at_first;
     clusters.rest().await?;
 
     let used_before = clusters.servers_cpu_s()?;
     let subject = Subject::CatchUp { job: job.to_owned() };
     let command = commands(&subject, &clusters.ends());
-    let replayed = Box::pin(Measured::start("catching up", command)?.end(0)).await?;
+    let replayed = Measured::start("catching up", command)?.end(0).await?;
     let servers_s = clusters.servers_cpu_s()? - used_before;
     require(&clusters.destination, DB, operations.documents()).await?;
     clusters.rest().await?;

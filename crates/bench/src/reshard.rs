@@ -129,21 +129,21 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
         ..Reviews::default()
     };
     let shape = Shape { shards: size.shards, members: 1, cache_mb: CACHE_MB };
-    let cluster = Box::pin(ShardedCluster::start(shape, reviews)).await?;
+    let cluster = ShardedCluster::start(shape, reviews).await?;
     // The first change finds memory that no server has used yet, and waits until it is cleared: a floor
     // of five minutes hides that.
-    Box::pin(cluster.fill(size.documents)).await?;
+    cluster.fill(size.documents).await?;
     let native_s = if size.as_shipped {
-        Some(Box::pin(native::as_shipped(&cluster)).await?)
+        Some(native::as_shipped(&cluster).await?)
     } else {
-        Box::pin(native::change(&cluster, KEYS[1])).await?;
+        native::change(&cluster, KEYS[1]).await?;
         None
     };
     let mut runs = Vec::new();
     for _ in 0..size.runs {
-        runs.push(Box::pin(one(&cluster, size, commands)).await?);
+        runs.push(one(&cluster, size, commands).await?);
     }
-    let clients = Box::pin(clients::measure(&cluster, size, commands)).await?;
+    let clients = clients::measure(&cluster, size, commands).await?;
     let figure = |of: fn(&OneRun) -> f64| Figure::of(runs.iter().map(of));
     let spread = Spread {
         imago_s: figure(|run| run.plan_s + run.run_s),
@@ -172,19 +172,19 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
 }
 
 async fn one(cluster: &ShardedCluster, size: Size, commands: &Commands) -> Result<OneRun> {
-    Box::pin(cluster.fill(size.documents)).await?;
-    let before = Box::pin(Places::look(cluster)).await?;
+    cluster.fill(size.documents).await?;
+    let before = Places::look(cluster).await?;
     let cut = Cut { placing: Placing::Balanced, chunk_mb: None };
-    let (plan, plan_s) = Box::pin(cluster.plan(cut, commands)).await?;
-    let changed = Box::pin(cluster.change(&plan, commands)).await?;
+    let (plan, plan_s) = cluster.plan(cut, commands).await?;
+    let changed = cluster.change(&plan, commands).await?;
     let (run_s, phases) = (changed.wall_s, changed.phases);
-    let after = Box::pin(Places::look(cluster)).await?;
+    let after = Places::look(cluster).await?;
     let (moved, optimum) = (before.moved(&after)?, before.optimum(&plan)?);
 
-    Box::pin(cluster.fill(size.documents)).await?;
-    let before = Box::pin(Places::look(cluster)).await?;
-    let native_s = Box::pin(native::change(cluster, KEYS[1])).await?;
-    let after = Box::pin(Places::look(cluster)).await?;
+    cluster.fill(size.documents).await?;
+    let before = Places::look(cluster).await?;
+    let native_s = native::change(cluster, KEYS[1]).await?;
+    let after = Places::look(cluster).await?;
     let native_moved = before.moved(&after)?;
     let predicted_s = plan.predicted_s;
     tracing::info!(

@@ -64,8 +64,8 @@ impl ShardedCluster {
         let spec = ClusterSpec { cache_mb, members, ..ClusterSpec::sharded("bench", shards) };
         let spec = spec.with_parameter(NATIVE_FLOOR, "0");
         // A block of writes stops only users, and there are none without authorisation.
-        let cluster = Box::pin(Cluster::start(spec.with_auth())).await?;
-        let router = Box::pin(Endpoint::connect(&cluster.admin_uri(), "cluster")).await?;
+        let cluster = Cluster::start(spec.with_auth()).await?;
+        let router = Endpoint::connect(&cluster.admin_uri(), "cluster").await?;
         // What it moves of its own accord would be counted as theirs.
         router.run("admin", doc! {"balancerStop": 1}).await?;
         let schema = Schema { id_form: IdForm::Integer, reviews };
@@ -80,9 +80,9 @@ impl ShardedCluster {
         let reviews = &self.schema.reviews;
         let sample = (0..documents.min(20_000)).map(|key| reviews.shard_keys(key).0).collect();
         let handle = Handle::new(self.router.clone(), self.ns.clone());
-        Box::pin(spread(&handle, KEYS[0], sample)).await?;
+        spread(&handle, KEYS[0], sample).await?;
         let target = MongoTarget::connect(&self.cluster.uri(), &self.ns, self.schema).await?;
-        Box::pin(preload(&target, documents, |_| ())).await?;
+        preload(&target, documents, |_| ()).await?;
         self.rest().await
     }
 
@@ -98,7 +98,7 @@ impl ShardedCluster {
     pub(crate) async fn shards(&self) -> Result<Vec<Endpoint>> {
         let mut shards = Vec::new();
         for name in self.shard_names() {
-            shards.push(Box::pin(self.set(&name)).await?);
+            shards.push(self.set(&name).await?);
         }
         Ok(shards)
     }
@@ -111,7 +111,7 @@ impl ShardedCluster {
         let admin = &self.cluster.credentials().ok_or_else(missing)?.admin;
         let login = format!("{}:{}", admin.name, admin.password);
         let uri = format!("mongodb://{login}@{hosts}/?replicaSet={name}&authSource=admin");
-        Ok(Box::pin(Endpoint::connect(&uri, "shard")).await?)
+        Ok(Endpoint::connect(&uri, "shard").await?)
     }
 
     pub(crate) fn shard_names(&self) -> Vec<String> {
@@ -130,7 +130,7 @@ impl ShardedCluster {
         let Cut { placing, chunk_mb } = cut;
         let subject = Subject::PlanReshard { key: KEYS[1].to_owned(), placing, chunk_mb };
         let command = commands(&subject, &self.ends());
-        let planned = Box::pin(Measured::start("a plan", command)?.end(0)).await?;
+        let planned = Measured::start("a plan", command)?.end(0).await?;
         let plan = serde_json::from_slice(&planned.output)
             .map_err(|error| Error::Wrong(format!("the plan cannot be read: {error}")))?;
         Ok((plan, planned.wall_s))
@@ -142,7 +142,7 @@ impl ShardedCluster {
         let text = serde_json::to_vec(plan).expect("a plan is plain data");
         write(&file, &text)?;
         let command = commands(&Subject::Reshard { plan: file }, &self.ends());
-        Box::pin(Measured::start("a change of the key", command)?.end(0)).await
+        Measured::start("a change of the key", command)?.end(0).await
     }
 
     /// Plans and changes the key, by one process.
@@ -158,7 +158,7 @@ impl ShardedCluster {
 
     /// Fills the collection, and begins a load on it.
     pub(crate) async fn traffic(&self, documents: u64, load: Load) -> Result<Traffic> {
-        Box::pin(self.fill(documents)).await?;
+        self.fill(documents).await?;
         let (uri, folder) = (self.cluster.uri(), self.cluster.folder());
         Traffic::start(&uri, &self.ns, self.schema, documents, load, folder).await
     }

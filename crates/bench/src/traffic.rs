@@ -138,7 +138,7 @@ impl Traffic {
         let history = History::read(&self.history).map_err(|error| unreadable(&error))?;
         let mut checker = Checker::new(history);
         let target = MongoTarget::connect(&self.uri, &self.ns, self.schema).await?;
-        Box::pin(show_content(&target, &mut checker)).await?;
+        show_content(&target, &mut checker).await?;
         Ok(Seen { verdict: checker.finish(), ops })
     }
 }

@@ -65,17 +65,17 @@ pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
     let bytes = documents.iter().flatten().map(|command| command.body.as_bytes().len() as u64);
     // The commands' own fields are no documents; a thousandth is more than they are.
     let bytes_min = bytes.sum::<u64>() / 1_000 * 999;
-    let clusters = Box::pin(ClusterPair::start()).await?;
+    let clusters = ClusterPair::start().await?;
     for side in [&clusters.source, &clusters.destination] {
-        Box::pin(fill::send(side, DB, &documents)).await?;
+        fill::send(side, DB, &documents).await?;
     }
     drop(documents);
     clusters.rest().await?;
     // The contents of the caches after filling are unknown: one reading makes all runs alike.
-    Box::pin(scan::both(&clusters, bytes_min)).await?;
+    scan::both(&clusters, bytes_min).await?;
     let mut runs = Vec::new();
     for _ in 0..size.runs {
-        runs.push(Box::pin(one(&clusters, size, bytes_min, commands)).await?);
+        runs.push(one(&clusters, size, bytes_min, commands).await?);
     }
     let spread = Spread {
         ratio_to_read_floor: Figure::of(runs.iter().map(|run| run.verify_s / run.floor_s)),
@@ -102,11 +102,11 @@ async fn one(
     commands: &Commands,
 ) -> Result<OneRun> {
     let used_at_first = clusters.servers_cpu_s()?;
-    let floor_s = Box::pin(scan::both(clusters, bytes_min)).await?;
+    let floor_s = scan::both(clusters, bytes_min).await?;
     let floor_cpu_s = clusters.servers_cpu_s()? - used_at_first;
     let used_before = clusters.servers_cpu_s()?;
     let command = commands(&Subject::Verify, &clusters.ends());
-    let verified = Box::pin(Measured::start("a verification", command)?.end(0)).await?;
+    let verified = Measured::start("a verification", command)?.end(0).await?;
     let servers_s = clusters.servers_cpu_s()? - used_before;
     let compared = compared(&verified.output);
     if compared != Some(size.documents) {

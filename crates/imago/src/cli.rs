@@ -110,18 +110,18 @@ impl Verb {
     /// Does what was asked. Each verb's future is boxed, so that none makes the others large.
     pub async fn run(self, context: &Context) -> Result<(), Failure> {
         match self {
-            Verb::Job(args) => Box::pin(cmd::job::run(args, context)).await,
-            Verb::Testbed(args) => Box::pin(cmd::testbed::run(args, context)).await,
-            Verb::Copy(args) => Box::pin(cmd::copy::run(args, context)).await,
+            Verb::Job(args) => cmd::job::run(args, context).await,
+            Verb::Testbed(args) => cmd::testbed::run(args, context).await,
+            Verb::Copy(args) => cmd::copy::run(args, context).await,
             Verb::Cutover(args) => Box::pin(cmd::cutover::run(args, context)).await,
-            Verb::Demo(args) => Box::pin(cmd::demo::run(args, context)).await,
-            Verb::Verify(args) => Box::pin(cmd::verify::run(args, context)).await,
-            Verb::Repair(args) => Box::pin(cmd::repair::run(args, context)).await,
-            Verb::Reshard(args) => Box::pin(cmd::reshard::run(args, context)).await,
-            Verb::Store(args) => Box::pin(cmd::store::run(args, context)).await,
-            Verb::Bench(args) => Box::pin(cmd::bench::run(args, context)).await,
-            Verb::Completions(args) => Box::pin(cmd::completions::run(args, context)).await,
-            Verb::Load(args) => Box::pin(cmd::load::run(args, context)).await,
+            Verb::Demo(args) => cmd::demo::run(args, context).await,
+            Verb::Verify(args) => cmd::verify::run(args, context).await,
+            Verb::Repair(args) => cmd::repair::run(args, context).await,
+            Verb::Reshard(args) => cmd::reshard::run(args, context).await,
+            Verb::Store(args) => cmd::store::run(args, context).await,
+            Verb::Bench(args) => cmd::bench::run(args, context).await,
+            Verb::Completions(args) => cmd::completions::run(args, context).await,
+            Verb::Load(args) => cmd::load::run(args, context).await,
         }
     }
 }

@@ -176,8 +176,8 @@ pub async fn lead(
     events: &Events,
     interrupted: &CancellationToken,
 ) -> Result<Left> {
-    let claimed = Box::pin(claim(clusters, id, &options.process, events, interrupted)).await?;
-    match Box::pin(run(clusters, claimed, options)).await {
+    let claimed = claim(clusters, id, &options.process, events, interrupted).await?;
+    match run(clusters, claimed, options).await {
         Ok(()) => Ok(Left::CaughtUp),
         Err(Error::Stopped(Stop::HandedOver)) => Ok(Left::HandedOver),
         Err(error) => Err(error),
@@ -208,10 +208,10 @@ async fn work(clusters: &Clusters, run: &Run, options: &Options) -> Result<()> {
             run.enter("follow").await?;
             copy.follow(options.until).await
         };
-        match Box::pin(followed).await {
+        match followed.await {
             Ok(Followed::CaughtUp) => return copy.end().await.map(|_| ()),
             Ok(Followed::CatalogChanged) => {
-                state = Box::pin(take_in(clusters, run, copy.end().await?)).await?;
+                state = take_in(clusters, run, copy.end().await?).await?;
             }
             Err(error) => {
                 copy.quiesce().await;
@@ -233,10 +233,10 @@ pub(crate) async fn complete<'a>(
 ) -> Result<Copying<'a>> {
     loop {
         let mut copy = Copying::begin_at(clusters, run, options, state).boxed().await?;
-        match Box::pin(copy.fill(options)).await {
+        match copy.fill(options).await {
             Ok(true) => return Ok(copy),
             // No more join than a job may have.
-            Ok(false) => state = Box::pin(take_in(clusters, run, copy.end().await?)).await?,
+            Ok(false) => state = take_in(clusters, run, copy.end().await?).await?,
             Err(error) => {
                 copy.quiesce().await;
                 return Err(error);
@@ -339,7 +339,7 @@ impl Copying<'_> {
         };
         for _ in 0..options.workers {
             let worker = worker.clone();
-            self.workers.spawn(async move { Box::pin(worker.run()).await });
+            self.workers.spawn(async move { worker.run().await });
         }
         while !self.coordinator.is_copied() {
             self.step().await?;

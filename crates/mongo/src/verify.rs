@@ -306,8 +306,7 @@ pub async fn verify(
     }
     if left.kind == CollectionKind::Collection {
         let collated = left.is_collated() || right.is_collated();
-        Box::pin(documents(source, destination, collated, spec, control, watch, &mut report))
-            .await?;
+        documents(source, destination, collated, spec, control, watch, &mut report).await?;
     }
     report.elapsed_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     Ok(report)
@@ -378,17 +377,17 @@ async fn documents(
     let search = Search { lookup: &lookup, spec, control, collated };
     let mut suspects = Suspects::new(spec.suspects_max);
     match &spec.mode {
-        Mode::Full => Box::pin(full::compare(&search, &mut suspects, watch, report)).await?,
+        Mode::Full => full::compare(&search, &mut suspects, watch, report).await?,
         Mode::Sample(_) | Mode::Fraction(_) => {
-            Box::pin(sample::compare(&search, &mut suspects, watch, report)).await?;
+            sample::compare(&search, &mut suspects, watch, report).await?;
         }
         Mode::LastOps(wanted) => {
-            let (ids, found) = Box::pin(last_ops::read(source, *wanted, control)).await?;
+            let (ids, found) = last_ops::read(source, *wanted, control).await?;
             report.last_ops = Some(found);
-            Box::pin(sample::compare_ids(&search, &ids, &mut suspects, watch, report)).await?;
+            sample::compare_ids(&search, &ids, &mut suspects, watch, report).await?;
         }
         Mode::Ids(ids) => {
-            Box::pin(sample::compare_ids(&search, ids, &mut suspects, watch, report)).await?;
+            sample::compare_ids(&search, ids, &mut suspects, watch, report).await?;
         }
     }
     if suspects.is_full() {
@@ -396,7 +395,7 @@ async fn documents(
             Some(format!("stopped looking after {} documents looked different", suspects.len()));
     }
     report.suspected += suspects.len() as u64;
-    let settled = Box::pin(recheck::recheck(&search, suspects, watch, report)).await?;
+    let settled = recheck::recheck(&search, suspects, watch, report).await?;
     record(source, destination, spec, settled, watch, report)
 }
 
@@ -416,7 +415,7 @@ pub(crate) async fn verify_as_of(
 ) -> Result<Vec<Mismatch>> {
     let begin = || Lookup::as_of(at, source, destination, filter);
     let lookup = retry_transient("ask for the time", control, begin).await?;
-    let examined = Box::pin(lookup.examine(ids, Members::Primary, control)).await?;
+    let examined = lookup.examine(ids, Members::Primary, control).await?;
     let differing = examined.differing.into_iter();
     Ok(differing.map(|d| Mismatch::new(&source.ns, &destination.ns, d.id, d.kind)).collect())
 }

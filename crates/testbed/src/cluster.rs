@@ -69,8 +69,8 @@ impl Cluster {
             scratch,
         };
         if cluster.spec.shards.is_some() {
-            Box::pin(cluster.add_shards()).await?;
-            cluster.router = Some(Box::pin(cluster.start_front()).await?);
+            cluster.add_shards().await?;
+            cluster.router = Some(cluster.start_front().await?);
         }
         times::note("start", &times::kind(&cluster.spec), began);
         Ok(cluster)

@@ -110,7 +110,7 @@ impl Content {
     /// Starts it and waits until it can be used.
     pub(crate) async fn start(spec: ContentSpec) -> Result<Self> {
         match spec {
-            ContentSpec::Cluster(spec) => Box::pin(Cluster::start(spec)).await.map(Self::Cluster),
+            ContentSpec::Cluster(spec) => Cluster::start(spec).await.map(Self::Cluster),
             ContentSpec::Single(spec) => Single::start(spec).await.map(Self::Single),
         }
     }

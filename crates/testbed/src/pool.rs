@@ -77,7 +77,7 @@ pub fn sharded(shards: u32) -> ClusterSpec {
 
 /// Leases a cluster like this; its name is the pool's, so ask it for the names of sets and nodes.
 pub async fn lease(spec: ClusterSpec) -> Result<Leased> {
-    let [leased] = Box::pin(lease_all([spec])).await?;
+    let [leased] = lease_all([spec]).await?;
     Ok(leased)
 }
 
@@ -133,7 +133,7 @@ async fn reuse_or_start(mut spec: ClusterSpec) -> Result<Idle> {
         let Some(found) = found else { break };
         let began = Instant::now();
         let undo = std::mem::take(&mut *locked(&found.undo));
-        match Box::pin(imprint::restore(&found.cluster, &found.new, &undo)).await {
+        match imprint::restore(&found.cluster, &found.new, &undo).await {
             Ok(()) => {
                 times::note("reuse", &times::kind(&spec), began);
                 return Ok(found);
@@ -142,8 +142,8 @@ async fn reuse_or_start(mut spec: ClusterSpec) -> Result<Idle> {
         }
     }
     spec.name = format!("pool-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-    let cluster = Box::pin(Cluster::start(spec)).await?;
-    let new = Box::pin(Imprint::of(&cluster)).await?;
+    let cluster = Cluster::start(spec).await?;
+    let new = Imprint::of(&cluster).await?;
     Ok(Idle { cluster, new, undo: Mutex::default() })
 }
 

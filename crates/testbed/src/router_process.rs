@@ -164,7 +164,7 @@ impl StandIn {
         let spec = self.spec.clone();
         let serve = move || {
             runtime.block_on(async {
-                match Box::pin(Router::start(spec)).await {
+                match Router::start(spec).await {
                     Ok(router) => {
                         // Both ends in error only when the one who waits for it is gone.
                         let _ = listening.send(Ok(()));

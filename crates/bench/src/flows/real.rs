@@ -131,9 +131,9 @@ pub async fn run(size: Size, windows_kib: &[u32], host: &[OsString]) -> Result<R
     let mut ratios = None;
     for (name, racks) in NETWORKS.into_iter().take(SMALL_NETWORKS) {
         let topology = Topology::papers(racks);
-        let tree = Box::pin(Tree::build(&topology, racks, host)).await?;
+        let tree = Tree::build(&topology, racks, host).await?;
         let mut real = RealNetwork { topology: &topology, tree };
-        let measured_us = Box::pin(real.measure_latencies()).await?;
+        let measured_us = real.measure_latencies().await?;
         for (from, to, us) in measured_us.pairs() {
             let is_within = topology.latency_us(from, to) == topology.latency_us(0, 1);
             let to = if is_within { &mut within_ms } else { &mut between_ms };
@@ -141,7 +141,7 @@ pub async fn run(size: Size, windows_kib: &[u32], host: &[OsString]) -> Result<R
         }
         for window_kib in windows_kib {
             let network = Network { name, racks, topology: &topology, window_kib: *window_kib };
-            let came = Box::pin(real.run(&network, size, &measured_us)).await?;
+            let came = real.run(&network, size, &measured_us).await?;
             strategies.extend((0..BARS.len()).map(|bar| came.measured(&network, bar)));
             ratios
                 .get_or_insert_with(|| (came.real.papers_ratios(), came.simulated.papers_ratios()));
@@ -239,7 +239,7 @@ impl RealNetwork<'_> {
                 let connections = exchange.connections(&plan);
                 let lost_before = self.tree.lost_packets().await?;
                 let moved = self.exchange(&connections, window_bytes, within);
-                let arrived_s = Box::pin(moved).await?;
+                let arrived_s = moved.await?;
                 let lost = self.tree.lost_packets().await? - lost_before;
                 came.lost_packets[bar].push(lost as f64);
                 came.real.push(bar, exchange.outcome(&plan, &arrived_s));

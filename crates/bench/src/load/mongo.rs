@@ -137,7 +137,7 @@ impl MongoTarget {
 impl Target for MongoTarget {
     async fn read(&self, key: u64) -> Outcome {
         let find = self.collection.find_one(self.schema.filter(key));
-        match Box::pin(find.into_future()).await {
+        match find.into_future().await {
             Ok(Some(_)) => Outcome::Acked,
             Ok(None) => Outcome::NotFound,
             // A read that failed for any reason changed nothing.
@@ -148,7 +148,7 @@ impl Target for MongoTarget {
     async fn insert(&self, insert: Insert) -> Outcome {
         let Insert { key, seq, review } = insert;
         let document = self.schema.with_review(key, seq, 0, review);
-        let done = Box::pin(self.collection.insert_one(&document).into_future()).await;
+        let done = self.collection.insert_one(&document).into_future().await;
         outcome::of_write(done.map(|_| 1))
     }
 
@@ -156,13 +156,13 @@ impl Target for MongoTarget {
         let Update { key, seq, price } = update;
         let change = doc! { "$set": { "seq": seq as i64, "price": price }, "$inc": { "n": 1_i64 } };
         let update = self.collection.update_one(self.schema.filter(key), change);
-        let done = Box::pin(update.into_future()).await;
+        let done = update.into_future().await;
         outcome::of_write(done.map(|done| done.matched_count))
     }
 
     async fn delete(&self, key: u64) -> Outcome {
         let delete = self.collection.delete_one(self.schema.filter(key));
-        let done = Box::pin(delete.into_future()).await;
+        let done = delete.into_future().await;
         outcome::of_write(done.map(|done| done.deleted_count))
     }
 

@@ -169,10 +169,10 @@ pub async fn run(size: Size, folder: Option<&Path>, commands: &Commands) -> Resu
     }
     let reviews = Reviews { size_bytes: size.size_bytes, ..Reviews::default() };
     let shape = Shape { shards: size.shards, members: size.members, cache_mb: CACHE_MB };
-    let cluster = Box::pin(ShardedCluster::start(shape, reviews)).await?;
+    let cluster = ShardedCluster::start(shape, reviews).await?;
     let mut all = Vec::new();
     for kind in Kind::ALL {
-        all.push(Box::pin(watch(&cluster, kind, size, commands)).await?);
+        all.push(watch(&cluster, kind, size, commands).await?);
     }
     let pictures = save(&drawing::pictures(&all), folder)?;
     let mut loads = vec![idle(&all)?];
@@ -203,13 +203,13 @@ async fn watch(
     commands: &Commands,
 ) -> Result<Watched> {
     let load = kind.load(size.rate_per_s);
-    let traffic = Box::pin(cluster.traffic(size.documents, load)).await?;
+    let traffic = cluster.traffic(size.documents, load).await?;
     traffic.pass(WARM_S).await;
     let before = traffic.pass(size.around_s).await;
     let change = Box::pin(cluster.reshard(KEYS[1], commands));
     let (during, changed) = traffic.during(change).await?;
     let after = traffic.pass(size.around_s).await;
-    let seen = Box::pin(traffic.end()).await?;
+    let seen = traffic.end().await?;
     let last = changed.phases.last().filter(|(name, _)| name == "commit");
     let commit_s = last.map(|(_, seconds)| *seconds);
     let commit_s = commit_s.ok_or_else(|| Error::Wrong("the change never committed".into()))?;

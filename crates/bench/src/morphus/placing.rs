@@ -89,14 +89,14 @@ pub async fn run(size: Size, folder: Option<&Path>, commands: &Commands) -> Resu
     }
     let reviews = Reviews { size_bytes: size.size_bytes, ..Reviews::default() };
     let shape = Shape { shards: size.shards, members: size.members, cache_mb: CACHE_MB };
-    let mut cluster = Box::pin(ShardedCluster::start(shape, reviews)).await?;
+    let mut cluster = ShardedCluster::start(shape, reviews).await?;
     let mut bars = Vec::new();
     for (keys, correlation) in DATA {
         cluster.schema.reviews.correlation = correlation;
         let mut runs: [Vec<Moved>; PLACINGS.len()] = Default::default();
         for _ in 0..size.runs {
             for (placing, runs) in PLACINGS.into_iter().zip(&mut runs) {
-                runs.push(Box::pin(one(&cluster, size, placing, commands)).await?);
+                runs.push(one(&cluster, size, placing, commands).await?);
             }
         }
         bars.extend(of(keys, &runs));
@@ -112,11 +112,11 @@ async fn one(
     placing: Placing,
     commands: &Commands,
 ) -> Result<Moved> {
-    Box::pin(cluster.fill(size.documents)).await?;
-    let before = Box::pin(Places::look(cluster)).await?;
+    cluster.fill(size.documents).await?;
+    let before = Places::look(cluster).await?;
     let cut = Cut { placing, chunk_mb: Some(size.chunk_mb) };
-    let change = Box::pin(change(cluster, cut, commands)).await?;
-    let after = Box::pin(Places::look(cluster)).await?;
+    let change = change(cluster, cut, commands).await?;
+    let after = Places::look(cluster).await?;
     let bytes = before.moved(&after)?;
     tracing::info!(?placing, seconds = change.seconds, bytes, "one placement");
     Ok(Moved { change, bytes })

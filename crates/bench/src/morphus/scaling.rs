@@ -163,10 +163,10 @@ pub async fn run(size: &Size, folder: Option<&Path>, commands: &Commands) -> Res
             Some(known) => cluster.insert(known),
             None => {
                 let reviews = Reviews { size_bytes: size.size_bytes, ..Reviews::default() };
-                cluster.insert((shape, Box::pin(ShardedCluster::start(shape, reviews)).await?))
+                cluster.insert((shape, ShardedCluster::start(shape, reviews).await?))
             }
         };
-        measured.insert(setup, Box::pin(both(cluster, setup, size, commands)).await?);
+        measured.insert(setup, both(cluster, setup, size, commands).await?);
     }
     let points = points(size, &measured);
     let pictures = save(&drawing::pictures(&points), folder)?;
@@ -189,7 +189,7 @@ async fn both(
     for _ in 0..size.runs {
         for (placing, changes) in PLACINGS.into_iter().zip(&mut changes) {
             let cut = Cut { placing, chunk_mb: Some(size.chunk_mb) };
-            let one = Box::pin(one(cluster, setup, cut, commands)).await?;
+            let one = one(cluster, setup, cut, commands).await?;
             tracing::info!(?setup, ?placing, seconds = one.seconds, "one change of the key");
             changes.push(one);
         }
@@ -205,14 +205,14 @@ async fn one(
 ) -> Result<Change> {
     let Setup { documents, rate_per_s, .. } = setup;
     if rate_per_s == 0 {
-        Box::pin(cluster.fill(documents)).await?;
-        return Box::pin(change(cluster, cut, commands)).await;
+        cluster.fill(documents).await?;
+        return change(cluster, cut, commands).await;
     }
     let load = Load { mix: Mix::default(), keys: Distribution::Uniform, rate_per_s };
-    let traffic = Box::pin(cluster.traffic(documents, load)).await?;
+    let traffic = cluster.traffic(documents, load).await?;
     traffic.pass(WARM_S).await;
-    let changed = Box::pin(change(cluster, cut, commands)).await?;
-    let verdict = Box::pin(traffic.end()).await?.verdict;
+    let changed = change(cluster, cut, commands).await?;
+    let verdict = traffic.end().await?.verdict;
     if verdict.counts.anomalies() > 0 {
         return Err(Error::Wrong(format!("the change harmed documents: {:?}", verdict.counts)));
     }

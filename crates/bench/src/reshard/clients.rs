@@ -83,12 +83,12 @@ pub(super) async fn measure(
     size: Size,
     commands: &Commands,
 ) -> Result<Clients> {
-    let (busy, cutovers) = Box::pin(there_and_back(cluster, size, commands)).await?;
+    let (busy, cutovers) = there_and_back(cluster, size, commands).await?;
     let gaps_ms = |reads| cutovers.iter().map(|at| busy.gap_ms(reads, *at)).collect::<Vec<_>>();
     tracing::info!(write_ms = ?gaps_ms(false), read_ms = ?gaps_ms(true), "cut-overs under load");
     let mut calm = Vec::new();
     for _ in 0..size.runs {
-        let run = Box::pin(beside(cluster, size, commands)).await?;
+        let run = beside(cluster, size, commands).await?;
         let (reads, writes) = (run.noticed(true), run.noticed(false));
         tracing::info!(?reads, ?writes, "one change beside a calm load");
         calm.push(run);
@@ -176,26 +176,26 @@ async fn there_and_back(
     commands: &Commands,
 ) -> Result<(Seen, Vec<Window>)> {
     let documents = (size.documents / BUSY_PART).max(1_000);
-    let traffic = Box::pin(start(cluster, size, documents, BUSY_MIX, BUSY_PER_S)).await?;
+    let traffic = start(cluster, size, documents, BUSY_MIX, BUSY_PER_S).await?;
     traffic.pass(3).await;
     let mut cutovers = Vec::new();
     for n in 0..size.cutovers.max(1) {
         let key = KEYS[(n as usize + 1) % KEYS.len()];
-        cutovers.push(Box::pin(change(cluster, key, commands, &traffic)).await?.0);
+        cutovers.push(change(cluster, key, commands, &traffic).await?.0);
         traffic.pass(1).await;
     }
-    Ok((Box::pin(traffic.end()).await?, cutovers))
+    Ok((traffic.end().await?, cutovers))
 }
 
 /// One change beside a load that leaves the servers room.
 async fn beside(cluster: &ShardedCluster, size: Size, commands: &Commands) -> Result<Calm> {
     let documents = (size.documents / CALM_PART).max(1_000);
-    let traffic = Box::pin(start(cluster, size, documents, CALM_MIX, CALM_PER_S)).await?;
+    let traffic = start(cluster, size, documents, CALM_MIX, CALM_PER_S).await?;
     // Connections are opened, and caches filled.
     traffic.pass(3).await;
     let before = traffic.pass(size.idle_s).await;
-    let (during, phases) = Box::pin(change(cluster, KEYS[1], commands, &traffic)).await?;
-    Ok(Calm { seen: Box::pin(traffic.end()).await?, before, during, phases })
+    let (during, phases) = change(cluster, KEYS[1], commands, &traffic).await?;
+    Ok(Calm { seen: traffic.end().await?, before, during, phases })
 }
 
 async fn start(
@@ -208,7 +208,7 @@ async fn start(
     let mix = mix.parse().expect("a mix");
     let rate_per_s = (rate_per_s * size.rate_percent / 100).max(1);
     let load = Load { mix, keys: Distribution::Uniform, rate_per_s };
-    Box::pin(cluster.traffic(documents, load)).await
+    cluster.traffic(documents, load).await
 }
 
 async fn change(

@@ -21,14 +21,14 @@ pub(super) async fn change(cluster: &ShardedCluster, field: &str) -> Result<f64>
 /// The same with the floor that the server is shipped with.
 pub(super) async fn as_shipped(cluster: &ShardedCluster) -> Result<f64> {
     set_floor(cluster, SHIPPED_MS).await?;
-    let took = Box::pin(change(cluster, KEYS[1])).await;
+    let took = change(cluster, KEYS[1]).await;
     set_floor(cluster, 0).await?;
     took
 }
 
 async fn set_floor(cluster: &ShardedCluster, ms: i64) -> Result<()> {
     let config = cluster.cluster.set_names().last().map(str::to_owned).unwrap_or_default();
-    let config = Box::pin(cluster.set(&config)).await?;
+    let config = cluster.set(&config).await?;
     config.run("admin", doc! {"setParameter": 1, NATIVE_FLOOR: ms}).await?;
     Ok(())
 }

@@ -26,7 +26,7 @@ impl Places {
             let found = endpoint.client().database(DB).collection::<Document>(COLL);
             let failed = |error| imago_mongo::error::Error::server("reading a shard", error);
             let cursor = found.aggregate(pipeline.clone()).batch_size(50_000);
-            let mut cursor = Box::pin(cursor.into_future()).await.map_err(failed)?;
+            let mut cursor = cursor.into_future().await.map_err(failed)?;
             while let Some(document) = cursor.try_next().await.map_err(failed)? {
                 let key = document.get_i64("_id").ok().and_then(|id| usize::try_from(id).ok());
                 let bytes = document.get_i32("bytes").ok().and_then(|b| u64::try_from(b).ok());

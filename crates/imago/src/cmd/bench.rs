@@ -46,7 +46,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::Host => flows_real::host().await,
         Action::Run { benchmark } => {
             let measuring = async {
-                let report = Box::pin(measure(&benchmark)).await?;
+                let report = measure(&benchmark).await?;
                 context.output.result(&report, text::text)
             };
             tokio::select! {
@@ -77,29 +77,29 @@ async fn measure(benchmark: &Benchmark) -> Result<Value, Failure> {
     let commands = command::commands()?;
     let report = match benchmark {
         Benchmark::Copy(documents) => {
-            json!(Box::pin(copy::run(documents.size(), &commands)).await?)
+            json!(copy::run(documents.size(), &commands).await?)
         }
         Benchmark::Replay(documents) => {
             let size = documents.size();
             let size = Size { documents: size.documents * 3 / 10, ..size };
             let seconds = if documents.quick { 3 } else { 20 };
             let steady = Steady { rate_per_s: 2_000, duration: Duration::from_secs(seconds) };
-            json!(Box::pin(replay::run(size, steady, &commands)).await?)
+            json!(replay::run(size, steady, &commands).await?)
         }
         Benchmark::Verify(documents) => {
-            json!(Box::pin(verify::run(documents.size(), &commands)).await?)
+            json!(verify::run(documents.size(), &commands).await?)
         }
         Benchmark::Reshard(resharding) => {
-            json!(Box::pin(reshard::run(resharding.size(), &commands)).await?)
+            json!(reshard::run(resharding.size(), &commands).await?)
         }
-        Benchmark::Placement(chunks) => json!(Box::pin(placement(chunks)).await?),
+        Benchmark::Placement(chunks) => json!(placement(chunks).await?),
         Benchmark::Flows(networks) => {
             let &Networks { runs, servers_max, ref window_kib, ref drawn, quick } = networks;
             let size = flows::Size { runs, servers_max };
             let size = if quick { flows::Size { runs: 2, servers_max: 9 } } else { size };
-            json!(Box::pin(flows::run(size, window_kib, drawn.pictures.as_deref())).await?)
+            json!(flows::run(size, window_kib, drawn.pictures.as_deref()).await?)
         }
-        Benchmark::FlowsReal(args) => json!(Box::pin(flows_real::measure(args)).await?),
+        Benchmark::FlowsReal(args) => json!(flows_real::measure(args).await?),
         Benchmark::Store(asked) => {
             let (size, program) = (asked.size(), command::program()?);
             let measured = tokio::task::spawn_blocking(move || store::run(size, &program)).await;
@@ -108,15 +108,15 @@ async fn measure(benchmark: &Benchmark) -> Result<Value, Failure> {
         }
         Benchmark::MorphusTable1(asked) => {
             let folder = asked.drawn.pictures.as_deref();
-            json!(Box::pin(availability::run(asked.size(), folder, &commands)).await?)
+            json!(availability::run(asked.size(), folder, &commands).await?)
         }
         Benchmark::MorphusFig7(asked) => {
             let folder = asked.drawn.pictures.as_deref();
-            json!(Box::pin(placing::run(asked.size(), folder, &commands)).await?)
+            json!(placing::run(asked.size(), folder, &commands).await?)
         }
         Benchmark::MorphusFig8(asked) => {
             let folder = asked.drawn.pictures.as_deref();
-            json!(Box::pin(scaling::run(&asked.size(), folder, &commands)).await?)
+            json!(scaling::run(&asked.size(), folder, &commands).await?)
         }
     };
     Ok(report)
@@ -126,10 +126,10 @@ async fn placement(chosen: &Chunks) -> Result<placement::Report, Failure> {
     let &Chunks { chunks, servers, ref hungarian_chunks, runs, quick } = chosen;
     let report = if quick {
         let size = placement::Size { chunks: 2_000, servers: 20, runs: 1 };
-        Box::pin(placement::run(size, &[200])).await?
+        placement::run(size, &[200]).await?
     } else {
         let size = placement::Size { chunks, servers, runs };
-        Box::pin(placement::run(size, hungarian_chunks)).await?
+        placement::run(size, hungarian_chunks).await?
     };
     Ok(report)
 }

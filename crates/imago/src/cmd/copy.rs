@@ -93,8 +93,8 @@ pub enum When {
 
 /// Connects to both clusters.
 pub async fn connect(ends: &Ends) -> Result<Clusters, Failure> {
-    let source = Box::pin(Endpoint::connect(&ends.from, "source")).await?;
-    let destination = Box::pin(Endpoint::connect(&ends.to, "destination")).await?;
+    let source = Endpoint::connect(&ends.from, "source").await?;
+    let destination = Endpoint::connect(&ends.to, "destination").await?;
     Ok(Clusters { source, destination })
 }
 
@@ -133,7 +133,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         shard_key: args.shard_key,
         no_new: args.no_new,
     };
-    let plan = Box::pin(preflight::plan(&clusters.source, &clusters.destination, &request)).await?;
+    let plan = preflight::plan(&clusters.source, &clusters.destination, &request).await?;
     if args.dry_run {
         return context.output.result(&plan, describe);
     }
@@ -153,7 +153,7 @@ pub async fn work(
     context: &Context,
 ) -> Result<(), Failure> {
     let led = copy::lead(clusters, id, options, context.events(), &context.cancel);
-    let state = match Box::pin(led).await? {
+    let state = match led.await? {
         Left::CaughtUp => "caught_up",
         Left::HandedOver => "handed_over",
     };

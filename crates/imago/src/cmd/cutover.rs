@@ -99,7 +99,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         clusters = cutover::reversed(&clusters);
     }
     if args.unblock {
-        let lifted = Box::pin(cutover::unblock(&clusters, &id, &process(), args.force)).await?;
+        let lifted = cutover::unblock(&clusters, &id, &process(), args.force).await?;
         return context.output.result(&lifted, |lifted| {
             let source = clusters.source.redacted();
             let forced = lifted.overridden.as_ref().map(|why| format!("forced, although {why}\n"));
@@ -124,7 +124,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     }
     let (events, cancel) = (context.events(), &context.cancel);
     let claim = cutover::take_over(&clusters, &id, &options, &process, events, cancel);
-    let run = Box::pin(claim).await?;
+    let run = claim.await?;
     let hook = async || match &args.on_cutover {
         Some(command) => hook(command, &id).await,
         None => Ok(()),
@@ -160,7 +160,7 @@ async fn decide(
 ) -> Result<(), Failure> {
     let process = process();
     let claim = copy::claim(clusters, id, &process, context.events(), &context.cancel);
-    let run = Box::pin(claim).await?;
+    let run = claim.await?;
     let (clients, state, next) = match end {
         End::Source if args.rollback => {
             (ClientsAt::Source, "not_cut_over", format!("imago cutover {}", again(args)))
@@ -170,7 +170,7 @@ async fn decide(
             (ClientsAt::Destination, "done", format!("imago cutover {} --unblock", again(args)))
         }
     };
-    let back = Box::pin(cutover::decide(clusters, run, clients)).await?;
+    let back = cutover::decide(clusters, run, clients).await?;
     let result = serde_json::json!({"job": id, "state": state, "next": &next, "reverse_job": back});
     context.output.result(&result, |_| match (end, &back) {
         (End::Source, _) => format!("{id} is not cut over; to go on: {next}\n"),

@@ -32,9 +32,9 @@ enum Scene {
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let work = async {
         match &args.scene {
-            Some(Scene::Reshard(args)) => Box::pin(reshard::run(args, context)).await,
-            Some(Scene::Store(args)) => Box::pin(store::run(args, context)).await,
-            None => Box::pin(migration::run(&args.migration, context)).await,
+            Some(Scene::Reshard(args)) => reshard::run(args, context).await,
+            Some(Scene::Store(args)) => store::run(args, context).await,
+            None => migration::run(&args.migration, context).await,
         }
     };
     tokio::select! {

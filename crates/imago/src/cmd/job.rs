@@ -160,7 +160,7 @@ impl Changes {
 
 /// The journal in the cluster that `--to` names.
 pub async fn journal(kept: &Kept) -> Result<Arc<MongoJournal>, Failure> {
-    let endpoint = Box::pin(Endpoint::connect(&kept.to, "destination")).await?;
+    let endpoint = Endpoint::connect(&kept.to, "destination").await?;
     Ok(Arc::new(MongoJournal::new(endpoint)))
 }
 
@@ -168,18 +168,18 @@ pub async fn journal(kept: &Kept) -> Result<Arc<MongoJournal>, Failure> {
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     // A job that runs here ends in an orderly way by itself when it is interrupted.
     let action = match args.action {
-        Action::Resume(resume) => return Box::pin(go_on(&resume, context)).await,
-        Action::Work(work) => return Box::pin(help(&work, context)).await,
+        Action::Resume(resume) => return go_on(&resume, context).await,
+        Action::Work(work) => return help(&work, context).await,
         action => action,
     };
     let work = async {
         match action {
             Action::Resume(_) | Action::Work(_) => unreachable!("dealt with above"),
-            Action::List(kept) => Box::pin(list(&kept, context)).await,
-            Action::Status(one) => Box::pin(status(&one, context)).await,
-            Action::Pause(one) => Box::pin(pause(&one, context)).await,
-            Action::Cancel(it) => Box::pin(cancel(&it, context)).await,
-            Action::Set(set) => Box::pin(change(&set, context)).await,
+            Action::List(kept) => list(&kept, context).await,
+            Action::Status(one) => status(&one, context).await,
+            Action::Pause(one) => pause(&one, context).await,
+            Action::Cancel(it) => cancel(&it, context).await,
+            Action::Set(set) => change(&set, context).await,
         }
     };
     tokio::select! {
@@ -209,9 +209,9 @@ async fn go_on(resume: &Resume, context: &Context) -> Result<(), Failure> {
     if kind == reshard::KIND {
         let options = cmd::reshard::run::WorkArgs::usual();
         let cluster = &clusters.destination;
-        return Box::pin(cmd::reshard::run::work(cluster, &resume.id, &options, context)).await;
+        return cmd::reshard::run::work(cluster, &resume.id, &options, context).await;
     }
-    Box::pin(work(&clusters, &resume.id, &options(&resume.work), context)).await
+    work(&clusters, &resume.id, &options(&resume.work), context).await
 }
 
 /// The result of a worker.
@@ -229,7 +229,7 @@ async fn help(work: &Work, context: &Context) -> Result<(), Failure> {
     let workers = usize::from(work.workers);
     let process = process();
     let done = copy::help(&clusters, &work.id, workers, control, &process, helpers_route);
-    let (documents, bytes) = Box::pin(done).await?;
+    let (documents, bytes) = done.await?;
     let helped = Helped { job: work.id.clone(), documents, bytes };
     context.output.result(&helped, |helped| {
         format!("copied {} documents, {} bytes of {}\n", helped.documents, helped.bytes, helped.job)
@@ -332,13 +332,13 @@ async fn cancel(cancel: &Cancel, context: &Context) -> Result<(), Failure> {
     let block = match view.living_owner() {
         // Who works at it lifts what it blocks.
         Some(_) => None,
-        None => Box::pin(block_to_lift(&view.record, cancel.from.as_deref(), &one.kept)).await?,
+        None => block_to_lift(&view.record, cancel.from.as_deref(), &one.kept).await?,
     };
     // Asked first: who takes the job over in between finds that it is to be cancelled.
     journal.request(id, &Request::Control(Requested::Cancel)).await?;
     let before = look(&journal, id).await?;
     let at_once = before.living_owner().is_none()
-        && Box::pin(end_unowned(&one.kept, &journal, id, block.as_ref())).await?;
+        && end_unowned(&one.kept, &journal, id, block.as_ref()).await?;
     let view = look(&journal, id).await?;
     let message = match view.living_owner() {
         _ if at_once && block.is_some() => {
@@ -406,7 +406,7 @@ async fn end_unowned(
         }
         Ok::<(), Failure>(())
     };
-    if let Err(failure) = Box::pin(tidied).await {
+    if let Err(failure) = tidied.await {
         // The next process must not have to wait until this one counts as dead.
         journal.release(id, claimed.epoch).await?;
         return Err(failure);

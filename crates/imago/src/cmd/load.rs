@@ -181,8 +181,8 @@ impl From<IdsArg> for IdForm {
 /// Does what was asked.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.verb {
-        None => Box::pin(run::run(args.run, context)).await,
-        Some(Verb::Check(args)) => Box::pin(check::run(args, context)).await,
+        None => run::run(args.run, context).await,
+        Some(Verb::Check(args)) => check::run(args, context).await,
         Some(Verb::History(args)) => check::history(&args, context),
         Some(Verb::Switch(SwitchArgs { to, uri, ns })) => {
             let request = control::Request::Switch { uri, ns };

@@ -56,7 +56,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let progress = |documents_done| {
         reporter.progress(event::Progress { documents_done, ..event::Progress::default() });
     };
-    let done = Box::pin(repair(&source, &destination, lines, &spec, &control, progress)).await;
+    let done = repair(&source, &destination, lines, &spec, &control, progress).await;
     let report = done.map_err(|error| match error {
         RepairError::File(error) => bad_line(&args.ids_file, &error),
         RepairError::Cluster(error) => Failure::from(error),

@@ -30,9 +30,9 @@ enum Action {
 /// Does what was asked.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
-        Action::Plan(args) => Box::pin(plan::run(args, context)).await,
-        Action::Run(args) => Box::pin(run::run(args, context)).await,
-        Action::Resume(args) => Box::pin(run::resume(args, context)).await,
-        Action::Revert(args) => Box::pin(revert::run(args, context)).await,
+        Action::Plan(args) => plan::run(args, context).await,
+        Action::Run(args) => run::run(args, context).await,
+        Action::Resume(args) => run::resume(args, context).await,
+        Action::Revert(args) => revert::run(args, context).await,
     }
 }

@@ -104,11 +104,11 @@ enum Harm {
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let registry = Registry::of_user();
     match args.action {
-        Action::Up { database } => Box::pin(up::start(database, &registry, context)).await,
-        Action::Down(which) => Box::pin(end(which, &registry, context)).await,
+        Action::Up { database } => up::start(database, &registry, context).await,
+        Action::Down(which) => end(which, &registry, context).await,
         Action::Status { name } => {
             let standing = registry.get(&name).map_err(failure)?;
-            let status = Box::pin(status::look(&standing)).await;
+            let status = status::look(&standing).await;
             context.output.result(&status, status_text)
         }
         Action::List => {
@@ -116,13 +116,13 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             for name in registry.names().map_err(failure)? {
                 // One that ends meanwhile does not stand any more.
                 if let Some(standing) = registry.find(&name).map_err(failure)? {
-                    all.push(Box::pin(status::look(&standing)).await);
+                    all.push(status::look(&standing).await);
                 }
             }
             context.output.result(&all, |all| list_text(all))
         }
-        Action::Inject(inject) => Box::pin(harm(inject, &registry, context)).await,
-        Action::Keep { spec } => Box::pin(up::keep(&spec, &registry, context)).await,
+        Action::Inject(inject) => harm(inject, &registry, context).await,
+        Action::Keep { spec } => up::keep(&spec, &registry, context).await,
     }
 }
 
@@ -140,7 +140,7 @@ async fn end(which: Down, registry: &Registry, context: &Context) -> Result<(), 
     };
     let mut all = Vec::new();
     for name in names {
-        match Box::pin(launch::down(&name, registry)).await {
+        match launch::down(&name, registry).await {
             Ok(ended) => all.push(Downed { name, ended }),
             // With --all, one that ended by itself meanwhile is no failure.
             Err(Error::NoSuchTestbed { .. }) if which.all => {}
@@ -176,7 +176,7 @@ async fn harm(inject: Inject, registry: &Registry, context: &Context) -> Result<
         Harm::Stepdown => Fault::StepDown,
         Harm::Restart => Fault::Restart,
     };
-    let done = Box::pin(control::inject(&standing, fault, &inject.node)).await.map_err(failure)?;
+    let done = control::inject(&standing, fault, &inject.node).await.map_err(failure)?;
     let harmed = Harmed { name: inject.name, node: inject.node, done };
     context.output.result(&harmed, |harmed| harmed.done.clone())
 }

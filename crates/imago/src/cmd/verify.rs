@@ -110,8 +110,8 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let source = connect(&args.from, "source").await?;
     let destination = connect(&args.to, "destination").await?;
     let mut collections = Vec::new();
-    let (named, left_out) = Box::pin(named(&source, &args)).await?;
-    let only_at_destination = Box::pin(only_at(&destination, &args.ns, &named)).await?;
+    let (named, left_out) = named(&source, &args).await?;
+    let only_at_destination = only_at(&destination, &args.ns, &named).await?;
     for (from, to, mode) in modes(&args, named)? {
         let spec = Spec {
             mode,
@@ -125,7 +125,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         let source = Handle::new(source.clone(), from);
         let destination = Handle::new(destination.clone(), to);
         let mut watch = Shown { reporter, file: mismatches.as_mut() };
-        let report = Box::pin(verify(&source, &destination, &spec, &control, &mut watch)).await;
+        let report = verify(&source, &destination, &spec, &control, &mut watch).await;
         collections.push(report?);
     }
     if let (Some(file), Some(path)) = (mismatches.as_mut(), &args.mismatches) {
@@ -176,7 +176,7 @@ fn verdict(outcome: &Outcome, mismatches: Option<&Path>) -> Failure {
 
 /// Connects to a cluster.
 pub async fn connect(uri: &str, role: &'static str) -> Result<Endpoint, Failure> {
-    Box::pin(Endpoint::connect(uri, role)).await.map_err(Failure::from)
+    Endpoint::connect(uri, role).await.map_err(Failure::from)
 }
 
 /// Ends the work when the user asks to stop.

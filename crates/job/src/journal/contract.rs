@@ -13,20 +13,20 @@ const NEVER: u64 = u64::MAX;
 
 /// Checks the whole contract; panics, naming the fact, where it is broken.
 pub async fn check(journal: &dyn Journal) {
-    Box::pin(a_record_is_loaded_as_it_was_created(journal)).await;
-    Box::pin(an_id_is_created_once(journal)).await;
-    Box::pin(an_unknown_job_is_named(journal)).await;
-    Box::pin(the_list_is_complete_and_oldest_first(journal)).await;
-    Box::pin(what_is_saved_is_loaded(journal)).await;
-    Box::pin(what_is_not_saved_stays(journal)).await;
-    Box::pin(a_live_owner_keeps_its_job(journal)).await;
-    Box::pin(a_stale_owner_is_fenced(journal)).await;
-    Box::pin(a_released_job_is_claimed_at_once(journal)).await;
-    Box::pin(an_illegal_transition_is_refused(journal)).await;
-    Box::pin(a_request_reaches_the_owner(journal)).await;
-    Box::pin(a_final_job_is_left_alone(journal)).await;
-    Box::pin(of_many_claims_at_once_one_is_granted(journal)).await;
-    Box::pin(a_save_and_a_request_at_once_lose_nothing(journal)).await;
+    a_record_is_loaded_as_it_was_created(journal).await;
+    an_id_is_created_once(journal).await;
+    an_unknown_job_is_named(journal).await;
+    the_list_is_complete_and_oldest_first(journal).await;
+    what_is_saved_is_loaded(journal).await;
+    what_is_not_saved_stays(journal).await;
+    a_live_owner_keeps_its_job(journal).await;
+    a_stale_owner_is_fenced(journal).await;
+    a_released_job_is_claimed_at_once(journal).await;
+    an_illegal_transition_is_refused(journal).await;
+    a_request_reaches_the_owner(journal).await;
+    a_final_job_is_left_alone(journal).await;
+    of_many_claims_at_once_one_is_granted(journal).await;
+    a_save_and_a_request_at_once_lose_nothing(journal).await;
 }
 
 async fn created(journal: &dyn Journal, at_ms: u64) -> Record {

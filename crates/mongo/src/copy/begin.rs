@@ -39,7 +39,7 @@ impl<'a> Copying<'a> {
         mut state: State,
     ) -> Result<Self> {
         loop {
-            match Box::pin(Self::begin_once(clusters, run, options, &mut state)).await {
+            match Self::begin_once(clusters, run, options, &mut state).await {
                 // At most once for each collection.
                 Err(Error::Disrupted { ns, what }) => lost(run, &mut state, &ns, &what).await?,
                 begun => return begun,

@@ -223,7 +223,7 @@ impl Copying<'_> {
         if is_due && self.looking.is_none() && self.has_catalog() {
             self.looked = Instant::now();
             let (clusters, plan) = (self.clusters.clone(), self.plan.clone());
-            let look = tokio::spawn(async move { Box::pin(news(&clusters, &plan)).await });
+            let look = tokio::spawn(async move { news(&clusters, &plan).await });
             self.looking = Some(AbortOnDropHandle::new(look));
         }
     }
@@ -294,8 +294,7 @@ pub async fn news(clusters: &Clusters, plan: &Plan) -> Result<News> {
         return Ok(news);
     }
     for (listed, to) in unknown(plan, listed)? {
-        match Box::pin(plan_one(&clusters.source, &clusters.destination, plan, &listed, &to)).await
-        {
+        match plan_one(&clusters.source, &clusters.destination, plan, &listed, &to).await {
             Ok(planned) => news.new.push((listed.kind, planned)),
             Err(Error::Precondition { what, .. }) => news.left_out.push((listed.ns, what)),
             Err(error) => return Err(error),

@@ -94,7 +94,7 @@ pub async fn take_over(
             }
         }
     }
-    Box::pin(claim(clusters, id, process, events, interrupted)).await
+    claim(clusters, id, process, events, interrupted).await
 }
 
 /// A living owner beats several times within it.

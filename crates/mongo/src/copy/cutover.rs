@@ -118,7 +118,7 @@ pub async fn take_over(
 ) -> Result<Run> {
     let record = MongoJournal::new(clusters.destination.clone()).load(id).await?;
     check::before(clusters, &record, options).await?;
-    Box::pin(copy::take_over(clusters, id, process, events, interrupted)).await
+    copy::take_over(clusters, id, process, events, interrupted).await
 }
 
 /// Cuts a claimed job over. `hook` moves the clients.
@@ -141,7 +141,7 @@ pub async fn cutover(
         slice_bytes: SLICE_BYTES,
         route: None,
     };
-    let ended = Box::pin(stages(clusters, &run, &copy_options, options, hook)).await;
+    let ended = stages(clusters, &run, &copy_options, options, hook).await;
     if ended.is_err() {
         let id = &run.record().id;
         run.reporter().warning(
@@ -172,7 +172,7 @@ async fn stages(
     let mut hook = Some(hook);
     for attempt in 1.. {
         let mut copying = Box::pin(complete(clusters, run, copy_options, state)).await?;
-        match Box::pin(steps(clusters, run, &mut copying, options, &mut hook)).await {
+        match steps(clusters, run, &mut copying, options, &mut hook).await {
             Err(Error::CatalogChanged { .. }) if attempt < ATTEMPTS_MAX => {
                 run.reporter().decision(
                     format!("cut-over is tried again, attempt {} of {ATTEMPTS_MAX}", attempt + 1),
@@ -199,10 +199,10 @@ async fn steps(
     hook: &mut Option<impl AsyncFnOnce() -> std::result::Result<(), String>>,
 ) -> Result<Outcome> {
     run.enter("catch-up").await?;
-    Box::pin(copying.come_near(options.block_max)).await?;
+    copying.come_near(options.block_max).await?;
     run.enter("check").await?;
-    let sampled = Box::pin(check::check(copying, &Mode::Sample(options.sample), None)).await?;
-    Box::pin(copying.come_near(options.block_max)).await?;
+    let sampled = check::check(copying, &Mode::Sample(options.sample), None).await?;
+    copying.come_near(options.block_max).await?;
     run.enter("cut-over").await?;
     record_block(clusters, copying, options).await?;
     let blocker = Blocker::reach(&clusters.source).await;
@@ -214,7 +214,7 @@ async fn steps(
     };
     let behind = async {
         set?;
-        Box::pin(behind_block(clusters, run, copying, options, hook)).await
+        behind_block(clusters, run, copying, options, hook).await
     };
     let left = options.block_max.saturating_sub(blocked.elapsed());
     let done = match tokio::time::timeout(left, behind).await {
@@ -323,7 +323,7 @@ async fn behind_block(
     let drained = Instant::now();
     let at = copying.coordinator.settle().await?;
     let drain_ms = ms(drained);
-    let last_verified = Box::pin(check::last_look(run, copying, options.last_changes)).await?;
+    let last_verified = check::last_look(run, copying, options.last_changes).await?;
     if copying.coordinator.has_structure() {
         return Err(Error::precondition(
             "indexes or options of the source changed while writes were being blocked",
@@ -344,7 +344,7 @@ async fn behind_block(
         reverse::discard(clusters, &tried).await?;
     }
     let reverse_job = match options.reverse {
-        true => Some(Box::pin(reverse::prepare(clusters, run, &copying.plan, options)).await?),
+        true => Some(reverse::prepare(clusters, run, &copying.plan, options).await?),
         false => None,
     };
     copying.state.cut_over_mut().reverse_job.clone_from(&reverse_job);

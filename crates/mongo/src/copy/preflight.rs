@@ -176,7 +176,7 @@ pub async fn plan(source: &Endpoint, destination: &Endpoint, request: &Request) 
         notes: Vec::new(),
     };
     for (listed, to) in selected {
-        let planned = Box::pin(plan_one(source, destination, &plan, &listed, &to)).await?;
+        let planned = plan_one(source, destination, &plan, &listed, &to).await?;
         if listed.options.get_bool("capped").unwrap_or(false) {
             plan.notes.push(format!(
                 "{} is capped: documents that are written while it is copied may arrive in another \

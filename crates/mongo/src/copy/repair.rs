@@ -146,11 +146,11 @@ pub async fn repair(
         }
         for (names, mismatches) in by_pair {
             if !pairs.contains_key(&names) {
-                let pair = Box::pin(pair(source, destination, &names, spec)).await?;
+                let pair = pair(source, destination, &names, spec).await?;
                 pairs.insert(names.clone(), pair);
             }
             report.named += mismatches.len() as u64;
-            Box::pin(repair_part(&pairs[&names], &mismatches, spec, control, &mut report)).await?;
+            repair_part(&pairs[&names], &mismatches, spec, control, &mut report).await?;
             progress(report.named);
         }
     }
@@ -205,10 +205,10 @@ async fn repair_part(
         if differing.is_empty() {
             break;
         }
-        Box::pin(write_all(pair, &differing, control, report, &mut refused)).await?;
+        write_all(pair, &differing, control, report, &mut refused).await?;
         let ids = differing.iter().map(|mismatch| mismatch.id.clone());
         let to_check: Vec<Id> = ids.filter(|id| !refused.contains_key(id)).collect();
-        differing = Box::pin(still_differing(pair, to_check, spec, control)).await?;
+        differing = still_differing(pair, to_check, spec, control).await?;
     }
     report.refused += refused.len() as u64;
     report.remaining += differing.len() as u64;
@@ -234,8 +234,7 @@ async fn still_differing(
         ..Spec::default()
     };
     let (source, destination) = (&pair.source, &pair.destination);
-    let found =
-        Box::pin(verify(source, destination, &verify_spec, control, &mut Unwatched)).await?;
+    let found = verify(source, destination, &verify_spec, control, &mut Unwatched).await?;
     Ok(found.differences)
 }
 
@@ -259,11 +258,11 @@ async fn write_all(
     }
     for batch in mismatches.chunks(BATCH_LEN) {
         let ids: Vec<Id> = batch.iter().map(|mismatch| mismatch.id.clone()).collect();
-        match Box::pin(write_batch(pair, &ids, control)).await {
+        match write_batch(pair, &ids, control).await {
             Ok(tally) => add(report, tally),
             Err(Error::Document { .. }) => {
                 for mismatch in batch {
-                    Box::pin(write_one(pair, mismatch, control, report, refused)).await?;
+                    write_one(pair, mismatch, control, report, refused).await?;
                 }
             }
             Err(error) => return Err(error),
@@ -280,7 +279,7 @@ async fn write_one(
     refused: &mut BTreeMap<Id, Refused>,
 ) -> Result<()> {
     let id = mismatch.id.clone();
-    match Box::pin(write_batch(pair, std::slice::from_ref(&id), control)).await {
+    match write_batch(pair, std::slice::from_ref(&id), control).await {
         Ok(tally) => add(report, tally),
         Err(error @ Error::Document { .. }) => {
             let cause = error.to_string();
@@ -303,7 +302,7 @@ async fn write_batch(pair: &Pair, ids: &[Id], control: &Control) -> Result<Tally
     let mut ids = ids.to_vec();
     for _ in 0..DISPLACED_ROUNDS_MAX {
         let mut stale = Vec::new();
-        let done = Box::pin(write_once(pair, &ids, control, &mut stale)).await;
+        let done = write_once(pair, &ids, control, &mut stale).await;
         // Documents that were displaced must be written again even when another was refused.
         let refusal = match done {
             Ok(more) => {
@@ -320,7 +319,7 @@ async fn write_batch(pair: &Pair, ids: &[Id], control: &Control) -> Result<Tally
             (None, true) => return Ok(tally),
             (None, false) => ids = stale,
             (Some(error), _) => {
-                Box::pin(write_once(pair, &stale, control, &mut Vec::new())).await?;
+                write_once(pair, &stale, control, &mut Vec::new()).await?;
                 return Err(error);
             }
         }
@@ -349,7 +348,7 @@ async fn write_once(
         // Read anew at each attempt, so that everything acknowledged before it counts.
         let tried = async {
             let now = pair.source.endpoint.cluster_time().await?;
-            Box::pin(apply(pair, &wants, ReadAt::After(now), stale)).await
+            apply(pair, &wants, ReadAt::After(now), stale).await
         };
         let error = match control.or_stop(tried).await? {
             Ok(tally) => return Ok(tally),

@@ -74,7 +74,7 @@ pub async fn help<F: Future<Output = Result<Option<Arc<Route>>>>>(
     let mut all = JoinSet::new();
     for _ in 0..workers {
         let worker = worker.clone();
-        all.spawn(async move { Box::pin(worker.run()).await });
+        all.spawn(async move { worker.run().await });
     }
     while let Some(ended) = all.join_next().await {
         ended.expect("a worker neither panics nor is aborted")?;

@@ -264,7 +264,7 @@ pub(crate) async fn put(
         }
     }
     for (found, error) in refused {
-        Box::pin(resolve_refusal(pair, found, error, stale)).await?;
+        resolve_refusal(pair, found, error, stale).await?;
     }
     Ok(())
 }

@@ -183,7 +183,7 @@ impl SliceCopy<'_> {
         loop {
             let before = self.documents;
             let passed = match self.worker.route.clone() {
-                Some(route) => Box::pin(self.pass_shards(&route)).await,
+                Some(route) => self.pass_shards(&route).await,
                 None => self.pass().await,
             };
             let Err(error) = passed else {

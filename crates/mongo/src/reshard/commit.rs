@@ -90,7 +90,7 @@ pub(super) async fn commit(
             copying.save().await?;
         }
         Block::Validator => {
-            if let Err(error) = Box::pin(validation::prepare(run, copying)).await {
+            if let Err(error) = validation::prepare(run, copying).await {
                 unblock(run, spec, copying, cluster).await?;
                 return Err(error);
             }
@@ -112,7 +112,7 @@ pub(super) async fn commit(
     let drained = async {
         set?;
         copying.state.commit_mut().becomes.clone_from(&shadow);
-        Box::pin(drain(run, copying, block)).await
+        drain(run, copying, block).await
     };
     let left = block_max.saturating_sub(blocked.elapsed());
     let drained = match tokio::time::timeout(left, drained).await {
@@ -174,7 +174,7 @@ pub(super) async fn conclude(
         let from = Timestamp { time, increment };
         let new = commit.becomes.clone();
         let bring = late_writes::bring_over(run, cluster, spec, new.as_deref(), from);
-        late_writes = match Box::pin(bring).await {
+        late_writes = match bring.await {
             // They are lost to Imago, and until this is settled no client can write.
             Err(Error::OplogRolledOver { .. }) => late_writes::unknown(run, spec, from),
             brought => brought?,
@@ -201,7 +201,7 @@ pub(super) async fn lift(
     if commit.is_blocked {
         block::lift(cluster).await?;
     }
-    Box::pin(validation::lift(cluster, spec, job, commit)).await?;
+    validation::lift(cluster, spec, job, commit).await?;
     (commit.is_blocked, commit.validation) = (false, None);
     Ok(())
 }
@@ -430,7 +430,7 @@ async fn rename(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<()> {
             what: format!("whether {shadow} became {ns}"),
             cause: cause.to_string(),
         };
-        match Box::pin(decided(cluster, spec)).await {
+        match decided(cluster, spec).await {
             Ok(Fate::Renamed) => return Ok(()),
             Ok(Fate::NotYet) if !error.is_transient() => return Err(error),
             Err(looked) if !looked.is_transient() && !is_open => return Err(looked),

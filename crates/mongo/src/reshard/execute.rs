@@ -104,7 +104,7 @@ pub async fn create(
         no_new: false,
         shard_key: None,
     };
-    let copy = Box::pin(preflight::plan(&source, &destination, &request)).await?;
+    let copy = preflight::plan(&source, &destination, &request).await?;
     let of = Handle::new(cluster.clone(), plan.ns.clone());
     let uuid =
         commit::uuid_of(cluster, &of).await?.ok_or_else(|| plan_check::unsharded(&plan.ns))?;
@@ -140,7 +140,7 @@ pub async fn run(cluster: &Endpoint, run: Run, options: &Options) -> Result<Outc
             let journal = MongoJournal::new(cluster.clone());
             clean_up(cluster, &journal.load(&run.record().id).await?).await
         };
-        if let Err(error) = Box::pin(cleaned).await {
+        if let Err(error) = cleaned.await {
             ended = Err(error);
         }
     }
@@ -269,10 +269,10 @@ async fn commit_in_attempts(
         run.enter("commit").await?;
         let mut copying = begin(&clusters, run, options, COMMIT_AWAIT_MAX, state).await?;
         let done = async {
-            Box::pin(copying.come_near(block_max)).await?;
+            copying.come_near(block_max).await?;
             commit(run, spec, &mut copying, cluster, options.block, block_max).await
         };
-        match Box::pin(done).await {
+        match done.await {
             Ok(Some(done)) => return Ok(done),
             Ok(None) => {
                 run.reporter().warning(
@@ -313,7 +313,7 @@ async fn begin<'a>(
     let mut copy_options = copy_options(options, await_max, None);
     let size = Spec::of(run.record())?.copy.collections.iter().map(|of| of.size.bytes).sum::<u64>();
     copy_options.slice_bytes = (size / SLICES).clamp(SLICE_BYTES_MIN, SLICE_BYTES);
-    Box::pin(Copying::begin_at(clusters, run, &copy_options, state)).await
+    Copying::begin_at(clusters, run, &copy_options, state).await
 }
 
 fn copy_options(
@@ -373,7 +373,7 @@ async fn fill(
         let route = route_of(run.record(), &clusters.destination).await?;
         check::check(&mut copying, mode, route).await
     };
-    match Box::pin(filled).await {
+    match filled.await {
         Ok(verified) => Ok((verified, copying.end().await?)),
         Err(error) => {
             copying.quiesce().await;

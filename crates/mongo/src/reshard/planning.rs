@@ -35,10 +35,10 @@ const CHUNKS_PER_SHARD: u64 = 2;
 pub async fn plan(cluster: &Endpoint, request: &Request, control: &Control) -> Result<Plan> {
     let typed = request.key.as_deref().map(Key::parse).transpose()?;
     let of = Handle::new(cluster.clone(), request.ns.clone());
-    let survey = Box::pin(survey(&of)).await?;
+    let survey = survey(&of).await?;
     let (old, new) = keys(&survey, typed, request)?;
     let open = open(&survey.shards, request)?;
-    let sample = Box::pin(draw(&of, &survey, (&old, &new), request.sample, control)).await?;
+    let sample = draw(&of, &survey, (&old, &new), request.sample, control).await?;
     let held = holdings(&sample, &survey.shards);
     let size = sum(held.iter().copied());
     let wanted = wanted(request, &survey, &open, size.bytes);

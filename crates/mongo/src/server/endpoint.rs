@@ -196,7 +196,7 @@ impl Endpoint {
             .filter_map(Bson::as_document)
             .filter_map(|entry| Some((entry.get_str("_id").ok()?, entry.get_str("host").ok()?)));
         let reached = entries.map(|(name, host)| async move {
-            (name.to_owned(), Box::pin(self.shard(host, SHARD_REACHED_WITHIN)).await)
+            (name.to_owned(), self.shard(host, SHARD_REACHED_WITHIN).await)
         });
         Ok(join_all(reached).await)
     }

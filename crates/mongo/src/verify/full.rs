@@ -91,7 +91,7 @@ pub(super) async fn compare(
 /// Compares the one document that lies in no range; see [`super::feed`].
 async fn compare_max_key(search: &Search<'_>, counters: &Counters) -> Result<Vec<Id>> {
     let max_key = [Id::from_raw(RawBsonRef::MaxKey)];
-    let examined = Box::pin(search.lookup.examine(&max_key, Members::Any, search.control)).await?;
+    let examined = search.lookup.examine(&max_key, Members::Any, search.control).await?;
     let is_there = examined.source_bytes > 0 || !examined.differing.is_empty();
     counters.compared.fetch_add(u64::from(is_there), Ordering::Relaxed);
     counters.source_bytes.fetch_add(examined.source_bytes, Ordering::Relaxed);
@@ -125,7 +125,7 @@ async fn compare_range(
     let source = lookup.source_scan(min.clone(), max.clone(), batch);
     let destination = lookup.destination_scan(min, max, batch);
     if search.collated {
-        return Box::pin(look_up_range(search, source, destination, counters)).await;
+        return look_up_range(search, source, destination, counters).await;
     }
     if let Some(route) = &search.spec.route {
         let look = || Shards::look(route);
@@ -133,7 +133,7 @@ async fn compare_range(
         let mut sides =
             (shards.source(&source, batch_bytes), shards.destination(&destination, batch_bytes));
         let mut tally = Tally::new(counters);
-        let merged = Box::pin(merge_range(search, &mut sides, &mut tally)).await?;
+        let merged = merge_range(search, &mut sides, &mut tally).await?;
         let still = || shards.is_still();
         match merged {
             Ok(outcome) if retry_transient("look at the chunks", search.control, still).await? => {
@@ -146,7 +146,7 @@ async fn compare_range(
     let mut sides =
         (Reader::One(Feed::start(source.clone())), Reader::One(Feed::start(destination.clone())));
     let mut tally = Tally::new(counters);
-    match Box::pin(merge_range(search, &mut sides, &mut tally)).await? {
+    match merge_range(search, &mut sides, &mut tally).await? {
         Ok(outcome) => return Ok(outcome),
         Err(Misaligned) => tracing::warn!(
             ns = %lookup.source.ns,
@@ -154,7 +154,7 @@ async fn compare_range(
         ),
     }
     tally.take_back();
-    Box::pin(look_up_range(search, source, destination, counters)).await
+    look_up_range(search, source, destination, counters).await
 }
 
 /// The counts that one reading of a range added.
@@ -226,7 +226,7 @@ async fn recheck(search: &Search<'_>, ids: Vec<Id>, outcome: &mut Outcome) -> Re
     if ids.is_empty() {
         return Ok(());
     }
-    let examined = Box::pin(search.lookup.examine(&ids, Members::Primary, search.control)).await?;
+    let examined = search.lookup.examine(&ids, Members::Primary, search.control).await?;
     let differing = examined.differing.len();
     outcome.resolved += ids.len().saturating_sub(differing) as u64;
     outcome.suspects.extend(examined.differing.into_iter().map(|verdict| verdict.id));

@@ -146,7 +146,7 @@ async fn from_stream(source: &Handle, wanted: u64) -> Result<VecDeque<Id>> {
     let (mut window, mut readable, mut lost) = (WINDOW_S, 0, None::<u32>);
     for _ in 0..WINDOWS_MAX {
         let start = Timestamp { time: now.time.saturating_sub(window).max(1), increment: 1 };
-        match Box::pin(follow(source, start, now, wanted)).await {
+        match follow(source, start, now, wanted).await {
             Ok(ids) => {
                 readable = window;
                 best = ids;

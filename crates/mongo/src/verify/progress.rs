@@ -26,7 +26,7 @@ const LOOK_FOR: Duration = Duration::from_secs(2);
 pub(super) async fn follow(search: &Search<'_>, ids: &[Id]) -> Result<HashSet<Id>> {
     let mut found = HashSet::new();
     for ids in ids.chunks(IDS_MAX) {
-        found.extend(Box::pin(follow_few(search, ids)).await?);
+        found.extend(follow_few(search, ids).await?);
     }
     Ok(found)
 }

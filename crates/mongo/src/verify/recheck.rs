@@ -56,7 +56,7 @@ pub(super) async fn recheck(
             .map(|seen| seen.verdict.id.clone())
             .collect();
         if !changing.is_empty() {
-            let following = Box::pin(progress::follow(search, &changing)).await?;
+            let following = progress::follow(search, &changing).await?;
             differing.retain(|seen| !following.contains(&seen.verdict.id));
         }
     }
@@ -83,7 +83,7 @@ async fn look_again(
     ids: &[Id],
     before: &HashMap<Id, u64>,
 ) -> Result<Vec<Seen>> {
-    let examined = Box::pin(search.lookup.examine(ids, Members::Primary, search.control)).await?;
+    let examined = search.lookup.examine(ids, Members::Primary, search.control).await?;
     let seen = |verdict: Verdict| {
         let digest = before.get(&verdict.id);
         let is_changing = digest.is_some_and(|digest| *digest != verdict.source_digest);

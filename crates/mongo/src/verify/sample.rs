@@ -31,7 +31,7 @@ pub(super) async fn compare(
     let sides =
         [(&lookup.source, lookup.source_since), (&lookup.destination, lookup.destination_since)];
     for (side, since) in sides {
-        Box::pin(compare_drawn(search, side, since, suspects, watch, report)).await?;
+        compare_drawn(search, side, since, suspects, watch, report).await?;
     }
     Ok(())
 }
@@ -51,7 +51,7 @@ async fn compare_drawn(
     let before = (report.compared, report.compared_bytes);
     for _ in 0..DRAWS_MAX {
         let drawn = draw(search, side, since, &mut patience, suspects, watch, report);
-        let Err(error) = Box::pin(drawn).await else { return Ok(()) };
+        let Err(error) = drawn.await else { return Ok(()) };
         search.control.sleep(patience.after(&what, error)?).await?;
         (report.compared, report.compared_bytes) = before;
     }
@@ -88,7 +88,7 @@ async fn draw(
         let chunk = Chunk::new(batch.map_err(failed)?, &side.ns)?;
         patience.renew();
         let ids: Vec<Id> = chunk.documents().map(id_of).collect::<Result<_>>()?;
-        Box::pin(compare_ids(search, &ids, suspects, watch, report)).await?;
+        compare_ids(search, &ids, suspects, watch, report).await?;
         if suspects.is_full() {
             return Ok(());
         }
@@ -116,7 +116,7 @@ pub(super) async fn compare_ids(
     report: &mut Report,
 ) -> Result<()> {
     for step in ids.chunks(STEP) {
-        let examined = Box::pin(search.lookup.examine(step, Members::Any, search.control)).await?;
+        let examined = search.lookup.examine(step, Members::Any, search.control).await?;
         report.compared += step.len() as u64;
         report.compared_bytes += examined.source_bytes;
         suspects.extend(examined.differing.into_iter().map(|verdict| verdict.id));

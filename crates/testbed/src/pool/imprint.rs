@@ -95,7 +95,7 @@ pub(super) async fn restore(
     new: &Imprint,
     undo: &[(Role, Document)],
 ) -> std::result::Result<(), String> {
-    match Box::pin(clean(cluster, undo)).await {
+    match clean(cluster, undo).await {
         Ok(()) => {}
         Err(error) => return Err(error.to_string()),
     }
@@ -133,7 +133,7 @@ async fn clean(cluster: &Cluster, undo: &[(Role, Document)]) -> Result<()> {
         reason: error.to_string(),
     };
     let client = Client::with_uri_str(cluster.admin_uri()).await.map_err(unanswered)?;
-    let dropped = Box::pin(drop_databases(&client)).await.map_err(unanswered);
+    let dropped = drop_databases(&client).await.map_err(unanswered);
     client.shutdown().immediate(true).await;
     dropped
 }

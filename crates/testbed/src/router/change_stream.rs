@@ -126,7 +126,7 @@ impl Caller {
             let message = format!("cursor id {id} is already in use");
             return Some(Err(Failure::new(12051, message)));
         };
-        let outcome = Box::pin(self.advance(&mut stream, id, body)).await;
+        let outcome = self.advance(&mut stream, id, body).await;
         let killed = self.core.streams.get(id, self.user_name()).is_none();
         if outcome.is_err() || stream.ended || killed {
             self.core.streams.remove(id);

@@ -68,7 +68,7 @@ impl Connection {
         let name = request.name().to_owned();
         let retried =
             request.body.contains_key("txnNumber") && !request.body.contains_key("autocommit");
-        let outcome = Box::pin(self.run(request)).await;
+        let outcome = self.run(request).await;
         let outcome = outcome.map_err(|failure| {
             let ends = matches!(&*name, "commitTransaction" | "abortTransaction");
             if (retried || ends) && code::is_retryable(failure.code()) {

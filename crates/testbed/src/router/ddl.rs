@@ -49,7 +49,7 @@ impl Caller {
         let namespace = Namespace { database: database.to_owned(), collection: String::new() };
         let mut staleness = self.staleness(&namespace);
         let outcome = loop {
-            match Box::pin(self.on_database_once(database, create, body, repeat)).await {
+            match self.on_database_once(database, create, body, repeat).await {
                 Err(failure) if staleness.again(&failure) => staleness.pause().await,
                 outcome => break outcome,
             }
@@ -218,7 +218,7 @@ impl Caller {
     ) -> Result<Vec<(String, Answer)>, Failure> {
         let mut staleness = self.staleness(namespace);
         loop {
-            match Box::pin(self.on_owners_once(namespace, body, create)).await {
+            match self.on_owners_once(namespace, body, create).await {
                 Err(failure) if staleness.again(&failure) => staleness.pause().await,
                 outcome => return outcome,
             }
@@ -259,7 +259,7 @@ impl Caller {
         }
         let mut staleness = self.staleness(&namespace);
         loop {
-            match Box::pin(self.list_indexes_once(&namespace, body)).await {
+            match self.list_indexes_once(&namespace, body).await {
                 Err(failure) if staleness.again(&failure) => staleness.pause().await,
                 outcome => return outcome,
             }

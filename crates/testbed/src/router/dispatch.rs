@@ -15,12 +15,12 @@ pub(super) async fn run(caller: &Caller, mut request: Request) -> Result<Answer,
         "commitTransaction" => return caller.commit(&request.body).await,
         "abortTransaction" => return caller.abort(&request.body).await,
         "insert" | "update" | "delete" if request.body.contains_key("autocommit") => {}
-        "insert" | "update" | "delete" => return Box::pin(caller.write(request, None)).await,
+        "insert" | "update" | "delete" => return caller.write(request, None).await,
         _ => {}
     }
     match caller.transaction_of(&request.body)? {
-        Some(transaction) => Box::pin(in_transaction(caller, request, &transaction)).await,
-        None => Box::pin(plain(caller, request.body)).await,
+        Some(transaction) => in_transaction(caller, request, &transaction).await,
+        None => plain(caller, request.body).await,
     }
 }
 
@@ -34,7 +34,7 @@ async fn in_transaction(
     loop {
         let statement =
             Request { body: request.body.clone(), sequence: request.sequence.clone(), ..request };
-        let outcome = Box::pin(run_statement(caller, statement, transaction)).await;
+        let outcome = run_statement(caller, statement, transaction).await;
         let failure = match outcome {
             Ok(answer) if answer.raw().get_array("writeErrors").is_err() => {
                 transaction.succeeded();

@@ -30,7 +30,7 @@ impl Caller {
         let mut staleness = self.staleness(&namespace);
         loop {
             let once = self.find_and_modify_once(&namespace, body, repeat, transaction);
-            match Box::pin(once).await {
+            match once.await {
                 Err(failure) if transaction.is_none() && staleness.again(&failure) => {
                     staleness.pause().await;
                 }
@@ -63,7 +63,7 @@ impl Caller {
             Err(failure) if failure.code() == code::WOULD_CHANGE_OWNING_SHARD => {
                 let change =
                     Change { caller: self, namespace, endpoint: &endpoint, body, documents: None };
-                let moved = Box::pin(change.run(transaction, failure)).await?;
+                let moved = change.run(transaction, failure).await?;
                 self.moved_answer(body, moved).await
             }
             answer => answer,

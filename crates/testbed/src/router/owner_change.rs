@@ -47,7 +47,7 @@ impl Change<'_> {
         failure: Failure,
     ) -> Result<Moved, Failure> {
         if let Some(transaction) = transaction {
-            return Box::pin(self.replace(transaction, &failure)).await;
+            return self.replace(transaction, &failure).await;
         }
         if !self.body.contains_key("txnNumber") {
             return Err(Failure::new(
@@ -57,7 +57,7 @@ impl Change<'_> {
             ));
         }
         let transaction = self.caller.implicit_transaction(self.body)?;
-        let moved = Box::pin(self.in_own_transaction(&transaction)).await;
+        let moved = self.in_own_transaction(&transaction).await;
         if moved.is_err() {
             self.caller.give_up(&transaction).await;
         }

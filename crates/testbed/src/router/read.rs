@@ -252,7 +252,7 @@ impl Caller {
                 aggregate.insert(field, value.clone());
             }
         }
-        let mut answer = Box::pin(self.open_cursor(aggregate)).await?;
+        let mut answer = self.open_cursor(aggregate).await?;
         let mut documents = Vec::new();
         let mut bytes = 0;
         loop {

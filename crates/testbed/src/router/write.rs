@@ -103,7 +103,7 @@ impl Caller {
             return self.write_on_config(request).await;
         }
         let write = Write::new(self, request, namespace, transaction)?;
-        Box::pin(write.run()).await
+        write.run().await
     }
 
     async fn write_on_config(&self, request: Request) -> Result<Answer, Failure> {

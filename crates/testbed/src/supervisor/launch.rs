@@ -126,7 +126,7 @@ pub async fn keep_launched(
         }
     };
     let ready = |standing: &Standing| say(&Report::Ready(Box::new(standing.clone())));
-    let kept = Box::pin(super::keep(spec, registry, ready, ended)).await;
+    let kept = super::keep(spec, registry, ready, ended).await;
     if let Err(error) = &kept {
         // The launcher may have gone; then the message has no receiver.
         let _ = say(&Report::Failed(error.to_string()));

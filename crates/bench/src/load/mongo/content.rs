@@ -27,9 +27,9 @@ pub async fn show_content(target: &MongoTarget, checker: &mut Checker) -> Result
             mongodb::options::ReadPreference::Primary,
         ))
         .batch_size(BATCH_DOCUMENTS);
-    let mut cursor = Box::pin(find.into_future()).await.map_err(doing)?;
+    let mut cursor = find.into_future().await.map_err(doing)?;
     let mut shown = 0;
-    while Box::pin(cursor.advance()).await.map_err(doing)? {
+    while cursor.advance().await.map_err(doing)? {
         show(&target.schema, cursor.current(), checker);
         shown += 1;
     }

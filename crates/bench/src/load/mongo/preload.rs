@@ -50,7 +50,11 @@ async fn insert(target: &MongoTarget, first: u64, end: u64) -> Result<()> {
     let batch: Vec<RawDocumentBuf> = (first..end).map(|key| schema.document(key, key, 0)).collect();
     let options =
         InsertManyOptions::builder().ordered(false).write_concern(WriteConcern::majority()).build();
-    Box::pin(target.collection.insert_many(&batch).with_options(options).into_future())
+    target
+        .collection
+        .insert_many(&batch)
+        .with_options(options)
+        .into_future()
         .await
         .map_err(|cause| Error::server(format!("filling {}", target.label), cause))?;
     Ok(())
@@ -65,7 +69,7 @@ pub async fn require_documents(target: &MongoTarget, documents: u64) -> Result<(
     // One more is enough to know that there are too many.
     let limit = documents + 1;
     let counting = target.collection.count_documents(doc! {}).limit(limit);
-    let found = Box::pin(counting.into_future()).await.map_err(doing)?;
+    let found = counting.into_future().await.map_err(doing)?;
     if found == documents {
         return Ok(());
     }

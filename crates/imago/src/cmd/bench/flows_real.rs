@@ -29,7 +29,7 @@ pub async fn measure(args: &Args) -> Result<real::Report, Failure> {
     let quick_size = real::Size { runs: 1, data_mb_per_server: 3 };
     let size = if quick { quick_size } else { real::Size { runs, data_mb_per_server } };
     let host = [super::command::program()?.into_os_string(), "bench".into(), "host".into()];
-    Ok(Box::pin(real::run(size, window_kib, &host)).await?)
+    Ok(real::run(size, window_kib, &host).await?)
 }
 
 /// Is a host, until its orders end.

@@ -86,7 +86,7 @@ pub(super) async fn check(
     .map_err(unreadable)?;
     let [read_before, read_during, write_before, write_during] = series.map(p99_ms);
     let mut checker = Checker::new(History::read(history).map_err(unreadable)?);
-    Box::pin(show_content(target, &mut checker)).await?;
+    show_content(target, &mut checker).await?;
     let latencies = Latencies { read_before, read_during, write_before, write_during };
     Ok((checker.finish(), latencies))
 }

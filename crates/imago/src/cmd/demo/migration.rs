@@ -99,8 +99,8 @@ pub(super) async fn run(args: &Migration, context: &Context) -> Result<(), Failu
     let copy_began_ns = load_ns(&load);
 
     let clusters = Clusters {
-        source: Box::pin(Endpoint::connect(&old.admin_uri(), "source")).await?,
-        destination: Box::pin(Endpoint::connect(&new.admin_uri(), "destination")).await?,
+        source: Endpoint::connect(&old.admin_uri(), "source").await?,
+        destination: Endpoint::connect(&new.admin_uri(), "destination").await?,
     };
     let (id, plan) = create_job(&clusters, &ns, args.mb_s).await?;
     clock.say(&format!("copying, as job {id}; the new cluster is sharded by userID"));
@@ -138,8 +138,7 @@ pub(super) async fn run(args: &Migration, context: &Context) -> Result<(), Failu
     tokio::time::sleep(Duration::from_secs(args.idle_s)).await;
     let load_report = finish(load).await?;
     clock.say("traffic ended; checking every acknowledged operation against the new cluster");
-    let (verdict, latencies) =
-        Box::pin(check(&history, &target, copy_began_ns, copy_ended_ns)).await?;
+    let (verdict, latencies) = check(&history, &target, copy_began_ns, copy_ended_ns).await?;
     let moments = [
         (copy_began_ns, "copy"),
         (copy_ended_ns, "verify"),
@@ -186,8 +185,8 @@ async fn start_clusters(args: &Migration, clock: &Clock) -> Result<(Cluster, Clu
         }
         None => "the new one gets what processor time the old one leaves; both share the disk",
     });
-    let old = Box::pin(Cluster::start(old)).await.map_err(|error| testbed(&error))?;
-    let new = Box::pin(Cluster::start(new)).await.map_err(|error| testbed(&error))?;
+    let old = Cluster::start(old).await.map_err(|error| testbed(&error))?;
+    let new = Cluster::start(new).await.map_err(|error| testbed(&error))?;
     Ok((old, new))
 }
 
@@ -199,7 +198,7 @@ async fn fill(
     documents: u64,
 ) -> Result<MongoTarget, Failure> {
     let source = MongoTarget::connect(&old.uri(), ns, schema).await?;
-    Box::pin(preload(&source, documents, |_| ())).await?;
+    preload(&source, documents, |_| ()).await?;
     // The system would write it to the disk half a minute later, which would slow clients down.
     let folder = old.folder().to_owned();
     let written = tokio::task::spawn_blocking(move || {
@@ -222,7 +221,7 @@ async fn create_job(
         no_new: false,
         shard_key: Some(r#"{"userID": 1}"#.into()),
     };
-    let plan = Box::pin(preflight::plan(&clusters.source, &clusters.destination, &request)).await?;
+    let plan = preflight::plan(&clusters.source, &clusters.destination, &request).await?;
     let id = copy::create(clusters, &plan, limits(mb_s)).await?;
     Ok((id, plan))
 }
@@ -230,7 +229,7 @@ async fn create_job(
 /// Compares all documents of both sides.
 async fn compare(clusters: &Clusters, plan: &Plan) -> Result<Report, Failure> {
     let pairs = preflight::pairs(plan, &clusters.source, &clusters.destination);
-    let pairs = Box::pin(pairs).await?;
+    let pairs = pairs.await?;
     let (pair, _) = &pairs[0];
     let spec = Spec { structure: false, ..Spec::default() };
     let (control, mut watch) = (Steer::default(), Unwatched);
@@ -256,19 +255,19 @@ async fn cut_over(
     let me = format!("{}/cutover", process());
     let cancel = CancellationToken::new();
     let taking = cutover::take_over(clusters, id, &options, &me, context.events(), &cancel);
-    let run = Box::pin(taking).await?;
+    let run = taking.await?;
     let hook = async || {
         switch();
         Ok(())
     };
-    Ok(Box::pin(cutover::cutover(clusters, run, &me, &options, hook)).await?)
+    Ok(cutover::cutover(clusters, run, &me, &options, hook).await?)
 }
 
 /// Leads the job until another takes it over.
 async fn follow(clusters: &Clusters, id: &JobId, context: &Context) -> Result<(), Failure> {
     let options = options(&WorkArgs::default());
     let led = copy::lead(clusters, id, &options, context.events(), &context.cancel);
-    Ok(Box::pin(led).await.map(|_| ())?)
+    Ok(led.await.map(|_| ())?)
 }
 
 async fn wait_caught_up(

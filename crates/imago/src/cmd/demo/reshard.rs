@@ -84,14 +84,14 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         args.shards, args.members
     ));
     let servers = start_cluster(args).await?;
-    let cluster = Box::pin(Endpoint::connect(&servers.admin_uri(), "cluster")).await?;
+    let cluster = Endpoint::connect(&servers.admin_uri(), "cluster").await?;
 
     let ns: Namespace = NAMESPACE.parse()?;
     let schema = Schema { id_form: IdForm::Text, reviews: Reviews::default() };
-    Box::pin(shard(&cluster, &ns, &schema.reviews, args.documents)).await?;
+    shard(&cluster, &ns, &schema.reviews, args.documents).await?;
     let target = MongoTarget::connect(&servers.uri(), &ns, schema).await?;
     clock.say(&format!("filling {ns}, sharded by {OLD_KEY}, with {} reviews", args.documents));
-    Box::pin(preload(&target, args.documents, |_| ())).await?;
+    preload(&target, args.documents, |_| ()).await?;
 
     clock.say(&format!("application traffic begins: {} operations/s", args.rate));
     let folder = tempfile::tempdir().map_err(|e| Failure::from_error(Exit::Failed, "demo", &e))?;
@@ -102,7 +102,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
 
     let resharding = Instant::now();
     let limits = limits(args.mb_s);
-    let plan = Box::pin(speed::plan(&cluster, &request(&ns), limits, context)).await?;
+    let plan = speed::plan(&cluster, &request(&ns), limits, context).await?;
     let megabytes = |bytes: u64| bytes / 1_000_000;
     clock.say(&format!(
         "planned: {} chunks by userID, {} of {} MB move between shards",
@@ -110,7 +110,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         megabytes(plan.moved.bytes),
         megabytes(plan.size.bytes)
     ));
-    let done = Box::pin(change(&cluster, &plan, limits, context)).await?;
+    let done = change(&cluster, &plan, limits, context).await?;
     let reshard_s = resharding.elapsed().as_secs_f64();
     let ended_ns = load_ns(&load);
     clock.say(&format!(
@@ -121,7 +121,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let report = finish(load).await?;
     clock.say("traffic ended; checking every acknowledged operation");
     let target = MongoTarget::connect(&servers.uri(), &ns, schema).await?;
-    let (verdict, latencies) = Box::pin(check(&history, &target, began_ns, ended_ns)).await?;
+    let (verdict, latencies) = check(&history, &target, began_ns, ended_ns).await?;
     let summary = Summary {
         checked: Checked::of(&verdict, &report, &latencies),
         different: 0,
@@ -150,7 +150,7 @@ async fn start_cluster(args: &Args) -> Result<Cluster, Failure> {
         cache_mb: CACHE_MB,
         ..ClusterSpec::sharded("demo", args.shards)
     };
-    let started = Box::pin(Cluster::start(spec.with_auth())).await;
+    let started = Cluster::start(spec.with_auth()).await;
     started.map_err(|error| testbed(&error))
 }
 
@@ -184,11 +184,11 @@ async fn change(
         block: Block::UserWrites,
         block_max: Duration::from_secs(5),
     };
-    let id = Box::pin(reshard::create(cluster, plan, Engine::Shadow, limits)).await?;
+    let id = reshard::create(cluster, plan, Engine::Shadow, limits).await?;
     let clusters = reshard::both(cluster);
     let claim = copy::claim(&clusters, &id, &options.process, context.events(), &context.cancel);
-    let run = Box::pin(claim).await?;
-    Ok(Box::pin(reshard::run(cluster, run, &options)).await?)
+    let run = claim.await?;
+    Ok(reshard::run(cluster, run, &options).await?)
 }
 
 /// The share that the database answered, with a document or that there is none.

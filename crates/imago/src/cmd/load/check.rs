@@ -65,7 +65,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let schema = Schema::of(checker.header());
     let target =
         MongoTarget::connect(&args.uri, &namespace, schema).await.map_err(|e| failure(&e))?;
-    Box::pin(show_content(&target, &mut checker)).await.map_err(|error| failure(&error))?;
+    show_content(&target, &mut checker).await.map_err(|error| failure(&error))?;
     let verdict = checker.finish();
     context.output.result(&verdict, summary)?;
     if verdict.holds() {

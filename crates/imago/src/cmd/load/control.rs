@@ -155,7 +155,7 @@ async fn handle(request: Request, steered: &Steered) -> Value {
         Request::Switch { uri, ns } => {
             let _alone = steered.switching.lock().await;
             let namespace = ns.unwrap_or_else(|| steered.namespace.clone());
-            match Box::pin(MongoTarget::connect(&uri, &namespace, steered.schema)).await {
+            match MongoTarget::connect(&uri, &namespace, steered.schema).await {
                 Ok(target) => {
                     let at_ms = control.switch(Arc::new(target));
                     json!({ "switched_at_ms": at_ms, "target": control.snapshot().target })

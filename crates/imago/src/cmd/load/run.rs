@@ -89,7 +89,7 @@ fn ended(error: &DriverError) -> Failure {
 
 async fn fill(args: &RunArgs, target: &MongoTarget, context: &Context) -> Result<(), Failure> {
     let filled = if args.preloaded {
-        Box::pin(require_documents(target, args.documents)).await
+        require_documents(target, args.documents).await
     } else {
         let bar = view::filling(context, args.documents);
         let filling = preload(target, args.documents, |inserted| bar.set_position(inserted));

@@ -146,9 +146,9 @@ impl Shape {
 
 /// Plans, prints the plan, fails with exit code 4 if something is in the way.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    let cluster = Box::pin(Endpoint::connect(&args.uri, "cluster")).await?;
+    let cluster = Endpoint::connect(&args.uri, "cluster").await?;
     let (limits, request) = (args.speed.parsed()?, args.shape.request(args.ns));
-    let mut plan = Box::pin(speed::plan(&cluster, &request, limits, context)).await?;
+    let mut plan = speed::plan(&cluster, &request, limits, context).await?;
     args.engine.warn_in(&mut plan)?;
     context.output.result(&plan, view::text)?;
     unobstructed(&plan)

@@ -37,8 +37,8 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let limits: Limits = args.speed.parsed()?;
     let cluster = connect(&args.uri).await?;
     reshard::check(&cluster, &args.work.parsed(), Engine::Shadow).await?;
-    let way = Box::pin(reshard::revert(&cluster, &args.id)).await?;
-    let mut plan = Box::pin(speed::plan(&cluster, &way.request, limits, context)).await?;
+    let way = reshard::revert(&cluster, &args.id).await?;
+    let mut plan = speed::plan(&cluster, &way.request, limits, context).await?;
     if !way.is_known {
         plan.findings.push(known_by_key(&args.id));
     }

@@ -153,7 +153,7 @@ impl WorkArgs {
 
 /// Connects to the cluster.
 pub async fn connect(uri: &str) -> Result<Endpoint, Failure> {
-    Ok(Box::pin(Endpoint::connect(uri, "cluster")).await?)
+    Ok(Endpoint::connect(uri, "cluster").await?)
 }
 
 fn read(path: &Path) -> Result<Plan, Failure> {
@@ -178,9 +178,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     reshard::check(&cluster, &args.work.parsed(), engine).await?;
     let mut plan = match (read, args.ns) {
         (Some(plan), _) => plan,
-        (None, Some(ns)) => {
-            Box::pin(speed::plan(&cluster, &args.shape.request(ns), limits, context)).await?
-        }
+        (None, Some(ns)) => speed::plan(&cluster, &args.shape.request(ns), limits, context).await?,
         (None, None) => unreachable!("clap wants one of them"),
     };
     args.engine.warn_in(&mut plan)?;
@@ -197,7 +195,7 @@ pub async fn begin(
     context: &Context,
 ) -> Result<(), Failure> {
     unobstructed(plan)?;
-    let id = Box::pin(reshard::create(cluster, plan, engine, limits)).await?;
+    let id = reshard::create(cluster, plan, engine, limits).await?;
     work_at(cluster, &id, &work.parsed(), context, &plan.findings).await
 }
 
@@ -230,11 +228,11 @@ async fn work_at(
 ) -> Result<(), Failure> {
     let clusters = reshard::both(cluster);
     let claimed = copy::claim(&clusters, id, &options.process, context.events(), &context.cancel);
-    let run = Box::pin(claimed).await?;
+    let run = claimed.await?;
     for Finding { code, what, help, .. } in found {
         run.reporter().warning(code.as_str(), what.as_str(), help.as_str());
     }
-    let done = Box::pin(reshard::run(cluster, run, options)).await?;
+    let done = reshard::run(cluster, run, options).await?;
     context.output.result(&done, describe)
 }
 

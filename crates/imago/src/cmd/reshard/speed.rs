@@ -25,5 +25,5 @@ pub async fn plan(
         // Batches are as large as the pace allows: while it is being learnt they would be tiny.
         control.or_stop(pace.known()).await.map_err(imago_mongo::error::Error::from)?;
     }
-    Ok(Box::pin(reshard::plan(cluster, request, &control)).await?)
+    Ok(reshard::plan(cluster, request, &control).await?)
 }

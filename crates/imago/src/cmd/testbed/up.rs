@@ -167,7 +167,7 @@ pub(super) async fn start(
             })
         };
         let stop = context.cancel.cancelled();
-        return Box::pin(supervisor::keep(spec, registry, ready, stop)).await.map_err(failure);
+        return supervisor::keep(spec, registry, ready, stop).await.map_err(failure);
     }
     let command = supervisor_command(&spec)?;
     let standing = tokio::select! {
@@ -202,7 +202,7 @@ pub(super) async fn keep(
         Failure::new(Exit::Usage, "spec", "--spec holds no specification").because(&cause)
     })?;
     let stop = context.cancel.cancelled();
-    Box::pin(launch::keep_launched(spec, registry, stop)).await.map_err(failure)
+    launch::keep_launched(spec, registry, stop).await.map_err(failure)
 }
 
 /// A testbed that has just come up.

@@ -120,7 +120,7 @@ pub(crate) async fn check(
             };
             let mut watch = Unwatched;
             let looked = verify(&pair.source, &pair.destination, &spec, &control, &mut watch);
-            let report = Box::pin(looked).await?;
+            let report = looked.await?;
             if report.is_missing {
                 return Err(Error::precondition(
                     format!("{} may not be cut over: the destination does not have it", pair.source.ns),
@@ -159,7 +159,7 @@ async fn look_exactly(copying: &mut Copying<'_>, reports: &mut [Report]) -> Resu
         assert!(ids.len() as u64 == report.document_differences(), "all are listed");
         let (source, destination) = (&pair.source, &pair.destination);
         let looked = verify_as_of(at, source, destination, pair.filter.as_ref(), &ids, &control);
-        report.keep(Box::pin(looked).await?);
+        report.keep(looked.await?);
     }
     copying.coordinator.go_on()
 }
@@ -236,7 +236,7 @@ pub(crate) async fn last_look(
         };
         let mut watch = Unwatched;
         let looked = verify(&pair.source, &pair.destination, &spec, run.control(), &mut watch);
-        let report = Box::pin(looked).await?;
+        let report = looked.await?;
         refuse(&report)?;
         compared += report.compared;
     }
@@ -257,7 +257,7 @@ pub(crate) async fn last_look_as_of(
         let (source, destination) = (&pair.source, &pair.destination);
         let filter = pair.filter.as_ref();
         let looked = verify_as_of(at, source, destination, filter, &ids, run.control());
-        let differing = Box::pin(looked).await?;
+        let differing = looked.await?;
         let mut report = Report {
             source: source.ns.to_string(),
             compared: ids.len() as u64,

@@ -27,7 +27,7 @@ pub enum ClientsAt {
 /// # Errors
 /// A precondition when the job's cut-over did not die so; when a cluster refuses.
 pub async fn decide(clusters: &Clusters, run: Run, clients: ClientsAt) -> Result<Option<JobId>> {
-    let decided = Box::pin(decided(clusters, &run, clients)).await;
+    let decided = decided(clusters, &run, clients).await;
     let ending = match (&decided, clients) {
         (Ok(_), ClientsAt::Destination) => Ending::Done,
         _ => Ending::Stopped(Stop::Interrupted),

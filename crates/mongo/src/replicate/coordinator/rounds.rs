@@ -176,7 +176,7 @@ pub(super) async fn apply(
                 control.take(wants.len() as u64, 0).await?;
             }
             let mut found = Vec::new();
-            let done = Box::pin(apply::apply(pair, wants, at, &mut found)).await;
+            let done = apply::apply(pair, wants, at, &mut found).await;
             stale.lock().expect("no holder panics").append(&mut found);
             if let (Ok(tally), false) = (&done, is_exact) {
                 // Only now it is known how many they were: the next ones wait for them.

@@ -25,7 +25,7 @@ pub(in crate::reshard) async fn of_cluster(
 ) -> Result<Vec<Finding>> {
     let mut found = Vec::new();
     found.extend(zones(of).await?);
-    found.extend(Box::pin(duplicates(of, survey, old, control)).await?);
+    found.extend(duplicates(of, survey, old, control).await?);
     Ok(found)
 }
 
