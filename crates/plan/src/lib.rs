@@ -9,6 +9,7 @@ pub mod backoff;
 pub mod batch_size;
 pub mod bucket;
 pub mod cuts;
+pub mod design;
 pub mod flow;
 pub mod geo;
 pub mod hungarian;

@@ -1,0 +1,18 @@
+//! When a store's physical design should change, and to what (MorphoSys, §5).
+//!
+//! Every file is a section of the paper: what is known of the workload ([`reservoir`], [`workload`], §5.1), what
+//! operations take ([`regression`], [`cost`], §5.2), which plans there are ([`plans`], §5.3.3), what a design would
+//! cost ([`price`], §5.3.2), and which plan pays ([`decide`], §5.3).
+
+pub mod brakes;
+pub mod cost;
+pub mod decide;
+pub mod layout;
+pub mod plans;
+pub mod price;
+pub mod regression;
+pub mod reservoir;
+pub mod workload;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! The learned cost model (MorphoSys, §5.2): what a transaction and an operator take, in µs.
+//!
+//! Six linear functions, of which each operation uses those of Table 1. What they measure in this store:
+//! - `service`(CPU of the site, 0 to 1): from when a request is sent to a site until the site looks at it. A site
+//!   runs its transactions one after another on one thread, so this is mostly the wait behind others.
+//! - `wait_updates`(log entries that the site is behind, u): from then until the site has applied what the
+//!   session has seen, or what a new master has to know. There is one log for all partitions: `behind` stands
+//!   for the paper's vₙ − vᵣ of a partition, and u of Eq. 2 is the share of the site's entries that concern it.
+//! - `lock`(w): the wait for partitions that are changing hands. There is no lock of a partition for the time of
+//!   a transaction, for the thread is one.
+//! - `read_write`(rows read, rows written): the procedure itself.
+//! - `commit`(partitions read, partitions written): from its end until the log has its entry.
+//! - `cpu`(reads, writes and applied updates a second): the share of a core that a site uses.
+//!
+//! Invariant: an operation uses exactly the functions of its column of Table 1.
+
+use super::regression::Linear;
+
+/// Inputs of an operation's functions.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Inputs {
+    /// The CPU of the site, 0 to 1.
+    pub cpu: f64,
+    /// The CPU of the other site that takes part, for a remaster and a new replica.
+    pub other_cpu: f64,
+    /// Log entries that the site is behind.
+    pub behind: f64,
+    /// u of Eq. 2.
+    pub update_share: f64,
+    /// w: the sum of W(p) of all partitions that are written.
+    pub contention: f64,
+    /// Rows read and written.
+    pub rows: (f64, f64),
+    /// Partitions read and written.
+    pub partitions: (f64, f64),
+}
+
+/// What is predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// A transaction; whether it reads what it does not write, and whether it writes.
+    Transaction {
+        /// It reads partitions that it does not write.
+        reads: bool,
+        /// It writes.
+        writes: bool,
+    },
+    /// A partition changes its master.
+    Remaster,
+    /// A partition becomes two.
+    Split,
+    /// Two become one.
+    Merge,
+    /// A site gets a copy.
+    AddReplica,
+    /// A site loses one.
+    RemoveReplica,
+}
+
+/// The functions that an operation uses: a row of the transposed Table 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uses {
+    /// Waiting for service.
+    pub service: bool,
+    /// Waiting for updates.
+    pub wait_updates: bool,
+    /// Waiting for partitions.
+    pub lock: bool,
+    /// Reading and writing.
+    pub read_write: bool,
+    /// Committing.
+    pub commit: bool,
+}
+
+impl Operation {
+    /// Table 1.
+    #[must_use]
+    pub fn uses(self) -> Uses {
+        let (service, all) = (
+            true,
+            Uses { service: true, wait_updates: true, lock: true, read_write: true, commit: true },
+        );
+        match self {
+            Self::Transaction { reads, writes } => {
+                Uses { wait_updates: reads, lock: writes, ..all }
+            }
+            Self::Remaster => Uses { read_write: false, ..all },
+            Self::Split | Self::Merge => Uses { wait_updates: false, read_write: false, ..all },
+            Self::AddReplica => Uses { wait_updates: false, lock: false, commit: false, ..all },
+            Self::RemoveReplica => {
+                Uses { service, wait_updates: false, lock: false, read_write: false, commit: false }
+            }
+        }
+    }
+}
+
+/// What was measured of an operation, in µs; none of what was not.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Waiting for service.
+    pub service: Option<f64>,
+    /// Waiting for updates.
+    pub wait_updates: Option<f64>,
+    /// Waiting for partitions.
+    pub lock: Option<f64>,
+    /// Reading and writing.
+    pub read_write: Option<f64>,
+    /// Committing.
+    pub commit: Option<f64>,
+}
+
+/// The functions. See the module's documentation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CostModel {
+    /// Of the CPU.
+    pub service: Linear<1>,
+    /// Of the entries behind, and u.
+    pub wait_updates: Linear<2>,
+    /// Of w.
+    pub lock: Linear<1>,
+    /// Of rows read and written.
+    pub read_write: Linear<2>,
+    /// Of partitions read and written.
+    pub commit: Linear<2>,
+    /// Of reads, writes and updates a second.
+    pub cpu: Linear<3>,
+}
+
+impl Default for CostModel {
+    fn default() -> Self {
+        Self {
+            service: Linear::new([1.0]),
+            wait_updates: Linear::new([1_000.0, 1.0]),
+            lock: Linear::new([0.5]),
+            read_write: Linear::new([100.0, 10.0]),
+            commit: Linear::new([4.0, 4.0]),
+            cpu: Linear::new([100_000.0, 100_000.0, 100_000.0]),
+        }
+    }
+}
+
+impl CostModel {
+    /// The predicted time of an operation, in µs.
+    #[must_use]
+    pub fn predict(&self, operation: Operation, inputs: &Inputs) -> f64 {
+        let uses = operation.uses();
+        let both = matches!(operation, Operation::Remaster | Operation::AddReplica);
+        let used = |is_used: bool, value: f64| if is_used { value } else { 0.0 };
+        let (rows, parts) = (inputs.rows, inputs.partitions);
+        used(uses.service, self.service.predict([inputs.cpu]))
+            + used(uses.service && both, self.service.predict([inputs.other_cpu]))
+            + used(
+                uses.wait_updates,
+                self.wait_updates.predict([inputs.behind, inputs.update_share]),
+            )
+            + used(uses.lock, self.lock.predict([inputs.contention]))
+            + used(uses.read_write, self.read_write.predict([rows.0, rows.1]))
+            + used(uses.commit, self.commit.predict([parts.0, parts.1]))
+    }
+
+    /// Learns from what was measured of an operation.
+    pub fn observe(&mut self, operation: Operation, inputs: &Inputs, measured: &Measured) {
+        let uses = operation.uses();
+        let of = |is_used: bool, value: Option<f64>| value.filter(|_| is_used);
+        if let Some(us) = of(uses.service, measured.service) {
+            self.service.observe([inputs.cpu], us);
+        }
+        if let Some(us) = of(uses.wait_updates, measured.wait_updates) {
+            self.wait_updates.observe([inputs.behind, inputs.update_share], us);
+        }
+        if let Some(us) = of(uses.lock, measured.lock) {
+            self.lock.observe([inputs.contention], us);
+        }
+        if let Some(us) = of(uses.read_write, measured.read_write) {
+            self.read_write.observe([inputs.rows.0, inputs.rows.1], us);
+        }
+        if let Some(us) = of(uses.commit, measured.commit) {
+            self.commit.observe([inputs.partitions.0, inputs.partitions.1], us);
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Which plan pays: the expected benefit of each against its cost (MorphoSys, §5.3).
+//!
+//! For a few sampled transactions, each site is a candidate, and each of its plans is priced: the design that the
+//! plan leads to, against the design that is. net = λ · E − C, where
+//! - E is what transactions save: the mean latency saved, and with a weight the processor time of all sites, times
+//!   their rate, times an explicit *horizon* in
+//!   seconds. The paper leaves open for how long a plan is credited; here it is a parameter, told with each
+//!   decision.
+//! - C is what the plan's operators take.
+//!
+//! The best plan above a least gain is chosen; then, by the design that it leads to, the next one, of other
+//! partitions. Everything that was compared comes back: the chosen plan, and for each of the others why not.
+
+use std::collections::BTreeMap;
+
+use rand::{Rng, RngExt as _};
+
+use super::cost::CostModel;
+use super::layout::{Key, Layout, Operator, Site};
+use super::plans::{NoPlan, Thresholds, View, plans, removals};
+use super::price::{Price, Situation, plan_cost, price};
+use super::workload::{Given, Numbered, Sample, Statistics, Touched};
+
+/// How decisions are made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parameters {
+    /// λ: how much an expected µs counts against one that is spent.
+    pub lambda: f64,
+    /// For how long a plan is credited with what it saves, in seconds.
+    pub horizon_s: f64,
+    /// A plan saves at least this share of what a transaction costs.
+    pub gain_min: f64,
+    /// What a µs of a site's processor counts against a µs of latency.
+    pub cpu_weight: f64,
+    /// Sampled transactions for which plans are made.
+    pub triggers: usize,
+    /// The most plans that are chosen at once.
+    pub plans_max: usize,
+    /// The most bytes of a site.
+    pub memory_max: Option<u64>,
+    /// Thresholds of plans.
+    pub thresholds: Thresholds,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            lambda: 1.0,
+            horizon_s: 10.0,
+            gain_min: 0.01,
+            cpu_weight: 0.5,
+            triggers: 8,
+            plans_max: 4,
+            memory_max: None,
+            thresholds: Thresholds::default(),
+        }
+    }
+}
+
+/// Why a plan was not chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Rejected<K: std::fmt::Debug> {
+    /// No plan lets the transaction run there.
+    NoPlan(NoPlan<K>),
+    /// It saves less than it costs.
+    DoesNotPay,
+    /// It saves less than the least gain.
+    TooLittle,
+    /// Another one saves more, and changes the same.
+    Another,
+    /// A site would hold more than it may.
+    Memory(Site),
+    /// It is held back: see [`super::brakes`].
+    Held(String),
+}
+
+/// A plan that was looked at.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Considered<K: std::fmt::Debug> {
+    /// The transaction that gave rise to it, by its first key; none of a removal.
+    pub trigger: Option<K>,
+    /// The site that it is for.
+    pub site: Site,
+    /// Its operators, in order.
+    pub operators: Vec<Operator<K>>,
+    /// The mean latency by the design that is, and by the one that would be, in µs.
+    pub latency_us: (f64, f64),
+    /// E: what is saved within the horizon, in µs.
+    pub benefit_us: f64,
+    /// C: what the operators take, in µs.
+    pub cost_us: f64,
+    /// Why it was not chosen; none if it was.
+    pub rejected: Option<Rejected<K>>,
+}
+
+impl<K: std::fmt::Debug> Considered<K> {
+    /// net = λ · E − C, in µs.
+    #[must_use]
+    pub fn net_us(&self, lambda: f64) -> f64 {
+        lambda * self.benefit_us - self.cost_us
+    }
+}
+
+/// What was decided.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decided<K: std::fmt::Debug> {
+    /// All plans that were looked at, the chosen ones first, in their order.
+    pub considered: Vec<Considered<K>>,
+    /// The price of the design that is.
+    pub before: Price,
+    /// The predicted price of the design that the chosen plans lead to.
+    pub after: Price,
+}
+
+impl<K: std::fmt::Debug> Decided<K> {
+    /// The plans to carry out, in their order.
+    pub fn chosen(&self) -> impl Iterator<Item = &Considered<K>> {
+        self.considered.iter().filter(|plan| plan.rejected.is_none())
+    }
+}
+
+/// The samples, and with them transactions that are generated from the workload model (§5.3.1): of a partition
+/// drawn by its accesses and a partner of it, in the four combinations of reading and writing, weighed by
+/// their likelihood. They make a decision robust against the chance of few samples.
+#[must_use]
+pub fn emulated<K: Key>(
+    layout: &Layout<K>,
+    samples: &[Sample<K>],
+    generated: usize,
+    dice: &mut impl Rng,
+) -> Vec<(f64, Sample<K>)> {
+    let numbered = Numbered::new(layout);
+    let touched: Vec<Touched> = samples.iter().map(|sample| numbered.touched(sample)).collect();
+    let statistics = Statistics::of(layout.len(), touched.iter().map(|touched| (1.0, touched)));
+    let mut all: Vec<(f64, Sample<K>)> =
+        samples.iter().map(|sample| (1.0, sample.clone())).collect();
+    if samples.is_empty() {
+        return all;
+    }
+    let count = |of: fn(&Sample<K>) -> u32| {
+        let sum: f64 = samples.iter().map(|sample| f64::from(of(sample))).sum();
+        (sum / samples.len() as f64).round() as u32
+    };
+    let (rows_read, rows_written) =
+        (count(|sample| sample.rows_read), count(|sample| sample.rows_written));
+    for _ in 0..generated {
+        // A partition by its accesses: any access of any sample is as likely.
+        let of = &touched[dice.random_range(0..touched.len())];
+        let accessed: Vec<usize> = of.writes.iter().chain(&of.reads).copied().collect();
+        let Some(one) = pick(&accessed, dice) else { continue };
+        let Some(two) = pick(statistics.partners(one), dice) else { continue };
+        let keys = [numbered.start(one).clone(), numbered.start(two).clone()];
+        let (reads, writes) = (statistics.reads(one), statistics.writes(one));
+        let kinds = [
+            (Given::ReadRead, reads, false, false),
+            (Given::WriteWrite, writes, true, true),
+            (Given::WriteRead, writes, true, false),
+            (Given::ReadWrite, reads, false, true),
+        ];
+        for (kind, share, one_writes, two_writes) in kinds {
+            let weight = share * statistics.given(kind, one, two);
+            if weight <= 0.0 {
+                continue;
+            }
+            let mut sample =
+                Sample { reads: Vec::new(), writes: Vec::new(), rows_read, rows_written: 0 };
+            for (number, key, writes) in [(one, &keys[0], one_writes), (two, &keys[1], two_writes)]
+            {
+                if writes {
+                    sample.writes.push(key.clone());
+                    sample.rows_written = rows_written.max(1);
+                } else {
+                    // The first row alone: a read of one key ends in its partition.
+                    let end =
+                        (number + 1 < layout.len()).then(|| numbered.start(number + 1).clone());
+                    sample.reads.push((key.clone(), end));
+                }
+            }
+            all.push((weight, sample));
+        }
+    }
+    all
+}
+
+fn pick(among: &[usize], dice: &mut impl Rng) -> Option<usize> {
+    (!among.is_empty()).then(|| among[dice.random_range(0..among.len())])
+}
+
+/// What is decided by: the samples with their weights, and what is known besides.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a, K> {
+    /// Transactions like those to come: see [`emulated`].
+    pub samples: &'a [(f64, Sample<K>)],
+    /// Transactions a second.
+    pub rate_s: f64,
+    /// What they cost.
+    pub cost: &'a CostModel,
+    /// Log entries that each site is behind.
+    pub behind: &'a BTreeMap<Site, f64>,
+}
+
+/// Says why an operator may not be carried out on a design now, if it may not.
+pub type Held<'h, K> = dyn Fn(&Layout<K>, &Operator<K>) -> Option<String> + 'h;
+
+/// Decides which plans pay. `held` says why an operator may not be carried out now, if it may not.
+pub fn decide<K: Key>(
+    layout: &Layout<K>,
+    known: &Known<'_, K>,
+    parameters: &Parameters,
+    held: &Held<'_, K>,
+    dice: &mut impl Rng,
+) -> Decided<K> {
+    let Known { samples, rate_s, cost, behind } = *known;
+    let cpu_weight = parameters.cpu_weight;
+    let situation = Situation { samples, rate_s, cost, behind, cpu_weight };
+    let before = price(layout, &situation);
+    let triggers: Vec<usize> = match samples.len() {
+        0 => Vec::new(),
+        len => (0..parameters.triggers).map(|_| dice.random_range(0..len)).collect(),
+    };
+    let (mut design, mut design_price) = (layout.clone(), before.clone());
+    let (mut chosen, mut others) = (Vec::<Considered<K>>::new(), Vec::new());
+    for round in 0..=parameters.plans_max {
+        let looked = look(&design, &design_price, &situation, parameters, &triggers, held);
+        let touches_chosen = |plan: &Considered<K>| {
+            let keys = chosen.iter().flat_map(|plan| &plan.operators);
+            let starts: Vec<&K> = keys.map(|operator| layout.of(operator.key()).0).collect();
+            plan.operators.iter().any(|operator| starts.contains(&layout.of(operator.key()).0))
+        };
+        let net = |plan: &Considered<K>| plan.net_us(parameters.lambda);
+        let best = looked
+            .iter()
+            .enumerate()
+            .filter(|(_, plan)| plan.rejected.is_none() && !touches_chosen(plan));
+        let best = best.max_by(|(_, one), (_, two)| net(one).total_cmp(&net(two))).map(|(n, _)| n);
+        let is_last = round == parameters.plans_max || best.is_none();
+        if is_last {
+            others = looked;
+            break;
+        }
+        let best = looked.into_iter().nth(best.expect("not the last")).expect("it is there");
+        for operator in &best.operators {
+            design.apply(operator).expect("a plan can be applied to its design");
+        }
+        design_price = price(&design, &situation);
+        chosen.push(best);
+    }
+    for plan in &mut others {
+        plan.rejected.get_or_insert(Rejected::Another);
+    }
+    chosen.append(&mut others);
+    Decided { considered: chosen, before, after: design_price }
+}
+
+/// Looks at all plans of the triggers by one design.
+fn look<K: Key>(
+    layout: &Layout<K>,
+    before: &Price,
+    situation: &Situation<'_, K>,
+    parameters: &Parameters,
+    triggers: &[usize],
+    held: &Held<'_, K>,
+) -> Vec<Considered<K>> {
+    let numbered = Numbered::new(layout);
+    let samples = situation.samples;
+    let touched: Vec<Touched> =
+        samples.iter().map(|(_, sample)| numbered.touched(sample)).collect();
+    let weights = samples.iter().map(|(weight, _)| *weight);
+    let statistics = Statistics::of(layout.len(), weights.zip(&touched));
+    let thresholds = &parameters.thresholds;
+    let view = View {
+        numbered: &numbered,
+        statistics: &statistics,
+        samples,
+        touched: &touched,
+        thresholds,
+    };
+    let mut considered = Vec::new();
+    let mut seen = std::collections::BTreeSet::new();
+    let mut weigh = |trigger: Option<K>, site: Site, operators: Vec<Operator<K>>| {
+        if !seen.insert(operators.clone()) {
+            return;
+        }
+        let mut plan = Considered {
+            trigger,
+            site,
+            operators,
+            latency_us: (before.latency_us, before.latency_us),
+            benefit_us: 0.0,
+            cost_us: 0.0,
+            rejected: None,
+        };
+        let held = plan.operators.iter().find_map(|operator| held(layout, operator));
+        if let Some(why) = held {
+            plan.rejected = Some(Rejected::Held(why));
+            considered.push(plan);
+            return;
+        }
+        let costed = plan_cost(layout, &plan.operators, situation, before, &statistics);
+        let (after, cost_us) = costed.expect("a plan can be applied to its design");
+        let after_price = price(&after, situation);
+        let saved_us = before.total_us - after_price.total_us;
+        plan.latency_us.1 = after_price.latency_us;
+        plan.benefit_us = saved_us * situation.rate_s * parameters.horizon_s;
+        plan.cost_us = cost_us;
+        let grows = |site: &Site| after.bytes_at(*site) > layout.bytes_at(*site);
+        let full = parameters
+            .memory_max
+            .and_then(|max| layout.sites().find(|site| grows(site) && after.bytes_at(*site) > max));
+        plan.rejected = if let Some(site) = full {
+            Some(Rejected::Memory(site))
+        } else if plan.net_us(parameters.lambda) <= 0.0 {
+            Some(Rejected::DoesNotPay)
+        } else if saved_us < parameters.gain_min * before.total_us {
+            Some(Rejected::TooLittle)
+        } else {
+            None
+        };
+        considered.push(plan);
+    };
+    let mut without_plan = Vec::new();
+    for trigger in triggers {
+        let (_, sample) = &samples[*trigger];
+        let first = sample.writes.first().or(sample.reads.first().map(|(from, _)| from));
+        for site in layout.sites() {
+            match plans(&view, &touched[*trigger], site) {
+                Ok(plans) => plans.into_iter().for_each(|plan| weigh(first.cloned(), site, plan)),
+                Err(why) => without_plan.push((first.cloned(), site, why)),
+            }
+        }
+    }
+    for removal in removals(&view) {
+        let Some(Operator::RemoveReplica(_, site)) = removal.first() else { continue };
+        weigh(None, *site, removal);
+    }
+    let latency_us = (before.latency_us, before.latency_us);
+    considered.extend(without_plan.into_iter().map(|(trigger, site, why)| Considered {
+        trigger,
+        site,
+        operators: Vec::new(),
+        latency_us,
+        benefit_us: 0.0,
+        cost_us: 0.0,
+        rejected: Some(Rejected::NoPlan(why)),
+    }));
+    considered
+}

@@ -1,0 +1,223 @@
+//! The price of a design: what transactions like the sampled ones would take by it (MorphoSys, §5.3.2).
+//!
+//! Each sample runs where the router would run it: at the site that masters all that it writes and has all that
+//! it reads; a sample that only reads, in equal parts at all sites that have what it reads. Where there is no
+//! such site the design changes first, and the sample pays for that: so a design that needs no changes in
+//! future is credited with them, and one that brings them about is debited. From where samples run follows the
+//! CPU of each site ([`CostModel::cpu`]), from that the wait for service, and from that the latency.
+
+use std::collections::BTreeMap;
+
+use super::cost::{CostModel, Inputs, Operation};
+use super::layout::{Key, Layout, Operator, Partition, Site};
+use super::workload::{Numbered, Sample, Statistics, Touched};
+
+/// What is known of the workload and the sites, apart from the design.
+#[derive(Clone, Copy, Debug)]
+pub struct Situation<'a, K> {
+    /// Transactions like those to come, each with its weight.
+    pub samples: &'a [(f64, Sample<K>)],
+    /// Transactions a second.
+    pub rate_s: f64,
+    /// What they cost.
+    pub cost: &'a CostModel,
+    /// Log entries that each site is behind.
+    pub behind: &'a BTreeMap<Site, f64>,
+    /// What a µs of a site's processor counts, against a µs that a transaction takes. Without it a replica that is
+    /// not read would cost nothing wherever its site has time.
+    pub cpu_weight: f64,
+}
+
+/// What a design costs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Price {
+    /// The mean latency of a transaction, in µs, design changes that it waits for included.
+    pub latency_us: f64,
+    /// The processor time of all sites for a transaction, in µs.
+    pub work_us: f64,
+    /// Both, as they count.
+    pub total_us: f64,
+    /// The predicted CPU of each site, in cores.
+    pub cpu: BTreeMap<Site, f64>,
+    /// The share of transactions that a site can run without a change.
+    pub single_site: f64,
+}
+
+/// A sample at a site: with what weight, and what has to be done before.
+struct Placed {
+    sample: usize,
+    weight: f64,
+    site: usize,
+    /// Replicas and masters that the site has to get first.
+    replicas: u32,
+    masters: u32,
+}
+
+/// Prices a design.
+#[must_use]
+pub fn price<K: Key>(layout: &Layout<K>, situation: &Situation<'_, K>) -> Price {
+    let numbered = Numbered::new(layout);
+    let touched: Vec<Touched> =
+        situation.samples.iter().map(|(_, sample)| numbered.touched(sample)).collect();
+    let weights = situation.samples.iter().map(|(weight, _)| *weight);
+    let statistics = Statistics::of(layout.len(), weights.zip(&touched));
+    let partitions: Vec<&Partition> = layout.partitions().map(|(_, one)| one).collect();
+    let sites: Vec<Site> = layout.sites().collect();
+    let mut placed = Vec::with_capacity(touched.len());
+    let (mut able_weight, mut all_weight) = (0.0, 0.0);
+    for (sample, ((weight, _), touched)) in situation.samples.iter().zip(&touched).enumerate() {
+        let at = |site: usize| needs(touched, &partitions, sites[site]);
+        let able: Vec<usize> = (0..sites.len()).filter(|site| at(*site) == (0, 0)).collect();
+        all_weight += weight;
+        let share = weight / able.len().max(1) as f64;
+        let able_at = able.iter().map(|&site| Placed {
+            sample,
+            weight: share,
+            site,
+            replicas: 0,
+            masters: 0,
+        });
+        placed.extend(able_at);
+        if able.is_empty() {
+            let cheapest = (0..sites.len()).min_by_key(|site| at(*site)).expect("there is a site");
+            let (replicas, masters) = at(cheapest);
+            placed.push(Placed { sample, weight: *weight, site: cheapest, replicas, masters });
+        } else {
+            able_weight += weight;
+        }
+    }
+    let all_weight: f64 = if all_weight > 0.0 { all_weight } else { 1.0 };
+    let loads = loads(situation, &sites, &partitions, &touched, &placed, all_weight);
+    let cpu: Vec<f64> = loads.iter().map(|load| situation.cost.cpu.predict(*load)).collect();
+    let updates_at = updates_at(&sites, &partitions, &statistics);
+    let latency = |placed: &Placed| {
+        let (_, sample) = &situation.samples[placed.sample];
+        let Touched { reads, writes } = &touched[placed.sample];
+        let site = sites[placed.site];
+        let contention = writes.iter().map(|write| statistics.writes(*write)).sum();
+        let update_share = |of: &usize| statistics.writes(*of) / updates_at[placed.site].max(1e-9);
+        // It waits for the replica that is furthest behind.
+        let furthest =
+            reads.iter().filter(|read| partitions[**read].master != site).map(update_share);
+        let inputs = Inputs {
+            cpu: cpu[placed.site],
+            other_cpu: cpu.iter().sum::<f64>() / cpu.len() as f64,
+            behind: situation.behind.get(&site).copied().unwrap_or(0.0),
+            update_share: furthest.fold(0.0, f64::max),
+            contention,
+            rows: (f64::from(sample.rows_read), f64::from(sample.rows_written)),
+            partitions: (reads.len() as f64, writes.len() as f64),
+        };
+        let is = Operation::Transaction { reads: !reads.is_empty(), writes: !writes.is_empty() };
+        let mut us = situation.cost.predict(is, &inputs);
+        if placed.masters + placed.replicas > 0 {
+            let change = Inputs { partitions: (0.0, 1.0), ..inputs };
+            us += f64::from(placed.masters) * situation.cost.predict(Operation::Remaster, &change);
+            let missing = reads.iter().chain(writes).filter(|one| !partitions[**one].is_at(site));
+            for one in missing {
+                let rows = partitions[*one].rows as f64;
+                let copy = Inputs { rows: (rows, rows), ..inputs };
+                us += situation.cost.predict(Operation::AddReplica, &copy);
+            }
+        }
+        placed.weight * us
+    };
+    let latency_us = placed.iter().map(latency).sum::<f64>() / all_weight;
+    let work_us = cpu.iter().sum::<f64>() * 1e6 / situation.rate_s.max(1.0);
+    Price {
+        latency_us,
+        work_us,
+        total_us: latency_us + situation.cpu_weight * work_us,
+        cpu: sites.iter().copied().zip(cpu.iter().copied()).collect(),
+        single_site: able_weight / all_weight,
+    }
+}
+
+/// How many replicas and masters a site lacks for a transaction.
+fn needs(touched: &Touched, partitions: &[&Partition], site: Site) -> (u32, u32) {
+    let missing = touched.reads.iter().chain(&touched.writes);
+    let replicas = missing.filter(|one| !partitions[**one].is_at(site)).count();
+    let masters = touched.writes.iter().filter(|one| partitions[**one].master != site).count();
+    (replicas as u32, masters as u32)
+}
+
+/// Rows read, rows written and rows applied for others, a second, of each site.
+fn loads<K>(
+    situation: &Situation<'_, K>,
+    sites: &[Site],
+    partitions: &[&Partition],
+    touched: &[Touched],
+    placed: &[Placed],
+    all_weight: f64,
+) -> Vec<[f64; 3]> {
+    let mut loads = vec![[0.0; 3]; sites.len()];
+    for Placed { sample, weight, site, .. } in placed {
+        let (_, of) = &situation.samples[*sample];
+        let rate_s = situation.rate_s * weight / all_weight;
+        loads[*site][0] += rate_s * f64::from(of.rows_read);
+        loads[*site][1] += rate_s * f64::from(of.rows_written);
+        let writes = &touched[*sample].writes;
+        let each = f64::from(of.rows_written) / writes.len().max(1) as f64;
+        for (n, other) in sites.iter().enumerate().filter(|(n, _)| n != site) {
+            let applied = writes.iter().filter(|write| partitions[**write].is_at(*other)).count();
+            loads[n][2] += rate_s * each * applied as f64;
+        }
+    }
+    loads
+}
+
+/// The denominator of Eq. 2 for each site: the writes of all partitions that it replicates.
+fn updates_at(sites: &[Site], partitions: &[&Partition], statistics: &Statistics) -> Vec<f64> {
+    let of = |site: &Site| {
+        let replicated =
+            partitions.iter().enumerate().filter(|(_, one)| one.replicas.contains(site));
+        replicated.map(|(n, _)| statistics.writes(n)).sum()
+    };
+    sites.iter().map(of).collect()
+}
+
+/// What the operators of a plan take, in µs, by the design that is (§5.3): each is applied before the next is
+/// looked at.
+///
+/// # Errors
+/// The operator that is impossible, and why.
+pub fn plan_cost<K: Key>(
+    layout: &Layout<K>,
+    operators: &[Operator<K>],
+    situation: &Situation<'_, K>,
+    before: &Price,
+    statistics: &Statistics,
+) -> Result<(Layout<K>, f64), super::layout::Impossible> {
+    let numbered = Numbered::new(layout);
+    let (mut after, mut us) = (layout.clone(), 0.0);
+    for operator in operators {
+        let (_, partition) = after.of(operator.key());
+        let cpu = |site: Site| before.cpu.get(&site).copied().unwrap_or(0.0);
+        let behind = |site: Site| situation.behind.get(&site).copied().unwrap_or(0.0);
+        let writes = statistics.writes(numbered.of(operator.key()));
+        let of = Inputs { cpu: cpu(partition.master), contention: writes, ..Inputs::default() };
+        let rows = partition.rows as f64;
+        let (operation, inputs) = match operator {
+            Operator::Split(_) => (Operation::Split, Inputs { partitions: (0.0, 3.0), ..of }),
+            Operator::Merge(_) => (Operation::Merge, Inputs { partitions: (0.0, 3.0), ..of }),
+            Operator::AddReplica(_, site) => {
+                (Operation::AddReplica, Inputs { other_cpu: cpu(*site), rows: (rows, rows), ..of })
+            }
+            Operator::RemoveReplica(_, site) => {
+                (Operation::RemoveReplica, Inputs { cpu: cpu(*site), ..of })
+            }
+            Operator::Remaster(_, site) => (
+                Operation::Remaster,
+                Inputs {
+                    other_cpu: cpu(*site),
+                    behind: behind(*site),
+                    partitions: (0.0, 1.0),
+                    ..of
+                },
+            ),
+        };
+        us += situation.cost.predict(operation, &inputs);
+        after.apply(operator)?;
+    }
+    Ok((after, us))
+}

@@ -1,0 +1,173 @@
+//! A linear function of a few inputs, learned on line by stochastic gradient descent (MorphoSys, §5.2).
+//!
+//! Inputs are divided by their scale, which is fixed by the caller, and clamped: one wild input moves no
+//! weight further than a large one does. The error that a sample may claim is bounded by a multiple of the
+//! usual error, so that an outlier, a pause of the machine say, is worth as much as a bad sample and no more.
+//! Every fifth sample is held out: it is predicted and never learned from, and the coefficient of
+//! determination (R²) is that of the last held-out samples.
+//!
+//! Invariants:
+//! - Weights and predictions are finite, whatever finite samples come.
+//! - A held-out sample changes no weight.
+
+use std::collections::VecDeque;
+
+/// Step of the descent, its momentum, and the pull of weights towards zero.
+const RATE: f64 = 0.01;
+const MOMENTUM: f64 = 0.8;
+const DECAY: f64 = 1e-5;
+/// A scaled input counts as no more than this.
+const INPUT_MAX: f64 = 4.0;
+/// An error counts as no more than so many usual ones.
+const OUTLIER: f64 = 4.0;
+/// One sample of so many is held out.
+const HELD_OUT_EVERY: u64 = 5;
+/// Held-out samples that R² is told from.
+const HELD_OUT: usize = 200;
+/// With fewer held-out samples nothing is known of a function.
+const HELD_OUT_MIN: usize = 20;
+
+/// A linear function of `N` inputs with a constant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Linear<const N: usize> {
+    /// What an input is divided by.
+    scales: [f64; N],
+    /// What the output is divided by: follows the mean of what was observed.
+    unit: f64,
+    weights: [f64; N],
+    constant: f64,
+    /// The last steps.
+    steps: [f64; N],
+    constant_step: f64,
+    usual_error: f64,
+    samples: u64,
+    /// Observed and predicted.
+    held_out: VecDeque<(f64, f64)>,
+}
+
+impl<const N: usize> Linear<N> {
+    /// A function that knows nothing: zero everywhere. `scales` are large values of the inputs.
+    ///
+    /// # Panics
+    /// If a scale is not above zero.
+    #[must_use]
+    pub fn new(scales: [f64; N]) -> Self {
+        assert!(scales.iter().all(|scale| *scale > 0.0), "scales are divided by");
+        Self {
+            scales,
+            unit: 0.0,
+            weights: [0.0; N],
+            constant: 0.0,
+            steps: [0.0; N],
+            constant_step: 0.0,
+            usual_error: 0.0,
+            samples: 0,
+            held_out: VecDeque::new(),
+        }
+    }
+
+    fn scaled(&self, inputs: [f64; N]) -> [f64; N] {
+        let mut scaled = inputs;
+        for (input, scale) in scaled.iter_mut().zip(self.scales) {
+            *input = (*input / scale).clamp(0.0, INPUT_MAX);
+        }
+        scaled
+    }
+
+    fn raw(&self, scaled: [f64; N]) -> f64 {
+        let products = scaled.iter().zip(self.weights).map(|(input, weight)| input * weight);
+        self.constant + products.sum::<f64>()
+    }
+
+    /// The prediction, never below zero: all that is predicted is a time or a share.
+    #[must_use]
+    pub fn predict(&self, inputs: [f64; N]) -> f64 {
+        (self.raw(self.scaled(inputs)) * self.unit).max(0.0)
+    }
+
+    /// Takes note of what was observed for these inputs. What is not a finite number is passed over.
+    pub fn observe(&mut self, inputs: [f64; N], observed: f64) {
+        if !observed.is_finite() || inputs.iter().any(|input| !input.is_finite()) {
+            return;
+        }
+        let observed = observed.max(0.0);
+        self.samples += 1;
+        if self.samples.is_multiple_of(HELD_OUT_EVERY) {
+            if self.held_out.len() == HELD_OUT {
+                self.held_out.pop_front();
+            }
+            self.held_out.push_back((observed, self.predict(inputs)));
+            return;
+        }
+        if self.unit == 0.0 {
+            self.unit = observed.max(f64::MIN_POSITIVE.sqrt());
+            self.constant = 1.0;
+            self.usual_error = 1.0;
+        }
+        let scaled = self.scaled(inputs);
+        let wrong = observed / self.unit - self.raw(scaled);
+        let bound = OUTLIER * self.usual_error.max(1e-3);
+        let claimed = wrong.clamp(-bound, bound);
+        self.usual_error += 0.02 * (wrong.abs().min(2.0 * bound) - self.usual_error);
+        // A sample of n inputs as large as INPUT_MAX must not overshoot.
+        let length = 1.0 + scaled.iter().map(|input| input * input).sum::<f64>();
+        let rate = RATE.min(0.2 / length)
+            * if self.samples < 200 { 5.0_f64.min(20.0 / length) } else { 1.0 };
+        for (n, input) in scaled.into_iter().enumerate() {
+            let pull = DECAY * self.weights[n];
+            self.steps[n] = MOMENTUM * self.steps[n] + rate * (claimed * input - pull);
+            self.weights[n] += self.steps[n];
+        }
+        self.constant_step = MOMENTUM * self.constant_step + rate * claimed;
+        self.constant += self.constant_step;
+    }
+
+    /// How much of the variance of the last held-out samples was predicted (R²): 1 is all of it, 0 as good as
+    /// their mean; none while there are too few. A function of samples that hardly vary is judged by its
+    /// error: within a tenth of the mean it is right.
+    #[must_use]
+    pub fn r_squared(&self) -> Option<f64> {
+        if self.held_out.len() < HELD_OUT_MIN {
+            return None;
+        }
+        let count = self.held_out.len() as f64;
+        let mean = self.held_out.iter().map(|(observed, _)| observed).sum::<f64>() / count;
+        let squares = |of: &dyn Fn(&(f64, f64)) -> f64| {
+            self.held_out.iter().map(|held| of(held).powi(2)).sum::<f64>()
+        };
+        let around_mean = squares(&|(observed, _)| observed - mean);
+        let around_prediction = squares(&|(observed, predicted)| observed - predicted);
+        let slight = count * (0.1 * mean).powi(2);
+        if around_prediction <= slight {
+            return Some(1.0 - around_prediction / (around_mean + slight).max(f64::MIN_POSITIVE));
+        }
+        Some(1.0 - around_prediction / around_mean.max(slight))
+    }
+
+    /// The mean error of the last held-out samples, as a share of their mean.
+    #[must_use]
+    pub fn error_share(&self) -> Option<f64> {
+        if self.held_out.len() < HELD_OUT_MIN {
+            return None;
+        }
+        let sum = self.held_out.iter().map(|(observed, _)| observed).sum::<f64>();
+        let wrong = self.held_out.iter().map(|(observed, predicted)| (observed - predicted).abs());
+        Some(wrong.sum::<f64>() / sum.max(f64::MIN_POSITIVE))
+    }
+
+    /// The constant, and what each input adds by unit, in units of the output.
+    #[must_use]
+    pub fn weights(&self) -> (f64, [f64; N]) {
+        let mut weights = self.weights;
+        for (weight, scale) in weights.iter_mut().zip(self.scales) {
+            *weight = *weight * self.unit / scale;
+        }
+        (self.constant * self.unit, weights)
+    }
+
+    /// Samples seen so far, with those that were held out.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+}

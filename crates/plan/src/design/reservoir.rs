@@ -1,0 +1,159 @@
+//! An adaptable damped reservoir: a sample of what passed by, in which the recent counts for more.
+//!
+//! After Bailis et al., "MacroBase: Prioritizing Attention in Fast Data" (SIGMOD 2017), which MorphoSys uses
+//! (§5.1): each item enters with the probability of the reservoir's size over the weight that passed so far,
+//! and the weight is damped by time, whatever the rate of items is. What is older than the window leaves in
+//! any case, so that a workload that is over is forgotten also where little comes after it.
+//!
+//! Chance is handed in: a number from 0 up to 1 for each item that is offered.
+
+use std::collections::VecDeque;
+
+/// A sample with the time at which it was taken, in ms.
+#[derive(Clone, Debug, PartialEq)]
+struct Held<T> {
+    at_ms: u64,
+    item: T,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Reservoir<T> {
+    size: usize,
+    window_ms: u64,
+    /// The share of the weight that is left after a window.
+    left_after_window: f64,
+    held: Vec<Held<T>>,
+    weight: f64,
+    damped_ms: u64,
+    /// How many items were offered in each tenth of the window, the newest last.
+    offered: VecDeque<(u64, u64)>,
+}
+
+/// The window is counted in so many parts.
+const PARTS: u64 = 10;
+
+impl<T> Reservoir<T> {
+    /// An empty reservoir of so many items of the last `window_ms`.
+    ///
+    /// # Panics
+    /// If there is no room or no time.
+    #[must_use]
+    pub fn new(size: usize, window_ms: u64) -> Self {
+        assert!(size > 0 && window_ms >= PARTS, "a reservoir of nothing");
+        Self {
+            size,
+            window_ms,
+            left_after_window: 0.2,
+            held: Vec::with_capacity(size),
+            weight: 0.0,
+            damped_ms: 0,
+            offered: VecDeque::new(),
+        }
+    }
+
+    /// Offers an item that stands for `count` of its kind; `chance` is from 0 up to 1. It is made only if it
+    /// is taken.
+    pub fn offer(&mut self, at_ms: u64, count: u64, chance: f64, item: impl FnOnce() -> T) {
+        self.pass(at_ms);
+        self.weight += 1.0;
+        let part = at_ms / (self.window_ms / PARTS);
+        match self.offered.back_mut() {
+            // A clock that went back does not open a part of the past.
+            Some((newest, offered)) if *newest >= part => *offered += count,
+            _ => self.offered.push_back((part, count)),
+        }
+        if self.held.len() < self.size {
+            self.held.push(Held { at_ms, item: item() });
+            return;
+        }
+        // One number decides both: whether it is taken, and in whose place.
+        let place = chance * self.weight.max(self.size as f64);
+        if place < self.size as f64 {
+            self.held[place as usize] = Held { at_ms, item: item() };
+        }
+    }
+
+    /// Lets time pass: the weight is damped, and what is older than the window leaves.
+    pub fn pass(&mut self, now_ms: u64) {
+        if now_ms <= self.damped_ms {
+            return;
+        }
+        let passed = (now_ms - self.damped_ms) as f64 / self.window_ms as f64;
+        self.weight *= self.left_after_window.powf(passed);
+        self.damped_ms = now_ms;
+        let oldest = now_ms.saturating_sub(self.window_ms);
+        self.held.retain(|held| held.at_ms >= oldest);
+        let first = oldest / (self.window_ms / PARTS);
+        while self.offered.front().is_some_and(|(part, _)| *part <= first) {
+            self.offered.pop_front();
+        }
+    }
+
+    /// The samples, in no order, with their times in ms.
+    pub fn samples(&self) -> impl ExactSizeIterator<Item = (u64, &T)> {
+        self.held.iter().map(|held| (held.at_ms, &held.item))
+    }
+
+    /// Items a second, of the window.
+    #[must_use]
+    pub fn rate_s(&self) -> f64 {
+        let (Some((first, _)), Some((last, _))) = (self.offered.front(), self.offered.back())
+        else {
+            return 0.0;
+        };
+        let offered = self.offered.iter().map(|(_, offered)| offered).sum::<u64>();
+        let parts = (last - first + 1) as f64;
+        offered as f64 / (parts * (self.window_ms / PARTS) as f64 / 1_000.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{RngExt as _, SeedableRng as _};
+
+    use super::*;
+
+    fn offered(reservoir: &mut Reservoir<u64>, items: impl Iterator<Item = (u64, u64)>, seed: u64) {
+        let mut dice = StdRng::seed_from_u64(seed);
+        for (at_ms, item) in items {
+            let chance = dice.random::<f64>();
+            reservoir.offer(at_ms, 1, chance, || item);
+        }
+    }
+
+    #[test]
+    fn a_steady_stream_is_sampled_evenly_within_the_window() {
+        // 50,000 orders over ten seconds; a window of four.
+        let mut reservoir = Reservoir::new(1_000, 4_000);
+        offered(&mut reservoir, (0..50_000).map(|n| (n / 5, n)), 7);
+        assert_eq!(reservoir.samples().len(), 1_000);
+        assert!(reservoir.samples().all(|(at_ms, _)| at_ms >= 5_999));
+        let late = reservoir.samples().filter(|(at_ms, _)| *at_ms >= 8_000).count();
+        assert!((500..800).contains(&late), "the recent half counts for more: {late} of 1000");
+        assert!((4_500.0..5_500.0).contains(&reservoir.rate_s()), "{}", reservoir.rate_s());
+    }
+
+    #[test]
+    fn a_workload_that_is_over_is_forgotten_in_a_window() {
+        let mut reservoir = Reservoir::new(200, 2_000);
+        offered(&mut reservoir, (0..100_000).map(|n| (n / 50, 1)), 3);
+        // The next one is a hundred times slower.
+        offered(&mut reservoir, (0..1_000).map(|n| (2_000 + n * 2, 2)), 4);
+        let of_the_old = reservoir.samples().filter(|(_, item)| **item == 1).count();
+        assert!(of_the_old <= 10, "{of_the_old} are left");
+        reservoir.pass(60_000);
+        assert_eq!((reservoir.samples().len(), reservoir.rate_s()), (0, 0.0));
+    }
+
+    #[test]
+    fn a_clock_that_jumps_breaks_nothing() {
+        let mut reservoir = Reservoir::new(10, 1_000);
+        for at_ms in [5_000, 100, 5_001, u64::MAX / 2, 7, u64::MAX / 2 + 1] {
+            reservoir.offer(at_ms, 1, 0.5, || at_ms);
+            assert!(reservoir.rate_s().is_finite());
+        }
+        assert!(reservoir.samples().len() <= 10);
+    }
+}
