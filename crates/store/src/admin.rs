@@ -5,6 +5,9 @@
 //! | `GET /design` | [`DesignReport`] |
 //! | `POST /split`, `/merge`, `/unpin` | [`ChangeRequest`] without a site |
 //! | `POST /add-replica`, `/remove-replica`, `/remaster`, `/pin` | [`ChangeRequest`] with a site |
+//! | `GET /adapt` | [`AdaptReport`] |
+//! | `POST /explain` | the same, but only decisions about the partition of a [`ChangeRequest`]'s key |
+//! | `POST /adapt/pause`, `/adapt/resume` | lets adaptation change nothing, or again what pays |
 //! | `GET /metrics` | for Prometheus |
 //!
 //! A change is answered when the log has it. An impossible change gets 409 and a reason, one that did not
@@ -28,6 +31,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
+use crate::adapt::{AdaptReport, Adaptation};
 use crate::engine::Store;
 use crate::engine::site::epoch::count;
 use crate::key::Key;
@@ -147,6 +151,7 @@ pub struct SiteReport {
 
 struct Admin {
     store: Arc<Store>,
+    adaptation: Option<Arc<Adaptation>>,
     samples: Mutex<Samples>,
     recorder: PrometheusRecorder,
 }
@@ -167,9 +172,14 @@ type Answer<T> = Result<Json<T>, (StatusCode, Json<serde_json::Value>)>;
 ///
 /// # Errors
 /// When connections cannot be taken any more.
-pub async fn serve(store: Arc<Store>, socket: TcpListener, token: Option<Token>) -> io::Result<()> {
+pub async fn serve(
+    store: Arc<Store>,
+    adaptation: Option<Arc<Adaptation>>,
+    socket: TcpListener,
+    token: Option<Token>,
+) -> io::Result<()> {
     let recorder = PrometheusBuilder::new().build_recorder();
-    let admin = Arc::new(Admin { store, samples: Mutex::default(), recorder });
+    let admin = Arc::new(Admin { store, adaptation, samples: Mutex::default(), recorder });
     let mut routes = axum::Router::new()
         .route("/design", get(design))
         .route("/split", post(split))
@@ -178,7 +188,11 @@ pub async fn serve(store: Arc<Store>, socket: TcpListener, token: Option<Token>)
         .route("/remove-replica", post(remove_replica))
         .route("/remaster", post(remaster))
         .route("/pin", post(pin))
-        .route("/unpin", post(unpin));
+        .route("/unpin", post(unpin))
+        .route("/adapt", get(adapt))
+        .route("/explain", post(explain))
+        .route("/adapt/pause", post(pause))
+        .route("/adapt/resume", post(resume));
     if let Some(token) = token {
         routes = routes.layer(from_fn_with_state(token, token::guard));
     }
@@ -258,6 +272,11 @@ impl Admin {
         let key = Self::key(&request)?;
         let operator = operator(key.clone(), Site(request.site.unwrap_or_default()));
         answer(self.store.change(&key, operator).await)
+    }
+
+    fn adaptation(&self) -> Result<&Adaptation, (StatusCode, Json<serde_json::Value>)> {
+        let off = "adaptation is off: start the store with --adapt advise or --adapt on";
+        self.adaptation.as_deref().ok_or_else(|| (StatusCode::CONFLICT, text(&off)))
     }
 
     fn key(request: &ChangeRequest) -> Result<Key, (StatusCode, Json<serde_json::Value>)> {
@@ -354,6 +373,30 @@ async fn pin(State(admin): Shared, Json(request): Json<ChangeRequest>) -> Answer
 
 async fn unpin(State(admin): Shared, Json(request): Json<ChangeRequest>) -> Answer<()> {
     admin.change(request, |_, _| Operator::Unpin).await
+}
+
+async fn adapt(State(admin): Shared) -> Answer<AdaptReport> {
+    Ok(Json(admin.adaptation()?.report()))
+}
+
+async fn explain(State(admin): Shared, Json(request): Json<ChangeRequest>) -> Answer<AdaptReport> {
+    let mut report = admin.adaptation()?.report();
+    let map = admin.store.map();
+    let start = |key: &Key| map.design.of(key).range.start.clone();
+    let asked = start(&Admin::key(&request)?);
+    let is_it = |text: &String| text.parse::<Key>().is_ok_and(|key| start(&key) == asked);
+    report.decisions.retain(|one| one.partitions.iter().chain(&one.trigger).any(is_it));
+    Ok(Json(report))
+}
+
+async fn pause(State(admin): Shared) -> Answer<()> {
+    admin.adaptation()?.pause(true);
+    Ok(Json(()))
+}
+
+async fn resume(State(admin): Shared) -> Answer<()> {
+    admin.adaptation()?.pause(false);
+    Ok(Json(()))
 }
 
 async fn metrics(State(admin): Shared) -> String {

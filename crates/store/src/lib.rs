@@ -5,6 +5,7 @@
 //! no clock and does no input or output: sites and routers receive events and return actions, so the same
 //! code runs in one process, in many, and in a simulation that replays every fault from a seed.
 
+pub mod adapt;
 pub mod admin;
 pub mod checkpoint;
 pub mod client;
@@ -21,6 +22,7 @@ pub mod reply;
 pub mod resp;
 pub mod router;
 pub mod rows;
+pub mod sampler;
 pub mod sequencer;
 pub mod site;
 #[cfg(feature = "shuttle")]

@@ -152,6 +152,8 @@ pub struct Core {
     /// Copies that others asked for, until the log has what is given.
     wanted: BTreeMap<(Site, Key), Wanted>,
     outputs: Vec<Output>,
+    /// The transaction that was run last, and how many rows it read and wrote.
+    last_run: Option<(Ticket, u32, u32)>,
     /// Log entries of its own that others may still look at.
     spent: VecDeque<Arc<[LogEntry]>>,
     /// Deliberate faults, to see whether the tests notice.
@@ -198,6 +200,7 @@ impl Core {
             adoptions: BTreeMap::new(),
             wanted: BTreeMap::new(),
             outputs: Vec::new(),
+            last_run: None,
             spent: VecDeque::new(),
             #[cfg(test)]
             broken: tests::Broken::default(),
@@ -298,6 +301,11 @@ impl Core {
             version: copy.version,
             reads: copy.reads.get(),
         })
+    }
+
+    /// How many rows a transaction read and wrote, if it is the one that was run last.
+    pub(crate) fn rows_of(&self, ticket: Ticket) -> Option<(u32, u32)> {
+        self.last_run.filter(|(last, _, _)| *last == ticket).map(|(_, read, wrote)| (read, wrote))
     }
 
     /// Whether it takes part: the log has its beginning, and not its end.

@@ -1,5 +1,6 @@
 //! Transactions: their declared keys, their procedures, and their outcomes.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -141,6 +142,8 @@ pub struct View<'a> {
     pub(crate) reads: &'a [KeyRange],
     pub(crate) writes: &'a [Key],
     pub(crate) written: BTreeMap<Key, Option<Value>>,
+    /// Rows that were read.
+    pub(crate) rows_read: Cell<u32>,
 }
 
 /// Where a view's rows are.
@@ -152,6 +155,17 @@ pub(crate) trait ReadRows {
     }
     /// The first rows of a range, at most so many.
     fn range(&self, range: &KeyRange, limit: usize) -> Vec<(Key, Seen)>;
+}
+
+impl<'a> View<'a> {
+    /// Of rows that are declared, with nothing written.
+    pub(crate) fn new(rows: &'a dyn ReadRows, reads: &'a [KeyRange], writes: &'a [Key]) -> Self {
+        Self { rows, reads, writes, written: BTreeMap::new(), rows_read: Cell::new(0) }
+    }
+
+    fn count(&self, rows: usize) {
+        self.rows_read.set(self.rows_read.get().saturating_add(rows as u32));
+    }
 }
 
 impl View<'_> {
@@ -166,6 +180,7 @@ impl View<'_> {
         if !self.may_write(key) && range_of(self.reads, key).is_none() {
             return Err(Abort::Undeclared(key.clone()));
         }
+        self.count(1);
         Ok(self.rows.get(key))
     }
 
@@ -180,7 +195,10 @@ impl View<'_> {
         let is_declared = |key: &&Key| self.may_write(key) || range_of(self.reads, key).is_some();
         match keys.iter().find(|key| !is_declared(key)) {
             Some(key) => Err(Abort::Undeclared(key.clone())),
-            None => Ok(self.rows.get_each(keys)),
+            None => {
+                self.count(keys.len());
+                Ok(self.rows.get_each(keys))
+            }
         }
     }
 
@@ -196,6 +214,7 @@ impl View<'_> {
         // What was deleted here makes room for as many more.
         let deleted = self.written.values().filter(|value| value.is_none()).count();
         let found = self.rows.range(range, limit.saturating_add(deleted));
+        self.count(found.len());
         let mut rows: BTreeMap<Key, Seen> = found.into_iter().collect();
         for (key, value) in self.written.iter().filter(|(key, _)| range.contains(key)) {
             match value {

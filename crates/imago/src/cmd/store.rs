@@ -1,5 +1,6 @@
-//! `imago store`: a store that serves transactions, and changes of its design by hand.
+//! `imago store`: a store that serves transactions, and changes of its design, by hand and by itself.
 
+mod adapt;
 mod admin;
 mod processes;
 mod secret;
@@ -21,7 +22,7 @@ pub struct Args {
 #[allow(clippy::large_enum_variant, reason = "made once, from what was typed")]
 enum Action {
     /// Serve a store to clients of Redis, until Ctrl-C.
-    Serve(serve::Args),
+    Serve(serve::ServeArgs),
     /// Serve a store whose sites are in processes of their own, until Ctrl-C.
     Router(processes::RouterArgs),
     /// Serve one site of a store whose router is in another process, until Ctrl-C.
@@ -42,6 +43,8 @@ enum Action {
     Pin(admin::AtSite),
     /// Let the partition's master change again.
     Unpin(admin::At),
+    /// Show what adaptation has learned, what it decided, and why not otherwise.
+    Explain(adapt::ExplainArgs),
 }
 
 /// Does what was typed.
@@ -57,6 +60,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::RemoveReplica(at) => admin::change("remove-replica", at, context).await,
         Action::Remaster(at) => admin::change("remaster", at, context).await,
         Action::Pin(at) => admin::change("pin", at, context).await,
+        Action::Explain(args) => adapt::explain(args, context).await,
         Action::Unpin(at) => admin::change("unpin", at.into(), context).await,
     }
 }

@@ -15,6 +15,7 @@ const LAYERS: [(&str, &[&str]); 2] = [
         "store",
         &[
             "admin",
+            "adapt",
             "client",
             "engine",
             "checkpoint",

@@ -3,6 +3,7 @@
 
 #![allow(clippy::print_stdout, reason = "a test prints its seed and what it did")]
 
+mod adapt;
 mod apart;
 mod change;
 mod counters;

@@ -74,14 +74,17 @@ pub struct Brakes<K> {
     limits: Limits,
     /// When each partition, by where it begins, was changed last.
     changed_ms: BTreeMap<K, u64>,
-    /// Plans that paid in the last decision, and in how many in a row.
-    sustained: BTreeMap<Vec<Operator<K>>, u32>,
+    /// Plans that paid in the last decision, by their shape, and in how many in a row.
+    sustained: BTreeMap<Shape<K>, u32>,
     tokens: f64,
     filled_ms: u64,
     watched: Vec<Watched<K>>,
     /// Until when an operator is not tried again, and how often it failed.
     banned: BTreeMap<Operator<K>, (u64, u32)>,
 }
+
+/// What a plan does to which partitions: a split that is drawn a few keys further on is the same plan.
+type Shape<K> = Vec<(&'static str, K, Option<Site>)>;
 
 /// Partitions and operators that are remembered.
 const REMEMBERED_MAX: usize = 10_000;
@@ -127,16 +130,14 @@ impl<K: Key> Brakes<K> {
         self.changed_ms.get(start).copied().unwrap_or(0)
     }
 
-    /// Takes note of the plans that pay in this decision; those that did so often enough in a row come back.
-    pub fn sustained<'p>(&mut self, paying: &[&'p [Operator<K>]]) -> Vec<&'p [Operator<K>]> {
-        let mut counts = BTreeMap::new();
-        for plan in paying {
-            let before = self.sustained.get(*plan).copied().unwrap_or(0);
-            counts.insert(plan.to_vec(), before + 1);
-        }
+    /// Takes note of the plans that pay in this decision, by the design that is; whether each did so often enough
+    /// in a row.
+    pub fn sustained(&mut self, layout: &Layout<K>, paying: &[&[Operator<K>]]) -> Vec<bool> {
+        let shapes: Vec<Shape<K>> = paying.iter().map(|plan| shape(layout, plan)).collect();
+        let times = |shape: &Shape<K>| self.sustained.get(shape).copied().unwrap_or(0) + 1;
+        let counts: BTreeMap<_, _> = shapes.iter().map(|one| (one.clone(), times(one))).collect();
         self.sustained = counts;
-        let is_long = |plan: &&&[Operator<K>]| self.sustained[**plan] >= self.limits.sustained;
-        paying.iter().filter(is_long).copied().collect()
+        shapes.iter().map(|shape| self.sustained[shape] >= self.limits.sustained).collect()
     }
 
     /// Whether so many operators may be carried out now; they count as done if they may.
@@ -215,6 +216,20 @@ impl<K: Key> Brakes<K> {
     pub fn watched(&self) -> &[Watched<K>] {
         &self.watched
     }
+}
+
+fn shape<K: Key>(layout: &Layout<K>, plan: &[Operator<K>]) -> Shape<K> {
+    let of = |operator: &Operator<K>| {
+        let (kind, site) = match operator {
+            Operator::Split(_) => ("split", None),
+            Operator::Merge(_) => ("merge", None),
+            Operator::AddReplica(_, site) => ("add-replica", Some(*site)),
+            Operator::RemoveReplica(_, site) => ("remove-replica", Some(*site)),
+            Operator::Remaster(_, site) => ("remaster", Some(*site)),
+        };
+        (kind, layout.of(operator.key()).0.clone(), site)
+    };
+    plan.iter().map(of).collect()
 }
 
 /// What takes operators back, in the order in which it has to be done.

@@ -1,16 +1,17 @@
 //! The learned cost model (MorphoSys, §5.2): what a transaction and an operator take, in µs.
 //!
 //! Six linear functions, of which each operation uses those of Table 1. What they measure in this store:
-//! - `service`(CPU of the site, 0 to 1): from when a request is sent to a site until the site looks at it. A site
-//!   runs its transactions one after another on one thread, so this is mostly the wait behind others.
+//! - `service`(CPU of the site): all waits for the site's thread, which runs its transactions one after another:
+//!   from when a request is sent until the site looks at it, and for one that writes, from when the log has it
+//!   until the site looks at that.
 //! - `wait_updates`(log entries that the site is behind, u): from then until the site has applied what the
 //!   session has seen, or what a new master has to know. There is one log for all partitions: `behind` stands
 //!   for the paper's vₙ − vᵣ of a partition, and u of Eq. 2 is the share of the site's entries that concern it.
 //! - `lock`(w): the wait for partitions that are changing hands. There is no lock of a partition for the time of
 //!   a transaction, for the thread is one.
 //! - `read_write`(rows read, rows written): the procedure itself.
-//! - `commit`(partitions read, partitions written): from its end until the log has its entry.
-//! - `cpu`(reads, writes and applied updates a second): the share of a core that a site uses.
+//! - `commit`(partitions read, partitions written): the log itself, from the procedure's end until it has the entry.
+//! - `cpu`(reads, writes and applied updates a second): the share that a site uses of what it has.
 //!
 //! Invariant: an operation uses exactly the functions of its column of Table 1.
 
@@ -19,7 +20,7 @@ use super::regression::Linear;
 /// Inputs of an operation's functions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Inputs {
-    /// The CPU of the site, 0 to 1.
+    /// The CPU of the site: 1 where it uses all that it has.
     pub cpu: f64,
     /// The CPU of the other site that takes part, for a remaster and a new replica.
     pub other_cpu: f64,
@@ -129,17 +130,42 @@ pub struct CostModel {
 impl Default for CostModel {
     fn default() -> Self {
         Self {
-            service: Linear::new([1.0]),
-            wait_updates: Linear::new([1_000.0, 1.0]),
-            lock: Linear::new([0.5]),
-            read_write: Linear::new([100.0, 10.0]),
-            commit: Linear::new([4.0, 4.0]),
-            cpu: Linear::new([100_000.0, 100_000.0, 100_000.0]),
+            service: Linear::new([0.1]).led_by(0),
+            wait_updates: Linear::new([1.0, 0.01]),
+            lock: Linear::new([0.01]),
+            read_write: Linear::new([1.0, 1.0]),
+            commit: Linear::new([1.0, 1.0]),
+            cpu: Linear::new([10.0, 10.0, 10.0]),
         }
     }
 }
 
+/// Samples of a function with which something can be decided by it.
+const TRUSTED_SAMPLES: u64 = 40;
+/// The largest mean error with which something can be decided.
+const TRUSTED_ERROR: f64 = 0.6;
+
 impl CostModel {
+    /// Why nothing can be decided by this model yet, if so.
+    #[must_use]
+    pub fn distrust(&self) -> Option<String> {
+        let functions = [
+            ("service", self.service.samples(), self.service.error_share()),
+            ("read_write", self.read_write.samples(), self.read_write.error_share()),
+            ("cpu", self.cpu.samples(), self.cpu.error_share()),
+        ];
+        functions.into_iter().find_map(|(name, samples, error)| match error {
+            _ if samples < TRUSTED_SAMPLES => {
+                Some(format!("{name} was learned from {samples} samples, of {TRUSTED_SAMPLES}"))
+            }
+            // The wait for service varies by more than its cause; the others follow from theirs.
+            Some(error) if error > TRUSTED_ERROR && name == "cpu" => {
+                Some(format!("{name} is {:.0} % wrong on average", error * 100.0))
+            }
+            _ => None,
+        })
+    }
+
     /// The predicted time of an operation, in µs.
     #[must_use]
     pub fn predict(&self, operation: Operation, inputs: &Inputs) -> f64 {

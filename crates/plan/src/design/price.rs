@@ -39,6 +39,8 @@ pub struct Price {
     pub total_us: f64,
     /// The predicted CPU of each site, in cores.
     pub cpu: BTreeMap<Site, f64>,
+    /// What that is predicted from: rows read, rows written and rows applied for others, a second.
+    pub loads: BTreeMap<Site, [f64; 3]>,
     /// The share of transactions that a site can run without a change.
     pub single_site: f64,
 }
@@ -129,6 +131,7 @@ pub fn price<K: Key>(layout: &Layout<K>, situation: &Situation<'_, K>) -> Price 
         work_us,
         total_us: latency_us + situation.cpu_weight * work_us,
         cpu: sites.iter().copied().zip(cpu.iter().copied()).collect(),
+        loads: sites.iter().copied().zip(loads).collect(),
         single_site: able_weight / all_weight,
     }
 }

@@ -1,7 +1,7 @@
 //! A linear function of a few inputs, learned on line by stochastic gradient descent (MorphoSys, §5.2).
 //!
-//! Inputs are divided by their scale, which is fixed by the caller, and clamped: one wild input moves no
-//! weight further than a large one does. The error that a sample may claim is bounded by a multiple of the
+//! Inputs are divided by their scale, which follows twice their mean, and clamped: one wild input moves no
+//! weight further than a large one does, and a function of small inputs is learned as fast as one of large. The error that a sample may claim is bounded by a multiple of the
 //! usual error, so that an outlier, a pause of the machine say, is worth as much as a bad sample and no more.
 //! Every fifth sample is held out: it is predicted and never learned from, and the coefficient of
 //! determination (R²) is that of the last held-out samples.
@@ -18,6 +18,8 @@ const MOMENTUM: f64 = 0.8;
 const DECAY: f64 = 1e-5;
 /// A scaled input counts as no more than this.
 const INPUT_MAX: f64 = 4.0;
+/// The largest scale.
+const SCALE_MAX: f64 = 1e12;
 /// An error counts as no more than so many usual ones.
 const OUTLIER: f64 = 4.0;
 /// One sample of so many is held out.
@@ -30,8 +32,11 @@ const HELD_OUT_MIN: usize = 20;
 /// A linear function of `N` inputs with a constant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Linear<const N: usize> {
-    /// What an input is divided by.
+    /// What an input is divided by, and no less than the least.
     scales: [f64; N],
+    scales_min: [f64; N],
+    /// The input that the output is proportional to, as long as nothing else is known.
+    leading: Option<usize>,
     /// What the output is divided by: follows the mean of what was observed.
     unit: f64,
     weights: [f64; N],
@@ -46,15 +51,18 @@ pub struct Linear<const N: usize> {
 }
 
 impl<const N: usize> Linear<N> {
-    /// A function that knows nothing: zero everywhere. `scales` are large values of the inputs.
+    /// A function that knows nothing: zero everywhere. `scales_min` are values of the inputs that make no
+    /// difference any more.
     ///
     /// # Panics
     /// If a scale is not above zero.
     #[must_use]
-    pub fn new(scales: [f64; N]) -> Self {
-        assert!(scales.iter().all(|scale| *scale > 0.0), "scales are divided by");
+    pub fn new(scales_min: [f64; N]) -> Self {
+        assert!(scales_min.iter().all(|scale| *scale > 0.0), "scales are divided by");
         Self {
-            scales,
+            scales: scales_min,
+            scales_min,
+            leading: None,
             unit: 0.0,
             weights: [0.0; N],
             constant: 0.0,
@@ -64,6 +72,15 @@ impl<const N: usize> Linear<N> {
             samples: 0,
             held_out: VecDeque::new(),
         }
+    }
+
+    /// The same, but the first sample is taken for proportional to one input, where others are taken for
+    /// constant: an idle site lets no transaction wait, also if none was seen yet.
+    #[must_use]
+    pub fn led_by(mut self, input: usize) -> Self {
+        assert!(input < N, "there is no such input");
+        self.leading = Some(input);
+        self
     }
 
     fn scaled(&self, inputs: [f64; N]) -> [f64; N] {
@@ -99,12 +116,16 @@ impl<const N: usize> Linear<N> {
             self.held_out.push_back((observed, self.predict(inputs)));
             return;
         }
+        self.rescale(inputs);
+        let scaled = self.scaled(inputs);
         if self.unit == 0.0 {
             self.unit = observed.max(f64::MIN_POSITIVE.sqrt());
-            self.constant = 1.0;
             self.usual_error = 1.0;
+            match self.leading.filter(|input| scaled[*input] > 0.1) {
+                Some(input) => self.weights[input] = 1.0 / scaled[input],
+                None => self.constant = 1.0,
+            }
         }
-        let scaled = self.scaled(inputs);
         let wrong = observed / self.unit - self.raw(scaled);
         let bound = OUTLIER * self.usual_error.max(1e-3);
         let claimed = wrong.clamp(-bound, bound);
@@ -120,6 +141,22 @@ impl<const N: usize> Linear<N> {
         }
         self.constant_step = MOMENTUM * self.constant_step + rate * claimed;
         self.constant += self.constant_step;
+    }
+
+    /// Has the scales follow the inputs; the function stays what it is.
+    fn rescale(&mut self, inputs: [f64; N]) {
+        let first = self.unit == 0.0;
+        let rate = (2.0 / (self.samples as f64 + 1.0)).max(0.005);
+        for (n, input) in inputs.into_iter().enumerate() {
+            let before = self.scales[n];
+            let input = if first { input } else { input.min(INPUT_MAX * before) };
+            let follows = before + rate * (2.0 * input.max(0.0) - before);
+            let scale = if first { 2.0 * input } else { follows };
+            self.scales[n] = scale.clamp(self.scales_min[n], SCALE_MAX);
+            let factor = self.scales[n] / before;
+            self.weights[n] *= factor;
+            self.steps[n] *= factor;
+        }
     }
 
     /// How much of the variance of the last held-out samples was predicted (R²): 1 is all of it, 0 as good as

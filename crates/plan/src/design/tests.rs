@@ -6,13 +6,14 @@ use proptest::prelude::*;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
-use super::brakes::{Brakes, Judged, Limits, inverse};
 use super::cost::{CostModel, Inputs, Measured, Operation, Uses};
 use super::decide::{Decided, Known, Parameters, Rejected, decide, emulated};
 use super::layout::{Layout, Operator, Partition, Site};
 use super::plans::{Thresholds, View, necessary, plans};
-use super::regression::Linear;
 use super::workload::{Given, Numbered, Sample, Statistics, Touched};
+
+mod brakes;
+mod regression;
 
 fn user(n: u64) -> String {
     format!("user:{n:010}")
@@ -86,84 +87,6 @@ fn decided(
 
 fn chosen(decided: &Decided<String>) -> Vec<Operator<String>> {
     decided.chosen().flat_map(|plan| plan.operators.clone()).collect()
-}
-
-#[test]
-fn a_function_is_learned_as_least_squares_would_have_it() {
-    let mut dice = StdRng::seed_from_u64(3);
-    let mut learned = Linear::<2>::new([100.0, 10.0]);
-    let mut samples = Vec::new();
-    for _ in 0..6_000 {
-        let (rows, partitions) = (dice.random_range(0.0..200.0), dice.random_range(0.0..8.0));
-        let noise = dice.random_range(-4.0..4.0);
-        let us = 30.0 + 0.5 * rows + 6.0 * partitions + noise;
-        samples.push((rows, partitions, us));
-        learned.observe([rows, partitions], us);
-    }
-    let best = least_squares(&samples);
-    for (rows, partitions) in [(0.0, 0.0), (10.0, 1.0), (150.0, 7.0)] {
-        let exact = best[0] + best[1] * rows + best[2] * partitions;
-        let told = learned.predict([rows, partitions]);
-        assert!((told - exact).abs() <= 0.05 * exact, "{told} and {exact}");
-    }
-    assert!(learned.r_squared().unwrap() > 0.97, "{:?}", learned.r_squared());
-}
-
-/// The normal equations of a constant and two inputs, by Gauss.
-fn least_squares(samples: &[(f64, f64, f64)]) -> [f64; 3] {
-    let mut matrix = [[0.0; 4]; 3];
-    for (one, two, out) in samples {
-        let row = [1.0, *one, *two, *out];
-        for n in 0..3 {
-            for m in 0..4 {
-                matrix[n][m] += row[n] * row[m];
-            }
-        }
-    }
-    for n in 0..3 {
-        for m in 0..3 {
-            if m != n {
-                let factor = matrix[m][n] / matrix[n][n];
-                let subtracted = matrix[n];
-                for (value, other) in matrix[m].iter_mut().zip(subtracted) {
-                    *value -= factor * other;
-                }
-            }
-        }
-    }
-    [0, 1, 2].map(|n| matrix[n][3] / matrix[n][n])
-}
-
-#[test]
-fn outliers_and_wild_inputs_spoil_nothing() {
-    let mut dice = StdRng::seed_from_u64(9);
-    let mut learned = Linear::<1>::new([1.0]);
-    for n in 0..5_000 {
-        let cpu = dice.random_range(0.0..1.0);
-        // Every fiftieth is a pause of half a second.
-        let us = if n % 50 == 0 { 500_000.0 } else { 100.0 + 300.0 * cpu };
-        learned.observe([cpu], us);
-        if n % 100 == 0 {
-            learned.observe([f64::NAN], 1.0);
-            learned.observe([1e300], 1e300);
-            learned.observe([0.5], f64::INFINITY);
-        }
-    }
-    let told = learned.predict([0.5]);
-    assert!((200.0..400.0).contains(&told), "{told}");
-    assert!(learned.predict([1e300]).is_finite());
-}
-
-#[test]
-fn a_function_that_saw_nothing_says_so() {
-    let mut none = Linear::<1>::new([1.0]);
-    assert_eq!((none.predict([0.7]), none.r_squared()), (0.0, None));
-    for _ in 0..99 {
-        none.observe([0.7], 250.0);
-    }
-    assert_eq!(none.r_squared(), None, "19 held-out samples are too few");
-    none.observe([0.7], 250.0);
-    assert!(none.r_squared().unwrap() > 0.9, "{:?}", none.r_squared());
 }
 
 #[test]
@@ -477,88 +400,4 @@ fn no_site_gets_more_than_it_may_hold() {
         after.apply(&operator).unwrap();
     }
     assert!(after.sites().all(|site| after.bytes_at(site) <= 500_000));
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
-
-    #[test]
-    fn an_inverse_takes_a_plan_back(layout in layouts(), samples in transactions(), site in 0..4_u16) {
-        let numbered = Numbered::new(&layout);
-        let touched: Vec<Touched> = samples.iter().map(|sample| numbered.touched(sample)).collect();
-        let statistics = Statistics::of(layout.len(), touched.iter().map(|of| (1.0, of)));
-        let weighed: Vec<(f64, Sample<String>)> = samples.iter().map(|one| (1.0, one.clone())).collect();
-        let view = View {
-            numbered: &numbered, statistics: &statistics, samples: &weighed, touched: &touched,
-            thresholds: &Thresholds::default(),
-        };
-        let design = |layout: &Layout<String>| -> Vec<_> {
-            let of = |(start, one): (&String, &Partition)| (start.clone(), one.master, one.replicas.clone());
-            layout.partitions().map(of).collect()
-        };
-        for touched in &touched {
-            for plan in plans(&view, touched, site).into_iter().flatten() {
-                let mut after = layout.clone();
-                for operator in plan.iter().chain(&inverse(&layout, &plan)) {
-                    prop_assert!(after.apply(operator).is_ok(), "{operator:?} of {plan:?}");
-                }
-                prop_assert_eq!(design(&after), design(&layout), "{:?}", plan);
-            }
-        }
-    }
-}
-
-#[test]
-fn a_change_that_made_things_worse_is_undone_and_remembered() {
-    let layout = users(&[(0, &[]), (1, &[0])]);
-    let mut brakes = Brakes::new(Limits::default());
-    let plan = vec![Operator::AddReplica(String::new(), 1), Operator::Remaster(String::new(), 1)];
-    brakes.done(&layout, plan.clone(), 10_000, (200.0, 150.0));
-    assert_eq!(brakes.judge(12_999, 900.0), [], "it is measured for three seconds");
-    let judged = brakes.judge(13_000, 230.0);
-    let [Judged::Undo(one)] = &judged[..] else { panic!("{judged:?}") };
-    let back = [Operator::Remaster(String::new(), 0), Operator::RemoveReplica(String::new(), 1)];
-    assert_eq!(one.inverse, back);
-    assert!(brakes.holds(&layout, &plan[1], 13_001).unwrap().contains("made things worse 1 times"));
-    assert_eq!(brakes.holds(&layout, &plan[1], 73_001), None, "it is tried again after a minute");
-    brakes.done(&layout, plan.clone(), 80_000, (200.0, 150.0));
-    assert_eq!(brakes.judge(83_000, 300.0).len(), 1);
-    assert!(brakes.holds(&layout, &plan[1], 83_000 + 119_000).is_some(), "then after two");
-    assert_eq!(brakes.holds(&layout, &plan[1], 83_000 + 121_000), None);
-}
-
-#[test]
-fn a_change_that_helped_stays() {
-    let layout = users(&[(0, &[]), (1, &[0])]);
-    let mut brakes = Brakes::new(Limits::default());
-    brakes.done(&layout, vec![Operator::Split(user(500))], 10_000, (200.0, 150.0));
-    let judged = brakes.judge(20_000, 215.0);
-    assert!(matches!(&judged[..], [Judged::Kept(_)]), "within a tenth: {judged:?}");
-    assert_eq!(brakes.watched(), []);
-}
-
-#[test]
-fn a_partition_that_was_changed_is_left_alone_for_a_while() {
-    let layout = users(&[(0, &[]), (0, &[]), (1, &[])]);
-    let mut brakes = Brakes::new(Limits::default());
-    brakes.done(&layout, vec![Operator::AddReplica(user(1_000), 2)], 10_000, (200.0, 150.0));
-    let holds = |operator, now_ms| brakes.holds(&layout, &operator, now_ms).is_some();
-    assert!(holds(Operator::Split(user(1_200)), 14_999));
-    assert!(holds(Operator::Merge(String::new()), 14_999), "the second of a merge counts, too");
-    assert!(!holds(Operator::Split(user(200)), 14_999));
-    assert!(!holds(Operator::Split(user(1_200)), 15_000));
-}
-
-#[test]
-fn a_burst_changes_nothing_and_changes_have_a_rate() {
-    let mut brakes = Brakes::<String>::new(Limits { changes_s_max: 2.0, ..Limits::default() });
-    let (one, two) = ([Operator::Split(user(5))], [Operator::Split(user(7))]);
-    assert_eq!(brakes.sustained(&[&one]).len(), 0);
-    assert_eq!(brakes.sustained(&[&two]).len(), 0);
-    assert_eq!(brakes.sustained(&[&one, &two]), [&two[..]], "twice in a row");
-    assert!(brakes.may_spend(2, 1_000));
-    assert!(!brakes.may_spend(1, 1_400));
-    assert!(brakes.may_spend(1, 1_500));
-    assert!(!brakes.may_spend(50, 1_600));
-    assert!(brakes.may_spend(50, 9_000), "a long plan waits for a full bucket, not for ever");
 }

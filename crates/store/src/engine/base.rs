@@ -74,6 +74,7 @@ impl Base {
             log: options.log.clone(),
             epochs: LogOptions::epochs(options.log.as_ref(), image.design()),
             checkpoints: Arc::new(Mutex::new(Checkpoints { newest, failure: None })),
+            sampler: OnceLock::new(),
             end: OnceLock::new(),
         });
         let (parts, assembled) = sync::mpsc::channel();

@@ -9,9 +9,15 @@ use super::{Checkpoints, LogOptions, Map, Store};
 use crate::log::CutTail;
 use crate::output_buffer::OutputBuffers;
 use crate::record::Site;
+use crate::sampler::Sampler;
 use crate::site::Usage;
 
 impl Store {
+    /// Has the sites' threads sample transactions from now on. What began earlier stays.
+    pub fn sample(&self, sampler: Arc<Sampler>) {
+        _ = self.shared.sampler.set(sampler);
+    }
+
     /// The design, as the router knows it now.
     #[must_use]
     pub fn map(&self) -> Arc<Map> {

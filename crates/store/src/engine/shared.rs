@@ -10,6 +10,7 @@ use crate::design::Design;
 use crate::key::{Key, KeyRange};
 use crate::record::{Position, Site};
 use crate::router::{DesignPolicy, Route, master_of_all, route};
+use crate::sampler::Sampler;
 use crate::sequencer::Sequencer;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{ArcSwap, Mutex};
@@ -60,6 +61,8 @@ pub(crate) struct Shared {
     pub(in crate::engine) log: Option<LogOptions>,
     pub(in crate::engine) epochs: Epochs,
     pub(in crate::engine) checkpoints: Arc<Mutex<Checkpoints>>,
+    /// What transactions are sampled for, if they are.
+    pub(in crate::engine) sampler: OnceLock<Arc<Sampler>>,
     /// Why the log takes nothing any more.
     pub(in crate::engine) end: OnceLock<String>,
 }

@@ -51,7 +51,7 @@ impl Memory {
         let (reads, writes) = (&request.reads, &request.writes);
         assert!(reads.is_sorted_by(|one, other| one.start < other.start));
         assert!(writes.is_sorted_by(|one, other| one < other));
-        let mut view = View { rows: &*self, reads, writes, written: BTreeMap::new() };
+        let mut view = View::new(&*self, reads, writes);
         let answer = request.procedure.run(&mut view)?;
         let written = view.written;
         self.version += 1;

@@ -137,7 +137,7 @@ impl Core {
             return self.refuse(ticket, Abort::LogFull);
         }
         let (reads, writes) = (&transaction.reads, &transaction.writes);
-        let mut view = View { rows: &*self, reads, writes, written: BTreeMap::new() };
+        let mut view = View::new(&*self, reads, writes);
         #[cfg(test)]
         {
             view.rows = self.rows_for(ticket);
@@ -148,7 +148,8 @@ impl Core {
         let answer = answer
             .and_then(|answer| if is_too_large { Err(Abort::TooLarge(bytes)) } else { Ok(answer) })
             .and_then(|answer| charged(answer, transaction));
-        let written = view.written;
+        let (rows_read, written) = (view.rows_read.get(), view.written);
+        self.last_run = Some((ticket, rows_read, written.len() as u32));
         let has_written = answer.is_ok() && !written.is_empty();
         let number = if has_written { self.commit(written) } else { last };
         if let Some(client) = transaction.client.filter(|_| number > self.ordered) {

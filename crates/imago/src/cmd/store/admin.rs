@@ -130,11 +130,24 @@ fn in_words(report: &DesignReport) -> String {
 }
 
 /// Asks a store, or tells it by a request.
-async fn ask(at: &Where, path: &str, request: Option<&ChangeRequest>) -> Result<Value, Failure> {
+pub(super) async fn ask(
+    at: &Where,
+    path: &str,
+    request: Option<&ChangeRequest>,
+) -> Result<Value, Failure> {
+    let request = request.map(|request| serde_json::json!(request));
+    sent(at, path, request).await
+}
+
+/// Tells a store something that needs nothing to be said with it.
+pub(super) async fn tell(at: &Where, path: &str) -> Result<Value, Failure> {
+    sent(at, path, Some(serde_json::json!({}))).await
+}
+
+async fn sent(at: &Where, path: &str, request: Option<Value>) -> Result<Value, Failure> {
     let admin = at.admin;
     let token = at.token_file.as_deref().map(secret::token).transpose()?;
     let url = format!("http://{admin}/{path}");
-    let request = request.cloned();
     let asked = tokio::task::spawn_blocking(move || {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(ANSWER_WAIT))
@@ -144,7 +157,7 @@ async fn ask(at: &Where, path: &str, request: Option<&ChangeRequest>) -> Result<
         let agent = ureq::Agent::new_with_config(config);
         let mut answer = match request {
             None => saying(token.as_ref(), agent.get(&url)).call()?,
-            Some(request) => saying(token.as_ref(), agent.post(&url)).send_json(request)?,
+            Some(request) => saying(token.as_ref(), agent.post(&url)).send_json(&request)?,
         };
         let status = answer.status().as_u16();
         Ok::<_, ureq::Error>((status, answer.body_mut().read_json::<Value>()?))

@@ -78,7 +78,7 @@ pub async fn router(args: RouterArgs, context: &Context) -> Result<(), Failure> 
     let silence = Duration::from_millis(site_timeout_ms);
     let options = engine::RouterOptions { client_threads, silence };
     let secret = secret(secret_file.as_deref())?;
-    serve::serve(args, Some(serve::RouterArgs { peers, secret, options }), context).await
+    serve::serve(args, Some(serve::RouterArgs { peers, secret, options }), None, context).await
 }
 
 fn secret(file: Option<&Path>) -> Result<String, Failure> {

@@ -12,7 +12,7 @@ use imago_store::log::Sync;
 use imago_store::resp::Settings;
 use serde::Serialize;
 
-use super::secret;
+use super::{adapt, secret};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::memory;
@@ -82,6 +82,15 @@ pub struct Args {
     tls_key: Option<PathBuf>,
 }
 
+/// A store with all its sites: what it shares with a router, and its adaptation.
+#[derive(Debug, clap::Args)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    serve: Args,
+    #[command(flatten)]
+    adapt: adapt::AdaptArgs,
+}
+
 /// The line printed once clients can connect.
 #[derive(Serialize)]
 struct Serving {
@@ -122,14 +131,15 @@ pub(super) struct RouterArgs {
     pub options: engine::RouterOptions,
 }
 
-pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    serve(args, None, context).await
+pub async fn run(args: ServeArgs, context: &Context) -> Result<(), Failure> {
+    serve(args.serve, None, Some(args.adapt), context).await
 }
 
 /// Serves a store until it is interrupted or the store ends: with all its sites, or as their router.
 pub(super) async fn serve(
     args: Args,
     router: Option<RouterArgs>,
+    adapt: Option<adapt::AdaptArgs>,
     context: &Context,
 ) -> Result<(), Failure> {
     let settings = settings(&args)?;
@@ -164,11 +174,17 @@ pub(super) async fn serve(
     };
     context.output.result(&serving, Serving::in_words)?;
     let gives_back = tokio::spawn(memory::give_back_freed(held));
-    let serves = tokio::spawn(admin::serve(Arc::clone(store), admin, token));
+    let adaptation = adapt.and_then(|adapt| adapt.start(store));
+    let adapts = adaptation.clone().map(|adaptation| tokio::spawn(adaptation.run()));
+    let serves = tokio::spawn(admin::serve(Arc::clone(store), adaptation, admin, token));
     let ended = wait_for_end(store, help, context).await;
     gives_back.abort();
     serves.abort();
     _ = serves.await;
+    if let Some(adapts) = adapts {
+        adapts.abort();
+        _ = adapts.await;
+    }
     // Submitted log entries are written before it ends.
     _ = tokio::task::spawn_blocking(move || drop(running)).await;
     ended

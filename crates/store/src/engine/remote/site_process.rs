@@ -331,6 +331,7 @@ impl Serving<'_> {
             log: None,
             epochs: Epochs::of_one_process(),
             checkpoints: Arc::new(Mutex::new(Checkpoints::default())),
+            sampler: OnceLock::new(),
             end: OnceLock::new(),
         });
         let leave = self.leave.clone();

@@ -17,10 +17,11 @@ use crate::design::Design;
 use crate::engine::client::connection::{Pipeline, serve};
 use crate::engine::client::listener::{Client, Listener};
 use crate::engine::client::tls::Tls;
-use crate::engine::{Map, Shared};
+use crate::engine::{Map, PATIENCE, Shared};
 use crate::key::Key;
 use crate::record::{Author, Body, LogEntry, Position, Site};
 use crate::router::Step;
+use crate::sampler::{Sampled, ThreadTime};
 use crate::site::Ticket;
 use crate::site::{Core, Input, Output, Part};
 #[cfg(feature = "shuttle")]
@@ -36,6 +37,9 @@ const GREETING_WAIT: Duration = Duration::from_secs(10);
 const HOME_WAIT: Duration = Duration::from_millis(100);
 /// Events that are handled before connections run.
 const EVENTS_MAX: usize = 256;
+
+/// Sampled transactions that are under way.
+const SAMPLED_MAX: usize = 1_024;
 
 /// Takes parts of checkpoints.
 pub(in crate::engine) type CheckpointSink = Arc<dyn Fn(Part) + Send + Sync>;
@@ -55,6 +59,10 @@ pub(in crate::engine) struct Executor {
     leaving: RefCell<Vec<LogEntry>>,
     /// Whether a partition that is pinned here is being fetched.
     is_fetching: Cell<bool>,
+    /// Sampled transactions whose log entries are under way; how many are left until the next one is sampled.
+    sampled: RefCell<HashMap<Ticket, Sampled>>,
+    unsampled: Cell<u32>,
+    time: ThreadTime,
     program: Box<dyn Program>,
 }
 
@@ -86,6 +94,9 @@ impl Executor {
             unfinished: RefCell::default(),
             leaving: RefCell::default(),
             is_fetching: Cell::new(false),
+            sampled: RefCell::default(),
+            unsampled: Cell::new(0),
+            time: ThreadTime::default(),
             program,
         });
         if let Err(error) = sync::run(executor.serve(inbox)) {
@@ -117,6 +128,9 @@ impl Executor {
                 }
             }
             self.flush();
+            if let Some(sampler) = self.shared.sampler.get() {
+                self.time.tell(sampler, self.site);
+            }
         }
     }
 
@@ -275,6 +289,7 @@ impl Executor {
     /// Begins a new epoch from the log. False when there is no log, or another process begins it.
     fn begin_again(&self) -> bool {
         self.forget_callers();
+        self.sampled.borrow_mut().clear();
         let Some(log) = &self.shared.log else { return false };
         let (known, epoch, newest) = {
             let core = self.core.borrow();
@@ -327,11 +342,64 @@ impl Executor {
     ) -> bool {
         let ticket = self.expect(caller);
         let until_ms = self.shared.now_ms(until);
+        let sampled = self.sample(&transaction, until);
         let outputs = self.core.borrow_mut().on(Input::Transact(ticket, transaction, until_ms));
+        if let Some(sampled) = sampled {
+            self.time_run(ticket, sampled);
+        }
         let is_back = |output: &Output| matches!(output, Output::Back(back, _) if *back == ticket);
         let is_back = outputs.iter().any(is_back);
         self.execute(outputs);
         is_back
+    }
+
+    /// The sample of a transaction that has come here, if it is its turn.
+    fn sample(&self, transaction: &Transaction, until: Instant) -> Option<Sampled> {
+        let sampler = self.shared.sampler.get()?;
+        let left = self.unsampled.get();
+        if left > 0 {
+            self.unsampled.set(left - 1);
+            return None;
+        }
+        let (every, began) = (sampler.every(), Instant::now());
+        self.unsampled.set(every - 1);
+        let asked = until.checked_sub(PATIENCE).unwrap_or(began);
+        Some(Sampled {
+            began,
+            every,
+            site: self.site,
+            reads: transaction.reads.clone(),
+            writes: transaction.writes.clone(),
+            rows: None,
+            service_us: began.saturating_duration_since(asked).as_secs_f64() * 1e6,
+            run_us: 0.0,
+            commit_us: None,
+        })
+    }
+
+    /// Takes note that a sampled transaction was run, or waits.
+    fn time_run(&self, ticket: Ticket, mut sampled: Sampled) {
+        sampled.run_us = sampled.began.elapsed().as_secs_f64() * 1e6;
+        sampled.rows = self.core.borrow().rows_of(ticket);
+        let mut all = self.sampled.borrow_mut();
+        // What a site lost has no outcome.
+        if all.len() < SAMPLED_MAX {
+            all.insert(ticket, sampled);
+        }
+    }
+
+    /// Passes a sample on whose transaction has its outcome; one that was returned is none.
+    fn time_outcome(&self, ticket: Ticket, outcome: &Outcome) {
+        if self.sampled.borrow().is_empty() {
+            return;
+        }
+        let Some(mut sampled) = self.sampled.borrow_mut().remove(&ticket) else { return };
+        let Some(sampler) = self.shared.sampler.get() else { return };
+        if let Outcome::Answer(_, Ok(done)) = outcome {
+            let us = sampled.began.elapsed().as_secs_f64() * 1e6 - sampled.run_us;
+            sampled.commit_us = done.committed.map(|_| us);
+            sampler.put(sampled);
+        }
     }
 
     /// Sends transactions to another site.
@@ -374,6 +442,7 @@ impl Executor {
     }
 
     fn answer(&self, ticket: Ticket, outcome: Outcome) {
+        self.time_outcome(ticket, &outcome);
         let caller = self.callers.borrow_mut().remove(&ticket);
         if let Some(caller) = caller {
             caller.tell(outcome, &self.shared.senders);

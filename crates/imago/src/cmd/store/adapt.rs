@@ -1,0 +1,212 @@
+//! `imago store serve --adapt`, and `imago store explain`: what the store decides about its own design.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use imago_plan::design::brakes::Limits;
+use imago_plan::design::decide::Parameters;
+use imago_plan::design::plans::Thresholds;
+use imago_store::adapt::{AdaptReport, Adaptation, DecisionReport, Mode, Options, Verdict};
+use imago_store::admin::ChangeRequest;
+use imago_store::engine::Store;
+use imago_store::sampler::Sampler;
+
+use super::admin::{self, Where};
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+
+/// Whether the store changes its design by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Adapt {
+    /// It changes it by command, and as transactions need.
+    Off,
+    /// It tells what it would change: `imago store explain`.
+    Advise,
+    /// It changes what pays.
+    On,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct AdaptArgs {
+    /// Have the store split, merge, replicate and remaster partitions by itself, where that pays.
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = Adapt::Off)]
+    adapt: Adapt,
+    /// For how long a change is credited with the time that it saves transactions, in s.
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = above_zero)]
+    adapt_horizon: f64,
+    /// The most partitions that adaptation makes.
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    partitions_max: u32,
+    /// The most replicas that adaptation gives a partition, besides its master.
+    #[arg(long, value_name = "N")]
+    replicas_max: Option<u16>,
+    /// The most bytes that adaptation lets a site hold, in MB of keys and values.
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..))]
+    memory_max: Option<u64>,
+    /// The most changes that adaptation makes a second, on average.
+    #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = above_zero)]
+    changes_s_max: f64,
+    /// Hold the thread of each site to this share of a core: four sites then behave like four small machines.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    site_cpu: Option<f64>,
+}
+
+fn above_zero(typed: &str) -> Result<f64, String> {
+    match typed.parse::<f64>() {
+        Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
+        _ => Err("it is a number above 0".into()),
+    }
+}
+
+fn share(typed: &str) -> Result<f64, String> {
+    match typed.parse::<f64>() {
+        Ok(share) if (0.01..=1.0).contains(&share) => Ok(share),
+        _ => Err("it is a share of a core, from 0.01 to 1".into()),
+    }
+}
+
+impl AdaptArgs {
+    /// Begins to sample, and to adapt if that is wanted.
+    pub fn start(&self, store: &Arc<Store>) -> Option<Arc<Adaptation>> {
+        let sampler = || Arc::new(Sampler::new(store.sites() as u16, self.site_cpu));
+        let mode = match self.adapt {
+            Adapt::Off => {
+                if self.site_cpu.is_some() {
+                    store.sample(sampler());
+                }
+                return None;
+            }
+            Adapt::Advise => Mode::Advise,
+            Adapt::On => Mode::On,
+        };
+        let thresholds = Thresholds {
+            partitions_max: self.partitions_max as usize,
+            replicas_max: self.replicas_max.map_or(usize::MAX, usize::from),
+            ..Thresholds::default()
+        };
+        let parameters = Parameters {
+            horizon_s: self.adapt_horizon,
+            memory_max: self.memory_max.map(|mb| mb.saturating_mul(1_000_000)),
+            thresholds,
+            ..Parameters::default()
+        };
+        let limits = Limits { changes_s_max: self.changes_s_max, ..Limits::default() };
+        let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let options = Options { mode, parameters, limits, seed };
+        Some(Adaptation::new(Arc::clone(store), sampler(), options))
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ExplainArgs {
+    /// Only decisions about the partition that has this key: TABLE:ROW, for example 0:user42.
+    key: Option<String>,
+    /// Let it change nothing until --resume.
+    #[arg(long, conflicts_with = "resume")]
+    pause: bool,
+    /// Let it change again what pays.
+    #[arg(long)]
+    resume: bool,
+    /// How many of the last decisions to show.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    last: usize,
+    #[command(flatten)]
+    store: Where,
+}
+
+pub async fn explain(args: ExplainArgs, context: &Context) -> Result<(), Failure> {
+    for verb in [(args.pause, "adapt/pause"), (args.resume, "adapt/resume")] {
+        if let (true, path) = verb {
+            admin::tell(&args.store, path).await?;
+        }
+    }
+    let asked = match args.key {
+        None => admin::ask(&args.store, "adapt", None).await?,
+        Some(key) => {
+            let about = ChangeRequest { key, site: None };
+            admin::ask(&args.store, "explain", Some(&about)).await?
+        }
+    };
+    let mut report: AdaptReport = serde_json::from_value(asked).map_err(|cause| {
+        Failure::new(Exit::Failed, "store_answer", "the store's answer is not understood")
+            .because(&cause)
+            .help("is it of the same version as this imago?")
+    })?;
+    let surplus = report.decisions.len().saturating_sub(args.last);
+    report.decisions.drain(..surplus);
+    context.output.result(&report, in_words)
+}
+
+fn in_words(report: &AdaptReport) -> String {
+    let mode = match (report.mode, report.is_paused) {
+        (_, true) => "paused: nothing is changed",
+        (Mode::Advise, false) => "advise: what pays is told, and nothing changed",
+        (Mode::On, false) => "on: what pays is changed",
+    };
+    let mut text = format!("adaptation is {mode}\n");
+    let latency = report.latency_us.map_or_else(|| "-".to_owned(), |us| format!("{us:.0} µs"));
+    _ = writeln!(
+        text,
+        "{:.0} transactions/s, mean latency {latency}; decided by {} samples, over {} s",
+        report.transactions_s, report.samples, report.horizon_s
+    );
+    _ = writeln!(text, "{} changes, {} plans undone", report.changes, report.undone);
+    if let Some(why) = &report.distrust {
+        _ = writeln!(text, "nothing is decided yet: {why}");
+    }
+    if let Some(failure) = &report.failure {
+        _ = writeln!(text, "the last change failed: {failure}");
+    }
+    for site in &report.sites {
+        _ = writeln!(
+            text,
+            "site {}: CPU {:.0} %, {:.0} % predicted",
+            site.site,
+            site.cpu * 100.0,
+            site.predicted_cpu * 100.0
+        );
+    }
+    let title = ["function", "constant", "weights", "samples", "R²"];
+    let rows = report.functions.iter().map(|function| {
+        let weights: Vec<String> = function.weights.iter().map(|of| format!("{of:.3e}")).collect();
+        [
+            function.name.clone(),
+            format!("{:.3}", function.constant),
+            weights.join(" "),
+            function.samples.to_string(),
+            function.r_squared.map_or_else(|| "-".into(), |squared| format!("{squared:.2}")),
+        ]
+    });
+    text += &crate::table::table(&title, rows, &[]);
+    for decision in &report.decisions {
+        text += &decided(decision);
+    }
+    text
+}
+
+/// A decision, in two lines.
+fn decided(decision: &DecisionReport) -> String {
+    let at_s = decision.at_ms as f64 / 1_000.0;
+    let operators = match &decision.operators[..] {
+        [] => format!("run at site {}", decision.site),
+        operators => operators.join(", then "),
+    };
+    let verdict = match &decision.verdict {
+        Verdict::Done => "done".to_owned(),
+        Verdict::Undone => "done, made things worse, and undone".to_owned(),
+        Verdict::Advised(why) => format!("pays: {why}"),
+        Verdict::Rejected(why) => format!("not done: {why}"),
+        Verdict::Failed(why) => format!("failed: {why}"),
+    };
+    let measured = decision.measured_us.map_or_else(String::new, |(before, after)| {
+        format!("; measured {before:.0} -> {after:.0} µs")
+    });
+    let (before, after) = decision.predicted_us;
+    format!(
+        "{at_s:.1} s: {operators}: {verdict}\n    predicted {before:.0} -> {after:.0} µs{measured}; saves {:.0} \
+         ms, costs {:.1} ms\n",
+        decision.benefit_us / 1_000.0,
+        decision.cost_us / 1_000.0
+    )
+}

@@ -1,0 +1,95 @@
+//! What holds a plan back, and what takes one back.
+
+use proptest::prelude::*;
+
+use super::{layouts, transactions, user, users};
+use crate::design::brakes::{Brakes, Judged, Limits, inverse};
+use crate::design::layout::{Layout, Operator, Partition};
+use crate::design::plans::{Thresholds, View, plans};
+use crate::design::workload::{Numbered, Sample, Statistics, Touched};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn an_inverse_takes_a_plan_back(layout in layouts(), samples in transactions(), site in 0..4_u16) {
+        let numbered = Numbered::new(&layout);
+        let touched: Vec<Touched> = samples.iter().map(|sample| numbered.touched(sample)).collect();
+        let statistics = Statistics::of(layout.len(), touched.iter().map(|of| (1.0, of)));
+        let weighed: Vec<(f64, Sample<String>)> = samples.iter().map(|one| (1.0, one.clone())).collect();
+        let view = View {
+            numbered: &numbered, statistics: &statistics, samples: &weighed, touched: &touched,
+            thresholds: &Thresholds::default(),
+        };
+        let design = |layout: &Layout<String>| -> Vec<_> {
+            let of = |(start, one): (&String, &Partition)| (start.clone(), one.master, one.replicas.clone());
+            layout.partitions().map(of).collect()
+        };
+        for touched in &touched {
+            for plan in plans(&view, touched, site).into_iter().flatten() {
+                let mut after = layout.clone();
+                for operator in plan.iter().chain(&inverse(&layout, &plan)) {
+                    prop_assert!(after.apply(operator).is_ok(), "{operator:?} of {plan:?}");
+                }
+                prop_assert_eq!(design(&after), design(&layout), "{:?}", plan);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_change_that_made_things_worse_is_undone_and_remembered() {
+    let layout = users(&[(0, &[]), (1, &[0])]);
+    let mut brakes = Brakes::new(Limits::default());
+    let plan = vec![Operator::AddReplica(String::new(), 1), Operator::Remaster(String::new(), 1)];
+    brakes.done(&layout, plan.clone(), 10_000, (200.0, 150.0));
+    assert_eq!(brakes.judge(12_999, 900.0), [], "it is measured for three seconds");
+    let judged = brakes.judge(13_000, 230.0);
+    let [Judged::Undo(one)] = &judged[..] else { panic!("{judged:?}") };
+    let back = [Operator::Remaster(String::new(), 0), Operator::RemoveReplica(String::new(), 1)];
+    assert_eq!(one.inverse, back);
+    assert!(brakes.holds(&layout, &plan[1], 13_001).unwrap().contains("made things worse 1 times"));
+    assert_eq!(brakes.holds(&layout, &plan[1], 73_001), None, "it is tried again after a minute");
+    brakes.done(&layout, plan.clone(), 80_000, (200.0, 150.0));
+    assert_eq!(brakes.judge(83_000, 300.0).len(), 1);
+    assert!(brakes.holds(&layout, &plan[1], 83_000 + 119_000).is_some(), "then after two");
+    assert_eq!(brakes.holds(&layout, &plan[1], 83_000 + 121_000), None);
+}
+
+#[test]
+fn a_change_that_helped_stays() {
+    let layout = users(&[(0, &[]), (1, &[0])]);
+    let mut brakes = Brakes::new(Limits::default());
+    brakes.done(&layout, vec![Operator::Split(user(500))], 10_000, (200.0, 150.0));
+    let judged = brakes.judge(20_000, 215.0);
+    assert!(matches!(&judged[..], [Judged::Kept(_)]), "within a tenth: {judged:?}");
+    assert_eq!(brakes.watched(), []);
+}
+
+#[test]
+fn a_partition_that_was_changed_is_left_alone_for_a_while() {
+    let layout = users(&[(0, &[]), (0, &[]), (1, &[])]);
+    let mut brakes = Brakes::new(Limits::default());
+    brakes.done(&layout, vec![Operator::AddReplica(user(1_000), 2)], 10_000, (200.0, 150.0));
+    let holds = |operator, now_ms| brakes.holds(&layout, &operator, now_ms).is_some();
+    assert!(holds(Operator::Split(user(1_200)), 14_999));
+    assert!(holds(Operator::Merge(String::new()), 14_999), "the second of a merge counts, too");
+    assert!(!holds(Operator::Split(user(200)), 14_999));
+    assert!(!holds(Operator::Split(user(1_200)), 15_000));
+}
+
+#[test]
+fn a_burst_changes_nothing_and_changes_have_a_rate() {
+    let mut brakes = Brakes::<String>::new(Limits { changes_s_max: 2.0, ..Limits::default() });
+    let layout = users(&[(0, &[]), (0, &[])]);
+    let split = |n| [Operator::Split(user(n))];
+    assert_eq!(brakes.sustained(&layout, &[&split(5)]), [false]);
+    assert_eq!(brakes.sustained(&layout, &[&split(1_007)]), [false]);
+    let both = [&split(5)[..], &split(1_200)];
+    assert_eq!(brakes.sustained(&layout, &both), [false, true], "twice in a row, anywhere in it");
+    assert!(brakes.may_spend(2, 1_000));
+    assert!(!brakes.may_spend(1, 1_400));
+    assert!(brakes.may_spend(1, 1_500));
+    assert!(!brakes.may_spend(50, 1_600));
+    assert!(brakes.may_spend(50, 9_000), "a long plan waits for a full bucket, not for ever");
+}

@@ -1,0 +1,21 @@
+//! Adaptation: the store chooses its own design while it serves (MorphoSys, §5).
+//!
+//! The sites' threads sample what they run ([`crate::sampler`]); the planner, beside them, learns from the samples what
+//! the workload is and what operations take, decides by [`imago_plan::design`] which changes of the design pay,
+//! carries these out, and looks what came of them ([`planner`]). Nothing waits for it: without it, and while it
+//! is paused, the store changes its design as little as transactions need.
+//!
+//! Invariants:
+//! - In [`Mode::Advise`], and while it is paused, the design is not changed.
+//! - The planner uses at most [`planner::CPU_SHARE`] of a core: the longer a decision takes, the longer it waits
+//!   for the next.
+//! - It goes on when a change fails: what failed is told, and looked at again.
+
+mod carry_out;
+mod planner;
+mod report;
+#[cfg(test)]
+mod tests;
+
+pub use planner::{Adaptation, Mode, Options};
+pub use report::{AdaptReport, DecisionReport, FunctionReport, SiteLoadReport, Verdict};

@@ -1,0 +1,171 @@
+//! Carrying out what pays, and judging what came of it.
+
+use std::time::{Duration, Instant};
+
+use imago_plan::design::brakes::Judged;
+use imago_plan::design::cost::{Inputs, Measured, Operation};
+use imago_plan::design::decide::{Considered, Decided};
+use imago_plan::design::layout::{self, Layout};
+
+use super::planner::{Carried, Planner};
+use super::report::{DecisionReport, Verdict, reason};
+use crate::key::Key;
+use crate::record::{Operator, Site};
+use crate::transaction::Abort;
+
+/// Decisions that are remembered.
+const DECISIONS_MAX: usize = 200;
+/// Rejected plans of one decision that are remembered.
+const REJECTED_MAX: usize = 4;
+
+impl Planner<'_> {
+    /// Judges the changes that were measured for long enough, and takes back what made things worse.
+    pub(super) async fn judge(&mut self, now_ms: u64, layout: &Layout<Key>, may_change: bool) {
+        let Some(latency_us) = self.latency_us() else { return };
+        for judged in self.brakes.judge(now_ms, latency_us) {
+            let (watched, is_worse) = match judged {
+                Judged::Kept(watched) => (watched, false),
+                Judged::Undo(watched) => (watched, true),
+            };
+            let carried = self.carried.iter().position(|one| one.operators == watched.operators);
+            let decision = carried.map(|at| self.carried.remove(at).decision);
+            let is_undone = is_worse && may_change && {
+                let (done, failure) = self.apply(&watched.inverse, layout).await;
+                self.failure = failure;
+                self.undone += u64::from(!done.is_empty());
+                !done.is_empty()
+            };
+            let of_it = |(number, _): &&mut (u64, DecisionReport)| Some(*number) == decision;
+            if let Some((_, report)) = self.decisions.iter_mut().find(of_it) {
+                report.measured_us = Some((watched.before_us, latency_us));
+                if is_undone {
+                    report.verdict = Verdict::Undone;
+                }
+            }
+        }
+    }
+
+    /// Carries out the plans that pay, those that did so for long enough.
+    pub(super) async fn carry_out(
+        &mut self,
+        now_ms: u64,
+        mut layout: Layout<Key>,
+        decided: &Decided<Key>,
+        may_change: bool,
+    ) {
+        let chosen: Vec<&Considered<Key>> = decided.chosen().collect();
+        let plans: Vec<&[layout::Operator<Key>]> =
+            chosen.iter().map(|plan| &plan.operators[..]).collect();
+        let sustained = self.brakes.sustained(&layout, &plans);
+        for (plan, is_sustained) in chosen.into_iter().zip(sustained) {
+            let verdict = if !may_change {
+                let why = if self.is_paused() { "adaptation is paused" } else { "it only advises" };
+                Verdict::Advised(why.to_owned())
+            } else if !is_sustained {
+                Verdict::Advised("it has to pay again in the next decision".to_owned())
+            } else if !self.brakes.may_spend(plan.operators.len(), now_ms) {
+                Verdict::Advised("changes a second are limited".to_owned())
+            } else {
+                let before_us = self.latency_us().unwrap_or(plan.latency_us.0);
+                let (done, failure) = self.apply(&plan.operators, &layout).await;
+                if !done.is_empty() {
+                    let told = (before_us, plan.latency_us.1);
+                    self.brakes.done(&layout, done.clone(), self.now_ms(), told);
+                    for operator in &done {
+                        _ = layout.apply(operator);
+                    }
+                    let decision = self.next_decision;
+                    self.carried.push(Carried { decision, operators: done });
+                }
+                self.failure.clone_from(&failure);
+                failure.map_or(Verdict::Done, Verdict::Failed)
+            };
+            self.remember(DecisionReport::of(now_ms, plan, verdict));
+        }
+        let mut rejected: Vec<&Considered<Key>> =
+            decided.considered.iter().filter(|plan| plan.rejected.is_some()).collect();
+        rejected.sort_by(|one, two| two.net_us(1.0).total_cmp(&one.net_us(1.0)));
+        for plan in rejected.into_iter().take(REJECTED_MAX) {
+            let why = plan.rejected.as_ref().map(reason).unwrap_or_default();
+            self.remember(DecisionReport::of(now_ms, plan, Verdict::Rejected(why)));
+        }
+    }
+
+    fn remember(&mut self, report: DecisionReport) {
+        if self.decisions.len() == DECISIONS_MAX {
+            // What was done is remembered longer than what was not.
+            let is_rejected =
+                |(_, one): &(u64, DecisionReport)| matches!(one.verdict, Verdict::Rejected(_));
+            let oldest = self.decisions.iter().position(is_rejected).unwrap_or(0);
+            self.decisions.remove(oldest);
+        }
+        self.decisions.push_back((self.next_decision, report));
+        self.next_decision += 1;
+    }
+
+    /// Carries out operators, one after the other; those that were, and why the next one was not.
+    async fn apply(
+        &mut self,
+        operators: &[layout::Operator<Key>],
+        layout: &Layout<Key>,
+    ) -> (Vec<layout::Operator<Key>>, Option<String>) {
+        let mut done = Vec::new();
+        for operator in operators {
+            let began = Instant::now();
+            if let Err(abort) = self.one(operator).await {
+                return (done, Some(abort.to_string()));
+            }
+            self.learn_operator(operator, layout, began.elapsed());
+            self.changes += 1;
+            done.push(operator.clone());
+        }
+        (done, None)
+    }
+
+    async fn one(&self, operator: &layout::Operator<Key>) -> Result<(), Abort> {
+        let store = &self.of.store;
+        match operator {
+            layout::Operator::Split(key) => store.change(key, Operator::Split(key.clone())).await,
+            layout::Operator::Merge(start) => store.change(start, Operator::Merge).await,
+            layout::Operator::AddReplica(start, site) => {
+                store.add_replica(start, Site(*site)).await
+            }
+            layout::Operator::RemoveReplica(start, site) => {
+                store.change(start, Operator::RemoveReplica(Site(*site))).await
+            }
+            layout::Operator::Remaster(start, site) => {
+                store.change(start, Operator::Remaster(Site(*site))).await
+            }
+        }
+    }
+
+    /// Only the whole of an operator is measured: it teaches the function that it differs by.
+    fn learn_operator(
+        &mut self,
+        operator: &layout::Operator<Key>,
+        layout: &Layout<Key>,
+        took: Duration,
+    ) {
+        let us = Some(took.as_secs_f64() * 1e6);
+        let rows = layout.of(operator.key()).1.rows as f64;
+        let (operation, inputs, measured) = match operator {
+            layout::Operator::AddReplica(..) => (
+                Operation::AddReplica,
+                Inputs { rows: (rows, rows), ..Inputs::default() },
+                Measured { read_write: us, ..Measured::default() },
+            ),
+            layout::Operator::Remaster(..) => (
+                Operation::Remaster,
+                Inputs::default(),
+                Measured { wait_updates: us, ..Measured::default() },
+            ),
+            layout::Operator::Split(_) | layout::Operator::Merge(_) => (
+                Operation::Split,
+                Inputs { partitions: (0.0, 3.0), ..Inputs::default() },
+                Measured { commit: us, ..Measured::default() },
+            ),
+            layout::Operator::RemoveReplica(..) => return,
+        };
+        self.cost.observe(operation, &inputs, &measured);
+    }
+}

@@ -1,0 +1,146 @@
+//! Samples of transactions, and the processor time of sites: what the sites' threads tell of what they do.
+//!
+//! A thread samples one transaction of so many; the planner sets of how many, so that a second has a few hundred
+//! samples whatever the rate is. Samples that nothing fetches are dropped beyond a bound, and counted.
+
+use std::cell::Cell;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use crate::key::{Key, KeyRange};
+use crate::record::Site;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Samples that wait to be fetched.
+const WAITING_MAX: usize = 8_192;
+/// Samples that the threads are to take a second, together.
+const SAMPLES_S: f64 = 400.0;
+/// A site that is held to a share of a core may use so much at once.
+const BURST: Duration = Duration::from_millis(20);
+/// The longest that a site is held at once.
+const HELD_MAX: Duration = Duration::from_millis(100);
+
+/// A transaction that a site ran, with what it took, in µs.
+#[derive(Clone, Debug)]
+pub(crate) struct Sampled {
+    pub began: Instant,
+    /// For how many it stands.
+    pub every: u32,
+    pub site: Site,
+    pub reads: Vec<KeyRange>,
+    pub writes: Vec<Key>,
+    /// Rows that it read and wrote; none where it waited for something before it ran.
+    pub rows: Option<(u32, u32)>,
+    /// From when it was asked for until the site looked at it.
+    pub service_us: f64,
+    /// The procedure.
+    pub run_us: f64,
+    /// From then until the log had it; none where it wrote nothing.
+    pub commit_us: Option<f64>,
+}
+
+impl Sampled {
+    /// All of it.
+    pub fn latency_us(&self) -> f64 {
+        self.service_us + self.run_us + self.commit_us.unwrap_or(0.0)
+    }
+}
+
+/// See the module's documentation.
+pub struct Sampler {
+    every: AtomicU32,
+    waiting: Mutex<Vec<Sampled>>,
+    dropped: AtomicU64,
+    /// Processor time of each site's thread, in ns.
+    cpu_ns: Vec<AtomicU64>,
+    /// The share of a core that a site may use.
+    site_cpu: Option<f64>,
+}
+
+impl Sampler {
+    /// A sampler of so many sites, each of which may use a share of a core, if it is held to one.
+    #[must_use]
+    pub fn new(sites: u16, site_cpu: Option<f64>) -> Self {
+        Self {
+            every: AtomicU32::new(8),
+            waiting: Mutex::new(Vec::new()),
+            dropped: AtomicU64::new(0),
+            cpu_ns: (0..sites).map(|_| AtomicU64::new(0)).collect(),
+            site_cpu,
+        }
+    }
+
+    /// One transaction of so many is sampled.
+    pub(crate) fn every(&self) -> u32 {
+        self.every.load(Ordering::Relaxed)
+    }
+
+    /// Sets of how many one is sampled, by the rate of transactions.
+    pub(crate) fn adjust(&self, rate_s: f64) {
+        self.every
+            .store((rate_s / SAMPLES_S).ceil().clamp(1.0, 65_536.0) as u32, Ordering::Relaxed);
+    }
+
+    pub(crate) fn put(&self, sampled: Sampled) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.len() < WAITING_MAX {
+            waiting.push(sampled);
+        } else {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn fetch(&self) -> Vec<Sampled> {
+        std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Samples that were dropped, because the planner did not fetch them.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// The processor time of a site so far.
+    pub(crate) fn cpu(&self, site: Site) -> Duration {
+        let ns = self.cpu_ns.get(usize::from(site.0)).map_or(0, |ns| ns.load(Ordering::Relaxed));
+        Duration::from_nanos(ns)
+    }
+
+    /// The share of a core that a site has.
+    pub(crate) fn share(&self) -> f64 {
+        self.site_cpu.unwrap_or(1.0)
+    }
+
+    /// Told by a site's thread: its processor time so far.
+    fn tell_cpu(&self, site: Site, cpu: Duration) {
+        if let Some(ns) = self.cpu_ns.get(usize::from(site.0)) {
+            ns.store(u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A thread's own processor time, which it tells, and by which it is held to its share.
+#[derive(Default)]
+pub(crate) struct ThreadTime {
+    /// When it was looked at last, the processor time then, and how much the thread may use at once.
+    last: Cell<Option<(Instant, Duration, f64)>>,
+}
+
+impl ThreadTime {
+    /// Tells the thread's processor time, and waits if it has used more than its share.
+    pub fn tell(&self, sampler: &Sampler, site: Site) {
+        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let cpu = Duration::new(cpu.tv_sec.cast_unsigned(), cpu.tv_nsec as u32);
+        sampler.tell_cpu(site, cpu);
+        let Some(share) = sampler.site_cpu else { return };
+        let now = Instant::now();
+        let (then, before, left) = self.last.get().unwrap_or((now, cpu, BURST.as_secs_f64()));
+        let earned = share * (now - then).as_secs_f64();
+        let left = (left + earned).min(BURST.as_secs_f64()) - (cpu - before).as_secs_f64();
+        self.last.set(Some((now, cpu, left)));
+        if left < 0.0 {
+            // The whole thread waits, with its connections: it stands for a machine.
+            std::thread::sleep(Duration::from_secs_f64(-left / share).min(HELD_MAX));
+        }
+    }
+}
