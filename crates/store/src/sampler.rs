@@ -1,7 +1,7 @@
 //! Samples of transactions, and the processor time of sites: what the sites' threads tell of what they do.
 //!
 //! A thread samples one transaction of so many; the planner sets of how many, so that a second has a few hundred
-//! samples whatever the rate is. Samples that nothing fetches are dropped beyond a bound, and counted.
+//! samples at any rate. Samples that nothing fetches are dropped beyond a bound, and counted.
 
 use std::cell::Cell;
 use std::sync::PoisonError;

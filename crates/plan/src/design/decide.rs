@@ -11,7 +11,7 @@
 //! The best plan above a least gain is chosen; then, by the design that it leads to, the next one, of other
 //! partitions. Everything that was compared comes back: the chosen plan, and for each of the others why not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rand::{Rng, RngExt as _};
 
@@ -267,36 +267,75 @@ fn look<K: Key>(
         samples.iter().map(|(_, sample)| numbered.touched(sample)).collect();
     let weights = samples.iter().map(|(weight, _)| *weight);
     let statistics = Statistics::of(layout.len(), weights.zip(&touched));
-    let thresholds = &parameters.thresholds;
-    let view = View {
-        numbered: &numbered,
-        statistics: &statistics,
-        samples,
-        touched: &touched,
-        thresholds,
-    };
-    let mut considered = Vec::new();
-    let mut seen = std::collections::BTreeSet::new();
-    let mut weigh = |trigger: Option<K>, site: Site, operators: Vec<Operator<K>>| {
-        if !seen.insert(operators.clone()) {
-            return;
+    let (numbered, touched, thresholds) = (&numbered, &touched[..], &parameters.thresholds);
+    let view = View { numbered, statistics: &statistics, samples, touched, thresholds };
+    let by = Weighing { layout, before, situation, parameters, statistics: &statistics, held };
+    let (mut considered, mut without_plan) = (Vec::new(), Vec::new());
+    let mut seen = BTreeSet::new();
+    for trigger in triggers {
+        let (_, sample) = &samples[*trigger];
+        let first = sample.writes.first().or(sample.reads.first().map(|(from, _)| from));
+        for site in layout.sites() {
+            match plans(&view, &touched[*trigger], site) {
+                Ok(plans) => {
+                    let new = plans.into_iter().filter(|plan| seen.insert(plan.clone()));
+                    considered.extend(new.map(|plan| by.weighed(first.cloned(), site, plan)));
+                }
+                Err(why) => {
+                    let plan = by.untouched(first.cloned(), site, Vec::new());
+                    let rejected = Some(Rejected::NoPlan(why));
+                    without_plan.push(Considered { rejected, ..plan });
+                }
+            }
         }
-        let mut plan = Considered {
-            trigger,
-            site,
-            operators,
-            latency_us: (before.latency_us, before.latency_us),
-            benefit_us: 0.0,
-            cost_us: 0.0,
-            rejected: None,
-        };
-        let held = plan.operators.iter().find_map(|operator| held(layout, operator));
-        if let Some(why) = held {
+    }
+    for removal in removals(&view) {
+        if let Some(Operator::RemoveReplica(_, site)) = removal.first() {
+            let site = *site;
+            considered.push(by.weighed(None, site, removal));
+        }
+    }
+    considered.append(&mut without_plan);
+    considered
+}
+
+/// What plans are weighed by: a design with its price, and the workload.
+struct Weighing<'w, K: Key> {
+    layout: &'w Layout<K>,
+    before: &'w Price,
+    situation: &'w Situation<'w, K>,
+    parameters: &'w Parameters,
+    statistics: &'w Statistics,
+    held: &'w Held<'w, K>,
+}
+
+impl<K: Key> Weighing<'_, K> {
+    /// A plan that nothing is known of.
+    fn untouched(
+        &self,
+        trigger: Option<K>,
+        site: Site,
+        operators: Vec<Operator<K>>,
+    ) -> Considered<K> {
+        let latency_us = (self.before.latency_us, self.before.latency_us);
+        let (benefit_us, cost_us, rejected) = (0.0, 0.0, None);
+        Considered { trigger, site, operators, latency_us, benefit_us, cost_us, rejected }
+    }
+
+    /// A plan with its benefit and cost, and why it is not to be chosen, if so.
+    fn weighed(
+        &self,
+        trigger: Option<K>,
+        site: Site,
+        operators: Vec<Operator<K>>,
+    ) -> Considered<K> {
+        let Self { layout, before, situation, parameters, statistics, held } = self;
+        let mut plan = self.untouched(trigger, site, operators);
+        if let Some(why) = plan.operators.iter().find_map(|operator| held(layout, operator)) {
             plan.rejected = Some(Rejected::Held(why));
-            considered.push(plan);
-            return;
+            return plan;
         }
-        let costed = plan_cost(layout, &plan.operators, situation, before, &statistics);
+        let costed = plan_cost(layout, &plan.operators, situation, before, statistics);
         let (after, cost_us) = costed.expect("a plan can be applied to its design");
         let after_price = price(&after, situation);
         let saved_us = before.total_us - after_price.total_us;
@@ -316,32 +355,6 @@ fn look<K: Key>(
         } else {
             None
         };
-        considered.push(plan);
-    };
-    let mut without_plan = Vec::new();
-    for trigger in triggers {
-        let (_, sample) = &samples[*trigger];
-        let first = sample.writes.first().or(sample.reads.first().map(|(from, _)| from));
-        for site in layout.sites() {
-            match plans(&view, &touched[*trigger], site) {
-                Ok(plans) => plans.into_iter().for_each(|plan| weigh(first.cloned(), site, plan)),
-                Err(why) => without_plan.push((first.cloned(), site, why)),
-            }
-        }
+        plan
     }
-    for removal in removals(&view) {
-        let Some(Operator::RemoveReplica(_, site)) = removal.first() else { continue };
-        weigh(None, *site, removal);
-    }
-    let latency_us = (before.latency_us, before.latency_us);
-    considered.extend(without_plan.into_iter().map(|(trigger, site, why)| Considered {
-        trigger,
-        site,
-        operators: Vec::new(),
-        latency_us,
-        benefit_us: 0.0,
-        cost_us: 0.0,
-        rejected: Some(Rejected::NoPlan(why)),
-    }));
-    considered
 }

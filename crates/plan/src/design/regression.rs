@@ -1,13 +1,14 @@
 //! A linear function of a few inputs, learned on line by stochastic gradient descent (MorphoSys, §5.2).
 //!
 //! Inputs are divided by their scale, which follows twice their mean, and clamped: one wild input moves no
-//! weight further than a large one does, and a function of small inputs is learned as fast as one of large. The error that a sample may claim is bounded by a multiple of the
-//! usual error, so that an outlier, a pause of the machine say, is worth as much as a bad sample and no more.
+//! weight further than a large one does, and a function of small inputs is learned as fast as one of large.
+//! The error that a sample may claim is bounded by a multiple of the usual error, so that an outlier, a pause
+//! of the machine say, is worth as much as a bad sample and no more.
 //! Every fifth sample is held out: it is predicted and never learned from, and the coefficient of
 //! determination (R²) is that of the last held-out samples.
 //!
 //! Invariants:
-//! - Weights and predictions are finite, whatever finite samples come.
+//! - Weights and predictions are finite after any finite samples.
 //! - A held-out sample changes no weight.
 
 use std::collections::VecDeque;

@@ -2,7 +2,7 @@
 //!
 //! After Bailis et al., "MacroBase: Prioritizing Attention in Fast Data" (SIGMOD 2017), which MorphoSys uses
 //! (§5.1): each item enters with the probability of the reservoir's size over the weight that passed so far,
-//! and the weight is damped by time, whatever the rate of items is. What is older than the window leaves in
+//! and the weight is damped by time and not by the number of items. What is older than the window leaves in
 //! any case, so that a workload that is over is forgotten also where little comes after it.
 //!
 //! Chance is handed in: a number from 0 up to 1 for each item that is offered.

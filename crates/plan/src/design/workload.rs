@@ -99,8 +99,8 @@ pub struct Statistics {
     counts: Vec<(f64, f64)>,
     /// All reads and writes of partitions.
     all: f64,
-    /// By the two numbers: the weight of samples in which the second was read with a read of the first, written with a write,
-    /// read with a write, written with a read.
+    /// By the two numbers: the weight of samples in which the second was read with a read of the first, written
+    /// with a write, read with a write, written with a read.
     together: HashMap<(usize, usize), [f64; 4]>,
     /// The partitions that were ever touched with each.
     partners: BTreeMap<usize, Vec<usize>>,

@@ -21,7 +21,7 @@ use crate::exit::{Exit, Failure};
 The router has the log (--data), the clients and the map; the sites come to it with `imago store site`, one \
 process for each, on this machine or on others. A site keeps nothing on a disk. One that is silent is given \
 up for dead: replicas of what it mastered become masters, what was acknowledged is kept, and when it comes \
-back it begins with what the log has. Whoever knows the secret may come as a site, and what sites and the \
+back it begins with what the log has. A process that knows the secret may come as a site, and what sites and the \
 router say to each other is not encrypted: keep it to a network that you trust.
 
 Example: imago store router --sites 2 --data /var/lib/imago --peers 10.0.0.1:7380 --secret-file secret")]
