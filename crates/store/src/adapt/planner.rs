@@ -16,6 +16,7 @@ use imago_plan::design::workload::{Numbered, Sample, Statistics, Touched};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::report::{AdaptReport, DecisionReport, FunctionReport, SiteLoadReport};
@@ -65,6 +66,9 @@ pub struct Adaptation {
     pub(super) options: Options,
     is_paused: AtomicBool,
     report: Mutex<AdaptReport>,
+    /// A deliberate fault.
+    #[cfg(test)]
+    pub(super) panics: AtomicBool,
 }
 
 impl Adaptation {
@@ -75,7 +79,15 @@ impl Adaptation {
         let horizon_s = options.parameters.horizon_s;
         let report = AdaptReport { mode: options.mode, horizon_s, ..AdaptReport::default() };
         let (is_paused, report) = (AtomicBool::new(false), Mutex::new(report));
-        Arc::new(Self { store, sampler, options, is_paused, report })
+        Arc::new(Self {
+            store,
+            sampler,
+            options,
+            is_paused,
+            report,
+            #[cfg(test)]
+            panics: AtomicBool::new(false),
+        })
     }
 
     /// How it stands.
@@ -90,14 +102,28 @@ impl Adaptation {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).is_paused = is_paused;
     }
 
-    /// Decides again and again.
+    /// Decides again and again. Should the planner panic, the store serves on, and adaptation has ended: that is
+    /// told as its failure, and in the log.
     pub async fn run(self: Arc<Self>) {
+        let mut planner = JoinSet::new();
+        planner.spawn(Arc::clone(&self).decide());
+        if let Some(Err(ended)) = planner.join_next().await {
+            let failure = format!("adaptation has ended, and the store serves on: {ended}");
+            tracing::error!(%failure, "please report this");
+            let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+            (report.has_ended, report.failure) = (true, Some(failure));
+        }
+    }
+
+    async fn decide(self: Arc<Self>) {
         let mut planner = Planner::new(&self);
         let mut rest = ROUND;
         loop {
             sleep(rest).await;
             let began = Instant::now();
             let took = planner.round().await;
+            #[cfg(test)]
+            assert!(!self.panics.load(Ordering::SeqCst), "it was told to");
             let share = took.as_secs_f64() / (began.elapsed() + rest).as_secs_f64();
             self.report.lock().unwrap_or_else(PoisonError::into_inner).planner_cpu = share;
             rest = ROUND.max(took.div_f64(CPU_SHARE));

@@ -12,6 +12,9 @@ use crate::key::Key;
 pub struct AdaptReport {
     /// Whether it changes the design, or only advises.
     pub mode: Mode,
+    /// Whether the planner has ended by a fault of its own.
+    #[serde(default)]
+    pub has_ended: bool,
     /// Whether it was paused.
     pub is_paused: bool,
     /// Why nothing is decided by the cost model yet, if so.

@@ -149,3 +149,16 @@ async fn a_pause_holds() {
     busy.until("it goes on", |_, report| report.changes > 0).await;
     busy.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_planner_that_panics_ends_nothing_but_itself() {
+    let busy = Busy::start(Mode::On);
+    busy.until("it has begun", |_, report| report.transactions_s > 0.0).await;
+    busy.adaptation.panics.store(true, Ordering::SeqCst);
+    let report = busy.until("it has ended", |_, report| report.has_ended).await;
+    assert!(report.failure.unwrap().contains("the store serves on"));
+    let before = busy.done.load(Ordering::Relaxed);
+    let goes_on = |busy: &Busy, _: &AdaptReport| busy.done.load(Ordering::Relaxed) > before + 100;
+    busy.until("transactions run", goes_on).await;
+    busy.end().await;
+}

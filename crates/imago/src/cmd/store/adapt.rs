@@ -140,6 +140,7 @@ pub async fn explain(args: ExplainArgs, context: &Context) -> Result<(), Failure
 
 fn in_words(report: &AdaptReport) -> String {
     let mode = match (report.mode, report.is_paused) {
+        _ if report.has_ended => "over",
         (_, true) => "paused: nothing is changed",
         (Mode::Advise, false) => "advise: what pays is told, and nothing changed",
         (Mode::On, false) => "on: what pays is changed",
@@ -156,7 +157,7 @@ fn in_words(report: &AdaptReport) -> String {
         _ = writeln!(text, "nothing is decided yet: {why}");
     }
     if let Some(failure) = &report.failure {
-        _ = writeln!(text, "the last change failed: {failure}");
+        _ = writeln!(text, "a failure: {failure}");
     }
     for site in &report.sites {
         _ = writeln!(
