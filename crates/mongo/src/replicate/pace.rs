@@ -359,7 +359,7 @@ impl Server {
 
     /// A question, and how long its answer took, in microseconds.
     async fn ask(&mut self) -> u64 {
-        let absent = doc! {"_id": {"imago": "nobody"}};
+        let absent = doc! {"_id": {"imago": "absent"}};
         let ns = self.watched.asked();
         let find = doc! {
             "find": &ns.coll, "filter": absent, "limit": 1, "singleBatch": true,

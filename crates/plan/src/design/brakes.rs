@@ -1,7 +1,7 @@
 //! What keeps adaptation from thrashing: plans that pay by the model are held back, watched, and undone.
 //!
-//! - *Cool-down*: a partition that was changed is left alone for a while, and afterwards until enough of it was
-//!   sampled since: statistics from before a change say nothing against it.
+//! - *Cool-down*: a partition that was changed is left alone for as long as samples are kept, so that statistics
+//!   from before a change say nothing against it.
 //! - *Sustained*: a plan is carried out when it was found to pay in several decisions in a row. A burst is over
 //!   before that.
 //! - *Rate*: changes a second, on average and at once.
@@ -122,12 +122,6 @@ impl<K: Key> Brakes<K> {
         let age_ms = now_ms.saturating_sub(*last_ms);
         (age_ms < self.limits.cool_down_ms)
             .then(|| format!("the partition was changed {:.1} s ago", age_ms as f64 / 1_000.0))
-    }
-
-    /// Since when samples tell of a partition as it is, in ms; 0 if it was not changed.
-    #[must_use]
-    pub fn changed_ms(&self, start: &K) -> u64 {
-        self.changed_ms.get(start).copied().unwrap_or(0)
     }
 
     /// Takes note of the plans that pay in this decision, by the design that is; whether each did so often enough

@@ -11,11 +11,10 @@
 //! The best plan above a least gain is chosen; then, by the design that it leads to, the next one, of other
 //! partitions. Everything that was compared comes back: the chosen plan, and for each of the others why not.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use rand::{Rng, RngExt as _};
 
-use super::cost::CostModel;
 use super::layout::{Key, Layout, Operator, Site};
 use super::plans::{NoPlan, Thresholds, View, plans, removals};
 use super::price::{Price, Situation, plan_cost, price};
@@ -30,8 +29,6 @@ pub struct Parameters {
     pub horizon_s: f64,
     /// A plan saves at least this share of what a transaction costs.
     pub gain_min: f64,
-    /// What a µs of a site's processor counts against a µs of latency.
-    pub cpu_weight: f64,
     /// Sampled transactions for which plans are made.
     pub triggers: usize,
     /// The most plans that are chosen at once.
@@ -48,7 +45,6 @@ impl Default for Parameters {
             lambda: 1.0,
             horizon_s: 10.0,
             gain_min: 0.01,
-            cpu_weight: 0.5,
             triggers: 8,
             plans_max: 4,
             memory_max: None,
@@ -186,34 +182,19 @@ fn pick(among: &[usize], dice: &mut impl Rng) -> Option<usize> {
     (!among.is_empty()).then(|| among[dice.random_range(0..among.len())])
 }
 
-/// What is decided by: the samples with their weights, and what is known besides.
-#[derive(Clone, Copy, Debug)]
-pub struct Known<'a, K> {
-    /// Transactions like those to come: see [`emulated`].
-    pub samples: &'a [(f64, Sample<K>)],
-    /// Transactions a second.
-    pub rate_s: f64,
-    /// What they cost.
-    pub cost: &'a CostModel,
-    /// Log entries that each site is behind.
-    pub behind: &'a BTreeMap<Site, f64>,
-}
-
 /// Says why an operator may not be carried out on a design now, if it may not.
 pub type Held<'h, K> = dyn Fn(&Layout<K>, &Operator<K>) -> Option<String> + 'h;
 
 /// Decides which plans pay. `held` says why an operator may not be carried out now, if it may not.
 pub fn decide<K: Key>(
     layout: &Layout<K>,
-    known: &Known<'_, K>,
+    situation: &Situation<'_, K>,
     parameters: &Parameters,
     held: &Held<'_, K>,
     dice: &mut impl Rng,
 ) -> Decided<K> {
-    let Known { samples, rate_s, cost, behind } = *known;
-    let cpu_weight = parameters.cpu_weight;
-    let situation = Situation { samples, rate_s, cost, behind, cpu_weight };
-    let before = price(layout, &situation);
+    let samples = situation.samples;
+    let before = price(layout, situation);
     let triggers: Vec<usize> = match samples.len() {
         0 => Vec::new(),
         len => (0..parameters.triggers).map(|_| dice.random_range(0..len)).collect(),
@@ -221,7 +202,7 @@ pub fn decide<K: Key>(
     let (mut design, mut design_price) = (layout.clone(), before.clone());
     let (mut chosen, mut others) = (Vec::<Considered<K>>::new(), Vec::new());
     for round in 0..=parameters.plans_max {
-        let looked = look(&design, &design_price, &situation, parameters, &triggers, held);
+        let looked = look(&design, &design_price, situation, parameters, &triggers, held);
         let touches_chosen = |plan: &Considered<K>| {
             let keys = chosen.iter().flat_map(|plan| &plan.operators);
             let starts: Vec<&K> = keys.map(|operator| layout.of(operator.key()).0).collect();
@@ -242,7 +223,7 @@ pub fn decide<K: Key>(
         for operator in &best.operators {
             design.apply(operator).expect("a plan can be applied to its design");
         }
-        design_price = price(&design, &situation);
+        design_price = price(&design, situation);
         chosen.push(best);
     }
     for plan in &mut others {
@@ -267,8 +248,8 @@ fn look<K: Key>(
         samples.iter().map(|(_, sample)| numbered.touched(sample)).collect();
     let weights = samples.iter().map(|(weight, _)| *weight);
     let statistics = Statistics::of(layout.len(), weights.zip(&touched));
-    let (numbered, touched, thresholds) = (&numbered, &touched[..], &parameters.thresholds);
-    let view = View { numbered, statistics: &statistics, samples, touched, thresholds };
+    let (numbered, thresholds) = (&numbered, &parameters.thresholds);
+    let view = View { numbered, statistics: &statistics, samples, thresholds };
     let by = Weighing { layout, before, situation, parameters, statistics: &statistics, held };
     let (mut considered, mut without_plan) = (Vec::new(), Vec::new());
     let mut seen = BTreeSet::new();

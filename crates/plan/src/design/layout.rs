@@ -164,12 +164,6 @@ impl<K: Key> Layout<K> {
         self.partitions.range::<K, _>(bounds).next()
     }
 
-    /// The partition in front of one.
-    #[must_use]
-    pub fn previous(&self, start: &K) -> Option<(&K, &Partition)> {
-        self.partitions.range(..start).next_back()
-    }
-
     /// Bytes that a site holds, replicas included.
     #[must_use]
     pub fn bytes_at(&self, site: Site) -> u64 {

@@ -50,8 +50,6 @@ pub struct View<'v, K> {
     pub statistics: &'v Statistics,
     /// The samples that these are told from.
     pub samples: &'v [(f64, Sample<K>)],
-    /// What each touches.
-    pub touched: &'v [Touched],
     /// The thresholds.
     pub thresholds: &'v Thresholds,
 }

@@ -12,6 +12,9 @@ use super::cost::{CostModel, Inputs, Operation};
 use super::layout::{Key, Layout, Operator, Partition, Site};
 use super::workload::{Numbered, Sample, Statistics, Touched};
 
+/// What a µs of a site's processor counts against a µs of latency, unless it is set.
+pub const CPU_WEIGHT: f64 = 0.5;
+
 /// What is known of the workload and the sites, apart from the design.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a, K> {

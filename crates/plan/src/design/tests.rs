@@ -7,9 +7,10 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
 use super::cost::{CostModel, Inputs, Measured, Operation, Uses};
-use super::decide::{Decided, Known, Parameters, Rejected, decide, emulated};
+use super::decide::{Decided, Parameters, Rejected, decide, emulated};
 use super::layout::{Layout, Operator, Partition, Site};
 use super::plans::{Thresholds, View, necessary, plans};
+use super::price::{CPU_WEIGHT, Situation};
 use super::workload::{Given, Numbered, Sample, Statistics, Touched};
 
 mod brakes;
@@ -81,7 +82,13 @@ fn decided(
     let mut dice = StdRng::seed_from_u64(5);
     let samples = emulated(layout, samples, 50, &mut dice);
     let (cost, behind) = (learned(), BTreeMap::new());
-    let known = Known { samples: &samples, rate_s, cost: &cost, behind: &behind };
+    let known = Situation {
+        samples: &samples,
+        rate_s,
+        cost: &cost,
+        behind: &behind,
+        cpu_weight: CPU_WEIGHT,
+    };
     decide(layout, &known, parameters, &|_, _| None, &mut dice)
 }
 
@@ -204,7 +211,7 @@ proptest! {
         let thresholds = Thresholds { replicas_max, partitions_max: 14, ..Thresholds::default() };
         let weighed: Vec<(f64, Sample<String>)> = samples.iter().map(|one| (1.0, one.clone())).collect();
         let view = View {
-            numbered: &numbered, statistics: &statistics, samples: &weighed, touched: &touched,
+            numbered: &numbered, statistics: &statistics, samples: &weighed,
             thresholds: &thresholds,
         };
         for (sample, touched) in samples.iter().zip(&touched) {
@@ -342,7 +349,13 @@ fn a_model_that_learned_nothing_changes_nothing() {
     let samples: Vec<(f64, Sample<String>)> =
         (0..100).map(|n| (1.0, writes([n * 40, n * 39]))).collect();
     let (cost, behind) = (CostModel::default(), BTreeMap::new());
-    let known = Known { samples: &samples, rate_s: 20_000.0, cost: &cost, behind: &behind };
+    let known = Situation {
+        samples: &samples,
+        rate_s: 20_000.0,
+        cost: &cost,
+        behind: &behind,
+        cpu_weight: CPU_WEIGHT,
+    };
     let mut dice = StdRng::seed_from_u64(1);
     let decided = decide(&layout, &known, &Parameters::default(), &|_, _| None, &mut dice);
     assert_eq!(chosen(&decided), []);
@@ -372,7 +385,13 @@ fn what_is_held_back_says_why() {
     let samples: Vec<(f64, Sample<String>)> =
         (0..100).map(|n| (1.0, writes([n * 9, 1_000 + n * 7 % 1_000]))).collect();
     let (cost, behind) = (learned(), BTreeMap::new());
-    let known = Known { samples: &samples, rate_s: 2_000.0, cost: &cost, behind: &behind };
+    let known = Situation {
+        samples: &samples,
+        rate_s: 2_000.0,
+        cost: &cost,
+        behind: &behind,
+        cpu_weight: CPU_WEIGHT,
+    };
     let held = |_: &Layout<String>, operator: &Operator<String>| {
         matches!(operator, Operator::Remaster(..)).then(|| "it was changed 2 s ago".to_owned())
     };

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use imago_plan::design::brakes::{Brakes, Limits};
 use imago_plan::design::cost::{CostModel, Inputs, Measured, Operation};
-use imago_plan::design::decide::{Known, Parameters, decide, emulated};
+use imago_plan::design::decide::{Parameters, decide, emulated};
 use imago_plan::design::layout::{self, Layout, Partition};
-use imago_plan::design::price::{Price, Situation, price};
+use imago_plan::design::price::{CPU_WEIGHT, Price, Situation, price};
 use imago_plan::design::regression::Linear;
 use imago_plan::design::reservoir::Reservoir;
 use imago_plan::design::workload::{Numbered, Sample, Statistics, Touched};
@@ -30,7 +30,7 @@ use crate::sampler::{Sampled, Sampler};
 const ROUND: Duration = Duration::from_millis(500);
 /// The share of a core that the planner may use.
 pub(super) const CPU_SHARE: f64 = 0.03;
-/// Samples that decisions are made by, and how old they may be.
+/// Samples that decisions are made by, and how old they may be: no older than the cool-down of a partition.
 const SAMPLES: usize = 300;
 const WINDOW_MS: u64 = 5_000;
 /// Generated transactions beside them.
@@ -193,30 +193,29 @@ impl<'a> Planner<'a> {
         let samples = emulated(&layout, &samples, GENERATED, &mut self.dice);
         let behind = BTreeMap::new();
         let (rate_s, parameters) = (self.reservoir.rate_s(), self.of.options.parameters);
-        let is = price(
-            &layout,
-            &Situation {
-                samples: &samples,
-                rate_s,
-                cost: &self.cost,
-                behind: &behind,
-                cpu_weight: parameters.cpu_weight,
-            },
-        );
+        // As it stands now: what this round shows of the sites' loads counts from the next on.
+        let cost = self.cost.clone();
+        let situation = Situation {
+            samples: &samples,
+            rate_s,
+            cost: &cost,
+            behind: &behind,
+            cpu_weight: CPU_WEIGHT,
+        };
+        let is = price(&layout, &situation);
         for (site, load) in &is.loads {
             if let Some(share) = cpu.get(site).filter(|_| rate_s > 0.0) {
                 self.cost.cpu.observe(*load, *share);
             }
         }
         let now_ms = self.now_ms();
-        let distrust = self.cost.distrust();
-        let known = Known { samples: &samples, rate_s, cost: &self.cost, behind: &behind };
+        let distrust = cost.distrust();
         let decided = if distrust.is_none() && !samples.is_empty() {
             let brakes = &self.brakes;
             let held = |layout: &Layout<Key>, operator: &layout::Operator<Key>| {
                 brakes.holds(layout, operator, now_ms)
             };
-            Some(decide(&layout, &known, &parameters, &held, &mut self.dice))
+            Some(decide(&layout, &situation, &parameters, &held, &mut self.dice))
         } else {
             None
         };

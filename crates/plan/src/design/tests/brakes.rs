@@ -18,7 +18,7 @@ proptest! {
         let statistics = Statistics::of(layout.len(), touched.iter().map(|of| (1.0, of)));
         let weighed: Vec<(f64, Sample<String>)> = samples.iter().map(|one| (1.0, one.clone())).collect();
         let view = View {
-            numbered: &numbered, statistics: &statistics, samples: &weighed, touched: &touched,
+            numbered: &numbered, statistics: &statistics, samples: &weighed,
             thresholds: &Thresholds::default(),
         };
         let design = |layout: &Layout<String>| -> Vec<_> {
