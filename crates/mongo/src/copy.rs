@@ -72,25 +72,25 @@ pub use worker::help;
 /// The kind of a copy's record.
 pub const KIND: &str = "copy";
 
-/// When a run ends without being asked to.
+/// The end of a run that is not interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// When the destination has caught up with the source for the first time.
+    /// The destination has caught up with the source for the first time.
     CaughtUp,
     /// Never: it follows until it is interrupted or handed over.
     HandedOver,
 }
 
-/// How a run works.
+/// The limits and the end of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Slices that this process copies at the same time.
     pub workers: usize,
-    /// When it ends.
+    /// The condition that ends the run.
     pub until: Until,
     /// The name of this process, for the job's record.
     pub process: String,
-    /// How long the change stream may wait for a change before it says how far it is.
+    /// Longest wait of the change stream for a change before it reports its position.
     pub await_max: Duration,
     /// About how large a slice of a collection that is yet to be cut is, in bytes of documents.
     pub slice_bytes: u64,
@@ -104,7 +104,7 @@ const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// Keeps a planned job; nothing else is written.
 ///
 /// # Errors
-/// When the destination refuses.
+/// Fails if the destination refuses.
 pub async fn create(clusters: &Clusters, plan: &Plan, limits: Limits) -> Result<JobId> {
     let journal = MongoJournal::new(clusters.destination.clone());
     refuse_shared(&journal, plan).await?;
@@ -144,7 +144,7 @@ async fn refuse_shared(journal: &MongoJournal, plan: &Plan) -> Result<()> {
 /// The plan of a job, with the collections that came and went since.
 ///
 /// # Errors
-/// When the record is not one of a copy.
+/// Fails if the record is not one of a copy.
 pub fn plan_of(record: &Record) -> Result<Plan> {
     plan_with(record, &state_of(record)?)
 }
@@ -156,7 +156,7 @@ fn plan_with(record: &Record, state: &State) -> Result<Plan> {
     Ok(plan.changed_by(state))
 }
 
-/// How a process left a copy that may go on.
+/// The reason for which a process left a copy that may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
     /// It has caught up; no process follows the source now.
@@ -253,9 +253,9 @@ pub struct Copying<'a> {
     pub plan: Plan,
     /// The record's state.
     pub state: State,
-    /// How the source's catalog differed from that when it was last looked at.
+    /// Differences between `state` and the source's catalog, as of the last look.
     news: News,
-    /// A look at it that is under way.
+    /// A look at the catalog that is under way.
     looking: Option<AbortOnDropHandle<Result<News>>>,
     looked: Instant,
     look_took: Duration,
@@ -413,7 +413,7 @@ impl Copying<'_> {
     /// The source's time now.
     ///
     /// # Errors
-    /// When the source stays away, or the job is stopped.
+    /// Fails if the source stays away, or the job is stopped.
     pub async fn source_time(&self) -> Result<Timestamp> {
         let ask = || self.clusters.source.cluster_time();
         retry_transient("ask for the source's time", self.run.control(), ask).await
@@ -436,7 +436,7 @@ impl Copying<'_> {
     /// Keeps the checkpoint.
     ///
     /// # Errors
-    /// When the job was taken over, or the destination stays away.
+    /// Fails if the job was taken over, or the destination stays away.
     pub async fn save(&mut self) -> Result<()> {
         self.end_save().await?;
         self.note_checkpoint()?;
@@ -460,10 +460,10 @@ impl Copying<'_> {
         }
     }
 
-    /// Ends the coordinator and keeps its last checkpoint; where the job is then.
+    /// Ends the coordinator, keeps its last checkpoint, and returns the job's state.
     ///
     /// # Errors
-    /// When a round in progress failed, or the job was taken over.
+    /// Fails if a round in progress failed, or the job was taken over.
     pub async fn end(mut self) -> Result<State> {
         self.report();
         self.end_save().await?;

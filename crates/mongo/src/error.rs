@@ -1,7 +1,7 @@
-//! What can go wrong with a cluster, a job or a document, and what to do about it.
+//! Errors of a cluster, a job or a document, and their remedies.
 //!
-//! Every error says what happened and to what; [`Error::help`] says what to do. [`Error::class`]
-//! is what an exit code is made of. A connection string never appears here unredacted.
+//! Every error says what happened and to what; [`Error::help`] says what to do. An exit code is
+//! made of [`Error::class`]. A connection string never appears here unredacted.
 
 use imago_job::control::Stop;
 use imago_job::retry::{Bound, RetryError};
@@ -16,7 +16,7 @@ pub use said::{UNAUTHORIZED, said};
 /// The result of everything that talks to a cluster.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// How an error ends a command.
+/// The outcome of a command that ends with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// The operation was tried and failed.
@@ -45,7 +45,7 @@ pub enum Error {
     Precondition {
         /// The unmet precondition, and of what.
         what: String,
-        /// How to meet it.
+        /// The step that meets it.
         help: String,
     },
     /// A cluster did not answer.
@@ -188,7 +188,7 @@ impl Error {
         Self::Usage { what: what.into(), help: help.into() }
     }
 
-    /// How this ends a command.
+    /// The outcome of a command that ends with this error.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
@@ -268,7 +268,7 @@ impl Error {
         })
     }
 
-    /// Whether the same attempt may succeed a moment later: elections, cut connections, stale
+    /// True if the same attempt may succeed a moment later: elections, cut connections, stale
     /// routing, overload. Every operation that is retried on this is idempotent.
     #[must_use]
     pub fn is_transient(&self) -> bool {

@@ -110,7 +110,7 @@ impl FromStr for Selector {
 }
 
 impl Selector {
-    /// Whether a pattern matches the name, also that of an internal collection.
+    /// True if a pattern matches the name, including that of an internal collection.
     #[must_use]
     pub fn covers(&self, ns: &Namespace) -> bool {
         match self {
@@ -120,7 +120,7 @@ impl Selector {
         }
     }
 
-    /// Whether `ns` is selected, and under which name it goes to the destination.
+    /// The name of `ns` at the destination, or nothing if it is not selected.
     #[must_use]
     pub fn select(&self, ns: &Namespace) -> Option<Namespace> {
         match self {

@@ -31,7 +31,7 @@ impl<'a> Copying<'a> {
     /// Prepares what is not prepared yet, and opens the stream, at a state that this run came to itself.
     ///
     /// # Errors
-    /// When a cluster does not answer or refuses.
+    /// Fails if a cluster does not answer or refuses.
     pub async fn begin_at(
         clusters: &'a Clusters,
         run: &'a Run,

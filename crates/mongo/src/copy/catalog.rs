@@ -42,7 +42,7 @@ pub struct Joined {
     pub planned: Planned,
     /// The source's time before anything of it was read: seconds and increment.
     pub since: (u32, u32),
-    /// Whether its slices are made.
+    /// True once its slices are made.
     pub is_prepared: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct Joined {
 pub struct Gone {
     /// The event, as a past participle.
     pub what: String,
-    /// Whether its copy was seen to: dropped, or left where the job had not created it.
+    /// True once its copy is dropped, or left because the job had not created it.
     pub is_done: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct Gone {
 /// the time are better written another way.
 pub const JOINED_MAX: usize = 1_000;
 
-/// How a job's collections are others than those of its plan.
+/// Differences between a job's collections and those of its plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CatalogChanges {
     /// Collections and views that joined, by their names at the source.
@@ -80,10 +80,10 @@ pub struct GoneCollection {
 }
 
 impl CatalogChanges {
-    /// Those of a job.
+    /// The changes of a job.
     ///
     /// # Errors
-    /// When the record is not one of a copy.
+    /// Fails if the record is not one of a copy.
     pub fn of(record: &Record) -> Result<Self> {
         Self::with(record, &super::state_of(record)?)
     }
@@ -112,7 +112,7 @@ impl CatalogChanges {
     }
 }
 
-/// How the source's catalog differs from what the job has.
+/// Differences between the source's catalog and the job's.
 #[derive(Debug, Default)]
 pub struct News {
     /// Collections and views that the job takes in.
@@ -126,7 +126,7 @@ pub struct News {
 }
 
 impl News {
-    /// Whether the job has to change for it.
+    /// True if the job need not change.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.new.is_empty() && self.views.is_empty() && self.functions.is_empty()
@@ -145,7 +145,7 @@ impl Plan {
         self
     }
 
-    /// Whether collections may join.
+    /// True if collections may join.
     #[must_use]
     pub fn takes_in(&self) -> bool {
         let is_pattern =
@@ -153,7 +153,7 @@ impl Plan {
         !self.no_new && self.selectors.iter().any(is_pattern)
     }
 
-    /// Whether a job of this kind goes on without a collection that ends.
+    /// True if a job of this kind goes on without a collection that ends.
     pub(super) fn is_open(&self, kind: &str) -> bool {
         kind == KIND && (self.collections.len() > 1 || self.takes_in())
     }
@@ -185,9 +185,10 @@ pub(super) fn tell_gone(run: &Run, planned: &Planned, what: &str) {
     );
 }
 
-/// How often the source's catalog is looked at,
+/// Shortest pause between two looks at the source's catalog.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// and how many times as long as a look takes lies between two: of a large catalog it takes seconds.
+/// The pause is at least this many times the duration of the last look, which takes seconds for a
+/// large catalog.
 const LOOK_RESTS: u32 = 20;
 
 impl Copying<'_> {
@@ -228,7 +229,7 @@ impl Copying<'_> {
         }
     }
 
-    /// Whether anything of the catalog but the plan's own collections matters to the job.
+    /// True if the job depends on entries of the catalog other than the plan's own collections.
     fn has_catalog(&self) -> bool {
         let is_open = self.plan.is_open(&self.run.record().kind);
         let has_compared = !(self.plan.views.is_empty() && self.plan.functions.is_empty());
@@ -259,7 +260,7 @@ impl Copying<'_> {
         new.chain(left_out).chain(views).chain(functions).collect()
     }
 
-    /// Whether the last look saw that the job has to change.
+    /// True if the last look found that the job has to change.
     pub(super) fn is_catalog_changed(&self) -> bool {
         !self.news.is_empty() || self.state.gone.values().any(|gone| !gone.is_done)
     }
@@ -277,10 +278,10 @@ impl Copying<'_> {
     }
 }
 
-/// How the source's catalog differs from what the job has.
+/// The differences between the source's catalog and the job's.
 ///
 /// # Errors
-/// When a cluster does not answer.
+/// Fails if a cluster does not answer.
 pub async fn news(clusters: &Clusters, plan: &Plan) -> Result<News> {
     let mut news = News::default();
     let listed = list_all(&clusters.source).await?;
@@ -325,12 +326,12 @@ fn is_same_view(at_source: &[Listed], at_destination: &[Listed], view: &Planned)
     options(at_source, &view.from) == options(at_destination, &view.to)
 }
 
-/// Brings the set of the job's collections up to the source's catalog: drops the copies of those that
-/// are gone, writes down those that join, and makes views what they are at the source. No other
-/// process writes for the job meanwhile.
+/// Brings the set of the job's collections up to the source's catalog: drops the copies of
+/// collections that are gone, records those that join, and makes views equal to the source's. No
+/// other process writes for the job meanwhile.
 ///
 /// # Errors
-/// When a cluster stays away, the job was taken over, or no collection is left.
+/// Fails if a cluster stays away, the job was taken over, or no collection is left.
 pub(super) async fn take_in(clusters: &Clusters, run: &Run, mut state: State) -> Result<State> {
     let mut plan = super::plan_with(run.record(), &state)?;
     let look = || news(clusters, &plan);
@@ -415,10 +416,10 @@ async fn drop_copies(
     Ok(any)
 }
 
-/// Makes the job's views at the destination what they are at the source.
+/// Makes the job's views at the destination equal to those at the source.
 ///
 /// # Errors
-/// When a cluster does not answer or refuses.
+/// Fails if a cluster does not answer or refuses.
 pub(crate) async fn sync_views(clusters: &Clusters, run: &Run, plan: &Plan) -> Result<()> {
     for view in &plan.views {
         let from = Handle::new(clusters.source.clone(), view.from.clone());

@@ -28,7 +28,7 @@ const HAND_OVER_WITHIN: Duration = Duration::from_secs(30);
 /// Between looks at an owner.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// How often a leader gives a sign of life, and how long it must be silent to lose its job.
+/// The interval of a coordinator's heartbeats, and the silence after which it loses its job.
 #[must_use]
 pub fn owner_timing() -> OwnerTiming {
     OwnerTiming { stale_after: STALE_AFTER, ..OwnerTiming::default() }
@@ -37,7 +37,7 @@ pub fn owner_timing() -> OwnerTiming {
 /// Claims a job. An owner that died is waited for until its last write has certainly ended.
 ///
 /// # Errors
-/// When another process is at work, or the destination does not answer.
+/// Fails if another process is at work, or the destination does not answer.
 pub async fn claim(
     clusters: &Clusters,
     id: &JobId,
@@ -68,7 +68,7 @@ pub async fn claim(
 /// Asks the job's coordinator to let go of it, and claims it.
 ///
 /// # Errors
-/// When the owner neither lets go nor falls silent.
+/// Fails if the owner neither lets go nor falls silent.
 pub async fn take_over(
     clusters: &Clusters,
     id: &JobId,
@@ -100,7 +100,7 @@ pub async fn take_over(
 /// A living owner beats several times within it.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
-/// When the owner last gave a sign of life, by the journal's clock; nothing without an owner.
+/// Time of the owner's last heartbeat, in ms by the journal's clock; nothing without an owner.
 fn last_beat(record: &Record) -> Option<u64> {
     record.owner.as_ref().map(|owner| owner.heartbeat_at_ms)
 }

@@ -46,7 +46,7 @@ pub use decide::{ClientsAt, decide};
 pub use reverse::{reverse_of, reversed};
 pub use unblock::{Unblocked, unblock};
 
-/// How writes are kept from the source.
+/// The means that keeps writes from the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
     /// By the server, for every user without `bypassWriteBlockingMode`.
@@ -58,19 +58,19 @@ pub enum Block {
 /// The options of a cut-over.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How writes are kept from the source.
+    /// The means that keeps writes from the source.
     pub block: Block,
-    /// Whether the old cluster shall follow the new one.
+    /// The old cluster shall follow the new one.
     pub reverse: bool,
-    /// Whether the block stays after the hook.
+    /// The block stays after the hook.
     pub keep_block: bool,
-    /// The drain, the last comparison and the hook together may take this long.
+    /// Longest time of the drain, the last comparison and the hook together.
     pub block_max: Duration,
-    /// How many documents of the last changes are compared under the block.
+    /// Most documents of the last changes to compare under the block.
     pub last_changes: usize,
-    /// How many documents are compared before it.
+    /// Documents to compare before the block.
     pub sample: u64,
-    /// Whether collections that the source got since the job was planned may be left behind.
+    /// Collections that the source got since the job was planned may be left behind.
     pub ignore_new: bool,
 }
 
@@ -90,16 +90,16 @@ pub struct Outcome {
     pub sampled: u64,
     /// The job that makes the old cluster follow the new one.
     pub reverse_job: Option<JobId>,
-    /// Whether the source still refuses writes.
+    /// True while the source still refuses writes.
     pub is_blocked: bool,
     /// Collections that joined the job since it was planned, and that are gone.
     #[serde(flatten)]
     pub catalog: CatalogChanges,
 }
 
-/// How often a cut-over is tried while the source gets and loses collections.
+/// Attempts at a cut-over while the source gets and loses collections.
 const ATTEMPTS_MAX: u32 = 3;
-/// Slices of collections that joined last are copied so many at a time.
+/// Slices of the collections that joined last that are copied at the same time.
 const WORKERS: usize = 4;
 /// The drain must not wait for a change that the block keeps from coming.
 const AWAIT_MAX: Duration = Duration::from_millis(20);

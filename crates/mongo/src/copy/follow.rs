@@ -45,7 +45,8 @@ impl Copying<'_> {
     /// Applies changes until `until`, or until the set of collections is to change.
     ///
     /// # Errors
-    /// What ends the job; a destination that is to catch up and comes no closer for half an hour.
+    /// An error that ends the job; a destination that is to catch up and comes no closer for half
+    /// an hour.
     pub async fn follow(&mut self, until: Until) -> Result<Followed> {
         if until == Until::HandedOver {
             while !self.is_catalog_changed() {
@@ -61,7 +62,7 @@ impl Copying<'_> {
     /// Applies changes until those up to `since` are applied, and no later one waits for long.
     ///
     /// # Errors
-    /// What ends the job; a destination that comes no closer for half an hour.
+    /// An error that ends the job; a destination that comes no closer for half an hour.
     pub(crate) async fn catch_up(&mut self, since: Timestamp) -> Result<()> {
         if self.coordinator.applied_to() < since {
             self.heartbeat().await;
@@ -86,12 +87,13 @@ impl Copying<'_> {
         }
     }
 
-    /// Applies changes until what is left is little enough for a block that may last `block_max`. On
-    /// full servers, where it gets no less, that is what should be drained in half of it, and in the
-    /// end what took the servers no longer than that while they had everything else to do as well.
+    /// Applies changes until the lag is short enough for a block that may last `block_max`: less
+    /// than [`BEFORE_BLOCK_MS`]; once it no longer falls, less than half of `block_max`; and in the
+    /// end, less than `block_max`. The servers had everything else to do during that lag, so the
+    /// drain is shorter.
     ///
     /// # Errors
-    /// What ends the job; a destination that does not come so close in ten minutes.
+    /// An error that ends the job; a destination that does not come so close in ten minutes.
     pub(crate) async fn come_near(&mut self, block_max: Duration) -> Result<()> {
         let since = self.source_time().await?;
         self.heartbeat().await;
@@ -119,7 +121,7 @@ impl Copying<'_> {
         }
     }
 
-    /// Whether everything up to `since` is applied, and how long nothing has come closer.
+    /// True if everything up to `since` is applied, and the time without progress towards it.
     fn look(
         &self,
         approach: &mut Approach<(Timestamp, Reverse<u64>)>,
@@ -134,14 +136,14 @@ impl Copying<'_> {
     }
 }
 
-/// How close is close enough, in ms behind the source.
+/// Lags that are short enough, in ms behind the source.
 #[derive(Clone, Copy)]
 struct Close {
-    /// At once.
+    /// Short enough at once.
     there_ms: u64,
-    /// When it came no closer for [`AS_NEAR_AS_IT_GETS`].
+    /// Short enough after [`AS_NEAR_AS_IT_GETS`] without progress.
     near_ms: u64,
-    /// When it came no closer for [`NO_NEARER_BY_WAITING`].
+    /// Short enough after [`NO_NEARER_BY_WAITING`] without progress.
     far_ms: u64,
 }
 
@@ -181,7 +183,7 @@ fn too_fast(behind_ms: u64, job: &JobId) -> Error {
     )
 }
 
-/// How long nothing has come closer than it was.
+/// The closest value reached, and the time of the last progress.
 struct Approach<T> {
     closest: Option<T>,
     since: Instant,

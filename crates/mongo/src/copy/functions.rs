@@ -31,7 +31,7 @@ type Functions = BTreeMap<Id, RawDocumentBuf>;
 /// The `system.js` collections whose functions differ, by their names at the source.
 ///
 /// # Errors
-/// When a cluster does not answer, or there are too many functions.
+/// Fails if a cluster does not answer, or there are too many functions.
 pub(super) async fn differing(clusters: &Clusters, plan: &Plan) -> Result<Vec<Namespace>> {
     let mut differing = Vec::new();
     for planned in &plan.functions {
@@ -46,7 +46,7 @@ pub(super) async fn differing(clusters: &Clusters, plan: &Plan) -> Result<Vec<Na
 /// Makes the job's stored functions at the destination equal to those at the source.
 ///
 /// # Errors
-/// When a cluster does not answer or refuses, or there are too many functions.
+/// Fails if a cluster does not answer or refuses, or there are too many functions.
 pub(super) async fn sync_functions(clusters: &Clusters, run: &Run, plan: &Plan) -> Result<()> {
     for planned in &plan.functions {
         let (source, destination) = both(clusters, planned).await?;

@@ -26,11 +26,11 @@ pub struct Request {
     pub selectors: Vec<Selector>,
     /// Only documents that match it; extended JSON.
     pub filter: Option<String>,
-    /// Whether the destination may hold documents already.
+    /// The destination may hold documents already.
     pub into_existing: bool,
     /// Shard the collections at the destination by this key; extended JSON.
     pub shard_key: Option<String>,
-    /// Whether collections that come later are left out, though a pattern matches them.
+    /// Collections that are created later are left out, even if a pattern matches them.
     pub no_new: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct Plan {
     /// The request: patterns match collections that come later too.
     #[serde(default)]
     pub selectors: Vec<String>,
-    /// Whether those that come later are left out.
+    /// Collections that are created later are left out.
     #[serde(default)]
     pub no_new: bool,
     /// The collections to copy.
@@ -60,7 +60,7 @@ pub struct Plan {
     pub functions: Vec<Planned>,
     /// Only documents that match it; extended JSON.
     pub filter: Option<String>,
-    /// Whether the destination held documents before.
+    /// The destination held documents before the job.
     pub into_existing: bool,
     /// The key to shard by at the destination; extended JSON.
     pub shard_key: Option<String>,
@@ -68,7 +68,7 @@ pub struct Plan {
     /// was made.
     #[serde(default)]
     pub left_out: Vec<LeftOut>,
-    /// Whether it leads back: the old cluster follows the new one after a cut-over.
+    /// True for a job that leads back: the old cluster follows the new one after a cut-over.
     #[serde(default)]
     pub is_reverse: bool,
     /// Notes for the operator; none of them prevents the job.
@@ -88,7 +88,7 @@ pub struct Planned {
     pub indexes: usize,
     /// The source's shard key, as extended JSON.
     pub sharded_by: Option<String>,
-    /// Whether the destination must be created.
+    /// The destination must be created.
     pub creates: bool,
     /// The event that ended it at the source, if it is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -353,10 +353,10 @@ pub fn key_fields(shard_key: Option<&Document>) -> Vec<String> {
     fields.filter(|field| !of_the_id(field)).cloned().collect()
 }
 
-/// Whether these are the clusters of a plan.
+/// Checks that these are the clusters of a plan.
 ///
 /// # Errors
-/// A precondition that says which is another one.
+/// A precondition that names the cluster that is another one.
 pub fn check_identity(plan: &Plan, source: &Endpoint, destination: &Endpoint) -> Result<()> {
     for (endpoint, identity) in
         [(source, &plan.source_identity), (destination, &plan.destination_identity)]
@@ -379,7 +379,7 @@ pub fn check_identity(plan: &Plan, source: &Endpoint, destination: &Endpoint) ->
 /// The collections of a plan, ready to be read and written, with their definitions at the source.
 ///
 /// # Errors
-/// When a server does not answer, or a collection of the source is gone.
+/// Fails if a server does not answer, or a collection of the source is gone.
 pub async fn pairs(
     plan: &Plan,
     source: &Endpoint,

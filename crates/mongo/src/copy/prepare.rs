@@ -10,7 +10,7 @@ use crate::server::collection::{Definition, Handle};
 use crate::server::shard;
 use crate::state::leases::{Leases, Slice};
 
-/// How large a slice is unless told otherwise: a few seconds' work, of which little is lost.
+/// Default size of a slice, in bytes: a few seconds' work, of which little is lost.
 pub const SLICE_BYTES: u64 = 64 * 1024 * 1024;
 const SLICES_MAX: u64 = 4_096;
 
@@ -96,8 +96,8 @@ async fn slices(
     documents: u64,
     count: u64,
 ) -> Result<Vec<Slice>> {
-    // Where the order of `_id`s is not the order of their bytes, or there is no order at all, the
-    // collection is one slice.
+    // A collection is one slice if its `_id`s are not ordered by their bytes, or not ordered at
+    // all.
     let is_whole = pair.is_collated || definition.is_capped();
     let wanted = if is_whole { 1 } else { count.clamp(1, SLICES_MAX) };
     let cuts = cut(&pair.source, documents, wanted).await?;

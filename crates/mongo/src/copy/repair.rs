@@ -40,9 +40,9 @@ use crate::verify::{
 const PART_LEN: usize = 10_000;
 /// Documents made equal by one call.
 const BATCH_LEN: usize = 500;
-/// How often what a verification still finds different is repaired again.
+/// Attempts to repair the documents that a verification still finds different.
 const ATTEMPTS_MAX: u32 = 3;
-/// How often documents that stood in a unique index's way are touched again in turn.
+/// Rounds in which documents that held a unique index's value are written again.
 const DISPLACED_ROUNDS_MAX: u32 = 16;
 
 const BUDGET: Budget = Budget {
@@ -58,7 +58,7 @@ pub struct RepairSpec {
     pub filter: Option<Document>,
     /// The pauses of the verification afterwards.
     pub retries: Retries,
-    /// How many refused or remaining documents the report lists; it counts all of them.
+    /// Most refused or remaining documents that the report lists; it counts all of them.
     pub listed_max: usize,
 }
 
@@ -102,7 +102,7 @@ pub struct RepairReport {
 }
 
 impl RepairReport {
-    /// Whether every document that was named is equal now.
+    /// True if every named document is equal now.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.refused == 0 && self.remaining == 0
@@ -120,11 +120,11 @@ pub enum RepairError {
     Cluster(#[from] Error),
 }
 
-/// Repairs the documents that `mismatches` names. `progress` hears how many were worked on.
+/// Repairs the documents that `mismatches` names. `progress` receives the number of documents done.
 ///
 /// # Errors
 /// A line that cannot be used, a collection that does not exist, a server's error that retries did
-/// not mend. What was repaired before that stays repaired; running again is safe.
+/// not mend. Documents that were repaired before that stay repaired; running again is safe.
 pub async fn repair(
     source: &Endpoint,
     destination: &Endpoint,
@@ -186,7 +186,8 @@ async fn pair(
         filter: spec.filter.clone(),
         is_collated: from.is_collated() || to.is_collated(),
         shard_key: key_fields(to.shard_key.as_ref()),
-        // Whether a document in a unique index's way is stale is asked before it is removed.
+        // A document that holds a unique index's value is removed only once it is known to be
+        // stale.
         has_foreign: true,
     })
 }

@@ -44,22 +44,22 @@ impl ResumeToken {
         ext_json::parse_document(&self.0).map_err(|e| Error::malformed("the job's resume token", e))
     }
 
-    /// Whether it is of a version that kept `_data` alone.
+    /// True for a token of a version that kept `_data` alone.
     fn is_cut(&self) -> bool {
         !self.0.starts_with('{')
     }
 }
 
-/// How far a copy is, as its record keeps it.
+/// The progress of a copy, as its record keeps it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct State {
     /// The source's time before anything was read: seconds and increment.
     pub t0: Option<(u32, u32)>,
-    /// Where the stream is to be resumed, once something of it was applied.
+    /// The token from which the stream resumes, once a change was applied.
     pub token: Option<ResumeToken>,
-    /// The source's time there.
+    /// The source's time at that token.
     pub applied_to: Option<(u32, u32)>,
-    /// Whether the indexes are built.
+    /// True once the indexes are built.
     pub is_indexed: bool,
     /// Collections that joined since the plan was made, numbered behind those of the plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -136,7 +136,7 @@ impl State {
         }
     }
 
-    /// Whether the job leads back to a cluster that refuses its users' writes meanwhile.
+    /// True if the job leads back to a cluster that refuses its users' writes meanwhile.
     #[must_use]
     pub fn is_destination_blocked(&self) -> bool {
         self.way_back().is_some_and(|back| back.is_destination_blocked)
@@ -177,7 +177,7 @@ impl State {
 /// The state of a job.
 ///
 /// # Errors
-/// When the record is not one of a copy.
+/// Fails if the record is not one of a copy.
 pub fn state_of(record: &Record) -> Result<State> {
     let malformed = |e: serde_json::Error| Error::malformed("the job's state", e);
     let mut kept = record.checkpoint.clone();
@@ -215,11 +215,11 @@ pub(super) fn note(state: &mut State, checkpoint: &Checkpoint) -> Result<()> {
     Ok(())
 }
 
-/// Where a process that resumes from this state opens the stream.
+/// The position at which a process that resumes from this state opens the stream.
 pub(super) fn start_of(state: &State) -> Result<Start> {
     let time = match &state.token {
         Some(token) if !token.is_cut() => return Ok(Start::After(token.whole()?)),
-        // What is applied twice is as if it had been applied once.
+        // Changes are idempotent: those that are applied twice do no harm.
         Some(_) => state.applied_to,
         None => state.t0,
     };

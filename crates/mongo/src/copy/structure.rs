@@ -22,7 +22,7 @@ impl Copying<'_> {
     /// collection even if it lists it: of a sharded one a single shard speaks for all.
     ///
     /// # Errors
-    /// What ends the job, a unique index that the source's own documents break included.
+    /// An error that ends the job, including a unique index that the source's own documents break.
     pub async fn build_indexes(&mut self, besides: Option<Document>) -> Result<()> {
         let (mut plain, mut unique) = (Vec::new(), Vec::new());
         for (pair, definition) in self.pairs.iter().zip(self.definitions.iter()) {
@@ -146,8 +146,8 @@ impl Copying<'_> {
                 }
             }
         }
-        // What a resumed job knows of the source may be as new as `wanted`: where the options are
-        // the job's own making, those that the destination has are the ones to change.
+        // A resumed job's knowledge of the source may be as new as `wanted`. If the job itself
+        // created the collection, the options to change are those that the destination has.
         let mut had = had.options.clone();
         if self.plan.collections[ns].creates
             && let Some(made) = to.definition().await?

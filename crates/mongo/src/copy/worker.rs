@@ -21,11 +21,11 @@ use crate::server::endpoint::Endpoint;
 use crate::state::journal::MongoJournal;
 use crate::state::leases::Leases;
 
-/// Copies slices of a job until none is left. `route_of` says which way the
-/// bulk takes past the router, or why the job is not to be helped.
+/// Copies slices of a job until none is left. `route_of` returns the route of the bulk past the
+/// router, or the reason that workers are refused.
 ///
 /// # Errors
-/// What ends the work; the job goes on without this process.
+/// An error that ends the work; the job goes on without this process.
 pub async fn help<F: Future<Output = Result<Option<Arc<Route>>>>>(
     clusters: &Clusters,
     id: &JobId,
@@ -65,7 +65,7 @@ pub async fn help<F: Future<Output = Result<Option<Arc<Route>>>>>(
         let (id, control) = obedience;
         loop {
             tokio::time::sleep(owner_timing().heartbeat).await;
-            // An unreachable destination is for the workers to find, who wait for it.
+            // An unreachable destination is left to the workers, which wait for it.
             if let Err(error) = follow_requests(&journal, &id, &control).await {
                 tracing::debug!(%error, "the job's requests could not be read");
             }

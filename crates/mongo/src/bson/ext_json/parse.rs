@@ -36,7 +36,7 @@ pub enum ExtJsonError {
 /// without quotes, as in `{userID: 1}`, and single quotes.
 ///
 /// # Errors
-/// When `text` is not extended JSON.
+/// Fails if `text` is not extended JSON.
 pub fn parse(text: &str) -> Result<RawBson, ExtJsonError> {
     let json: Json = match serde_json::from_str(text) {
         Ok(json) => json,
@@ -49,7 +49,7 @@ pub fn parse(text: &str) -> Result<RawBson, ExtJsonError> {
 /// Parses a document, such as a filter.
 ///
 /// # Errors
-/// When `text` is not extended JSON, or is no document.
+/// Fails if `text` is not extended JSON, or is no document.
 pub fn parse_document(text: &str) -> Result<RawDocumentBuf, ExtJsonError> {
     match parse(text)? {
         RawBson::Document(document) => Ok(document),

@@ -12,7 +12,7 @@ use super::{Number, Value};
 /// Binary subtype 2, which carries its length twice.
 pub(super) const OLD_BINARY: u8 = 2;
 
-/// Where the payload of the only element of `{"": value}` begins: length, type, empty name.
+/// Offset of the payload of the only element of `{"": value}`: length, type, empty name.
 pub(super) const WRAPPED_PAYLOAD: usize = 6;
 
 const DOCUMENT: u8 = 0x03;
@@ -97,7 +97,6 @@ fn le_len(bytes: &[u8]) -> Option<usize> {
     usize::try_from(i32::from_le_bytes(head)).ok()
 }
 
-/// How many bytes the payload of a `kind` takes at the start of `body`.
 /// The element at a dotted path, through documents only.
 #[must_use]
 pub fn element_at<'a>(doc: &'a [u8], path: &str) -> Option<Element<'a>> {
@@ -110,6 +109,7 @@ pub fn element_at<'a>(doc: &'a [u8], path: &str) -> Option<Element<'a>> {
     Elements::new(doc).find(is_it)
 }
 
+/// Bytes of the payload of a `kind` at the start of `body`.
 fn payload_size(kind: u8, body: &[u8]) -> Option<usize> {
     Some(match kind {
         0x06 | 0x0a | 0xff | 0x7f => 0,

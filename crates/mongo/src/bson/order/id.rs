@@ -10,8 +10,8 @@ use thiserror::Error;
 use super::{Element, Value, element, hash_value, id_element, payload_of};
 use crate::bson::ext_json::ExtJson;
 
-/// How many bytes an `_id` may take (with seven bytes of frame) without a heap allocation. Enough
-/// for ObjectIds, numbers, dates, UUIDs and strings of up to 18 bytes.
+/// Bytes of an `_id`, with seven bytes of frame, that need no heap allocation. Enough for
+/// ObjectIds, numbers, dates, UUIDs and strings of up to 18 bytes.
 const INLINE_BYTES: usize = 30;
 
 /// Why a document has no usable `_id`.
@@ -68,7 +68,7 @@ impl Id {
     /// The `_id` of a stored document.
     ///
     /// # Errors
-    /// When there is no `_id` or it is no valid BSON.
+    /// Fails if there is no `_id` or it is no valid BSON.
     pub fn of_document(document: &RawDocument) -> Result<Self, IdError> {
         let bytes = document.as_bytes();
         let found = id_element(bytes).ok_or(IdError::Missing { document_bytes: bytes.len() })?;
@@ -88,7 +88,7 @@ impl Id {
         self.parse().expect("an Id was parsed when it was made")
     }
 
-    /// How much memory this value takes, in bytes, itself included.
+    /// Memory of this value, in bytes, itself included.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let heap = match &self.0 {

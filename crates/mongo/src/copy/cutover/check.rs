@@ -1,4 +1,4 @@
-//! Whether a job may be cut over.
+//! The conditions for a job's cut-over.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) async fn before(clusters: &Clusters, record: &Record, options: &Optio
             format!("`imago job resume {id}` first"),
         ));
     }
-    // What joined is completed first.
+    // Collections that joined are completed first.
     if !state.is_indexed && state.joined.is_empty() {
         return Err(Error::precondition(
             format!("job {id} may not be cut over: the copy is not complete"),
@@ -69,7 +69,8 @@ fn nothing_left_out(news: &News) -> Result<()> {
     ))
 }
 
-/// Whether the job has all that its patterns match, and that may be left behind.
+/// True if the job has every collection that its patterns match. Fails if the source has
+/// collections that cannot join, unless `ignore_new` is set.
 pub(super) async fn has_all(clusters: &Clusters, plan: &Plan, options: &Options) -> Result<bool> {
     let news = news(clusters, plan).await?;
     if !options.ignore_new {

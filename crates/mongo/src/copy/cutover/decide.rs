@@ -11,12 +11,12 @@ use crate::copy::{self, Clusters, SourceBlock, state_of};
 use crate::error::{Error, Result};
 use crate::server::block;
 
-/// Where the clients are, after a cut-over that died while its hook ran.
+/// The clients' cluster, after a cut-over that died while its hook ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientsAt {
-    /// Where they were before it.
+    /// The cluster that they used before it.
     Source,
-    /// Where the hook was to send them.
+    /// The cluster to which the hook was to send them.
     Destination,
 }
 

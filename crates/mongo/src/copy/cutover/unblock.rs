@@ -1,9 +1,9 @@
 //! Lifting the block that a cut-over left at the source.
 //!
-//! A write block is the whole cluster's, and the server does not record who set it. The job does: its
-//! record knows whether the block that its cut-over set stands. Any other block (of another job, of
-//! an administrator) is lifted only by force, and the overridden owner is named: if writes are
-//! admitted before that owner wants them, acknowledged writes are lost.
+//! A write block is the whole cluster's, and the server does not record its owner. The job does:
+//! its record says whether the block that its cut-over set is in force. Any other block (of another
+//! job, of an administrator) is lifted only by force, and the overridden owner is named: if writes
+//! are admitted before that owner wants them, acknowledged writes are lost.
 
 use imago_job::id::JobId;
 use imago_job::journal::{Journal, Update};
@@ -23,9 +23,9 @@ use crate::state::journal::MongoJournal;
 pub struct Unblocked {
     /// The job.
     pub job: JobId,
-    /// Whether the source still refuses its users' writes: never.
+    /// True while the source still refuses its users' writes: never.
     pub is_blocked: bool,
-    /// Why the block was not this job's, where it was lifted all the same.
+    /// The reason that the block was not this job's, if it was lifted all the same.
     pub overridden: Option<String>,
 }
 

@@ -159,7 +159,7 @@ pub(super) async fn check_names(destination: &Endpoint, plan: &Plan) -> Result<(
     Ok(())
 }
 
-/// Refuses a user who may not do at the destination what the copy will do.
+/// Refuses a user without the rights at the destination that the copy needs.
 pub(super) async fn check_rights(destination: &Endpoint, plan: &Plan) -> Result<()> {
     let status = doc! {"connectionStatus": 1, "showPrivileges": true};
     let status = destination.run("admin", status).await?;

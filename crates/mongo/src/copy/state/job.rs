@@ -32,8 +32,8 @@ pub struct CutOver {
     /// Time for which attempts at the cut-over that died blocked writes, in ms.
     #[serde(default)]
     pub blocked_before_ms: u64,
-    /// Whether the hook that moves the clients began and its end is not recorded. It is unknown then
-    /// at which cluster the clients are.
+    /// True once the hook that moves the clients began, until its end is recorded. The clients'
+    /// cluster is unknown then.
     pub hook_begun: bool,
     /// The job that keeps the old cluster following the new one, once cut over with `--reverse`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,7 +49,7 @@ pub enum SourceBlock {
     None,
     /// It is being set or stands: the next process of the job lifts it first.
     MayStand {
-        /// When it was requested, in ms since 1970; absent in records of earlier versions.
+        /// Time of the request, in ms since 1970; absent in records of earlier versions.
         since_ms: Option<u64>,
     },
     /// The cut-over left it, for the operator to lift.
@@ -57,7 +57,7 @@ pub enum SourceBlock {
 }
 
 impl CutOver {
-    /// Whether writes at the source may be blocked by an attempt that did not end.
+    /// True if an attempt that did not end may have left writes at the source blocked.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         matches!(self.block, SourceBlock::MayStand { .. })
@@ -84,8 +84,8 @@ impl CutOver {
 pub struct WayBack {
     /// The job that it leads back from.
     pub from: JobId,
-    /// Whether the destination, which is the old cluster, refuses its users' writes while it follows.
-    /// The next process of the job renews that block.
+    /// True if the destination, which is the old cluster, refuses its users' writes while it
+    /// follows. The next process of the job renews that block.
     pub is_destination_blocked: bool,
     /// The cut-over back.
     pub cut_over: CutOver,
@@ -94,10 +94,10 @@ pub struct WayBack {
 /// The commit of a change of shape.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Commit {
-    /// Whether writes may be blocked by a commit that did not end: the next process of the job lifts
-    /// the block first.
+    /// True if a commit that did not end may have left writes blocked: the next process of the job
+    /// lifts the block first.
     pub is_blocked: bool,
-    /// Whether the rename was requested and its outcome is not recorded.
+    /// True once the rename was requested, until its outcome is recorded.
     pub rename_requested: bool,
     /// The UUID of the collection that takes the name, once the rename was requested.
     #[serde(default)]
