@@ -38,17 +38,17 @@ pub(crate) use form::{has_array, inserts, key_of};
 /// A collection and its copy.
 #[derive(Clone, Debug)]
 pub struct Pair {
-    /// Where documents are read.
+    /// The collection to read.
     pub source: Handle,
-    /// Where they are written.
+    /// The collection to write.
     pub destination: Handle,
     /// Only documents that match it are copied; others do not exist, as far as the copy goes.
     pub filter: Option<Document>,
-    /// Whether `_id`s of different bytes may be equal by the collection's collation.
+    /// True if `_id`s of different bytes may be equal by the collection's collation.
     pub is_collated: bool,
     /// The destination's shard key, when an `_id` alone does not say where its document lies.
     pub shard_key: Vec<String>,
-    /// Whether the destination holds documents that are not the source's (`--into-existing`).
+    /// True if the destination holds documents that are not the source's (`--into-existing`).
     pub has_foreign: bool,
 }
 
@@ -83,7 +83,7 @@ pub struct Tally {
 
 /// `_id`s in one `$in`.
 const IDS_MAX: usize = 500;
-/// How often one document's conflicts over a unique index are untangled before giving up.
+/// Attempts to resolve one document's conflicts over a unique index.
 const DISPLACE_ATTEMPTS_MAX: usize = 16;
 
 /// Makes the documents that `wants` names equal at the destination. `stale` receives the `_id`s of
@@ -117,7 +117,8 @@ pub async fn apply(pair: &Pair, wants: &[Want], at: ReadAt, stale: &mut Vec<Id>)
         }
         if !absent.is_empty() {
             tally.deleted += absent.len() as u64;
-            // What the filter leaves out at the source may be another's at the destination.
+            // A document that the filter leaves out at the source may be a foreign one at the
+            // destination.
             let only = pair.filter.as_ref().filter(|_| pair.has_foreign);
             remove(&pair.destination, absent.into_iter(), only).await?;
         }
@@ -208,7 +209,7 @@ pub(crate) async fn put(
     stale: &mut Vec<Id>,
 ) -> Result<()> {
     let to = &pair.destination;
-    // What a change says of its own document says nothing of another one in its place.
+    // A change describes its own document only, not another one in its place.
     let may_be_another = pair.has_foreign || pair.is_collated;
     let change_of = |found: &Found<'_>| match known(&found.id) {
         _ if may_be_another && !pair.shard_key.is_empty() => Change::Any,
@@ -414,7 +415,8 @@ enum Place {
     Many,
 }
 
-/// Where the destination holds these documents now, when their `_id`s do not say it.
+/// Shard key values of these documents at the destination now, if their `_id`s do not determine
+/// them.
 async fn placed<'a>(
     pair: &Pair,
     found: impl Iterator<Item = &'a Found<'a>>,

@@ -10,8 +10,8 @@
 //!   attempt, and each change since then is among the dirty keys that wait for this slice (the
 //!   model in `plan` checks this). Where the destination held documents before the job
 //!   (`has_foreign`), it is replaced instead.
-//! - A document that a unique index refuses is left to the applier ("leftover"): which of the two
-//!   documents is stale can be told only by who sees all changes.
+//! - A document that a unique index refuses is left to the applier ("leftover"): only the reader of
+//!   all changes can tell which of the two documents is stale.
 //! - A slice is read in the order of its `_id`s, of all shards together where a router reads them: after an
 //!   error reading goes on behind the last document that was written, and everything before that is
 //!   written too.
@@ -75,7 +75,7 @@ pub struct Worker {
     pub pairs: Arc<Vec<Pair>>,
     /// The collections' definitions at the source.
     pub definitions: Arc<Vec<Definition>>,
-    /// Where slices are leased.
+    /// The leases of the slices.
     pub leases: Leases,
     /// Pause, cancel, throttle.
     pub control: Control,
@@ -92,8 +92,8 @@ impl Worker {
     /// Copies slices until all are copied.
     ///
     /// # Errors
-    /// When a cluster stays away for longer than [`PATIENCE`], a document cannot be written, or the
-    /// job is stopped.
+    /// Fails if a cluster stays away for longer than [`PATIENCE`], a document cannot be written, or
+    /// the job is stopped.
     pub async fn run(&self) -> Result<()> {
         let mut last = None;
         loop {
@@ -209,7 +209,8 @@ impl SliceCopy<'_> {
     async fn pass_shards(&mut self, route: &Route) -> Result<()> {
         let reading = |error| Error::server(format!("find on {}", self.pair.source.ns), error);
         let seen = route.look().await?;
-        // What an earlier pass read by another map may lie on a shard that it had done with.
+        // Documents that an earlier pass left unread by another map may lie on a shard that it
+        // completed.
         if self.seen.as_ref().is_some_and(|before| !before.is_same(&seen)) {
             self.behind_on.clear();
         }
@@ -246,7 +247,7 @@ impl SliceCopy<'_> {
         if route.is_still(&seen).await? {
             return Ok(());
         }
-        // What is written already stays: it is found there, and left as it is.
+        // Documents that are written stay: the next pass finds them, and leaves them as they are.
         self.behind_on.clear();
         let cause = "chunks of the collection were moved meanwhile".into();
         Err(Error::Passing { doing: format!("reading {}", self.pair.source.ns), cause })
@@ -282,7 +283,7 @@ impl SliceCopy<'_> {
             let refused = write::insert(&handle, &plain).await?.errors;
             Ok::<_, Error>((plain, refused, odd))
         });
-        // Where clients are spared, servers that share a machine are not kept busy all at once.
+        // While clients are spared, servers that share a machine are not kept busy all at once.
         let paced = self.worker.control.throttle().is_paced();
         let at_once = if paced { 1 } else { parts.len() };
         let sent = futures_util::stream::iter(sends.collect::<Vec<_>>()).buffered(at_once);
@@ -484,7 +485,7 @@ impl SliceCopy<'_> {
 /// The collection's number of documents that match its filter, by counting.
 ///
 /// # Errors
-/// When the source does not answer.
+/// Fails if the source does not answer.
 pub async fn count_filtered(pair: &Pair) -> Result<u64> {
     let filter = pair.filter.clone().unwrap_or_default();
     let command = bson::doc! {"count": &pair.source.ns.coll, "query": filter};

@@ -28,7 +28,7 @@ pub(crate) use parse::DROPPED_WITH_ITS_DATABASE;
 use parse::parse;
 pub use parse::token_time;
 
-/// Where a reader starts.
+/// The position at which a reader starts.
 #[derive(Clone, Debug)]
 pub enum Start {
     /// With the first change after this time.
@@ -48,7 +48,7 @@ pub enum Event {
         id: Id,
         /// Its change.
         change: Change,
-        /// When.
+        /// The source's time of the change.
         time: Timestamp,
         /// The details that [`ChangeReader::detailed`] needs.
         detail: Option<Box<Detail>>,
@@ -66,7 +66,7 @@ pub enum Event {
         ns: usize,
         /// The event, as a past participle.
         what: String,
-        /// When.
+        /// The source's time of the event.
         time: Timestamp,
     },
 }
@@ -121,7 +121,7 @@ struct Wanted {
     at: Start,
     await_max: Duration,
     is_detailed: bool,
-    /// Whether the stream must outlive the end of any one collection.
+    /// True if the stream must outlive the end of any one collection.
     is_open: bool,
     /// For each namespace, the fields of [`ChangeReader::placing_by`].
     placing: Vec<Vec<String>>,
@@ -134,7 +134,7 @@ struct Wanted {
 pub const EVENTS_MAX: usize = 5_000;
 /// In a row, without a batch in between.
 const REOPEN_ATTEMPTS_MAX: u32 = 60;
-/// How long a stream waits for a change unless told otherwise.
+/// Default of the longest wait of a stream for a change.
 pub const AWAIT_MAX: Duration = Duration::from_millis(500);
 
 impl ChangeReader {
@@ -313,8 +313,8 @@ impl Wanted {
     /// One collection's stream when there is only one, one database's when all namespaces are in one,
     /// else the whole cluster's: fewer privileges are needed, and less is looked at.
     ///
-    /// A collection's stream ends where it is dropped or renamed; who reads on behind that wants the
-    /// database's.
+    /// A collection's stream ends where it is dropped or renamed; a reader that goes on behind that
+    /// needs the database's.
     fn scope(&self) -> (String, Scope) {
         let db = &self.db;
         if self.namespaces.len() == 1 && !self.is_detailed && !self.is_open {
@@ -326,10 +326,11 @@ impl Wanted {
         }
     }
 
-    /// What the server is to look for. A collection's own stream needs none of it, but is looked through
-    /// faster with it: the server moves this ahead of its own conditions, which look for a dozen fields
-    /// in every document that is written, and a name as a whole rules most of them out at once. (Of
-    /// 250,000 entries of other collections 0.74 s without, 0.60 s with it; by `ns.coll` alone, 0.91 s.)
+    /// The conditions that the server filters by. A collection's own stream needs none of them, but
+    /// is filtered faster with them: the server moves them ahead of its own conditions, which test
+    /// a dozen fields of every document that is written, and a name as a whole excludes most of
+    /// them at once. (Of 250,000 entries of other collections 0.74 s without, 0.60 s with it; by
+    /// `ns.coll` alone, 0.91 s.)
     fn matching(&self) -> Vec<Document> {
         let name = |ns: &Namespace| doc! {"db": ns.db.as_str(), "coll": ns.coll.as_str()};
         let names: Vec<Document> = self.namespaces.iter().map(name).collect();

@@ -83,7 +83,7 @@ pub struct Coordinator {
     marks: BTreeMap<Position, Mark>,
     position: Position,
     batches: mpsc::Receiver<Result<Batch>>,
-    /// Whether a caller waits for the stream to catch up.
+    /// True while a caller waits for the stream to catch up.
     is_awaited: watch::Sender<bool>,
     _reader: AbortOnDropHandle<()>,
     rounds: JoinSet<RoundDone>,
@@ -108,7 +108,7 @@ pub struct Coordinator {
     late: Option<(Batch, Timestamp)>,
     looked: Instant,
     heard: Instant,
-    /// How far this machine's clock is ahead of the source's.
+    /// Lead of this machine's clock over the source's; negative if it is behind.
     clock_ahead_ms: i64,
     changes_read: u64,
     changes_applied: u64,
@@ -122,7 +122,7 @@ pub struct Member {
     /// An event before this time ended another collection of this name, which this job does not
     /// copy any more.
     pub since: Timestamp,
-    /// Whether it was dropped or renamed: its changes are read past.
+    /// True once it was dropped or renamed: its changes are skipped.
     pub is_gone: bool,
 }
 
@@ -136,19 +136,19 @@ pub struct Parts {
     pub members: Vec<Member>,
     /// A database of the source, whose time is followed where there are no collections.
     pub db: String,
-    /// Whether the job goes on without a collection that ends.
+    /// True if the job goes on without a collection that ends.
     pub is_open: bool,
     /// Their slices.
     pub slices: Vec<Slice>,
-    /// Where slices are kept.
+    /// The leases of the slices.
     pub leases: Leases,
     /// Pause, cancel, throttle.
     pub control: Control,
     /// Shared with the workers of this process.
     pub counters: Arc<Counters>,
-    /// Where the stream begins.
+    /// The position at which the stream begins.
     pub start: Start,
-    /// How long the stream may wait for a change.
+    /// Longest wait of the stream for a change.
     pub await_max: Duration,
 }
 
@@ -156,7 +156,7 @@ impl Coordinator {
     /// A coordinator that has opened its stream and looked at the slices.
     ///
     /// # Errors
-    /// When the stream cannot be opened at its start, or the destination does not answer.
+    /// Fails if the stream cannot be opened at its start, or the destination does not answer.
     pub async fn begin(parts: Parts) -> Result<Self> {
         let namespaces: Vec<Namespace> =
             parts.pairs.iter().map(|pair| pair.source.ns.clone()).collect();
@@ -236,7 +236,7 @@ impl Coordinator {
     /// Waits for one thing to happen, and does what follows from it.
     ///
     /// # Errors
-    /// What ends the job: see [`Error`].
+    /// An error that ends the job: see [`Error`].
     pub async fn step(&mut self) -> Result<()> {
         if let Some(stop) = self.control.stopped() {
             return Err(stop.into());
@@ -265,19 +265,19 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Where the slices of each collection were cut.
+    /// The split points of each collection.
     #[must_use]
     pub fn cuts(&self) -> &[Vec<Id>] {
         &self.cuts
     }
 
-    /// Whether the bulk of every collection is at the destination.
+    /// True once the bulk of every collection is at the destination.
     #[must_use]
     pub fn is_copied(&self) -> bool {
         self.pending.iter().all(PendingChanges::is_copied)
     }
 
-    /// Where a successor would begin, if anything was read yet.
+    /// The checkpoint at which a successor would begin, if anything was read yet.
     #[must_use]
     pub fn checkpoint(&self) -> Option<Checkpoint> {
         let position = self.checkpoint_position();
@@ -306,23 +306,23 @@ impl Coordinator {
         std::mem::take(&mut self.ended)
     }
 
-    /// Whether a collection is not at the source any more.
+    /// True once a collection is not at the source any more.
     #[must_use]
     pub fn is_gone(&self, ns: usize) -> bool {
         self.members[ns].is_gone
     }
 
-    /// Whether a caller waits for the coordinator to catch up: then clients are not spared.
+    /// Tells whether a caller waits for the coordinator to catch up: then clients are not spared.
     pub fn hurry(&mut self, is_awaited: bool) {
         self.is_awaited.send_replace(is_awaited);
     }
 
-    /// From now on writes to a collection pass its validator, those in progress included: it has
-    /// one now, and what the source holds is copied even where it breaks it. Returns the
+    /// From now on writes to a collection pass its validator, those in progress included: it has a
+    /// validator now, and the source's documents are copied even if they break it. Returns the
     /// collections as they are written from now on.
     ///
     /// # Errors
-    /// When a round in progress failed.
+    /// Fails if a round in progress failed.
     pub async fn bypass_validation(&mut self, ns: usize) -> Result<Arc<Vec<Pair>>> {
         let mut pairs = (*self.pairs).clone();
         pairs[ns].destination.bypass_validation = true;
@@ -341,7 +341,7 @@ impl Coordinator {
     /// Ends the rounds in progress and returns the last checkpoint.
     ///
     /// # Errors
-    /// When a round failed.
+    /// Fails if a round failed.
     pub async fn end(mut self) -> Result<Option<Checkpoint>> {
         while let Some(done) = self.rounds.join_next().await {
             self.finish(done.expect("a round neither panics nor is aborted"))?;
@@ -475,13 +475,13 @@ impl Coordinator {
         at.or(newest).unwrap_or(Timestamp { time: 0, increment: 0 })
     }
 
-    /// Whether changes of indexes or options are not followed yet.
+    /// True if changes of indexes or options are not followed yet.
     #[must_use]
     pub fn has_structure(&self) -> bool {
         !self.structure.is_empty()
     }
 
-    /// Whether ends of collections are not handled yet.
+    /// True if ends of collections are not handled yet.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         !self.ended.is_empty()

@@ -40,11 +40,11 @@ const FIRST_S: u64 = 2_000_000;
 /// The least pace, in bytes per second, however much clients notice: the copy must end.
 pub(crate) const LEAST_S: u64 = 1_000_000;
 const BOUNDS: Bounds = Bounds { least_s: LEAST_S, most_s: 1_000_000_000 };
-/// How long one look takes, and how often a question is asked meanwhile.
+/// Duration of one look; a query is sent at each `ASK_EVERY` meanwhile.
 const LOOK: Duration = Duration::from_millis(2_500);
-/// How long the bulk stands still before each look.
+/// Pause of the bulk before each look.
 const STILL: Duration = Duration::from_millis(500);
-/// The first time, when nothing is known yet.
+/// The first such pause, when nothing is known yet.
 const FIRST_STILL: Duration = Duration::from_secs(3);
 /// The first look is short: nothing passes before it is over.
 const FIRST_LOOK: Duration = Duration::from_millis(200);
@@ -55,8 +55,8 @@ const SETTLES: Duration = Duration::from_millis(100);
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// After so many looks without clients, none is taken to be at work.
 const QUIET_LOOKS: u32 = 2;
-/// Reads of the collection, a second, that may be of others who work at the job, on other machines.
-/// What this process reads is known ([`Endpoint::finds`]).
+/// Reads of the collection, a second, that may be those of the job's workers on other machines. The
+/// reads of this process are known ([`Endpoint::finds`]).
 const OTHERS_READS_S: u64 = 10;
 
 /// A watch, as long as it is not dropped; then there is no pace any more.
@@ -108,7 +108,7 @@ impl Drop for Watching {
 /// A cluster whose clients are spared.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    /// Where it is.
+    /// The cluster itself.
     pub cluster: Endpoint,
     /// Collections that the job reads there. At least one, or one that it writes.
     pub reads: Vec<Namespace>,
@@ -172,7 +172,7 @@ impl Watch {
         // The pace, and what answers take without the bulk, while clients are at work.
         let mut sparing: Option<(Pace, Still)> = None;
         let mut lasts = FIRST_LOOK;
-        // What was done before does not count.
+        // The first count is the base: operations before it do not count.
         self.look_for_clients().await;
         self.clusters.iter_mut().for_each(|cluster| cluster.quiet = QUIET_LOOKS);
         loop {
@@ -222,7 +222,7 @@ impl Watch {
         join_all(self.clusters.iter_mut().map(Cluster::look_for_clients)).await;
     }
 
-    /// How long answers take in a while, in microseconds, where clients are spared.
+    /// Latencies of queries for a while, in microseconds, in the clusters whose clients are spared.
     async fn ask(&mut self, lasts: Duration) -> Vec<u64> {
         let spared = self.clusters.iter_mut().filter(|cluster| cluster.is_spared());
         let servers: Vec<&mut Server> = spared.flat_map(|cluster| &mut cluster.servers).collect();
@@ -315,7 +315,7 @@ impl Cluster {
         self.quiet < QUIET_LOOKS
     }
 
-    /// Whether clients were at work since this was asked last.
+    /// Notes whether clients were at work since the last call.
     async fn look_for_clients(&mut self) {
         let has_clients = join_all(self.servers.iter_mut().map(Server::has_clients)).await;
         let is_quiet = !has_clients.contains(&true);
@@ -324,7 +324,7 @@ impl Cluster {
 }
 
 impl Server {
-    /// How long answers took in a while.
+    /// Latencies of queries for a while, in microseconds.
     async fn look(&mut self, lasts: Duration) -> Vec<u64> {
         let began = Instant::now();
         let mut answers_us = Vec::new();
@@ -336,8 +336,8 @@ impl Server {
         answers_us
     }
 
-    /// Whether clients were at work since this was asked last; at first it is not known, and they
-    /// are taken to be.
+    /// True if clients were at work since the last call; at first this is unknown, and taken to be
+    /// so.
     async fn has_clients(&mut self) -> bool {
         let finds = self.endpoint.finds();
         let now = match self.count().await {
@@ -350,7 +350,7 @@ impl Server {
         };
         let Some(before) = self.seen.replace(now) else { return true };
         let seconds = now.at.duration_since(before.at).as_secs_f64();
-        // What was under way at either moment is taken to be of this while.
+        // Own operations under way at either moment are counted to this period.
         let own = now.asked - before.asked + self.endpoint.finds() - before.finds;
         let reads = now.counted.reads.saturating_sub(before.counted.reads).saturating_sub(own);
         now.counted.others > before.counted.others

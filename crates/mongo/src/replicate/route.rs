@@ -39,15 +39,16 @@ const NULL: u8 = ElementType::Null as u8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
     fields: Vec<String>,
-    /// Where each chunk begins, in order, and its shard.
+    /// The lower bound of each chunk, in order, and its shard.
     chunks: Vec<(Id, usize)>,
 }
 
 impl Map {
-    /// From where chunks begin, in order; the first one begins at the least key there is.
+    /// The map of chunks by their lower bounds, in order; the first one begins at the least key
+    /// there is.
     ///
     /// # Errors
-    /// When a bound cannot be encoded.
+    /// Fails if a bound cannot be encoded.
     pub fn new(key: &Document, chunks: &[(Document, usize)]) -> Result<Self> {
         let bound = |(min, shard): &(Document, usize)| {
             let min = RawDocumentBuf::try_from(min).map_err(|e| Error::malformed("a chunk", e))?;
@@ -71,7 +72,7 @@ impl Map {
     /// The same, but none for a document that no shard may have.
     fn place_of(&self, raw: &RawDocument) -> Option<usize> {
         let key = key_of(raw, &self.fields);
-        // What lies in an array is not found on the way, and taken for null.
+        // A field inside an array is not found on the way, and taken for null.
         let mut values = Elements::new(key.as_bytes()).map(|field| field.kind);
         let is_suspect = values.any(|kind| kind == ARRAY || kind == NULL);
         if is_suspect && has_array(raw, &self.fields) { None } else { Some(self.shard_at(&key)) }
@@ -89,20 +90,20 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Whether a document belongs to this shard.
+    /// True if a document belongs to this shard.
     #[must_use]
     pub fn is_owned(&self, shard: usize, raw: &RawDocument) -> bool {
         self.map.shard_of(raw) == shard
     }
 
-    /// Whether nothing was moved or split between the two.
+    /// True if nothing was moved or split between the two.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         self.version == other.version
     }
 }
 
-/// Where the bulk of one collection is, and where it goes.
+/// The shards that hold the bulk of one collection, and those that it goes to.
 #[derive(Debug)]
 pub struct Route {
     /// The shards, by name.
@@ -119,8 +120,8 @@ pub struct Route {
 }
 
 impl Route {
-    /// The route of `router`'s collection to shards by the map `new`, each with who is read from.
-    /// `sockets(from, to)` tells how many sends may be under way between two shards.
+    /// The route of `router`'s collection to shards by the map `new`, each shard with its reader.
+    /// `sockets(from, to)` is the number of sends that may be under way between two shards.
     #[must_use]
     pub fn new(
         router: Handle,
@@ -141,7 +142,7 @@ impl Route {
     /// Looks at the old map.
     ///
     /// # Errors
-    /// When the cluster does not answer, or the collection is no longer as the plan knew it.
+    /// Fails if the cluster does not answer, or the collection is no longer as the plan knew it.
     pub async fn look(&self) -> Result<Seen> {
         let version = self.version().await?;
         // Without its key every document would seem to lie on the first chunk's shard.
@@ -179,10 +180,10 @@ impl Route {
         Ok(Seen { map: Map::new(&key, &chunks)?, version, at })
     }
 
-    /// Whether the old map is still the one that was seen.
+    /// True if the old map is still the one that was seen.
     ///
     /// # Errors
-    /// When the cluster does not answer.
+    /// Fails if the cluster does not answer.
     pub async fn is_still(&self, seen: &Seen) -> Result<bool> {
         Ok(self.version().await? == seen.version)
     }

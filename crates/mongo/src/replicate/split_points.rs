@@ -32,7 +32,7 @@ const MARKS_PER_PART: u64 = 8;
 /// Strictly increasing `_id`s that cut a collection of about `documents` into at most `parts`.
 ///
 /// # Errors
-/// When the cluster does not answer.
+/// Fails if the cluster does not answer.
 pub async fn cut(source: &Handle, documents: u64, parts: u64) -> Result<Vec<Id>> {
     if parts < 2 || documents == 0 {
         return Ok(Vec::new());

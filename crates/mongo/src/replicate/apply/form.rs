@@ -1,8 +1,8 @@
-//! How a document has to be written so that it arrives byte for byte.
+//! The kind of write by which a document arrives byte for byte.
 //!
 //! Servers replace zero timestamps by the present time, read `$` and dots in names at the top as
-//! operators, and describe a change by the names of fields, of which a document may have two alike. So
-//! not every document can be inserted, or replaced, or changed: this looks at its bytes, and says.
+//! operators, and describe a change by the names of fields, of which a document may have two alike.
+//! So not every document can be inserted, or replaced, or changed: its bytes decide.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -28,7 +28,7 @@ pub(crate) struct Form {
 pub(crate) fn form(raw: &RawDocument) -> Form {
     let mut form = Form { inserts: true, replaces: true };
     for field in raw.iter_elements() {
-        // What this library cannot read, the server can: it goes the plain way.
+        // The server may be able to read what this library cannot: the document goes the plain way.
         let Ok(field) = field else { break };
         let name = field.key().as_str();
         if name.starts_with('$') || name.contains('.') {
@@ -63,13 +63,14 @@ pub(crate) fn inserts(raw: &RawDocument) -> bool {
     !ZEROS.find_iter(bytes).any(is_suspect) || form(raw).inserts
 }
 
-/// Whether only inserting a document keeps it as it is, so that none may be there before.
+/// True if only an insert keeps the document as it is, so that an older version must be removed
+/// first.
 pub(super) fn needs_room(raw: &RawDocument) -> bool {
     let form = form(raw);
     !form.inserts || (!form.replaces && has_twins(raw))
 }
 
-/// Whether a document has two fields of one name, at any depth. Servers store such documents, but
+/// True if a document has two fields of one name, at any depth. Servers store such documents, but
 /// describe a change of one by the fields' names: their secondaries would make both fields alike.
 fn has_twins(raw: &RawDocument) -> bool {
     let mut names = HashSet::new();
@@ -91,8 +92,9 @@ const DIFF_BYTES_MAX: usize = 256 * 1024;
 
 /// The statement that makes the destination hold exactly this document.
 ///
-/// Where the key says which shard that is, it compares as chunks do, by bytes: by another collation several
-/// values are equal and may lie on several shards, and a router refuses the statement (code 61).
+/// The fields of the shard key, which route the statement, are compared by bytes, as chunks are: by
+/// another collation several values are equal and may lie on several shards, and a router refuses
+/// the statement (code 61).
 pub(super) fn replacement(found: &Found<'_>, pair: &Pair) -> RawDocumentBuf {
     let mut q = RawDocumentBuf::new();
     match found.id.as_raw() {
@@ -145,8 +147,9 @@ pub(crate) fn key_of(raw: &RawDocument, fields: &[String]) -> RawDocumentBuf {
 const KEY_BYTES: usize = 64;
 const NULL: u8 = ElementType::Null as u8;
 
-/// Whether a document has an array where a shard key must not have one: at a field of the key, or on the
-/// way to it. No shard owns such a document, and a router that filters by ownership never shows it.
+/// True if a document has an array where a shard key must not have one: at a field of the key, or
+/// on the way to it. No shard owns such a document, and a router that filters by ownership never
+/// shows it.
 pub(crate) fn has_array(raw: &RawDocument, fields: &[String]) -> bool {
     fields.iter().any(|path| {
         let mut here = raw;

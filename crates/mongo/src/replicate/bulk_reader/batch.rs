@@ -1,4 +1,4 @@
-//! How many documents a batch has.
+//! The number of documents in a batch.
 
 use imago_job::throttle::Throttle;
 
@@ -16,9 +16,9 @@ const PART_BYTES_MIN: u64 = 32 * 1024;
 const DOCUMENT_BYTES: u64 = 1_024;
 const DOCUMENTS_MAX: u64 = 20_000;
 
-/// How many documents to read at once, when `documents` had `bytes` so far, and each of `shards` is sent
-/// its part of a batch. Small commands cost servers, and so clients, more than their bytes do: a part is
-/// to be what a batch is where one server gets all of it.
+/// Documents to read at once, given that `documents` had `bytes` so far, and each of `shards` is
+/// sent its part of a batch. Small commands cost servers, and so clients, more than their bytes do:
+/// a part is as large as the batch for a single server.
 pub(super) fn size(throttle: &Throttle, shards: usize, (documents, bytes): (u64, u64)) -> i32 {
     let average = bytes.checked_div(documents).unwrap_or(DOCUMENT_BYTES).max(1);
     // A batch passes the throttle as a whole: one of several seconds would be a burst.
@@ -29,7 +29,7 @@ pub(super) fn size(throttle: &Throttle, shards: usize, (documents, bytes): (u64,
     i32::try_from(wanted.min(limit).clamp(1, DOCUMENTS_MAX)).expect("at most 20,000")
 }
 
-/// Whether a cursor that was opened for batches of one size should be opened again for another: the
+/// True if a cursor that was opened for batches of one size should be opened again for another: the
 /// pace changed by more than it swings.
 pub(super) fn is_another(opened: i32, wanted: i32) -> bool {
     wanted / 2 > opened || wanted < opened / 2

@@ -13,7 +13,7 @@ use crate::state::leases::{self, Lease, Leases};
 /// A lease that is renewed while it is held.
 pub(super) struct Hold {
     began: Instant,
-    /// When the lease was last renewed, in ms after `began`; `u64::MAX` once it is lost.
+    /// Time of the lease's last renewal, in ms after `began`; `u64::MAX` once it is lost.
     renewed_ms: Arc<AtomicU64>,
     _renewal: AbortOnDropHandle<()>,
 }
@@ -43,7 +43,7 @@ impl Hold {
         self.renewed_ms.load(Ordering::Acquire) == LOST
     }
 
-    /// Whether a write may be sent now.
+    /// Fails if no write may be sent now.
     pub(super) fn check(&self) -> Result<()> {
         let renewed_ms = self.renewed_ms.load(Ordering::Acquire);
         if renewed_ms == LOST {

@@ -10,7 +10,7 @@ use crate::replicate::apply::inserts;
 /// Properties of a batch, from one pass over it.
 pub(super) struct Shape {
     pub(super) documents: u64,
-    /// Whether each of them can be inserted as it is.
+    /// True if each of them can be inserted as it is.
     pub(super) is_plain: bool,
     pub(super) first: Option<Id>,
     pub(super) last: Option<Id>,

@@ -1,4 +1,4 @@
-//! How many slices are copied at once while clients are spared.
+//! The number of slices that are copied at once while clients are spared.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -139,7 +139,7 @@ fn parse_event<'a>(event: &'a RawDocument, wanted: &Wanted) -> bson::error::Resu
     Ok(parsed)
 }
 
-/// Whether an update left all of `fields` as they were.
+/// True if an update left all of `fields` as they were.
 fn keeps(changed: Option<&RawArray>, fields: &[String]) -> bool {
     let Some(changed) = changed else { return fields.is_empty() };
     let is_within = |path: &str, of: &str| {

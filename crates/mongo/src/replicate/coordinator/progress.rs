@@ -1,8 +1,8 @@
-//! How far a coordinator is, and how far behind.
+//! The progress of a coordinator, and its lag.
 
 use super::Coordinator;
 
-/// How far the coordinator is, for those who show it.
+/// The coordinator's progress, for display.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
     /// Changes seen in the stream.
@@ -11,14 +11,14 @@ pub struct Progress {
     pub changes_applied: u64,
     /// Dirty keys in memory.
     pub held: usize,
-    /// How far the applied changes are behind the source, in ms.
+    /// The lag: time by which the applied changes are behind the source, in ms.
     pub lag_ms: u64,
     /// The same, of the changes that the stream has shown: quiet shards do not count.
     pub behind_ms: u64,
 }
 
 impl Coordinator {
-    /// How far it is.
+    /// The coordinator's progress now.
     #[must_use]
     pub fn progress(&self) -> Progress {
         Progress {
@@ -54,7 +54,8 @@ impl Coordinator {
     }
 }
 
-/// How long ago a time of the source's clock was, of which this machine's is so far ahead.
+/// Age of `wall_ms`, a time of the source's clock; this machine's clock is `clock_ahead_ms` ahead
+/// of it.
 pub(super) fn age_ms(wall_ms: i64, clock_ahead_ms: i64) -> u64 {
     let now_ms = bson::DateTime::now().timestamp_millis() - clock_ahead_ms;
     u64::try_from(now_ms - wall_ms).unwrap_or(0)

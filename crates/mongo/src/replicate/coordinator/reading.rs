@@ -43,7 +43,7 @@ pub(super) async fn read_ahead(
     }
 }
 
-/// How long ago the first change of a batch happened.
+/// Age of the first change of a batch.
 fn age_of(batch: &Batch, clock_ahead_ms: i64) -> Duration {
     let first_ms = batch.first_wall_ms.unwrap_or(i64::from(batch.time.time) * 1_000);
     Duration::from_millis(progress::age_ms(first_ms, clock_ahead_ms))

@@ -110,7 +110,7 @@ impl Coordinator {
         });
     }
 
-    /// Whether clients are spared, and no caller waits for the coordinator.
+    /// True if clients are spared, and no caller waits for the coordinator.
     fn is_sparing(&self) -> bool {
         self.control.throttle().is_paced() && !*self.is_awaited.borrow()
     }
@@ -120,7 +120,7 @@ impl Coordinator {
         self.held() - self.pending.iter().map(PendingChanges::aside).sum::<usize>()
     }
 
-    /// How many dirty keys a round has while clients are spared.
+    /// Dirty keys of one round while clients are spared.
     fn paced_keys(&self, ready: usize) -> usize {
         let sizes = Sizes { least: PACED_TOUCHES, most: ROUND_KEYS_MAX };
         piece(self.round_took, ready, PACED_DRAIN, sizes)
@@ -171,7 +171,7 @@ pub(super) async fn apply(
             error.is_transient() && !too_old && control.stopped().is_none()
         },
         |_| async {
-            // What a settled point waits for is few, and clients may be waiting for it too.
+            // A settled point waits for few documents, and clients may wait for it too.
             if !is_exact {
                 control.take(wants.len() as u64, 0).await?;
             }

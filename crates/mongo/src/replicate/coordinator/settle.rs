@@ -14,7 +14,7 @@ use crate::error::{Error, Result, code};
 use crate::replicate::apply::ReadAt;
 use crate::server::timing::PATIENCE;
 
-/// How often settling starts over when the source no longer keeps the state it asks for.
+/// Attempts to settle; a new one begins when the source no longer keeps the state it asks for.
 const SETTLE_ATTEMPTS_MAX: usize = 8;
 
 impl Coordinator {
@@ -22,7 +22,8 @@ impl Coordinator {
     /// [`Coordinator::go_on`] nothing more is applied.
     ///
     /// # Errors
-    /// What ends the job, and a source that keeps no history long enough to read it as of one time.
+    /// An error that ends the job, and a source that keeps too little history to be read as of one
+    /// time.
     ///
     /// # Panics
     /// If not every slice is copied.
@@ -90,10 +91,10 @@ impl Coordinator {
         Ok(exact)
     }
 
-    /// Leaves the settled point: what changed since is applied again as it comes.
+    /// Leaves the settled point: the changes behind it are applied again as they come.
     ///
     /// # Errors
-    /// When a change behind it ends the job.
+    /// Fails if a change behind it ends the job.
     pub fn go_on(&mut self) -> Result<()> {
         self.hurry(false);
         self.record_late()

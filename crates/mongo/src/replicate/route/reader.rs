@@ -33,7 +33,7 @@ impl Reader {
     /// The member `host` of `set`, as `host:port`; without one, any.
     ///
     /// # Errors
-    /// When `host` is none.
+    /// Fails if `host` is not a host and a port.
     pub fn new(set: Endpoint, host: Option<&str>) -> Result<Self> {
         let chosen = host.map(|host| set.member(host, ANSWERS_WITHIN)).transpose()?;
         Ok(Self { set, chosen, failed: Mutex::default() })
@@ -64,7 +64,7 @@ impl Reader {
         error
     }
 
-    /// That another one took the chosen member's place, if that has not been told yet.
+    /// The news that another member took the chosen one's place, if it has not been told yet.
     #[must_use]
     pub fn replaced(&self) -> Option<String> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).untold.take()
