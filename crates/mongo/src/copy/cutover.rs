@@ -46,7 +46,7 @@ pub use decide::{ClientsAt, decide};
 pub use reverse::{reverse_of, reversed};
 pub use unblock::{Unblocked, unblock};
 
-/// The means that keeps writes from the source.
+/// The way in which writes to the source are blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
     /// By the server, for every user without `bypassWriteBlockingMode`.
@@ -58,7 +58,7 @@ pub enum Block {
 /// The options of a cut-over.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The means that keeps writes from the source.
+    /// The way in which writes to the source are blocked.
     pub block: Block,
     /// The old cluster shall follow the new one.
     pub reverse: bool,

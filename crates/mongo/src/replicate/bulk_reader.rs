@@ -209,8 +209,7 @@ impl SliceCopy<'_> {
     async fn pass_shards(&mut self, route: &Route) -> Result<()> {
         let reading = |error| Error::server(format!("find on {}", self.pair.source.ns), error);
         let seen = route.look().await?;
-        // Documents that an earlier pass left unread by another map may lie on a shard that it
-        // completed.
+        // A chunk that moved since the earlier pass may lie on a shard that the pass completed.
         if self.seen.as_ref().is_some_and(|before| !before.is_same(&seen)) {
             self.behind_on.clear();
         }

@@ -44,15 +44,15 @@ use crate::server::block::{self, Blocker};
 use crate::server::collection::Handle;
 use crate::server::endpoint::{Endpoint, answer};
 
-/// How long a rename may stay undecided.
+/// Longest time for which a rename may stay undecided.
 const DECIDED_WITHIN: Duration = Duration::from_secs(600);
 /// The server's code for a collection that is not there.
 const NAMESPACE_NOT_FOUND: i32 = 26;
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// How often it is looked whether a rename is recorded.
+/// Interval of the looks whether a rename is recorded.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// How a commit went, where it went at all.
+/// Times and counts of a commit that went through.
 #[derive(Clone, Debug)]
 pub struct Committed {
     /// From the block until it was lifted, in ms.
@@ -67,12 +67,12 @@ pub struct Committed {
     pub late_writes: LateWrites,
 }
 
-/// One attempt. Nothing when the drain took longer than `block_max`: the block is lifted then, and
-/// `copying` can only be ended.
+/// One attempt. Returns nothing if the drain took longer than `block_max`: the block is lifted
+/// then, and `copying` can only be ended.
 ///
 /// # Errors
-/// What is in the way, with the block lifted; a rename that is still undecided after ten minutes,
-/// with the block kept.
+/// An obstacle, with the block lifted; a rename that is still undecided after ten minutes, with the
+/// block kept.
 pub(super) async fn commit(
     run: &Run,
     spec: &Spec,
@@ -130,7 +130,7 @@ pub(super) async fn commit(
     let mut answer = Box::pin(rename(run, cluster, spec));
     let answered = tokio::select! {
         answered = &mut answer => Some(answered),
-        // What slips past a validator is brought over when the rename has ended, and not before.
+        // Writes that pass a validator are brought over when the rename has ended, and not before.
         () = is_recorded(cluster, spec, shadow.as_ref()), if block != Block::Validator => None,
     };
     if let Some(Err(error)) = answered {
@@ -148,20 +148,20 @@ pub(super) async fn commit(
         answer.await?;
         tracing::debug!(ms = ms(blocked), "commit: the rename has ended");
     }
-    // That a block was lifted may be recorded later; clients do not wait for it.
+    // The record that the block was lifted may follow later; clients do not wait for it.
     copy::save_at_last(run, &copying.state).await?;
     let Drained { drain_ms, last_verified } = drained;
     Ok(Some(Committed { block_ms, drain_ms, rename_ms, last_verified, late_writes }))
 }
 
-/// Does what is left to do once the rename has happened: brings over late writes, and
-/// lifts it. The next process after a death may do it again.
+/// Completes a commit after its rename: brings over late writes, and lifts the block. The next
+/// process after a death may do it again.
 ///
-/// That the rename was asked for stays in the record: a successor that did not know of it would begin
+/// The request of the rename stays in the record: a successor that did not know of it would begin
 /// anew, with a shadow that nothing is copied to any more.
 ///
 /// # Errors
-/// When the cluster stays away, or the job is no longer this process's.
+/// Fails if the cluster stays away, or the job is no longer this process's.
 pub(super) async fn conclude(
     run: &Run,
     cluster: &Endpoint,
@@ -190,7 +190,7 @@ pub(super) async fn conclude(
 /// Lifts the block that stands by the record.
 ///
 /// # Errors
-/// When the cluster stays away.
+/// Fails if the cluster stays away.
 pub(super) async fn lift(
     cluster: &Endpoint,
     spec: &Spec,
@@ -219,8 +219,8 @@ async fn refuse_anothers_block(cluster: &Endpoint) -> Result<()> {
     ))
 }
 
-/// How many of the last changes are compared under the block, for which clients wait: what was
-/// applied in the drain, mostly, at the end of it.
+/// Number of the last changes that are compared under the block, while clients wait: mostly those
+/// applied at the end of the drain.
 const LAST_CHANGES: usize = 300;
 
 struct Drained {
@@ -242,7 +242,7 @@ async fn drain(run: &Run, copying: &mut Copying<'_>, block: Block) -> Result<Dra
         copying.state.commit_mut().drained_to = Some((at.time, at.increment));
     }
     copying.state.commit_mut().rename_requested = true;
-    // Clients wait: neither waits for the other. Who is refused takes it back.
+    // Clients wait, so both run at once. A caller that is refused takes the request back.
     let (last_verified, saved) = tokio::join!(
         Box::pin(check::last_look_as_of(at, run, copying, LAST_CHANGES)),
         Box::pin(copy::save_at_last(run, &copying.state)),
@@ -356,8 +356,8 @@ pub(super) async fn decided(cluster: &Endpoint, spec: &Spec) -> Result<Fate> {
     fate(cluster, spec).await
 }
 
-/// Whether a rename of the shadow is under way at any shard. Those that cannot be asked are taken to have
-/// none.
+/// True if a rename of the shadow is under way at any shard. Shards that cannot be asked are taken
+/// to have none.
 async fn waits(cluster: &Endpoint, shadow: &Namespace) -> Result<bool> {
     let (name, coll) = (shadow.to_string(), &shadow.coll);
     let pipeline = [
@@ -407,7 +407,7 @@ async fn is_recorded(cluster: &Endpoint, spec: &Spec, shadow: Option<&String>) {
     }
 }
 
-/// Asks for the rename until it is known what became of it, and no later than the job is this process's: a
+/// Requests the rename until its outcome is known, and only while the job is this process's: a
 /// successor that finds it undone lifts the block.
 async fn rename(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<()> {
     let (shadow, ns) = (spec.shadow(), &spec.reshard.ns);
@@ -416,7 +416,8 @@ async fn rename(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<()> {
         "renameCollection": shadow.to_string(), "to": ns.to_string(), "dropTarget": true,
     };
     let deadline = Instant::now() + DECIDED_WITHIN;
-    // Whether an answer is missing: then no look but one that sees it done or undone ends the matter.
+    // True once an answer was lost: then only a look that finds the rename done or undone is
+    // conclusive.
     let mut is_open = false;
     loop {
         let asked = match ours.check_owner("renameCollection") {
@@ -448,7 +449,7 @@ async fn rename(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<()> {
 /// The identity of a collection, independent of its name.
 ///
 /// # Errors
-/// When the cluster does not answer.
+/// Fails if the cluster does not answer.
 pub(super) async fn uuid_of(cluster: &Endpoint, of: &Handle) -> Result<Option<String>> {
     let doing = "reading config.collections";
     let collections = cluster.client().database("config").collection::<Document>("collections");

@@ -51,13 +51,13 @@ const SLICES: u64 = 32;
 const SLICE_BYTES_MIN: u64 = 2 * 1024 * 1024;
 /// The drain must not wait for a change that the block keeps from coming.
 const COMMIT_AWAIT_MAX: Duration = Duration::from_millis(5);
-/// How often a commit is tried whose drain misses its deadline.
+/// Attempts at a commit whose drain misses its deadline.
 const COMMITS_MAX: usize = 5;
 
-/// Looks whether the cluster is one that a change of shape can be done on in this way.
+/// Checks that a change of shape can be done on the cluster in this way.
 ///
 /// # Errors
-/// A precondition that says why not.
+/// A precondition that names the obstacle.
 pub async fn check(cluster: &Endpoint, options: &Options, engine: Engine) -> Result<()> {
     if !cluster.is_sharded() {
         return Err(Error::precondition(
@@ -131,7 +131,8 @@ pub fn both(cluster: &Endpoint) -> Clusters {
 /// Works at a claimed job until the collection has its new shape, and says so in its record.
 ///
 /// # Errors
-/// What ended it; the record says it too. A cancelled job leaves the collection as it was.
+/// The error that ended it, which the record has too. A cancelled job leaves the collection as it
+/// was.
 pub async fn run(cluster: &Endpoint, run: Run, options: &Options) -> Result<Outcome> {
     let mut ended = Box::pin(work(cluster, &run, options)).await;
     if let Err(Error::Stopped(Stop::Cancelled)) = &ended {
@@ -157,7 +158,7 @@ pub async fn run(cluster: &Endpoint, run: Run, options: &Options) -> Result<Outc
 /// Leaves the collection as it was before the job: no block, no shadow, the balancer as before.
 ///
 /// # Errors
-/// When the rename has happened already; when the cluster refuses.
+/// Fails if the rename has happened already, or the cluster refuses.
 pub async fn clean_up(cluster: &Endpoint, record: &Record) -> Result<()> {
     let (spec, mut state) = (Spec::of(record)?, copy::state_of(record)?);
     if spec.engine == Engine::Native {

@@ -1,7 +1,7 @@
 //! The write block: the source refuses the application's writes while a job is cut over.
 //!
 //! `setUserWriteBlockMode` (6.0 and newer) is cluster-wide: it refuses, with error 371, every write
-//! of every user who lacks `bypassWriteBlockingMode`, deletes included, in all databases but the
+//! of every user without `bypassWriteBlockingMode`, deletes included, in all databases but the
 //! server's own. Without authorisation it stops no client, which is why that is an error here.
 
 use std::convert::Infallible;
@@ -20,7 +20,7 @@ mod stall;
 
 use stall::Sets;
 
-/// How writes are kept from the collection.
+/// The way in which writes to the collection are blocked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Block {
@@ -33,10 +33,10 @@ pub enum Block {
     None,
 }
 
-/// Whether `source` can block the writes of its users.
+/// Checks that `source` can block the writes of its users.
 ///
 /// # Errors
-/// A precondition that says why not, and what to do instead.
+/// A precondition that names the obstacle, and an alternative.
 pub async fn check(source: &Endpoint) -> Result<()> {
     if source.version() < [6, 0, 0] {
         return Err(Error::precondition(
@@ -54,11 +54,12 @@ pub async fn check(source: &Endpoint) -> Result<()> {
     if may(&info, "setUserWriteBlockMode") { Ok(()) } else { Err(forbidden()) }
 }
 
-/// Whether this user's own writes pass the block: who changes a cluster that it blocks must be able
-/// to write there, its own record included, or the block could not even be lifted in order.
+/// Checks that this user's own writes pass the block: a process that changes a cluster under its
+/// block must be able to write there, its own record included, or the block could not even be
+/// lifted in order.
 ///
 /// # Errors
-/// A precondition that says what the user lacks.
+/// A precondition that names the missing right.
 pub async fn check_bypass(cluster: &Endpoint) -> Result<()> {
     if may(&about_user(cluster).await?, "bypassWriteBlockingMode") {
         return Ok(());
@@ -80,7 +81,7 @@ pub(crate) async fn about_user(source: &Endpoint) -> Result<Document> {
 /// Which of these actions this user certainly lacks; none without authorisation.
 ///
 /// # Errors
-/// When the source does not answer.
+/// Fails if the source does not answer.
 pub(crate) async fn lacking<'a>(source: &Endpoint, actions: &[&'a str]) -> Result<Vec<&'a str>> {
     let info = about_user(source).await?;
     if !has_users(&info) {
@@ -89,12 +90,13 @@ pub(crate) async fn lacking<'a>(source: &Endpoint, actions: &[&'a str]) -> Resul
     Ok(actions.iter().copied().filter(|action| !may(&info, action)).collect())
 }
 
-/// Whether the cluster authenticates its clients.
+/// True if the cluster authenticates its clients.
 pub(crate) fn has_users(info: &Document) -> bool {
     info.get_array("authenticatedUsers").is_ok_and(|users| !users.is_empty())
 }
 
-/// Where a server does not tell, the attempt will.
+/// True if the user has the right to the action, or the server does not tell: then the attempt
+/// will.
 fn may(info: &Document, action: &str) -> bool {
     let Ok(privileges) = info.get_array("authenticatedUserPrivileges") else { return true };
     privileges.iter().filter_map(Bson::as_document).any(|privilege| {
@@ -103,13 +105,14 @@ fn may(info: &Document, action: &str) -> bool {
     })
 }
 
-/// Whether users' writes are blocked now; nothing where this user may not know it (the role
-/// `clusterMonitor` lets it).
+/// True if users' writes are blocked now; nothing if this user lacks the right to know it (the role
+/// `clusterMonitor` has it).
 ///
 /// # Errors
-/// When the source does not answer.
+/// Fails if the source does not answer.
 pub async fn is_set(source: &Endpoint) -> Result<Option<bool>> {
-    // Where servers keep it: on a replica set each, on a sharded cluster the config servers.
+    // The servers' own record of it: on each member of a replica set, on a sharded cluster's config
+    // servers.
     let find = doc! {
         "find": "user_writes_critical_sections", "filter": {"blockUserWrites": true}, "limit": 1,
         "singleBatch": true,
@@ -133,8 +136,8 @@ fn forbidden() -> Error {
     )
 }
 
-/// Who may block the writes of a cluster's users, and has reached what has to be watched meanwhile:
-/// nothing can be reached any more once everything waits for a block.
+/// Blocks the writes of a cluster's users. It has connected beforehand to the servers that have to
+/// be watched meanwhile: no server can be reached any more once everything waits for a block.
 pub struct Blocker<'a> {
     source: &'a Endpoint,
     sets: Sets,
@@ -149,7 +152,7 @@ impl<'a> Blocker<'a> {
     /// Blocks the writes of the source's users. Blocking twice changes nothing.
     ///
     /// # Errors
-    /// When the source refuses, or transactions keep the block from coming.
+    /// Fails if the source refuses, or transactions keep the block from coming.
     pub async fn set(&self) -> Result<()> {
         command(self.source, true, || self.sets.watch()).await
     }
@@ -158,7 +161,7 @@ impl<'a> Blocker<'a> {
 /// As [`Blocker::set`], at once.
 ///
 /// # Errors
-/// When the source refuses, or transactions keep the block from coming.
+/// Fails if the source refuses, or transactions keep the block from coming.
 pub async fn set(source: &Endpoint) -> Result<()> {
     Blocker::reach(source).await.set().await
 }
@@ -166,7 +169,7 @@ pub async fn set(source: &Endpoint) -> Result<()> {
 /// Lifts the block, and insists on it. Lifting twice changes nothing.
 ///
 /// # Errors
-/// When the source stays away for longer than three minutes.
+/// Fails if the source stays away for longer than three minutes.
 pub async fn lift(source: &Endpoint) -> Result<()> {
     let control = Control::default();
     // Clients wait for it: the servers are reached only when it takes long.
@@ -181,7 +184,8 @@ pub async fn lift(source: &Endpoint) -> Result<()> {
     .map_err(Error::from)
 }
 
-/// How often a block is asked for whose wait at a shard had to be ended.
+/// Most attempts to block or to lift, of which each but the last was killed while it waited at a
+/// shard.
 const KILLED_MAX: usize = 10;
 /// A lift that takes longer may be waiting for something.
 const LIFTED_WITHIN: Duration = Duration::from_secs(1);

@@ -5,8 +5,8 @@ use super::endpoint::Endpoint;
 /// The connections that a process needs to work at a copy.
 #[derive(Clone)]
 pub struct Clusters {
-    /// Where documents are read.
+    /// The cluster whose documents are read.
     pub source: Endpoint,
-    /// Where they are written, and where the job's state is.
+    /// The cluster that they are written to, and that keeps the job's state.
     pub destination: Endpoint,
 }

@@ -20,8 +20,8 @@ pub struct Handle {
     pub endpoint: Endpoint,
     /// The name there.
     pub ns: Namespace,
-    /// Whether writes pass the collection's validator: what the source holds is copied even where
-    /// it predates the validator.
+    /// True if writes bypass the collection's validator: the source's documents are copied even if
+    /// they predate it.
     pub bypass_validation: bool,
     /// For the destination of a job: documents are written only while the job is certainly this
     /// process's ([`crate::server::timing::OWNED_WRITE_WITHIN`]).
@@ -53,7 +53,7 @@ pub struct Definition {
     pub shard_key: Option<Document>,
 }
 
-/// How much a collection holds.
+/// The extent of a collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
     /// Documents, as the server counts them.
@@ -63,20 +63,21 @@ pub struct Size {
 }
 
 impl Definition {
-    /// Whether strings compare by a collation: `_id`s then too.
+    /// True if strings, and so `_id`s, compare by a collation.
     #[must_use]
     pub fn is_collated(&self) -> bool {
         let locale = self.options.get_document("collation").and_then(|c| c.get_str("locale"));
         locale.is_ok_and(|locale| locale != "simple")
     }
 
-    /// Whether it is capped.
+    /// True for a collection of bounded size, whose documents are kept in the order of their
+    /// inserts.
     #[must_use]
     pub fn is_capped(&self) -> bool {
         self.options.get_bool("capped").unwrap_or(false)
     }
 
-    /// Whether documents are checked when they are written.
+    /// True if documents are checked when they are written.
     #[must_use]
     pub fn is_validated(&self) -> bool {
         self.options.contains_key("validator")
@@ -106,7 +107,7 @@ impl Handle {
     /// The collection's definition, or nothing if it does not exist.
     ///
     /// # Errors
-    /// When the server does not answer or refuses to say.
+    /// Fails if the server does not answer or refuses to say.
     pub async fn definition(&self) -> Result<Option<Definition>> {
         let filter = doc! {"name": &self.ns.coll};
         let Some(listed) = listed(&self.endpoint, &self.ns.db, filter).await?.pop() else {
@@ -121,7 +122,7 @@ impl Handle {
     /// The collection's indexes, without server versions.
     ///
     /// # Errors
-    /// When the server does not answer or refuses to say.
+    /// Fails if the server does not answer or refuses to say.
     pub async fn indexes(&self) -> Result<Vec<Document>> {
         let db = self.endpoint.client().database(&self.ns.db);
         let command = doc! {"listIndexes": &self.ns.coll, "cursor": {"batchSize": 1000}};
@@ -145,7 +146,7 @@ impl Handle {
     /// The key by which the collection is sharded, if it is.
     ///
     /// # Errors
-    /// When the router does not answer.
+    /// Fails if the router does not answer.
     pub async fn shard_key(&self) -> Result<Option<Document>> {
         if !self.endpoint.is_sharded() {
             return Ok(None);
@@ -162,7 +163,7 @@ impl Handle {
     /// Documents and bytes, by the server's own statistics.
     ///
     /// # Errors
-    /// When the server does not answer.
+    /// Fails if the server does not answer.
     pub async fn size(&self) -> Result<Size> {
         let stats = self.endpoint.run(&self.ns.db, doc! {"collStats": &self.ns.coll}).await?;
         Ok(Size { documents: number(&stats, "count"), bytes: number(&stats, "size") })
@@ -171,7 +172,7 @@ impl Handle {
     /// Whether the collection holds any document.
     ///
     /// # Errors
-    /// When the server does not answer.
+    /// Fails if the server does not answer.
     pub async fn is_empty(&self) -> Result<bool> {
         let db = self.endpoint.client().database(&self.ns.db);
         let doing = format!("find on {}", self.ns);
@@ -185,7 +186,7 @@ impl Handle {
     /// Creates the collection with these options.
     ///
     /// # Errors
-    /// When the server refuses.
+    /// Fails if the server refuses.
     pub async fn create(&self, options: &Document) -> Result<()> {
         let mut command = doc! {"create": &self.ns.coll};
         for (name, value) in options {
@@ -203,10 +204,10 @@ impl Handle {
         self.endpoint.run(&self.ns.db, command).await.map(|_| ())
     }
 
-    /// Drops the collection or view; none is as good.
+    /// Drops the collection or view; one that is gone already is no error.
     ///
     /// # Errors
-    /// When the server refuses.
+    /// Fails if the server refuses.
     pub async fn drop(&self) -> Result<()> {
         self.check_owner("drop")?;
         let command = doc! {"drop": &self.ns.coll, "writeConcern": {"w": "majority"}};
@@ -220,7 +221,7 @@ impl Handle {
     /// Builds indexes and waits until they are usable on a majority.
     ///
     /// # Errors
-    /// When the server refuses or a unique index finds duplicates.
+    /// Fails if the server refuses or a unique index finds duplicates.
     pub async fn create_indexes(&self, indexes: &[Document]) -> Result<()> {
         if indexes.is_empty() {
             return Ok(());
@@ -238,7 +239,7 @@ impl Handle {
     /// Drops an index by its name; one that is gone already is no error.
     ///
     /// # Errors
-    /// When the server refuses.
+    /// Fails if the server refuses.
     pub async fn drop_index(&self, name: &str) -> Result<()> {
         self.check_owner("dropIndexes")?;
         let command = doc! {"dropIndexes": &self.ns.coll, "index": name};
@@ -272,7 +273,7 @@ pub struct Listed {
 /// Every collection and view of the cluster that belongs to an application.
 ///
 /// # Errors
-/// When the server does not answer or refuses to say.
+/// Fails if the server does not answer or refuses to say.
 pub async fn list_all(endpoint: &Endpoint) -> Result<Vec<Listed>> {
     let mut all = list_with_system(endpoint).await?;
     all.retain(|listed| !is_servers_own(&listed.ns));
@@ -312,12 +313,12 @@ impl std::fmt::Display for LeftOut {
     }
 }
 
-/// What a pattern matches by its name, and Imago leaves out all the same: time series, and the `system`
-/// collections of applications' databases. What a server keeps for views and time series is no
-/// collection of its own.
+/// Collections that a pattern matches by name, and that are left out all the same: time series, and
+/// the `system` collections of applications' databases. The internal collections of views and time
+/// series do not count.
 ///
 /// # Errors
-/// When the server does not answer or refuses.
+/// Fails if the server does not answer or refuses.
 pub async fn left_out_by(endpoint: &Endpoint, selector: &Selector) -> Result<Vec<LeftOut>> {
     let mut left_out = Vec::new();
     for listed in list_with_system(endpoint).await? {

@@ -34,7 +34,7 @@ pub enum Shape {
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     client: Client,
-    /// How it was connected to; holds the credentials, which its own `Debug` does not show.
+    /// The options of the connection, with the credentials, which their own `Debug` does not show.
     options: Box<ClientOptions>,
     shape: Shape,
     /// Server version, e.g. `[6, 0, 5]`.
@@ -46,7 +46,7 @@ pub struct Endpoint {
     finds: Arc<AtomicU64>,
 }
 
-/// How long a cluster may take to answer for the first time, in milliseconds; see [`reach_within`].
+/// Longest wait for the first answer of a cluster, in milliseconds; see [`reach_within`].
 static REACHED_WITHIN_MS: AtomicU64 = AtomicU64::new(5_000);
 
 /// Lets this process wait so long for the first answer of a cluster.
@@ -137,7 +137,7 @@ impl Endpoint {
     /// it. In the role of a destination: it is written to.
     ///
     /// # Errors
-    /// When it does not answer within `max`, or does not know the user.
+    /// Fails if it does not answer within `max`, or does not know the user.
     pub async fn shard(&self, host: &str, max: Duration) -> Result<Self> {
         let (set, members) = host.split_once('/').unwrap_or(("", host));
         let failed =
@@ -163,7 +163,7 @@ impl Endpoint {
     /// within `max`. `host` is as the set's configuration has it.
     ///
     /// # Errors
-    /// When `host` is no address.
+    /// Fails if `host` is no address.
     pub fn member(&self, host: &str, max: Duration) -> Result<Self> {
         let failed =
             |error: mongodb::error::Error| Error::server(format!("reaching {host}"), error);
@@ -181,11 +181,11 @@ impl Endpoint {
         Ok(Self { client, redacted, ..self.clone() })
     }
 
-    /// The replica sets that hold this cluster's documents, by name, past the router; of one that
-    /// does not answer within 5 s, why. A replica set is its own only one.
+    /// The replica sets that hold this cluster's documents, by name, past the router; an error for
+    /// one that does not answer within 5 s. A replica set is its own only one.
     ///
     /// # Errors
-    /// When the router does not say what they are.
+    /// Fails if the router does not list them.
     pub async fn shards(&self) -> Result<Vec<(String, Result<Self>)>> {
         if let Shape::ReplicaSet(name) = &self.shape {
             return Ok(vec![(name.clone(), Ok(self.clone()))]);
@@ -213,7 +213,7 @@ impl Endpoint {
         &self.shape
     }
 
-    /// Whether a router answers.
+    /// True if the endpoint is a router.
     #[must_use]
     pub fn is_sharded(&self) -> bool {
         self.shape == Shape::Sharded
@@ -257,7 +257,7 @@ impl Endpoint {
     /// Runs one command on the primary (or through the router).
     ///
     /// # Errors
-    /// What the server said, with the command's name and database; [`Error::Passing`] when it says
+    /// The server's error, with the command's name and database; [`Error::Passing`] if it says
     /// nothing within [`ANSWER_MAX`].
     pub async fn run(&self, db: &str, command: Document) -> Result<Document> {
         let doing = self.doing(db, &command);
@@ -267,7 +267,7 @@ impl Endpoint {
     /// Runs a command that may rightly take long, such as an index build.
     ///
     /// # Errors
-    /// What the server said, with the command's name and database.
+    /// The server's error, with the command's name and database.
     pub async fn run_at_length(&self, db: &str, command: Document) -> Result<Document> {
         let doing = self.doing(db, &command);
         let db = self.client.database(db);
@@ -296,7 +296,7 @@ impl Endpoint {
     /// is asked, by a command that any user may run.
     ///
     /// # Errors
-    /// When the cluster (with shards: any of them) does not answer, or answers without a time.
+    /// Fails if the cluster (with shards: any of them) does not answer, or answers without a time.
     pub async fn cluster_time(&self) -> Result<Timestamp> {
         let ask = match self.shape {
             Shape::ReplicaSet(_) => doc! {"ping": 1},
@@ -332,11 +332,10 @@ impl Endpoint {
 impl Endpoint {
     /// Has every shard write a note into its oplog: nothing of any collection, but a sign of the
     /// time. A cluster's change stream is only as far as its quietest shard, and one without writes
-    /// lets only every tenth second pass. False where this user may not (the action is
-    /// `appendOplogNote`).
+    /// lets only every tenth second pass. False if this user lacks the action `appendOplogNote`.
     ///
     /// # Errors
-    /// When a shard does not answer.
+    /// Fails if a shard does not answer.
     pub async fn heartbeat(&self) -> Result<bool> {
         if !self.is_sharded() {
             return Ok(true);
@@ -359,7 +358,7 @@ impl Endpoint {
     /// to read after a time that it has not heard of.
     ///
     /// # Errors
-    /// When it does not answer, or `reply` has no time.
+    /// Fails if it does not answer, or `reply` has no time.
     pub async fn hear(&self, reply: &Document) -> Result<()> {
         let doing = "telling a shard the time";
         let time = reply.get_document("$clusterTime").map_err(|e| Error::malformed(doing, e))?;
@@ -374,11 +373,11 @@ impl Endpoint {
         answer(doing, tell).await?.map(|_| ()).map_err(|error| Error::server(doing, error))
     }
 
-    /// How far this machine's clock is ahead of the cluster's, in ms, give or take a round trip;
-    /// negative when it is behind.
+    /// Lead of this machine's clock over the cluster's, in ms, give or take a round trip; negative
+    /// if it is behind.
     ///
     /// # Errors
-    /// When the cluster does not answer, or does not tell the time of day.
+    /// Fails if the cluster does not answer, or does not tell the time of day.
     pub async fn clock_ahead_ms(&self) -> Result<i64> {
         let reply = self.run("admin", doc! {"hello": 1}).await?;
         let there = reply.get_datetime("localTime");
@@ -387,8 +386,8 @@ impl Endpoint {
     }
 }
 
-/// How long a server may take to answer what is answered at once. A server that is stopped, or cut
-/// off without a sign, is noticed by nothing else.
+/// Longest wait for an answer that a server gives at once. A server that is stopped, or cut off
+/// without a sign, is noticed by nothing else.
 pub const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// Waits for a server's answer, but not for ever.

@@ -21,12 +21,11 @@ const BUSY: i32 = 117;
 const BUSY_MAX: Duration = Duration::from_secs(120);
 const BUSY_PAUSE: Duration = Duration::from_millis(500);
 
-/// Shards the empty collection `to` by `key`, and splits a ranged key where a sample of the
-/// documents `from` says that the shards will hold equal shares. What an attempt that died left of
-/// that is completed.
+/// Shards the empty collection `to` by `key`, and splits a ranged key at the points that divide a
+/// sample of the documents `from` equally among the shards. Completes an attempt that died.
 ///
 /// # Errors
-/// When the router refuses.
+/// Fails if the router refuses.
 pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
     let router = &to.endpoint;
     let is_hashed = key.values().any(|kind| kind.as_str() == Some("hashed"));
@@ -83,7 +82,7 @@ pub async fn shard(from: &Handle, to: &Handle, key: &Document) -> Result<()> {
 /// documents whose keys are distributed as `sample` is.
 ///
 /// # Errors
-/// When the router refuses.
+/// Fails if the router refuses.
 pub async fn spread(to: &Handle, field: &str, mut sample: Vec<String>) -> Result<()> {
     let router = &to.endpoint;
     let ns = to.ns.to_string();
@@ -103,7 +102,7 @@ pub async fn spread(to: &Handle, field: &str, mut sample: Vec<String>) -> Result
     Ok(())
 }
 
-/// Whether an index can be the one that a sharded collection needs for its key.
+/// True if an index can be the one that a sharded collection needs for its key.
 pub(crate) fn serves(index: &Document, key: &Document) -> bool {
     let is_whole = ["partialFilterExpression", "sparse", "collation", "hidden"];
     let is_whole = is_whole.iter().all(|option| !index.contains_key(option));
@@ -126,11 +125,11 @@ impl std::fmt::Display for IndexGap {
     }
 }
 
-/// Where the shards that hold documents of a collection do not have the same indexes: a router lists those of
-/// one of them. Nothing of a replica set, and of a shard that this user does not reach.
+/// Indexes that differ between the shards that hold documents of a collection: a router lists those
+/// of one of them. None for a replica set; shards that this user does not reach are not compared.
 ///
 /// # Errors
-/// When the router does not say where the chunks are.
+/// Fails if the router does not list the chunks.
 pub(crate) async fn index_gaps(of: &Handle) -> Result<Vec<IndexGap>> {
     if !of.endpoint.is_sharded() || of.shard_key().await?.is_none() {
         return Ok(Vec::new());
@@ -162,7 +161,7 @@ fn gaps(listed: &[(String, Vec<Document>)]) -> Vec<IndexGap> {
     names.dedup();
     let gap = |index: String| {
         let find = |all: &'_ [Document]| all.iter().find(|of| named(of) == index).cloned();
-        // What most have is taken for what the collection has.
+        // The form of the index that most shards have is taken for the collection's.
         let found: Vec<Option<Document>> = listed.iter().map(|(_, all)| find(all)).collect();
         let same = |a: &Document| found.iter().flatten().filter(|b| is_same_index(a, b)).count();
         let most = found.iter().flatten().max_by_key(|index| same(index)).cloned()?;
@@ -206,7 +205,7 @@ pub(crate) fn key_index(like: &[Document], key: &Document) -> Document {
     doc! {"key": of, "name": name}
 }
 
-/// Where the collection's chunks begin, but for the first one; in order.
+/// Lower bounds of the collection's chunks, except the first one; in order.
 async fn lower_bounds(to: &Handle) -> Result<Vec<Id>> {
     let bound = |(min, _): (Document, String)| {
         let min = RawDocumentBuf::try_from(&min).map_err(|e| Error::malformed("a chunk", e))?;

@@ -30,9 +30,9 @@ pub struct Key {
 pub(crate) struct Value {
     /// The key's value, a document.
     pub(crate) at: Id,
-    /// Whether a field is not there.
+    /// True if a field of the key is missing.
     pub(crate) is_missing: bool,
-    /// Whether a field holds an array, which no shard key may.
+    /// True if a field of the key holds an array, which no shard key may.
     pub(crate) is_array: bool,
 }
 
@@ -71,7 +71,7 @@ impl Key {
         self.pattern.keys().map(String::as_str)
     }
 
-    /// Whether both have the same fields in the same way: `1` and `1.0` are.
+    /// True if both have the same fields in the same way; `1` and `1.0` are the same.
     #[must_use]
     pub fn is_same(&self, other: &Document) -> bool {
         let ways = self.pattern.iter().zip(other);
@@ -89,9 +89,10 @@ impl Key {
         format!("{{{}}}", self.pattern.iter().map(field).collect::<Vec<String>>().join(", "))
     }
 
-    /// Whether a collection sharded by it can have this index. A unique index holds on each shard only.
-    /// It holds everywhere if equal documents are on one shard, which they are if it begins with the
-    /// key; and one that begins with `_id` is no worse off than the index that every collection has.
+    /// True if a collection sharded by it can have this index. A unique index holds on each shard
+    /// only. It holds everywhere if equal documents are on one shard, which they are if it begins
+    /// with the key; and one that begins with `_id` is no worse off than the index that every
+    /// collection has.
     pub(crate) fn keeps(&self, index: &Document) -> bool {
         if !index.get_bool("unique").unwrap_or(false) {
             return true;
@@ -107,7 +108,7 @@ impl Key {
     pub(crate) fn expression(&self) -> Document {
         let part = |(index, (field, way)): (usize, (&String, &Bson))| {
             let path = format!("${field}");
-            // What is not there, and what may not be, is to be seen as it is.
+            // Missing fields and arrays, which no key may hold, are taken as they are, not hashed.
             let as_it_is = doc! {"$or": [
                 {"$isArray": [&path]}, {"$eq": [{"$type": &path}, "missing"]},
             ]};

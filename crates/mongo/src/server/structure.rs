@@ -102,7 +102,7 @@ pub(crate) async fn modify_options(to: &Handle, had: &Document, wanted: &Documen
     to.endpoint.run_at_length(&to.ns.db, command).await.map(|_| ())
 }
 
-/// Whether two indexes are the same: the order of a key counts, that of settings does not.
+/// True if two indexes are the same: the order of a key counts, that of settings does not.
 pub(crate) fn is_same_index(a: &Document, b: &Document) -> bool {
     is_same(&plain_index(a).into(), &plain_index(b).into())
 }
@@ -126,7 +126,7 @@ pub(crate) fn sorted(document: &Document) -> Document {
     fields.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Whether values are equal, numbers of different types included: shells and drivers store the
+/// True if values are equal, numbers of different types included: shells and drivers store the
 /// direction of an index as one or the other.
 pub(crate) fn is_same(a: &Bson, b: &Bson) -> bool {
     match (RawBson::try_from(a.clone()), RawBson::try_from(b.clone())) {

@@ -12,26 +12,26 @@ use imago_plan::backoff::Backoff;
 
 use crate::error::{Error, Result};
 
-/// How long a server may be away before a worker gives up.
+/// Longest absence of a server before a worker gives up.
 pub const PATIENCE: Budget = Budget {
     attempts_max: 800,
     elapsed_max: GIVES_UP_AFTER,
     backoff: Backoff { first_ms: 50, max_ms: 1_000 },
 };
 
-/// How long after the renewal of a slice's lease its holder may still send writes.
+/// Time after the renewal of a slice's lease within which its holder may still send writes.
 pub const LEASED_WRITE_WITHIN: Duration = Duration::from_secs(10);
-/// How long one write may run at the server.
+/// Longest time that one write may run at the server.
 pub const WRITE_TIME_MAX: Duration = Duration::from_secs(10);
-/// A leader whose last acknowledged sign of life is older sends no write. An election at the
+/// A coordinator whose last acknowledged heartbeat is older sends no write. An election at the
 /// destination only makes it wait.
 pub const OWNED_WRITE_WITHIN: Duration = Duration::from_secs(6);
 
-/// How long a server may search before it has anything to say: for the few documents that match a
-/// filter, or for a sample that makes it read them all.
+/// Longest search of a server before its first answer: for the few documents that match a filter,
+/// or for a sample that makes it read them all.
 pub(crate) const SEARCH_MAX: Duration = Duration::from_secs(1_800);
 
-/// Does what may be done twice, again and again while a cluster elects or is away.
+/// Repeats an operation that may be done twice, while a cluster elects or is away.
 pub(crate) async fn retry_transient<T, F: Future<Output = Result<T>>>(
     what: &str,
     control: &Control,

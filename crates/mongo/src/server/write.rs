@@ -31,7 +31,7 @@ pub const DUPLICATE_KEY: i32 = 11000;
 pub const IMMUTABLE_FIELD: i32 = 66;
 
 impl WriteError {
-    /// Whether it is the `_id` itself that exists.
+    /// True if the duplicate value is the `_id` itself.
     #[must_use]
     pub fn is_duplicate_id(&self) -> bool {
         self.code == DUPLICATE_KEY
@@ -58,7 +58,7 @@ const STATEMENTS_MAX: usize = 2_000;
 /// Inserts documents; those that exist already, or are refused, are among the errors.
 ///
 /// # Errors
-/// When the command as a whole fails, so that some documents may be inserted and others not.
+/// Fails if the command as a whole fails; some documents may be inserted then and others not.
 pub async fn insert(to: &Handle, documents: &[&RawDocument]) -> Result<Written> {
     let len = documents.len();
     let documents = documents.iter().map(|document| RawBsonRef::Document(document));
@@ -68,7 +68,7 @@ pub async fn insert(to: &Handle, documents: &[&RawDocument]) -> Result<Written> 
 /// Inserts a batch exactly as a server sent it.
 ///
 /// # Errors
-/// When the command as a whole fails, so that some documents may be inserted and others not.
+/// Fails if the command as a whole fails; some documents may be inserted then and others not.
 pub async fn insert_batch(to: &Handle, documents: &RawArray) -> Result<Written> {
     let mut command = roomy(header(to, "insert"), documents.as_bytes().len());
     command.append(cstr!("documents"), RawBsonRef::Array(documents));
@@ -91,7 +91,7 @@ fn all_told(to: &Handle, documents: usize, written: Written) -> Result<Written> 
 /// Runs update statements (`{q, u, upsert}`).
 ///
 /// # Errors
-/// When the command as a whole fails, so that some statements may be done and others not.
+/// Fails if the command as a whole fails; some statements may be done then and others not.
 pub async fn update(to: &Handle, statements: &[RawDocumentBuf]) -> Result<Written> {
     bulk(to, "update", "updates", statements.iter().map(|s| RawBsonRef::Document(s))).await
 }
@@ -99,7 +99,7 @@ pub async fn update(to: &Handle, statements: &[RawDocumentBuf]) -> Result<Writte
 /// Runs delete statements (`{q, limit}`).
 ///
 /// # Errors
-/// When the command as a whole fails, so that some statements may be done and others not.
+/// Fails if the command as a whole fails; some statements may be done then and others not.
 pub async fn delete(to: &Handle, statements: &[RawDocumentBuf]) -> Result<Written> {
     bulk(to, "delete", "deletes", statements.iter().map(|s| RawBsonRef::Document(s))).await
 }

@@ -1,8 +1,9 @@
 //! The journal of jobs in the cluster that they write to, so that losing a process loses nothing.
 //!
 //! The idea: a record is one document; a change reads it, applies the record's own pure method, and
-//! replaces it on condition that its revision is still the one that was read. What is answered is
-//! durable on a majority. Records need `find`, `insert` and `update` alone, so that any router serves.
+//! replaces it on condition that its revision is still the one that was read. An answered change is
+//! durable on a majority. Records need `find`, `insert` and `update` alone, so that any router
+//! serves.
 //!
 //! Invariants:
 //! - A change is made once, however often it is sent. Each sending carries a random id, which the
@@ -39,15 +40,16 @@ use crate::state::leases::Leases;
 /// The collection of records in [`STATE_DB`].
 pub const JOBS: &str = "jobs";
 
-/// How many sendings a document remembers. An answer that is lost while more than so many other
-/// changes are made is not recognised any more; then the change is judged anew.
+/// Sendings that a document remembers. A change whose answer is lost while more than so many others
+/// are made is not recognised any more, and is judged anew.
 const SENDINGS_MAX: usize = 32;
-/// How long a majority may take to confirm a write.
+/// Longest wait for a majority to confirm a write.
 const MAJORITY_WAIT_MAX: Duration = Duration::from_secs(10);
-/// How long one round may take; longer than the driver looks for a primary, so that what the driver
-/// has to say of that is heard.
+/// Longest time of one round; longer than the driver looks for a primary, so that the driver's own
+/// error is heard.
 const ROUND_MAX: Duration = Duration::from_secs(25);
-/// Enough for a replica set that elects a new primary, and for many who change one job at once.
+/// Enough for a replica set that elects a new primary, and for many processes that change one job
+/// at once.
 const BUDGET: Budget = Budget {
     attempts_max: 100,
     elapsed_max: Duration::from_secs(20),
@@ -119,10 +121,10 @@ impl MongoJournal {
         Self { endpoint, jobs, place }
     }
 
-    /// The servers' clock, in milliseconds since the Unix epoch: what ages are told by.
+    /// The servers' clock, in milliseconds since the Unix epoch, by which ages are told.
     ///
     /// # Errors
-    /// When the cluster does not answer.
+    /// Fails if the cluster does not answer.
     pub async fn now_ms(&self) -> Result<u64, JournalError> {
         self.rounds(ASK_TIME, async || {
             let admin = self.endpoint.client().database("admin");
@@ -176,8 +178,8 @@ impl MongoJournal {
         took_effect(sent, &[sending]).ok_or(Miss::Raced)
     }
 
-    /// Whether a refusal stands: if a write finds (or does not find, where it `must_match` not)
-    /// what the reading showed, the reading was up to date.
+    /// Confirms a refusal by a conditional write: if it matches (or, unless it `must_match`, does
+    /// not match) the document that was read, the reading was up to date.
     async fn confirm(
         &self,
         read: Document,

@@ -1,4 +1,4 @@
-//! Slices as they are kept in the destination cluster: who copies which, and the horizon.
+//! Slices as they are kept in the destination cluster: their leases, and the horizon.
 //!
 //! Work is claimed, not assigned: any process that can reach the destination leases the next slice
 //! (`imago job work`), so one process is merely the case of one worker.
@@ -15,8 +15,8 @@
 //! - A worker leases a slice and then reads the horizon ([`Leases::horizon`]); a coordinator that moves
 //!   the horizon looks at the slices afterwards ([`Leases::states_after`]): every look happens at
 //!   or after the write before it, by the cluster's own time.
-//! - The horizon never moves back: what an owner dropped at a later one, no worker reads at an earlier
-//!   one, though a predecessor is thawed and writes it.
+//! - The horizon never moves back: no worker reads at a horizon earlier than that at which an owner
+//!   dropped dirty keys, even if a predecessor is thawed and writes an earlier one.
 //! - Slices are kept until their job is done or cancelled ([`Leases::remove`]).
 
 use std::time::Duration;
@@ -38,11 +38,11 @@ mod look;
 
 pub use look::Sighting;
 
-/// How long a lease lasts without being renewed.
+/// Duration of a lease that is not renewed.
 pub const LEASE: Duration = Duration::from_secs(24);
-/// How often a lease is renewed.
+/// Interval at which a lease is renewed.
 pub const RENEW_EVERY: Duration = Duration::from_secs(3);
-/// `_id`s that a slice may leave to the applier, for a unique index was in their way.
+/// `_id`s that a slice may leave to the applier, because a unique index refused their documents.
 pub const LEFTOVERS_MAX: usize = 10_000;
 
 const _: () =
@@ -66,7 +66,7 @@ pub struct Slice {
 pub struct Lease {
     /// The slice to copy.
     pub slice: Slice,
-    /// How often it was leased, this time included.
+    /// Number of times that the slice was leased, this time included.
     pub attempt: i32,
 }
 
@@ -91,7 +91,7 @@ impl Leases {
     /// Keeps the job's slices. Doing it again changes nothing.
     ///
     /// # Errors
-    /// When the destination refuses.
+    /// Fails if the destination refuses.
     pub async fn create(&self, slices: &[Slice]) -> Result<()> {
         self.index().await?;
         for group in slices.chunks(500) {
@@ -124,7 +124,7 @@ impl Leases {
     /// ([`imago_plan::slice_picker`]); nothing when there is none at the moment. Others joined the job after
     /// the caller looked at its collections.
     ///
-    /// # Errors
+    /// Fails if the destination does not answer.
     /// When the destination does not answer.
     pub async fn lease(&self, last: Option<&Slice>, collections: usize) -> Result<Option<Lease>> {
         let collections = i64::try_from(collections).expect("few collections");
@@ -175,7 +175,7 @@ impl Leases {
     /// Makes a lease last on; false when it was lost.
     ///
     /// # Errors
-    /// When the destination does not answer.
+    /// Fails if the destination does not answer.
     pub async fn renew(&self, lease: &Lease) -> Result<bool> {
         self.update(self.held(lease), doc! {"lease_until": lease_end()}).await
     }
@@ -183,7 +183,7 @@ impl Leases {
     /// The slice's last write is durable. False when the lease was lost.
     ///
     /// # Errors
-    /// When the destination does not answer.
+    /// Fails if the destination does not answer.
     pub async fn copied(
         &self,
         lease: &Lease,
@@ -204,7 +204,7 @@ impl Leases {
     /// Gives up the leases that `owner` held: it is known to be gone.
     ///
     /// # Errors
-    /// When the destination does not answer.
+    /// Fails if the destination does not answer.
     pub async fn expire(&self, owner_prefix: &str) -> Result<()> {
         let prefix = format!("^{}", regex::escape(owner_prefix));
         let q = doc! {
@@ -226,7 +226,7 @@ impl Leases {
     /// destination's time of the write.
     ///
     /// # Errors
-    /// When the destination does not answer.
+    /// Fails if the destination does not answer.
     pub async fn set_horizon(&self, time: Timestamp) -> Result<Timestamp> {
         let reply = self
             .run(doc! {
@@ -245,7 +245,7 @@ impl Leases {
     /// The horizon, as it stands after the leases that this process won.
     ///
     /// # Errors
-    /// When the destination does not answer; a precondition when the job has ended.
+    /// Fails if the destination does not answer; a precondition if the job has ended.
     pub async fn horizon(&self) -> Result<Timestamp> {
         let job = doc! {"_id": self.job.to_string()};
         let found = self.find_in(HORIZONS, job, doc! {"time": 1}, 1, None).await?;
@@ -261,7 +261,7 @@ impl Leases {
     /// The bounds of every slice, by collection and number.
     ///
     /// # Errors
-    /// When the destination does not answer.
+    /// Fails if the destination does not answer.
     pub async fn slices(&self) -> Result<Vec<Slice>> {
         let all = self.find(doc! {"job": self.job.to_string()}, 0, None).await?;
         let mut slices = all.iter().map(parse_slice).collect::<Result<Vec<_>>>()?;
@@ -272,7 +272,7 @@ impl Leases {
     /// Forgets the slices of the collections from number `first` on.
     ///
     /// # Errors
-    /// When the destination does not answer.
+    /// Fails if the destination does not answer.
     pub async fn remove_from(&self, first: usize) -> Result<()> {
         let first = i64::try_from(first).expect("few collections");
         let q = doc! {"job": self.job.to_string(), "ns": {"$gte": first}};
@@ -288,7 +288,7 @@ impl Leases {
     /// Forgets the job's slices and its horizon.
     ///
     /// # Errors
-    /// When the destination does not answer.
+    /// Fails if the destination does not answer.
     pub async fn remove(&self) -> Result<()> {
         for (coll, field) in [(SLICES, "job"), (HORIZONS, "_id")] {
             self.run(doc! {

@@ -28,8 +28,8 @@ enum Bypassing {
     Unknown,
 }
 
-/// Says who could write past the validator that blocks the collection; what keeps it from being known is
-/// said, and ends nothing.
+/// Warns of users that could write past the validator that blocks the collection. An error on the
+/// way there is part of the warning, and ends nothing.
 pub(in crate::reshard) async fn warn(run: &Run, cluster: &Endpoint, ns: &Namespace) {
     let who = match bypassing(cluster, ns).await {
         Ok(Bypassing::These(users)) if users.is_empty() => return,
@@ -92,7 +92,7 @@ fn users_of(reply: &Document) -> impl Iterator<Item = &Document> {
     reply.get_array("users").into_iter().flatten().filter_map(Bson::as_document)
 }
 
-/// Whether a privilege of the user or of its roles covers it on this collection.
+/// True if a privilege of the user or of its roles covers the action on this collection.
 fn may_bypass(user: &Document, ns: &Namespace) -> bool {
     let privileges = user.get_array("inheritedPrivileges").into_iter().flatten();
     privileges.filter_map(Bson::as_document).any(|privilege| {

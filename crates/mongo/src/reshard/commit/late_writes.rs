@@ -116,11 +116,11 @@ async fn read(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> Result<Vec<Ha
     }
 }
 
-/// Brings over what came behind `from`, which is when the shadow was the collection. The rename has
-/// happened. Doing it again changes nothing.
+/// Brings over the changes behind `from`, the time at which the shadow was equal to the collection.
+/// The rename has happened. Doing it again changes nothing.
 ///
 /// # Errors
-/// When the cluster stays away, or the source no longer keeps what came since.
+/// Fails if the cluster stays away, or the source no longer keeps the changes since then.
 pub(in crate::reshard) async fn bring_over(
     run: &Run,
     cluster: &Endpoint,
@@ -172,8 +172,9 @@ async fn write(pair: &Pair, fates: &BTreeMap<Id, Fate>) -> Result<LateWrites> {
         Fate::Gone | Fate::Lost => None,
     });
     let found: Vec<Found<'_>> = found.collect();
-    // What stood in the way of a unique value at the old collection was gone there as well, so what
-    // is removed here for one was to be replaced by these events; if it was not, it is named.
+    // A document that holds a unique value here had lost it or was deleted at the old collection,
+    // so these events cover each document that is removed for its value; one that they do not cover
+    // is reported.
     let mut stale = Vec::new();
     if !found.is_empty() {
         put(pair, &found, |_| Change::Any, &mut stale).await?;

@@ -88,11 +88,11 @@ async fn refuse(of: &Handle, job: &JobId) -> Result<()> {
     of.endpoint.run_at_length(&of.ns.db, command).await.map(|_| ())
 }
 
-/// Writes down what the collection's validation is, and has the shadow refuse all writes but
-/// this job's. Clients notice nothing yet.
+/// Records the collection's validation, and has the shadow refuse all writes but this job's.
+/// Clients notice nothing yet.
 ///
 /// # Errors
-/// When the cluster refuses, or the job is no longer this process's.
+/// Fails if the cluster refuses, or the job is no longer this process's.
 pub(in crate::reshard) async fn prepare(run: &Run, copying: &mut Copying<'_>) -> Result<()> {
     let (job, pair) = (&run.record().id, copying.pairs[0].clone());
     let look = || on_owners(&pair.source);
@@ -125,11 +125,11 @@ pub(in crate::reshard) async fn prepare(run: &Run, copying: &mut Copying<'_>) ->
     .await
 }
 
-/// Blocks. Once it returns, no insert or update that was acknowledged is later, but of who bypasses
+/// Blocks writes. An insert or update that is acknowledged after it returns has bypassed
 /// validation.
 ///
 /// # Errors
-/// When the cluster refuses.
+/// Fails if the cluster refuses.
 pub(in crate::reshard) async fn set(run: &Run, copying: &Copying<'_>) -> Result<()> {
     let mut of = copying.pairs[0].source.clone();
     of.owner = Some(run.ownership());
@@ -163,7 +163,7 @@ pub(in crate::reshard) async fn check_unchanged(
             "`imago reshard resume`: the job follows it first",
         ));
     }
-    // What the stream told of is the block itself.
+    // The structural change that the stream showed is the block itself.
     copying.coordinator.take_structure();
     Ok(())
 }
@@ -181,7 +181,7 @@ fn other_difference(from: &Definition, to: &Definition) -> Option<String> {
 /// there still, get their own validation back. Doing it twice changes nothing.
 ///
 /// # Errors
-/// When the cluster stays away.
+/// Fails if the cluster stays away.
 pub(in crate::reshard) async fn lift(
     cluster: &Endpoint,
     spec: &Spec,
@@ -212,10 +212,10 @@ async fn restore(of: &Handle, own: &Document, job: &JobId) -> Result<()> {
     of.endpoint.run_at_length(&of.ns.db, command(of, own)).await.map(|_| ())
 }
 
-/// Whether this user may do what the block needs.
+/// Checks that this user has the rights that the block needs.
 ///
 /// # Errors
-/// A precondition that says what the user lacks.
+/// A precondition that names the missing rights.
 pub(in crate::reshard) async fn check(cluster: &Endpoint) -> Result<()> {
     let lacking = block::lacking(cluster, &["collMod", "bypassDocumentValidation"]).await?;
     if lacking.is_empty() {

@@ -8,10 +8,10 @@ use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::server::endpoint::{Endpoint, answer};
 
-/// Whether the balancer leaves the collection alone.
+/// True if the balancer leaves the collection alone.
 ///
 /// # Errors
-/// When the cluster does not answer.
+/// Fails if the cluster does not answer.
 pub async fn is_off(cluster: &Endpoint, ns: &Namespace) -> Result<bool> {
     let collections = cluster.client().database("config").collection::<Document>("collections");
     let doing = "reading config.collections";
@@ -23,7 +23,8 @@ pub async fn is_off(cluster: &Endpoint, ns: &Namespace) -> Result<bool> {
 /// Has the balancer leave the collection alone, or see to it again.
 ///
 /// # Errors
-/// When the cluster refuses: the user needs to update config.collections (the role clusterManager).
+/// Fails if the cluster refuses: the user needs to update config.collections (the role
+/// clusterManager).
 pub async fn set_off(cluster: &Endpoint, ns: &Namespace, off: bool) -> Result<()> {
     let change = if off {
         doc! {"$set": {"noBalance": true}}

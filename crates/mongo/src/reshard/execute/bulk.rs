@@ -27,7 +27,7 @@ pub async fn helpers_route(record: Record, cluster: Endpoint) -> Result<Option<A
 /// whose values only the servers compute, and where a shard cannot be reached as this user.
 ///
 /// # Errors
-/// When the router does not answer.
+/// Fails if the router does not answer.
 pub(in crate::reshard) async fn route_of(
     record: &Record,
     cluster: &Endpoint,

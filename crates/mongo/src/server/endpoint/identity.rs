@@ -46,7 +46,7 @@ async fn replica_set_id(client: &Client) -> Option<String> {
     settings.get_object_id("replicaSetId").ok().map(|id| id.to_string())
 }
 
-/// Whether two identities, of different times and users perhaps, are of one cluster.
+/// True if two identities, perhaps of different times and users, are of one cluster.
 #[must_use]
 pub fn is_same_cluster(one: &str, other: &str) -> bool {
     let (Some(left), Some(right)) = (ReplicaSet::of(one), ReplicaSet::of(other)) else {

@@ -21,13 +21,13 @@ pub struct Sighting {
     pub ns: usize,
     /// Which slice of it.
     pub n: usize,
-    /// How far it is.
+    /// The progress of its copy.
     pub state: SliceState,
-    /// Documents copied, once it is.
+    /// Documents copied, once the slice is.
     pub documents: u64,
-    /// Bytes copied, once it is.
+    /// Bytes copied, once the slice is.
     pub bytes: u64,
-    /// `_id`s that the applier has to see to, where they were asked for.
+    /// `_id`s left to the applier, if they were asked for.
     pub leftovers: Vec<Id>,
 }
 
@@ -35,7 +35,7 @@ impl Leases {
     /// Every slice as it is at or after the destination's time `after`, without leftovers.
     ///
     /// # Errors
-    /// When the destination does not answer.
+    /// Fails if the destination does not answer.
     pub async fn states_after(&self, after: Option<Timestamp>) -> Result<Vec<Sighting>> {
         let all = self.find(doc! {"job": self.job.to_string()}, 0, after).await?;
         all.iter().map(parse_sighting).collect()
@@ -45,7 +45,7 @@ impl Leases {
     /// `known` to be, by collection and number: leftovers may be many, and do not change any more.
     ///
     /// # Errors
-    /// When the destination does not answer, or a member that lags does.
+    /// Fails if the destination does not answer, or a member answers that lags behind.
     pub async fn news_after(
         &self,
         after: Option<Timestamp>,
