@@ -1,21 +1,22 @@
 //! Proving that a copy equals its source, while both may be changing.
 //!
 //! The idea is that of the Mailbox migration ("Verifying copied data", 2013): compare, and compare
-//! again with growing pauses what looked different, because a document that was caught between a
-//! change and its copy is no difference; and compare the documents of the last operations before
-//! clients move over. What that design missed is covered too: documents that exist only at the
-//! destination, and order of fields.
+//! again with growing pauses the documents that looked different, because a document that was
+//! caught between a change and its copy is no difference; and compare the documents of the last
+//! operations before clients move over. The gaps of that design are closed too: documents that
+//! exist only at the destination, and order of fields.
 //!
 //! Invariants:
 //! - "Equal" means the same bytes. Nothing is parsed but the `_id`, which aligns both sides.
-//! - What was acknowledged at either side before the verification began is seen by it: every read
-//!   has majority read concern and waits for the cluster time at which the verification began.
+//! - Writes that were acknowledged at either side before the verification began are seen by it:
+//!   every read has majority read concern and waits for the cluster time at which the verification
+//!   began.
 //! - A difference is reported only after it was seen again in every retry, at the primaries.
 //! - Servers that are away for a while, an election say, end nothing; none is waited for without end
 //!   ([`patience`]).
 //! - Memory is bounded: batches by the server's 16 MB, suspects by [`Spec::suspects_max`].
 //!
-//! What a running verification cannot know: a document written behind both readers after they
+//! A running verification cannot see a document that is written behind both readers after they
 //! passed. [`Mode::LastOps`] after writes have stopped closes that gap.
 
 use std::sync::Arc;
@@ -87,14 +88,14 @@ pub struct Spec {
     pub workers: usize,
     /// More documents than this that look different end the search for more of them.
     pub suspects_max: usize,
-    /// How many differences the report lists; it counts all of them.
+    /// Most differences that the report lists; it counts all of them.
     pub listed_max: usize,
-    /// Whether options and indexes are compared.
+    /// Options and indexes are compared too.
     pub structure: bool,
     /// Past the router to the shards, where both sides are in one cluster and a full comparison
     /// wants it.
     pub route: Option<Arc<Route>>,
-    /// Where a full comparison cuts its ranges; it looks by itself when there are none.
+    /// Bounds of a full comparison's ranges; it finds them itself when there are none.
     pub cuts: Vec<Id>,
 }
 
@@ -117,17 +118,17 @@ impl Default for Spec {
 /// The last operations of the source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastOps {
-    /// How many operations were asked for.
+    /// Requested operations.
     pub wanted: u64,
-    /// How many there were, in what the source still remembers.
+    /// Operations that the source still remembers, at most the requested ones.
     pub found: u64,
-    /// How many different documents they wrote.
+    /// Different documents that they wrote.
     pub documents: u64,
-    /// Where they were read: `oplog` or `change stream`.
+    /// The place from which they were read: `oplog` or `change stream`.
     pub read_from: String,
 }
 
-/// How far a verification is; handed to the caller now and then.
+/// The progress of a verification; handed to the caller now and then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Documents compared so far.
@@ -151,8 +152,8 @@ pub struct Report {
     pub compared: u64,
     /// Bytes of documents that were read from the source for that.
     pub compared_bytes: u64,
-    /// Whether the destination has no such collection: then all of the source's documents are missing,
-    /// and none is listed.
+    /// True if the destination has no such collection: then all of the source's documents are
+    /// missing, and none is listed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_missing: bool,
     /// Documents that are only at the source.
@@ -169,7 +170,7 @@ pub struct Report {
     pub suspected: u64,
     /// Those of them that a retry found equal.
     pub resolved: u64,
-    /// How many rounds of retries were made.
+    /// Rounds of retries that were made.
     pub retries: u32,
     /// The first differences; the counts say whether there are more.
     pub differences: Vec<Mismatch>,
@@ -183,7 +184,7 @@ pub struct Report {
     /// Why not everything was looked at, if so; the counts are exact for what was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<String>,
-    /// How long it took.
+    /// Duration of the verification, in ms.
     pub elapsed_ms: u64,
 }
 
@@ -214,7 +215,7 @@ impl Report {
         self.differences = differences;
     }
 
-    /// Whether everything that was asked for was looked at and found equal.
+    /// True if everything requested was compared and found equal.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         !self.is_missing
@@ -227,13 +228,13 @@ impl Report {
 
 /// The reports of a verification while it runs.
 pub trait Watch: Send {
-    /// How far it is. Called from time to time.
+    /// Receives the progress, from time to time.
     fn progress(&mut self, progress: Progress);
 
-    /// A difference that outlasted all retries.
+    /// Receives a difference that outlasted all retries.
     ///
     /// # Errors
-    /// When it cannot be recorded: that ends the verification.
+    /// Fails if the difference cannot be recorded: that ends the verification.
     fn mismatch(&mut self, mismatch: &Mismatch) -> std::io::Result<()>;
 }
 
@@ -359,7 +360,7 @@ struct Search<'a> {
     lookup: &'a Lookup,
     spec: &'a Spec,
     control: &'a Control,
-    /// Whether a collation orders the `_id`s of either side.
+    /// True if a collation orders the `_id`s of either side.
     collated: bool,
 }
 

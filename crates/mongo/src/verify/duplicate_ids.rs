@@ -28,7 +28,7 @@ const ASKED_MAX: usize = 1_000;
 /// values: no collation.
 ///
 /// # Errors
-/// When the cluster does not answer.
+/// Fails if the cluster does not answer.
 pub(crate) async fn held_twice(
     of: &Handle,
     shards: &[Endpoint],

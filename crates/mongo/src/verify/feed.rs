@@ -45,13 +45,13 @@ pub(super) struct Scan {
     pub min: Option<Id>,
     /// The first `_id` that is no longer in the range; `MaxKey` if there is none.
     pub max: Option<Id>,
-    /// Whether `_id`s are enough.
+    /// True if only `_id`s are needed.
     pub ids_only: bool,
     /// Documents in a batch, at most.
     pub batch_documents: u32,
 }
 
-/// How many documents of a collection make a batch of so many bytes.
+/// Documents of a collection that make a batch of `batch_bytes`.
 pub(super) fn batch_documents(of: Size, batch_bytes: u64) -> u32 {
     let mean = (of.bytes / of.documents.max(1)).max(1);
     let fitting = (batch_bytes / mean).clamp(16, BATCH_DOCUMENTS_MAX);
@@ -67,7 +67,7 @@ impl Scan {
         format!("find on {}", self.handle.ns)
     }
 
-    /// How long the server may take to find what fills a batch.
+    /// Longest time for the server to find the documents of a batch.
     fn silence_max(&self) -> Duration {
         if self.filter.is_some() { SEARCH_MAX } else { ANSWER_MAX }
     }

@@ -28,7 +28,7 @@ const WINDOW_S: u32 = 60;
 const WINDOW_FACTOR: u32 = 8;
 /// Streams that are opened at most: the windows grow past any log, then halve past any precision.
 const WINDOWS_MAX: u32 = 40;
-/// How exactly the beginning of the log is looked for.
+/// Precision of the search for the beginning of the log, in seconds.
 const PRECISION_S: u32 = 10;
 /// The server's code for a missing privilege.
 const UNAUTHORIZED: i32 = 13;

@@ -75,7 +75,7 @@ pub(super) struct Lookup {
     pub filter: Option<Document>,
     pub source_since: Timestamp,
     pub destination_since: Timestamp,
-    /// Whether the source is read as it was at `source_since`, rather than not before it.
+    /// True if the source is read as it was at `source_since`, rather than not before it.
     pub is_exact: bool,
 }
 
@@ -87,7 +87,7 @@ struct Query<'a> {
     members: Members,
 }
 
-/// How one of the source's documents was found at the destination.
+/// The copies of one of the source's documents at the destination.
 #[derive(Default)]
 struct Found {
     copies: usize,
@@ -348,7 +348,7 @@ async fn states(query: &Query<'_>, ids: &[Id], control: &Control) -> Result<Hash
     retry_transient(&what, control, read).await
 }
 
-/// How often each of `ids` is held, as far as it is.
+/// Number of documents that hold each of `ids`; an `_id` that none holds is absent.
 async fn held(query: &Query<'_>, ids: &[&Id]) -> Result<HashMap<Id, usize>> {
     let mut held: HashMap<Id, usize> = HashMap::new();
     if ids.is_empty() {

@@ -54,7 +54,7 @@ struct Side<B> {
     block: Option<B>,
     /// The first document of the block that was not consumed.
     at: usize,
-    /// Whether that document was found to lie behind the one before it.
+    /// True once that document was found to lie behind the one before it.
     is_checked: bool,
     /// The `_id` consumed last.
     last: Option<LastId>,

@@ -10,7 +10,7 @@ use crate::bson::ext_json::{ExtJson, Json};
 use crate::bson::order::Id;
 use crate::namespace::Namespace;
 
-/// How a document differs.
+/// The kind of a difference between two documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Difference {
@@ -48,7 +48,7 @@ pub struct Mismatch {
     /// The document.
     #[serde(rename = "_id", serialize_with = "write_id", deserialize_with = "read_id")]
     pub id: Id,
-    /// How it differs. A hand-written file need not say.
+    /// The kind of the difference. A hand-written file need not say it.
     #[serde(default = "different")]
     pub kind: Difference,
 }

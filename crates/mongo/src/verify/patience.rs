@@ -1,4 +1,4 @@
-//! How long a verification waits for a server that is away, and how often it asks again.
+//! Limits on the wait for a server that is away, and on the repetition of questions to it.
 //!
 //! Everything that a verification asks is a read, so all of it may be asked twice. Two things are
 //! bounded: how long a server may be silent ([`crate::server::endpoint::answer`]), for a majority that is

@@ -4,9 +4,9 @@
 //! other, however close the copy follows: no retry finds it equal. So the source is read repeatedly, at short
 //! intervals, and its states are recorded; the destination is right when it holds one of them.
 //!
-//! That is the same evidence as two equal reads in a row, in which the destination also only showed a state
-//! that the source had held a moment before. It applies only to a document that changed at the source
-//! meanwhile: one at rest must be equal as it is.
+//! Two equal reads in a row are no better evidence: there too, the destination only showed a state
+//! that the source had held a moment before. It applies only to a document that changed at the
+//! source meanwhile: one at rest must be equal as it is.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};

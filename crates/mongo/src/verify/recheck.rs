@@ -17,7 +17,7 @@ use crate::error::Result;
 pub(super) struct Confirmed {
     pub id: Id,
     pub kind: Difference,
-    /// Whether the source's document still changed between the last two rounds.
+    /// True if the source's document still changed between the last two rounds.
     pub is_changing: bool,
 }
 

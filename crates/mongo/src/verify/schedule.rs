@@ -5,11 +5,11 @@ use std::time::Duration;
 /// Growing pauses: each is twice the one before, up to a bound; a bounded number of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// How often a suspect is looked at again.
+    /// Rounds in which a suspect is compared again.
     pub rounds: u32,
-    /// The first pause.
+    /// The first pause, in ms.
     pub first_ms: u64,
-    /// The longest pause.
+    /// The longest pause, in ms.
     pub pause_ms_max: u64,
 }
 

@@ -51,7 +51,7 @@ impl Shards {
         Ok(Self { route: Arc::clone(route), seen: route.look().await? })
     }
 
-    /// Whether the source's chunks are still where they were.
+    /// True if the source's chunks are still where they were.
     pub(super) async fn is_still(&self) -> Result<bool> {
         self.route.is_still(&self.seen).await
     }

@@ -60,7 +60,7 @@ pub(crate) fn indexes(source: &Definition, destination: &Definition) -> Vec<Stru
     found
 }
 
-/// Whether the index `name` is there for the shard key alone.
+/// True if the index `name` exists for the shard key alone.
 fn serves(definition: &Definition, name: &str, shard_key: &Document) -> bool {
     let is_named = |index: &&Document| index.get_str("name").is_ok_and(|found| found == name);
     let index = definition.indexes.iter().find(is_named);

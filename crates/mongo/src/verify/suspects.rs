@@ -31,7 +31,7 @@ impl Suspects {
         }
     }
 
-    /// Whether a suspect had to be left out, so that looking for more is of no use.
+    /// True if a suspect had to be left out, so that a search for more is of no use.
     pub(super) fn is_full(&self) -> bool {
         self.is_full
     }

@@ -11,7 +11,7 @@ async fn connect(uri: &str, role: &'static str) -> Endpoint {
     Box::pin(Endpoint::connect(uri, role)).await.unwrap()
 }
 
-/// A user who may read and write and nothing else.
+/// A user with the rights to read and write, and no others.
 async fn add_plain_user(cluster: &Cluster) {
     let admin = connect(&cluster.admin_uri(), "source").await;
     let user = doc! {"createUser": "plain", "pwd": "plain", "roles": ["readWriteAnyDatabase"]};
@@ -74,7 +74,7 @@ async fn a_job_is_resumed_after_members_were_replaced_and_on_no_other_cluster() 
     let as_plain = plain(&set).await;
     let before = source.identity().to_owned();
     assert!(before.contains('#') && !as_plain.identity().contains('#'), "{before}");
-    // As it was kept by a user who may not read the id, or by an older release.
+    // The identity as a user without the right to read the id, or an older release, kept it.
     let of_plain = Plan { source_identity: as_plain.identity().to_owned(), ..plan.clone() };
 
     remove_a_member(&set).await;

@@ -38,7 +38,7 @@ async fn lose_the_next_answer(cluster: &Cluster, command: &str) {
     admin(cluster, unconfirmed).await;
 }
 
-/// That so many answers were lost by now, without which a test of it would show nothing.
+/// Asserts that so many answers were lost by now; without them a test would show nothing.
 async fn assert_answers_lost(cluster: &Cluster, count: i64) {
     let fired = admin(cluster, doc! {"configureFailPoint": "failCommand", "mode": "off"}).await;
     assert_eq!(fired.get("count").and_then(as_whole), Some(count), "{fired}");

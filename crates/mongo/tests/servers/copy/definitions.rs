@@ -1,4 +1,4 @@
-//! What a collection is besides its documents, carried over and followed.
+//! The definition of a collection, carried over and followed.
 
 use bson::{Bson, Document, doc};
 use imago_mongo::server::collection::Handle;

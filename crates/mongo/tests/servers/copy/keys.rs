@@ -382,7 +382,7 @@ async fn break_reads_off(side: &Handle) {
     }
 }
 
-/// How many reads were broken off.
+/// Reads that were broken off.
 async fn broken_off(side: &Handle) -> i64 {
     let mut count = 0;
     for (_, shard) in side.endpoint.shards().await.unwrap() {

@@ -25,7 +25,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// How long anything may take before its test gives up.
+/// Longest time for anything before its test gives up.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Fields drop in order: the servers while their runtime still runs.
@@ -132,7 +132,7 @@ fn run_in<F: Future<Output = ()> + Send + 'static>(
     }
 }
 
-/// What a test asks for unless it says otherwise.
+/// The default request of a test.
 pub fn request(selectors: &[&str]) -> Request {
     Request {
         selectors: selectors.iter().map(|text| text.parse().unwrap()).collect(),
@@ -179,7 +179,7 @@ impl Ends {
     }
 }
 
-/// What `source` holds (of what matches) is what `destination` holds, and both are alike.
+/// Asserts that both sides hold the same documents (of those that match) and are defined alike.
 pub async fn assert_same(source: &Handle, destination: &Handle, filter: Option<Document>) {
     let retries = Retries { rounds: 6, first_ms: 200, pause_ms_max: 1_000 };
     let spec = Spec { retries, filter, workers: 1, ..Spec::default() };

@@ -1,4 +1,4 @@
-//! What is found in the way of a plan, each by a situation in which it is.
+//! Obstacles and warnings of a plan, each in a situation that causes it.
 
 use bson::doc;
 use imago_mongo::error::Error;

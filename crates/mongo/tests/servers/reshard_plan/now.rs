@@ -1,4 +1,4 @@
-//! What the cluster does at the moment, held up in the middle of it.
+//! Operations of the cluster that a plan finds under way, held up in the middle.
 
 use std::time::Duration;
 

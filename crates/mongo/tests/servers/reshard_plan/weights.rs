@@ -1,4 +1,4 @@
-//! What plans of real collections weigh, move and write.
+//! The weights, the movement and the writes of plans of real collections.
 
 use bson::{Document, doc};
 use futures_util::TryStreamExt;

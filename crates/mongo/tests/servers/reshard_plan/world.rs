@@ -137,7 +137,7 @@ impl Place {
         self.fill(coll).await;
     }
 
-    /// What a test asks for unless it says otherwise.
+    /// The default request of a test.
     pub fn request(&self, coll: &str, key: Option<&str>) -> Request {
         Request {
             ns: Namespace::new(&self.db, coll),
@@ -168,7 +168,7 @@ impl Place {
         Client::with_uri_str(uri).await.unwrap()
     }
 
-    /// What a shard holds.
+    /// The collection as one shard itself holds it.
     pub async fn on_shard(&self, shard: i32, coll: &str) -> Collection<Document> {
         self.client(&self.shard(shard)).await.database(&self.db).collection(coll)
     }

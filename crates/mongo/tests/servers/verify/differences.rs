@@ -1,4 +1,4 @@
-//! What a full verification finds.
+//! The differences that a full verification finds.
 
 use bson::{Bson, doc};
 use imago_mongo::error::{Class, Error};

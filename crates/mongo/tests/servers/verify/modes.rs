@@ -192,7 +192,8 @@ fn a_document_that_changes_at_the_source_alone_is_a_difference() {
     });
 }
 
-/// What lags at first and arrives during the retries is resolved, and the report says so.
+/// A document that lags at first and arrives during the retries is resolved, and the report says
+/// so.
 #[test]
 fn a_late_copy_is_resolved_by_a_retry() {
     with_sides("late", |sides| async move {

@@ -1,4 +1,4 @@
-//! What a user without special rights can verify.
+//! Verification by a user without special rights.
 
 use bson::doc;
 use imago_mongo::namespace::Namespace;
