@@ -32,7 +32,7 @@ fn finding(weight: Weight, code: &str, what: String, help: String) -> Finding {
     Finding { weight, code: code.to_owned(), what, help }
 }
 
-/// Whether there are fewer connections than pairs of shards with something to move.
+/// A warning of fewer connections than pairs of shards with something to move.
 pub(super) fn of_sockets(request: &Request, flows: &[Flow]) -> Option<Finding> {
     let is_bound = matches!(request.flowing, Flowing::Wfs | Flowing::Orchestra);
     (is_bound && request.sockets > 0 && flows.len() > request.sockets as usize).then(|| {

@@ -59,9 +59,9 @@ pub struct Request {
     pub ns: Namespace,
     /// The new shard key, as extended JSON; the same as before when absent.
     pub key: Option<String>,
-    /// How many chunks there shall be; by their size when absent.
+    /// Number of chunks; by their size when absent.
     pub chunks: Option<usize>,
-    /// How large chunks shall be, in bytes; the cluster's setting when absent.
+    /// Size of a chunk, in bytes; the cluster's setting when absent.
     pub chunk_bytes: Option<u64>,
     /// Shards that get a share though nothing of the collection is on them. Every shard of the
     /// cluster gets one unless it is drained; naming one here is a check that it exists.
@@ -72,13 +72,13 @@ pub struct Request {
     pub placing: Placing,
     /// By what flows get sockets.
     pub flowing: Flowing,
-    /// How many sockets there are in all; 0 for two for each pair of shards with something to move.
+    /// Sockets in all; 0 for two for each pair of shards with something to move.
     pub sockets: u32,
-    /// How many documents are looked at to weigh the chunks; all when there are fewer.
+    /// Documents that are sampled to weigh the chunks; all when there are fewer.
     pub sample: u64,
 }
 
-/// So many documents are looked at unless another number is asked for.
+/// Default number of sampled documents.
 pub const SAMPLE: u64 = 100_000;
 
 impl Request {
@@ -107,7 +107,7 @@ pub struct Chunk {
     pub min: Option<String>,
     /// Its predicted content, by the sample.
     pub size: Size,
-    /// How many bytes of it are on each shard now, in the order of [`Plan::shards`].
+    /// Bytes of it on each shard now, in the order of [`Plan::shards`].
     pub bytes_on: Vec<u64>,
     /// The index of the shard that it goes to.
     pub shard: usize,
@@ -120,7 +120,7 @@ pub struct Flow {
     pub from: usize,
     /// The index of the shard that gets it.
     pub to: usize,
-    /// How much it is, as far as the sample tells.
+    /// Size of the movement, as estimated from the sample.
     pub size: Size,
     /// The connections that carry it.
     pub sockets: usize,
@@ -134,11 +134,11 @@ pub struct Compared {
     pub placing: String,
     /// The movement between shards.
     pub moved: Size,
-    /// How much more the fullest shard holds afterwards than its share; 1 is even.
+    /// Ratio of the fullest shard's content afterwards to its share; 1 is even.
     pub imbalance: f64,
 }
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Weight {
@@ -151,7 +151,7 @@ pub enum Weight {
 /// Something that was found before anything is done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// How much it matters.
+    /// The severity of the finding.
     pub weight: Weight,
     /// A word for programs, such as `unique_index`.
     pub code: String,
@@ -184,14 +184,14 @@ pub struct Plan {
     pub flows: Vec<Flow>,
     /// The movement in all.
     pub moved: Size,
-    /// How much more the fullest shard holds than its share: now, of all shards, and afterwards, of
+    /// Ratio of the fullest shard's content to its share: now, of all shards, and afterwards, of
     /// those that are not drained; 1 is even.
     pub imbalance: (f64, f64),
     /// This placement and others.
     pub compared: Vec<Compared>,
-    /// How many documents the weights rest on.
+    /// Documents that the weights rest on.
     pub sampled: u64,
-    /// How long copying will take, in seconds, if the shards take what such servers usually do.
+    /// Predicted duration of the change without clients at work, in seconds.
     pub predicted_s: f64,
     /// The same at the least pace that spares clients, in seconds; nothing where none is to be spared.
     #[serde(default)]

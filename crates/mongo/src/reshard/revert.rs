@@ -30,8 +30,8 @@ use crate::state::journal::MongoJournal;
 pub struct Way {
     /// The request to plan.
     pub request: Request,
-    /// Whether the collection is certainly the one that the job made; otherwise it has its name and
-    /// its key.
+    /// True if the collection is certainly the one that the job made; otherwise only its name and
+    /// its key are the same.
     pub is_known: bool,
 }
 

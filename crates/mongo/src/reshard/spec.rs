@@ -36,7 +36,7 @@ pub struct Spec {
 pub struct Known {
     /// Its UUID.
     pub uuid: String,
-    /// Whether the balancer left it alone already.
+    /// True if the balancer left it alone before the job already.
     pub was_off: bool,
 }
 
@@ -44,7 +44,7 @@ impl Spec {
     /// The spec in a job's record.
     ///
     /// # Errors
-    /// When the record is not one of a change of shape.
+    /// Fails if the record is not one of a change of shape.
     pub fn of(record: &Record) -> Result<Self> {
         if record.kind != KIND {
             return Err(Error::precondition(
@@ -62,7 +62,7 @@ impl Spec {
     }
 }
 
-/// How a process works at a change of shape.
+/// The settings of a process that works at a change of shape.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Slices that this process copies at the same time.
@@ -71,7 +71,7 @@ pub struct Options {
     pub process: String,
     /// Which documents are compared before the commit; none when absent.
     pub verify: Option<Mode>,
-    /// How writes are kept from the collection at the commit.
+    /// The way in which writes to the collection are blocked at the commit.
     pub block: Block,
     /// The drain may take this long; then the block is lifted, and it is tried again.
     pub block_max: Duration,
@@ -109,6 +109,6 @@ pub struct LateWrites {
     pub written: u64,
     /// The `_id`s of documents whose update past the validator is lost.
     pub lost: Vec<String>,
-    /// Whether the server no longer kept what came: then all of these are unknown.
+    /// True if the server no longer kept the changes: then all of these are unknown.
     pub unknown: bool,
 }

@@ -37,11 +37,11 @@ use crate::state::journal::MongoJournal;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// A request that the server has not begun with after so long is no reason to wait any more.
 const BEGINS_WITHIN: Duration = Duration::from_secs(30);
-/// How often the server is asked to begin.
+/// Most requests to the server to begin.
 const ASKED_MAX: usize = 20;
 /// An abort takes as long as the shards take to hear of it.
 const ABORTED_WITHIN: Duration = Duration::from_secs(600);
-/// The server's word for what this user may not do.
+/// The server's code for a missing privilege.
 const UNAUTHORIZED: i32 = 13;
 
 /// The code of the finding about the least time.
@@ -49,10 +49,10 @@ const MINIMUM: &str = "server_minimum";
 /// The code of a key that the server does not reshard by.
 const SAME_KEY: &str = "same_key";
 
-/// Says in a plan, in place of what one for Imago says, what should be known before the server is asked.
+/// Adds the findings about the server's own resharding to a plan, and removes its paced time.
 ///
 /// # Errors
-/// When the plan's keys are none.
+/// Fails if the plan's keys are not valid.
 pub fn warn_in(plan: &mut Plan) -> Result<()> {
     // A plan that was read may have been made for this engine.
     plan.findings.retain(|finding| ![MINIMUM, SAME_KEY].contains(&&*finding.code));
@@ -85,10 +85,10 @@ fn same_key(plan: &Plan) -> Result<Option<String>> {
     Ok(is_same.then(what))
 }
 
-/// By what a job changes a shape, and how it was begun to keep writes away at the commit.
+/// The engine of a change of shape, and the block that it was begun with for its commit.
 ///
 /// # Errors
-/// When there is no such job, or it is none of these.
+/// Fails if there is no such job, or it is of another kind.
 pub async fn begun(cluster: &Endpoint, id: &JobId) -> Result<(Engine, Block)> {
     let record = MongoJournal::new(cluster.clone()).load(id).await?;
     let block = copy::state_of(&record)?.commit_mut().block.unwrap_or_default();

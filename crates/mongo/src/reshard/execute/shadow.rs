@@ -33,7 +33,7 @@ pub use crate::namespace::SHADOW_PREFIX as PREFIX;
 /// Creates the job's shadow, as the plan wants it.
 ///
 /// # Errors
-/// When the cluster refuses, or the collection is gone.
+/// Fails if the cluster refuses, or the collection is gone.
 pub async fn create(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &JobId) -> Result<()> {
     let from = Handle::new(cluster.clone(), plan.ns.clone());
     let to = Handle::new(cluster.clone(), shadow.clone());
@@ -99,10 +99,10 @@ pub async fn check_there(cluster: &Endpoint, shadow: &Namespace) -> Result<()> {
     ))
 }
 
-/// Removes the shadow, if there is one, and what placed its chunks.
+/// Removes the shadow, if there is one, and the zones that placed its chunks.
 ///
 /// # Errors
-/// When the cluster refuses.
+/// Fails if the cluster refuses.
 pub async fn remove(cluster: &Endpoint, plan: &Plan, shadow: &Namespace, id: &JobId) -> Result<()> {
     Zones { cluster, ns: shadow, id }.clear(plan).await?;
     cluster.run_at_length(&shadow.db, drop_command(shadow)).await.map(|_| ()).or_else(is_gone)

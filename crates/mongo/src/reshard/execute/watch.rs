@@ -44,10 +44,10 @@ impl Watch {
         Self { ns: plan.ns.to_string(), shards, phase: "", is_pause_told: false }
     }
 
-    /// Tells what the operation's entry and its shards say.
+    /// Reports the state of the operation's entry and of its shards.
     ///
     /// # Errors
-    /// When the job was taken over, or is to end.
+    /// Fails if the job was taken over, or is to end.
     pub(in crate::reshard) async fn tell(&mut self, run: &Run, entry: &Document) -> Result<()> {
         let state = entry.get_str("state").unwrap_or_default();
         if run.control().is_paused() {

@@ -81,7 +81,7 @@ async fn duplicates(
     )))
 }
 
-/// Where there are too many documents to compare them all beside clients.
+/// A warning of too many documents to compare them all beside clients.
 fn unchecked(ns: &Namespace, documents: u64) -> Option<Finding> {
     (documents > COMPARED_MAX).then(|| {
         warning(

@@ -12,11 +12,11 @@ const ALIKE_MIN: u64 = 5;
 /// The requested placement.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::reshard) struct Wanted {
-    /// How many chunks.
+    /// Number of chunks.
     pub(in crate::reshard) chunks: usize,
-    /// How many shards may hold any.
+    /// Number of shards that may hold chunks.
     pub(in crate::reshard) open: usize,
-    /// How large a chunk may become, in bytes.
+    /// Largest size of a chunk, in bytes.
     pub(in crate::reshard) chunk_bytes: u64,
 }
 

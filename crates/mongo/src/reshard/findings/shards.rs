@@ -9,7 +9,7 @@ use crate::reshard::plan::survey::Shard;
 /// An oplog should reach so many times as far back as the change takes.
 const OPLOG_TIMES: f64 = 3.0;
 
-/// How long a change takes, in seconds.
+/// Duration of a change, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::reshard) struct Lasts {
     /// Without clients at work.

@@ -20,7 +20,7 @@ const DEVIATIONS: f64 = 5.0;
 /// The new chunks, weighed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::reshard) struct Weighed {
-    /// Where chunks begin, but for the first one.
+    /// Lower bounds of the chunks, except the first one.
     pub(in crate::reshard) cuts: Vec<Id>,
     /// For each chunk, for each shard, what it holds of it.
     pub(in crate::reshard) rows: Vec<Vec<Size>>,

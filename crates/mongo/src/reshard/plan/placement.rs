@@ -36,7 +36,7 @@ pub(in crate::reshard) struct Chosen {
     pub(in crate::reshard) imbalance: (f64, f64),
     /// The documents of each shard afterwards.
     pub(in crate::reshard) after: Vec<Size>,
-    /// How many bytes go from which shard to which.
+    /// Bytes that move from each shard to each other one.
     pub(in crate::reshard) bytes: Flows,
 }
 
@@ -85,9 +85,9 @@ impl<'a> Choice<'a> {
         sum(moving)
     }
 
-    /// What the server's own `reshardCollection` would do. It cuts the key space by a sample too,
-    /// and deals the chunks out in turn, to shards in an order of chance, wherever their data lies:
-    /// so this is the mean over where the turns begin.
+    /// The mean effect of the server's own `reshardCollection`. It cuts the key space by a sample
+    /// too, and deals the chunks out in turn, to shards in a random order, wherever their data
+    /// lies: the mean is over the shard at which the turns begin.
     #[expect(clippy::cast_precision_loss, reason = "a mean")]
     pub(in crate::reshard) fn server(&self) -> Compared {
         let open: Vec<usize> =
@@ -149,7 +149,7 @@ impl<'a> Choice<'a> {
         sizes.iter().enumerate().filter(|(_, size)| size.bytes > 0).map(flow).collect()
     }
 
-    /// How unevenly the shards that may hold anything hold what they do.
+    /// The movement and the imbalance of a chosen placement.
     pub(in crate::reshard) fn compare(placing: Placing, chosen: &Chosen) -> Compared {
         let placing = match placing {
             Placing::Balanced => "balanced",

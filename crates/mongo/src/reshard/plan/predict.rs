@@ -33,15 +33,15 @@ const FIXED_S: f64 = 0.5;
 /// The time for each chunk, to be made and given to its shard, in seconds.
 const CHUNK_S: f64 = 0.02;
 
-/// Where the constants were fitted, documents were read past, on the way to a sample, so many times
-/// as fast as they were read and written.
+/// Speed at which documents were read past, on the way to a sample, relative to that at which they
+/// were read and written, where the constants were fitted.
 const READ_PAST_FASTER: f64 = 108.0;
-/// There, so many documents were drawn and sent in a second: most of what a look at few documents
-/// costs.
+/// Documents that were drawn and sent there in a second: most of the cost of a look at few
+/// documents.
 const DRAWN_PER_S: f64 = 800_000.0;
 /// Reading fewer bytes says more about single answers than about the servers.
 const READ_BYTES_MIN: u64 = 100_000_000;
-/// By how much one look may shift what is predicted, either way.
+/// Largest factor by which one look may shift the prediction, either way.
 const SLOWNESS_MAX: f64 = 4.0;
 
 /// The known facts of a change.
@@ -60,14 +60,14 @@ pub(in crate::reshard) struct Base {
 pub(in crate::reshard) struct Look {
     /// The documents that were read.
     pub read: Size,
-    /// How many documents were drawn.
+    /// Documents that were drawn.
     pub drawn: u64,
-    /// How long it took.
+    /// Duration of the look.
     pub took: Duration,
 }
 
-/// How many times as long servers took for a look as those would to which the constants are fitted; 1
-/// where there was none.
+/// Time that the servers took for a look, relative to that of the servers to which the constants
+/// are fitted; 1 without a look.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 pub(in crate::reshard) fn slowness(look: Option<Look>) -> f64 {
     let Some(look) = look.filter(|look| look.read.bytes >= READ_BYTES_MIN) else { return 1.0 };
@@ -75,13 +75,13 @@ pub(in crate::reshard) fn slowness(look: Option<Look>) -> f64 {
     (look.took.as_secs_f64() / usual).clamp(1.0 / SLOWNESS_MAX, SLOWNESS_MAX)
 }
 
-/// How long it takes to read and write each document, in seconds.
+/// Time to read and write each document, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 fn by_size(size: Size) -> f64 {
     size.documents as f64 / DOCUMENTS_PER_S + size.bytes as f64 / BYTES_PER_S
 }
 
-/// How long a change of shape takes, in seconds.
+/// Duration of a change of shape, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 pub(in crate::reshard) fn seconds(of: Base, limits: Limits) -> f64 {
     let servers = f64::midpoint(1.0, of.slowness);

@@ -35,23 +35,23 @@ pub(in crate::reshard) struct Drawn {
 #[derive(Clone, Debug, Default)]
 pub(in crate::reshard) struct Sample {
     pub(in crate::reshard) documents: Vec<Drawn>,
-    /// Whether these are all documents.
+    /// True if these are all documents.
     pub(in crate::reshard) is_whole: bool,
-    /// How likely a document was to be drawn, where that is known.
+    /// Probability with which a document was drawn, if it is known.
     pub(in crate::reshard) rate: Option<f64>,
-    /// How long the servers took to read every document, where they did, and in large batches: of
-    /// small ones, most of the time is their round trips'.
+    /// Time in which the servers read every document, if they did, and in large batches: with small
+    /// ones, most of the time is their round trips'.
     pub(in crate::reshard) read_in: Option<Duration>,
-    /// How many lack a field of the new key.
+    /// Documents that lack a field of the new key.
     pub(in crate::reshard) missing: u64,
-    /// How many hold an array in a field of the new key.
+    /// Documents that hold an array in a field of the new key.
     pub(in crate::reshard) arrays: u64,
 }
 
 /// Draws about `wanted` documents of a collection.
 ///
 /// # Errors
-/// When the cluster does not answer, or its chunks do not cover the key space.
+/// Fails if the cluster does not answer, or its chunks do not cover the key space.
 pub(in crate::reshard) async fn draw(
     of: &Handle,
     survey: &Survey,

@@ -27,7 +27,7 @@ const PINGS: usize = 7;
 pub(in crate::reshard) struct Reached {
     /// The round trip to its primary, in microseconds.
     pub(in crate::reshard) latency_us: u32,
-    /// How far back its oplog reaches once it is full, in seconds.
+    /// Time that its oplog spans once it is full, in seconds.
     pub(in crate::reshard) oplog_s: Option<u64>,
     /// Free room on its disk, in bytes.
     pub(in crate::reshard) free_bytes: Option<u64>,
@@ -87,7 +87,7 @@ async fn run(client: &Client, db: &str, command: Document) -> mongodb::error::Re
     client.database(db).run_command(command).await
 }
 
-/// How far back the oplog reaches; of one that is not full yet, how far it will.
+/// Time that the oplog spans once it is full, in seconds.
 async fn oplog_s(client: &Client) -> mongodb::error::Result<Option<u64>> {
     let stats = run(client, "local", doc! {"collStats": "oplog.rs"}).await?;
     let (oldest, newest) = (end_s(client, 1).await?, end_s(client, -1).await?);

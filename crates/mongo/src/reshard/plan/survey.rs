@@ -19,11 +19,11 @@ pub(in crate::reshard) struct Shard {
     pub(in crate::reshard) name: String,
     /// Its replica set and members, as `set/host:port,…`.
     pub(in crate::reshard) host: String,
-    /// Whether the cluster is emptying it.
+    /// True while the cluster drains it.
     pub(in crate::reshard) is_draining: bool,
     /// Its documents of the collection by its own count, orphans included.
     pub(in crate::reshard) stored: Size,
-    /// How many documents it says that it holds without owning them.
+    /// Documents that it holds without owning them, by its own count.
     pub(in crate::reshard) orphans: u64,
     /// Size of the collection's indexes there, in bytes.
     pub(in crate::reshard) index_bytes: u64,
@@ -32,7 +32,7 @@ pub(in crate::reshard) struct Shard {
 /// Which shard owns which part of the old key's space.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::reshard) struct Owners {
-    /// Where chunks begin, in order, each with the index of its shard.
+    /// Lower bound of each chunk, in order, with the index of its shard.
     chunks: Vec<(Id, usize)>,
 }
 
@@ -64,7 +64,7 @@ pub(in crate::reshard) struct Survey {
     pub(in crate::reshard) stored: Size,
     /// The cluster's setting.
     pub(in crate::reshard) chunk_bytes: u64,
-    /// Whether the balancer sees to the collection.
+    /// True if the balancer moves the collection's chunks.
     pub(in crate::reshard) is_balanced: bool,
 }
 
