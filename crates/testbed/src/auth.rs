@@ -1,5 +1,5 @@
 //! Authorisation as a careful operator sets it up: a key file between the servers, an
-//! administrator, and an application user who is *not* root.
+//! administrator, and an application user that is *not* root.
 //!
 //! The difference matters: a write block (`setUserWriteBlockMode`) stops the application and lets
 //! root pass, so that only an ordinary user shows whether a cut-over blocks anything.
@@ -33,7 +33,7 @@ pub struct User {
 /// The users of a cluster with authorisation.
 #[derive(Debug, Clone)]
 pub struct Credentials {
-    /// The administrator: root, whom a write block does not stop.
+    /// The administrator: root, which a write block does not stop.
     pub admin: User,
     /// The application: reads and writes everything, administers databases, is not root.
     pub app: User,

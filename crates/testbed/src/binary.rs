@@ -1,4 +1,4 @@
-//! Where the server programs are: an environment variable first, then `PATH`, then the cache
+//! The search for the server programs: an environment variable first, then `PATH`, then the cache
 //! folder that `make setup` fills.
 
 use std::env;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 
 const EXECUTABLE: &str = "an executable file";
-/// How the file with Kafka's own classes begins, beside which its dependencies lie.
+/// Beginning of the name of the file with Kafka's own classes, beside which its dependencies lie.
 const KAFKA_JAR: &str = "kafka_2.13-";
 /// The folder of Kafka, within the cache folder.
 const KAFKA_CACHED: &str = "imago/kafka-4.1.0";

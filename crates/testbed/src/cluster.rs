@@ -100,7 +100,7 @@ impl Cluster {
         .await
     }
 
-    /// Whether the config server was ever killed, stopped or made to step down.
+    /// True if the config server was ever killed, stopped or made to step down.
     pub(crate) fn is_config_hurt(&self) -> bool {
         self.is_config_hurt.load(Ordering::Relaxed)
     }
@@ -141,7 +141,7 @@ impl Cluster {
         &self.spec
     }
 
-    /// The connection string of the application: with authorisation, of a user who is not root.
+    /// The connection string of the application: with authorisation, of a user that is not root.
     #[must_use]
     pub fn uri(&self) -> String {
         self.uri_as(self.credentials.as_ref().map(|credentials| &credentials.app))

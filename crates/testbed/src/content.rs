@@ -1,6 +1,6 @@
-//! What may stand under a testbed's name: a MongoDB cluster, or a server that stands alone.
+//! The servers under a testbed's name: a MongoDB cluster, or a server that stands alone.
 //!
-//! Only here do the two meet; the [`supervisor`](crate::supervisor) keeps whichever it is by the same rules.
+//! Only here do the two meet; the [`supervisor`](crate::supervisor) keeps either by the same rules.
 
 use std::path::Path;
 
@@ -64,7 +64,7 @@ impl ContentSpec {
         self.cluster().map_or(1, |spec| spec.members)
     }
 
-    /// Whether it has users and a key file.
+    /// True if it has users and a key file.
     #[must_use]
     pub fn auth(&self) -> bool {
         self.cluster().is_some_and(|spec| spec.auth)
@@ -77,7 +77,7 @@ impl ContentSpec {
         }
     }
 
-    /// Whether it can be started; the error says what to change.
+    /// Checks that it can be started; the error says what to change.
     pub fn check(&self) -> Result<()> {
         match self {
             Self::Cluster(spec) => spec.check(),
@@ -85,7 +85,7 @@ impl ContentSpec {
         }
     }
 
-    /// Whether this machine has the programs for it; the error says how to get them.
+    /// Checks that this machine has the programs for it; the error says how to get them.
     pub fn find_programs(&self) -> Result<()> {
         match self {
             Self::Cluster(_) => binary::find_mongod().map(drop),

@@ -1,5 +1,4 @@
-//! What can go wrong around real servers: each variant names what was tried, on what, and what to
-//! do about it.
+//! Errors of real servers: each variant names what was tried, on what, and the remedy.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -21,7 +20,7 @@ pub enum Error {
         program: &'static str,
         /// The environment variable that may name it.
         variable: &'static str,
-        /// Where else one could have been.
+        /// The other places that were searched.
         looked: String,
     },
 
@@ -54,7 +53,7 @@ pub enum Error {
         "found no free port on 127.0.0.1 in {attempts} attempts: are too many servers running?"
     )]
     NoPort {
-        /// How many ports were tried.
+        /// Ports that were tried.
         attempts: u32,
     },
 
@@ -63,7 +62,7 @@ pub enum Error {
     ServerEnded {
         /// The server's name.
         node: String,
-        /// How it ended.
+        /// The exit status of its process.
         status: ExitStatus,
         /// Its log.
         log: PathBuf,

@@ -12,7 +12,7 @@ use crate::router_process::RouterProcess;
 use crate::server::Server;
 use crate::times;
 
-/// How long a primary that stepped down stays away from elections, in seconds.
+/// Time for which a primary that stepped down stays away from elections, in seconds.
 const STEP_DOWN_S: i32 = 5;
 
 impl Cluster {

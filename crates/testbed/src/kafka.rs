@@ -19,7 +19,7 @@ use crate::wire;
 
 /// Names the cluster in its storage; a testbed's storage meets no other cluster.
 const CLUSTER_ID: &str = "aW1hZ28tdGVzdGJlZC0tMQ";
-/// How long the storage may take to be formatted: the start of one Java program.
+/// Longest time to format the storage: the start of one Java program.
 const FORMAT_BOUND: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 

@@ -5,7 +5,7 @@
 //! invariant: a server lives no longer than the process that started it, however that process ends. [`process`] has the kernel kill the servers
 //! of a process that dies, [`scratch`] removes the data of one that could not do so itself.
 //!
-//! What this crate must not know: jobs and plans, and anything that runs against the servers.
+//! This crate must not know: jobs and plans, and anything that runs against the servers.
 
 mod auth;
 mod binary;

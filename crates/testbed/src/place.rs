@@ -1,11 +1,11 @@
-//! Where a server is put.
+//! The port and the files of a server.
 
 use std::path::PathBuf;
 use std::process::Stdio;
 
 use crate::error::{Error, Result};
 
-/// Where a server is put.
+/// The port and the files of a server.
 #[derive(Debug)]
 pub(crate) struct Place {
     /// Its port on 127.0.0.1.

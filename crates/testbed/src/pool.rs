@@ -35,14 +35,14 @@ use crate::error::Result;
 use crate::times;
 use imprint::Imprint;
 
-/// How many servers the leased clusters of one process have at most.
+/// Most servers of the leased clusters of one process.
 pub const SERVERS_AT_ONCE: u32 = 20;
-/// How many servers idle clusters have at most; each takes 150 MB, 200 MB for its files, and 0.6 % of a
+/// Most servers of idle clusters; each takes 150 MB, 200 MB for its files, and 0.6 % of a
 /// processor.
 const IDLE_SERVERS_MAX: u32 = 16;
-/// Where files are in memory.
+/// A folder whose files are in memory.
 const MEMORY: &str = "/dev/shm";
-/// How much must be free there; the servers of the suite need a third of it.
+/// Bytes that must be free there; the servers of the suite need a third of them.
 const MEMORY_FREE_MIN: u64 = 6 << 30;
 
 static AT_WORK: Semaphore = Semaphore::const_new(SERVERS_AT_ONCE as usize);
@@ -116,7 +116,7 @@ fn available_memory() -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// How many servers a cluster has.
+/// Number of servers of a cluster.
 fn servers(spec: &ClusterSpec) -> u32 {
     spec.shards.map_or(spec.members, |shards| shards * spec.members + 1)
 }
@@ -147,7 +147,7 @@ async fn reuse_or_start(mut spec: ClusterSpec) -> Result<Idle> {
     Ok(Idle { cluster, new, undo: Mutex::default() })
 }
 
-/// Whether two clusters differ by their names only.
+/// True if two clusters differ by their names only.
 fn is_alike(one: &ClusterSpec, other: &ClusterSpec) -> bool {
     ClusterSpec { name: other.name.clone(), ..one.clone() } == *other
 }

@@ -32,8 +32,8 @@ pub fn spawn(command: Command) -> io::Result<Child> {
         let (sender, requests) = mpsc::channel::<SpawnRequest>();
         let run = move || {
             for (command, reply) in requests {
-                // The one who asked may be gone; then dropping the child's handle is right,
-                // because it can only be gone when this process is ending.
+                // The requester may be gone; then dropping the child's handle is right, because it
+                // can only be gone when this process is ending.
                 let _ = reply.send(spawn_bound_to_this_thread(command));
             }
         };
@@ -73,7 +73,7 @@ fn spawn_bound_to_this_thread(mut command: Command) -> io::Result<Child> {
 pub struct ProcessId {
     /// The process id.
     pub pid: u32,
-    /// When it started, in clock ticks since the machine did (field 22 of `/proc/PID/stat`).
+    /// Time of its start, in clock ticks since the machine's (field 22 of `/proc/PID/stat`).
     pub start_ticks: u64,
 }
 
@@ -102,7 +102,7 @@ impl ProcessId {
         Self::of(std::process::id()).expect("a running process has an entry in /proc")
     }
 
-    /// Whether this process lives.
+    /// The state of this process; one that only waits for its parent counts as gone.
     #[must_use]
     pub fn liveness(self) -> Liveness {
         match read_stat(self.pid) {

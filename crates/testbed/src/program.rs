@@ -1,5 +1,5 @@
-//! What differs between the servers of one database and those of another: what they are started
-//! with, how they are asked whether they answer, how they tell that their port was taken.
+//! Differences between the servers of one database and those of another: their command lines, the
+//! probe of their readiness, the sign that their port was taken.
 //!
 //! All else (ports, data, signals, ends) is [`crate::server`]'s and the same for each.
 
@@ -41,7 +41,7 @@ impl Program {
         }
     }
 
-    /// Whether it has a data folder (a router has none).
+    /// True if it has a data folder (a router has none).
     pub(crate) fn keeps_data(&self) -> bool {
         !matches!(self, Self::Mongo(Mongo { keeps_data: false, .. }))
     }
@@ -54,7 +54,7 @@ impl Program {
         }
     }
 
-    /// How it is started.
+    /// The command that starts it.
     pub(crate) fn command(&self, place: &Place) -> Result<Command> {
         let mut command = match self {
             Self::Mongo(mongo) => mongo.command(place),
@@ -74,7 +74,7 @@ impl Program {
         }
     }
 
-    /// Whether it ended because its port was taken.
+    /// True if it ended because its port was taken.
     pub(crate) fn found_port_taken(&self, status: ExitStatus, log: &Path) -> bool {
         match self {
             Self::Mongo(_) => status.code() == Some(MONGO_EXIT_PORT_TAKEN),
@@ -99,9 +99,9 @@ pub(crate) struct Mongo {
     pub(crate) path: PathBuf,
     /// Besides those that its place asks for.
     pub(crate) arguments: Vec<OsString>,
-    /// Whether it keeps data (a router does not).
+    /// True if it keeps data (a router does not).
     pub(crate) keeps_data: bool,
-    /// Whether it has the lowest priority.
+    /// True if it has the lowest priority.
     pub(crate) yields_cpu: bool,
 }
 

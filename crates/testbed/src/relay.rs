@@ -1,8 +1,8 @@
 //! A TCP relay that stands before a node or a router and can be cut, slowed, stalled and restored.
 //!
 //! The kernel's own delay queue is not available everywhere, so the latency is made here: each
-//! chunk is stamped on arrival and sent on when its time has come, in order. What waits in between
-//! is bounded; beyond that the sender is held back, as by a long wire.
+//! chunk is stamped on arrival and sent on when its time has come, in order. The chunks that wait
+//! in between are bounded; beyond that the sender is held back, as by a long wire.
 //!
 //! A relay runs on a thread and a runtime of its own: the delays that it makes do not depend on
 //! how busy the caller's runtime is, and it outlives any one of them.

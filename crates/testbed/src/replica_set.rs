@@ -15,7 +15,7 @@ use crate::server::{Launch, Server};
 use crate::spec::{ClusterSpec, Role};
 use crate::wire::{self, Hello};
 
-/// How long a set may take to have a primary and every member following it.
+/// Longest time for a set to have a primary and every member following it.
 pub(crate) const SETTLE_BOUND: Duration = Duration::from_secs(120);
 const COMMAND_BOUND: Duration = Duration::from_secs(60);
 const HELLO_BOUND: Duration = Duration::from_secs(2);
@@ -107,7 +107,7 @@ impl ReplicaSet {
                     (hello.primary || hello.secondary)
                         && hello.primary_address.as_ref() == Some(&address)
                 }
-                // One that was stopped or killed cannot follow; who did that knows.
+                // One that was stopped or killed cannot follow, and its test knows that.
                 None => server.liveness() != Liveness::Running,
             });
             settled.then_some(primary)

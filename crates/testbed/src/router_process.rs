@@ -22,7 +22,7 @@ use crate::router::{Router, RouterSpec};
 use crate::server::{Launch, Server};
 use crate::spec::{NodeInfo, Role};
 
-/// How long the stand-in's threads may take to end; what still runs then is left to itself.
+/// Longest time for the stand-in's threads to end; those that still run then are left alone.
 const STOP_BOUND: Duration = Duration::from_secs(10);
 
 /// A cluster's router.
@@ -166,7 +166,7 @@ impl StandIn {
             runtime.block_on(async {
                 match Router::start(spec).await {
                     Ok(router) => {
-                        // Both ends in error only when the one who waits for it is gone.
+                        // Both fail only if the receiver is gone.
                         let _ = listening.send(Ok(()));
                         let _ = stopped.await;
                         drop(router);

@@ -62,7 +62,7 @@ fn sweep(base: &Path) {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
             continue;
         }
-        // What cannot be opened or locked belongs to a living process, or to another user.
+        // A lock that cannot be opened or taken belongs to a living process, or to another user.
         let Ok(lock) = File::open(entry.path().join(LOCK)) else { continue };
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             remove(&entry.path());

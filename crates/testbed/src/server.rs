@@ -13,7 +13,7 @@ use crate::port::Port;
 use crate::process::{self, Liveness, ProcessId};
 use crate::program::{Place, Program};
 
-/// How long a server may take to answer after its start; a busy machine needs far longer than an
+/// Longest time for a server to answer after its start; a busy machine needs far longer than an
 /// idle one's second.
 const ANSWER_BOUND: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(40);
@@ -161,7 +161,7 @@ impl Server {
         ProcessId::of(pid)
     }
 
-    /// Whether the process lives.
+    /// The state of the process.
     pub(crate) fn liveness(&self) -> Liveness {
         self.process().map_or(Liveness::Gone, ProcessId::liveness)
     }

@@ -42,7 +42,7 @@ impl Engine {
         }
     }
 
-    /// Whether the server at `port` answers.
+    /// Checks that the server at `port` answers.
     pub(crate) async fn probe(self, port: u16, bound: Duration) -> Result<()> {
         match self {
             Self::Redis => redis::ping(port, bound).await,
@@ -84,7 +84,7 @@ impl SingleSpec {
         Self { name: name.into(), engine, memory_mb: Self::MEMORY_MB, folder: None }
     }
 
-    /// Whether such a server can be started; the error says what to change.
+    /// Checks that such a server can be started; the error says what to change.
     pub fn check(&self) -> Result<()> {
         if !valid_name(&self.name) {
             return Err(Error::BadName { name: self.name.clone() });
@@ -134,7 +134,7 @@ impl Single {
         &self.spec
     }
 
-    /// Where clients find it: a URL for Redis, a bootstrap server as `host:port` for Kafka.
+    /// The address for clients: a URL for Redis, a bootstrap server as `host:port` for Kafka.
     #[must_use]
     pub fn uri(&self) -> String {
         match self.spec.engine {

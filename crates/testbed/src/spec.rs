@@ -18,19 +18,19 @@ pub struct ClusterSpec {
     pub shards: Option<u32>,
     /// Members of the replica set, or of each shard.
     pub members: u32,
-    /// With a key file, an administrator, and an application user who is not root.
+    /// With a key file, an administrator, and an application user that is not root.
     pub auth: bool,
     /// The storage engine's cache of each member, in MiB.
     pub cache_mb: u32,
     /// The oplog's size in MiB, kept within seconds; `None` leaves it to the server.
     pub oplog_mb: Option<u32>,
-    /// How long members wait for a silent primary before they elect another, in milliseconds.
+    /// Time for which members wait for a silent primary before they elect another, in milliseconds.
     pub election_timeout_ms: u32,
     /// Further server parameters (`--setParameter`) of each member, as name and value.
     pub parameters: Vec<(String, String)>,
     /// The folder below which data and logs are put; the system's temporary folder if `None`.
     pub folder: Option<PathBuf>,
-    /// Whether its servers take only the processor time that others on the machine leave.
+    /// True if its servers take only the processor time that others on the machine leave.
     pub yields_cpu: bool,
 }
 
@@ -77,7 +77,7 @@ impl ClusterSpec {
         self
     }
 
-    /// Whether such a cluster can be built; the error says what to change.
+    /// Checks that such a cluster can be built; the error says what to change.
     pub fn check(&self) -> Result<()> {
         let bad = |what: String| Err(Error::Spec(what));
         if !valid_name(&self.name) {
@@ -96,7 +96,7 @@ impl ClusterSpec {
     }
 }
 
-/// Whether a cluster may have this name: it becomes a file's, a folder's and a replica set's.
+/// True if a cluster may have this name: it becomes a file's, a folder's and a replica set's.
 #[must_use]
 pub fn valid_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

@@ -1,5 +1,5 @@
-//! How long tests wait for servers. If `IMAGO_TESTBED_TIMES` names a file, each start, restart,
-//! restoration and wait for a lease adds a line of JSON to it.
+//! The times for which tests wait for servers. If `IMAGO_TESTBED_TIMES` names a file, each start,
+//! restart, restoration and wait for a lease adds a line of JSON to it.
 
 use std::io::Write as _;
 use std::path::Path;

@@ -114,7 +114,7 @@ pub(crate) struct Hello {
     pub(crate) primary: bool,
     /// It is a secondary.
     pub(crate) secondary: bool,
-    /// Whom it takes for the primary, as `host:port`.
+    /// The member that it takes for the primary, as `host:port`.
     pub(crate) primary_address: Option<String>,
 }
 

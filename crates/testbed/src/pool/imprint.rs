@@ -1,4 +1,4 @@
-//! What a used cluster must have in common with a new one, and how it is made to have it.
+//! The state that a used cluster must have in common with a new one, and its restoration.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -78,7 +78,7 @@ impl Imprint {
         Ok(Self(found))
     }
 
-    /// Where `self` differs from `other`, in words; `None` if nowhere.
+    /// The first difference of `self` from `other`, in words; `None` without any.
     fn difference(&self, other: &Self) -> Option<String> {
         let names = self.0.keys().chain(other.0.keys());
         let mut differ = names.filter(|name| self.0.get(*name) != other.0.get(*name));
@@ -147,7 +147,7 @@ async fn drop_databases(client: &Client) -> mongodb::error::Result<()> {
     Ok(())
 }
 
-/// Whether a parameter says how a server is set, and not what it does just now.
+/// True if a parameter is a setting of the server, and not a measure of its present activity.
 fn is_a_setting(name: &str) -> bool {
     !name.starts_with('$')
         && !["ok", "operationTime", "lastCommittedOpTime"].contains(&name)

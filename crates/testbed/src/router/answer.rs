@@ -1,7 +1,7 @@
-//! What servers answer, and failures in the shape in which a server reports them.
+//! Answers of servers, and failures in the shape in which a server reports them.
 //!
-//! Invariant: what a client sees carries nothing that only routers and shards tell each other, and
-//! a failure always has a code that drivers understand.
+//! Invariant: an answer to a client carries nothing that only routers and shards tell each other,
+//! and a failure always has a code that drivers understand.
 
 use bson::raw::{CStr, RawBsonRef, RawDocument, RawDocumentBuf};
 use bson::{Bson, Document, Timestamp, doc};
@@ -71,7 +71,8 @@ pub(super) mod code {
         matches!(code, NOT_PRIMARY | 13435)
     }
 
-    /// The operation may or may not have happened; who can tell a repetition may repeat it.
+    /// True if the operation may or may not have happened; a client that recognises a repetition
+    /// may repeat it.
     pub(in crate::router) fn is_retryable(code: i32) -> bool {
         // HostNotFound, NetworkTimeout, ShutdownInProgress, FailedToSatisfyReadPreference,
         // PrimarySteppedDown, ExceededTimeLimit, SocketException, InterruptedAtShutdown,

@@ -22,10 +22,10 @@ use crate::User;
 const CONNECT_BOUND: Duration = Duration::from_secs(5);
 const IDLE_MAX: usize = 64;
 
-/// How long a command runs before its node is asked whether it is still there, and again.
+/// Running time of a command before its node is probed, and between probes.
 const CHECK_AFTER: Duration = Duration::from_secs(5);
 
-/// The documents that go with a command: the field they stand for, and they.
+/// The documents that go with a command: the name of their field, and the documents.
 pub(super) type Documents<'a> = Option<(&'a str, &'a [&'a RawDocument])>;
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Connection {
         message::read_answer(&mut self.stream).await
     }
 
-    /// Whether the node has not closed it while it was idle.
+    /// True if the node has not closed it while it was idle.
     fn is_open(&self) -> bool {
         let mut byte = [0];
         matches!(self.stream.try_read(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock)

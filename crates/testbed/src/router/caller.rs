@@ -1,4 +1,4 @@
-//! One client of the router: who it is, and the ways in which its commands reach the servers.
+//! One client of the router: its user, and the ways in which its commands reach the servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::User;
 #[derive(Debug, Clone)]
 pub(super) struct Caller {
     pub(super) core: Arc<Core>,
-    /// As whom the client has logged in.
+    /// The user as which the client has logged in.
     pub(super) user: Option<Arc<User>>,
     /// The connection's number: routed commands of one connection go through one shard.
     pub(super) seat: usize,
@@ -85,7 +85,7 @@ impl Caller {
     }
 }
 
-/// How often the routing data of one command was found stale.
+/// Rounds of one command in which its routing data was found stale.
 pub(super) struct Staleness<'a> {
     core: &'a Core,
     namespace: &'a Namespace,
@@ -93,7 +93,7 @@ pub(super) struct Staleness<'a> {
 }
 
 impl Staleness<'_> {
-    /// Whether the command is to be run again with fresh routing data.
+    /// True if the command is to be run again with fresh routing data.
     pub(super) fn again(&mut self, failure: &Failure) -> bool {
         let again = code::is_stale(failure.code()) && self.round < STALE_ROUNDS;
         if again {

@@ -38,7 +38,7 @@ pub(super) struct Sharded {
     chunks: Vec<Chunk>,
 }
 
-/// A range of the shard key and who owns it.
+/// A range of the shard key and its owner.
 #[derive(Debug)]
 pub(super) struct Chunk {
     /// The lowest place in it.

@@ -26,11 +26,11 @@ use super::core::{Repeat, database_of};
 use super::stream_merge::{Part, Stream, time_of};
 use super::topology::ReplicaSet;
 
-/// How long a round waits on idle shards, which is what an event may be late for another's
-/// silence: little at first, because events rarely come alone, and more the longer none comes.
+/// Wait of a round on idle shards, which is the delay of an event for another shard's silence:
+/// little at first, because events rarely come alone, and more the longer none comes.
 const ROUND_MS_MIN: i64 = 4;
 const ROUND_MS_MAX: i64 = 64;
-/// How long a `getMore` waits for events if it does not say.
+/// Default wait of a `getMore` for events.
 const AWAIT_MS: i64 = 1_000;
 
 impl Caller {

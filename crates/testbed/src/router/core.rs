@@ -1,4 +1,4 @@
-//! What all connections of the router share, and the ways to run a command behind it.
+//! The state that all connections of the router share, and the ways to run a command behind it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,10 +19,9 @@ use super::topology::{ReplicaSet, Shards};
 use super::transactions::Transactions;
 use crate::User;
 
-/// How often a command is repeated that certainly, or repeatably, did nothing yet.
+/// Attempts at a command that certainly, or repeatably, did nothing yet.
 const ATTEMPTS: usize = 4;
-/// How often routing data is read again for one command before it is given up: as often as a
-/// `mongos` does.
+/// Readings of the routing data for one command before it is given up: as many as a `mongos` makes.
 pub(super) const STALE_ROUNDS: u32 = 10;
 
 /// The highest cluster time seen, as the servers signed it. Handing it to every node makes a later
@@ -54,7 +53,7 @@ impl Clock {
     }
 }
 
-/// Whether a command may be sent again after an answer that leaves open if it was executed.
+/// The possibility to send a command again after an answer that leaves open if it was executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeat {
     /// Yes: it reads, or a repetition is recognised.
@@ -77,7 +76,7 @@ pub(super) struct Core {
     pub(super) transactions: Transactions,
     pub(super) users: Vec<Arc<User>>,
     pub(super) keys: KeyCache,
-    /// As whom the router itself reads the catalog.
+    /// The user as which the router itself reads the catalog.
     pub(super) own_user: Option<Arc<User>>,
     next_route: AtomicUsize,
 }
@@ -230,7 +229,7 @@ impl Core {
         }
     }
 
-    /// Where a collection is; creates the database's entry if `create` and there is none.
+    /// The placement of a collection; creates the database's entry if `create` and there is none.
     pub(super) async fn placement(
         &self,
         namespace: &Namespace,
@@ -341,7 +340,7 @@ impl Namespace {
         Ok(Self { database: database.to_owned(), collection: collection.to_owned() })
     }
 
-    /// Whether the config server itself holds it.
+    /// True if the config server itself holds it.
     pub(super) fn is_on_config(&self) -> bool {
         is_config_database(&self.database)
     }
@@ -353,7 +352,7 @@ impl std::fmt::Display for Namespace {
     }
 }
 
-/// Whether the config server holds this database.
+/// True if the config server holds this database.
 pub(super) fn is_config_database(name: &str) -> bool {
     matches!(name, "admin" | "config")
 }

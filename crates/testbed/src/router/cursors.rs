@@ -1,4 +1,4 @@
-//! Where each open cursor lives.
+//! The node of each open cursor.
 //!
 //! A cursor is known only to the node that opened it, so a `getMore` must go there. Bounded: past
 //! [`CURSORS_MAX`] the cursor that was used longest ago is forgotten, and its client is told that
@@ -75,7 +75,7 @@ impl Cursors {
         table.open.insert(id, Cursor { home, user: user.map(str::to_owned), rest, used });
     }
 
-    /// Where the cursor lives, if `user` opened it.
+    /// The home of the cursor, if `user` opened it.
     pub(super) fn home(&self, id: i64, user: Option<&str>) -> Option<Home> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         table.clock += 1;

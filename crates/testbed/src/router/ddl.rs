@@ -1,8 +1,8 @@
 //! Collections and indexes: create, drop, rename, collMod, indexes, listings, statistics.
 //!
-//! What the servers coordinate themselves goes to the database's primary shard as the command with
-//! which a `mongos` asks for it (`_shardsvr…`), with the database's version; an index is built on
-//! every shard that owns chunks, with the collection's version.
+//! A command that the servers coordinate themselves goes to the database's primary shard in the
+//! form in which a `mongos` sends it (`_shardsvr…`), with the database's version; an index is built
+//! on every shard that owns chunks, with the collection's version.
 
 use bson::{Document, doc};
 use futures_util::future::join_all;

@@ -16,7 +16,7 @@ use super::caller::Caller;
 use super::concerns::Concerns;
 use super::core::{Core, Repeat};
 
-/// How long defaults that another router has set may go unnoticed, as with a `mongos`.
+/// Time for which defaults that another router has set may go unnoticed, as with a `mongos`.
 const FRESH: Duration = Duration::from_secs(30);
 
 const WRITES: [&str; 10] = [
@@ -47,7 +47,7 @@ impl Core {
         let concern = |name: &str| answer.get_document(name).ok().cloned();
         let concerns = Concerns {
             read: concern("defaultReadConcern").filter(|concern| {
-                // What a shard takes anyway need not be said.
+                // A shard's own default need not be sent.
                 concern.get_str("level").is_ok_and(|level| level != "local")
             }),
             write: concern("defaultWriteConcern"),
@@ -96,7 +96,7 @@ fn states_level(body: &Document) -> bool {
     body.get_document("readConcern").is_ok_and(|concern| concern.contains_key("level"))
 }
 
-/// Whether a pipeline writes its result to a collection.
+/// True if a pipeline writes its result to a collection.
 pub(super) fn writes_out(body: &Document) -> bool {
     let last = body.get_array("pipeline").ok().and_then(|stages| stages.last());
     let last = last.and_then(Bson::as_document);

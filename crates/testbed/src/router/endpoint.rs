@@ -1,4 +1,4 @@
-//! Where a command goes, and which versions of routing data it carries.
+//! The shard that a command goes to, and the versions of routing data that it carries.
 
 use bson::Document;
 

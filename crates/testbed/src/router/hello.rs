@@ -31,7 +31,7 @@ pub(super) fn answer(request: &Document, number: usize, mechanisms: bool) -> Doc
     hello
 }
 
-/// Whether a command is the handshake.
+/// True if a command is the handshake.
 pub(super) fn is_hello(name: &str) -> bool {
     matches!(name, "hello" | "isMaster" | "ismaster")
 }

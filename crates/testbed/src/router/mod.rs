@@ -1,16 +1,16 @@
 //! A router for sharded clusters, where there is no `mongos`: a proxy of the wire protocol that
 //! ordinary drivers take for one.
 //!
-//! Shard primaries carry the commands with which they route among themselves (`clusterFind` and
-//! its like), the config server the administrative ones, and both check versions of routing data
-//! with each command. The router translates a client's commands to these, keeps cursors with the
-//! node that opened them, retries what a `mongos` would retry, and is the transaction router
-//! itself. It speaks to the servers as the very user as whom the client has logged in, so that
+//! Shard primaries carry the commands with which they route among themselves (`clusterFind` and its
+//! like), the config server the administrative ones, and both check versions of routing data with
+//! each command. The router translates a client's commands to these, keeps cursors with the node
+//! that opened them, retries the errors that a `mongos` would retry, and is the transaction router
+//! itself. It speaks to the servers as the very user as which the client has logged in, so that
 //! rights and write blocks are theirs to enforce.
 //!
-//! Layers, from the client inwards: `message` (framing), `connection` (one client), `dispatch`
-//! (which command goes where), the families of commands (`read`, `write`, …), `targeting` and
-//! `catalog` (who owns what), `core` (what all share), `backend` and `topology` (the servers).
+//! Layers, from the client inwards: `message` (framing), `connection` (one client), `dispatch` (the
+//! route of each command), the families of commands (`read`, `write`, …), `targeting` and `catalog`
+//! (the owners of chunks), `core` (the shared state), `backend` and `topology` (the servers).
 
 mod answer;
 mod backend;
@@ -64,8 +64,8 @@ pub struct RouterSpec {
     pub config: String,
     /// The port on 127.0.0.1 to listen on; 0 for any free one.
     pub port: u16,
-    /// With authorisation: who may log in. The first is the administrator, as whom the router
-    /// reads the cluster's catalog. Empty without authorisation.
+    /// With authorisation: the users that may log in. The first is the administrator, as which the
+    /// router reads the cluster's catalog. Empty without authorisation.
     pub users: Vec<User>,
 }
 
@@ -85,7 +85,7 @@ impl Router {
         Ok(Self { address, serving: tokio::spawn(serve(listener, core)) })
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address

@@ -63,7 +63,7 @@ impl KeyCache {
     }
 }
 
-/// The side that proves who it is, before the challenge.
+/// The side that proves its identity, before the challenge.
 pub(super) struct ClientExchange {
     login: Arc<User>,
     nonce: String,
@@ -154,7 +154,7 @@ impl ServerExchange {
         Ok((Self { user: Arc::clone(user), keys, joint, auth }, binary(challenge)))
     }
 
-    /// Checks the client's proof: who the client is, and what proves the server to it.
+    /// Checks the client's proof. Returns the user, and the server's own proof for the client.
     pub(super) fn verify(self, last: &str) -> Result<(Arc<User>, Bson), Failure> {
         let proof = attribute(last, 'p').and_then(|text| BASE64.decode(text).ok());
         let proof = proof.and_then(|proof| Hash::try_from(proof).ok()).ok_or_else(denied)?;

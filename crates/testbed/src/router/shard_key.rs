@@ -47,7 +47,7 @@ impl ShardKey {
         self.fields.iter().map(value).collect()
     }
 
-    /// Where a document belongs. A missing field counts as null, as with the servers.
+    /// The place of a document. A missing field counts as null, as with the servers.
     pub(super) fn of_document(&self, document: &RawDocument) -> Result<Located, Failure> {
         let mut values = Vec::with_capacity(self.fields.len());
         for field in &self.fields {
@@ -63,7 +63,7 @@ impl ShardKey {
         Ok(self.place(values))
     }
 
-    /// Where a query's one match must be: only equality on every field tells.
+    /// The place of a query's one match: only equality on every field determines it.
     pub(super) fn of_query(&self, query: &Document) -> Located {
         let values = self.fields.iter().map(|field| equality(query, &field.path));
         match values.collect() {
@@ -77,7 +77,7 @@ impl ShardKey {
             if field.hashed {
                 hashed::hash(value).map(Bson::Int64)
             } else {
-                // What compares with itself compares with every bound.
+                // A value that is comparable with itself is comparable with every bound.
                 order::compare(value, value).map(|_| value.clone())
             }
         });

@@ -30,7 +30,7 @@ pub(super) struct Single<'a> {
 }
 
 impl Caller {
-    /// Where a new document goes.
+    /// The shard of a new document.
     pub(super) async fn target_document(
         &self,
         namespace: &Namespace,
@@ -176,13 +176,13 @@ impl Caller {
     }
 }
 
-/// Whether strings compare byte by byte.
+/// True if strings compare byte by byte.
 fn is_simple(collation: Option<&Document>) -> bool {
     collation
         .is_none_or(|collation| collation.get_str("locale").is_ok_and(|locale| locale == "simple"))
 }
 
-/// Whether a collation changes what equals a value.
+/// True if a collation may change which values are equal to one of these.
 fn has_text(located: &Located) -> bool {
     let is_text =
         |value: &Bson| matches!(value, Bson::String(_) | Bson::Symbol(_) | Bson::Document(_));
@@ -193,7 +193,7 @@ fn has_text(located: &Located) -> bool {
     }
 }
 
-/// Whether a query ties `_id` to one value.
+/// True if a query ties `_id` to one value.
 fn is_by_id(query: &Document) -> bool {
     match query.get("_id") {
         Some(Bson::Document(value)) => match value.keys().next() {
@@ -213,7 +213,7 @@ pub(super) fn replacement(update: &RawDocument) -> Option<&RawDocument> {
     }
 }
 
-/// Whether an update document is made of operators.
+/// True if an update document is made of operators.
 pub(super) fn has_operators(document: &RawDocument) -> bool {
     let first = document.iter().next().and_then(Result::ok);
     first.is_some_and(|(key, _)| key.as_str().starts_with('$'))

@@ -82,7 +82,7 @@ impl ReplicaSet {
         *self.primary.lock().unwrap_or_else(PoisonError::into_inner) = address;
     }
 
-    /// Asks all members; of two who both take themselves for primary, the later elected one is.
+    /// Asks all members; if two both claim to be primary, the later elected one is.
     async fn ask(&self, pool: &Pool) -> Option<String> {
         let asked = self.members.iter().map(|member| ask_member(pool, member));
         let primaries = join_all(asked).await.into_iter().flatten();
@@ -90,7 +90,7 @@ impl ReplicaSet {
     }
 }
 
-/// A member that takes itself for primary, and since which election.
+/// A member that claims to be primary, and its election.
 async fn ask_member(pool: &Pool, member: &str) -> Option<([u8; 12], String)> {
     let hello = doc! { "hello": 1, "$db": "admin" };
     let answer = timeout(HELLO_BOUND, pool.call(member, None, &hello, None)).await.ok()?;
@@ -98,7 +98,7 @@ async fn ask_member(pool: &Pool, member: &str) -> Option<([u8; 12], String)> {
     Some((election(&hello)?, member.to_owned()))
 }
 
-/// The election that made the one who says this hello primary.
+/// The election that made the sender of this hello primary.
 fn election(hello: &Document) -> Option<[u8; 12]> {
     let primary = hello.get_bool("isWritablePrimary").unwrap_or(false);
     let id = hello.get_object_id("electionId").map(|id| id.bytes());

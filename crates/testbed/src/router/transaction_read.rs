@@ -228,7 +228,7 @@ fn leading_match(body: &Document) -> Document {
     first.cloned().unwrap_or_default()
 }
 
-/// Whether a stage is the count into which drivers translate `count_documents`.
+/// True if a stage is the count into which drivers translate `count_documents`.
 fn is_count(stage: &Document) -> bool {
     let Ok(group) = stage.get_document("$group") else { return false };
     let counts = group.get_document("n").is_ok_and(|n| integer(n, "$sum") == Some(1));

@@ -1,4 +1,4 @@
-//! The transactions of sessions: who takes part in each, and how far it is.
+//! The transactions of sessions: the participants of each, and its progress.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -56,7 +56,7 @@ impl Transaction {
         self.with(|state| state.ended = true);
     }
 
-    /// Where the outcome can be learnt later: a shard that wrote, as drivers hand it back.
+    /// The shard at which the outcome can be learnt later: one that wrote, as drivers hand it back.
     pub(super) fn recovery_token(&self) -> Option<Document> {
         let wrote = self
             .with(|state| state.participants.iter().find(|participant| participant.wrote).cloned());

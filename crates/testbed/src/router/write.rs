@@ -76,7 +76,7 @@ pub(super) struct Write<'a> {
     first_statement: i32,
 }
 
-/// Where a group of operations goes.
+/// The way of a group of operations.
 #[derive(Debug, Clone, PartialEq)]
 enum Way {
     /// To these shards at once; more than one only for a write by `_id` or of many documents.
@@ -262,7 +262,7 @@ impl<'a> Write<'a> {
         Ok((groups, refused))
     }
 
-    /// Whether the router finds the shards itself.
+    /// True if the router finds the shards itself.
     fn targets_itself(&self) -> bool {
         self.transaction.is_some() || self.kind == Kind::Insert || self.repeatable
     }

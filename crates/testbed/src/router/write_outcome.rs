@@ -1,4 +1,4 @@
-//! What came of a batch of writes, put together from the answers of the shards.
+//! The outcome of a batch of writes, put together from the answers of the shards.
 //!
 //! Shards number the operations that they got; the client numbers those that it sent.
 

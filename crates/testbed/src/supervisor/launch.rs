@@ -23,9 +23,9 @@ use crate::error::{Error, Result};
 use crate::process::Liveness;
 use crate::supervisor::registry::{Registry, Standing};
 
-/// How long a testbed may take to stand; each of its steps has a shorter bound of its own.
+/// Longest time for a testbed to be ready; each of its steps has a shorter bound of its own.
 const READY_BOUND: Duration = Duration::from_secs(600);
-/// How long a supervisor may take to end in an orderly way.
+/// Longest time for a supervisor to end in an orderly way.
 const END_BOUND: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(25);
 const STAY: &str = "stay";
@@ -41,7 +41,7 @@ enum Report {
 /// Has `command` (a program that calls [`keep_launched`] with the same `spec`) keep a testbed in
 /// the background, and waits until it is ready.
 ///
-/// When the returned future is dropped before that, the supervisor takes everything down by itself.
+/// If the returned future is dropped before that, the supervisor takes everything down by itself.
 pub async fn up(spec: &ContentSpec, registry: &Registry, command: Command) -> Result<Standing> {
     let name = spec.name();
     if !valid_name(name) {
@@ -162,7 +162,7 @@ fn watch_launcher() -> impl Future<Output = ()> {
     }
 }
 
-/// How a testbed was ended.
+/// The way in which a testbed was ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ended {

@@ -1,9 +1,9 @@
 //! Clusters and single servers that stand in the background, under a name.
 //!
-//! A *supervisor* is a process of its own that owns a testbed's servers and router, so that they live
-//! as long as it does and no longer. What is known of it is in the [`registry`]: one file for each
-//! name, with the supervisor's identity. The supervisor injects its servers when asked over a socket
-//! ([`control`]), because only their parent can start them again.
+//! A *supervisor* is a process of its own that owns a testbed's servers and router, so that they
+//! live as long as it does and no longer. Its entry is in the [`registry`]: one file for each name,
+//! with the supervisor's identity. The supervisor injects faults into its servers when asked over a
+//! socket ([`control`]), because only their parent can start them again.
 //!
 //! Invariant: whichever process ends first, nothing stays behind. A supervisor that is asked to
 //! end takes everything with it; one that is killed loses its servers to the kernel and its files
@@ -27,7 +27,7 @@ use registry::{Claim, Phase, Registry, Standing};
 /// Starts a testbed under its name, and keeps it until `stop` completes.
 ///
 /// `ready` is called once, when the testbed can be used and found by its name.
-/// When this returns, everything is gone again.
+/// Everything is gone again when it returns.
 pub async fn keep(
     spec: ContentSpec,
     registry: &Registry,

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::process::{Liveness, ProcessId};
 use crate::scratch;
 
-/// How far a testbed has come.
+/// The progress of a testbed's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -36,13 +36,13 @@ pub struct Standing {
     pub spec: ContentSpec,
     /// The process that keeps it.
     pub supervisor: ProcessId,
-    /// How far it has come.
+    /// The progress of its start.
     pub phase: Phase,
     /// The application's connection string; empty while it starts.
     pub uri: String,
     /// The administrator's connection string; empty while it starts.
     pub admin_uri: String,
-    /// Where its data and logs are; `None` while it starts.
+    /// The folder of its data and logs; `None` while it starts.
     pub folder: Option<PathBuf>,
     /// Its nodes, as of the last fault.
     pub nodes: Vec<NodeInfo>,
@@ -77,7 +77,7 @@ impl Registry {
         self.folder.join(format!("{name}.json"))
     }
 
-    /// Where the supervisor of `name` logs.
+    /// The log file of the supervisor of `name`.
     #[must_use]
     pub fn log(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}.log"))

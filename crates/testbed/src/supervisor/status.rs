@@ -58,7 +58,7 @@ pub struct Status {
     pub shards: Option<u32>,
     /// Members of each replica set that holds data.
     pub members: u32,
-    /// Whether it has users and a key file.
+    /// True if it has users and a key file.
     pub auth: bool,
     /// The application's connection string.
     pub uri: String,

@@ -1,4 +1,4 @@
-//! Authorisation on real servers: who may write, and whom a write block stops.
+//! Authorisation on real servers: the users that may write, and those that a write block stops.
 
 use bson::{Document, doc};
 use imago_testbed::{Cluster, ClusterSpec};

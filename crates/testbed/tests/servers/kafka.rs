@@ -22,7 +22,7 @@ async fn start(name: &str, folder: &tempfile::TempDir) -> Option<Single> {
     Some(Single::start(spec).await.unwrap())
 }
 
-/// What the server answers to a request, behind the id that comes back with it.
+/// The server's answer to a request, behind the id that comes back with it.
 async fn ask(port: u16, request: i16, version: i16, body: &[u8]) -> Vec<u8> {
     const ID: i32 = 1;
     let no_client: i16 = -1;

@@ -19,7 +19,7 @@ async fn start(name: &str, folder: &tempfile::TempDir) -> Option<Single> {
     Some(Single::start(spec).await.unwrap())
 }
 
-/// What the server answers to a command, as it comes over the wire.
+/// The server's answer to a command, as it comes over the wire.
 async fn ask(port: u16, command: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).await.unwrap();

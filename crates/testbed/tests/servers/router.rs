@@ -1,6 +1,6 @@
 //! The stand-in router on real sharded clusters, through the official driver.
 //!
-//! Where this machine has a real `mongos`, the same tests run against that one.
+//! If this machine has a real `mongos`, the same tests run against that one.
 mod auth;
 mod ddl;
 mod failover;
@@ -112,7 +112,7 @@ fn on_both_shards(count: i32) -> Vec<Document> {
     (-count..count).map(|k| doc! { "_id": k, "k": k }).collect()
 }
 
-/// How many documents of a collection each shard has.
+/// Documents of a collection on each shard.
 async fn counts(cluster: &Cluster, collection: &Collection<Document>) -> Vec<u64> {
     let name = collection.namespace();
     let mut counts = Vec::new();
@@ -145,7 +145,7 @@ fn number(document: &Document, key: &str) -> Option<i64> {
     }
 }
 
-/// How many documents a collection has, through the router.
+/// Documents of a collection, through the router.
 async fn counts_of(collection: &Collection<Document>) -> u64 {
     collection.count_documents(doc! {}).await.unwrap()
 }

@@ -1,4 +1,4 @@
-//! Authorisation through the router: the servers decide, for the very user who has logged in.
+//! Authorisation through the router: the servers decide, for the very user that has logged in.
 
 use bson::{Document, doc};
 use imago_testbed::{Cluster, ClusterSpec};

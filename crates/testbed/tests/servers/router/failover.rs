@@ -1,4 +1,4 @@
-//! What clients see when shards lose their primaries.
+//! The errors and answers that clients see when shards lose their primaries.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::{client, shared, split_collection};
 
-/// How long an event may take on a slow machine before it counts as lost.
+/// Longest time for an event on a slow machine before it counts as lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn next(
