@@ -17,7 +17,7 @@ use crate::scatter::Permutation;
 /// The shape parameter that Morphus §5.1 uses for Zipf and Latest.
 pub const PAPER_SHAPE: f64 = 1.5;
 
-/// How operations spread over the keys.
+/// The spread of operations over the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "kind")]
 pub enum Distribution {

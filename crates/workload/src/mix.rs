@@ -36,7 +36,7 @@ impl Kind {
         }
     }
 
-    /// Whether this kind changes the database.
+    /// True if this kind changes the database.
     #[must_use]
     pub fn writes(self) -> bool {
         self != Self::Read

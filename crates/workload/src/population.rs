@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// How many deleted keys are remembered for being inserted again.
+/// Deleted keys that are remembered for being inserted again.
 const SPARE_MAX: usize = 4096;
 
 /// The keys that were handed out, settled and deleted.
@@ -33,13 +33,13 @@ impl Population {
         }
     }
 
-    /// How many keys operations may choose from: `0..settled`.
+    /// Number of keys that operations may choose from: `0..settled`.
     #[must_use]
     pub fn settled(&self) -> u64 {
         self.settled
     }
 
-    /// How many keys were handed out.
+    /// Number of keys that were handed out.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.next
@@ -78,7 +78,7 @@ impl Population {
         }
     }
 
-    /// Whether the key's document is known to be deleted.
+    /// True if the key's document is known to be deleted.
     #[must_use]
     pub fn is_gone(&self, key: u64) -> bool {
         self.gone.get((key / 64) as usize).is_some_and(|word| word >> (key % 64) & 1 == 1)

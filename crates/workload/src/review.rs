@@ -26,11 +26,11 @@ pub struct Review {
     pub user_id: String,
     /// The author's name.
     pub profile_name: String,
-    /// How many found it helpful, of how many, as in `3/5`.
+    /// Readers who found it helpful, of all who judged it, as in `3/5`.
     pub helpfulness: String,
     /// One to five.
     pub score: f64,
-    /// When it was written, in seconds since 1970.
+    /// Time of its writing, in seconds since 1970.
     pub time: i64,
     /// The headline.
     pub summary: String,
@@ -46,9 +46,9 @@ pub struct Reviews {
     /// The size of a document as stored, in bytes, counting field names; reached to within
     /// eight bytes from [`Reviews::SIZE_BYTES_MIN`] on.
     pub size_bytes: u32,
-    /// How many products there are.
+    /// Number of products.
     pub products: u64,
-    /// How many authors there are.
+    /// Number of authors.
     pub users: u64,
     /// The share of reviews whose author follows from the product, in reverse order; 0 to 1.
     pub correlation: f64,
@@ -69,8 +69,8 @@ pub enum ReviewsError {
     Correlation(f64),
 }
 
-/// What a document takes besides its texts: field names, types, lengths, numbers, `_id`, `seq`
-/// and the counter, in a binary format like BSON. It lies in the middle between the longest form of
+/// Bytes of a document besides its texts: field names, types, lengths, numbers, `_id`, `seq` and
+/// the counter, in a binary format like BSON. It lies in the middle between the longest form of
 /// `_id`, a text of 19 bytes, and the shortest, an integer: both are off by eight bytes.
 const FIXED_BYTES: usize = 216;
 const FIRST_TIME_S: i64 = 1_104_537_600;

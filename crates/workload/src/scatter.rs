@@ -84,22 +84,22 @@ impl Permutation {
         Self { len, half_bits: bits.div_ceil(2).max(1), seed }
     }
 
-    /// How many values are permuted.
+    /// Number of values that are permuted.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there is nothing to permute.
+    /// True if there is nothing to permute.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where `index` goes.
+    /// The image of `index`.
     ///
     /// # Panics
-    /// When `index` is not below `len`: only a bug can ask for it.
+    /// If `index` is not below `len`: only a bug can ask for it.
     #[must_use]
     pub fn at(&self, index: u64) -> u64 {
         assert!(index < self.len, "index {index} outside a permutation of {}", self.len);

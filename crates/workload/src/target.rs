@@ -7,7 +7,7 @@ use std::future::Future;
 
 use crate::review::Review;
 
-/// How an operation was answered.
+/// The answer to an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// A read found its document; a write was applied and acknowledged.
@@ -55,6 +55,6 @@ pub trait Target: Send + Sync + 'static {
     fn update(&self, update: Update) -> impl Future<Output = Outcome> + Send;
     /// Deletes a document.
     fn delete(&self, key: u64) -> impl Future<Output = Outcome> + Send;
-    /// Where operations go, for people to read, without secrets.
+    /// The name of the target, for people to read, without secrets.
     fn label(&self) -> String;
 }

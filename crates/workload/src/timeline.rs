@@ -1,4 +1,4 @@
-//! What was measured: histograms per kind, a time line per 100 ms, and the longest silences.
+//! The measurements: histograms per kind, a time line per 100 ms, and the longest silences.
 //!
 //! A latency counts from the moment at which the operation was *due*, not from when it was sent,
 //! so that a stall of the database or of the load itself is charged to every operation that it
@@ -64,7 +64,7 @@ pub struct Latency {
 /// Reads or writes of one interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// How they ended.
+    /// Their outcomes.
     #[serde(flatten)]
     pub tally: Tally,
     /// Median latency in microseconds.
@@ -78,7 +78,7 @@ pub struct Part {
 /// One interval of [`SLOT_MS`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
-    /// Where it begins, in milliseconds since the start of the run.
+    /// Its beginning, in milliseconds since the start of the run.
     pub at_ms: u64,
     /// Its reads.
     pub reads: Part,
@@ -91,9 +91,9 @@ pub struct Slot {
 /// The longest time without an answer of the database other than a failure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Silence {
-    /// When it began, in milliseconds since the start of the run.
+    /// Its beginning, in milliseconds since the start of the run.
     pub from_ms: u64,
-    /// How long it lasted, in microseconds.
+    /// Its duration, in microseconds.
     pub lasted_us: u64,
 }
 
@@ -197,7 +197,7 @@ pub struct Timeline {
 pub struct KindReport {
     /// The kind.
     pub kind: Kind,
-    /// How they ended.
+    /// Their outcomes.
     #[serde(flatten)]
     pub tally: Tally,
     /// Their latencies.

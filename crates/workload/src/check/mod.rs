@@ -1,11 +1,11 @@
 //! The check: is what a database holds one of the contents that its acknowledgements allow?
 //!
 //! Keys are independent of each other, so each is decided alone (`explain`): the content is
-//! accepted exactly when there is an order of the key's operations that contradicts neither what
-//! was acknowledged nor the clock, and that ends in this content. Operations that overlapped may
+//! accepted exactly when there is an order of the key's operations that contradicts neither the
+//! acknowledgements nor the clock, and that ends in this content. Operations that overlapped may
 //! have happened in either order; one that failed without a definite answer may have happened at
-//! any time after it was sent, even long after it was given up, or never. What no order explains
-//! is given the name of what must have gone wrong.
+//! any time after it was sent, even long after it was given up, or never. Content that no order
+//! explains is named by the fault that must have caused it.
 
 mod explain;
 mod turns;
@@ -26,9 +26,9 @@ pub struct Found {
     pub key: u64,
     /// The number of the write that it says it is from.
     pub seq: u64,
-    /// How many updates it says were applied to it.
+    /// Updates that were applied to it, by its own account.
     pub n: u64,
-    /// Whether its other fields are those that belong to `key` and `seq`.
+    /// True if its other fields are those that belong to `key` and `seq`.
     pub intact: bool,
 }
 

@@ -50,7 +50,7 @@ struct Config {
     alive: bool,
     /// The acknowledged turns in flight that were placed already, one bit for each slot.
     placed: u64,
-    /// How many inserts and deletes without a definite answer were placed.
+    /// Inserts and deletes without a definite answer that were placed.
     inserts_used: u32,
     deletes_used: u32,
     /// The last moment at which the document lived.
@@ -102,7 +102,7 @@ struct Search<'a> {
     /// An insert without a definite answer whose content was found: it can only be the last.
     reserved: Option<u64>,
     reserved_open: bool,
-    /// When the last acknowledged turn was sent: no last life begins without it.
+    /// Time at which the last acknowledged turn was sent: no last life begins without it.
     last_start: u64,
     configs: Vec<Config>,
     lives: Lives,

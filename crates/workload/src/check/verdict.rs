@@ -32,7 +32,7 @@ pub enum Wrong {
     Undecided,
 }
 
-/// How many keys have each kind of anomaly (for `missed`: how many operations).
+/// Keys with each kind of anomaly (for `missed`: operations).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Keys, see [`Wrong::Lost`].
@@ -122,7 +122,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Whether the content is one that the acknowledgements allow.
+    /// True if the content is one that the acknowledgements allow.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.counts.anomalies() == 0

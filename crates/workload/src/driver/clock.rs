@@ -21,9 +21,9 @@ use crate::mix::Kind;
 use crate::population::Population;
 use crate::target::Target;
 
-/// How long the thread sleeps at most before it looks whether it should stop.
+/// Longest sleep of the thread before it looks whether it should stop.
 const NAP: Duration = Duration::from_millis(20);
-/// How often another key is drawn when the first one's document is known to be deleted.
+/// Draws of another key while the document of the one drawn is known to be deleted.
 const REDRAWS: u32 = 8;
 
 /// Starts the thread; the receiver resolves when it has started its last operation.

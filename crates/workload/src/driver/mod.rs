@@ -30,7 +30,7 @@ use crate::target::Target;
 use crate::timeline::Timeline;
 use report::Failures;
 
-/// When operations are due.
+/// The distribution of the times at which operations are due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrival {
@@ -50,9 +50,9 @@ pub struct Options {
     pub keys: Distribution,
     /// Operations per second.
     pub rate_per_s: f64,
-    /// When they are due.
+    /// The distribution of the times at which they are due.
     pub arrival: Arrival,
-    /// How long; `None` until stopped.
+    /// Duration of the run; `None` until stopped.
     pub duration: Option<Duration>,
     /// The most operations in flight.
     pub in_flight_max: u32,
@@ -139,7 +139,7 @@ struct Due {
     intended_ns: u64,
 }
 
-/// Where operations go at the moment.
+/// The present target of operations.
 struct Current<T> {
     target: Arc<T>,
     number: u16,

@@ -44,7 +44,7 @@ pub(super) async fn run<T: Target>(
         shared.stopped.store(true, Ordering::Relaxed);
     }
     shared.ended.fetch_add(1, Ordering::SeqCst);
-    // In this order: who waits for the permit then owns the recorder alone.
+    // In this order: a task that waits for the permit then owns the recorder alone.
     drop(recorder);
     drop(permit);
 }

@@ -12,10 +12,10 @@ use crate::keys::Distribution;
 use crate::mix::{Kind, Mix};
 use crate::timeline::{KindReport, Latency, SLOTS_MAX, Silence, Slot, Tally, Timeline};
 
-/// How many different failures are told apart.
+/// Different failures that are told apart.
 const FAILURES_MAX: usize = 32;
 
-/// When operations began to go to a target.
+/// The time from which operations went to a target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchMark {
     /// Milliseconds since the start of the run.
@@ -24,16 +24,16 @@ pub struct SwitchMark {
     pub target: String,
 }
 
-/// How often a kind of operation failed in one way.
+/// Failures of a kind of operation in one way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureCount {
     /// The kind of operation that failed.
     pub kind: Kind,
-    /// Whether it may have been applied.
+    /// The outcome as far as it is known: certainly not applied, or perhaps.
     pub fate: Fate,
-    /// Why.
+    /// The error.
     pub message: String,
-    /// How often.
+    /// Number of such failures.
     pub count: u64,
 }
 
@@ -101,7 +101,7 @@ pub struct Snapshot {
     pub reads_longest_silence: Silence,
     /// The longest silence of writes so far.
     pub writes_longest_silence: Silence,
-    /// Where operations go.
+    /// The label of the present target.
     pub target: String,
     /// The last finished intervals, a second of them at most.
     pub recent: Vec<Slot>,
@@ -135,7 +135,7 @@ impl Snapshot {
 /// Reads or writes of a whole run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SideReport {
-    /// How they ended.
+    /// Their outcomes.
     #[serde(flatten)]
     pub tally: Tally,
     /// Their latencies, those of failures included.
@@ -151,7 +151,7 @@ pub struct Report {
     pub elapsed_ms: u64,
     /// The rate that was asked for.
     pub rate_per_s: f64,
-    /// When operations were due.
+    /// The distribution of the times at which operations were due.
     pub arrival: Arrival,
     /// The mix.
     pub mix: Mix,
@@ -177,7 +177,7 @@ pub struct Report {
     pub targets: Vec<SwitchMark>,
     /// The failures, the most frequent first.
     pub failures: Vec<FailureCount>,
-    /// Whether the run outlasted the time line, which then lacks its end.
+    /// True if the run outlasted the time line, which then lacks its end.
     pub timeline_cut: bool,
     /// The time line.
     pub timeline: Vec<Slot>,

@@ -7,7 +7,7 @@ use super::*;
 use crate::history::{Fate, Header, IdForm};
 use crate::target::{Insert, Outcome, Update};
 
-/// What a test's target does with every operation.
+/// The reaction of a test's target to every operation.
 #[derive(Clone, Copy)]
 enum Manner {
     Serve,

@@ -23,7 +23,7 @@ use crate::mix::Kind;
 use crate::review::Reviews;
 use crate::scatter::{mix64, unmix64};
 
-/// How an operation ended, as far as the check needs to know.
+/// The outcome of an operation, as far as the check needs to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
@@ -42,7 +42,7 @@ pub enum Fate {
 pub struct Op {
     /// Its kind.
     pub kind: Kind,
-    /// How it ended.
+    /// Its outcome.
     pub fate: Fate,
     /// Which target it went to: 0 at first, one more after each switch.
     pub target: u16,
@@ -50,15 +50,15 @@ pub struct Op {
     pub key: u64,
     /// The number of this write; 0 for reads.
     pub seq: u64,
-    /// When it was due.
+    /// Time at which it was due, in ns since the start of the run.
     pub intended_ns: u64,
-    /// When it was sent.
+    /// Time at which it was sent.
     pub start_ns: u64,
-    /// When it was answered or given up.
+    /// Time at which it was answered or given up.
     pub end_ns: u64,
 }
 
-/// How documents are named by key.
+/// The form of documents' names by key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdForm {
@@ -125,7 +125,7 @@ pub struct History {
     pub header: Header,
     /// The entries that a check looks at, in the order in which they ended.
     pub ops: Vec<Op>,
-    /// How many operations were recorded, reads included.
+    /// Operations that were recorded, reads included.
     pub recorded: u64,
 }
 
@@ -164,7 +164,7 @@ pub enum HistoryError {
     NotClosed {
         /// The file.
         path: PathBuf,
-        /// How many whole entries there are.
+        /// Whole entries in the file.
         entries: u64,
     },
 }
@@ -177,7 +177,7 @@ const CLOSING: u8 = 0xff;
 const HEADER_BYTES_MAX: u64 = 64 * 1024;
 
 impl Op {
-    /// Whether a check looks at this entry.
+    /// True if a check looks at this entry.
     #[must_use]
     pub fn matters(&self) -> bool {
         self.kind.writes() || self.fate == Fate::NotFound

@@ -16,9 +16,9 @@ use super::{CLOSING, Header, History, Op, entry};
 
 /// Entries that may wait for the disk.
 const QUEUE_MAX: usize = 65_536;
-/// How long an entry may stay out of the file.
+/// Longest time for which an entry may stay out of the file.
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
-/// How often, and how long apart, a full queue is tried again: a minute.
+/// Attempts to enter a full queue, and the pause between two: a minute in all.
 const FULL_RETRIES: u32 = 6000;
 const FULL_PAUSE: Duration = Duration::from_millis(10);
 

@@ -15,17 +15,17 @@ use super::{Element, History, Kind, List, Outcome, Step, Transaction, Verdict};
 struct Writer {
     transaction: usize,
     list: List,
-    /// Whether the same transaction appended more to the list.
+    /// True if the same transaction appended more to the list.
     is_intermediate: bool,
 }
 
 struct Check<'h> {
     history: &'h History,
     writers: HashMap<Element, Writer>,
-    /// Where elements are in the lists at the end, where they are for the first time.
+    /// The place of each element in the lists at the end, where it first occurs.
     places: HashMap<Element, (List, usize)>,
     verdict: Verdict,
-    /// Elements of which it was said already that they are lost.
+    /// Elements that were already reported as lost.
     lost: HashSet<Element>,
     graph: Graph,
 }
@@ -33,7 +33,7 @@ struct Check<'h> {
 /// Checks a history.
 ///
 /// # Panics
-/// When an element is sent twice: then it is none that can be checked.
+/// If an element is sent twice: such a history cannot be checked.
 #[must_use]
 pub fn check(history: &History) -> Verdict {
     let mut check = Check {
@@ -124,7 +124,8 @@ impl Check<'_> {
         }
     }
 
-    /// Whether a transaction happened, by its appends, and all of it.
+    /// Checks that a transaction's appends are in order, and that all or none of them happened.
+    /// True if the transaction happened.
     fn appends(&mut self, at: usize, transaction: &Transaction) -> bool {
         let verdict = &mut self.verdict;
         verdict.transactions += 1;
@@ -250,7 +251,7 @@ impl Check<'_> {
             _ if seen[..place].contains(&element) => (Kind::Duplicated, "twice"),
             None => (Kind::Resurrected, "which no client sent"),
             Some(writer) if writer.list != list => (Kind::Resurrected, "which is of another list"),
-            // That was said.
+            // Already reported.
             Some(writer) if self.outcome(*writer) == Outcome::NotDone => return,
             Some(_) if self.places.contains_key(&element) => (Kind::Order, "at another place"),
             Some(_) if !self.lost.insert(element) => return,

@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::{Element, LISTS, List, Step};
 
-/// How long a list becomes before the next takes its place: reading it costs as much.
+/// Length of a list at which the next takes its place: reading it costs as much.
 const LENGTH: u32 = 96;
 /// The most lists, and steps, of a transaction.
 const LISTS_MAX: usize = 4;
@@ -26,7 +26,7 @@ const BUSY: u32 = 4;
 pub struct Pool {
     /// The next element.
     next: AtomicU32,
-    /// How often each place in use was appended to.
+    /// Number of appends to each place in use.
     appended: Vec<AtomicU32>,
 }
 
@@ -35,7 +35,8 @@ pub struct Pool {
 pub struct Request {
     /// In their order.
     pub steps: Vec<Step>,
-    /// Whether it is one command that reads many keys, rather than several commands in one transaction.
+    /// True if it is one command that reads many keys, rather than several commands in one
+    /// transaction.
     pub is_one_command: bool,
 }
 
@@ -54,7 +55,7 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// How many lists were ever used: all their numbers are below.
+    /// Number of lists that were ever used: all their numbers are below.
     #[must_use]
     pub fn lists(&self) -> u32 {
         let rounds = self.appended.iter().map(|count| count.load(Ordering::Relaxed) / LENGTH);

@@ -1,12 +1,13 @@
-//! Which transaction comes before which, and the cycles among them.
+//! The order between transactions, and its cycles.
 //!
-//! Each transaction is two points: where its snapshot is taken and where it commits, the first before the
-//! second. Under strong-session snapshot isolation (Daudjee and Salem, 2006; Adya, 1999, §4.3), if B
-//! overwrites or reads what A wrote, or follows A in its session, A commits before B's snapshot; if B
-//! overwrites what A read, A's snapshot is before B commits. All this can be put on one line of time
-//! exactly if the points have no cycle. That is the usual rule, that any cycle has two edges of the last
-//! sort next to each other: these two are no path here, since nothing leads from a commit to its own
-//! snapshot. So a linear search decides what is forbidden, and what is not is never looked at.
+//! Each transaction is two points: its snapshot and its commit, the first before the second. Under
+//! strong-session snapshot isolation (Daudjee and Salem, 2006; Adya, 1999, §4.3), if B overwrites
+//! or reads a write of A, or follows A in its session, A commits before B's snapshot; if B
+//! overwrites what A read, A's snapshot is before B commits. All this can be put on one line of
+//! time exactly if the points have no cycle. The usual rule says the same: any cycle has two edges
+//! of the last sort next to each other. These two are no path here, since nothing leads from a
+//! commit to its own snapshot. So a linear search finds the forbidden cycles, and never sees the
+//! allowed ones.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 

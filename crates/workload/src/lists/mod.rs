@@ -1,16 +1,18 @@
-//! List-append histories: transactions that read whole lists and append to them, and the check of what a
-//! store answered (Kingsbury and Alvaro, *Elle*, PVLDB 14, 2020).
+//! List-append histories: transactions that read whole lists and append to them, and the check of a
+//! store's answers (Kingsbury and Alvaro, *Elle*, PVLDB 14, 2020).
 //!
-//! The idea: each element is appended once in the whole history. A list read is then the order of all
-//! appends to it so far, so that which transaction depends on which can be read off the answers, without a
-//! search; and what a store must not do is a cycle among these dependencies (Adya, 1999).
+//! The idea: each element is appended once in the whole history. A list read is then the order of
+//! all appends to it so far, so that the dependencies between transactions can be read off the
+//! answers, without a search; and an anomaly is a cycle among these dependencies (Adya, 1999).
 //!
 //! The check requires three rules of a recorder of histories:
-//! 1. [`Outcome::NotDone`] is said only of what certainly did not happen and never will.
-//! 2. A session ends with the first transaction of which it is not known whether it happened, and so with
-//!    its connection. What is promised to a session is promised to its later transactions.
-//! 3. The last look at all lists ([`History::last`]) is taken when nothing is under way any more, and by
-//!    transactions that write to what they read: one that only reads may see an older snapshot.
+//! 1. [`Outcome::NotDone`] is recorded only of a transaction that certainly did not happen and
+//!    never will.
+//! 2. A session ends with the first transaction whose outcome is unknown, and so with its
+//!    connection. A promise to a session is a promise to its later transactions.
+//! 3. The last look at all lists ([`History::last`]) is taken when nothing is under way any more,
+//!    and by transactions that write to the lists that they read: one that only reads may see an
+//!    older snapshot.
 
 mod check;
 mod generate;
@@ -26,7 +28,7 @@ pub use verdict::{Anomaly, Kind, Verdict};
 /// An element of a list; each occurs once in a history.
 pub type Element = u32;
 
-/// How many lists are in use at a time. A list that has become long is followed by another one.
+/// Lists in use at a time. A list that has become long is followed by another one.
 pub const LISTS: u32 = 24;
 
 /// A list, by number: 0 to `LISTS - 1` are in use first, each followed by the one `LISTS` further.
@@ -72,9 +74,9 @@ pub struct Transaction {
     pub outcome: Outcome,
     /// The results of its reads, in order, if it is done.
     pub reads: Vec<Vec<Element>>,
-    /// When it was sent, in ns since the load began.
+    /// Time at which it was sent, in ns since the load began.
     pub began_ns: u64,
-    /// When it was answered, or given up.
+    /// Time at which it was answered, or given up, in ns since the load began.
     pub ended_ns: u64,
 }
 

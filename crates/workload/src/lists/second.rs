@@ -14,7 +14,7 @@ use adya::{Opts, Valid, Workload};
 use super::{Element, History, List, Outcome, Step, Transaction};
 
 const MODEL: &str = "strong-session-snapshot-isolation";
-/// How long it may look for a cycle of each knot.
+/// Longest search for a cycle of each knot.
 const KNOT_WAIT: Duration = Duration::from_secs(5);
 
 /// Its text.

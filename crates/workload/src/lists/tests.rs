@@ -40,7 +40,7 @@ fn history(lines: &str, last: &[&str]) -> History {
     History { transactions, last: last.iter().map(|list| numbers(list)).collect() }
 }
 
-/// What the check finds, with the transactions of the first example of each kind.
+/// Asserts the findings of the check, with the transactions of the first example of each kind.
 #[track_caller]
 fn finds(lines: &str, last: &[&str], expected: &[(Kind, &[usize])]) {
     let history = history(lines, last);

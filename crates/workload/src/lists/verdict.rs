@@ -79,7 +79,7 @@ pub struct Verdict {
     pub unknown_but_done: u64,
     /// Appends that were acknowledged.
     pub appends: u64,
-    /// How many of each kind; of cycles, one for each knot of transactions.
+    /// Number of anomalies of each kind; of cycles, one for each knot of transactions.
     pub counts: BTreeMap<Kind, u64>,
     /// Examples.
     pub named: Vec<Anomaly>,
@@ -107,8 +107,8 @@ impl Kind {
         }
     }
 
-    /// Whether it is about what transactions see of each other. The others are about what is there, or
-    /// what one transaction is by itself, and a second opinion need not know of them.
+    /// True if it concerns the view of transactions on each other. The others concern the content
+    /// of the lists, or one transaction by itself, and a second opinion need not know of them.
     #[must_use]
     pub fn is_of_isolation(self) -> bool {
         use Kind::{Atomicity, Duplicated, Lost, Order, Resurrected};
@@ -117,19 +117,19 @@ impl Kind {
 }
 
 impl Verdict {
-    /// Whether nothing is wrong.
+    /// True if nothing is wrong.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.counts.is_empty()
     }
 
-    /// How many of a kind there are.
+    /// Number of anomalies of a kind.
     #[must_use]
     pub fn count(&self, kind: Kind) -> u64 {
         self.counts.get(&kind).copied().unwrap_or(0)
     }
 
-    /// How many anomalies there are in all, besides appends that are lost.
+    /// Number of all anomalies, besides appends that are lost.
     #[must_use]
     pub fn anomalies(&self) -> u64 {
         self.counts.iter().filter(|(kind, _)| **kind != Kind::Lost).map(|(_, count)| count).sum()
@@ -145,7 +145,7 @@ impl Verdict {
 }
 
 impl Anomaly {
-    /// The example with all its transactions, for who has to find the fault.
+    /// The example with all its transactions, for the search of the fault.
     #[must_use]
     pub fn told(&self, history: &History) -> String {
         let mut text = format!("{}: {}", self.kind.name(), self.why);

@@ -80,7 +80,7 @@ pub fn appends(steps: &[Step]) -> Vec<(List, Element)> {
     steps.iter().filter_map(append).collect()
 }
 
-/// What a transaction sees in these lists.
+/// The reads of a transaction, given these lists.
 pub fn reads(steps: &[Step], lists: &[Vec<Element>]) -> Vec<Vec<Element>> {
     let mut own = lists.to_vec();
     let mut reads = Vec::new();

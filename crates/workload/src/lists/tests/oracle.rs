@@ -1,5 +1,6 @@
-//! Whether a tiny history could have been: every way in which its transactions could have taken their
-//! snapshots and committed is tried. Too slow for more than a handful, and it knows of no dependencies.
+//! The oracle for tiny histories: every way in which the transactions could have taken their
+//! snapshots and committed is tried. Too slow for more than a handful, and it knows of no
+//! dependencies.
 
 use super::super::{Element, History, Outcome};
 use super::model::{appends, reads};
@@ -7,7 +8,7 @@ use super::model::{appends, reads};
 #[derive(Clone)]
 enum State {
     Waits,
-    /// How long the lists were at its snapshot.
+    /// The lengths of the lists at its snapshot.
     Open(Vec<usize>),
     Ended,
 }
@@ -28,7 +29,7 @@ pub fn is_possible(history: &History) -> bool {
 }
 
 impl World<'_> {
-    /// Whether it can go on from here to where the history ends.
+    /// True if it can go on from here to the end of the history.
     fn can_end(&mut self) -> bool {
         let transactions = &self.history.transactions;
         let is_over = self.states.iter().zip(transactions).all(|(state, transaction)| {
