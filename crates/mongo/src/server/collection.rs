@@ -169,7 +169,7 @@ impl Handle {
         Ok(Size { documents: number(&stats, "count"), bytes: number(&stats, "size") })
     }
 
-    /// Whether the collection holds any document.
+    /// True if the collection holds no document.
     ///
     /// # Errors
     /// Fails if the server does not answer.

@@ -124,8 +124,8 @@ impl Leases {
     /// ([`imago_plan::slice_picker`]); nothing when there is none at the moment. Others joined the job after
     /// the caller looked at its collections.
     ///
+    /// # Errors
     /// Fails if the destination does not answer.
-    /// When the destination does not answer.
     pub async fn lease(&self, last: Option<&Slice>, collections: usize) -> Result<Option<Lease>> {
         let collections = i64::try_from(collections).expect("few collections");
         let last = last.map(|slice| (slice.ns, slice.n));
