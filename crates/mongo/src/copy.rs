@@ -303,8 +303,8 @@ impl Copying<'_> {
         Ok(!self.has_news().await?)
     }
 
-    /// Keeps the bulk at a pace that clients of either cluster hardly feel, as long as what it returns
-    /// is held.
+    /// Keeps the bulk at a pace that clients of either cluster hardly feel, until the returned
+    /// watch is dropped.
     fn spare_clients(&self) -> Watching {
         let of = |side: fn(&Planned) -> &Namespace| {
             self.plan.collections.iter().map(side).cloned().collect::<Vec<Namespace>>()
@@ -350,7 +350,7 @@ impl Copying<'_> {
         Ok(())
     }
 
-    /// One step of the coordinator, with what goes along with it: structure, reports, the checkpoint.
+    /// One step of the coordinator, with its other duties: structure, reports, the checkpoint.
     ///
     /// # Errors
     /// The error that ends the job.
@@ -419,8 +419,8 @@ impl Copying<'_> {
         retry_transient("ask for the source's time", self.run.control(), ask).await
     }
 
-    /// Has the source's quiet shards say how far they are: without it the stream gets there too,
-    /// only later.
+    /// Has the source's quiet shards tell their time: without it the stream gets there too, only
+    /// later.
     pub async fn heartbeat(&self) {
         if let Err(error) = self.clusters.source.heartbeat().await {
             tracing::debug!(%error, "the source's shards were not nudged");

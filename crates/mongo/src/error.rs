@@ -106,7 +106,7 @@ pub enum Error {
         /// The remedy.
         help: String,
     },
-    /// The source's log no longer holds what the job needs.
+    /// The source's log no longer holds the changes that the job needs.
     #[error("the source's oplog no longer reaches back to {needed}: {cause}")]
     OplogRolledOver {
         /// The position that is needed.
@@ -114,8 +114,8 @@ pub enum Error {
         /// The server's message.
         cause: String,
     },
-    /// The source does not find the position in its log that the job needs, though it may reach back
-    /// to it: the source is not what it was, or the position not what it gave.
+    /// The source does not find the position in its log that the job needs, though it may reach
+    /// back to it: the source is another one now, or the position is not its own.
     #[error("the source refuses to go on with its changes after {needed}: {cause}")]
     PositionRefused {
         /// The position that is needed.
@@ -137,7 +137,7 @@ pub enum Error {
         /// The job.
         job: imago_job::id::JobId,
     },
-    /// A server may or may not have done what was requested; the next process of the job finds out.
+    /// A server may or may not have met a request; the next process of the job finds out.
     #[error("it is not known yet {what}: {cause}")]
     Undecided {
         /// The unknown fact.
@@ -168,7 +168,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// A server's error for a command, told apart into what a user can act on.
+    /// A server's error for a command, classified by the user's remedies.
     pub fn server(doing: impl Into<String>, cause: mongodb::error::Error) -> Self {
         Self::Server { doing: doing.into(), cause: Box::new(cause) }
     }

@@ -172,7 +172,7 @@ pub struct Report {
     pub resolved: u64,
     /// Rounds of retries that were made.
     pub retries: u32,
-    /// The first differences; the counts say whether there are more.
+    /// The first differences; the counts include all of them.
     pub differences: Vec<Mismatch>,
     /// Options that differ.
     pub options_differences: Vec<StructureDifference>,
@@ -181,7 +181,7 @@ pub struct Report {
     /// The result of [`Mode::LastOps`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_ops: Option<LastOps>,
-    /// Why not everything was looked at, if so; the counts are exact for what was.
+    /// The reason that not everything was compared, if so; the counts are exact for the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<String>,
     /// Duration of the verification, in ms.
@@ -204,7 +204,7 @@ impl Report {
         } += 1;
     }
 
-    /// Puts what a better look found in the place of the differences so far.
+    /// Replaces the differences so far by the findings of a better look.
     pub(crate) fn keep(&mut self, differences: Vec<Mismatch>) {
         self.resolved += self.document_differences() - differences.len() as u64;
         (self.missing, self.extra, self.different, self.duplicate, self.unsettled) =

@@ -105,7 +105,7 @@ impl Cluster {
         self.is_config_hurt.load(Ordering::Relaxed)
     }
 
-    /// Takes note of what is done to a node, or to a replica set's primary.
+    /// Notes a fault of a node, or of a replica set's primary.
     pub(crate) fn injects(&self, node_or_set: &str) {
         if node_or_set.starts_with(&config_set_name(&self.spec)) {
             self.is_config_hurt.store(true, Ordering::Relaxed);

@@ -190,7 +190,7 @@ impl Content {
     }
 }
 
-/// The server, if that is what `node` names.
+/// The server, if `node` names it.
 fn named<'a>(single: &'a Single, node: &str) -> Result<&'a Single> {
     let known = single.node().name;
     if known == node {

@@ -148,7 +148,7 @@ pub enum Error {
         known: String,
     },
 
-    /// The supervisor of a testbed could not do what was asked.
+    /// The supervisor of a testbed could not meet a request.
     #[error("the testbed {name}: {reason}")]
     Supervisor {
         /// The testbed's name.
@@ -179,7 +179,7 @@ impl Error {
         Self::ServerEnded { node: node.to_owned(), status, log: log.to_path_buf(), tail }
     }
 
-    /// Wraps a system error with what was being done.
+    /// Wraps a system error with the attempted operation.
     pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let doing = doing.into();
         move |source| Self::Io { doing, source }

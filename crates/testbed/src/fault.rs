@@ -1,4 +1,5 @@
-//! Hurting a cluster on purpose: kill, stop, restart and step down, and waiting for what follows.
+//! Hurting a cluster on purpose: kill, stop, restart and step down, and waiting for the
+//! consequences.
 
 use std::time::{Duration, Instant};
 

@@ -87,7 +87,7 @@ impl Kafka {
         Ok(command)
     }
 
-    /// Java with Kafka's classes and bounded memory; what it prints goes to the log.
+    /// Java with Kafka's classes and bounded memory; its output goes to the log.
     fn java(&self, place: &Place) -> Result<Command> {
         let (output, errors) = place.log_output()?;
         let mut command = Command::new(&self.installed.java);
@@ -149,7 +149,7 @@ struct Formatting(Child);
 
 impl Drop for Formatting {
     fn drop(&mut self) {
-        // It fails only for a process that has ended, which is what is wanted.
+        // It fails only for a process that has ended, which is the aim.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -166,8 +166,8 @@ fn logging_file(place: &Place) -> PathBuf {
 /// Asks the server at `port` which versions of the protocol it has. Kafka answers that only once
 /// its broker has joined its controller, and takes requests.
 pub(crate) async fn ask_versions(port: u16, bound: Duration) -> Result<()> {
-    // The length of what follows; the request ApiVersions (18) in its version 0; an id that comes
-    // back; no client's name.
+    // The length of the rest; the request ApiVersions (18) in its version 0; an id that comes back;
+    // no client's name.
     const REQUEST: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 7, 0xff, 0xff];
     const ID: i32 = 7;
     let exchange = async {

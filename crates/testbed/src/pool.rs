@@ -69,7 +69,7 @@ pub fn replica_set(members: u32) -> ClusterSpec {
     ClusterSpec::replica_set("pool", members)
 }
 
-/// A cluster of so many shards to lease, each of one member.
+/// A cluster of `shards` shards to lease, each of one member.
 #[must_use]
 pub fn sharded(shards: u32) -> ClusterSpec {
     ClusterSpec::sharded("pool", shards)
@@ -99,7 +99,7 @@ pub async fn lease_all<const N: usize>(specs: [ClusterSpec; N]) -> Result<[Lease
     Ok(leased.try_into().expect("as many clusters as specifications"))
 }
 
-/// A folder in memory for what need not outlive this machine's power; `None` where there is none
+/// A folder in memory for data that need not outlive this machine's power; `None` if there is none
 /// with enough room.
 #[must_use]
 pub fn folder() -> Option<PathBuf> {
@@ -201,7 +201,7 @@ fn idle() -> MutexGuard<'static, VecDeque<Idle>> {
     locked(&IDLE)
 }
 
-/// A lock that a panicking test held is as good as another: what it had is thrown away.
+/// A lock that a panicking test held is as good as another: that test's cluster is discarded.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -212,7 +212,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[allow(unsafe_code, reason = "the standard library has no way to act at exit")]
 fn end_at_exit() {
     extern "C" fn end() {
-        // A panic must not cross into C; what is left is what a kill would leave.
+        // A panic must not cross into C; a kill would leave the same behind.
         let _ = std::panic::catch_unwind(|| drop(std::mem::take(&mut *idle())));
     }
     static REGISTERED: Once = Once::new();

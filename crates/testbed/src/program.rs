@@ -20,7 +20,7 @@ const MONGO_EXIT_PORT_TAKEN: i32 = 48;
 /// The line that other servers log then: the system's own words.
 const PORT_TAKEN: &str = "Address already in use";
 
-/// A server program, with what it is started with wherever it is put.
+/// A server program, with the part of its command line that does not depend on its place.
 #[derive(Debug)]
 pub(crate) enum Program {
     /// `mongod`, or `mongos`.
@@ -46,7 +46,7 @@ impl Program {
         !matches!(self, Self::Mongo(Mongo { keeps_data: false, .. }))
     }
 
-    /// Puts down what the program expects to find at its first start.
+    /// Puts down the files that the program expects to find at its first start.
     pub(crate) async fn prepare(&self, place: &Place) -> Result<()> {
         match self {
             Self::Mongo(_) | Self::Redis(_) => Ok(()),

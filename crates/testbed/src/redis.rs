@@ -1,4 +1,4 @@
-//! A Redis server: what it is started with, and how it is asked whether it answers.
+//! A Redis server: its command line, and the probe of its readiness.
 //!
 //! It keeps an append-only file, to which it writes before it answers, so that a killed server
 //! comes back with everything that it had acknowledged.

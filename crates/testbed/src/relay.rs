@@ -78,7 +78,7 @@ impl Relay {
         self.address.to_string()
     }
 
-    /// Changes what the relay does, for open connections as for new ones.
+    /// Changes the relay's mode, for open connections as for new ones.
     pub fn set(&self, mode: Mode) {
         if let Some(sender) = &self.mode {
             // Without a receiver the thread has ended, which only a failed accept makes it do;
@@ -102,7 +102,7 @@ impl Relay {
         self.set(Mode::Stalled);
     }
 
-    /// Passes everything on at once. Connections that were cut stay broken; what was stalled flows.
+    /// Passes everything on at once. Connections that were cut stay broken; stalled data flows.
     pub fn restore(&self) {
         self.set(Mode::Open { latency: Duration::ZERO });
     }
@@ -225,7 +225,7 @@ async fn deliver(
 mod tests {
     use super::*;
 
-    /// A server that sends back what it gets.
+    /// A server that sends back all that it receives.
     async fn echo() -> u16 {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -25,8 +25,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a folder for `name` below `base` (default: the system's temporary folder), readable
-    /// by this user only, and removes what dead owners left there.
+    /// Makes a folder for `name` below `base` (default: the system's temporary folder), readable by
+    /// this user only, and removes the folders of dead owners there.
     pub fn new(name: &str, base: Option<&Path>) -> Result<Self> {
         let base = base.map_or_else(std::env::temp_dir, Path::to_path_buf);
         sweep(&base);

@@ -24,7 +24,7 @@ const PORT_ATTEMPTS: u32 = 5;
 pub(crate) struct Launch {
     /// The server's name within its cluster.
     pub(crate) name: String,
-    /// The program, and what it is started with wherever it is put.
+    /// The program, with the part of its command line that does not depend on its place.
     pub(crate) program: Program,
 }
 
@@ -195,7 +195,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some(mut child) = self.child().take() {
-            // It fails only for a process that has ended, which is what is wanted.
+            // It fails only for a process that has ended, which is the aim.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -23,7 +23,7 @@ pub struct Wait<'a> {
 }
 
 impl<'a> Wait<'a> {
-    /// Begins to wait until `what`; so long passes between two looks.
+    /// Begins to wait until `what`; `poll` is the pause between two looks.
     #[track_caller]
     #[must_use]
     pub fn until(poll: Duration, what: &'a str) -> Self {
@@ -33,7 +33,7 @@ impl<'a> Wait<'a> {
     /// Passes the time to the next look.
     ///
     /// # Panics
-    /// With what is awaited, when [`PATIENCE`] is over.
+    /// With the awaited condition, when [`PATIENCE`] is over.
     pub async fn again(&self) {
         in_time(self.began, self.what, self.caller);
         tokio::time::sleep(self.poll).await;
@@ -76,10 +76,10 @@ pub fn until_blocking(what: &str, happened: impl FnMut() -> bool) {
     until_or_say(what, String::new, happened);
 }
 
-/// The same, and when the bound is reached it says what is known of the cause.
+/// The same, and when the bound is reached it tells the known facts about the cause.
 ///
 /// # Panics
-/// With `what` and what is known, when the bound is reached.
+/// With `what` and the known facts, when the bound is reached.
 #[track_caller]
 pub fn until_or_say(
     what: &str,

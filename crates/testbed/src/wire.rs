@@ -118,7 +118,7 @@ pub(crate) struct Hello {
     pub(crate) primary_address: Option<String>,
 }
 
-/// Asks the server at `port` what it is.
+/// Asks the server at `port` for its state.
 pub(crate) async fn hello(port: u16, bound: Duration) -> Result<Hello> {
     let answer = run(port, "admin", doc! { "hello": 1 }, bound).await?;
     Ok(Hello {

@@ -57,7 +57,7 @@ impl Population {
         self.spare.pop_front()
     }
 
-    /// Notes that an insert was answered; `present` says whether its document may be there.
+    /// Notes that an insert was answered; `present` is true if its document may be there.
     pub fn insert_answered(&mut self, key: u64, present: bool) {
         if present {
             self.set_gone(key, false);

@@ -26,7 +26,7 @@ pub struct Review {
     pub user_id: String,
     /// The author's name.
     pub profile_name: String,
-    /// Readers who found it helpful, of all who judged it, as in `3/5`.
+    /// Readers that found it helpful, of all that judged it, as in `3/5`.
     pub helpfulness: String,
     /// One to five.
     pub score: f64,

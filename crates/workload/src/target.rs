@@ -44,8 +44,8 @@ pub struct Update {
 
 /// A database that a load can be sent to.
 ///
-/// A target does not retry by itself what may have been applied, unless the database recognises
-/// the repetition; it may be called from many tasks at once.
+/// A target does not retry by itself an operation that may have been applied, unless the database
+/// recognises the repetition; it may be called from many tasks at once.
 pub trait Target: Send + Sync + 'static {
     /// Reads the document under the key.
     fn read(&self, key: u64) -> impl Future<Output = Outcome> + Send;

@@ -11,7 +11,7 @@
 //! The reference is the server's manual, "Comparison/Sort Order", and the order of a real
 //! mongod's `_id` index, which the tests read back.
 //!
-//! Invariant: [`cmp_values`] is a total order, and what it calls equal hashes equally.
+//! Invariant: [`cmp_values`] is a total order, and values that it calls equal hash equally.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;

@@ -28,7 +28,8 @@ use crate::server::collection::Definition;
 use crate::state::leases::Leases;
 
 impl<'a> Copying<'a> {
-    /// Prepares what is not prepared yet, and opens the stream, at a state that this run came to itself.
+    /// Prepares the rest of the copy, and opens the stream, at a state that this run came to
+    /// itself.
     ///
     /// # Errors
     /// Fails if a cluster does not answer or refuses.
@@ -214,8 +215,8 @@ fn shown_before(run: &Run) -> Progress {
     latest.or_else(|| run.record().progress.clone()).unwrap_or_default()
 }
 
-/// The progress of an unfinished copy may be lower than what the process before showed: slices are saved
-/// from time to time, and what was copied since then is copied again.
+/// The progress of an unfinished copy may be lower than the process before showed: slices are saved
+/// from time to time, and documents copied since then are copied again.
 fn tell_where_it_goes_on(run: &Run, copied: u64) {
     if run.reporter().latest_progress().is_none() {
         run.reporter().decision(

@@ -55,8 +55,8 @@ pub struct Gone {
     pub is_done: bool,
 }
 
-/// More collections than this do not join one job: patterns that match what is made and dropped all
-/// the time are better written another way.
+/// Most collections that join one job: patterns that match collections which are made and dropped
+/// all the time are better written another way.
 pub const JOINED_MAX: usize = 1_000;
 
 /// Differences between a job's collections and those of its plan.
@@ -134,7 +134,7 @@ impl News {
 }
 
 impl Plan {
-    /// The plan with what came and went since.
+    /// The plan with the collections that came and went since.
     #[must_use]
     pub(super) fn changed_by(mut self, state: &State) -> Self {
         self.collections.extend(state.joined.iter().map(|joined| joined.planned.clone()));

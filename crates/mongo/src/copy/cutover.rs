@@ -124,8 +124,7 @@ pub async fn take_over(
 /// Cuts a claimed job over. `hook` moves the clients.
 ///
 /// # Errors
-/// A precondition with everything that is in the way; what failed on the way, with the block
-/// lifted.
+/// A precondition with every obstacle; an error on the way, with the block lifted.
 pub async fn cutover(
     clusters: &Clusters,
     run: Run,
@@ -364,10 +363,10 @@ async fn behind_block(
     Ok(Behind { drain_ms, last_verified, reverse_job })
 }
 
-/// Keeps the settled point as the job's position, and that the hook begins now. Should this process
-/// die before it writes down how the hook ended, it is unknown where the clients are, and the
-/// job waits until an operator has said it ([`decide()`]). If they are at the source, what was
-/// settled is not applied again.
+/// Keeps the settled point as the job's position, and that the hook begins now. If this process
+/// dies before it records the end of the hook, the clients' cluster is unknown, and the job waits
+/// until an operator names it ([`decide()`]). If it is the source, the settled changes are not
+/// applied again.
 async fn keep_settled(run: &Run, state: &mut State, at: Timestamp) -> Result<()> {
     state.cut_over_mut().hook_begun = true;
     state.token = None;

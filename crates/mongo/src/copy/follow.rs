@@ -9,8 +9,9 @@ use imago_job::id::JobId;
 use super::{Copying, Until};
 use crate::error::{Error, Result};
 
-/// So long clients are spared while what they changed meanwhile is applied: what waited for the last
-/// slice has been applied by then, and what is left comes faster than it is applied at a pace.
+/// Longest time for which clients are spared while their changes of the copy's time are applied:
+/// those that waited for the last slice have been applied by then, and the rest come faster than
+/// they are applied at a pace.
 const SPARES_MAX: Duration = Duration::from_secs(15);
 /// A destination that is this close to being caught up is brought there at once.
 const NEAR_MS: u64 = 3_000;
@@ -27,9 +28,9 @@ const BEFORE_BLOCK_WITHIN: Duration = Duration::from_secs(600);
 const AS_NEAR_AS_IT_GETS: Duration = Duration::from_secs(5);
 /// A destination that is no farther than this keeps up with the source.
 const FAR_MS: u64 = 10_000;
-/// One that keeps up and comes no nearer for so long will not by waiting.
+/// Time without progress after which a destination that keeps up comes no nearer by waiting.
 const NO_NEARER_BY_WAITING: Duration = Duration::from_secs(15);
-/// A destination that comes no closer to the source for so long does not catch up with it.
+/// Time without progress after which a destination does not catch up with the source.
 const STUCK_AFTER: Duration = Duration::from_secs(1_800);
 
 /// Why following ended.
@@ -231,7 +232,7 @@ mod tests {
         assert!(enough(5_000, 4_999, 16) && !enough(5_000, 5_000, 600));
         assert!(enough(60_000, 2_999, 6) && !enough(60_000, 3_000, 15));
         assert!(enough(60_000, 9_999, 16) && !enough(60_000, 10_000, 600));
-        // A block that may last less than what is close anyway does not make it stricter.
+        // A lag that is close anyway suffices, even for a block that may last less.
         assert!(enough(100, 499, 6) && !enough(100, 500, 600));
     }
 

@@ -279,7 +279,7 @@ async fn select(source: &Endpoint, selectors: &[Selector]) -> Result<Vec<(Listed
             ));
         }
     }
-    // By its own name a time series is refused; patterns leave it out, and it is told.
+    // A time series that is named is refused; patterns leave it out, and the operator is told.
     let selects = |selector: &&Selector, listed: &Listed| {
         listed.kind != Kind::TimeSeries || matches!(selector, Selector::One { .. })
     };

@@ -41,7 +41,8 @@ pub(crate) async fn prepare_joined(
     leases: &Leases,
     slice_bytes: u64,
 ) -> Result<()> {
-    // Their slices are to be read from a state that holds what the job's stream has gone past.
+    // Their slices are to be read from a state that holds the changes which the job's stream has
+    // passed.
     leases.set_horizon(clusters.source.cluster_time().await?).await?;
     for planned in &plan.collections[first..] {
         make(clusters, plan, planned).await?;

@@ -3,7 +3,8 @@
 //! The idea is that of the Mailbox migration ("Handling the unexpected", 2013): not every cause can
 //! be foreseen, but every document that came out wrong can be named, so a tool that re-copies named
 //! documents mends them all. Each document is read anew from the source and the destination is made
-//! equal to that ([`crate::replicate::apply`]), then what was written is verified like any other copy.
+//! equal to that ([`crate::replicate::apply`]), then the written documents are verified like any
+//! other copy.
 //!
 //! Invariants:
 //! - Only documents that the file names are written, and those that a unique index ties to them.

@@ -152,7 +152,7 @@ impl State {
     /// Refuses to go on while it is unknown where the clients are.
     ///
     /// # Errors
-    /// A precondition that says how to tell it.
+    /// A precondition that says how to decide it.
     pub fn refuse_undecided(&self, id: &JobId) -> Result<()> {
         if !self.cut_over().is_some_and(|cut_over| cut_over.hook_begun) {
             return Ok(());
@@ -201,8 +201,8 @@ pub(crate) async fn save(run: &Run, state: &State) -> Result<()> {
     run.save(value).await.map_err(Error::from)
 }
 
-/// Saves what a successor must know, also when the job is to end; an error when it is no longer
-/// this process's.
+/// Saves the state that a successor needs, also when the job is to end; an error when it is no
+/// longer this process's.
 pub(crate) async fn save_at_last(run: &Run, state: &State) -> Result<()> {
     let value = serde_json::to_value(state).map_err(|e| Error::malformed("the job's state", e))?;
     run.save_at_last(value).await.map_err(Error::from)

@@ -70,8 +70,8 @@ impl Copying<'_> {
         // Those of collections that others joined later are known from when they were followed last.
         let known = self.state.followed_indexes.len();
         self.state.followed_indexes.extend(self.definitions.iter().skip(known).map(names));
-        // The checkpoint may be past what was seen of indexes and options so far: all of it is
-        // followed before a successor would think that it was.
+        // The checkpoint may be past the changes of indexes and options that were seen so far: all
+        // of them are followed before a successor would take them for followed.
         let seen = self.coordinator.take_structure();
         for ns in 0..self.pairs.len() {
             if self.plan.collections[ns].creates || seen.iter().any(|(of, _)| *of == ns) {
@@ -90,7 +90,7 @@ impl Copying<'_> {
         self.match_patiently(ns).await
     }
 
-    /// Again and again while a cluster elects or is away: what is done already is found done.
+    /// Repeats it while a cluster elects or is away: changes that are done already are found done.
     async fn match_patiently(&mut self, ns: usize) -> Result<()> {
         let began = Instant::now();
         let mut attempt = 0;
@@ -107,7 +107,7 @@ impl Copying<'_> {
         }
     }
 
-    /// Makes indexes and options of a collection what they are at the source now.
+    /// Makes indexes and options of a collection equal to those at the source now.
     async fn match_structure(&mut self, ns: usize) -> Result<()> {
         if self.coordinator.is_gone(ns) {
             return Ok(());
@@ -116,7 +116,7 @@ impl Copying<'_> {
         let Some(wanted) = from.definition().await? else { return Ok(()) };
         let definitions = Arc::clone(&self.definitions);
         let had = &definitions[ns];
-        // A job of an older release, or a reverse one, begins with what the source has now.
+        // A job of an older release, or a reverse one, begins with the source's present indexes.
         let had_names: Vec<String> = match self.state.followed_indexes.get(ns) {
             Some(names) => names.clone(),
             None => had.indexes.iter().map(|index| name_of(index).to_owned()).collect(),

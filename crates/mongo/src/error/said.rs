@@ -6,7 +6,7 @@
 
 use mongodb::error::{Error, ErrorKind};
 
-/// The user may not do what was asked.
+/// The user lacks the right to the command.
 pub const UNAUTHORIZED: i32 = 13;
 
 /// The message of an error, without labels, answers and the contents of documents.
@@ -44,7 +44,7 @@ fn unauthorized(message: &str) -> String {
     }
 }
 
-/// A message without what it quotes between braces, brackets or as a duplicate's value.
+/// A message without the text that it quotes between braces, brackets or as a duplicate's value.
 #[must_use]
 pub fn without_documents(message: &str) -> String {
     let (mut kept, mut depth) = (String::with_capacity(message.len()), 0_usize);

@@ -61,7 +61,7 @@ pub enum ReadAt {
     Exactly(Timestamp),
 }
 
-/// A document that may differ, and what is known of how it came to.
+/// A document that may differ, and its known change.
 #[derive(Clone, Debug)]
 pub struct Want {
     /// Which document.
@@ -298,7 +298,7 @@ async fn resolve_refusal(
     Err(refusal(pair, found, &error))
 }
 
-/// Removes what stands in `found`'s way in a unique index.
+/// Removes the documents that hold `found`'s values in a unique index.
 async fn displace(
     pair: &Pair,
     found: &Found<'_>,
@@ -344,7 +344,7 @@ async fn exists(pair: &Pair, id: &Id) -> Result<bool> {
 }
 
 impl Pair {
-    /// Why the destination does not take a document, and what to do.
+    /// The destination's reason to refuse a document, and the remedy.
     pub(crate) fn refusal(&self, found: &Found<'_>, error: &WriteError) -> Error {
         refusal(self, found, error)
     }

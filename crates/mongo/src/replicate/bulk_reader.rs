@@ -359,7 +359,8 @@ impl SliceCopy<'_> {
             command.append(cstr!("hint"), rawdoc! {"$natural": 1});
         } else {
             command.append(cstr!("hint"), rawdoc! {"_id": 1});
-            // A router hands out what its shards send as it comes, unless it is told the order.
+            // A router hands out its shards' documents as they come, unless a command names an
+            // order.
             command.append(cstr!("sort"), rawdoc! {"_id": 1});
             if let Some(min) = behind.or(self.slice.min.as_ref()) {
                 command.append(cstr!("min"), rawdoc! {"_id": min.as_raw()});

@@ -1,4 +1,4 @@
-//! The change reader: a cluster's change stream, reduced to what the dirty key protocol needs.
+//! The change reader: a cluster's change stream, reduced to the needs of the dirty key protocol.
 //!
 //! The idea (Mailbox 2013, "Replicating updates after the snapshot"): a change only says *which*
 //! document changed. Its state is read from the source when it is applied, so the events carry
@@ -33,7 +33,7 @@ pub use parse::token_time;
 pub enum Start {
     /// With the first change after this time.
     At(Timestamp),
-    /// With what follows this token.
+    /// With the change after this token.
     After(RawDocumentBuf),
 }
 
@@ -60,7 +60,7 @@ pub enum Event {
         /// `createIndexes`, `dropIndexes`, `modify`, …
         what: String,
     },
-    /// The collection is no longer what it was: dropped, renamed, replaced.
+    /// The collection ended under its name: dropped, renamed, replaced.
     Disruption {
         /// Which of the reader's namespaces.
         ns: usize,
@@ -98,7 +98,7 @@ pub enum Write {
 pub struct Batch {
     /// In the stream's order; empty when nothing happened.
     pub events: Vec<Event>,
-    /// A reader opened here yields what follows this batch.
+    /// A reader opened here yields the changes that follow this batch.
     pub token: RawDocumentBuf,
     /// Every change up to here is in this batch or an earlier one.
     pub time: Timestamp,
@@ -341,7 +341,7 @@ impl Wanted {
         ]
     }
 
-    /// Pauses before the stream is opened again, or says why that would not help.
+    /// Pauses before the stream is opened again, or returns the reason that this would not help.
     async fn pause(&self, error: Error, attempt: u32) -> Result<()> {
         let resumable = error.is_transient() || is_lost_cursor(&error);
         if !resumable || attempt > REOPEN_ATTEMPTS_MAX {
@@ -386,12 +386,12 @@ enum Scope {
 }
 
 /// A stream that ends without an error was invalidated or killed: it is reopened, and if it cannot
-/// be, the server then says why.
+/// be, the server names the reason then.
 fn is_lost_cursor(error: &Error) -> bool {
     matches!(error, Error::Malformed { cause, .. } if cause == "the stream ended")
 }
 
-/// The paths of what an update changed, without the values; nothing for other events.
+/// The paths of the fields that an update changed, without their values; nothing for other events.
 fn changed_fields() -> Document {
     let or_none = |value: Bson| doc! {"$ifNull": [value, []]};
     let each = |of: Bson, part: &str| doc! {"$map": {"input": of, "in": format!("$$this.{part}")}};

@@ -1,8 +1,8 @@
 //! The coordinator of a job: reads the source's changes, applies them through lanes, and keeps the
 //! checkpoint and the horizon.
 //!
-//! [`imago_plan::pending_changes`] decides what may be applied when. One task owns the pending
-//! changes of all collections; rounds of dirty keys run beside it, a few at a time.
+//! [`imago_plan::pending_changes`] decides which dirty keys may be applied, and when. One task owns
+//! the pending changes of all collections; rounds of dirty keys run beside it, a few at a time.
 //!
 //! Invariants:
 //! - A batch of the stream counts as read only when all of it is among the pending changes; only then
@@ -233,7 +233,7 @@ impl Coordinator {
         Ok(coordinator)
     }
 
-    /// Waits for one thing to happen, and does what follows from it.
+    /// Waits for one event, and handles it.
     ///
     /// # Errors
     /// An error that ends the job: see [`Error`].
@@ -301,7 +301,8 @@ impl Coordinator {
         std::mem::take(&mut self.structure)
     }
 
-    /// Takes what ended collections since the last call. Nothing of these is applied any more.
+    /// Takes the events that ended collections since the last call. Later changes of these are not
+    /// applied.
     pub fn take_ended(&mut self) -> Vec<(usize, String)> {
         std::mem::take(&mut self.ended)
     }
@@ -333,7 +334,7 @@ impl Coordinator {
         Ok(Arc::clone(&self.pairs))
     }
 
-    /// Waits for the rounds in progress; what they did and what they failed of is forgotten.
+    /// Waits for the rounds in progress; their results and their failures are discarded.
     pub async fn quiesce(&mut self) {
         while self.rounds.join_next().await.is_some() {}
     }

@@ -61,7 +61,8 @@ pub fn watch(
         .into()
 }
 
-/// Says that a cluster does not answer, for as long as it does not: what waits for it does so in silence.
+/// Reports that a cluster does not answer, for as long as it does not: work that waits for it is
+/// silent.
 async fn silence(of: Endpoint, gate: &'static str, control: Control, reporter: Reporter) {
     let (mut heard, mut told) = (Instant::now(), false);
     loop {
@@ -233,8 +234,8 @@ struct Window {
 /// The known duration of an oplog's window.
 ///
 /// Once it is full, its oldest entry moves by a second in a second as long as the source is written
-/// at the rate of what it holds. It does so in leaps, for the server drops many entries at once: so
-/// how far it moved between two looks says nothing, and that it moved at all says that it is full.
+/// at the rate of its content. It does so in leaps, for the server drops many entries at once: so
+/// the distance between two looks means nothing, and any distance means that it is full.
 #[derive(Debug, Default)]
 struct Outlook {
     oldest_s: Option<u32>,
@@ -243,10 +244,10 @@ struct Outlook {
 }
 
 impl Outlook {
-    /// The seconds left until what follows `applied_s` is dropped, if that is worth a warning: it
-    /// is soon, and the job has used up more than half of what the oplog holds, which one that keeps
-    /// up never has, however short the oplog. It is again when the time left has halved, and after
-    /// the job had recovered.
+    /// The seconds left until the changes behind `applied_s` are dropped, if that is worth a
+    /// warning: it is soon, and the job has used up more than half of the oplog's time, which a job
+    /// that keeps up never has, however short the oplog. It is again when the time left has halved,
+    /// and after the job had recovered.
     fn warns(&mut self, window: Window, applied_s: u32) -> Option<u32> {
         let before = self.oldest_s.replace(window.oldest_s);
         self.is_full |= before.is_some_and(|before| before < window.oldest_s);

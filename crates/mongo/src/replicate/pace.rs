@@ -53,7 +53,7 @@ const ASK_EVERY: Duration = Duration::from_millis(40);
 const SETTLES: Duration = Duration::from_millis(100);
 /// A server that takes longer is too slow by any measure.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// After so many looks without clients, none is taken to be at work.
+/// Looks without clients after which none is taken to be at work.
 const QUIET_LOOKS: u32 = 2;
 /// Reads of the collection, a second, that may be those of the job's workers on other machines. The
 /// reads of this process are known ([`Endpoint::finds`]).
@@ -66,8 +66,8 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// Returns when it is known how fast what can wait may go: after the first look where no client is
-    /// at work.
+    /// Returns when the speed of deferrable work is known: after the first look if no client is at
+    /// work.
     pub async fn known(&self) {
         let known = self.pace.is_known.subscribe().wait_for(|is_known| *is_known).await.map(|_| ());
         known.expect("the sender lives as long as `self`");
@@ -169,7 +169,7 @@ struct Watch {
 
 impl Watch {
     async fn run(mut self) {
-        // The pace, and what answers take without the bulk, while clients are at work.
+        // The pace, and the latencies without the bulk, while clients are at work.
         let mut sparing: Option<(Pace, Still)> = None;
         let mut lasts = FIRST_LOOK;
         // The first count is the base: operations before it do not count.
@@ -257,7 +257,7 @@ impl Watch {
 /// A cluster that is watched.
 struct Cluster {
     servers: Vec<Server>,
-    /// So many looks in a row found no client.
+    /// Looks in a row that found no client.
     quiet: u32,
 }
 
@@ -380,7 +380,7 @@ impl Server {
     }
 }
 
-/// Databases in which servers and Imago keep what is theirs.
+/// Databases in which servers and Imago keep their own data.
 const NOT_CLIENTS: [&str; 4] = ["admin", "config", "local", "imago"];
 
 fn counted(top: &Document, reads: &[Namespace], writes: &[Namespace]) -> Counted {

@@ -85,7 +85,7 @@ pub struct Seen {
     map: Map,
     /// The version, which differs between maps.
     version: Bson,
-    /// Everything that made the map what it is was before this.
+    /// All changes that led to the map are before this time.
     pub at: Timestamp,
 }
 

@@ -23,10 +23,10 @@ use crate::server::endpoint::{Endpoint, answer_within, prefer_secondary};
 use crate::server::shard::uniform;
 use crate::server::timing::SEARCH_MAX;
 
-/// An index of so many keys is walked in half a minute.
+/// Keys of an index that is walked in half a minute.
 const WALK_MAX: u64 = 50_000_000;
 const SAMPLE_PER_PART: u64 = 20;
-/// With shards, a part is so many steps of all of them together.
+/// With shards, steps of all of them together that make a part.
 const MARKS_PER_PART: u64 = 8;
 
 /// Strictly increasing `_id`s that cut a collection of about `documents` into at most `parts`.

@@ -231,8 +231,8 @@ struct Drained {
 /// Makes the shadow the collection as of one time behind the block, looks at the last changes, and
 /// writes down that the rename may be asked for from now on.
 ///
-/// Also when the job was asked to end in this moment: it is past the point where that is heard, and
-/// returning here without lifting the block would leave it behind.
+/// Also when the job was asked to end in this moment: it is past the point where a stop is obeyed,
+/// and returning here without lifting the block would leave it behind.
 async fn drain(run: &Run, copying: &mut Copying<'_>, block: Block) -> Result<Drained> {
     let began = Instant::now();
     let at = copying.coordinator.settle().await?;
@@ -262,7 +262,7 @@ async fn drain(run: &Run, copying: &mut Copying<'_>, block: Block) -> Result<Dra
     Ok(Drained { drain_ms, last_verified })
 }
 
-/// The collection, for what may be done to it only while the job is this process's.
+/// The collection, for commands that are sent only while the job is this process's.
 fn ours(run: &Run, spec: &Spec, cluster: &Endpoint) -> Handle {
     let owner = Some(run.ownership());
     Handle { owner, ..Handle::new(cluster.clone(), spec.reshard.ns.clone()) }
@@ -301,7 +301,7 @@ async fn unblock(
 /// The outcome of a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The collection is what the shadow was.
+    /// The collection is the former shadow.
     Renamed,
     /// Nothing has happened.
     NotYet,
@@ -345,8 +345,8 @@ pub(super) async fn quiet(cluster: &Endpoint, ns: &Namespace) -> Result<()> {
 /// another user changed the collection.
 pub(super) async fn decided(cluster: &Endpoint, spec: &Spec) -> Result<Fate> {
     quiet(cluster, &spec.reshard.ns).await?;
-    // Turns are not taken in the order in which they were asked for: what has just ended may have
-    // overtaken a rename.
+    // Turns are not granted in the order of the requests: the operation that has just ended may
+    // have overtaken a rename.
     if waits(cluster, spec.shadow()).await? {
         return Err(Error::Passing {
             doing: format!("looking what became of the rename of {}", spec.shadow()),
@@ -389,7 +389,8 @@ async fn waits(cluster: &Endpoint, shadow: &Namespace) -> Result<bool> {
     Ok(false)
 }
 
-/// Returns when the config servers have recorded, for good, that the collection is what the shadow was.
+/// Returns when the config servers have recorded, for good, that the collection is the former
+/// shadow.
 ///
 /// They do so when every shard has renamed its part and admits no operation on it yet: from then on every
 /// write goes to the former shadow. The reply to the request comes only after the shards have

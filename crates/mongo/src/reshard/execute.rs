@@ -43,9 +43,8 @@ use crate::server::timing::WRITE_TIME_MAX;
 use crate::server::timing::retry_transient;
 use crate::state::journal::MongoJournal;
 
-/// A collection is cut at least so often, if its slices stay as large as the next constant says:
-/// what changes in a slice waits until the slice is copied, which takes long where clients are
-/// spared.
+/// Least number of slices of a collection, if they stay as large as the next constant: changes in a
+/// slice wait until the slice is copied, which takes long while clients are spared.
 const SLICES: u64 = 32;
 /// Smaller slices would be mostly leases.
 const SLICE_BYTES_MIN: u64 = 2 * 1024 * 1024;
@@ -136,7 +135,7 @@ pub fn both(cluster: &Endpoint) -> Clusters {
 pub async fn run(cluster: &Endpoint, run: Run, options: &Options) -> Result<Outcome> {
     let mut ended = Box::pin(work(cluster, &run, options)).await;
     if let Err(Error::Stopped(Stop::Cancelled)) = &ended {
-        // The record as it is now: the one that was claimed knows nothing of what was done since.
+        // The record as it is now: the one that was claimed lacks all later changes.
         let cleaned = async {
             let journal = MongoJournal::new(cluster.clone());
             clean_up(cluster, &journal.load(&run.record().id).await?).await
@@ -359,8 +358,8 @@ async fn fill(
             copying.copy_bulk(&copy_options(options, AWAIT_MAX, route.clone())).await?;
             measure(run, route.as_deref());
         }
-        // The stream tells twice a second how far it is: while indexes are built it gets this far, and
-        // what came meanwhile is looked at as it comes.
+        // The stream shows its position twice a second: while indexes are built it gets this far,
+        // and later changes are handled as they come.
         let since = copying.source_time().await?;
         if !copying.state.is_indexed {
             run.enter("index").await?;

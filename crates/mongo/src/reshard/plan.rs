@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::namespace::Namespace;
 use crate::server::collection::Size;
 
-/// By what new chunks are given to shards (Morphus, §3; [`imago_plan::placement`]).
+/// The rule by which new chunks are given to shards (Morphus, §3; [`imago_plan::placement`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placing {
@@ -27,7 +27,7 @@ pub enum Placing {
     Random,
 }
 
-/// By what sockets are given to flows (Morphus, §4.1; [`imago_plan::flow`]).
+/// The rule by which sockets are given to flows (Morphus, §4.1; [`imago_plan::flow`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flowing {
@@ -41,7 +41,7 @@ pub enum Flowing {
     Fixed,
 }
 
-/// By what a shape is changed.
+/// The means of a change of shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
@@ -68,9 +68,9 @@ pub struct Request {
     pub add_shards: Vec<String>,
     /// Shards that get nothing.
     pub drain_shards: Vec<String>,
-    /// By what chunks are placed.
+    /// The rule by which chunks are placed.
     pub placing: Placing,
-    /// By what flows get sockets.
+    /// The rule by which flows get sockets.
     pub flowing: Flowing,
     /// Sockets in all; 0 for two for each pair of shards with something to move.
     pub sockets: u32,
@@ -129,8 +129,8 @@ pub struct Flow {
 /// The effect of one placement of the chunks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
-    /// Which one: `balanced`, `greedy`, `random`, or `server` for what the server's own
-    /// `reshardCollection` does.
+    /// Which one: `balanced`, `greedy`, `random`, or `server` for the server's own
+    /// `reshardCollection`.
     pub placing: String,
     /// The movement between shards.
     pub moved: Size,
@@ -176,9 +176,9 @@ pub struct Plan {
     pub size: Size,
     /// The new chunks in the order of their keys.
     pub chunks: Vec<Chunk>,
-    /// By what they were placed.
+    /// The rule by which they were placed.
     pub placing: Placing,
-    /// By what sockets were given to flows.
+    /// The rule by which flows got sockets.
     pub flowing: Flowing,
     /// The movement by pairs of shards.
     pub flows: Vec<Flow>,

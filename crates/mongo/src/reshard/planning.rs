@@ -22,10 +22,10 @@ use crate::server::shard_key::{Key, text_of};
 
 /// More chunks than this are not made unless they are asked for by number.
 const CHUNKS_MAX: u64 = 10_000;
-/// So many are the least for each shard, so that the balancer has something to move.
+/// Least number of chunks for each shard, so that the balancer has some to move.
 const CHUNKS_PER_SHARD: u64 = 2;
 
-/// Computes what a change of a collection's shape will do. Documents are looked at as fast as
+/// Predicts the effect of a change of a collection's shape. Documents are looked at as fast as
 /// `control` lets them pass.
 ///
 /// # Errors
@@ -184,7 +184,7 @@ fn wanted(request: &Request, survey: &Survey, open: &[bool], bytes: u64) -> Want
     Wanted { chunks, open, chunk_bytes }
 }
 
-/// Round trips below this differ by chance and by what else the machines do, in microseconds.
+/// Round trips below this differ by chance and by the machines' other work, in microseconds.
 const LATENCY_MIN_US: u32 = 500;
 
 /// Between two shards everything goes through Imago, so that its way is as long as both ways to

@@ -38,8 +38,8 @@ pub struct Way {
 /// Finds the way back from a job that gave a collection another shard key; writes nothing.
 ///
 /// # Errors
-/// A precondition, when the job did no such thing, or the collection is not what it made of it any
-/// more; when the cluster does not answer.
+/// A precondition, if the job did no such thing, or the collection is no longer as the job made it;
+/// fails if the cluster does not answer.
 pub async fn revert(cluster: &Endpoint, id: &JobId) -> Result<Way> {
     let record = MongoJournal::new(cluster.clone()).load(id).await?;
     let plan = &Spec::of(&record)?.reshard;

@@ -24,7 +24,7 @@ pub struct Spec {
     pub copy: preflight::Plan,
     /// The change of shape.
     pub reshard: Plan,
-    /// By what it is done.
+    /// The means of the change.
     #[serde(default)]
     pub engine: Engine,
     /// Facts about the collection when the job was created.
@@ -82,7 +82,7 @@ pub struct Options {
 pub struct Outcome {
     /// The job.
     pub job: JobId,
-    /// By what it was done.
+    /// The means of the change.
     pub engine: Engine,
     /// From the block until it was lifted, in ms; absent when another process did it.
     pub write_block_ms: Option<u64>,

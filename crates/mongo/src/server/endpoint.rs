@@ -49,7 +49,7 @@ pub struct Endpoint {
 /// Longest wait for the first answer of a cluster, in milliseconds; see [`reach_within`].
 static REACHED_WITHIN_MS: AtomicU64 = AtomicU64::new(5_000);
 
-/// Lets this process wait so long for the first answer of a cluster.
+/// Sets this process's longest wait for the first answer of a cluster.
 pub fn reach_within(max: Duration) {
     let max_ms = u64::try_from(max.as_millis()).unwrap_or(u64::MAX);
     REACHED_WITHIN_MS.store(max_ms, Ordering::Relaxed);
@@ -61,7 +61,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const SHARD_REACHED_WITHIN: Duration = Duration::from_secs(5);
 
 impl Endpoint {
-    /// Connects to the cluster that `uri` names and asks what it is. `role` is `source` or
+    /// Connects to the cluster that `uri` names and finds its shape. `role` is `source` or
     /// `destination`, for messages.
     ///
     /// # Errors
@@ -243,8 +243,8 @@ impl Endpoint {
         &self.identity
     }
 
-    /// Finds that this process has sent to the cluster, through the router or past it: a server counts
-    /// no more of them as its own, and what it counts beside them are others'.
+    /// Finds that this process has sent to the cluster, through the router or past it: a server
+    /// counts no more than these of this process, and the rest of its count is others'.
     pub(crate) fn finds(&self) -> u64 {
         self.finds.load(Ordering::SeqCst)
     }
@@ -292,8 +292,8 @@ impl Endpoint {
 
     /// The cluster's time: every write that was acknowledged before the call is at or before it.
     ///
-    /// A router alone knows only what passed through it, and there may be others: so every shard
-    /// is asked, by a command that any user may run.
+    /// A router alone knows only the operations that passed through it, and there may be others: so
+    /// every shard is asked, by a command that any user may run.
     ///
     /// # Errors
     /// Fails if the cluster (with shards: any of them) does not answer, or answers without a time.
@@ -340,8 +340,8 @@ impl Endpoint {
         if !self.is_sharded() {
             return Ok(true);
         }
-        // A stream shows what a majority has, and the journal is written every 100 ms unless a write waits
-        // for it.
+        // A stream shows changes that a majority has, and the journal is written every 100 ms
+        // unless a write waits for it.
         let note = doc! {
             "appendOplogNote": 1, "data": {"imago": "the time passes here too"},
             "writeConcern": {"w": "majority"},
@@ -398,7 +398,7 @@ pub async fn answer<T>(doing: &str, work: impl Future<Output = T>) -> Result<T> 
     answer_within(ANSWER_MAX, doing, work).await
 }
 
-/// As [`answer`], for what a server may rightly be silent about for another time.
+/// As [`answer`], for a request about which a server may rightly be silent for another time.
 ///
 /// # Errors
 /// [`Error::Passing`] when there is no answer within `max`.

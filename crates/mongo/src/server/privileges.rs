@@ -32,7 +32,7 @@ pub(crate) fn is_any(resource: &Document) -> bool {
     resource.get_bool("anyResource").unwrap_or(false)
 }
 
-/// The actions that no privilege on what `covers` says grants.
+/// The actions that no privilege on a resource that `covers` accepts grants.
 pub(crate) fn lacking<'a>(
     held: &[&Document],
     actions: &[&'a str],

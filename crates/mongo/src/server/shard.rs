@@ -314,7 +314,7 @@ fn document_of(key: &Id) -> Result<Document> {
     }
 }
 
-/// So many documents are read in about a minute for each shard, where they must come from disk.
+/// Documents that are read in about a minute for each shard, if they must come from disk.
 pub(crate) const READ_MAX: u64 = 10_000_000;
 
 /// The stage that keeps about `size` of `documents`, each with the same chance where that is

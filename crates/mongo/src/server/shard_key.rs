@@ -1,4 +1,4 @@
-//! A shard key: what may be one, and its value for a document.
+//! A shard key: its valid forms, and its value for a document.
 //!
 //! A key's value is a document of its fields, in their order; chunks are ranges of such documents.
 //! A field that a document lacks counts as null, and of a hashed field the hash counts, which the
@@ -103,8 +103,8 @@ impl Key {
         fields.first() == Some(&"_id") || fields.starts_with(&wanted)
     }
 
-    /// The expression that takes from a document what [`Key::value`] needs. Its names are its own,
-    /// because a key's field may have dots.
+    /// The expression that takes from a document the fields that [`Key::value`] needs. Its names
+    /// are its own, because a key's field may have dots.
     pub(crate) fn expression(&self) -> Document {
         let part = |(index, (field, way)): (usize, (&String, &Bson))| {
             let path = format!("${field}");
@@ -123,7 +123,7 @@ impl Key {
         self.pattern.iter().enumerate().map(part).collect()
     }
 
-    /// The key's value, from what [`Key::expression`] took.
+    /// The key's value, from the result of [`Key::expression`].
     pub(crate) fn value(&self, taken: &RawDocument) -> Result<Value> {
         let (mut is_missing, mut is_array) = (false, false);
         let mut at = RawDocumentBuf::new();

@@ -62,7 +62,7 @@ pub(crate) fn change_to(held: Option<&Document>, wanted: &Document) -> Change {
     }
 }
 
-/// Brings the settings of an index to what they are at the source.
+/// Makes the settings of an index equal to those at the source.
 pub(crate) async fn modify_index(to: &Handle, index: &Document) -> Result<()> {
     to.check_owner("collMod")?;
     let hidden = index.get_bool("hidden").unwrap_or(false);
@@ -107,7 +107,7 @@ pub(crate) fn is_same_index(a: &Document, b: &Document) -> bool {
     is_same(&plain_index(a).into(), &plain_index(b).into())
 }
 
-/// An index without what a server adds by itself, its settings by name.
+/// An index without the fields that a server adds by itself, its settings by name.
 pub(crate) fn plain_index(index: &Document) -> Document {
     let mut plain = sorted(index);
     for server_own in ["v", "ns", "background"] {

@@ -1,7 +1,8 @@
 //! Deadlines and budgets that several layers share.
 //!
-//! A write must end before another process can own what it writes to. So two pairs of deadlines hold: of
-//! a slice's lease and of a job's owner, each with the longest time that one write runs at the server.
+//! A write must end before another process can own its target. So two pairs of deadlines hold: of a
+//! slice's lease and of a job's owner, each with the longest time that one write runs at the
+//! server.
 
 use std::time::Duration;
 

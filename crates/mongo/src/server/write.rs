@@ -155,8 +155,8 @@ fn header(to: &Handle, verb: &'static str) -> RawDocumentBuf {
     command
 }
 
-/// The same command with room for a field of `len` bytes, and for what the driver adds: megabytes
-/// are then moved into it once.
+/// The same command with room for a field of `len` bytes, and for the driver's own fields:
+/// megabytes are then moved into it once.
 fn roomy(command: RawDocumentBuf, len: usize) -> RawDocumentBuf {
     let mut bytes = Vec::with_capacity(command.as_bytes().len() + len + 1_024);
     bytes.extend_from_slice(command.as_bytes());

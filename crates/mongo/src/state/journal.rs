@@ -74,7 +74,7 @@ struct Reading {
     now_ms: u64,
 }
 
-/// A change that was sent, and what to answer if it took effect.
+/// A change that was sent, and the answer if it took effect.
 struct Sent<T> {
     sending: String,
     answer: T,
@@ -135,7 +135,8 @@ impl MongoJournal {
         .await
     }
 
-    /// Makes one change: reads, applies, and replaces what was read, until nothing comes between.
+    /// Makes one change: reads, applies, and replaces the document that was read, until no other
+    /// change comes between.
     async fn change<T: Send>(
         &self,
         id: &JobId,
@@ -301,7 +302,7 @@ impl MongoJournal {
         })
     }
 
-    /// The document of a record: what people look for as fields, and the record as text, in which
+    /// The document of a record: the fields that people search by, and the record as text, in which
     /// no name of a field can be taken for an operator or a path.
     fn document(
         &self,

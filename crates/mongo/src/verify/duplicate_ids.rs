@@ -21,7 +21,7 @@ use crate::server::timing::SEARCH_MAX;
 /// About how large an entry is that is all `_id`.
 const ENTRY_BYTES: u64 = 32;
 const BATCH_BYTES: u64 = 1 << 20;
-/// So many are asked about at once.
+/// Most `_id`s that are asked about at once.
 const ASKED_MAX: usize = 1_000;
 
 /// An `_id` that two documents of the collection have. The `_id`s' order has to be that of their

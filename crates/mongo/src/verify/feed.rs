@@ -110,7 +110,7 @@ pub(super) fn encoded(filter: &Document) -> Result<RawDocumentBuf> {
         .map_err(|e| Error::usage(format!("the filter cannot be encoded: {e}"), "simplify it"))
 }
 
-/// Documents in order, with their places in what holds them.
+/// Documents in order, with their places in the buffer that holds them.
 #[derive(Debug)]
 pub(super) struct Chunk {
     held: Held,
@@ -126,7 +126,7 @@ enum Held {
 }
 
 impl Chunk {
-    /// An empty one, for so many bytes.
+    /// An empty one, with room for `bytes`.
     pub(super) fn roomy(bytes: usize) -> Self {
         Self { held: Held::Joined(Vec::with_capacity(bytes)), documents: Vec::new() }
     }

@@ -11,7 +11,7 @@ use crate::server::collection::Handle;
 /// Has `side` parse the filter and read next to nothing: before null lies `MinKey` alone.
 ///
 /// # Errors
-/// Usage, with what the server said, if it does not understand the filter.
+/// Usage, with the server's message, if the server does not understand the filter.
 pub async fn check(side: &Handle, filter: &Document) -> Result<()> {
     let command = rawdoc! {
         "find": side.ns.coll.as_str(),

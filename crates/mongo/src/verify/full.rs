@@ -25,8 +25,8 @@ use crate::server::collection::Size;
 /// A range aims at this many documents.
 const RANGE_DOCUMENTS: u64 = 50_000;
 const RANGES_MAX: u64 = 64;
-/// Documents that look different are looked at again at once, so many at a time: most of them were
-/// caught in mid-change, and need not be remembered.
+/// Most documents that look different and are looked at again at once: most of them were caught in
+/// mid-change, and need not be remembered.
 const RECHECK_LEN: usize = 500;
 const TICK: Duration = Duration::from_millis(250);
 

@@ -111,8 +111,9 @@ impl Lookup {
         })
     }
 
-    /// Looks at the source as it was at exactly `at`, and at the destination as it is: of one cluster
-    /// no time has to be asked for, since primaries show what the majority has acknowledged.
+    /// Looks at the source as it was at exactly `at`, and at the destination as it is: of one
+    /// cluster no time has to be asked for, since primaries show all that the majority has
+    /// acknowledged.
     pub(super) async fn as_of(
         at: Timestamp,
         source: &Handle,
@@ -229,7 +230,7 @@ impl Lookup {
         }))
     }
 
-    /// Compares documents of the source with what the destination holds.
+    /// Compares documents of the source with those of the destination.
     pub(super) async fn against_destination(
         &self,
         documents: &[(Id, &[u8])],
@@ -267,7 +268,8 @@ impl Lookup {
         Ok(differing.collect())
     }
 
-    /// Stand-ins for what the source's primary holds of `ids` now; nothing for what it does not.
+    /// Stand-ins for the documents of `ids` that the source's primary holds now; nothing for
+    /// others.
     pub(super) async fn source_states(
         &self,
         ids: &[Id],

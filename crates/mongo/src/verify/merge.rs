@@ -1,6 +1,6 @@
 //! Walking two sorted sequences of documents side by side: the pure part of a full verification.
 //!
-//! The merge is fed blocks of documents and says which side it needs more of; it never reads by
+//! The merge is fed blocks of documents and names the side that it needs more of; it never reads by
 //! itself. Its caller decides how far each side is read ahead.
 //!
 //! Invariant: each `_id` that either side holds is counted once, and named as a suspect unless
@@ -103,8 +103,8 @@ impl<B: Block> Side<B> {
         self.is_checked = false;
     }
 
-    /// Makes sure that the head lies behind what was consumed; heads that repeat the last `_id`
-    /// are consumed and handed to `repeated`.
+    /// Makes sure that the head lies behind the consumed documents; heads that repeat the last
+    /// `_id` are consumed and handed to `repeated`.
     fn check(&mut self, mut repeated: impl FnMut(&[u8])) -> Result<(), Misaligned> {
         while !self.is_checked {
             let Some(head) = self.head() else { return Ok(()) };

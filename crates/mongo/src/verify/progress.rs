@@ -15,7 +15,7 @@ use super::Search;
 use crate::bson::order::Id;
 use crate::error::Result;
 
-/// So many documents are followed at once; a longer list would be read too slowly to see every
+/// Most documents that are followed at once; a longer list would be read too slowly to see every
 /// state of each.
 const IDS_MAX: usize = 64;
 /// Reads of the source for one of the destination.

@@ -19,8 +19,8 @@ const STEP: usize = 5_000;
 /// Draws of one side, all but the last cut short.
 const DRAWS_MAX: u32 = 30;
 
-/// Draws from the source, for what is missing or different, and from the destination, for what is
-/// extra.
+/// Draws from the source, for missing and different documents, and from the destination, for extra
+/// ones.
 pub(super) async fn compare(
     search: &Search<'_>,
     suspects: &mut Suspects,
@@ -37,7 +37,7 @@ pub(super) async fn compare(
 }
 
 /// Draws and compares until a draw was read to its end. One that a lost server cut short cannot be
-/// gone on with: another takes its place, and what was compared of the first does not count.
+/// continued: another takes its place, and the comparisons of the first do not count.
 async fn compare_drawn(
     search: &Search<'_>,
     side: &Handle,

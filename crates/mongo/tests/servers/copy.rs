@@ -1,4 +1,4 @@
-//! A live copy between real clusters: in the end the destination has what the source has, with all
+//! A live copy between real clusters: in the end the destination equals the source, with all
 //! changes that were made meanwhile.
 mod contents;
 mod definitions;

@@ -1,4 +1,5 @@
-//! The journal on real servers: the contract of every journal, and what only a cluster can do to it.
+//! The journal on real servers: the contract of every journal, and the faults that only a cluster
+//! has.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -89,7 +90,7 @@ async fn of_racing_processes_exactly_one_claims() {
 async fn a_change_whose_answer_was_lost_is_made_once() {
     let spec = replica_set(1).with_parameter("enableTestCommands", "1");
     let cluster = start(spec).await;
-    // The server counts what it was made to lose from its start on.
+    // The server counts the answers that it was made to lose from its start on.
     cluster.end_with_this_test();
     let journal = journal(&cluster.uri()).await;
     let id = created(&journal).await.id;
@@ -109,7 +110,7 @@ async fn a_change_whose_answer_was_lost_is_made_once() {
 async fn a_new_job_whose_answer_was_lost_is_kept() {
     let spec = replica_set(1).with_parameter("enableTestCommands", "1");
     let cluster = start(spec).await;
-    // The server counts what it was made to lose from its start on.
+    // The server counts the answers that it was made to lose from its start on.
     cluster.end_with_this_test();
     let journal = journal(&cluster.uri()).await;
     lose_the_next_answer(&cluster, "insert").await;

@@ -1,5 +1,5 @@
-//! Plans of real sharded collections: what they weigh, what they would move, what they find in the
-//! way; and that planning writes nothing.
+//! Plans of real sharded collections: their weights, their movement, their findings; and that
+//! planning writes nothing.
 
 mod findings;
 mod now;

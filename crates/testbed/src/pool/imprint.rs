@@ -89,7 +89,8 @@ impl Imprint {
     }
 }
 
-/// Runs what undoes a test, removes its data, and compares the cluster with what it was when `new`.
+/// Undoes the changes of a test, removes its data, and compares the cluster with its state when
+/// `new`.
 pub(super) async fn restore(
     cluster: &Cluster,
     new: &Imprint,

@@ -116,7 +116,7 @@ fn is_internal(key: &CStr) -> bool {
 #[derive(Debug, Clone)]
 pub(super) struct Answer {
     raw: RawDocumentBuf,
-    /// After which time a read sees what this answer tells of; not where servers tell no time.
+    /// Time after which a read sees the effect of this answer; nothing if servers tell no time.
     pub(super) operation_time: Option<Timestamp>,
     /// The answering node's cluster time.
     pub(super) cluster_time: Option<Timestamp>,
@@ -141,7 +141,7 @@ impl Answer {
         &self.raw
     }
 
-    /// The answer decoded, without what servers tell only each other.
+    /// The answer decoded, without the fields that servers send only to each other.
     pub(super) fn document(&self) -> Result<Document, Failure> {
         Document::try_from(&*message::without(&self.raw, is_internal)).map_err(Failure::malformed)
     }
@@ -156,9 +156,9 @@ impl Answer {
         number(&self.raw, key)
     }
 
-    /// The same answer, to be followed by reads after the node's cluster time: what a server
-    /// answers to a routed command does not tell the operation times of the shards behind it, and
-    /// its cluster time is not before them.
+    /// The same answer, to be followed by reads after the node's cluster time: a server's answer to
+    /// a routed command does not tell the operation times of the shards behind it, and its cluster
+    /// time is not before them.
     pub(super) fn routed(mut self) -> Self {
         self.operation_time = self.cluster_time.max(self.operation_time);
         self
@@ -252,7 +252,7 @@ impl Failure {
         Self { code, body, unanswered: false }
     }
 
-    /// A document that cannot be what the protocol says.
+    /// A document that violates the protocol.
     pub(super) fn malformed(error: impl std::fmt::Display) -> Self {
         Self::new(code::BAD_VALUE, format!("malformed document: {error}"))
     }
@@ -267,7 +267,7 @@ impl Failure {
         &self.body
     }
 
-    /// The same with a label by which drivers know what they may do.
+    /// The same with a label by which drivers choose their reaction.
     pub(super) fn labelled(mut self, label: &str) -> Self {
         match self.body.get_array_mut("errorLabels") {
             Ok(labels) if labels.iter().any(|known| known.as_str() == Some(label)) => {}
@@ -279,7 +279,7 @@ impl Failure {
         self
     }
 
-    /// The same, saying what was being done.
+    /// The same, with the attempted operation.
     pub(super) fn context(mut self, what: &str) -> Self {
         let message = self.body.get_str("errmsg").unwrap_or("no message").to_owned();
         self.body.insert("errmsg", format!("{what} :: caused by :: {message}"));

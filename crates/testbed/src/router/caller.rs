@@ -110,7 +110,7 @@ impl Staleness<'_> {
 }
 
 impl Core {
-    /// Forgets what a shard has found stale.
+    /// Forgets the routing data that a shard has found stale.
     pub(super) fn forget(&self, namespace: &Namespace, code: i32) {
         if code == code::STALE_DB_VERSION {
             self.catalog.forget_database(&namespace.database);

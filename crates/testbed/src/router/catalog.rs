@@ -1,8 +1,8 @@
 //! Which shard owns what, as the config server says, remembered until a shard disagrees.
 //!
-//! Every versioned command carries the version of what is remembered here; a shard that knows
-//! better refuses it without executing anything, and the entry is read again. So a stale entry
-//! costs a round trip and never a wrong result (the servers' shard versioning protocol).
+//! Every versioned command carries the version of the entry that is remembered here; a shard that
+//! knows better refuses it without executing anything, and the entry is read again. So a stale
+//! entry costs a round trip and never a wrong result (the servers' shard versioning protocol).
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -106,8 +106,8 @@ impl Sharded {
         owners
     }
 
-    /// The version by which a shard checks that the sender knows what the shard owns: the highest
-    /// of its chunks, or zero for a shard that owns none.
+    /// The version by which a shard checks that the sender knows the shard's chunks: the highest of
+    /// them, or zero for a shard that owns none.
     pub(super) fn version(&self, shard: &str) -> Document {
         let of_chunk = |chunk: &Chunk| chunk.entry.get_timestamp("lastmod").ok();
         let owned = self.chunks.iter().filter(|chunk| chunk.shard == shard);
@@ -131,8 +131,8 @@ pub(super) fn unsharded_version() -> Document {
     doc! { "t": zero, "e": ObjectId::from_bytes([0; 12]), "v": zero }
 }
 
-/// The version that says: write what you own and filter the rest, do not compare versions. It is
-/// what a broadcast carries, because half of one cannot be taken back.
+/// The version that says: write the documents that you own and filter the rest, do not compare
+/// versions. A broadcast carries it, because half of one cannot be taken back.
 pub(super) fn ignored_version() -> Document {
     let highest = Timestamp { time: u32::MAX, increment: u32::MAX };
     doc! {

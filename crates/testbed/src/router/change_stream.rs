@@ -38,8 +38,8 @@ impl Caller {
     pub(super) async fn open_stream(&self, body: &Document) -> Result<Answer, Failure> {
         let (start, after) = self.start_of(body).await?;
         let mut command = body.clone();
-        // As `mongos` does: the first answer says how far the stream is, and it has to be no further
-        // than what it hands out.
+        // As `mongos` does: the first answer tells the position of the stream, which must be no
+        // further than the events that it hands out.
         command.insert("cursor", doc! {"batchSize": 0});
         command.remove("$readPreference");
         let mut stream = Stream {

@@ -1,7 +1,7 @@
 //! One client's connection: requests in, answers out, one at a time.
 //!
-//! A client that goes away ends what it had asked for: the connection to the server is dropped
-//! with the pending command, and the server notices.
+//! A client that goes away ends its requests: the connection to the server is dropped with the
+//! pending command, and the server notices.
 
 use std::io;
 use std::sync::Arc;

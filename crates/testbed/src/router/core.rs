@@ -30,7 +30,7 @@ pub(super) const STALE_ROUNDS: u32 = 10;
 pub(super) struct Clock(Mutex<Option<(Timestamp, Document)>>);
 
 impl Clock {
-    /// Takes over a `$clusterTime` if it is later than what is known.
+    /// Takes over a `$clusterTime` if it is later than the known one.
     pub(super) fn advance(&self, gossip: &Document) {
         let Ok(time) = gossip.get_timestamp("clusterTime") else { return };
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -109,7 +109,7 @@ impl Caller {
             return self.on_config(body.clone(), Repeat::Never).await;
         }
         match self.coordinated(body, "_shardsvrDropCollection", false).await {
-            // As a server answers for what is not there.
+            // As a server answers for a collection that is not there.
             Err(failure) if failure.code() == code::NAMESPACE_NOT_FOUND => {
                 Answer::try_from(doc! { "ok": 1.0 })
             }

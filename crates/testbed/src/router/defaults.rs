@@ -59,7 +59,7 @@ impl Core {
 }
 
 impl Caller {
-    /// Gives a command the defaults of the cluster for what it does not say itself.
+    /// Gives a command the defaults of the cluster for the concerns that it does not set itself.
     pub(super) async fn complete(&self, body: &mut Document) -> Result<(), Failure> {
         let name = body.keys().next().map_or("", String::as_str);
         let in_transaction = body.contains_key("autocommit");

@@ -4,7 +4,7 @@ use bson::Document;
 
 use super::catalog::{self, Sharded};
 
-/// A shard, and what it is told about the sender's knowledge.
+/// A shard, and the sender's knowledge of it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Endpoint {
     /// The shard's id.

@@ -50,7 +50,7 @@ fn add_end(digest: &mut Md5) {
 /// A double as a whole number: cut, and held within the range.
 #[allow(clippy::cast_possible_truncation)]
 fn truncated(number: f64) -> i64 {
-    // The cast saturates and takes NaN for 0, which is what the servers do.
+    // The cast saturates and takes NaN for 0, as the servers do.
     number as i64
 }
 
@@ -89,7 +89,7 @@ mod tests {
     use bson::spec::BinarySubtype;
     use bson::{Binary, DateTime, Timestamp, bson};
 
-    /// Values and what a hashed index of a real server holds for them.
+    /// Values, and their entries in a hashed index of a real server.
     #[test]
     fn hashes_are_those_in_a_servers_hashed_index() {
         let binary = |subtype| Bson::Binary(Binary { subtype, bytes: b"abc".to_vec() });

@@ -1,4 +1,4 @@
-//! The handshake: what makes a driver take the router for a `mongos`.
+//! The handshake, by which a driver takes the router for a `mongos`.
 
 use bson::{Bson, DateTime, Document, doc};
 

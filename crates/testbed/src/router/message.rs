@@ -18,7 +18,7 @@ const MESSAGE_BYTES_MAX: usize = 48_000_000 + 64 * 1024;
 
 const FLAG_CHECKSUM: u32 = 1;
 const FLAG_MORE_TO_COME: u32 = 1 << 1;
-/// Bits of which the protocol says that a receiver must refuse what it does not know.
+/// Bits that a receiver must refuse if it does not know them, by the protocol.
 const FLAGS_REQUIRED: u32 = 0xffff;
 
 /// The arrays that a write command carries, as commands name them.

@@ -1,6 +1,6 @@
 //! An update that gives its document a shard key of another shard.
 //!
-//! The owning shard refuses such an update and tells what the document is and would become
+//! The owning shard refuses such an update and returns the document as it is and as it would become
 //! (`WouldChangeOwningShard`). The document is then deleted there and inserted at its new owner in
 //! one transaction: the client's own, or one under the client's session and transaction number, so
 //! that a repetition of the write is recognised as one and refused.

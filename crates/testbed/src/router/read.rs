@@ -236,7 +236,7 @@ impl Caller {
     }
 
     /// Runs a pipeline on the collection of `command` to its end: the last answer, for its times,
-    /// and all documents. Bounded by what one answer may weigh.
+    /// and all documents. Bounded by the largest size of one answer.
     async fn pipeline(
         &self,
         command: &Document,

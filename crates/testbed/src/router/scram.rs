@@ -2,7 +2,7 @@
 //!
 //! The router is the server towards its clients and a client towards the nodes. It can be both
 //! because the testbed made the users and knows their passwords: each client's commands run on
-//! connections of that very user, so that the servers themselves decide what the user may do.
+//! connections of that very user, so that the servers themselves check the user's rights.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,8 +1,8 @@
 //! Which replica sets there are, and which member of each is primary now.
 //!
 //! A primary is found by asking every member for `hello` and remembered until a command finds it
-//! gone. Waiting for an election is bounded; the bound is what a `mongos` would let a client wait
-//! for roughly, and drivers retry once more by themselves.
+//! gone. Waiting for an election is bounded; the bound is roughly the longest wait of a client of a
+//! `mongos`, and drivers retry once more by themselves.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -123,7 +123,7 @@ impl Shards {
         all
     }
 
-    /// Takes over what `config.shards` holds, keeping what is known of unchanged shards.
+    /// Takes over the content of `config.shards`, keeping the state of unchanged shards.
     pub(super) fn replace(&self, listed: &[Document]) {
         let mut shards = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut fresh = HashMap::new();

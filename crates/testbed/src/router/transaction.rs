@@ -188,7 +188,7 @@ impl Caller {
 
     async fn commit_on(&self, shard: &str, commit: Document) -> Result<Answer, Failure> {
         let shard = self.core.shard(shard).await?;
-        // A repeated commit of the same transaction says how the first one ended.
+        // The answer to a repeated commit of the same transaction is the outcome of the first one.
         self.core.on_primary(self.user.as_ref(), &shard, commit, None, Repeat::Safe).await
     }
 

@@ -24,7 +24,7 @@ use super::transactions::Transaction;
 const MERGED_BYTES_MAX: usize = 64 * 1024 * 1024;
 const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024 - 64 * 1024;
 const FIRST_BATCH: usize = 101;
-/// The field in which shards tell by what a document was sorted.
+/// The field in which shards return the values by which a document was sorted.
 const SORT_KEY: &str = "__routerSortKey";
 
 impl Caller {
@@ -114,7 +114,7 @@ impl Caller {
         cursor_answer(id, &namespace.to_string(), "firstBatch", &first)
     }
 
-    /// Reads what all shards have, shard by shard.
+    /// Reads the documents of all shards, shard by shard.
     async fn read_all(
         &self,
         transaction: &Transaction,

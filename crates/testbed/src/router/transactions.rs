@@ -69,7 +69,7 @@ impl Transaction {
         body.insert("autocommit", false);
     }
 
-    /// Adds what makes `body` a statement of this transaction on `shard`.
+    /// Adds the fields that make `body` a statement of this transaction on `shard`.
     pub(super) fn enlist(&self, shard: &str, body: &mut Document) {
         self.fields(body);
         body.remove("startTransaction");

@@ -46,7 +46,7 @@ enum Answer {
     Failed(String),
 }
 
-/// Has the supervisor of `standing` do `fault` to `node`; returns what came of it, in words.
+/// Has the supervisor of `standing` do `fault` to `node`; returns the outcome, in words.
 pub async fn inject(standing: &Standing, fault: Fault, node: &str) -> Result<String> {
     let refused =
         |reason: String| Error::Supervisor { name: standing.spec.name().to_owned(), reason };
@@ -64,8 +64,8 @@ pub async fn inject(standing: &Standing, fault: Fault, node: &str) -> Result<Str
     }
 }
 
-/// Reads one request from `stream`, does it, has `record` write down what changed, and answers:
-/// the registry is up to date when the answer arrives.
+/// Reads one request from `stream`, does it, has `record` write down the changes, and answers: the
+/// registry is up to date when the answer arrives.
 pub(super) async fn answer(
     content: &Content,
     mut stream: UnixStream,

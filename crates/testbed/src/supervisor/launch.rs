@@ -65,7 +65,7 @@ pub async fn up(spec: &ContentSpec, registry: &Registry, command: Command) -> Re
         Err(_) => Err(format!("it was not ready within {} s", READY_BOUND.as_secs())),
     };
     if outcome.is_err() {
-        // Its input has ended with this, so the supervisor takes down what it has.
+        // Its input has ended with this, so the supervisor takes down its servers.
         drop(supervisor.stdin.take());
         let _ = timeout(END_BOUND, supervisor.wait()).await;
         registry.remove_unclaimed_log(name)?;
@@ -168,9 +168,9 @@ fn watch_launcher() -> impl Future<Output = ()> {
 pub enum Ended {
     /// The supervisor took everything down.
     Orderly,
-    /// The supervisor did not answer and was killed; what it left was removed.
+    /// The supervisor did not answer and was killed; its remains were removed.
     Killed,
-    /// The supervisor was dead already; what it left was removed.
+    /// The supervisor was dead already; its remains were removed.
     Removed,
 }
 

@@ -128,8 +128,8 @@ impl Registry {
         Ok(names)
     }
 
-    /// Takes the name of `spec` for this process. A name whose supervisor is dead is taken over, after
-    /// what it left has been removed.
+    /// Takes the name of `spec` for this process. A name whose supervisor is dead is taken over,
+    /// after the remains of that one have been removed.
     pub fn claim(&self, spec: &ContentSpec) -> Result<Claim> {
         let name = spec.name();
         if !valid_name(name) {
@@ -234,7 +234,7 @@ impl Claim {
         &self.standing
     }
 
-    /// Changes what is written down.
+    /// Changes the entry.
     pub fn update(&mut self, change: impl FnOnce(&mut Standing)) -> Result<()> {
         change(&mut self.standing);
         self.registry.write(&self.standing)

@@ -26,7 +26,7 @@ pub enum Health {
     Impaired,
     /// The supervisor is stopped by a signal.
     Stopped,
-    /// The supervisor is gone, and the servers with it; `down` removes what is left.
+    /// The supervisor is gone, and the servers with it; `down` removes the remains.
     Dead,
 }
 

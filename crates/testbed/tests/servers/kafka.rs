@@ -1,4 +1,4 @@
-//! A Kafka server: up, told of a topic, killed, and up again with what it had.
+//! A Kafka server: up, told of a topic, killed, and up again with its data.
 //!
 //! Its protocol's oldest versions are put together by hand: they need no client.
 

@@ -1,4 +1,4 @@
-//! A Redis server: up, written to, killed, stopped, and up again with what it had.
+//! A Redis server: up, written to, killed, stopped, and up again with its data.
 
 use std::time::Duration;
 

@@ -77,7 +77,7 @@ async fn shard_by_k(cluster: &Cluster, client: &Client, database: &str) {
         admin.run_command(range).await.unwrap();
     }
     admin.run_command(doc! { "shardCollection": &name, "key": { "k": 1 } }).await.unwrap();
-    // From here on the tests decide what lies where.
+    // From here on the tests decide the places of chunks.
     for bounds in bounds.windows(2) {
         let (min, max) = (doc! { "k": &bounds[0] }, doc! { "k": &bounds[1] });
         let range = doc! { "updateZoneKeyRange": &name, "min": min, "max": max, "zone": null };
@@ -88,7 +88,7 @@ async fn shard_by_k(cluster: &Cluster, client: &Client, database: &str) {
 /// Held while a range is moved.
 static MOVING: Mutex<()> = Mutex::const_new(());
 
-/// Moves what lies from zero upwards to a shard, through the router.
+/// Moves the chunks from zero upwards to a shard, through the router.
 async fn move_upper_half(client: &Client, namespace: &str, shard: &str) {
     let _moving = MOVING.lock().await;
     let moving = doc! { "moveRange": namespace, "min": { "k": 0 }, "toShard": shard };

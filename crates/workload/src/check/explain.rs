@@ -1,4 +1,4 @@
-//! One key: can its operations have led to what was found, and if not, what went wrong?
+//! One key: can its operations have led to its content, and if not, which fault explains it?
 //!
 //! With the ways in which the last life may have begun at hand (`turns`), the updates need no
 //! search. If the content is from update `u`, all other updates of that life came before it, so
@@ -88,7 +88,7 @@ fn counters(
     }
 }
 
-/// Accepts what was found under a key (`seq` and `n` of its document), or says what went wrong.
+/// Accepts the content of a key (`seq` and `n` of its document), or names the fault.
 ///
 /// `initial` is the `seq` of the document that was there before the first operation.
 pub(super) fn explain(

@@ -1,4 +1,4 @@
-//! The check: is what a database holds one of the contents that its acknowledgements allow?
+//! The check: is the content of a database one that its acknowledgements allow?
 //!
 //! Keys are independent of each other, so each is decided alone (`explain`): the content is
 //! accepted exactly when there is an order of the key's operations that contradicts neither the

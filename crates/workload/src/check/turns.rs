@@ -1,9 +1,9 @@
 //! Turns: the inserts and deletes of one key, and the lives that they may give its document.
 //!
 //! A document's *life* begins with an insert (or before the load) and ends with a delete. Only the
-//! last life shows in the final content, so what has to be known is every way in which a last life
-//! may begin: at which moment, and up to which moment the updates can have happened in earlier
-//! lives instead ([`Birth`]).
+//! last life shows in the final content, so the search needs every way in which a last life may
+//! begin: at which moment, and up to which moment the updates can have happened in earlier lives
+//! instead ([`Birth`]).
 //!
 //! The search is that of linearisability checkers ("just in time": Wing and Gong 1993, Lowe 2017):
 //! an operation is placed in the order no earlier than the answer to some operation forces one to
@@ -44,7 +44,7 @@ pub(super) struct Lives {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TooHard;
 
-/// A situation: what was placed so far, and what it led to.
+/// A situation: the turns placed so far, and their result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Config {
     alive: bool,
@@ -79,7 +79,7 @@ fn add(configs: &mut Vec<Config>, new: Config) -> bool {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    // In this order at one moment: what only touches in time overlapped.
+    // In this order at one moment: turns that only touch in time overlapped.
     Start(usize),
     TurnAnswered(usize),
     UpdateAnswered { start: u64 },
@@ -314,7 +314,7 @@ impl Search<'_> {
     }
 
     /// Visits every situation that can be reached at this moment, and returns those that were not
-    /// stopped at. `visit` sees each step and says whether to stop behind it.
+    /// stopped at. `visit` sees each step and decides whether to stop behind it.
     fn expand(
         &mut self,
         from: Vec<Config>,

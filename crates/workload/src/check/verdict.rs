@@ -57,7 +57,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Everything that the acknowledgements do not allow, and what could not be decided.
+    /// Everything that the acknowledgements do not allow, and the undecided keys.
     #[must_use]
     pub fn anomalies(&self) -> u64 {
         self.lost

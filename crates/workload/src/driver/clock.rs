@@ -1,9 +1,9 @@
-//! The clock thread: decides what is due when, and starts it then.
+//! The clock thread: decides which operation is due when, and starts it then.
 //!
 //! It is a thread of its own because the runtime's timers are coarse (a millisecond): a load of
 //! sub-millisecond operations would measure mostly the timer. All random choices are made here, by
-//! one seeded generator, so that what is due when follows from the options alone; which key it goes
-//! to also depends on which inserts have been answered by then.
+//! one seeded generator, so that kinds and times follow from the options alone; the key of an
+//! operation also depends on the inserts that have been answered by then.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,7 +37,7 @@ pub(super) fn spawn<T: Target>(
         .name("load-clock".into())
         .spawn(move || {
             run(&shared, &recorder, &runtime);
-            // The history is let go of before the end is told, since the receiver closes it.
+            // The history is released before the end is announced, since the receiver closes it.
             drop(recorder);
             // The receiver may be gone.
             let _ = ended.send(());

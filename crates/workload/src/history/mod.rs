@@ -1,9 +1,9 @@
-//! The history: what was asked of a database and what it answered, one entry per operation.
+//! The history: the requests to a database and its answers, one entry per operation.
 //!
-//! Every write has a number (`seq`) that is used once and that goes into the document; updates
-//! also increment the document's counter (`n`), so that an update applied twice shows. Times are
+//! Every write has a number (`seq`) that is used once and that goes into the document; updates also
+//! increment the document's counter (`n`), so that an update applied twice shows. Times are
 //! nanoseconds on one monotonic clock since the start of the run, so that "ended before the other
-//! started" means what it says.
+//! started" is exact.
 //!
 //! An entry is 48 bytes, in memory and in a file. A file starts with one line of JSON (the
 //! [`Header`]) and ends with a closing entry; one without it lost its tail with the process that
@@ -244,7 +244,7 @@ fn checksum(bytes: &[u8; ENTRY_BYTES]) -> u32 {
 }
 
 impl History {
-    /// Reads a recording, keeping what a check needs.
+    /// Reads a recording, keeping the entries that a check needs.
     ///
     /// # Errors
     /// The file cannot be read, is of another kind or version, is damaged, or was not closed.

@@ -64,7 +64,8 @@ impl Recorder {
         Self { sink: Sink::Nothing }
     }
 
-    /// Records in memory what a check needs, at most `entries_max` entries of 48 bytes.
+    /// Records in memory the operations that a check needs, at most `entries_max` entries of 48
+    /// bytes.
     #[must_use]
     pub fn memory(header: Header, entries_max: usize) -> Self {
         let history = Mutex::new(History { header, ops: Vec::new(), recorded: 0 });

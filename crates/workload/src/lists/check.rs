@@ -1,4 +1,5 @@
-//! The check: is what a store answered, and has in the end, a history of strong-session snapshot isolation?
+//! The check: are a store's answers and its final content a history of strong-session snapshot
+//! isolation?
 //!
 //! The lists at the end give the order of all appends to each. First each transaction is held against
 //! them alone: are its appends there, all or none, and is each list that it read one that was. Then the
@@ -238,7 +239,7 @@ impl Check<'_> {
         }
     }
 
-    /// Names what is wrong with a list that never was.
+    /// Names the fault of a list that never was.
     fn misread(&mut self, at: usize, list: List, seen: &[Element], last: &[Element]) {
         let name = list.name();
         let mut met = HashSet::new();

@@ -1,5 +1,5 @@
-//! Which transactions are sent. Each session draws its own from a seed; what all of them have in common
-//! is the count of elements, so that each is used once, and how long the lists are.
+//! The transactions to send. Each session draws its own from a seed; all of them share the count of
+//! elements, so that each is used once, and the lengths of the lists.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,7 +18,8 @@ const STEPS_MAX: usize = 6;
 const READ_ONLY_PERCENT: u32 = 30;
 /// The most transactions that are sent before one of them is answered.
 const AT_ONCE_MAX: u32 = 4;
-/// Half of the draws are among so many lists: transactions that meet show more than those that do not.
+/// Number of lists among which half of the draws are: transactions that meet show more than those
+/// that do not.
 const BUSY: u32 = 4;
 
 /// The state that the sessions of a load share.

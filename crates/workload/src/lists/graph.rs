@@ -4,10 +4,10 @@
 //! strong-session snapshot isolation (Daudjee and Salem, 2006; Adya, 1999, §4.3), if B overwrites
 //! or reads a write of A, or follows A in its session, A commits before B's snapshot; if B
 //! overwrites what A read, A's snapshot is before B commits. All this can be put on one line of
-//! time exactly if the points have no cycle. The usual rule says the same: any cycle has two edges
-//! of the last sort next to each other. These two are no path here, since nothing leads from a
-//! commit to its own snapshot. So a linear search finds the forbidden cycles, and never sees the
-//! allowed ones.
+//! time exactly if the points have no cycle. The usual rule says the same: each cycle of
+//! transactions has two edges of the last sort next to each other. These two are no path here,
+//! since nothing leads from a commit to its own snapshot. So a linear search finds the forbidden
+//! cycles, and never sees the allowed ones.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -67,7 +67,7 @@ impl Graph {
         self.edges[2 * one + 1].push(Edge { to: 2 * other, link, list });
     }
 
-    /// One did not see what another appended.
+    /// One did not see an element that another appended.
     pub fn missed(&mut self, one: usize, other: usize, list: List) {
         self.edges[2 * one].push(Edge { to: 2 * other + 1, link: Link::Rw, list: Some(list) });
     }
@@ -119,7 +119,7 @@ impl Graph {
                     }
                 }
                 if let Some((n, to)) = deeper {
-                    // The edge is looked at once more when what is behind it is known.
+                    // The edge is looked at once more when the points behind it are known.
                     path.extend([(point, n), (to, 0)]);
                 } else if low[point] == order[point] {
                     let at = open.iter().rposition(|&other| other == point).unwrap_or(0);

@@ -1,9 +1,10 @@
 //! A second opinion on a history, by another's checker: `adya`, which is Elle's checks written anew.
 //!
-//! It knows nothing of a look at the end that comes after everything else; to it that is a transaction
-//! like any other. It does not see lost elements or elements without an author; of anomalies of isolation it has
-//! to say the same. Of a transaction whose session did not learn whether it happened, but which did,
-//! it is told as of an acknowledged one that only appended: else it would not put it into its session.
+//! It knows nothing of a look at the end that comes after everything else; to it that is a
+//! transaction like any other. It does not see lost elements or elements without an author; on
+//! anomalies of isolation it has to agree. A transaction that happened, though its session did not
+//! learn so, is presented to it as an acknowledged one that only appended: else it would not put it
+//! into its session.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -22,7 +23,7 @@ const KNOT_WAIT: Duration = Duration::from_secs(5);
 pub enum Opinion {
     /// Nothing is wrong.
     Sound,
-    /// The names that it gives to what is wrong.
+    /// The names that it gives to the anomalies.
     Unsound(Vec<String>),
     /// None: no transaction depends on another, or it took too long.
     None(Vec<String>),

@@ -61,7 +61,7 @@ fn what_snapshot_isolation_allows_is_no_anomaly() {
     finds("1 0+1\n2 0=1 0+2 0=1,2\n1 0=1,2 1=", &["1,2", ""], &[]);
     // Write skew.
     finds("1 0= 1= 0+1\n2 0= 1= 1+2", &["1", "2"], &[]);
-    // A session need not see what another one had acknowledged before.
+    // A session need not see changes that another one had acknowledged before.
     finds("1 0+1\n2 0=", &["1"], &[]);
     // It is not known whether it happened, and either is right.
     finds("1? 0+1 1+2\n2 0=", &["", ""], &[]);
@@ -150,7 +150,7 @@ fn two_that_saw_two_others_in_two_orders_are_a_long_fork() {
 fn a_session_that_does_not_see_what_it_did_or_saw_is_broken() {
     finds("1 0+1\n1 0=", &["1"], &[(Kind::Session, &[0, 1])]);
     finds("1 0+1\n2 0=1\n2 0=", &["1"], &[(Kind::Session, &[0, 1, 2])]);
-    // Through what another session saw of it.
+    // Through another session's view of it.
     let lines = "1 0+1\n1 1+2\n2 1=2 0=";
     finds(lines, &["1", "2"], &[(Kind::Session, &[0, 1, 2])]);
 }
@@ -158,7 +158,7 @@ fn a_session_that_does_not_see_what_it_did_or_saw_is_broken() {
 #[test]
 fn a_transaction_of_unknown_outcome_does_not_bind_its_session() {
     finds("1? 0+1\n2 0=1", &["1"], &[]);
-    // But it happens behind what was acknowledged before.
+    // But it happens behind the transactions that were acknowledged before.
     finds("1 0+1\n1? 0= 1+2\n2 1=2 0=", &["1", "2"], &[(Kind::Session, &[0, 1, 2])]);
 }
 

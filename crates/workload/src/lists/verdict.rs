@@ -41,7 +41,7 @@ pub enum Kind {
     /// Two transactions that append to a list, of which one did not see the other.
     #[serde(rename = "lost update")]
     LostUpdate,
-    /// Read skew: a transaction that saw a part of what happened before it, with one missing.
+    /// Read skew: a transaction that saw a part of the earlier changes, with one missing.
     #[serde(rename = "G-single")]
     GSingle,
     /// Long fork: transactions that saw others in different orders. A cycle in which reads that missed

@@ -40,7 +40,7 @@ pub enum ExtJsonError {
 pub fn parse(text: &str) -> Result<RawBson, ExtJsonError> {
     let json: Json = match serde_json::from_str(text) {
         Ok(json) => json,
-        // Of what is neither, the usual notation's error is the more helpful one.
+        // If it is neither, the usual notation's error is the more helpful one.
         Err(error) => json5::from_str(text).map_err(|_| error)?,
     };
     json.into_bson()

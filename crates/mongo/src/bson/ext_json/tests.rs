@@ -1,4 +1,4 @@
-//! Extended JSON there and back: what was written reads as the same bytes, and what has no meaning
+//! Extended JSON there and back: written values read as the same bytes, and text without a meaning
 //! is refused.
 
 use bson::{Bson, RawBson, RawDocumentBuf, doc, rawdoc};

@@ -130,8 +130,9 @@ impl Number {
         }
     }
 
-    /// Equal numbers of different types feed the same bytes: what a long can hold goes as a long,
-    /// what else a double can hold as a double, the rest as a decimal without trailing zeros.
+    /// Equal numbers of different types feed the same bytes: a number that a long can hold goes as
+    /// a long, any other that a double can hold as a double, the rest as a decimal without trailing
+    /// zeros.
     pub(super) fn hash_into<H: Hasher>(&self, state: &mut H) {
         match *self {
             Number::Int(v) => hash_int(v, state),

@@ -79,7 +79,7 @@ pub(super) async fn has_all(clusters: &Clusters, plan: &Plan, options: &Options)
     Ok(news.is_empty())
 }
 
-/// Documents that look different are remembered for the exact look, so many at most.
+/// Most documents that look different and are remembered for the exact look.
 const SUSPECTS_MAX: usize = 100_000;
 /// Most documents that look different were caught in mid-change. Those that change all the time, or
 /// while the copy is behind, are compared exactly.

@@ -24,7 +24,7 @@ const WRITES: [&str; 7] =
 const SHARDS: [&str; 2] = ["enableSharding", "moveChunk"];
 /// Its actions in a collection of stored functions.
 const WRITES_FUNCTIONS: [&str; 4] = ["find", "insert", "remove", "update"];
-/// On the database that keeps what is known of jobs.
+/// On the database that keeps the state of jobs.
 const STATE: [&str; 5] = ["createIndex", "find", "insert", "remove", "update"];
 
 /// Refuses a collection that cannot be sharded by this key: the servers would say so once all of it is

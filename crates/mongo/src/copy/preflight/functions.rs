@@ -75,7 +75,7 @@ pub(super) async fn plan(
     Ok(functions)
 }
 
-/// Why functions of so many bytes are not copied.
+/// The reason that functions of so many bytes are not copied.
 pub(in crate::copy) fn too_large(ns: &Namespace) -> Error {
     Error::precondition(
         format!("{ns} holds more than {} MB of functions", BYTES_MAX >> 20),

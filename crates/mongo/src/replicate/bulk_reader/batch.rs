@@ -5,7 +5,7 @@ use imago_job::throttle::Throttle;
 /// A batch is large enough that a round trip costs nothing beside it, small enough that a worker's
 /// memory is a few of them.
 const BATCH_BYTES: u64 = 4 * 1024 * 1024;
-/// A batch is read for so many shards at most: reading is felt too.
+/// Most shards for which a batch is read: reading is felt too.
 const PARTS_MAX: u64 = 4;
 /// A part that one server gets is not smaller than this, in bytes: a command costs the server, and so
 /// clients, as much as a dozen documents of a kilobyte. Parts of much more are felt too: at 1 MB/s beside 300

@@ -20,9 +20,9 @@ impl Drop for Turn {
 }
 
 impl Worker {
-    /// Waits until another slice may be begun. At the same pace, slices one after another are less work
-    /// than all at once: what changes in a slice that was not begun need not be applied. So another
-    /// one is begun only where those that are under way do not reach the pace.
+    /// Waits until another slice may be begun. At the same pace, slices one after another are less
+    /// work than all at once: changes in a slice that was not begun need not be applied. So another
+    /// one is begun only if those that are under way do not reach the pace.
     pub(super) async fn turn(&self) -> Result<Turn> {
         let counters = &self.counters;
         loop {

@@ -10,8 +10,8 @@ use super::progress;
 use crate::error::{Error, Result};
 use crate::replicate::changes::{Batch, ChangeReader, EVENTS_MAX};
 
-/// While clients are spared, an answer of the stream holds so few changes, if that keeps up with them:
-/// what gathers them has a processor of each shard for a while.
+/// Changes in an answer of the stream while clients are spared, if that keeps up with them:
+/// gathering more occupies a processor of each shard for a while.
 const PACED_EVENTS_MAX: usize = 128;
 
 pub(super) async fn read_ahead(

@@ -21,8 +21,8 @@ use crate::server::timing::PATIENCE;
 
 /// Rounds that run at the same time.
 const ROUNDS_MAX: usize = 4;
-/// While clients are spared there is one round at a time, of what they hardly feel, where servers
-/// answer so quickly that this is enough.
+/// Dirty keys of a round while clients are spared and servers answer so quickly that one such round
+/// at a time is enough: clients hardly feel it.
 const PACED_TOUCHES: usize = 32;
 /// Dirty keys that waited for a slice are ready all at once when the slice is copied. While clients
 /// are spared, a round is followed by a pause and is only as large as it must be for all of them to
@@ -31,8 +31,8 @@ const PACED_DRAIN: Duration = Duration::from_secs(10);
 /// With more than these ready, changes come faster than small rounds apply them: keeping up with the
 /// source goes first.
 const PACED_READY_MAX: usize = 10_000;
-/// Up to so many dirty keys that a settled point waits for are one round of all lanes: one read finds
-/// them, and one write of each kind.
+/// Most dirty keys of a settled point that are one round of all lanes: one read finds them, and one
+/// write of each kind applies them.
 const JOINT_KEYS_MAX: usize = 500;
 /// Dirty keys in one round.
 const ROUND_KEYS_MAX: usize = 2_000;

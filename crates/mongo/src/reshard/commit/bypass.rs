@@ -12,9 +12,9 @@ use crate::server::block::{about_user, has_users};
 use crate::server::endpoint::Endpoint;
 
 const ACTION: &str = "bypassDocumentValidation";
-/// So many users are named.
+/// Most users that are named.
 const NAMED_MAX: usize = 10;
-/// Of so many users the server is asked what they may.
+/// Most users of whom the server is asked for their rights.
 const USERS_MAX: usize = 1_000;
 
 /// The users that may.

@@ -30,7 +30,7 @@ use crate::server::collection::Handle;
 use crate::server::endpoint::Endpoint;
 use crate::server::timing::retry_transient;
 
-/// Says that what came behind `from` is not known any more.
+/// Reports that the changes behind `from` are not known any more.
 pub(in crate::reshard) fn unknown(run: &Run, spec: &Spec, from: Timestamp) -> LateWrites {
     let ns = &spec.reshard.ns;
     run.reporter().warning(
@@ -85,7 +85,7 @@ fn fates(events: &[Happened], new: Option<&str>) -> BTreeMap<Id, Fate> {
     fates
 }
 
-/// Opens the stream behind the drain: what is read from it after the rename is complete.
+/// Opens the stream behind the drain: read after the rename, it is complete.
 fn reader(cluster: &Endpoint, spec: &Spec, from: Timestamp) -> ChangeReader {
     let namespaces = vec![spec.reshard.ns.clone()];
     ChangeReader::new(cluster.clone(), namespaces, Start::At(from), AWAIT_MAX).detailed()
@@ -144,7 +144,7 @@ pub(in crate::reshard) async fn bring_over(
     Ok(late_writes)
 }
 
-/// The new collection, as what is written to.
+/// The new collection, as source and destination.
 async fn pair(run: &Run, cluster: &Endpoint, spec: &Spec) -> Result<Pair> {
     let source = Handle::new(cluster.clone(), spec.reshard.ns.clone());
     let gone = || Error::Disrupted { ns: source.ns.to_string(), what: "dropped".into() };
@@ -189,7 +189,7 @@ async fn write(pair: &Pair, fates: &BTreeMap<Id, Fate>) -> Result<LateWrites> {
     })
 }
 
-/// So many `_id`s are named in a warning; the job's result has all.
+/// Most `_id`s that are named in a warning; the job's result has all.
 const NAMED_MAX: usize = 20;
 
 fn report(run: &Run, spec: &Spec, late_writes: &LateWrites) {

@@ -76,7 +76,7 @@ pub(in crate::reshard) async fn route_of(
 /// Documents that stay on their shard compete with no flow.
 const LOCAL_SOCKETS: usize = 4;
 
-/// Says what went from which shard to which.
+/// Reports the bytes that went from each shard to each other one.
 pub(in crate::reshard) fn measure(run: &Run, route: Option<&Route>) {
     let Some(route) = route else { return };
     let mut moved = 0;

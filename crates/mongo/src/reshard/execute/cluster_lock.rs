@@ -88,7 +88,8 @@ fn write_error(reply: &Document) -> Option<(i32, String)> {
     Some((code, error.get_str("errmsg").unwrap_or_default().to_owned()))
 }
 
-/// A job that failed keeps the turn too: says what it is about, how it stands, and since when.
+/// The error that names the job which has the lock, its state, and its age. A failed job keeps the
+/// lock.
 fn taken_by(record: &Record, now_ms: u64) -> Error {
     let (id, state) = (&record.id, record.state.word());
     let ns =

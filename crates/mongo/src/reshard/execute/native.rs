@@ -35,7 +35,7 @@ use crate::server::timing::retry_transient;
 use crate::state::journal::MongoJournal;
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// A request that the server has not begun with after so long is no reason to wait any more.
+/// Longest wait for the server to begin with a request.
 const BEGINS_WITHIN: Duration = Duration::from_secs(30);
 /// Most requests to the server to begin.
 const ASKED_MAX: usize = 20;
@@ -109,7 +109,7 @@ pub(crate) fn refuse_help(record: &Record) -> Result<()> {
     ))
 }
 
-/// Refuses what the server's own operation cannot do.
+/// Refuses a plan that the server's own operation cannot carry out.
 pub(in crate::reshard) async fn check(cluster: &Endpoint, plan: &Plan) -> Result<()> {
     if let Some(what) = same_key(plan)? {
         return Err(Error::precondition(what, SAME_KEY_HELP));
@@ -137,7 +137,7 @@ enum Found {
 async fn look(cluster: &Endpoint, spec: &Spec) -> Result<Found> {
     let ns = &spec.reshard.ns;
     let key = Key::parse(&spec.reshard.key)?;
-    // The operation first: one that ends between the two looks is found by what it made.
+    // The operation first: one that ends between the two looks is found by its result.
     let entry = find(cluster, "reshardingOperations", doc! {"ns": ns.to_string()}).await?;
     if let Some(entry) = entry {
         let its = entry.get_document("reshardingKey").cloned().unwrap_or_default();

@@ -22,7 +22,7 @@ use crate::server::shard_key::Key;
 /// Refuses a plan that does not fit.
 ///
 /// # Errors
-/// A precondition that says what does not fit; when the cluster does not answer.
+/// A precondition that names the misfit; fails if the cluster does not answer.
 pub(in crate::reshard) async fn check(cluster: &Endpoint, plan: &Plan) -> Result<()> {
     in_itself(plan)?;
     let of = Handle::new(cluster.clone(), plan.ns.clone());

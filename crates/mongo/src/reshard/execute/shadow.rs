@@ -64,10 +64,10 @@ pub(in crate::reshard) fn taken_away(of: &Definition, key: &Document) -> Option<
     Some(key_index(&of.indexes, key)).filter(|index| !is_unique(index))
 }
 
-/// Documents come in the order of their `_id`s, to the key's index at random: to insert them one by one
-/// costs the servers more than twice what building it behind them does. Through a router servers refuse
-/// to drop it; where a shard cannot be asked past it, or refuses too, it stays, and the bulk takes
-/// longer.
+/// Documents come in the order of their `_id`s, to the key's index at random: to insert them one by
+/// one costs the servers more than twice as much as to build it behind them. Through a router
+/// servers refuse to drop it; if a shard cannot be asked past it, or refuses too, it stays, and the
+/// bulk takes longer.
 async fn unindex(to: &Handle, of: &Definition, key: &Document) -> Result<()> {
     let Some(index) = taken_away(of, key) else { return Ok(()) };
     for (name, shard) in to.endpoint.shards().await? {

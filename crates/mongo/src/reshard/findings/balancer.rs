@@ -13,7 +13,7 @@ use crate::server::collection::Size;
 /// MongoDB 6.0.3 on; before, it counted chunks).
 const CHUNKS_APART: u64 = 3;
 
-/// Looks at what each shard will hold, where the balancer sees to the collection.
+/// Examines the predicted content of each shard, if the balancer moves the collection's chunks.
 pub(in crate::reshard) fn of_balancer(
     ns: &Namespace,
     shards: &[Shard],

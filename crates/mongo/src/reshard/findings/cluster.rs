@@ -12,8 +12,8 @@ use crate::server::endpoint::Endpoint;
 use crate::server::shard_key::Key;
 use crate::verify::{counted_twice, held_twice};
 
-/// Of so many documents all `_id`s are compared: some twenty seconds where only the router can be
-/// asked, and a fifth of it where the shards can.
+/// Most documents of which all `_id`s are compared: some twenty seconds if only the router can be
+/// asked, and a fifth of it if the shards can.
 const COMPARED_MAX: u64 = 5_000_000;
 
 /// Asks the router.

@@ -15,7 +15,7 @@ use crate::server::shard_key::Key;
 /// Below it change streams do not tell of documents as they were, nor can writes be blocked.
 const VERSION_MIN: [i32; 3] = [6, 0, 0];
 
-/// Looks at what was surveyed.
+/// Examines the survey.
 pub(in crate::reshard) fn of_definition(
     router: &Endpoint,
     ns: &Namespace,

@@ -6,7 +6,7 @@ use crate::reshard::plan::chunk_weights::Weighed;
 use crate::reshard::plan::sample::Sample;
 use crate::server::shard_key::{Key, text_of};
 
-/// So many documents must share a value before a sample is believed about its weight.
+/// Documents that must share a value before a sample is believed about its weight.
 const ALIKE_MIN: u64 = 5;
 
 /// The requested placement.
@@ -20,7 +20,7 @@ pub(in crate::reshard) struct Wanted {
     pub(in crate::reshard) chunk_bytes: u64,
 }
 
-/// Looks at what was drawn and weighed.
+/// Examines the sample and the weights.
 pub(in crate::reshard) fn of_documents(
     sample: &Sample,
     weighed: &Weighed,

@@ -23,12 +23,12 @@ const NEEDED: [&str; 11] = [
     "remove",
     "update",
 ];
-/// On the database that keeps what is known of jobs.
+/// On the database that keeps the state of jobs.
 const STATE: [&str; 4] = ["find", "insert", "remove", "update"];
 /// On the cluster, to block writes for the cut-over and to write past the block.
 const BLOCKING: [&str; 2] = ["bypassWriteBlockingMode", "setUserWriteBlockMode"];
 
-/// Asks what the user may do. Without authorisation every user may do everything.
+/// Examines the user's rights. Without authorisation every user may do everything.
 pub(in crate::reshard) async fn of_privileges(
     router: &Endpoint,
     ns: &Namespace,

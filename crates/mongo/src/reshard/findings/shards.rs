@@ -6,7 +6,7 @@ use crate::reshard::plan::readers::Readers;
 use crate::reshard::plan::shard_probe::Reached;
 use crate::reshard::plan::survey::Shard;
 
-/// An oplog should reach so many times as far back as the change takes.
+/// Ratio of the time that an oplog should span to the duration of the change.
 const OPLOG_TIMES: f64 = 3.0;
 
 /// Duration of a change, in seconds.
@@ -18,7 +18,7 @@ pub(in crate::reshard) struct Lasts {
     pub paced_s: Option<f64>,
 }
 
-/// Looks at what each shard said, and how long the change takes and what room it needs there.
+/// Examines each shard's report, the duration of the change, and the room that it needs there.
 pub(in crate::reshard) fn of_shards(
     ns: &Namespace,
     shards: &[Shard],

@@ -22,7 +22,7 @@ const DEVIATIONS: f64 = 5.0;
 pub(in crate::reshard) struct Weighed {
     /// Lower bounds of the chunks, except the first one.
     pub(in crate::reshard) cuts: Vec<Id>,
-    /// For each chunk, for each shard, what it holds of it.
+    /// The content of each chunk on each shard.
     pub(in crate::reshard) rows: Vec<Vec<Size>>,
     /// The value of the new key that most bytes share, how many bytes, and how many of the drawn
     /// documents.
@@ -87,7 +87,7 @@ fn scaled(amount: u64, part: u64, whole: u64) -> u64 {
 }
 
 /// Cuts the new key's space into at most `chunks` parts of about equal numbers of bytes, and weighs
-/// each on each shard. `held` is what the shards hold.
+/// each on each shard. `held` is the content of the shards.
 pub(in crate::reshard) fn weigh(sample: &Sample, held: &[Size], chunks: usize) -> Weighed {
     let drawn = drawn_on(sample, held.len());
     let key = |document: &Drawn| {

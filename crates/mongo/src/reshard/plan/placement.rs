@@ -17,7 +17,7 @@ use crate::reshard::plan::{Compared, Flow, Flowing, Placing};
 
 /// A plan is the same each time it is made.
 const SEED: u64 = 0x1346_0001;
-/// Unless another number is asked for, each pair of shards has so many connections on average.
+/// Default number of connections for each pair of shards, on average.
 const SOCKETS_PER_FLOW: u32 = 2;
 
 /// The chunks' weights, and which shards may get any.
@@ -27,7 +27,7 @@ pub(in crate::reshard) struct Choice<'a> {
     shares: Shares,
 }
 
-/// A placement, with what it moves.
+/// A placement, and its movement.
 pub(in crate::reshard) struct Chosen {
     pub(in crate::reshard) server_of: Vec<usize>,
     pub(in crate::reshard) moved: Size,

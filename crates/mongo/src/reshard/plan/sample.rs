@@ -100,8 +100,7 @@ pub(in crate::reshard) async fn draw(
 
 /// Documents in a batch that nothing holds up.
 const BATCH_MAX: u64 = 10_000;
-/// A document that is looked at, or passed over, costs the servers so many times less than one that
-/// is copied.
+/// Cost of copying a document, relative to that of looking at it or passing it over.
 const PASSED_FASTER: u64 = 8;
 
 /// The rate by which the servers draw each document, if they do.

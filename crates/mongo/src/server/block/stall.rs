@@ -46,7 +46,7 @@ impl Sets {
         Self(sets)
     }
 
-    /// Kills what has waited for too long, for as long as it is polled.
+    /// Kills operations that have waited for too long, for as long as it is polled.
     pub(super) async fn watch(&self) -> Infallible {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;

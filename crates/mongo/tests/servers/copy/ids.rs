@@ -130,8 +130,8 @@ fn odd_ids_are_copied_and_followed() {
     });
 }
 
-/// `_id`s whose key strings do not tell their type: milliseconds, a snowflake, prices, and what does not
-/// fit into a double.
+/// `_id`s whose key strings do not tell their type: milliseconds, a snowflake, prices, and numbers
+/// that do not fit into a double.
 fn untold() -> Vec<Bson> {
     vec![
         Bson::Int64(1_700_000_000_000),

@@ -216,7 +216,7 @@ impl Job {
         Self { clusters, id, cancel, task: Some(tokio::spawn(work)) }
     }
 
-    /// Waits until the job's record shows what is wanted, while the job works.
+    /// Waits until the job's record satisfies `wanted`, while the job works.
     async fn wait(&mut self, what: &str, wanted: impl Fn(&State, &copy::State) -> bool) {
         let journal = MongoJournal::new(self.clusters.destination.clone());
         let wait = Wait::until(Duration::from_millis(50), what);
@@ -296,7 +296,7 @@ pub async fn run_on(side: &Handle, command: Document) {
     side.endpoint.run(&side.ns.db, command).await.unwrap();
 }
 
-/// Fills a collection with so many documents of about 600 bytes, `_id`s from 0.
+/// Fills a collection with `count` documents of about 600 bytes, `_id`s from 0.
 pub async fn fill(side: &Handle, count: i32) {
     let document = |n: i32| doc! {"_id": n, "n": n, "u": n, "filler": "x".repeat(550)};
     documents(side).insert_many((0..count).map(document)).await.unwrap();

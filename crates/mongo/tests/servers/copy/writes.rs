@@ -1,4 +1,4 @@
-//! Ways in which a source is written: transactions, expiry, and what ends a copy.
+//! Ways in which a source is written: transactions, expiry, and the events that end a copy.
 
 use std::time::Duration;
 
@@ -58,7 +58,8 @@ fn documents_that_expire_are_gone_at_both_sides() {
     run(Between::ReplicaSets, "expiry", |ends| async move {
         let source = ends.source("expiry");
         let docs = documents(&source);
-        // Nothing expires at the destination: what goes there goes because it went at the source.
+        // Nothing expires at the destination: a document that goes there goes because it went at
+        // the source.
         let monitor = |enabled: bool| doc! {"setParameter": 1, "ttlMonitorEnabled": enabled};
         ends.clusters.destination.run("admin", monitor(false)).await.unwrap();
         let key = doc! {"key": {"at": 1}, "name": "expiry", "expireAfterSeconds": 1};

@@ -31,8 +31,8 @@ static SHARED: Mutex<Weak<World>> = Mutex::new(Weak::new());
 fn start(name: &str) -> Arc<World> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    // With points at which servers can be held up; and what a shard gave away it can take back at
-    // once.
+    // With points at which servers can be held up; and a shard can take back at once the chunks
+    // that it gave away.
     let spec = ClusterSpec::sharded(name, 3)
         .with_parameter("enableTestCommands", "1")
         .with_parameter("orphanCleanupDelaySecs", "0");

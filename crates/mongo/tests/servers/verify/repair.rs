@@ -1,4 +1,4 @@
-//! `verify` writes what differs, `repair` mends it, `verify` is clean.
+//! `verify` writes the differences, `repair` mends them, `verify` is clean.
 
 use bson::{Bson, RawDocumentBuf, Timestamp, doc, rawdoc};
 use imago_mongo::copy::repair::{RepairReport, RepairSpec, repair};
@@ -6,7 +6,7 @@ use imago_mongo::verify::{Mismatch, Progress, Retries, Spec, Watch, read_mismatc
 
 use crate::verify::world::{Sides, collection, control, create, insert, listed, quick, with_sides};
 
-/// Keeps what is written to a file of mismatches.
+/// Keeps the text that is written to a file of mismatches.
 #[derive(Default)]
 struct File(String);
 

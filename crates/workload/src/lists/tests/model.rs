@@ -1,5 +1,6 @@
-//! A store in a few lines that keeps to strong-session snapshot isolation: a transaction commits only if no
-//! other one appended to the same list since its snapshot. And what spoils its history.
+//! A store in a few lines that keeps to strong-session snapshot isolation: a transaction commits
+//! only if no other one appended to the same list since its snapshot. And a function that spoils
+//! its history.
 
 use std::collections::HashMap;
 
@@ -15,7 +16,7 @@ pub struct Size {
     pub lists: u32,
 }
 
-/// A transaction under way: what it saw, and how long the lists were.
+/// A transaction under way: its reads, and the lengths of the lists at its snapshot.
 struct Open {
     transaction: Transaction,
     lengths: Vec<usize>,
@@ -26,7 +27,7 @@ pub fn run(seed: u64, size: Size) -> History {
     let mut lists: Vec<Vec<Element>> = vec![Vec::new(); size.lists as usize];
     let mut open: HashMap<u32, Open> = HashMap::new();
     let mut of_sessions: HashMap<u32, Vec<Transaction>> = HashMap::new();
-    // Numbers of the sessions that go on: what is not known ends one.
+    // Numbers of the sessions that go on: an unknown outcome ends one.
     let mut numbers: Vec<u32> = (0..size.sessions).collect();
     let (mut next, mut element, mut begun) = (size.sessions, 1, 0);
     while begun < size.transactions || !open.is_empty() {
@@ -106,7 +107,7 @@ fn steps(random: &mut StdRng, lists: u32, element: &mut Element) -> Vec<Step> {
     (0..random.random_range(1..=3)).map(|_| step(random)).collect()
 }
 
-/// Changes a few answers, or what is there at the end. It may still be a history that could have been.
+/// Changes a few answers, or the lists at the end. It may still be a history that could have been.
 pub fn spoil(seed: u64, history: &mut History) {
     let mut random = StdRng::seed_from_u64(seed ^ 0x5eed);
     for _ in 0..random.random_range(0..=2) {
