@@ -1,4 +1,5 @@
-//! Where benchmarks run: two clusters of one server each, and what their servers have used.
+//! The pair of clusters that benchmarks run on, one server each, and the resources their servers
+//! used.
 
 use bson::doc;
 use imago_mongo::server::endpoint::Endpoint;
@@ -76,7 +77,7 @@ impl ClusterPair {
     }
 }
 
-/// How many documents a collection holds, by counting them.
+/// Documents in a collection, by counting them.
 pub(crate) async fn count(endpoint: &Endpoint, db: &str) -> Result<u64> {
     let collection = endpoint.client().database(db).collection::<bson::Document>(COLL);
     let counting = Box::pin(collection.count_documents(doc! {}).into_future());

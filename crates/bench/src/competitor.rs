@@ -21,13 +21,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The same work by another program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Competitor {
-    /// Which.
+    /// The competitor.
     pub name: &'static str,
-    /// How long it took.
+    /// Wall-clock time of the copy.
     pub seconds: Option<f64>,
-    /// Its time, of that of only inserting.
+    /// Its time, as a ratio to the time of inserting alone.
     pub ratio_to_floor: Option<f64>,
-    /// Why there is no figure.
+    /// The reason why there is no figure.
     pub note: Option<String>,
 }
 

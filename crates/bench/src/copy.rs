@@ -33,7 +33,7 @@ pub struct Report {
     pub floor_seconds: f64,
     /// CPU time by process: a busy machine disturbs it less than it does seconds.
     pub cpu_seconds: CpuSeconds,
-    /// How far the runs lie apart.
+    /// The figures with their extremes over the runs.
     pub spread: Spread,
     /// The same by other programs, where found on `PATH`.
     pub competitors: Vec<Competitor>,
@@ -62,7 +62,7 @@ struct OneRun {
 /// Measures.
 ///
 /// # Errors
-/// When a cluster cannot be started, or the work that is measured fails or is wrong.
+/// Returns an error if a cluster cannot be started, or the work that is measured fails or is wrong.
 pub async fn run(size: Size, commands: &subject::Commands) -> Result<Report> {
     if size.documents < 2 || size.runs == 0 {
         return Err(Error::Size("a copy needs at least 2 documents and 1 run".into()));

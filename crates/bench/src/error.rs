@@ -33,11 +33,11 @@ pub enum Error {
     Ended {
         /// The awaited task.
         what: String,
-        /// How it ended.
+        /// The actual exit status.
         status: String,
-        /// How it should have ended.
+        /// The expected exit status.
         wanted: String,
-        /// Its last words.
+        /// The last lines of its output.
         said: String,
     },
     /// Something did not happen in time.

@@ -7,8 +7,8 @@
 //! floor is what the busiest link alone needs for what has to go over it: where a strategy comes
 //! near to it, no other can be better. The data centres are a network of their own ([`geo`]).
 //!
-//! What a simulation of rates cannot show: slow start, loss, and what a further connection costs.
-//! The window decides by how much one socket is too few, so figures are given for several.
+//! A simulation of rates cannot show slow start, loss, or the cost of a further connection. The window
+//! decides by how much one socket is too few, so figures are given for several.
 
 mod drawing;
 mod exchange;
@@ -56,10 +56,10 @@ const RUNS_OF_MANY: u32 = 3;
 /// Into how many steps those are cut, of the time that the busiest link needs.
 const STEPS_OF_MANY: f64 = 1_000.0;
 
-/// How large the benchmark is.
+/// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
-    /// How often members and data are drawn; figures are medians.
+    /// Runs, each with its own draw of members and data; figures are medians.
     pub runs: u32,
     /// Networks with more servers are left out.
     pub servers_max: u32,
@@ -110,15 +110,15 @@ pub struct Bar {
     pub chunks: usize,
     /// The largest window of a connection.
     pub window_kib: u32,
-    /// How sockets are given to flows.
+    /// Assignment of sockets to flows.
     pub strategy: Strategy,
-    /// K, how many in all; nothing for strategies that have no K.
+    /// K, the number of sockets in all; nothing for strategies that have no K.
     pub k: Option<usize>,
-    /// How many there are.
+    /// Sockets in all.
     pub sockets: usize,
-    /// How often it was run.
+    /// Runs.
     pub runs: u32,
-    /// How long it takes.
+    /// Times of the strategy.
     #[serde(flatten)]
     pub times: Times,
 }
@@ -140,7 +140,7 @@ pub struct Simulated {
 /// It computes without a pause, but lets go between simulations, so that it can be dropped there.
 ///
 /// # Errors
-/// When the size makes no sense, or the pictures cannot be written.
+/// Returns an error if the size makes no sense, or the pictures cannot be written.
 pub async fn run(size: Size, windows_kib: &[u32], folder: Option<&Path>) -> Result<Report> {
     let servers_min = NETWORKS[0].1.iter().sum::<usize>();
     if size.runs == 0 || windows_kib.is_empty() || windows_kib.contains(&0) {

@@ -34,21 +34,21 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Exit code of a process that was interrupted and can go on.
 const INTERRUPTED: i32 = 5;
 
-/// How the lag was measured.
+/// The measured lag, and the load under which it was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Lag {
     /// Writes per second that were acknowledged.
     pub writes_per_s: f64,
-    /// For how long, in seconds.
+    /// Duration of the writes, in seconds.
     pub seconds: f64,
-    /// The largest lag that the job told.
+    /// The largest lag that the job reported, in ms.
     pub told_ms_max: f64,
-    /// How often it told one.
+    /// Lags that the job reported.
     pub told: usize,
-    /// The longest time from a marker's acknowledgement at the source to its being seen at the
-    /// destination.
+    /// The longest time from a marker's acknowledgement at the source to its appearance at the
+    /// destination, in ms.
     pub marker_ms_max: f64,
-    /// How many markers there were.
+    /// Markers written.
     pub markers: usize,
 }
 

@@ -7,7 +7,7 @@
 //! measured as users have it: as a process of its own, from its start to its end. Decisions, which
 //! need no server, are measured where they are made: [`placement`] and [`flows`].
 //!
-//! What this crate must not know: flags and terminals.
+//! This crate must not know flags and terminals.
 
 mod cluster_pair;
 mod competitor;
@@ -35,14 +35,14 @@ pub mod verify;
 
 use serde::Serialize;
 
-/// How large a benchmark is.
+/// Size of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
     /// Documents of the copied or compared collection.
     pub documents: u64,
     /// The size of one document as stored.
     pub size_bytes: u32,
-    /// How often everything is measured; figures are medians.
+    /// Runs of each measurement; figures are medians.
     pub runs: u32,
 }
 
@@ -51,10 +51,10 @@ pub struct Size {
 pub struct Header<S> {
     /// The benchmark's name.
     pub benchmark: &'static str,
-    /// How large it was.
+    /// The benchmark's size.
     #[serde(flatten)]
     pub size: S,
-    /// Where it ran.
+    /// The machine on which it ran.
     #[serde(flatten)]
     pub machine: Machine,
     /// The cache of each server, in MB; absent without servers.
@@ -72,12 +72,12 @@ impl<S> Header<S> {
     }
 }
 
-/// Where figures come from.
+/// The machine and the build that figures come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
     /// Processor cores that this process may use, shared with the servers if there are any.
     pub cores: usize,
-    /// Whether this is an optimised build. Figures of another build say nothing of the product.
+    /// True for an optimised build. Figures of another build say nothing of the product.
     pub is_optimised: bool,
 }
 

@@ -9,20 +9,20 @@ use crate::picture::{Axis, Chart, Form, Picture, Point, Series, save};
 /// One operation of a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Operation {
-    /// When it was due, in s since the load began.
+    /// Time at which it was due, in s since the load began.
     pub due_s: f64,
-    /// When it was answered.
+    /// Time of its answer, in s since the load began.
     pub ended_s: f64,
-    /// Whether it only read.
+    /// True for a read.
     pub is_read: bool,
-    /// Whether it was acknowledged.
+    /// True if it was acknowledged.
     pub is_acknowledged: bool,
 }
 
 /// Draws operations into a file whose name ends in `.svg`, with words at moments (in s).
 ///
 /// # Errors
-/// When the file cannot be written.
+/// Returns an error if the file cannot be written.
 pub fn draw(
     file: &Path,
     operations: &[Operation],
@@ -59,7 +59,7 @@ pub fn draw(
     Ok(file.to_owned())
 }
 
-/// How many were acknowledged in each whole second.
+/// Operations acknowledged in each whole second.
 fn throughput(operations: &[Operation], is_read: bool) -> Vec<Point> {
     let of = |one: &&Operation| one.is_read == is_read && one.is_acknowledged;
     let ended = operations.iter().filter(of).map(|one| one.ended_s);

@@ -34,7 +34,7 @@ struct Change {
     phases: Vec<(String, f64)>,
     /// New chunks.
     chunks: usize,
-    /// How much more the fullest shard holds afterwards than its share.
+    /// The fullest shard's load after the change, as a ratio to its share.
     imbalance: f64,
 }
 

@@ -32,14 +32,14 @@ pub const HUNGARIAN_CHUNKS_MAX: u32 = 5_000;
 /// Of the weights, and of the random placement beside the others.
 const SEED: u64 = 3;
 
-/// How large the benchmark is.
+/// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
     /// New chunks to be placed.
     pub chunks: u32,
     /// Servers on which they lie, and on which they are placed, with equal shares.
     pub servers: u32,
-    /// How often everything is measured; figures are medians.
+    /// Runs of each measurement; figures are medians.
     pub runs: u32,
 }
 
@@ -57,12 +57,12 @@ pub struct Report {
     pub moved: u64,
     /// Documents that any placement as balanced has to move, as the solver says.
     pub moved_least: u64,
-    /// Whether it was shown for every pattern that no placement as balanced moves less.
+    /// True if the proof holds for every pattern: no placement as balanced moves less.
     pub is_least: bool,
     /// The time of the balanced placement, of that of the Hungarian algorithm: the largest ratio of
     /// all patterns, at the largest size at which both were measured.
     pub ratio_to_hungarian: f64,
-    /// Whether both moved the same in every comparison.
+    /// True if both moved the same number of documents in every comparison.
     pub costs_equal: bool,
     /// Each pattern at the full size.
     pub patterns: Vec<Placed>,
@@ -73,9 +73,9 @@ pub struct Report {
 /// A pattern at the full size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Placed {
-    /// How the data lies.
+    /// Distribution of the data over the servers.
     pub pattern: Pattern,
-    /// How much.
+    /// Size of the measurement.
     #[serde(flatten)]
     pub size: Size,
     /// From the weights to the balanced placement.
@@ -86,7 +86,7 @@ pub struct Placed {
     pub moved: u64,
     /// Documents that any placement as balanced has to move, as the solver says.
     pub moved_least: u64,
-    /// Whether it was shown that no placement as balanced moves less.
+    /// True if the proof holds: no placement as balanced moves less.
     pub is_least: bool,
     /// Documents that the greedy placement moves, which heaps chunks up.
     pub moved_greedy: u64,
@@ -94,7 +94,7 @@ pub struct Placed {
     pub moved_random: u64,
     /// Chunks on the greedy placement's fullest server, of its share of them.
     pub greedy_imbalance: f64,
-    /// How far the runs lie apart.
+    /// The figures with their extremes over the runs.
     pub spread: PlacedSpread,
 }
 
@@ -108,24 +108,24 @@ pub struct PlacedSpread {
 /// The same chunks placed by both algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Compared {
-    /// How the data lies.
+    /// Distribution of the data over the servers.
     pub pattern: Pattern,
-    /// How much.
+    /// Size of the comparison.
     #[serde(flatten)]
     pub size: Size,
     /// The balanced placement.
     pub seconds: f64,
     /// The textbook's Hungarian algorithm on the same chunks.
     pub hungarian_seconds: f64,
-    /// The one's time of the other's.
+    /// Time of the balanced placement, as a ratio to that of the Hungarian algorithm.
     pub ratio_to_hungarian: f64,
     /// Documents that the balanced placement moves.
     pub moved: u64,
     /// Documents that the Hungarian algorithm's placement moves.
     pub hungarian_moved: u64,
-    /// Whether that is the same.
+    /// True if both moved the same number of documents.
     pub costs_equal: bool,
-    /// How far the runs lie apart.
+    /// The figures with their extremes over the runs.
     pub spread: ComparedSpread,
 }
 
@@ -145,7 +145,7 @@ pub struct ComparedSpread {
 /// It computes without a pause, but lets go between measurements, so that it can be dropped there.
 ///
 /// # Errors
-/// When the size makes no sense.
+/// Returns an error if the size makes no sense.
 pub async fn run(size: Size, hungarian_chunks: &[u32]) -> Result<Report> {
     check(size, hungarian_chunks)?;
     let (mut patterns, mut hungarian) = (Vec::new(), Vec::new());

@@ -52,7 +52,7 @@ struct Heard {
     progress: Vec<Progress>,
     /// The phases in their order, and when each began.
     phases: Vec<(String, u64)>,
-    /// When the last event was.
+    /// Time of the last event, in ms.
     at_ms: u64,
     last: Vec<String>,
 }

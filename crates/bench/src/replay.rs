@@ -42,11 +42,11 @@ pub struct Report {
     pub client_rss_mb_max: f64,
     /// The largest lag under the steady load: of those that the job tells, and of markers.
     pub lag_ms_max: f64,
-    /// How the lag was measured.
+    /// The measured lag, and the load under which it was measured.
     pub lag: lag::Lag,
     /// CPU time by process: a busy machine disturbs it less than it does seconds.
     pub cpu_seconds: CpuSeconds,
-    /// How far the runs lie apart.
+    /// The figures with their extremes over the runs.
     pub spread: Spread,
 }
 
@@ -71,7 +71,7 @@ struct OneRun {
 /// Measures: `size.documents` documents, and as many operations in each run.
 ///
 /// # Errors
-/// When a cluster cannot be started, or the work that is measured fails or is wrong.
+/// Returns an error if a cluster cannot be started, or the work that is measured fails or is wrong.
 pub async fn run(size: Size, steady: Steady, commands: &Commands) -> Result<Report> {
     if size.documents < 2 || size.runs == 0 {
         return Err(Error::Size("a replay needs at least 2 documents and 1 run".into()));

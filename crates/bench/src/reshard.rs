@@ -31,7 +31,7 @@ const CACHE_MB: u32 = 3_072;
 
 pub use clients::{Clients, InPhase, Noticed};
 
-/// How large it is.
+/// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Size {
     /// Documents.
@@ -42,15 +42,15 @@ pub struct Size {
     pub shards: u32,
     /// The share of documents whose new key follows from the old one, in reverse order.
     pub correlation: f64,
-    /// How often both are measured, and clients beside a change; figures are medians.
+    /// Runs of both measurements, and of clients beside a change; figures are medians.
     pub runs: u32,
     /// Changes of the key under the clients' load.
     pub cutovers: u32,
-    /// How long clients are watched before a change, in s.
+    /// Time for which clients are watched before a change, in s.
     pub idle_s: u64,
-    /// The rates of the clients' loads, in percent of those that figures are for.
+    /// Rates of the clients' loads, in percent of the rates that the figures are for.
     pub rate_percent: u32,
-    /// Whether the server is also measured as it is shipped, once: five minutes and more.
+    /// True if the server is also measured once with its settings as shipped: five minutes and more.
     pub as_shipped: bool,
 }
 
@@ -76,16 +76,16 @@ pub struct Report {
     pub moved_bytes_native: u64,
     /// The bytes that the plan predicted to move.
     pub predicted_bytes: u64,
-    /// How long the plan said that it would take.
+    /// Duration that the plan predicted, in s.
     pub predicted_s: f64,
-    /// How long what was predicted took: all but planning.
+    /// Duration of the part that the plan predicted, in s: all but planning.
     pub run_s: f64,
-    /// The seconds of each phase of it.
+    /// Seconds of each phase of that part.
     pub phases: BTreeMap<String, f64>,
     /// The effect on clients.
     #[serde(flatten)]
     pub clients: Clients,
-    /// How far the runs lie apart.
+    /// The figures with their extremes over the runs.
     pub spread: Spread,
 }
 
@@ -116,7 +116,7 @@ struct OneRun {
 /// Measures.
 ///
 /// # Errors
-/// When the cluster cannot be started, or the work that is measured fails or is wrong.
+/// Returns an error if the cluster cannot be started, or the work that is measured fails or is wrong.
 pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
     if size.documents < 1_000 || size.runs == 0 || size.shards < 2 {
         return Err(Error::Size(

@@ -41,11 +41,11 @@ pub(crate) struct Shape {
     pub cache_mb: u32,
 }
 
-/// How a collection is to be cut into chunks, and by what these are given to shards.
+/// The cut of a collection into chunks, and the placement of the chunks on shards.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     pub placing: Placing,
-    /// How large chunks are to be, in MiB; the cluster's setting when absent.
+    /// Size of chunks, in MiB; the cluster's setting if absent.
     pub chunk_mb: Option<u32>,
 }
 
@@ -66,7 +66,7 @@ impl ShardedCluster {
         // A block of writes stops only users, and there are none without authorisation.
         let cluster = Cluster::start(spec.with_auth()).await?;
         let router = Endpoint::connect(&cluster.admin_uri(), "cluster").await?;
-        // What it moves of its own accord would be counted as theirs.
+        // The balancer's own moves would count as moves of the measured program.
         router.run("admin", doc! {"balancerStop": 1}).await?;
         let schema = Schema { id_form: IdForm::Integer, reviews };
         let ns = Namespace::new(DB, COLL);

@@ -1,8 +1,8 @@
 //! The adaptive store: transactions for each second of processor time, beside Redis's own; what changes
 //! of design cost; memory; and how soon it is back.
 //!
-//! What makes transactions is not counted where it can be told apart: in process they are made before
-//! the clock runs, and over RESP only the servers' own time counts.
+//! The cost of generating transactions is left out where it can be told apart: in process they are
+//! generated before the clock runs, and over RESP only the servers' own time counts.
 
 mod kernel;
 mod operators;
@@ -19,7 +19,7 @@ use crate::statistics::Figure;
 
 pub use redis::Compared;
 
-/// How large the benchmark is.
+/// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
     /// Rows of 100 bytes, under keys of 16.
@@ -28,9 +28,9 @@ pub struct Size {
     pub transactions: u64,
     /// Requests of each measurement over RESP.
     pub requests: u64,
-    /// How long each phase of the changes of design is, in seconds.
+    /// Duration of each phase of the changes of design, in seconds.
     pub operators_s: u64,
-    /// How often everything is measured; figures are medians.
+    /// Runs of each measurement; figures are medians.
     pub runs: u32,
 }
 
@@ -93,7 +93,7 @@ pub struct Spread {
 /// Measures. Takes the program, which serves the store for Redis's clients. Blocks.
 ///
 /// # Errors
-/// When something cannot be started, or does not what it is to do.
+/// Returns an error if a process cannot be started, or a measurement fails.
 pub fn run(size: Size, program: &Path) -> Result<Report> {
     let mut spread: Vec<(&'static str, Vec<f64>)> = Vec::new();
     let mut note = |name, value| match spread.iter_mut().find(|(known, _)| *known == name) {

@@ -1,4 +1,4 @@
-//! What is measured: Imago's own commands, as processes.
+//! The measured program: Imago's own commands, as processes.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -29,7 +29,7 @@ pub enum Subject {
         key: String,
         /// By what chunks are placed.
         placing: Placing,
-        /// How large chunks are to be, in MiB; the cluster's setting when absent.
+        /// Size of chunks, in MiB; the cluster's setting if absent.
         chunk_mb: Option<u32>,
     },
     /// Does what a plan says, at full pace.

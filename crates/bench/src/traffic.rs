@@ -46,11 +46,11 @@ pub(crate) struct Window {
 /// One operation as its client saw it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Sample {
-    /// When it was due, since the load's start.
+    /// Time at which it was due, in s since the load's start.
     pub due_s: f64,
-    /// From when it was due until it was answered or given up.
+    /// Time from then to its answer, or until it was given up, in ms.
     pub latency_ms: f64,
-    /// Whether it did what was asked: an answer that there is no such document does not count.
+    /// True if it did its work: an answer that there is no such document does not count.
     pub is_acknowledged: bool,
 }
 

@@ -31,7 +31,7 @@ pub struct Report {
     pub client_rss_mb_max: f64,
     /// CPU time by process: a busy machine disturbs it less than it does seconds.
     pub cpu_seconds: CpuSeconds,
-    /// How far the runs lie apart.
+    /// The figures with their extremes over the runs.
     pub spread: Spread,
 }
 
@@ -56,7 +56,7 @@ struct OneRun {
 /// Measures.
 ///
 /// # Errors
-/// When a cluster cannot be started, or the work that is measured fails or is wrong.
+/// Returns an error if a cluster cannot be started, or the work that is measured fails or is wrong.
 pub async fn run(size: Size, commands: &Commands) -> Result<Report> {
     if size.documents < 2 || size.runs == 0 {
         return Err(Error::Size("a verification needs at least 2 documents and 1 run".into()));

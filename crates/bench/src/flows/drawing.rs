@@ -7,7 +7,7 @@ use super::{Bar, NETWORKS, Simulated};
 use crate::picture::{Axis, Chart, Form, Picture, Point, Series};
 use crate::statistics::Figure;
 
-/// How many of the networks are the paper's; they come first.
+/// Number of networks that are the paper's; they come first.
 const PAPERS_NETWORKS: usize = 2;
 /// The network of Fig. 3.
 const HOMOGENEOUS: &str = NETWORKS[0].0;
@@ -78,7 +78,7 @@ fn complete(title: String, series: Vec<Series>) -> Chart {
     Chart { title, x, y, series, marks: Vec::new() }
 }
 
-/// How many percent of the new chunks are complete at each time: the first one, then each tenth.
+/// Percent of the new chunks that are complete at each time: the first one, then each tenth.
 fn completion(bar: &Bar) -> Series {
     let tenths_s = &bar.times.chunk_tenths_s;
     let nothing = [Point::new(0.0, 0.0), Point::new(tenths_s[0], 0.0)];

@@ -1,4 +1,4 @@
-//! What some servers have to exchange in one run, and how that goes with a strategy.
+//! The data that servers exchange in one run, and the exchange's course with a strategy.
 //!
 //! The data is that of Fig. 9: a collection whose new keys have nothing to do with the old ones, so
 //! that each server has some of each new chunk, from half to one and a half of the mean. New chunks

@@ -6,10 +6,10 @@
 //! its latencies no more than that they are within and between data centres; as in Fig. 9 they are
 //! taken as one way. Its links of 100 Mb/s are taken to include the one between the data centres.
 //!
-//! What is simulated is one bulk transfer between replica sets, without clients. The paper's seconds
-//! are those of a whole reconfiguration, which has a round for each member and catches up with
-//! changes; so ratios can be compared, and seconds cannot. Replication is left out too: that a
-//! secondary far away gets the new collection has to cross, whichever member is chosen.
+//! The simulation covers one bulk transfer between replica sets, without clients. The paper's
+//! seconds are those of a whole reconfiguration, which has a round for each member and catches up
+//! with changes; so ratios can be compared, and seconds cannot. Replication is left out too: the
+//! copy of the new collection for a secondary far away has to cross, whichever member is chosen.
 //!
 //! Invariant: the n-th run of each row moves the same slices between the same replica sets.
 
@@ -43,7 +43,7 @@ const RECEIVERS: [(&str, Receivers); 2] =
     [("chosen", Receivers::Chosen), ("primaries", Receivers::Primaries)];
 const TAGS: [Tags; 2] = [Tags::Unaware, Tags::Aware];
 
-/// Whether members are chosen by their data centres.
+/// The choice of members: by their data centres, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tags {
@@ -86,7 +86,7 @@ pub struct Row {
     /// The paper's figure, for a whole reconfiguration; absent for variants that Morphus does not
     /// have.
     pub paper_s: Option<f64>,
-    /// How far the runs lie apart.
+    /// The figures with their extremes over the runs.
     pub spread: Spread,
 }
 

@@ -37,20 +37,20 @@ use tree::Tree;
 pub const WINDOW_KIB_MAX: u32 = 64;
 /// The networks with nine hosts. Larger ones would measure this machine's processors.
 const SMALL_NETWORKS: usize = 2;
-/// How long connections may take to stand.
+/// Deadline for setting up the connections.
 const PREPARE_MAX: Duration = Duration::from_secs(60);
-/// How long an exchange may take: so many times as long as its busiest link needs, and some.
+/// Deadline of an exchange: this many times the time that its busiest link needs, and some.
 const FLOORS_MAX: f64 = 50.0;
 const EXCHANGE_MIN: Duration = Duration::from_secs(30);
-/// From the word to the beginning, so that all hosts have heard it.
+/// Delay from the order to the beginning, so that all hosts have received it.
 const NOTICE: Duration = Duration::from_millis(50);
-/// How long measuring the latencies from one host may take.
+/// Deadline for measuring the latencies from one host.
 const MEASURE_MAX: Duration = Duration::from_secs(60);
 
-/// How large the benchmark is.
+/// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
-    /// How often members and data are drawn; figures are medians.
+    /// Runs, each with its own draw of members and data; figures are medians.
     pub runs: u32,
     /// Data of the collection on each server that exchanges, in MB (1,000,000 bytes).
     pub data_mb_per_server: u32,
@@ -96,7 +96,7 @@ pub struct Measured {
     pub ratio_to_simulated: f64,
     /// Packets that the switches' full queues turned away.
     pub lost_packets: f64,
-    /// How far the runs lie apart in the two.
+    /// The extremes of these two figures over the runs.
     pub spread_beside: SpreadBeside,
 }
 
@@ -115,8 +115,8 @@ pub struct SpreadBeside {
 /// Dropping the future takes everything down.
 ///
 /// # Errors
-/// When the size makes no sense, when this machine or user cannot have network namespaces, or when
-/// a host fails.
+/// Returns an error if the size makes no sense, if this machine or user cannot have network
+/// namespaces, or if a host fails.
 pub async fn run(size: Size, windows_kib: &[u32], host: &[OsString]) -> Result<Report> {
     let is_sized = size.runs > 0 && size.data_mb_per_server > 0;
     let is_window = |kib: &u32| (1..=WINDOW_KIB_MAX).contains(kib);

@@ -8,7 +8,7 @@ use crate::statistics::Figure;
 
 use super::outcome::Outcome;
 
-/// How sockets are given to flows.
+/// Assignment of sockets to flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
@@ -43,14 +43,14 @@ pub(super) fn ks(flows: usize) -> [Option<usize>; BARS.len()] {
     BARS.map(|(_, k)| k.map(|k| k * flows / PAPERS_FLOWS))
 }
 
-/// How long a strategy takes, in seconds and as ratios; medians of the runs.
+/// Times of a strategy, in seconds and as ratios; medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Times {
     /// Until everything has arrived.
     pub makespan_s: f64,
-    /// That, of what one socket for each flow needs.
+    /// The makespan, as a ratio to that of one socket for each flow.
     pub ratio_to_fixed: f64,
-    /// That, of what the busiest link needs for what goes over it.
+    /// The makespan, as a ratio to the time that the busiest link needs for its data.
     pub ratio_to_floor: f64,
     /// Until half of the new chunks are complete.
     pub chunk_median_s: f64,
@@ -59,7 +59,7 @@ pub struct Times {
     /// Until the first chunk is complete, then a tenth of them, two tenths, until all: Fig. 3 and
     /// Fig. 9b.
     pub chunk_tenths_s: Vec<f64>,
-    /// How far the runs lie apart.
+    /// The figures with their extremes over the runs.
     pub spread: Spread,
 }
 

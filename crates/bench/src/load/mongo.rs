@@ -29,8 +29,8 @@ pub use preload::{preload, require_documents};
 
 /// Connections that a target opens at most, unless its connection string says otherwise.
 const POOL_MAX: u32 = 64;
-/// How long an operation looks for a primary before it fails, unless the connection string says
-/// otherwise: shorter than a load's own time-out, so that it ends as certainly not sent.
+/// The longest that an operation looks for a primary before it fails, unless the connection string
+/// says otherwise: shorter than a load's own time-out, so that it ends as certainly not sent.
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The shape of the documents.

@@ -24,19 +24,19 @@ mod probe;
 pub use client::{Client, ClientError};
 pub use probe::{Measured, Probe};
 
-/// How long a session waits before it connects again.
+/// Delay before a session connects again.
 const AGAIN_WAIT: Duration = Duration::from_millis(20);
-/// How long the lists are asked for at the end, while their partitions come together.
+/// The longest that reading the lists is retried at the end, while their partitions come together.
 const LAST_WAIT: Duration = Duration::from_secs(30);
 
-/// How a load is.
+/// Parameters of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How many sessions at a time.
+    /// Concurrent sessions.
     pub sessions: u32,
     /// The seed of their transactions.
     pub seed: u64,
-    /// How long a session waits after each transaction.
+    /// Delay of a session after each transaction.
     pub pause: Duration,
 }
 
@@ -57,15 +57,15 @@ struct Shared {
 }
 
 impl Load {
-    /// Begins.
+    /// Starts the load.
     ///
     /// # Errors
-    /// When the system gives no threads.
+    /// Returns an error if the system gives no threads.
     pub fn start(address: SocketAddr, options: Options) -> io::Result<Self> {
         Self::start_among(vec![address], options)
     }
 
-    /// Begins on a store that is at any of these addresses, now at one and then at another.
+    /// Starts the load on a store that is at any of these addresses, now at one and then at another.
     ///
     /// # Errors
     /// As [`Load::start`].
@@ -89,16 +89,16 @@ impl Load {
         Ok(load)
     }
 
-    /// How many transactions were acknowledged so far.
+    /// Transactions acknowledged so far.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.shared.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Ends it, and returns what its sessions sent and were answered.
+    /// Ends the load, and returns its sessions' transactions with their answers.
     ///
     /// # Panics
-    /// When one of its threads did.
+    /// Panics if one of its threads panicked.
     #[must_use]
     pub fn finish(mut self) -> (Vec<Transaction>, Lists) {
         self.shared.is_over.store(true, Ordering::Relaxed);
@@ -123,10 +123,10 @@ pub struct Lists {
 }
 
 impl Lists {
-    /// Their present elements. No transaction may be under way any more.
+    /// Reads the present elements of the lists. No transaction may be under way any more.
     ///
     /// # Errors
-    /// When the store did not say it within half a minute.
+    /// Returns an error if the store does not answer with the lists within half a minute.
     pub fn read(self, address: SocketAddr) -> Result<Vec<Vec<Element>>, ClientError> {
         let until = Instant::now() + LAST_WAIT;
         loop {

@@ -29,7 +29,7 @@ use crate::traffic::{Load, Sample, Seen, Window};
 /// For opening connections and filling caches, in s.
 const WARM_S: u64 = 3;
 
-/// How large it is.
+/// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
     /// Documents.
@@ -42,7 +42,7 @@ pub struct Size {
     pub members: u32,
     /// Operations per second.
     pub rate_per_s: u32,
-    /// How long clients are watched before the change, and after it, in s.
+    /// Time for which clients are watched before the change, and after it, in s.
     pub around_s: u64,
 }
 
@@ -98,7 +98,7 @@ pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// Acknowledged writes that are not there, by all loads.
+    /// Acknowledged writes that are missing, over all loads.
     pub lost: u64,
     /// Deleted documents that are there again.
     pub resurrected: u64,
@@ -108,7 +108,7 @@ pub struct Report {
     pub stale: u64,
     /// Writes that were acknowledged.
     pub acknowledged: u64,
-    /// Whether every share of Table 1 is at least the paper's.
+    /// True if every share of Table 1 is at least the paper's.
     pub is_as_available: bool,
     /// Table 1, with the latencies of Figs. 4 to 6.
     pub loads: Vec<Row>,
@@ -121,9 +121,9 @@ pub struct Report {
 pub struct Row {
     /// `none` for no reconfiguration, or the load during whose change the figures were measured.
     pub load: &'static str,
-    /// How long the change took, planning included; nothing without a change.
+    /// Duration of the change, planning included, in s; nothing without a change.
     pub change_s: Option<f64>,
-    /// How long its last phase took, which contains the block of writes.
+    /// Duration of its last phase, which contains the block of writes, in s.
     pub commit_s: Option<f64>,
     /// Reads.
     pub reads: Side,
@@ -134,7 +134,7 @@ pub struct Row {
 /// The reads or the writes of a load while the key changed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Side {
-    /// How many were due.
+    /// Operations that were due.
     pub operations: u64,
     /// The share that succeeded, in percent.
     pub percent: f64,
@@ -161,7 +161,8 @@ struct Watched {
 /// Measures, and draws into a folder if one is given.
 ///
 /// # Errors
-/// When the cluster cannot be started, the change fails, or the pictures cannot be written.
+/// Returns an error if the cluster cannot be started, the change fails, or the pictures cannot be
+/// written.
 pub async fn run(size: Size, folder: Option<&Path>, commands: &Commands) -> Result<Report> {
     if size.documents < 1_000 || size.shards < 2 || size.around_s == 0 || size.rate_per_s == 0 {
         let needs = "at least 1,000 documents, 2 shards, 1 operation/s, and 1 s around the change";

@@ -25,7 +25,7 @@ use crate::subject::Commands;
 const DATA: [(&str, f64); 2] = [("uncorrelated", 0.0), ("correlated", 1.0)];
 const PLACINGS: [Placing; 3] = [Placing::Random, Placing::Greedy, Placing::Balanced];
 
-/// How large it is.
+/// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
     /// Documents.
@@ -36,9 +36,9 @@ pub struct Size {
     pub shards: u32,
     /// Members of each.
     pub members: u32,
-    /// How large new chunks are, in MiB.
+    /// Size of new chunks, in MiB.
     pub chunk_mb: u32,
-    /// How often everything is measured; figures are medians.
+    /// Runs of each measurement; figures are medians.
     pub runs: u32,
 }
 
@@ -67,7 +67,7 @@ pub struct Bar {
     pub ratio_to_balanced: f64,
     /// Bytes of documents that were moved to another shard.
     pub moved_bytes: Figure,
-    /// How much more the fullest shard holds afterwards than its share, as planned; 1 is even.
+    /// The fullest shard's load after the change, as a ratio to its share, as planned; 1 is even.
     pub imbalance: f64,
 }
 
@@ -80,7 +80,8 @@ struct Moved {
 /// Measures, and draws into a folder if one is given.
 ///
 /// # Errors
-/// When the cluster cannot be started, a change fails, or the picture cannot be written.
+/// Returns an error if the cluster cannot be started, a change fails, or the picture cannot be
+/// written.
 pub async fn run(size: Size, folder: Option<&Path>, commands: &Commands) -> Result<Report> {
     if size.documents < 1_000 || size.shards < 2 || size.runs == 0 {
         return Err(Error::Size(

@@ -58,7 +58,7 @@ pub struct Setup {
     pub rate_per_s: u32,
 }
 
-/// How large it is.
+/// Size of the benchmark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Size {
     /// The setup that the others vary.
@@ -67,9 +67,9 @@ pub struct Size {
     pub parts: Vec<(Part, Vec<u32>)>,
     /// The size of a document as stored.
     pub size_bytes: u32,
-    /// How large new chunks are, in MiB.
+    /// Size of new chunks, in MiB.
     pub chunk_mb: u32,
-    /// How often everything is measured; figures are medians.
+    /// Runs of each measurement; figures are medians.
     pub runs: u32,
 }
 
@@ -78,9 +78,9 @@ pub struct Size {
 pub struct Shared {
     /// The size of a document as stored.
     pub size_bytes: u32,
-    /// How large new chunks are, in MiB.
+    /// Size of new chunks, in MiB.
     pub chunk_mb: u32,
-    /// How often everything was measured; figures are medians.
+    /// Runs of each measurement; figures are medians.
     pub runs: u32,
 }
 
@@ -150,8 +150,8 @@ impl Size {
 /// Measures, and draws into a folder if one is given.
 ///
 /// # Errors
-/// When a cluster cannot be started, a change fails or loses a document, or the pictures cannot be
-/// written.
+/// Returns an error if a cluster cannot be started, a change fails or loses a document, or the
+/// pictures cannot be written.
 pub async fn run(size: &Size, folder: Option<&Path>, commands: &Commands) -> Result<Report> {
     size.check()?;
     let mut measured = BTreeMap::new();

@@ -151,7 +151,7 @@ fn points(plane: &mut Plane, chart: &Chart, of: &Series, colour: RGBColor) -> Re
     Ok(())
 }
 
-/// Where on its axis a value lies.
+/// Position of a value on its axis.
 fn place(axis: &Axis, x: f64) -> f64 {
     if matches!(axis, Axis::Log(_)) { x.log10() } else { x }
 }

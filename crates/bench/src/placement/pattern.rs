@@ -1,4 +1,4 @@
-//! How the data of new chunks lies before they are placed.
+//! Distributions of the new chunks' data over the servers before the chunks are placed.
 //!
 //! Two patterns are the paper's (§5.4): new keys that have nothing to do with the old ones, and new
 //! keys that are the old ones in reverse. The third is what made greedy fail there: one server has
@@ -14,7 +14,7 @@ const DOCUMENTS: u64 = 1_000;
 /// A server is drawn by a look into a table of this length.
 const TABLE: usize = 1 << 16;
 
-/// How the data lies.
+/// Distribution of the data over the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {

@@ -1,4 +1,4 @@
-//! Whether a placement moves least, shown without solving the problem again.
+//! Proof that a placement moves least, without solving the problem again.
 //!
 //! Chunks on servers with caps are a flow, and a flow is cheapest if and only if no cycle of its
 //! residual network gains anything (Klein's theorem). Here a cycle is a round of servers each of
@@ -8,7 +8,7 @@
 
 use imago_plan::placement::Weights;
 
-/// Whether the placement is within the caps, and none within them moves less.
+/// True if the placement is within the caps, and none within them moves less.
 pub(super) fn is_least(weights: &Weights, caps: &[u64], server_of: &[usize]) -> bool {
     let mut held = vec![0; caps.len()];
     server_of.iter().for_each(|server| held[*server] += 1);
@@ -41,7 +41,7 @@ fn residual(weights: &Weights, caps: &[u64], held: &[u64], server_of: &[usize]) 
     losses
 }
 
-/// Whether some cycle loses less than nothing (Bellman and Ford).
+/// True if the residual network has a cycle of negative loss (Bellman and Ford).
 fn gains(losses: &Residual) -> bool {
     let mut distance = vec![0_i128; losses.len()];
     for _ in 0..losses.len() {

@@ -1,4 +1,4 @@
-//! What clients notice of a change of the shard key.
+//! The effect of a change of the shard key on clients.
 
 use imago_workload::check::Verdict;
 use imago_workload::keys::Distribution;
@@ -55,7 +55,7 @@ pub struct Clients {
 pub struct InPhase {
     /// The phase.
     pub phase: String,
-    /// How long it took.
+    /// Duration of the phase, in s.
     pub seconds: f64,
     /// The 99th percentile of reads' latencies in it, in ms; nothing where none was due.
     pub reads_p99_ms: Option<f64>,

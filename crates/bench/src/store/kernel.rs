@@ -22,11 +22,11 @@ use crate::error::{Error, Result, process};
 
 const SEED: u64 = 4;
 const VALUE_BYTES: usize = 100;
-/// How many transactions are handed to the sequencer together, as a connection's pipeline would.
+/// Transactions given to the sequencer together, as a connection's pipeline would.
 const BATCH: usize = 64;
-/// How many are made before they run.
+/// Transactions generated before the clock runs.
 const MADE: u64 = 16_384;
-/// How far a site may be ahead of the log before it waits for it.
+/// Transactions by which a site may be ahead of the log before it waits for the log.
 const AHEAD_MAX: u64 = 4_096;
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 const SEGMENT_BYTES: u64 = 256 * 1024 * 1024;

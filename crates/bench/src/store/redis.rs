@@ -13,7 +13,7 @@ use crate::error::{Error, Result, process};
 use crate::process::cpu_s;
 use crate::statistics::Figure;
 
-/// How long a server may take to answer.
+/// Deadline for a server's first answer.
 const START_WAIT: Duration = Duration::from_secs(20);
 /// Keys are drawn from so many.
 const KEYS: &str = "100000";
@@ -132,7 +132,7 @@ impl Server {
 pub(super) fn run(size: Size, program: &Path) -> Result<Vec<Compared>, Absent> {
     let (store, redis) = (Server::store(program)?, Server::redis()?);
     let mget = [&["MGET"][..], &["key:__rand_int__"; 10]].concat();
-    // What is read was written by the ones before.
+    // The reads find the values that the writes before them stored.
     let commands: [(&'static str, &[&str]); 4] = [
         ("SET", &["-t", "set"]),
         ("GET", &["-t", "get"]),

@@ -13,10 +13,10 @@ use crate::statistics::Figure;
 use super::tasks::{Answer, PROBES_PORT, Task, Transfer, address, now_ns};
 use super::wire::Wire;
 
-/// How long a connection may stand still.
+/// The longest that a connection may make no progress.
 const STILL_MAX: Duration = Duration::from_secs(30);
-/// How TCP answers to loss. Linux' usual way for twenty years, and that of the paper's machines;
-/// what a machine has set instead would be another experiment.
+/// TCP's congestion control. Cubic has been the default of Linux for twenty years, and of the
+/// paper's machines; a machine's own setting would make it another experiment.
 const CONGESTION: &str = "cubic";
 /// The highest of a process that is no real-time one.
 const PRIORITY: i32 = -20;
@@ -39,7 +39,7 @@ const SETTINGS: [(&str, &str); 4] = [
 /// Serves until the orders end.
 ///
 /// # Errors
-/// When an order or a connection fails; the answer says so as well.
+/// Returns an error if an order or a connection fails; the answer says so as well.
 pub fn serve(orders: impl BufRead, mut answers: impl Write) -> std::io::Result<()> {
     let mut host = match Host::start() {
         Ok(host) => host,
@@ -140,7 +140,8 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// Connects to whom this host sends to, then takes the connections of those who send to it.
+    /// Connects to the hosts that this host sends to, then accepts the connections of those that
+    /// send to it.
     fn open(
         listener: &TcpListener,
         host: usize,

@@ -1,16 +1,16 @@
-//! What the benchmark and the processes on its hosts say to each other: lines of JSON, an order
-//! down, an answer up.
+//! The protocol between the benchmark and the processes on its hosts: lines of JSON, an order down,
+//! an answer up.
 //!
-//! Invariant: every order has exactly one answer. A host that says nothing more is gone, and one
-//! whose orders end is to go.
+//! Invariant: every order has exactly one answer. A host that stops answering is gone; a host whose
+//! orders end exits.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use serde::{Deserialize, Serialize};
 
-/// Where hosts get data, each in a namespace of its own.
+/// Port on which hosts receive data, each in a namespace of its own.
 const PORT: u16 = 7_000;
-/// Where they take connections that only measure how long one takes.
+/// Port for connections that only measure their own setup time.
 pub(super) const PROBES_PORT: u16 = 7_001;
 
 /// A task of a host.
@@ -37,7 +37,7 @@ pub(super) enum Task {
     },
     /// Send and get all that was prepared.
     Begin {
-        /// When, on the clock of [`now_ns`].
+        /// Start time, on the clock of [`now_ns`].
         at_ns: u64,
     },
 }

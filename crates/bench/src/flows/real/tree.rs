@@ -21,9 +21,9 @@ use crate::error::{Error, Result, process};
 use super::tasks::{Answer, Task, address};
 use super::wire::DEVICE;
 
-/// How long a command about devices may take.
+/// Deadline of a command about devices.
 const COMMAND_MAX: Duration = Duration::from_secs(30);
-/// How long a process may take until it listens.
+/// Deadline for a process to listen after its start.
 const START_MAX: Duration = Duration::from_secs(30);
 /// The burst that a link may send after a pause: a few packets, so that it is never idle between
 /// two ticks of the kernel's clock.
@@ -31,7 +31,7 @@ const BURST_BYTES: u32 = 8_000;
 /// The queue before a full link: fifty packets, the usual queue of a small switch. More are lost.
 const QUEUE_BYTES: u32 = 50 * 1_514;
 
-/// Where all hosts lie.
+/// The network of all hosts.
 const NETWORK: &str = "10.0.0.0/24";
 /// The routes of TCP in a host.
 const TABLE: u32 = 100;
@@ -88,7 +88,7 @@ impl Tree {
         Ok(Self { switches, hosts })
     }
 
-    /// How many packets the switches' full queues have turned away so far.
+    /// Packets that the switches' full queues have turned away so far.
     pub(super) async fn lost_packets(&self) -> Result<u64> {
         let shown = self.switches.command("tc", &["-s", "-j", "qdisc", "show"], "").await?;
         lost_packets(&shown)
@@ -212,7 +212,7 @@ impl Host {
                 Err(Error::Namespaces(format!("{} cannot start: {cause}", host.name)))
             }
             Ok(answer) => Err(host.unexpected(&answer)),
-            // What it had to say stands on stderr: `unshare` tells there why the kernel refused.
+            // Its last words are on stderr: `unshare` writes there why the kernel refused.
             Err(_) => {
                 let what = format!("{} did not listen; its last words stand above", host.name);
                 Err(Error::Namespaces(what))

@@ -31,7 +31,7 @@ pub(super) const DEVICE: &str = "long";
 /// More packets on the way to one host are lost, as on a wire that ends in a full queue.
 const PACKETS_MAX: usize = 10_000;
 const PACKET_BYTES_MAX: usize = 2_048;
-/// Where an IPv4 packet says to whom it goes.
+/// Position of the destination address in an IPv4 packet.
 const TO: std::ops::Range<usize> = 16..20;
 
 type Packet = (Instant, Vec<u8>);
@@ -106,7 +106,7 @@ fn take(mut tun: File, ways: &[Way], window_bytes: &AtomicU16) {
             Err(cause) => return tracing::error!(%cause, "a host can send no more"),
         };
         let is_to = |way: &&Way| packet.get(TO) == Some(&way.to.ip().octets()[..]);
-        // What goes elsewhere is the kernel's own talk about neighbours.
+        // Packets to other addresses are the kernel's own neighbour discovery.
         let Some(way) = ways.iter().find(is_to) else { continue };
         cut_window(packet, window_bytes.load(Ordering::Relaxed));
         match way.entry.try_send((Instant::now() + way.latency, packet.to_vec())) {

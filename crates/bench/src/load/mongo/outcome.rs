@@ -1,8 +1,9 @@
-//! What a driver's answer to a write means: applied, certainly not, or perhaps.
+//! The meaning of a driver's answer to a write: applied, certainly not, or perhaps.
 //!
 //! The driver repeats a write once after a network error or a change of primary, under the same
-//! transaction number, so that the server recognises the repetition. What is certain therefore has
-//! to be certain of both attempts: an error that says only why the second one failed is not.
+//! The driver repeats a write once after a network error or a change of primary, under the same
+//! transaction number, so that the server recognises the repetition. A certain outcome therefore
+//! has to cover both attempts: an error that says only why the second one failed does not.
 
 use imago_workload::target::Outcome;
 use mongodb::error::{Error, ErrorKind, WriteFailure};

@@ -1,4 +1,4 @@
-//! A session's connection: transactions as the Redis protocol says them, and what the answers mean.
+//! A session's connection: transactions in the Redis protocol, and the meaning of their answers.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,22 +6,22 @@ use std::time::Duration;
 use imago_workload::lists::{Element, List, Outcome, Request, Step, elements, written};
 use redis::{Pipeline, RedisError, Value};
 
-/// How long connecting, sending and each answer may take; the store's own patience is less.
+/// Deadlines of connecting, sending and each answer; the store's own are shorter.
 const CONNECT_WAIT: Duration = Duration::from_secs(2);
 const SEND_WAIT: Duration = Duration::from_secs(10);
 const ANSWER_WAIT: Duration = Duration::from_secs(20);
-/// How many lists are read in one transaction at the end.
+/// Lists read in one transaction at the end.
 const LISTS_AT_ONCE: usize = 1_000;
 /// Stands for a value that is no list: no client appends it, so the check reports it.
 const NONSENSE: Element = Element::MAX;
 
-/// Why the store said nothing that can be used.
+/// The reason why the store gave no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The connection, or the store.
+    /// The connection or the store failed.
     #[error("the store did not answer")]
     Redis(#[from] RedisError),
-    /// It answered, with this.
+    /// The store's answer was not a list.
     #[error("the store answered {0}, where lists were asked for")]
     Answer(String),
 }
@@ -36,22 +36,22 @@ impl Client {
     /// Connects.
     ///
     /// # Errors
-    /// When no store answers.
+    /// Returns an error if no store answers.
     pub fn connect(address: SocketAddr) -> Result<Self, ClientError> {
         Ok(Self { connection: connect(address)?, is_usable: true })
     }
 
-    /// Whether the session goes on: its connection is there, and it is known how each transaction ended.
+    /// True if the session can go on: its connection is open, and the outcome of each transaction is known.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         self.is_usable
     }
 
-    /// Runs transactions, sent in one piece, and says what came of each, and what its reads saw if it is
-    /// done.
+    /// Runs transactions, sent in one piece. Returns the outcome of each, and the results of its reads if
+    /// it is done.
     pub fn run(&mut self, requests: &[Request]) -> Vec<(Outcome, Vec<Vec<Element>>)> {
         let sent = requests.iter().flat_map(packed).collect::<Vec<u8>>();
-        // Where not all of it could be sent, some of it may have been.
+        // If sending failed midway, the store may have received a part.
         let mut is_open = self.connection.send_packed_command(&sent).is_ok();
         let mut told = Vec::new();
         for request in requests {
@@ -63,11 +63,11 @@ impl Client {
         told
     }
 
-    /// All lists, by transactions that write to each of them, though nothing: so they see all that was
-    /// ever acknowledged, to any client.
+    /// Returns all lists, read by transactions that write to each list without changing it: so they see
+    /// every write that was ever acknowledged, to any client.
     ///
     /// # Errors
-    /// When the store does not answer, or something else.
+    /// Returns an error if the store does not answer, or answers with anything but lists.
     pub fn lists(&mut self, count: u32) -> Result<Vec<Vec<Element>>, ClientError> {
         let all: Vec<List> = (0..count).map(List).collect();
         let mut contents = Vec::new();
@@ -102,7 +102,7 @@ impl Client {
     }
 }
 
-/// Whether there is no answer, rather than one that is an error.
+/// True if there is no answer, as opposed to an answer that is an error.
 fn is_broken(answer: &Result<Value, RedisError>) -> bool {
     answer.as_ref().is_err_and(|error| error.code().is_none())
 }
@@ -156,7 +156,7 @@ fn list(answer: &Value) -> Vec<Element> {
     read.unwrap_or_else(|| vec![NONSENSE])
 }
 
-/// How many answers say only that something was queued.
+/// Answers before the last one, each of which says only that a command was queued.
 fn before(request: &Request) -> usize {
     if request.is_one_command { 0 } else { request.steps.len() + 1 }
 }

@@ -16,7 +16,7 @@ use redis::Value;
 use super::AGAIN_WAIT;
 use super::client::connect;
 
-/// How many keys are read and written in turn.
+/// Keys that are read and written in turn.
 const KEYS: u64 = 1_000;
 
 /// A probe that runs. Without [`Probe::finish`] its thread ends by itself.
@@ -25,20 +25,20 @@ pub struct Probe {
     thread: Option<JoinHandle<Vec<Measured>>>,
 }
 
-/// An operation that was done.
+/// A completed operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
-    /// When it was to begin.
+    /// The time at which it was due.
     pub at: Instant,
-    /// How long it took from there.
+    /// Time from then to its completion.
     pub latency: Duration,
 }
 
 impl Probe {
-    /// Begins with one operation each so often.
+    /// Starts with one operation per interval.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// Returns an error if the system gives no thread.
     pub fn start(address: SocketAddr, every: Duration) -> io::Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&is_over);
@@ -47,10 +47,10 @@ impl Probe {
         Ok(Self { is_over, thread })
     }
 
-    /// Ends it, and returns what was done, in its order.
+    /// Ends the probe, and returns its operations, in their order.
     ///
     /// # Panics
-    /// When its thread did.
+    /// Panics if its thread panicked.
     #[must_use]
     pub fn finish(mut self) -> Vec<Measured> {
         self.is_over.store(true, Ordering::Relaxed);
@@ -85,7 +85,7 @@ fn run(address: SocketAddr, every: Duration, is_over: &AtomicBool) -> Vec<Measur
             let done = open.is_ok_and(|mut open: redis::Connection| {
                 let answered: Result<Value, _> = command.query(&mut open);
                 let is_there = answered.is_ok();
-                // What the store refuses it may take the next time, on the same connection.
+                // After an error reply, the same connection serves the next attempt.
                 if answered.is_ok() || answered.is_err_and(|error| error.code().is_some()) {
                     connection = Some(open);
                 }
