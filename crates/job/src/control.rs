@@ -37,7 +37,8 @@ pub enum Stop {
     JournalLost(String),
 }
 
-/// Whether an operation may go on; cheap to clone.
+/// The operator's requests, the limits, and the reasons to stop, as an operation sees them; cheap
+/// to clone.
 #[derive(Clone)]
 pub struct Control {
     shared: Arc<Shared>,
@@ -55,7 +56,7 @@ struct Shared {
 }
 
 impl Default for Control {
-    /// Nothing limits, holds or ends it, except who has it.
+    /// No limit, no gate and no request to stop, except by its holder.
     fn default() -> Self {
         Self::new(Limits::default(), CancellationToken::new()).expect("no limit is zero")
     }
@@ -148,7 +149,7 @@ impl Control {
         self.shared.requested.send_if_modified(|now| std::mem::replace(now, wanted) != wanted);
     }
 
-    /// Whether the operator wants the job to wait.
+    /// True if the operator's request is to pause.
     pub fn is_paused(&self) -> bool {
         *self.shared.requested.borrow() == Requested::Pause
     }

@@ -4,7 +4,7 @@ use crate::id::JobId;
 use crate::limits::ZeroLimit;
 use crate::state::{IllegalTransition, State};
 
-/// Why a journal did not do what it was asked.
+/// The reason why a journal refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// No such job.
@@ -12,7 +12,7 @@ pub enum JournalError {
     Unknown {
         /// The job.
         id: JobId,
-        /// Where it was looked for.
+        /// The journal in which it was looked for.
         place: String,
     },
     /// The id is taken.
@@ -20,7 +20,7 @@ pub enum JournalError {
     Exists {
         /// The job.
         id: JobId,
-        /// Where.
+        /// The journal that has it.
         place: String,
     },
     /// Another process works at it.
@@ -33,9 +33,9 @@ pub enum JournalError {
         id: JobId,
         /// The process that works at it.
         process: String,
-        /// How long ago it was alive, in milliseconds.
+        /// Age of its last sign of life, in milliseconds.
         age_ms: u64,
-        /// How long it must be silent, in milliseconds.
+        /// Silence after which the job may be taken over, in milliseconds.
         stale_after_ms: u64,
     },
     /// Another process took the job over.
@@ -75,7 +75,7 @@ pub enum JournalError {
     Damaged {
         /// The job, as far as it can be told.
         id: String,
-        /// Where.
+        /// The journal that keeps the record.
         place: String,
         /// The fault.
         reason: String,
@@ -85,7 +85,7 @@ pub enum JournalError {
     Refused {
         /// The attempted action.
         doing: &'static str,
-        /// Where.
+        /// The journal.
         place: String,
         /// The message, and the remedy.
         reason: String,
@@ -95,15 +95,15 @@ pub enum JournalError {
     Unavailable {
         /// The attempted action.
         doing: &'static str,
-        /// Where.
+        /// The journal.
         place: String,
-        /// Why.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
 impl JournalError {
-    /// Whether trying again may help.
+    /// True if trying again may help.
     pub fn is_transient(&self) -> bool {
         matches!(self, JournalError::Unavailable { .. })
     }

@@ -1,4 +1,4 @@
-//! How fast, and until when: a smoothed rate, and an honest estimate or none.
+//! Speed and expected end: a smoothed rate, and an honest estimate or none.
 //!
 //! The rate is an average over the recent past whose weights halve every half-life; numerator and
 //! denominator are smoothed alike, so that it is right from the first interval on and a stall lowers
@@ -63,15 +63,15 @@ impl Meter {
         self.last = Some((now_ms, done));
     }
 
-    /// How much per second; none before enough was seen.
+    /// Amount per second; none before enough was seen.
     pub fn rate_s(&self) -> Option<f64> {
         let (at_ms, _) = self.last?;
         let seen = at_ms - self.first_ms >= SEEN_MS_MIN;
         seen.then(|| self.amount / self.time_ms * 1_000.0)
     }
 
-    /// When `total` will be reached, in milliseconds after the last observation; none when that
-    /// cannot be known, zero when it is reached.
+    /// Time from the last observation until `total` is reached, in milliseconds; none if unknown,
+    /// zero once reached.
     pub fn eta_ms(&self, total: Option<u64>) -> Option<u64> {
         let ((at_ms, done), total) = (self.last?, total?);
         let remaining = match total.checked_sub(done) {

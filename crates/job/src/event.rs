@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::JobId;
 
-/// Something a job said.
+/// An event of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// When, in milliseconds since the Unix epoch.
+    /// Time, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// Which job.
+    /// The job.
     pub job: JobId,
     /// The kind of operation, for example `copy`.
     pub kind: String,
@@ -33,9 +33,9 @@ pub enum Body {
         /// The phase it enters.
         to: String,
     },
-    /// How far it is.
+    /// The job's progress.
     Progress(Box<Progress>),
-    /// Something the operator should know, and can do something about.
+    /// A problem that the operator should know, and can do something about.
     Warning {
         /// A stable word for programs.
         code: String,
@@ -55,7 +55,7 @@ pub enum Body {
     Measurement {
         /// Its name, with the unit last, for example `write_block_ms`.
         name: String,
-        /// How much.
+        /// The value, in this unit.
         value: f64,
         /// The unit.
         unit: String,
@@ -82,7 +82,8 @@ pub enum Body {
     HandedOver,
 }
 
-/// How far a job is, how far behind, when it expects to end, what blocks it, what can be done next.
+/// A job's progress, its lag, its expected end, the cause that blocks it, and the operator's next
+/// step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Progress {
@@ -98,9 +99,9 @@ pub struct Progress {
     pub bytes_total: Option<u64>,
     /// Changes applied.
     pub changes_applied: u64,
-    /// How far the applied changes are behind the source, in milliseconds.
+    /// Lag of the applied changes behind the source, in milliseconds.
     pub lag_ms: Option<u64>,
-    /// When the phase is expected to end, in milliseconds from now; none when it cannot be known.
+    /// Time until the phase is expected to end, in milliseconds; none if unknown.
     pub eta_ms: Option<u64>,
     /// Documents per second, smoothed.
     pub rate_documents_s: Option<f64>,
@@ -108,9 +109,9 @@ pub struct Progress {
     pub rate_bytes_s: Option<f64>,
     /// The cause that it waits for, if it does.
     pub blocked_by: Option<String>,
-    /// Whether it may be cut over; none for an operation that has no cut-over.
+    /// True if it may be cut over; none for an operation that has no cut-over.
     pub cutover_ready: Option<bool>,
-    /// Why it may not be cut over.
+    /// The reasons why it may not be cut over.
     pub cutover_obstacles: Vec<String>,
     /// Its present activity.
     pub doing: String,
@@ -123,16 +124,16 @@ pub struct Progress {
 /// The traffic from one server to another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
-    /// The name of the server that had it.
+    /// The name of the server that sent it.
     pub from: String,
-    /// The name of the server that got it.
+    /// The name of the server that received it.
     pub to: String,
-    /// How much it is, in bytes.
+    /// Size of the traffic, in bytes.
     pub bytes: u64,
 }
 
 impl Body {
-    /// Whether the job, or this process's part in it, ends with this.
+    /// True if the job, or this process's part in it, ends with this event.
     pub fn is_terminal(&self) -> bool {
         matches!(
             self,
@@ -144,7 +145,7 @@ impl Body {
         )
     }
 
-    /// Whether a later event of the same kind says all that this one says.
+    /// True if `later` is of the same kind and contains all that this event says.
     pub fn is_superseded_by(&self, later: &Body) -> bool {
         matches!((self, later), (Body::Progress(_), Body::Progress(_)))
     }

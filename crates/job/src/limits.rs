@@ -1,9 +1,9 @@
-//! How fast a job may go.
+//! Limits on the speed of a job.
 
 use serde::{Deserialize, Serialize};
 
-/// How fast a job may go; what is absent is not limited. A limit of zero is none that can be kept
-/// (see [`Limits::check`]): to stop a job, pause it.
+/// Limits on the speed of a job; absent ones do not limit. A limit of zero cannot be kept (see
+/// [`Limits::check`]): to stop a job, pause it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Documents per second.
@@ -12,11 +12,11 @@ pub struct Limits {
     pub bytes_s: Option<u64>,
     /// Wait while a secondary is further behind than this, in milliseconds.
     pub secondary_lag_ms: Option<u64>,
-    /// Whether what can wait goes at the pace at which the servers' clients hardly notice it.
+    /// True if work that can wait keeps to a pace at which the servers' clients hardly notice it.
     #[serde(default)]
     pub is_paced: bool,
-    /// How much slower than without the job the slowest of clients' answers may be while it is paced,
-    /// in percent; 150 unless said.
+    /// The slowest of clients' answers while the job is paced, in percent of the same without the
+    /// job; 150 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slowdown_percent: Option<u32>,
 }
@@ -27,7 +27,7 @@ pub struct Limits {
 pub struct ZeroLimit(pub &'static str);
 
 impl Limits {
-    /// Whether every limit can be kept.
+    /// Returns an error if a limit cannot be kept.
     pub fn check(&self) -> Result<(), ZeroLimit> {
         match self {
             Self { documents_s: Some(0), .. } => Err(ZeroLimit("documents/s")),

@@ -1,4 +1,4 @@
-//! How sure a process may be that its job is still its own.
+//! The certainty with which a process may assume that its job is still its own.
 //!
 //! A job is taken over when its owner has been silent for long enough, and the owner may be the
 //! last to know: it was frozen, or cut off from the journal. So before each step that its successor
@@ -55,7 +55,7 @@ impl Ownership {
         self.confirmed_ms.fetch_max(sent.ms_since(self.claimed), Ordering::AcqRel);
     }
 
-    /// How long ago the last save was sent that the journal acknowledged.
+    /// Age of the last save that the journal acknowledged, counted from before it was sent.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.age_at(Moment::now())

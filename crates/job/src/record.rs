@@ -22,23 +22,23 @@ pub struct Record {
     pub kind: String,
     /// The request, as the operation understands it. Holds no secret.
     pub spec: Value,
-    /// Where it is in its life.
+    /// Its place in the life cycle.
     pub state: State,
-    /// When it was made, in milliseconds since the Unix epoch.
+    /// Time of its creation, in milliseconds since the Unix epoch.
     pub created_at_ms: u64,
-    /// When it was last saved, in milliseconds since the Unix epoch.
+    /// Time of its last save, in milliseconds since the Unix epoch.
     pub updated_at_ms: u64,
-    /// How often the record was changed.
+    /// Number of changes of the record.
     pub revision: u64,
-    /// How often it was claimed; only the latest claim may save (0: never claimed).
+    /// Number of claims; only the latest claim may save (0: never claimed).
     pub epoch: u64,
     /// The process that works at it, if one does.
     pub owner: Option<Owner>,
     /// The operator's request.
     pub control: Requested,
-    /// How fast it may go.
+    /// Limits on its speed.
     pub limits: Limits,
-    /// How far it was when last saved.
+    /// Its progress at the last save.
     pub progress: Option<Progress>,
     /// The state that the operation needs to go on; opaque to all other code.
     pub checkpoint: Value,
@@ -51,7 +51,7 @@ pub struct Owner {
     pub process: String,
     /// The epoch of its claim.
     pub epoch: u64,
-    /// When it last gave a sign of life, in milliseconds since the Unix epoch.
+    /// Time of its last sign of life, in milliseconds since the Unix epoch.
     pub heartbeat_at_ms: u64,
 }
 
@@ -75,7 +75,7 @@ pub enum Requested {
 pub struct Update {
     /// The new state; refused if it cannot follow the one before.
     pub state: Option<State>,
-    /// How far the job is.
+    /// The new progress.
     pub progress: Option<Progress>,
     /// The state that the operation needs to go on.
     pub checkpoint: Option<Value>,
@@ -86,7 +86,7 @@ pub struct Update {
 pub struct Asked {
     /// Run, pause or cancel.
     pub control: Requested,
-    /// How fast.
+    /// Limits on the job's speed.
     pub limits: Limits,
 }
 
@@ -195,10 +195,10 @@ impl Record {
         Ok(())
     }
 
-    /// Takes over another checkpoint of a job that has ended; see [`crate::journal::Journal::amend`].
+    /// Replaces the checkpoint of a job that has ended; see [`crate::journal::Journal::amend`].
     ///
     /// # Panics
-    /// When the job has not ended: who asks has seen its end, and nothing follows that.
+    /// Panics if the job has not ended: callers have seen its end, and no state follows that.
     pub fn amend(&mut self, checkpoint: &Value, now_ms: u64) {
         assert!(self.state.is_final(), "job {} has not ended", self.id);
         self.checkpoint = checkpoint.clone();

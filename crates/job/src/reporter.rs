@@ -17,7 +17,7 @@ use crate::clock::{self, Clock};
 use crate::event::{Body, Event, Progress};
 use crate::id::JobId;
 
-/// How many events may wait for one subscriber.
+/// Largest number of events that wait for one subscriber.
 pub const PENDING_MAX: usize = 4096;
 
 /// The stream of events of a process; cheap to clone.
@@ -107,7 +107,7 @@ impl Events {
         Subscription { events: self.clone(), queue }
     }
 
-    /// Ends the stream: subscribers get what waits for them, then nothing more.
+    /// Ends the stream: subscribers receive the events that wait for them, then the end.
     pub fn close(&self) {
         let mut streams = lock(&self.shared.state);
         streams.closed = true;
@@ -179,7 +179,7 @@ impl Reporter {
         self.emit(Body::Measurement { name: name.into(), value, unit: unit.into() });
     }
 
-    /// How far the job was when it last said so.
+    /// The job's progress as last reported.
     pub fn latest_progress(&self) -> Option<Progress> {
         self.latest(|latest| latest.progress.clone())
     }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::control::{Control, Stop};
 
-/// How long to go on trying.
+/// Bounds on the attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Attempts, the first included; at least one is made.
@@ -38,18 +38,18 @@ pub enum Bound {
     Permanent,
 }
 
-/// Why something was not done.
+/// The reason why the attempts ended without success.
 #[derive(Debug)]
 pub enum RetryError<E> {
     /// It failed.
     Failed {
         /// The attempted action.
         what: String,
-        /// How often.
+        /// Attempts made.
         attempts: u32,
-        /// For how long, in milliseconds.
+        /// Time since the first attempt, in milliseconds.
         elapsed_ms: u64,
-        /// Why no further attempt was made.
+        /// The bound that ended the attempts.
         bound: Bound,
         /// The error of the last attempt.
         last: E,

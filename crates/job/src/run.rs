@@ -28,16 +28,16 @@ use crate::reporter::{Events, Reporter};
 use crate::retry::{Budget, RetryError, retry};
 use crate::state::State;
 
-/// How a run keeps in touch with the journal.
+/// Intervals and bounds of a run's signs of life in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerTiming {
-    /// How often progress is saved and requests are looked for.
+    /// Interval between saves of progress; each also reads the operator's requests.
     pub heartbeat: Duration,
-    /// How long an owner must be silent before its job may be taken over.
+    /// Silence of an owner after which its job may be taken over.
     pub stale_after: Duration,
-    /// How long an owner goes on without having been able to give a sign of life. Meanwhile it writes
-    /// nothing, for it cannot know whether the job is still its own; when its journal answers again, the
-    /// journal says it.
+    /// Time for which an owner goes on without a sign of life that the journal confirmed. Meanwhile it
+    /// writes nothing, for it cannot know whether the job is still its own; the journal says so when it
+    /// answers again.
     pub gives_up_after: Duration,
 }
 
@@ -54,7 +54,7 @@ impl Default for OwnerTiming {
     }
 }
 
-/// How a run ends.
+/// The end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// Everything is done.
@@ -65,7 +65,7 @@ pub enum Ending {
     Stopped(Stop),
 }
 
-/// Why a run could not go on.
+/// The reason why a run could not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// It was stopped.
@@ -149,7 +149,7 @@ impl Run {
         &self.shared.control
     }
 
-    /// How sure it is that the job is still this process's.
+    /// This process's certainty that the job is still its own.
     pub fn ownership(&self) -> Ownership {
         self.shared.ownership.clone()
     }
@@ -208,7 +208,7 @@ impl Run {
                 return Ok(());
             }
         };
-        // What was stopped must still be able to say how it ended.
+        // A stopped run must still be able to save its end.
         let unstopped = Control::default();
         if let (Some(State::Paused { phase }), Some(State::Done)) = (&*state, &last) {
             // The pause came after the last step.

@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Where a job is in its life. Phases are words that the operation chose.
+/// A job's place in its life cycle. Phases are words that the operation chose.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum State {
@@ -45,7 +45,8 @@ pub struct IllegalTransition {
 }
 
 impl State {
-    /// Whether this state may be followed by `to`. A state may always be saved again as it is.
+    /// Returns an error if `to` may not follow this state. A state may always be saved again as it
+    /// is.
     pub fn check_transition(&self, to: &State) -> Result<(), IllegalTransition> {
         use State::{Cancelled, Done, Failed, Paused, Planned, Running};
         let legal = match (self, to) {
@@ -62,7 +63,7 @@ impl State {
         if legal { Ok(()) } else { Err(IllegalTransition { from: self.clone(), to: to.clone() }) }
     }
 
-    /// Whether nothing can follow.
+    /// True if no other state can follow.
     pub fn is_final(&self) -> bool {
         matches!(self, State::Done | State::Cancelled)
     }

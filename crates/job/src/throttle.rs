@@ -1,4 +1,4 @@
-//! How fast a job may go: limits on documents and bytes per second, changeable while it runs.
+//! Limits on the speed of a job: documents and bytes per second, changeable while it runs.
 //!
 //! The decision is [`imago_plan::bucket`]; here is the waiting. All limits hold together, and no
 //! waiter is forgotten when a limit changes: it is woken and asks again. `governor` does not fit: its quota is fixed,
@@ -35,9 +35,10 @@ struct Buckets {
     documents: Option<Bucket>,
     bytes: Option<Bucket>,
     pace: Option<Bucket>,
-    /// When the pace made a request wait last, or was set, in nanoseconds since the throttle began.
+    /// Time at which the pace last made a request wait, or was set, in nanoseconds since the throttle
+    /// began.
     pace_felt_ns: u64,
-    /// How large batches are where no pace is set.
+    /// Size of batches where no pace is set.
     batch_size: BatchSize,
 }
 
@@ -110,10 +111,10 @@ impl Throttle {
         self.shared.changed.send_modify(|changes| *changes += 1);
     }
 
-    /// How large a batch of what can wait may be, of `most` bytes: what passes in a hundredth of a
-    /// second, for a batch goes to the servers as a whole, and who comes behind it waits. More where
-    /// that does not reach a limit ([`imago_plan::batch_size`]), but not at a pace: there, answers that
-    /// come slowly are a reason to go slowly.
+    /// Largest size of a batch of deferrable work, at most `most` bytes: the bytes that pass in a hundredth
+    /// of a second, for a batch goes to the servers as a whole, and requests behind it wait. More where
+    /// that does not reach a limit ([`imago_plan::batch_size`]), but not at a pace: there, slow answers are
+    /// a reason to go slowly.
     pub fn batch_bytes(&self, most: u64) -> u64 {
         let buckets = self.lock();
         let rates = [&buckets.bytes, &buckets.pace];
@@ -121,20 +122,20 @@ impl Throttle {
         least.map_or(most, |rate_s| batch(buckets.batch_size, rate_s).min(most))
     }
 
-    /// Whether what can wait is held to a pace now.
+    /// True if deferrable work is held to a pace now.
     pub fn is_paced(&self) -> bool {
         self.lock().pace.is_some()
     }
 
-    /// Whether there is a pace, and no request had to wait for it for a second.
+    /// True if there is a pace, and no request had to wait for it for a second.
     pub fn is_below_pace(&self) -> bool {
         let now_ns = self.now_ns();
         let buckets = self.lock();
         buckets.pace.is_some() && now_ns.saturating_sub(buckets.pace_felt_ns) > PACE_FELT_NS
     }
 
-    /// Waits until so many documents and bytes may pass. Safe to cancel: what was asked for and not
-    /// waited for only makes the next ones wait as if it had passed.
+    /// Waits until so many documents and bytes may pass. Safe to cancel: a request that was not waited for
+    /// only makes the next ones wait as if it had passed.
     pub async fn take(&self, documents: u64, bytes: u64) {
         let now_ns = self.now_ns();
         let places = self.lock().reserve(documents, bytes, now_ns);
@@ -256,7 +257,7 @@ mod tests {
         Limits { documents_s, bytes_s, ..Limits::default() }
     }
 
-    /// How long it took, with a bound that only a waiter who is forgotten reaches.
+    /// Duration of the request, with a bound that only a forgotten waiter reaches.
     async fn taking(throttle: &Throttle, documents: u64, bytes: u64) -> Duration {
         let began = Instant::now();
         let taken = throttle.take(documents, bytes);

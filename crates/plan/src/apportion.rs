@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(apportion(u64::MAX, &[u128::MAX / 2, u128::MAX / 2], &[0, 0])[1], u64::MAX / 2);
     }
 
-    /// Whether there is a set that got their least numbers, because the quota of the rest would be
+    /// True if there is a set that got their least numbers, because the quota of the rest would be
     /// no more, and all others are less than one away from their quota of the rest: the definition,
     /// by trying all sets.
     fn is_apportioned(total: u64, weights: &[u128], least: &[u64], given: &[u64]) -> bool {

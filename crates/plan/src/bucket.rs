@@ -44,7 +44,7 @@ impl Bucket {
         Position(self.reserved)
     }
 
-    /// How long a position still has to wait, in nanoseconds; zero when it may pass.
+    /// Time that a position still has to wait, in nanoseconds; zero if it may pass.
     pub fn wait_ns(&mut self, position: Position, now_ns: u64) -> u64 {
         self.advance(now_ns);
         let missing = position.0.saturating_sub(self.accrued);
@@ -52,7 +52,7 @@ impl Bucket {
         u64::try_from(wait).unwrap_or(u64::MAX)
     }
 
-    /// Changes rate and burst from now on, for those who wait too.
+    /// Changes rate and burst from now on, for waiting positions too.
     ///
     /// # Panics
     ///

@@ -1,4 +1,4 @@
-//! Where to cut a key space into slices, from a sample of its keys.
+//! Cuts of a key space into slices, from a sample of its keys.
 
 /// Strictly increasing keys that cut the key space into at most `slices` parts of about equal
 /// numbers of sampled keys. `n` cuts make `n + 1` slices; the first and the last are open-ended.

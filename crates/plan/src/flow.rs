@@ -1,4 +1,4 @@
-//! How many sockets each pair of servers gets, and what goes through each (Morphus, §4.1).
+//! Sockets for each pair of servers, and the data that goes through each (Morphus, §4.1).
 //!
 //! A *flow* is all that one server sends to another; it consists of slices, one for each new chunk
 //! of which the sender has something. The strategies of the paper's Fig. 9:
@@ -36,9 +36,9 @@ pub struct Slice {
     pub to: usize,
     /// The new chunk.
     pub chunk: usize,
-    /// How much of what the sender has of the chunk lies before this slice, in the chunk's order.
+    /// Amount of the sender's data of the chunk that lies before this slice, in the chunk's order.
     pub offset: u64,
-    /// How much it is, in the unit of the weights.
+    /// Amount of data in the slice, in the unit of the weights.
     pub amount: u64,
 }
 
@@ -58,7 +58,7 @@ pub fn slices(weights: &Weights, server_of: &[usize]) -> Vec<Slice> {
     server_of.iter().enumerate().flat_map(of_chunk).collect()
 }
 
-/// How long a packet takes between two servers.
+/// Latencies between servers, in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latencies {
     servers: usize,
@@ -85,7 +85,7 @@ impl Latencies {
     }
 }
 
-/// By what sockets are given to flows.
+/// The rule by which sockets are given to flows.
 #[derive(Clone, Copy, Debug)]
 pub enum Sharing<'a> {
     /// One for each flow.
@@ -94,31 +94,31 @@ pub enum Sharing<'a> {
     ChunkBased,
     /// By amount.
     Orchestra {
-        /// K, how many in all.
+        /// K, the number of sockets in all.
         sockets: u32,
     },
     /// By amount × latency.
     Wfs {
-        /// K, how many in all.
+        /// K, the number of sockets in all.
         sockets: u32,
-        /// Between all servers that send or get anything.
+        /// Between all servers that send or receive anything.
         latencies: &'a Latencies,
     },
 }
 
-/// One connection, and what goes through it, in this order.
+/// One connection, and the slices that go through it, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
     /// The server that sends.
     pub from: usize,
-    /// The server that gets it.
+    /// The server that receives.
     pub to: usize,
     /// At least one.
     pub slices: Vec<Slice>,
 }
 
 impl Socket {
-    /// How much it carries.
+    /// Amount that the socket carries, in the unit of the weights.
     #[must_use]
     pub fn amount(&self) -> u64 {
         self.slices.iter().map(|slice| slice.amount).sum()
@@ -130,12 +130,12 @@ impl Socket {
 pub struct FlowPlan {
     /// By source, then by destination.
     pub sockets: Vec<Socket>,
-    /// How many sockets there are more than K, because no flow can be without one.
+    /// Sockets in excess of K, because no flow can be without one.
     pub beyond_k: usize,
 }
 
 impl FlowPlan {
-    /// How many sockets a pair of servers has.
+    /// Sockets of a pair of servers.
     #[must_use]
     pub fn sockets_of(&self, from: usize, to: usize) -> usize {
         self.sockets.iter().filter(|socket| (socket.from, socket.to) == (from, to)).count()

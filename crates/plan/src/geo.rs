@@ -22,9 +22,9 @@ use crate::placement::Flows;
 pub struct Member {
     /// The value of its tag. Members without one are taken to be in one place, of their own.
     pub data_centre: Option<String>,
-    /// Whether it is the primary.
+    /// True for the primary.
     pub primary: bool,
-    /// Whether it may be read from: it is up, is not too far behind, and holds data.
+    /// True if it may be read from: it is up, is not too far behind, and holds data.
     pub usable: bool,
 }
 
@@ -47,14 +47,14 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// How much crosses in all: worth a warning if it is not zero.
+    /// Total amount that crosses between data centres: worth a warning if it is not zero.
     #[must_use]
     pub fn across(&self) -> u64 {
         self.crossing.iter().map(|(_, _, amount)| amount).sum()
     }
 }
 
-/// Why no members could be chosen.
+/// The reason why no members could be chosen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GeoError {
     /// A set has no member to read from.
@@ -145,7 +145,7 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// Where what is sent to a set goes.
+    /// The data centre of the member that receives a set's data.
     fn receiving(&self, set: usize, members: &[usize]) -> Option<&'a str> {
         match self.receivers {
             Receivers::Primaries => self.primary(set).and_then(centre),

@@ -25,8 +25,9 @@ pub use topology::Topology;
 pub struct Tcp {
     /// The largest window, in bytes.
     pub window_bytes: f64,
-    /// How a connection's share at a full link depends on its round trip: as 1 / rtt to this power.
-    /// 0 is plain max-min fairness; 1 is what is measured with loss-based congestion control.
+    /// Exponent of the round trip in a connection's share at a full link: the share is as 1 / rtt
+    /// to this power. 0 is plain max-min fairness; 1 is what is measured with loss-based congestion
+    /// control.
     pub rtt_bias: f64,
 }
 
@@ -48,12 +49,12 @@ pub struct Connection {
     pub parts_bytes: Vec<u64>,
 }
 
-/// When everything arrived.
+/// The arrival times of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// For each connection, when each of its parts had arrived, in seconds since all began.
+    /// For each connection, the arrival time of each of its parts, in seconds since all began.
     pub arrived_s: Vec<Vec<f64>>,
-    /// When the last one had arrived.
+    /// The last arrival, in seconds since all began.
     pub makespan_s: f64,
     /// Bytes over each link, by the topology's numbers of links.
     pub carried_bytes: Vec<f64>,

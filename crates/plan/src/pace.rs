@@ -54,7 +54,7 @@ enum Doubt {
     Again,
 }
 
-/// By how much answers exceeded what most take, in nanoseconds, on average over all of them.
+/// Excess of answers over the latency within which most come, in nanoseconds, on average over all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// With the work.
@@ -67,8 +67,8 @@ pub struct Window {
 const NOISE_NS: u64 = 10_000;
 
 impl Window {
-    /// Whether the tail is longer than clients bear, which is `bearable_percent` of what it is without
-    /// the work, and by more than a scheduler's doing. In a look of two hundred answers chance alone
+    /// True if the tail is longer than clients bear, which is `bearable_percent` of the tail without the
+    /// work, and longer by more than a scheduler's noise. In a look of two hundred answers chance alone
     /// makes it longer by half one time in five.
     ///
     /// # Panics
@@ -82,7 +82,7 @@ impl Window {
         self.with_ns > self.without_ns.saturating_add(more.max(NOISE_NS))
     }
 
-    /// Whether clients do not notice the work at all.
+    /// True if clients do not notice the work at all.
     fn is_free(&self) -> bool {
         self.with_ns <= self.without_ns + (self.without_ns / 8).max(NOISE_NS)
     }
@@ -103,7 +103,7 @@ const STILL_MAX: usize = 600;
 const MOST_PERCENT: usize = 95;
 
 impl Still {
-    /// Whether nothing is known yet.
+    /// True if no answer is known yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.answers_us.is_empty()

@@ -276,14 +276,14 @@ impl<K: Eq + Hash + Clone> PendingChanges<K> {
         self.slices.iter().map(|slice| slice.aside.len()).sum()
     }
 
-    /// Whether every slice is copied and no dirty key is held: the destination is the source as of
-    /// the position read so far, or later for keys that changed meanwhile.
+    /// True if every slice is copied and no dirty key is held: the destination is the source as of the
+    /// position read so far, or later for keys that changed meanwhile.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.held.is_empty() && self.is_copied()
     }
 
-    /// Whether every slice is copied.
+    /// True if every slice is copied.
     #[must_use]
     pub fn is_copied(&self) -> bool {
         self.slices.iter().all(|slice| slice.state == SliceState::Copied)

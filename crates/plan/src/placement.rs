@@ -32,13 +32,13 @@ pub use weights::Weights;
 
 use transport::{Sizes, solve};
 
-/// Why there is no placement.
+/// The reason why there is no placement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
-    /// None, or too many.
+    /// No servers, or too many.
     #[error("{servers} servers: a placement needs 1 to {}", Weights::SERVERS_MAX)]
     Servers {
-        /// How many there are.
+        /// Number of servers.
         servers: usize,
     },
     /// A weight on a server that is not there.
@@ -46,7 +46,7 @@ pub enum PlacementError {
     NoSuchServer {
         /// The server.
         server: usize,
-        /// How many servers there are.
+        /// Number of servers.
         servers: usize,
     },
     /// A sum would leave the range in which the solver is exact.

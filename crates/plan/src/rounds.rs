@@ -1,13 +1,13 @@
-//! How large and how frequent small pieces of work are beside clients that are spared.
+//! Size and frequency of small pieces of work that spare clients.
 //!
 //! Changes of a source cannot wait for ever, as its bulk can: they are applied in small pieces with rests
 //! between them, as long as that keeps up with them, and in larger ones where it does not.
 
 use std::time::Duration;
 
-/// How long to rest after a piece of work that took `took`, when `left` more like it wait and new
-/// ones come: nine times as long, so that clients have the servers to themselves most of the time,
-/// but not longer than lets all of them be done `within`.
+/// Rest after a piece of work that took `took`, when `left` more like it wait and new ones come: nine times
+/// as long, so that clients have the servers to themselves most of the time, but short enough for all of
+/// them to be done `within`.
 #[must_use]
 pub fn rest(took: Duration, left: u32, within: Duration) -> Duration {
     let each = within / left.max(1);
@@ -17,10 +17,9 @@ pub fn rest(took: Duration, left: u32, within: Duration) -> Duration {
 /// See [`rest`].
 const RESTS: u32 = 9;
 
-/// How many entries the next piece of work should have, of `ready` that wait, when the last one took
-/// `took`: `sizes.least`, which clients hardly feel, unless pieces of that size one after the other
-/// would not have them all done `within`. So servers that answer slowly are asked less often, for
-/// more at a time; never for more than `sizes.most`.
+/// Entries of the next piece of work, of `ready` that wait, when the last one took `took`: `sizes.least`,
+/// which clients hardly notice, unless pieces of that size one after the other would not have them all done
+/// `within`. So slow servers get fewer requests, each with more entries; never more than `sizes.most`.
 ///
 /// # Panics
 ///
@@ -31,7 +30,7 @@ pub fn piece(took: Duration, ready: usize, within: Duration, sizes: Sizes) -> us
     usize::try_from(needed).unwrap_or(usize::MAX).clamp(sizes.least, sizes.most)
 }
 
-/// Between which sizes a [`piece`] stays, in entries.
+/// The bounds on the size of a [`piece`], in entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// The size that clients hardly notice.
@@ -40,10 +39,10 @@ pub struct Sizes {
     pub most: usize,
 }
 
-/// How long to wait before more is read from a queue, after an answer with `found` of at most `most`
-/// entries, when it was `before` the last time: so long that answers come half full. Each answer has
-/// its price however little it holds, and a full one is felt. None at all when they stay fuller than
-/// that; what piles up all the same is seen by [`answers_hold`].
+/// Pause before the next read from a queue, after an answer with `found` of at most `most` entries, when
+/// the last pause was `before`: long enough that answers come half full. Each answer has its price however
+/// little it holds, and clients notice a full one. There is no pause while answers stay fuller than that;
+/// [`answers_hold`] detects entries that pile up all the same.
 #[must_use]
 pub fn pause_before_reading(before: Duration, found: usize, most: usize) -> Duration {
     if found * 2 > most {
@@ -54,10 +53,10 @@ pub fn pause_before_reading(before: Duration, found: usize, most: usize) -> Dura
     }
 }
 
-/// How many entries an answer may hold from now on, after one of at most `most` that held `found`, of
-/// which the first had waited for `age`. Where answers are slow, or entries come fast, small ones do not
-/// keep up, and what waits would wait longer and longer: full ones of old entries become larger, and
-/// stay so. They do not fill for want of entries.
+/// Largest number of entries of an answer from now on, after one of at most `most` that held `found`, of
+/// which the first had waited for `age`. If answers are slow, or entries come fast, small answers do not
+/// keep up, and entries would wait longer and longer: full answers of old entries become larger, and stay
+/// so. Larger answers do not fill for want of entries.
 #[must_use]
 pub fn answers_hold(most: usize, found: usize, age: Duration, sizes: Sizes) -> usize {
     let is_behind = found >= most && age > READ_WITHIN;
@@ -135,7 +134,7 @@ mod tests {
             if (100..2_000).contains(&per_s) {
                 prop_assert!((most * 2 / 5..=most * 3 / 5).contains(&mean), "{mean}");
             }
-            // What comes more slowly than answers could carry it does not pile up.
+            // Entries that come more slowly than answers could carry them do not pile up.
             prop_assert!(waiting <= (most + per_s / 20) as f64, "{waiting} wait");
         }
 
@@ -161,7 +160,7 @@ mod tests {
             let reads_s = sizes.most as f64 / (takes_ms as f64 / 1_000.0);
             prop_assert!(reads_s > per_s as f64, "the largest answers are enough");
             prop_assert!(oldest <= READ_WITHIN.as_secs_f64() + 3.0, "{oldest} s old, {most} at most");
-            // Who keeps up with small ones gets no larger ones.
+            // A reader that keeps up with small answers gets no larger ones.
             if per_s * (takes_ms as usize) < 1_000 * sizes.least * 9 / 10 {
                 prop_assert_eq!(most, sizes.least);
             }

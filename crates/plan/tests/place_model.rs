@@ -44,7 +44,8 @@ impl Destination {
         self.0.iter().position(|(held, _)| held % SHARDS == key % SHARDS)
     }
 
-    /// What a server does that is told to insert.
+    /// An insert at the shard of the key, as a server executes it. Returns false if a copy is
+    /// there.
     fn insert(&mut self, (key, content): (Key, u16)) -> bool {
         let is_free = self.on_shard_of(key).is_none();
         if is_free {
@@ -53,8 +54,8 @@ impl Destination {
         is_free
     }
 
-    /// What becomes of an upsert by `_id` and key: where a copy of another key is on the shard,
-    /// all copies are removed first.
+    /// An upsert by `_id` and key: where a copy of another key is on the shard, all copies are
+    /// removed first.
     fn upsert(&mut self, (key, content): (Key, u16)) {
         match self.on_shard_of(key) {
             Some(at) if self.0[at].0 == key => self.0[at].1 = content,
@@ -85,10 +86,10 @@ impl Destination {
 #[derive(Clone, Debug)]
 struct Story {
     states: Vec<State>,
-    /// From which state on the bulk reads, each time.
+    /// The state from which on the bulk reads, each time.
     bulk: Vec<usize>,
-    /// How many changes each round takes, how much later a state it reads, and how many changes
-    /// are repeated after it.
+    /// For each round: the number of changes that it takes, the number of states by which its read
+    /// is later, and the number of changes that are repeated after it.
     rounds: Vec<(usize, usize, usize)>,
 }
 
@@ -108,7 +109,7 @@ fn story() -> impl Strategy<Value = Story> {
     })
 }
 
-/// What is at the destination at the end, when `tell` says what each change was.
+/// The destination's contents at the end, where `tell` gives the kind of each change.
 fn played(story: &Story, tell: impl Fn(&Source, usize) -> Change) -> Vec<(Key, u16)> {
     let source = Source(story.states.clone());
     let last = story.states.len() - 1;
@@ -118,7 +119,8 @@ fn played(story: &Story, tell: impl Fn(&Source, usize) -> Change) -> Vec<(Key, u
             destination.insert(document);
         }
     }
-    // What no bulk read comes as a change; what was there before the first change does not.
+    // A document that no bulk reads comes as a change; one that was there before the first change
+    // does not.
     let first = story.bulk.first().map_or(0, |at| last.min(*at));
     if let (true, Some(document)) = (story.bulk.is_empty(), source.0[0]) {
         destination.insert(document);
@@ -147,7 +149,7 @@ proptest! {
     }
 }
 
-/// Whether the claim fails when one kind of change is told wrongly.
+/// True if the claim fails when `tell` reports one kind of change wrongly.
 fn is_found(tell: impl Fn(&Source, usize) -> Change) -> bool {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     (0..20_000).any(|_| {

@@ -1,4 +1,4 @@
-//! What every journal must do, as tests: each implementation runs them all.
+//! The contract of every journal, as tests: each implementation runs them all.
 
 use serde_json::json;
 

@@ -7,7 +7,7 @@ use crate::event::Event;
 
 /// Writes each event as one line of JSON.
 pub struct JsonLines<W>(
-    /// Where to.
+    /// The output.
     pub W,
 );
 

@@ -11,7 +11,7 @@
 //! | `imago_job_warnings_total{code}`, `imago_job_ended_total{kind,how}` | |
 //! | `imago_KIND_NAME` | the last measurement of a name, in seconds where it was milliseconds |
 //!
-//! What is unknown is `NaN`, not zero.
+//! Unknown values are `NaN`, not zero.
 
 use std::io;
 use std::net::SocketAddr;

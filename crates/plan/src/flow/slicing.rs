@@ -1,8 +1,8 @@
 //! A flow's slices as shares for a number of sockets: the largest split, the smallest merged, until
 //! there are as many as sockets (Morphus, §4.1).
 //!
-//! That only changes what goes through which socket, not where it goes. Splitting halves a slice;
-//! one of a single unit cannot be split, so there may be fewer shares than sockets.
+//! Slicing decides the sockets of the data, not their destination. Splitting halves a slice; one of
+//! a single unit cannot be split, so there may be fewer shares than sockets.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

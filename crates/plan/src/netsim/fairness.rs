@@ -68,11 +68,11 @@ pub fn fair_rates(capacities: &[f64], users: &[&User]) -> Vec<f64> {
 struct Link {
     /// The capacity that stopped connections leave.
     free: f64,
-    /// All who use it, until it is full.
+    /// All its users, until it is full.
     users: Vec<usize>,
-    /// How many of them still rise.
+    /// Number of users whose rates still rise.
     rising: usize,
-    /// The weight of those.
+    /// The weight of those users.
     weight: f64,
 }
 

@@ -199,7 +199,8 @@ fn strategies_are_ordered_as_in_figure_9_where_latencies_differ() {
     }
 }
 
-/// Where a link is full by every allocation of sockets, none affects when all data has passed it.
+/// If a link is full by every allocation of sockets, no allocation changes the time at which all
+/// data has passed it.
 #[test]
 fn no_strategy_helps_where_the_links_of_racks_are_full() {
     for racks in [&[3, 3, 3][..], &[6, 2, 1]] {

@@ -36,7 +36,7 @@ impl Topology {
         Self::tree(racks, 100e6 / 8.0, 1_000, 2_000)
     }
 
-    /// How many hosts there are.
+    /// Number of hosts.
     #[must_use]
     pub fn hosts(&self) -> usize {
         self.rack_of.len()

@@ -65,7 +65,7 @@ pub fn fitted(
     let bits = fraction_bits(&weights_open, sizes);
     let solution = solve(&by_unit(&weights_open, sizes, bits), Sizes::Units(sizes), &caps);
     let mut server_of = open.servers(&rounding::whole(&weights_open, sizes, &solution));
-    // What has no size may lie anywhere.
+    // Chunks without size may lie anywhere.
     let anywhere = fullest(weights, &shares);
     for chunk in (0..expected).filter(|chunk| sizes[*chunk] == 0) {
         server_of[chunk] = anywhere[chunk];

@@ -8,7 +8,7 @@
 //!
 //! Invariant, for each pair: the best is the least of all chunks at the server; every chunk at the
 //! server that is neither the best nor queued loses at least `bound`, and no queued one loses more.
-//! What has left the server may still be queued, and is skipped when its turn comes.
+//! A chunk that has left the server may still be queued, and is skipped when its turn comes.
 
 /// No chunk.
 const NONE: u32 = u32::MAX;
@@ -23,7 +23,7 @@ const QUEUE_MAX: usize = 1024;
 struct Queue {
     /// The next chunks with their losses, the least at the end.
     next: Vec<(i64, u32)>,
-    /// How many it may hold.
+    /// Largest number of chunks in the queue.
     room: usize,
     bound: i64,
 }

@@ -3,14 +3,14 @@
 use super::Shares;
 use super::weights::Weights;
 
-/// Where each chunk goes, and what that means.
+/// The server of each chunk, and the effect of that choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The server of each chunk.
     pub server_of: Vec<usize>,
     /// The weight that changes its server.
     pub moved: u64,
-    /// No placement within the same caps moves less than this. It is what is moved, except for a
+    /// No placement within the same caps moves less than this. It equals `moved`, except for a
     /// random placement (which has no caps) and for [`super::fitted`].
     pub moved_least: u64,
     /// The movement by pairs of servers.
@@ -19,7 +19,7 @@ pub struct Placement {
     pub before: Vec<u64>,
     /// The load of each server afterwards.
     pub after: Vec<u64>,
-    /// How many chunks each server holds afterwards.
+    /// Number of chunks on each server afterwards.
     pub chunks: Vec<u64>,
 }
 
@@ -44,8 +44,8 @@ impl Placement {
         Self { server_of, moved, moved_least, flows, before, after, chunks }
     }
 
-    /// How much more the fullest server holds, before and afterwards, than its share of the weight:
-    /// 1 is perfect balance; infinite if a server without a share holds anything; 1 if there is no
+    /// The fullest server's load as a ratio to its share of the weight, before and afterwards: 1 is
+    /// perfect balance; infinite if a server without a share holds anything; 1 if there is no
     /// weight.
     ///
     /// # Panics
@@ -64,7 +64,7 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// How many servers there are.
+    /// Number of servers.
     #[must_use]
     pub fn servers(&self) -> usize {
         self.servers

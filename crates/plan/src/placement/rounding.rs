@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// Whether no edge joins two nodes of one component.
+    /// True if no edge joins two nodes of one component.
     fn is_forest(parts: &BTreeMap<u32, BTreeMap<u32, u64>>) -> bool {
         let mut component: BTreeMap<(bool, u32), usize> = BTreeMap::new();
         let edges = parts.iter().flat_map(|(chunk, parts)| parts.keys().map(|of| (*chunk, *of)));

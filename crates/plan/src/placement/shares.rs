@@ -1,4 +1,4 @@
-//! How the chunks are to be spread: each server's share of them.
+//! The distribution of chunks over servers: each server's share of them.
 //!
 //! Equal shares are the paper's case, at most ⌈m/N⌉ chunks on each of N servers (§3.2). A server
 //! with twice the disk has twice the share; one that is to be drained has none; one that was just
@@ -34,13 +34,13 @@ impl Shares {
         Self::new(vec![1; servers])
     }
 
-    /// How many servers there are, with a share or without.
+    /// Number of servers, with a share or without.
     #[must_use]
     pub fn servers(&self) -> usize {
         self.shares.len()
     }
 
-    /// Whether the server may hold anything.
+    /// True if the server may hold anything.
     ///
     /// # Panics
     /// If there is no such server.
@@ -58,8 +58,8 @@ impl Shares {
         self.shares.iter().map(|share| cap(share) as u64).collect()
     }
 
-    /// How much more the fullest server holds than its share of all that is held: 1 is perfect
-    /// balance, infinite means that a server without a share holds something.
+    /// The fullest server's load as a ratio to its share of all that is held: 1 is perfect balance,
+    /// infinite means that a server without a share holds something.
     ///
     /// # Panics
     /// If `held` is about other servers.

@@ -28,7 +28,7 @@ const NOWHERE: u32 = u32::MAX;
 /// The server of a chunk that is split over several.
 const SPLIT: u32 = u32::MAX - 1;
 
-/// How much of its server's cap each chunk takes.
+/// The part of its server's cap that each chunk takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sizes<'a> {
     /// One each: caps count chunks, and no chunk is ever split.
@@ -168,7 +168,7 @@ impl<'a> Placing<'a> {
         self.add_spare(cheapest[0], spare);
     }
 
-    /// Where weight less price is largest; among equals, where there is most room.
+    /// The server at which weight less price is largest; among equals, the one with most room.
     fn dearest(&self, chunk: u32, cheapest: &[usize]) -> usize {
         let value = |server: usize, weight: u64| {
             (weight as i64 - self.prices[server], -self.excess[server], std::cmp::Reverse(server))

@@ -1,4 +1,4 @@
-//! What of each new chunk lies on each server already: Morphus' `W[chunk][server]` (§3.1).
+//! The data of each new chunk that lies on each server already: Morphus' `W[chunk][server]` (§3.1).
 //!
 //! A row is kept sparse, because chunks of correlated keys lie on few servers, and in two flat
 //! arrays, because a hundred thousand rows of a hundred servers are ten million weights. The weight
@@ -118,13 +118,13 @@ impl Weights {
         }
     }
 
-    /// How many chunks there are.
+    /// Number of chunks.
     #[must_use]
     pub fn chunks(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// How many servers there are.
+    /// Number of servers.
     #[must_use]
     pub fn servers(&self) -> usize {
         self.servers

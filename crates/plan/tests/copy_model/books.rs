@@ -10,7 +10,7 @@ use imago_plan::pending_changes::{DirtyKey, PendingChanges, Position, Round, Sli
 use crate::desk::{Desk, DirtyKeys, Place, checkpoint_before};
 use crate::source::Key;
 
-/// What a table of pending changes holds, and what it answered.
+/// The contents and the answers of a table of pending changes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Books {
     states: Vec<SliceState>,

@@ -9,7 +9,7 @@ use crate::job::{Job, Row};
 use crate::protocol::Protocol;
 use crate::source::{Document, Source, Time};
 
-/// Where the coordinator is with moving the horizon.
+/// The coordinator's progress in moving the horizon.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Horizon {
     Idle,
@@ -29,11 +29,11 @@ pub struct InRound {
     written: usize,
 }
 
-/// What the coordinator has in memory.
+/// The coordinator's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Coordinator<D> {
     desk: D,
-    /// How many changes of the source were recorded.
+    /// Number of changes of the source that were recorded.
     recorded: Time,
     /// The end of the batch that is being recorded.
     batch_end: Option<Time>,
@@ -107,7 +107,7 @@ impl<D: Desk> Coordinator<D> {
         })
     }
 
-    /// What the stream may be reopened after.
+    /// The time after which the stream may be reopened.
     fn checkpoint(&self, protocol: &Protocol) -> Time {
         let position = match protocol.bug {
             Some(Bug::CheckpointIgnoresAside) => self.desk.checkpoint_without(Place::Aside),
@@ -311,7 +311,7 @@ impl<D: Desk> Coordinator<D> {
         }
     }
 
-    /// Whether two rounds in progress hold the same key.
+    /// True if two rounds in progress hold the same key.
     pub fn key_is_in_two_rounds(&self) -> bool {
         let mut keys: Vec<u8> =
             self.rounds.iter().flatten().flat_map(|r| &r.dirty_keys).map(|(key, _)| *key).collect();

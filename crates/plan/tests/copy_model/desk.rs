@@ -8,7 +8,7 @@ use imago_plan::pending_changes::{DirtyKey, Position, SliceState};
 
 use crate::source::Key;
 
-/// Where a held dirty key is.
+/// The place of a held dirty key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     Aside,
@@ -32,9 +32,9 @@ pub trait Desk {
     fn finish(&mut self, lane: usize);
     fn checkpoint(&self) -> Position;
     fn is_drained(&self) -> bool;
-    /// Whether a round could be taken.
+    /// True if a round could be taken.
     fn has_ready(&self, lane: usize) -> bool;
-    /// The checkpoint that one would get by forgetting what is held in `place`: a seeded bug.
+    /// The checkpoint that would result if the dirty keys in `place` were forgotten: a seeded bug.
     fn checkpoint_without(&self, place: Place) -> Position;
 }
 

@@ -1,4 +1,4 @@
-//! What must hold in every state.
+//! The facts that hold in every state.
 
 use crate::desk::Desk;
 use crate::job::Row;
@@ -6,7 +6,8 @@ use crate::protocol::{LEFTOVER, Protocol, State};
 use crate::source::{Key, Time};
 
 impl<D: Desk> State<D> {
-    /// Whether the coordinator would say that the destination is the source as of what it has read.
+    /// True if the coordinator would call the copy drained: the destination is the source as of the
+    /// position that it has read.
     pub fn is_drained(&self) -> bool {
         self.coordinator.is_drained() && self.job.is_copied()
     }
@@ -55,7 +56,7 @@ impl<D: Desk> State<D> {
         !self.coordinator.key_is_in_two_rounds()
     }
 
-    /// When nothing can get on by itself, the copy is complete and so is its checkpoint.
+    /// True if some step is possible, or else the copy and its checkpoint are complete.
     pub fn rest_is_complete(&self, protocol: &Protocol) -> bool {
         let now = self.source.now();
         let complete =

@@ -10,7 +10,7 @@ use crate::protocol::{Action, Layout, Protocol, State};
 
 const FACTS: [&str; 2] = ["drained, yet not equal", "the checkpoint passed a change"];
 
-/// What is drawn for one step: who acts, and which of the possible steps it takes.
+/// The draw for one step: the kind of actor, and the choice among its possible steps.
 #[derive(Clone, Copy, Debug)]
 enum Draw {
     Write(u16),
@@ -46,7 +46,7 @@ fn run() -> impl Strategy<Value = Run> {
     (prop::collection::vec(any::<bool>(), 40), prop::collection::vec(draw(), 0..500))
 }
 
-/// What a run breaks, if anything.
+/// Plays a run, and fails at the first fact that it breaks.
 fn play(protocol: &Protocol, (initial, draws): &Run) -> Result<(), TestCaseError> {
     let mut state: State<Live> = protocol.start(initial.clone());
     for draw in draws {

@@ -1,4 +1,4 @@
-//! What survives the death of every process: the job's state at the destination.
+//! The state that survives the death of every process: the job's, at the destination.
 
 use imago_plan::pending_changes::SliceState;
 
@@ -18,7 +18,7 @@ pub enum Row {
 }
 
 impl Row {
-    /// What the row means to the table of pending changes.
+    /// The row's state as the table of pending changes sees it.
     pub fn state(self) -> SliceState {
         match self {
             Self::Pending => SliceState::Untouched,

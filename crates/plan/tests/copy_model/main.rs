@@ -8,8 +8,8 @@
 //! killed between any two steps. Whenever the coordinator would call the copy drained, the destination
 //! must equal the source, document for document, and no document more.
 //!
-//! What is assumed, and shown to be needed by a seeded bug each: a write never lands after its
-//! writer was declared dead; every persisted step is durable before the next one starts.
+//! The model assumes two things, and shows by a seeded bug each that they are needed: a write never lands
+//! after its writer was declared dead; every persisted step is durable before the next one starts.
 
 mod books;
 mod bug;

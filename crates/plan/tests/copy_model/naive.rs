@@ -8,7 +8,7 @@ use imago_plan::pending_changes::{Change, DirtyKey, Position, SliceState};
 use crate::desk::{DirtyKeys, Place, checkpoint_before};
 use crate::source::Key;
 
-/// What became of a dirty key.
+/// The state of a dirty key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Waiting,

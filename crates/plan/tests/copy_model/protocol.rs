@@ -10,7 +10,7 @@ use crate::worker::{self, Worker};
 /// The document of a destination that was not empty before.
 pub const LEFTOVER: Time = Time::MAX;
 
-/// How keys fall into slices and lanes.
+/// The distribution of keys over slices and lanes.
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// The number of keys in each slice.
@@ -38,7 +38,7 @@ impl Layout {
     }
 }
 
-/// What may happen in a run, and how often.
+/// The events that may happen in a run, and their number.
 #[derive(Clone, Debug)]
 pub struct Protocol {
     pub layout: Layout,
@@ -105,7 +105,7 @@ impl Protocol {
         }
     }
 
-    /// What the application may write next.
+    /// The writes that the application may make next.
     pub fn writes<D: Desk>(&self, state: &State<D>) -> Vec<Action> {
         let source = &state.source;
         if source.now() >= self.writes_max {
@@ -120,7 +120,7 @@ impl Protocol {
         writes
     }
 
-    /// Whom a crash may hit next.
+    /// The processes that a crash may hit next.
     pub fn crashes<D: Desk>(&self, state: &State<D>) -> Vec<Action> {
         let mut crashes = Vec::new();
         if state.lead_kills < self.coordinator_kills_max {
@@ -138,7 +138,7 @@ impl Protocol {
         crashes
     }
 
-    /// How the copy may get on.
+    /// The steps by which the copy may get on.
     pub fn progress<D: Desk>(&self, state: &State<D>) -> Vec<Action> {
         let State { source, job, workers, coordinator, .. } = state;
         let mut steps = Vec::new();

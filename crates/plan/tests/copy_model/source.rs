@@ -8,18 +8,18 @@ use imago_plan::pending_changes;
 
 /// A document's `_id`.
 pub type Key = u8;
-/// How many writes the source had seen.
+/// Number of writes that the source had seen.
 pub type Time = u16;
-/// What a key holds: the write that made the document, 0 for one that was there from the start.
+/// The document under a key: the write that made it, 0 for one that was there from the start.
 pub type Document = Option<Time>;
 
 /// One logged write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Change {
     pub key: Key,
-    /// Whether the key holds a document afterwards.
+    /// True if the key holds a document afterwards.
     pub present: bool,
-    /// What a stream would tell of it.
+    /// The kind of change, as a stream would show it.
     pub what: pending_changes::Change,
 }
 
@@ -61,8 +61,8 @@ impl Source {
         present.then_some(last)
     }
 
-    /// What reads of `key` may find that are guaranteed to include everything up to `floor`, the
-    /// newest first.
+    /// Possible results of reads of `key` that are guaranteed to include everything up to `floor`,
+    /// the newest first.
     pub fn seen_since(&self, key: Key, floor: Time) -> Vec<Document> {
         let mut seen = vec![self.at(key, floor)];
         for time in floor + 1..=self.now() {

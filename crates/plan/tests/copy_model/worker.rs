@@ -5,12 +5,12 @@ use crate::job::{Job, Row};
 use crate::protocol::{Layout, Protocol};
 use crate::source::{Document, Key, Source, Time};
 
-/// What a worker has in memory.
+/// A worker's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Worker {
     pub slice: Option<usize>,
     pub horizon: Option<Time>,
-    /// How many keys of the slice it has dealt with.
+    /// Number of keys of the slice that are dealt with.
     pub done: usize,
     /// A document that was read and not yet written.
     pub hand: Option<(Key, Time)>,
