@@ -22,10 +22,10 @@ struct Account {
     cents: u64,
 }
 
-/// How often a transfer of unknown outcome is repeated.
+/// Largest number of repetitions of a transfer of unknown outcome.
 const REPEATS_MAX: u32 = 10;
 
-/// Why no money was moved.
+/// The reason why no money was moved.
 #[derive(Debug, thiserror::Error)]
 enum NotMoved {
     #[error("there is no account {0:?}")]

@@ -43,7 +43,7 @@ mod token;
 
 pub use token::{NoToken, Token};
 
-/// How long rates are means of, at least.
+/// Shortest time over which rates are averaged.
 const RATES_OVER: Duration = Duration::from_secs(1);
 
 /// A change that is to be made.
@@ -67,7 +67,7 @@ pub struct DesignReport {
     pub sites: Vec<SiteReport>,
     /// Why nothing can be written now, if so.
     pub trouble: Option<String>,
-    /// How it stands with checkpoints; none without a log.
+    /// State of the checkpoints; none without a log.
     pub checkpoints: Option<CheckpointsReport>,
     /// The end of the log that was cut off when the store began, if there was one.
     pub cut_tail: Option<CutTailReport>,
@@ -81,9 +81,9 @@ pub struct DesignReport {
 pub struct CutTailReport {
     /// The file that it was cut off.
     pub path: PathBuf,
-    /// Where it was cut, in bytes.
+    /// Position of the cut, in bytes.
     pub at: u64,
-    /// How many bytes were behind that.
+    /// Bytes behind the cut.
     pub bytes: u64,
 }
 
@@ -137,7 +137,7 @@ pub struct SiteReport {
     /// Which of its epochs this is, from 1 on; with the log in Kafka, since the router or the process with
     /// all sites was started. 0 if it has not come.
     pub epoch: u64,
-    /// Whether it takes part.
+    /// True if it takes part.
     pub is_live: bool,
     /// Partitions that it masters.
     pub masters: u64,
@@ -156,7 +156,7 @@ struct Admin {
     recorder: PrometheusRecorder,
 }
 
-/// How often each partition was written and read, by its first key.
+/// Writes and reads of each partition, by its first key.
 type Counts = HashMap<Key, (u64, u64)>;
 
 /// Counts as they were some time ago, and rates since an earlier time.
@@ -171,7 +171,7 @@ type Answer<T> = Result<Json<T>, (StatusCode, Json<serde_json::Value>)>;
 /// Serves it for as long as it is polled, to clients with the token if there is one.
 ///
 /// # Errors
-/// When connections cannot be taken any more.
+/// Returns an error if connections cannot be taken any more.
 pub async fn serve(
     store: Arc<Store>,
     adaptation: Option<Arc<Adaptation>>,
@@ -196,7 +196,7 @@ pub async fn serve(
     if let Some(token) = token {
         routes = routes.layer(from_fn_with_state(token, token::guard));
     }
-    // What is added behind the guard is not guarded.
+    // Routes that are added behind the guard are not guarded.
     let routes = routes.route("/metrics", get(metrics)).with_state(admin);
     axum::serve(socket, routes).await
 }

@@ -48,7 +48,7 @@ enum Block {
     End(u64),
     /// The prefix of the log, and the design there.
     Design(Position, Design),
-    /// Where in a topic it was made; comes before the partitions, or not at all.
+    /// The place in a topic at which it was made; comes before the partitions, or not at all.
     Landmark(Landmark),
 }
 
@@ -58,7 +58,7 @@ pub struct Checkpoint {
     pub image: Core,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Where in a topic it was made, if its log is in Kafka.
+    /// The place in a topic at which it was made, if its log is in Kafka.
     pub landmark: Option<Landmark>,
 }
 
@@ -95,11 +95,11 @@ fn all(folder: &Path) -> Result<Vec<(Position, PathBuf)>> {
     Ok(found)
 }
 
-/// Writes a checkpoint and returns its size in bytes. Partitions come in the order of their keys. Where
-/// the log is in Kafka it says where in the topic it was made.
+/// Writes a checkpoint and returns its size in bytes. Partitions come in the order of their keys. If the
+/// log is in Kafka, the checkpoint has its place in the topic.
 ///
 /// # Errors
-/// When it is not durable; older ones are as they were.
+/// Returns an error if it is not durable; older ones are as they were.
 pub fn write(
     folder: &Path,
     known: Position,
@@ -174,7 +174,7 @@ fn write_blocks(
 /// The newest checkpoint of a folder; without one, that of nothing.
 ///
 /// # Errors
-/// When it cannot be read, or is damaged.
+/// Returns an error if it cannot be read, or is damaged.
 pub fn read_newest(folder: &Path, initial: Design) -> Result<Checkpoint> {
     let Some((_, path)) = all(folder)?.pop() else { return Ok(Checkpoint::of_nothing(initial)) };
     let file = File::open(&path).map_err(failed("open", &path))?;
@@ -300,7 +300,7 @@ impl Blocks {
 /// Removes all checkpoints but the one of a prefix of the log.
 ///
 /// # Errors
-/// When one cannot be removed.
+/// Returns an error if one cannot be removed.
 pub fn drop_before(folder: &Path, known: Position) -> Result<()> {
     for (older, path) in all(folder)? {
         if older < known {

@@ -70,24 +70,24 @@ pub use ordered::{OrderedKey, PrefixOf};
 pub use table::Table;
 pub use transaction::Transaction;
 
-/// How long the second attempt waits at most; each later one up to twice as long as the one before.
+/// Longest delay before the second attempt; for each later one up to twice that of the one before.
 const FIRST_WAIT: Duration = Duration::from_millis(1);
-/// How long any attempt waits at most.
+/// Longest delay before any attempt.
 const LAST_WAIT: Duration = Duration::from_millis(100);
 
-/// How a client is. It cannot be shown, since it has the password.
+/// Options of a client. They cannot be shown, since they have the password.
 #[derive(Clone)]
 pub struct Options {
     /// The store's password, if it has one.
     pub password: Option<String>,
-    /// How long one attempt to connect may take, for each address that the name has.
+    /// Deadline of one attempt to connect, for each address of the name.
     pub connect_wait: Duration,
-    /// How long it is tried to connect, also again, until that is an error.
+    /// Time for which connecting is tried, and tried again, before it is an error.
     pub reach_wait: Duration,
-    /// How long an answer may take. The store's own patience is 5 s, and what moves partitions together
-    /// may need several of these.
+    /// Deadline of an answer. The store's own patience is 5 s, and a transaction that moves partitions
+    /// together may need several of these.
     pub answer_wait: Duration,
-    /// How often a transaction is tried; once at least.
+    /// Attempts at a transaction, the first included; at least one is made.
     pub attempts: u32,
     /// The isolation of transactions that write.
     pub isolation: Isolation,
@@ -145,7 +145,7 @@ impl Client {
     /// Connects to a store at `HOST:PORT`.
     ///
     /// # Errors
-    /// When no store answers there within `reach_wait`, or it does not take the password.
+    /// Returns an error if no store answers there within `reach_wait`, or it does not take the password.
     pub fn connect(address: &str, options: Options) -> Result<Self, ClientError> {
         let mut redis =
             RedisConnectionInfo::default().set_lib_name("imago", env!("CARGO_PKG_VERSION"));

@@ -59,7 +59,7 @@ struct EpochState {
     is_fenced: bool,
 }
 
-/// Whether a log entry counts.
+/// The effect of a log entry: it counts, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It does.
@@ -106,7 +106,7 @@ pub enum Impossible {
 }
 
 impl Partition {
-    /// Whether a site has a copy.
+    /// True if a site has a copy.
     #[must_use]
     pub fn is_at(&self, site: Site) -> bool {
         self.master == site || self.replicas.contains(&site)
@@ -156,7 +156,7 @@ impl Design {
         }
     }
 
-    /// Whether it is a design at all (invariants 1 and 2), which is not sure where it was read.
+    /// True if it is a valid design (invariants 1 and 2), which is not certain after it was read.
     pub(crate) fn is_whole(&self) -> bool {
         let mut end = Some(Key::least());
         let follows = |(start, partition): (&Key, &Partition)| {
@@ -206,7 +206,7 @@ impl Design {
         self.epochs.get(&site).map_or(Epoch(0), |epoch| epoch.epoch)
     }
 
-    /// Whether a site was given up for dead, and has not begun a new epoch.
+    /// True if a site was given up for dead, and has not begun a new epoch.
     #[must_use]
     pub fn is_fenced(&self, site: Site) -> bool {
         self.epochs.get(&site).is_some_and(|epoch| epoch.is_fenced)
@@ -264,10 +264,10 @@ impl Design {
         partition.version = write.version;
     }
 
-    /// Whether a change can be made (the preconditions of §3.1).
+    /// Checks that a change can be made (the preconditions of §3.1).
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The precondition that fails.
     pub fn check(&self, change: &Change) -> Result<(), Impossible> {
         let partition = self.partitions.get(&change.start).ok_or(Impossible::NoPartition)?;
         let holds = |condition, or| if condition { Ok(()) } else { Err(or) };

@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 
 pub(crate) mod allocation;
 
-/// How many times as many cases there are where a test shall take its time.
+/// Factor by which there are more cases in a long run (`IMAGO_LONG`).
 const LONG: u64 = 50;
 /// Wrong lengths, besides those near the true one.
 const LIES: [u32; 8] = [0, 1, 0x7fff_ffff, 0x8000_0000, u32::MAX, 1 << 28, 1 << 20, 0x0d0a_0d0a];
@@ -33,9 +33,9 @@ pub(crate) fn many(cases: u64, check: impl Fn(&mut StdRng)) {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Right {
     pub bytes: Vec<u8>,
-    /// Where pieces begin.
+    /// The positions at which pieces begin.
     pub seams: Vec<usize>,
-    /// Where lengths are, as four bytes with the lowest first.
+    /// The positions of lengths, in four bytes with the lowest first.
     pub lengths: Vec<usize>,
 }
 

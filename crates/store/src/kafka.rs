@@ -45,33 +45,33 @@ use fault::{Fault, check};
 const RECORD_BYTES_MAX: usize = 80 * 1024 * 1024;
 /// Bound on the bytes of a fetch, except for a single longer record.
 const FETCH_BYTES_MAX: i32 = 16 * 1024 * 1024;
-/// How long to wait after a failure: first, and at most; each time twice as long.
+/// Pauses after failures: the first, and the longest; each is twice as long as the one before.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long a broker may be silent, and how long it may take to do something, at most.
+/// Longest silence of a broker, and its longest time for an operation.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 const WORK_MAX: Duration = Duration::from_secs(8);
 
-/// Where the log is.
+/// The place of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KafkaSpec {
     /// Brokers to begin with, each as `host:port`.
     pub brokers: Vec<String>,
     /// The topic: it is made if there is none.
     pub topic: String,
-    /// How many copies a topic that is made has; of three, two must be in step.
+    /// Replicas of a topic that is made; of three, two must be in step.
     pub replicas: i16,
-    /// How long anything is tried before it is an error; an election takes some seconds.
+    /// Time for which an operation is tried before it is an error; an election takes some seconds.
     pub patience: Duration,
 }
 
 impl KafkaSpec {
-    /// How long a broker may be silent before another attempt: another one may lead by then.
+    /// Silence of a broker after which another attempt is made: another one may lead by then.
     fn silence(&self) -> Duration {
         (self.patience / 3).min(SILENCE_MAX)
     }
 
-    /// How long a broker may take to do something: less, so that it can still say that it did not.
+    /// A broker's time for an operation: shorter, so that it can still answer that it did not finish.
     fn work(&self) -> Duration {
         (self.patience / 4).min(WORK_MAX)
     }
@@ -96,7 +96,8 @@ impl KafkaLog {
     /// Opens the log, and makes its topic if there is none.
     ///
     /// # Errors
-    /// When no broker is reached, or the topic is not one for a log, or would lose some of it.
+    /// Returns an error if no broker is reached, or if the topic is not one for a log, or would lose some
+    /// of it.
     pub fn open(spec: KafkaSpec) -> Result<Self> {
         let mut log = Self::reader(spec);
         log.make_topic()?;
@@ -131,7 +132,7 @@ impl KafkaLog {
         Arc::clone(&self.watch)
     }
 
-    /// How many bytes the records had that were read so far.
+    /// Bytes of the records that were read so far.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes
@@ -330,7 +331,7 @@ impl RedoLog for KafkaLog {
                 }
                 self.offset = self.offset.max(batch.next);
             }
-            // What was skipped on the way is no end: each turn gets further.
+            // Skipped records are no end: each turn gets further.
             if self.next > from || self.offset == offset {
                 return Ok(self.next.max(from));
             }

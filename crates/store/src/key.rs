@@ -18,7 +18,7 @@ pub type Value = Arc<[u8]>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Table(pub u32);
 
-/// Where a row lies: its table's number in four bytes, the highest first, and the row's own key.
+/// The place of a row: its table's number in four bytes, the highest first, and the row's own key.
 ///
 /// Cheap to clone. Keys are ordered as byte strings, so that a table's rows lie together. A short one is
 /// where it is used, and no comparison waits for memory elsewhere.
@@ -216,19 +216,19 @@ impl KeyRange {
         Self { start: Key::new(table, &[]), end }
     }
 
-    /// Whether no key is in it.
+    /// True if no key is in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.end.as_ref().is_some_and(|end| *end <= self.start)
     }
 
-    /// Whether the key is in it.
+    /// True if the key is in it.
     #[must_use]
     pub fn contains(&self, key: &Key) -> bool {
         self.start <= *key && self.ends_behind(key)
     }
 
-    /// Whether all keys of the other are in it.
+    /// True if all keys of the other are in it.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         other.is_empty()
@@ -240,7 +240,7 @@ impl KeyRange {
                 }
     }
 
-    /// Whether any key is in both.
+    /// True if any key is in both.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         !self.is_empty()

@@ -42,7 +42,7 @@ use segment::read_segment;
 /// The fault of a missing file.
 const MISSING: &str = "entries before it, or of it, are missing";
 
-/// When what is written is made durable.
+/// The time at which written entries are made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
     /// Before the acknowledgement.
@@ -82,7 +82,7 @@ pub enum LogError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where in it.
+        /// Position in the file, in bytes.
         at: u64,
         /// The fault.
         what: &'static str,
@@ -120,7 +120,7 @@ pub enum LogError {
 }
 
 impl LogError {
-    /// Whether there was no room: later there may be.
+    /// True if the disk was full: there may be room later.
     #[must_use]
     pub fn is_full_disk(&self) -> bool {
         let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
@@ -128,7 +128,7 @@ impl LogError {
     }
 }
 
-/// Whether everything is right.
+/// The result of an operation on a log.
 pub type Result<T> = std::result::Result<T, LogError>;
 
 /// The operations of a log on the file that it writes.
@@ -136,17 +136,17 @@ pub trait Medium: Send {
     /// Writes all of it at the end.
     ///
     /// # Errors
-    /// When not all of it could be written; how much of it was is unknown.
+    /// Returns an error if not all of it could be written; the number of bytes that were is unknown.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Makes durable what was written.
+    /// Makes all written bytes durable.
     ///
     /// # Errors
-    /// When it is not, or may not be.
+    /// Returns an error if they are not durable, or may not be.
     fn sync(&mut self) -> io::Result<()>;
     /// Cuts it to so many bytes.
     ///
     /// # Errors
-    /// When it could not be cut.
+    /// Returns an error if it could not be cut.
     fn cut(&mut self, bytes: u64) -> io::Result<()>;
 }
 
@@ -188,7 +188,7 @@ impl Log {
     /// Opens the log in a folder, which is made if there is none, and reads all of it to `see`.
     ///
     /// # Errors
-    /// When the folder cannot be used, another process has the log, or it is damaged.
+    /// Returns an error if the folder cannot be used, another process has the log, or it is damaged.
     pub fn open(
         folder: &Path,
         sync: Sync,
@@ -272,31 +272,31 @@ impl Log {
         self.cut.as_ref()
     }
 
-    /// Where the next log entry will be.
+    /// The position of the next log entry.
     #[must_use]
     pub fn next(&self) -> Position {
         self.next
     }
 
-    /// Up to where log entries outlive the machine's stop.
+    /// The last position whose log entry outlives a stop of the machine.
     #[must_use]
     pub fn durable(&self) -> Position {
         self.durable
     }
 
-    /// How large the last group is.
+    /// Size of the last group, in bytes.
     #[must_use]
     pub fn group_bytes(&self) -> u64 {
         self.group_bytes
     }
 
-    /// Whether it takes nothing any more until it is opened again.
+    /// True if it takes nothing any more until it is opened again.
     #[must_use]
     pub fn is_unsure(&self) -> bool {
         self.is_unsure
     }
 
-    /// With [`Sync::Every`]: how long what was written may still wait until it is made durable.
+    /// With [`Sync::Every`]: time until written entries have to be made durable.
     #[must_use]
     pub fn due_in(&self) -> Option<Duration> {
         let Sync::Every(time) = self.sync else { return None };
@@ -308,7 +308,7 @@ impl Log {
     /// [`Sync::Always`] they are durable then.
     ///
     /// # Errors
-    /// When they are not in the log; after a failure to make something durable, always.
+    /// Returns an error if they are not in the log; always, after a failure to make something durable.
     pub fn append(&mut self, entries: &[LogEntry]) -> Result<Position> {
         let first = self.next;
         if self.is_unsure {
@@ -342,10 +342,10 @@ impl Log {
         Ok(first)
     }
 
-    /// Makes durable what was written.
+    /// Makes all written entries durable.
     ///
     /// # Errors
-    /// When it is not; the log takes nothing any more then.
+    /// Returns an error if they are not durable; the log takes nothing any more then.
     pub fn sync(&mut self) -> Result<()> {
         if self.is_unsure {
             return Err(LogError::Unsure { path: self.path.clone() });
@@ -383,7 +383,7 @@ impl Log {
 /// Reads the log in a folder from a position up to another, also while it is written.
 ///
 /// # Errors
-/// When it does not have all of that, or is damaged.
+/// Returns an error if the log does not have all of that, or is damaged.
 pub fn read(
     folder: &Path,
     from: Position,
@@ -408,7 +408,7 @@ pub fn read(
             return Err(LogError::Damaged { path, at: 0, what: MISSING });
         }
         let content = fs::read(&path).map_err(failed("read", &path))?;
-        // What is behind a whole group may be one that is being written.
+        // The bytes behind a whole group may be a group that is being written.
         let whole = read_segment(&path, &content, true, &mut next, &mut see)?;
         if next <= upto && whole < content.len() {
             let what = "the log ends there, and more was written";
@@ -424,7 +424,7 @@ pub fn read(
 /// Removes the files of a log that have nothing behind a position.
 ///
 /// # Errors
-/// When one cannot be removed; there may be fewer then.
+/// Returns an error if one cannot be removed; others may have been.
 pub fn drop_before(folder: &Path, position: Position) -> Result<()> {
     let needed = segments_from(folder, position + 1)?;
     let Some((first_needed, _)) = needed.first() else { return Ok(()) };
@@ -449,10 +449,10 @@ fn segments_from(folder: &Path, from: Position) -> Result<Vec<(Position, PathBuf
     }
 }
 
-/// Whether there is a log in a folder.
+/// True if there is a log in a folder.
 ///
 /// # Errors
-/// When the folder cannot be read.
+/// Returns an error if the folder cannot be read.
 pub(crate) fn is_in(folder: &Path) -> Result<bool> {
     segments(folder).map(|segments| !segments.is_empty())
 }

@@ -65,7 +65,7 @@ impl OutputBuffers {
         self.closed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the sum is nearly reached: within an eighth.
+    /// True if the sum is nearly reached: within an eighth.
     pub(crate) fn is_crowded(&self) -> bool {
         self.bytes() >= self.bytes_max - self.bytes_max / 8
     }
@@ -84,7 +84,7 @@ pub struct OutputBuffer {
     of: Arc<OutputBuffers>,
     bytes: AtomicUsize,
     bytes_max: usize,
-    /// Whether charges are never given back: the replies to one batch, which leave for another process.
+    /// True if charges are never given back: the replies to one batch, which leave for another process.
     is_batch: bool,
 }
 
@@ -102,12 +102,12 @@ impl OutputBuffer {
         Arc::new(Self { of, bytes, bytes_max, is_batch: true })
     }
 
-    /// Whether a further request may run.
+    /// True if a further request may run.
     pub(crate) fn has_room(&self) -> bool {
         self.room() > 0
     }
 
-    /// How many bytes further replies may take; one of them may be longer.
+    /// Bytes that further replies may take; one of them may be longer.
     pub(crate) fn room(&self) -> usize {
         let bytes = self.bytes.load(Ordering::Relaxed);
         let of_all = self.of.bytes_max.saturating_sub(self.of.bytes());
@@ -115,7 +115,7 @@ impl OutputBuffer {
         self.bytes_max.saturating_sub(bytes).min(of_all.max(own))
     }
 
-    /// Whether this connection has more than what each has in any case.
+    /// True if this connection has more than the bytes that each has in any case.
     pub(crate) fn is_large(&self) -> bool {
         self.bytes.load(Ordering::Relaxed) > OWN_BYTES
     }

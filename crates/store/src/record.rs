@@ -41,7 +41,7 @@ impl Position {
         (self.0..).map(Self)
     }
 
-    /// How many entries lie from this position up to `end`, exclusive; 0 if it is not before.
+    /// Number of entries from this position up to `end`, exclusive; 0 if it is not before.
     #[must_use]
     pub fn entries_to(self, end: Self) -> u64 {
         end.0.saturating_sub(self.0)
@@ -124,7 +124,7 @@ impl LogEntry {
 pub struct Epoch(pub u64);
 
 impl Epoch {
-    /// Whether the site ever began.
+    /// True if the site ever began.
     #[must_use]
     pub fn has_begun(self) -> bool {
         self.0 > 0
@@ -145,7 +145,7 @@ pub struct Author {
 /// The content of a log entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
-    /// A transaction: what it wrote, by partition.
+    /// A transaction: its writes, by partition.
     Commit(Vec<Write>),
     /// The master of a partition wants its design changed: it is, here, if it can be.
     Change(Change),
@@ -159,7 +159,7 @@ pub enum Body {
 /// The writes of a transaction to a partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Write {
-    /// Where the partition begins.
+    /// The first key of the partition.
     pub start: Key,
     /// The partition's version from here on: one more than before.
     pub version: u64,
@@ -170,7 +170,7 @@ pub struct Write {
 /// A change of the design (§3.1), by the master of the partition that begins at `start`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// Where the partition begins.
+    /// The first key of the partition.
     pub start: Key,
     /// The change.
     pub operator: Operator,

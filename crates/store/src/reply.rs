@@ -1,5 +1,5 @@
-//! What a transaction replies, in the form in which it is sent: bytes, and long values that it shares with
-//! the rows that have them.
+//! A transaction's reply, in the form in which it is sent: bytes, and long values that it shares with the
+//! rows that have them.
 //!
 //! A value of 16 KB or more is not copied: thousands of replies with one row's value take its memory once.
 //! A shorter one is, since a copy costs less than one more piece to send.
@@ -36,7 +36,7 @@ impl Reply {
         self.pieces.iter().map(piece).sum::<usize>() + self.tail.len()
     }
 
-    /// Whether there is nothing in it.
+    /// True if it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -71,7 +71,7 @@ impl Reply {
         slices
     }
 
-    /// Where bytes are appended.
+    /// The buffer to which bytes are appended.
     pub(crate) fn end(&mut self) -> &mut Vec<u8> {
         &mut self.tail
     }

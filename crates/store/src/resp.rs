@@ -58,7 +58,7 @@ pub use scan::{Cursors, Scan};
 pub use script::{ScriptLimits, Scripts};
 use session::{Call, Session};
 
-/// How many databases there are.
+/// Number of databases.
 pub const DATABASES: u32 = 16;
 /// The most keys of one transaction.
 pub const KEYS_MAX: usize = 10_000;
@@ -67,7 +67,7 @@ pub const ANSWER_BYTES_MAX: usize = if cfg!(test) { 32 } else { 256 } * 1024 * 1
 /// The longest request, in bytes, if nothing else is set.
 pub const REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// How long a client may take to go on with half a request, if nothing else is set.
+/// Default time in which a client has to continue an incomplete request.
 pub const REQUEST_WAIT: Duration = Duration::from_secs(60);
 /// A client that continues one sends so many bytes more of it.
 const HEADWAY_BYTES: usize = 16 * 1024;
@@ -87,13 +87,13 @@ pub struct Settings {
     pub info: Arc<dyn Fn() -> Sections + Send + Sync>,
     /// The longest request, in bytes; less than 4 GB.
     pub request_bytes_max: usize,
-    /// How long a client may take to go on with half a request: see [`Headway`].
+    /// Time in which a client has to continue an incomplete request: see [`Headway`].
     pub request_wait: Duration,
     /// Incomplete requests of all connections.
     pub input_quota: Arc<InputQuota>,
     /// Replies that clients have not received yet.
     pub output: Arc<OutputBuffers>,
-    /// Where walks by SCAN go on.
+    /// The positions at which walks by SCAN continue.
     pub cursors: Cursors,
     /// The limits of scripts.
     pub script_limits: ScriptLimits,
@@ -154,12 +154,12 @@ pub struct Request {
     pub writes: Vec<Key>,
     /// Its procedure.
     pub procedure: Box<dyn Procedure>,
-    /// Whether its end has to be known before what is next.
+    /// True if the next request has to wait for its end.
     pub alone: bool,
 }
 
-/// How far a client has come with what it has sent half of: the requests before it, and how many times
-/// 16 KB there are of it. A byte now and then does not extend it.
+/// A client's progress with an incomplete request: the requests before it, and the number of times that it
+/// has 16 KB. A byte now and then does not extend it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headway(u64, usize);
 
@@ -215,8 +215,8 @@ impl ProtocolState {
         }
     }
 
-    /// How far the client has come with half a request, or with a queue that is not its own memory;
-    /// none where it has left nothing half done.
+    /// The client's progress with an incomplete request, or with a queue that is not its own memory; none
+    /// if it has left nothing incomplete.
     #[must_use]
     pub fn headway(&self) -> Option<Headway> {
         let (requests, bytes) = self.parser.unfinished();

@@ -39,7 +39,7 @@ const FANOUT: usize = 32;
 /// The fewest entries of a node that is not the root: two nodes with fewer are one, or even.
 const FILL_MIN: usize = FANOUT / 4;
 
-/// How much there is.
+/// Number of rows, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
     /// Rows.
@@ -109,7 +109,7 @@ impl Size {
 }
 
 impl Rows {
-    /// How much there is.
+    /// Number of rows, and their bytes.
     #[must_use]
     pub fn size(&self) -> Size {
         self.0.as_ref().map_or_else(Size::default, |tree| tree.root.size)
@@ -399,7 +399,7 @@ impl Child {
         }
     }
 
-    /// Where there are too many entries, the second half of them.
+    /// Splits off the second half of the entries if there are too many.
     fn halved(&mut self) -> Option<Self> {
         if self.len() <= FANOUT {
             return None;

@@ -27,9 +27,9 @@ mod topic;
 use group::{ENTRIES_MAX, groups};
 use topic::Topic;
 
-/// How long a full disk is given until what did not fit is tried again, at most.
+/// Longest wait on a full disk before the entries that did not fit are tried again.
 const FULL_DISK_WAIT: Duration = Duration::from_millis(100);
-/// How often it is tried before followers are told: a checkpoint that fails gives space back at once.
+/// Tries before followers are told: a checkpoint that fails gives space back at once.
 const STALLED_TRIES: u32 = 5;
 
 /// Receives the log as it grows.
@@ -44,7 +44,7 @@ pub trait Follower: Send {
     fn end(&mut self, why: &str);
 }
 
-/// Where sites hand in log entries. Cheap to clone.
+/// The sites' entrance to the log: it takes their entries, and gives them one order. Cheap to clone.
 #[derive(Clone)]
 pub struct Sequencer {
     followers: Arc<Mutex<Followers>>,
@@ -53,7 +53,7 @@ pub struct Sequencer {
     topic: Option<Topic>,
 }
 
-/// Where log entries go that are handed in.
+/// The destination of submitted log entries.
 #[derive(Clone)]
 enum Way {
     /// Nowhere but into this process's memory.
@@ -77,7 +77,7 @@ struct Followers {
     all: Vec<Box<dyn Follower>>,
     /// Why there is no more log.
     end: Option<String>,
-    /// Whether the disk is full at the moment, and whether followers know.
+    /// True if the disk is full at the moment, and true if followers know.
     is_full: bool,
     is_stalled: bool,
 }
@@ -97,11 +97,11 @@ impl Sequencer {
     }
 
     /// The order of a log, whose thread ends with [`Sequencer::end`], or when the last handle is dropped;
-    /// everything that was handed in before is written then. Followers are given a mark whenever so
-    /// many bytes were written.
+    /// all entries submitted before are written then. Followers are given a mark whenever so many bytes
+    /// were written.
     ///
     /// # Errors
-    /// When there can be no thread.
+    /// Returns an error if no thread can be started.
     pub fn of(log: Log, mark_every: Arc<AtomicU64>) -> io::Result<(Self, JoinHandle<()>)> {
         let (writer, entries) = channel();
         let followers = Arc::new(Mutex::new(Followers::behind(log.next() - 1)));
@@ -122,7 +122,7 @@ impl Sequencer {
             return;
         }
         match &self.way {
-            // A thread that is gone has told everybody why.
+            // A thread that is gone has told all followers why.
             Way::Log(writer) => _ = writer.send(Handed::Frames(entries)),
             #[cfg(feature = "shuttle")]
             Way::Memory if fault::is(Fault::ToldBehindPlace) => {
@@ -142,7 +142,7 @@ impl Sequencer {
         writer.send(Handed::Sync(done)).is_ok() && is_done.recv().is_ok()
     }
 
-    /// Where in a topic the mark was set that was given at a position, unless that is long ago.
+    /// The place in a topic of the mark that was given at a position, unless that is long ago.
     #[must_use]
     pub fn landmark(&self, known: Position) -> Option<Landmark> {
         self.topic.as_ref()?.landmark(known)
@@ -233,7 +233,7 @@ struct Writer {
     /// Entries that arrived while a full disk was waited for.
     later: Vec<LogEntry>,
     syncs: Vec<Sender<()>>,
-    /// How much is written between two marks, and how much was since the last, in bytes.
+    /// Bytes to write between two marks, and bytes written since the last.
     mark_every: Arc<AtomicU64>,
     unmarked: u64,
     has_ended: bool,

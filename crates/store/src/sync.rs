@@ -1,5 +1,6 @@
-//! What threads share, and wait for each other by: the system's locks, queues and threads; or, with the
-//! feature `shuttle`, those of a scheduler that draws at each of their operations which thread goes on.
+//! The means by which threads share, and wait for each other: the system's locks, queues and threads; or,
+//! with the feature `shuttle`, those of a scheduler that draws at each of their operations which thread
+//! goes on.
 //!
 //! The store's own threads take what they share from here, so that the same code runs by drawn
 //! schedules (`tests/schedules.rs`). Sockets, and the threads that wait for these, are none of it.

@@ -25,8 +25,8 @@ pub struct Transaction {
     /// The client: one that does not wait for an answer before it sends the next transaction to the
     /// same site has them done in the order in which they came there.
     pub client: Option<u64>,
-    /// Whether it came back from a site that was behind what its session had seen for too long: it is to
-    /// run where what it reads is mastered, if one site masters all of it (MorphoSys, §4.3).
+    /// True if it came back from a site that was behind the position of its session for too long: it is to
+    /// run where the rows that it reads are mastered, if one site masters all of them (MorphoSys, §4.3).
     pub at_masters: bool,
     /// The output buffer of its client, if that is a connection.
     pub output: Option<Arc<OutputBuffer>>,
@@ -123,7 +123,7 @@ pub enum Abort {
 pub struct Done {
     /// The reply of its procedure.
     pub answer: Reply,
-    /// Where it is in the log, if it wrote anything.
+    /// Its position in the log, if it wrote anything.
     pub committed: Option<Position>,
 }
 
@@ -146,7 +146,7 @@ pub struct View<'a> {
     pub(crate) rows_read: Cell<u32>,
 }
 
-/// Where a view's rows are.
+/// The source of a view's rows.
 pub(crate) trait ReadRows {
     fn get(&self, key: &Key) -> Option<Seen>;
     /// As [`Self::get`] of each.
@@ -172,7 +172,7 @@ impl View<'_> {
     /// Reads a row.
     ///
     /// # Errors
-    /// When the key was not declared.
+    /// Returns an error if the key was not declared.
     pub fn get(&self, key: &Key) -> Result<Option<Seen>, Abort> {
         if let Some(own) = self.written.get(key) {
             return Ok(own.clone().map(|value| Seen { version: 0, value }));
@@ -187,7 +187,7 @@ impl View<'_> {
     /// Reads rows, which together takes less than one after the other.
     ///
     /// # Errors
-    /// When a key was not declared.
+    /// Returns an error if a key was not declared.
     pub fn get_each(&self, keys: &[Key]) -> Result<Vec<Option<Seen>>, Abort> {
         if !self.written.is_empty() {
             return keys.iter().map(|key| self.get(key)).collect();
@@ -205,13 +205,13 @@ impl View<'_> {
     /// Reads the first rows of a range, at most so many, in the order of their keys.
     ///
     /// # Errors
-    /// When the range was not declared as a whole.
+    /// Returns an error if the range was not declared as a whole.
     pub fn range(&self, range: &KeyRange, limit: usize) -> Result<Vec<(Key, Seen)>, Abort> {
         let declared = range_of(self.reads, &range.start);
         if !range.is_empty() && !declared.is_some_and(|declared| declared.covers(range)) {
             return Err(Abort::Undeclared(range.start.clone()));
         }
-        // What was deleted here makes room for as many more.
+        // Rows deleted here make room for as many more.
         let deleted = self.written.values().filter(|value| value.is_none()).count();
         let found = self.rows.range(range, limit.saturating_add(deleted));
         self.count(found.len());
@@ -230,7 +230,7 @@ impl View<'_> {
     /// Writes a row.
     ///
     /// # Errors
-    /// When the key was not declared as written.
+    /// Returns an error if the key was not declared as written.
     pub fn put(&mut self, key: &Key, value: Value) -> Result<(), Abort> {
         self.write(key, Some(value))
     }
@@ -238,7 +238,7 @@ impl View<'_> {
     /// Deletes a row, whether or not it is there.
     ///
     /// # Errors
-    /// When the key was not declared as written.
+    /// Returns an error if the key was not declared as written.
     pub fn delete(&mut self, key: &Key) -> Result<(), Abort> {
         self.write(key, None)
     }

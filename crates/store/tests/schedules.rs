@@ -22,9 +22,9 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::Mutex;
 use shuttle::{Config, MaxSteps, Runner, thread};
 
-/// How many places PCT changes threads at.
+/// Number of places at which PCT changes threads.
 const DEPTH: usize = 3;
-/// More than any of these takes.
+/// More steps than any of the stories takes.
 const STEPS_MAX: usize = 200_000;
 const STACK_BYTES: usize = 1024 * 1024;
 /// Schedules of a store in memory, and of one with files: as many as take seconds.

@@ -1,6 +1,6 @@
 //! Access to the admin address: by its token, as `Authorization: Bearer TOKEN`.
 //!
-//! How much of a wrong token is right does not show in the time that its refusal takes.
+//! The time of a refusal does not show how much of a wrong token is right.
 
 use axum::Json;
 use axum::extract::{Request, State};
@@ -24,7 +24,7 @@ impl Token {
     /// A token of this text.
     ///
     /// # Errors
-    /// Where it cannot be in a header.
+    /// Returns an error if the text cannot be in a header.
     pub fn new(text: &str) -> Result<Self, NoToken> {
         let is_word = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         is_word.then(|| Self(text.to_owned())).ok_or(NoToken)
@@ -36,7 +36,7 @@ impl Token {
         format!("Bearer {}", self.0)
     }
 
-    /// Whether a request says it, or what it is told.
+    /// Checks that a request has the token; the error is the text of the refusal.
     fn check(&self, headers: &HeaderMap) -> Result<(), &'static str> {
         let said = headers.get(header::AUTHORIZATION).map(header::HeaderValue::as_bytes);
         let token = said.and_then(|said| match said.split_at_checked("Bearer ".len())? {

@@ -1,4 +1,5 @@
-//! What was written is read, and what is not whole is never taken for it.
+//! Tests: a checkpoint is read as it was written, and an incomplete one is never taken for a whole
+//! one.
 
 use super::*;
 use crate::fuzz::allocation;

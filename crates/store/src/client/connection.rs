@@ -33,7 +33,7 @@ impl Fault {
     }
 }
 
-/// How long a connection waits.
+/// Deadlines of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waits {
     pub connect: Duration,
@@ -43,9 +43,9 @@ pub(super) struct Waits {
 /// See the module's documentation.
 pub(super) struct Connection {
     redis: redis::Connection,
-    /// Where the next command finds its rows.
+    /// The table in which the next command finds its rows.
     table: u32,
-    /// Whether the store may watch keys for it that no transaction needs any more.
+    /// True if the store may watch keys for it that no transaction needs any more.
     watches: bool,
     is_broken: bool,
 }
@@ -221,7 +221,7 @@ impl Connection {
             Value::Array(answers) => {
                 self.table = table;
                 let wrong = answers.iter().find(|answer| matches!(answer, Value::ServerError(_)));
-                // What is sent here is never wrong by itself, and the rest did happen.
+                // Requests from here are never wrong by themselves, and the other commands did happen.
                 wrong.map_or(Ok(()), |wrong| Err(Fault::Unknown(format!("{wrong:?}"))))
             }
             other if writes => Err(Fault::Unknown(format!("{other:?}"))),
@@ -246,7 +246,7 @@ impl Connection {
     }
 
     fn ask(&mut self, sent: &Sent) -> Result<Value, Fault> {
-        // Where not all of it could be sent, some of it may have been.
+        // If sending failed midway, the store may have received a part.
         let mut answered = self.redis.send_packed_command(&sent.bytes).map(|()| Value::Nil);
         let mut refused = None;
         for _ in 0..sent.answers {
@@ -261,7 +261,7 @@ impl Connection {
                 Err(Fault::Unknown(format!("the connection broke: {error}")))
             }
             (Ok(_), Some(error)) => {
-                // What is selected, or watched, depends on which of them was refused.
+                // The selected table, and the watched keys, depend on which of the requests was refused.
                 self.is_broken |= sent.answers > 1 && error.code() != "TRYAGAIN";
                 Err(meaning(error.code(), error.details().unwrap_or_default()))
             }

@@ -1,4 +1,4 @@
-//! What went wrong, and whether anything happened.
+//! Errors of the client, which tell whether anything happened.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use redis::RedisError;
 
 use crate::key::KEY_BYTES_MAX;
 
-/// Why a client did not get what it asked for. Only after [`ClientError::Unknown`] may anything of it
-/// have happened.
+/// The reason why a client's request failed. Only after [`ClientError::Unknown`] may any part of it have
+/// happened.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No store answers there.
@@ -15,9 +15,9 @@ pub enum ClientError {
         "cannot reach a store at {address} for {waited:?}: is it running, and is that its address?"
     )]
     Unreachable {
-        /// Where.
+        /// The address.
         address: String,
-        /// How long it was tried.
+        /// Time for which it was tried.
         waited: Duration,
         /// The last attempt's end.
         source: RedisError,
@@ -25,7 +25,7 @@ pub enum ClientError {
     /// The store does not let the client in.
     #[error("the store at {address} does not take the password, or wants one")]
     NoEntry {
-        /// Where.
+        /// The address.
         address: String,
         /// The store's error.
         source: RedisError,
@@ -39,9 +39,9 @@ pub enum ClientError {
         "nothing happened, tried {attempts} times: {conflicts} times others had changed what was read; the last time: {last}"
     )]
     Exhausted {
-        /// How often it was tried.
+        /// Attempts made.
         attempts: u32,
-        /// How often of these others were in the way.
+        /// Attempts that failed because others changed the same rows.
         conflicts: u32,
         /// The last obstacle.
         last: String,

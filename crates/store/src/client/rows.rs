@@ -1,4 +1,4 @@
-//! What needs no closure: rows at once, each call a transaction of its own, and walks.
+//! Operations without a closure: rows at once, each call a transaction of its own, and walks.
 
 use std::ops::RangeBounds;
 
@@ -10,14 +10,14 @@ use super::ordered::{OrderedKey, PrefixOf};
 use super::table::Span;
 use super::{Client, ClientError, Table};
 
-/// How many rows of a walk are asked for at once.
+/// Rows of a walk that one request reads.
 const ROWS_AT_ONCE: usize = 1_000;
 
 impl Client {
     /// Reads a row.
     ///
     /// # Errors
-    /// When the store did not answer as often as it was tried, or the row is of another type.
+    /// Returns an error if no attempt was answered, or the row is of another type.
     pub fn get<K, V>(&mut self, table: &Table<K, V>, key: &K) -> Result<Option<V>, ClientError>
     where
         K: OrderedKey,

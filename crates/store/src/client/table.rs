@@ -73,7 +73,7 @@ impl<K: OrderedKey, V> Table<K, V> {
         self.begun(key)
     }
 
-    /// Where the keys of a range lie.
+    /// The span of the keys of a range.
     pub(super) fn range(&self, range: &impl RangeBounds<K>) -> Result<Span, ClientError> {
         // No key lies between one and the same with a zero behind it.
         let after = |key| self.key(key).map(|key| [&*key, &[0]].concat());
@@ -90,7 +90,7 @@ impl<K: OrderedKey, V> Table<K, V> {
         Ok((start, end))
     }
 
-    /// Where the keys lie that begin so.
+    /// The span of the keys with a prefix.
     pub(super) fn prefix(&self, prefix: &impl PrefixOf<K>) -> Result<Span, ClientError> {
         let start = self.begun(prefix)?;
         Ok((start.clone(), behind(start)))

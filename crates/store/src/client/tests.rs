@@ -37,7 +37,7 @@ fn runtime() -> tokio::runtime::Runtime {
         .expect("a runtime")
 }
 
-/// Where the row of a key lies.
+/// The store's key of a row.
 fn place<K: OrderedKey, V>(table: &Table<K, V>, key: &K) -> Key {
     Key::new(Number(table.number()), &table.key(key).expect("a short key"))
 }

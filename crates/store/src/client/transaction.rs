@@ -19,7 +19,7 @@ pub struct Transaction<'c> {
     connection: &'c mut Connection,
     isolation: Isolation,
     rows: BTreeMap<RowId, Row>,
-    /// How many states it has read from.
+    /// States from which it has read.
     states: u32,
     fault: Option<Fault>,
 }
@@ -93,7 +93,7 @@ impl<'c> Transaction<'c> {
     /// Sets a row, when the transaction commits.
     ///
     /// # Errors
-    /// When key or value have no form in bytes that the store takes.
+    /// Returns an error if key or value have no form in bytes that the store takes.
     pub fn put<K, V>(&mut self, table: &Table<K, V>, key: &K, value: &V) -> Result<(), ClientError>
     where
         K: OrderedKey,
@@ -160,7 +160,7 @@ impl<'c> Transaction<'c> {
         if let Some(fault) = self.fault.take() {
             return Err(fault);
         }
-        // What it refuses shall be refused for what was true, not for what it read of two states.
+        // A closure shall refuse for a fact that was true, not for rows that it read of two states.
         let writes = returned.is_ok() && self.rows.values().any(|row| row.written.is_some());
         if writes || self.states > 1 {
             let batches =

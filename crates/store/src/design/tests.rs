@@ -54,7 +54,7 @@ fn expected(before: &Design, change: &Change) -> bool {
     }
 }
 
-/// What becomes of a pin, and that only its site masters what is pinned.
+/// Checks the pins after a change, and that a pinned partition is mastered only by its pin's site.
 fn check_pins(before: &Design, after: &Design, change: &Change) {
     for n in 0..9 {
         let (old, new) = (before.of(&key(n)), after.of(&key(n)));

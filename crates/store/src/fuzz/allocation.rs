@@ -1,5 +1,5 @@
-//! How much memory something takes at most while it works: an allocator for the tests, which counts what
-//! each thread has and else does what the system's does.
+//! The largest memory of an operation: an allocator for the tests, which counts the memory of each thread
+//! and otherwise works as the system's.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use super::KafkaSpec;
 
-/// How long anything is tried by default: an election takes some seconds, the start
-/// of a broker that died some more.
+/// Default time for which an operation is tried: an election takes some seconds, the start of a
+/// broker that died some more.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How many copies a topic that is made has, unless it is said: so many, or one for each broker.
+/// Default number of replicas of a topic that is made, or one for each listed broker if fewer.
 const REPLICAS: usize = 3;
 /// The longest name of a topic.
 const TOPIC_BYTES_MAX: usize = 249;
 
-/// Why something typed is no log in Kafka.
+/// The reason why a text is no log in Kafka.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}; a log in Kafka is kafka://HOST:PORT[,HOST:PORT]/TOPIC[?replicas=N]")]
 pub struct NotTopic(String);

@@ -23,7 +23,7 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// Whether an answer's code is that of success.
+/// Returns the fault that an answer's code stands for; none for the code of success.
 pub(super) fn check(code: i16) -> Result<(), Fault> {
     let (is_passing, what) = match code {
         0 => return Ok(()),

@@ -1,9 +1,9 @@
-//! Where in the topic a checkpoint was made: so that a process that begins from it need not count from the
-//! first record on.
+//! The place in the topic at which a checkpoint was made: a process that begins from it need not count from
+//! the first record on.
 //!
-//! The idea: the last record that the checkpoint has is remembered by its number, the position of its
-//! first log entry, and the checksum of what it holds. It is looked at before anything behind it is read:
-//! another topic, or one that was made anew under the same name, has another record there.
+//! The idea: the last record that the checkpoint has is remembered by its number, the position of its first
+//! log entry, and the checksum of its content. It is checked before anything behind it is read: another
+//! topic, or one that was made anew under the same name, has another record there.
 
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +39,7 @@ impl KafkaLog {
     /// Goes on from a record that was read before, maybe by another process.
     ///
     /// # Errors
-    /// When the topic cannot be read, or has another record there.
+    /// Returns an error if the topic cannot be read, or has another record there.
     pub fn begin_at(&mut self, landmark: &Landmark) -> Result<()> {
         (self.offset, self.next) = (landmark.offset, landmark.first);
         let offset = self.offset;

@@ -1,7 +1,7 @@
-//! What a topic's settings have to be for a log, so that nothing of it is deleted and every group fits.
+//! The settings that a topic needs for a log: nothing of it is deleted, and every group fits.
 //!
-//! A topic that is made has them. An existing topic may leave it to
-//! forget after a week: that is an error before anything is written, not when it is missed.
+//! A topic that is made has them. An existing topic may be set to forget after a week: that is an
+//! error before anything is written, not when it is missed.
 
 use super::fault::TOPIC_EXISTS;
 use super::protocol::{CREATE_TOPICS, DESCRIBE_CONFIGS, Reader};
@@ -52,7 +52,7 @@ impl KafkaLog {
         })
     }
 
-    /// Whether the topic keeps everything, and takes every group.
+    /// Returns an error unless the topic keeps everything, and takes every group.
     pub(super) fn check_topic(&mut self) -> Result<()> {
         const TOPIC: i8 = 2;
         let asked = [CLEANUP, AGE, SIZE, RECORD];

@@ -1,4 +1,5 @@
-//! What is no log is refused, on a real broker. (How a log is used is in `tests/kafka.rs`.)
+//! Tests on a real broker: a topic that is no log is refused. (`tests/kafka.rs` tests the use of a
+//! log.)
 
 use imago_testbed::{Single, SingleSpec, find_kafka};
 

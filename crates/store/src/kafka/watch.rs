@@ -1,4 +1,4 @@
-//! How it stands with a log in Kafka, for those who wait for it, while a thread is busy with it.
+//! The state of a log in Kafka, for threads that wait for it, while another thread is busy with it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ impl Watch {
         self.is_ending.store(true, Ordering::Relaxed);
     }
 
-    /// Whether its user is to end.
+    /// True if the user of the log is to end.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed)

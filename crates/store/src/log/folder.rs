@@ -1,5 +1,5 @@
-//! What logs and checkpoints do with folders: they are made, held by one process at a time, and what is
-//! in them is made durable, names too.
+//! Operations of logs and checkpoints on folders: a folder is made, held by one process at a time, and its
+//! files are made durable, names too.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -31,7 +31,7 @@ impl Drop for FolderLock {
 /// Makes a folder if there is none, and keeps other processes out of it.
 ///
 /// # Errors
-/// When it cannot be used, or another process has it.
+/// Returns an error if it cannot be used, or if another process has it.
 pub(crate) fn lock_folder(folder: &Path) -> Result<FolderLock> {
     make_folder(folder)?;
     let path = folder.join("lock");
@@ -86,7 +86,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let lock = lock_folder(folder.path()).expect("it is free");
         assert!(matches!(lock_folder(folder.path()), Err(LogError::InUse { .. })));
-        // What a fork does with every file.
+        // A fork does this with every file.
         let _twin = lock.0.try_clone().expect("a file");
         drop(lock);
         lock_folder(folder.path()).expect("it is free again");

@@ -15,11 +15,11 @@ pub const GROUP_BYTES_MAX: usize = 256 * 1024 * 1024;
 pub(super) struct Group {
     pub first: Position,
     pub entries: Vec<LogEntry>,
-    /// Where it ends in its file.
+    /// The end of the group in its file, in bytes.
     pub end: usize,
 }
 
-/// Why something is not a group.
+/// The reason why bytes are not a group.
 pub(super) enum Unread {
     /// As a machine leaves it that stops while it writes.
     Torn(&'static str),
@@ -27,7 +27,7 @@ pub(super) enum Unread {
     Wrong(&'static str),
 }
 
-/// Whether a later group says that the position was durable when it was written.
+/// True if a later group says that the position was durable when it was written.
 pub(super) fn was_durable(rest: &[u8], position: Position, mark: Mark) -> bool {
     memchr::memmem::find_iter(rest, &mark).any(|at| {
         let later = &rest[at..];

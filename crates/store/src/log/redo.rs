@@ -18,11 +18,11 @@ use super::{Log, LogEntry, LogError, Position, Result, encode, failed, read_segm
 /// One order of log entries. A log that many write has one value for each thread that uses it.
 pub trait RedoLog: Send {
     /// Writes log entries behind all others, as one group: without an error, they are in the log and stay
-    /// there. Returns the position of the first where the log knows it before it is read.
+    /// there. Returns the position of the first if the log knows it before it is read.
     ///
     /// # Errors
-    /// When it is unknown whether they are in the log. Their author must write nothing
-    /// else before reading has shown it: log entries behind a gap in their author's numbers are void.
+    /// Returns an error if it is unknown whether they are in the log. Their author must write nothing else
+    /// before reading has shown it: log entries behind a gap in their author's numbers are void.
     fn append(&mut self, entries: &[LogEntry]) -> Result<Option<Position>>;
 
     /// Hands over log entries from a position on, in their order, as many as are at hand, and returns the
@@ -30,7 +30,7 @@ pub trait RedoLog: Send {
     /// them, at most so long, or shorter if the log has its own bound.
     ///
     /// # Errors
-    /// When the log cannot be read; what was handed over is right all the same.
+    /// Returns an error if the log cannot be read; the entries handed over before are right all the same.
     fn deliver(
         &mut self,
         from: Position,

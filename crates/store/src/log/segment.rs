@@ -12,9 +12,9 @@ use super::{LogEntry, LogError, Position, Result, mark};
 pub struct CutTail {
     /// The segment.
     pub path: PathBuf,
-    /// Where it was cut.
+    /// Position of the cut, in bytes.
     pub at: u64,
-    /// How many bytes were behind that.
+    /// Bytes behind the cut.
     pub bytes: u64,
 }
 

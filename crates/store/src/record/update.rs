@@ -1,4 +1,4 @@
-//! What a commit makes of a row: a value, nothing, or the row's value with another middle.
+//! The effect of a commit on a row: a value, nothing, or the row's value with another middle.
 //!
 //! A value of which a small part changed (APPEND, a script, a procedure) is logged as that part: a byte
 //! behind ten megabytes takes some dozen bytes of log. The part is found by comparing the new value
@@ -16,7 +16,7 @@ use crate::key::Value;
 /// Bytes of a value that is always logged as a whole, and what a part takes besides itself.
 const WHOLE_BYTES_MAX: usize = if cfg!(test) { 4 } else { 4 * 1024 };
 const PART_BYTES: usize = if cfg!(test) { 0 } else { 64 };
-/// How much is compared at once.
+/// Bytes that are compared at once.
 const BLOCK_BYTES: usize = 256;
 
 /// See the module's documentation. In the log, the first two are the forms of an `Option`, as which they
@@ -36,7 +36,7 @@ pub enum Update {
 pub struct Part {
     /// The version of the row that has the old value.
     base: u64,
-    /// How many bytes at its start, and at its end, stay.
+    /// Bytes that stay, at its start and at its end.
     start: u64,
     end: u64,
     /// The bytes that are between them now.
@@ -57,7 +57,7 @@ impl PartialEq for Part {
 impl Eq for Part {}
 
 impl Update {
-    /// How a row with an old value, or none, comes to a new one, or none. A short new value is not compared.
+    /// The update from an old value, or none, to a new one, or none. A short new value is not compared.
     #[must_use]
     pub fn between<'r>(old: impl FnOnce() -> Option<&'r Row>, new: Option<Value>) -> Self {
         let Some(new) = new else { return Self::Delete };
@@ -88,7 +88,7 @@ impl Update {
         }
     }
 
-    /// Whether it needs the row's old value.
+    /// True if it needs the row's old value.
     #[must_use]
     pub fn is_part(&self) -> bool {
         matches!(self, Self::Part(_))
@@ -127,7 +127,7 @@ impl Part {
     }
 }
 
-/// How many bytes two values have in common at their start.
+/// Bytes that two values have in common at their start.
 fn common_start(one: &[u8], other: &[u8]) -> usize {
     let blocks = one.chunks_exact(BLOCK_BYTES).zip(other.chunks_exact(BLOCK_BYTES));
     let at = blocks.take_while(|(one, other)| one == other).count() * BLOCK_BYTES;

@@ -1,4 +1,4 @@
-//! What a command says, and how that is written in either version of the protocol.
+//! The answer of a command, and its form in either version of the protocol.
 //!
 //! Commands answer in values, not in bytes: what a script gets, and what lies inside the answer to
 //! EXEC, is the same as what a client is sent.
@@ -81,7 +81,7 @@ impl Answer {
         Self::Integer(count as i64)
     }
 
-    /// How long it is written, in bytes: about, and rather too much.
+    /// Its length as written, in bytes: about, and rather too much.
     pub fn bytes(&self) -> usize {
         let all = |answers: &[Self]| answers.iter().map(Self::bytes).sum::<usize>();
         32 + match self {

@@ -19,7 +19,7 @@ pub(super) use table::COMMANDS;
 pub(super) struct Command {
     /// In lower case; that of a following one with the first and a bar in front.
     pub name: &'static str,
-    /// How many arguments, with the name; at least so many, if it is negative.
+    /// Number of arguments, with the name; at least so many, if it is negative.
     pub arity: i8,
     pub flags: &'static [&'static str],
     pub keys: Keys,
@@ -31,7 +31,7 @@ pub(super) struct Command {
     pub following: &'static [Command],
 }
 
-/// Where the keys are among the arguments.
+/// The positions of the keys among the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Keys {
     pub first: i8,
@@ -78,7 +78,7 @@ impl Command {
         arguments.from(first as usize).take(count).step_by(step.max(1) as usize)
     }
 
-    /// Whether a request has as many arguments as the command takes.
+    /// True if the command takes a request with so many arguments.
     pub fn takes(&self, count: usize) -> bool {
         let least = usize::from(self.arity.unsigned_abs());
         if self.arity < 0 { count >= least } else { count == least }
@@ -120,10 +120,10 @@ pub(super) fn find<'t>(among: &'t [Command], name: &[u8]) -> Option<&'t Command>
     Some(&among[found])
 }
 
-/// The command of a request, which has as many arguments as that takes; or what is wrong.
+/// The command of a request, which has as many arguments as that takes; or the error.
 ///
 /// # Errors
-/// What is wrong, without the first word of an error.
+/// Returns the text of the error, without its first word.
 pub(super) fn of(arguments: &Arguments<'_>) -> Result<&'static Command, Vec<u8>> {
     let Some(command) = find(COMMANDS, arguments.at(0)) else {
         return Err(unsupported::reason(arguments).unwrap_or_else(|| unknown(arguments)));

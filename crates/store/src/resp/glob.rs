@@ -4,7 +4,7 @@
 //! last one need not be tried again, because their matches are as good as any. So a match takes at most the
 //! product of the two lengths.
 
-/// Whether all of the text fits the pattern.
+/// True if all of the text fits the pattern.
 pub(super) fn fits(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     // The last star, and where the text goes on behind what it took.
@@ -40,8 +40,8 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     does_fit.then_some(length)
 }
 
-/// Whether a byte is in a set, and the set's length with its closing bracket. One that is not closed
-/// ends with the pattern.
+/// Returns whether a byte is in a set, and the set's length with its closing bracket. A set that is not
+/// closed ends with the pattern.
 fn in_set(set: &[u8], byte: u8) -> (bool, usize) {
     let is_negated = set.first() == Some(&b'^');
     let mut at = usize::from(is_negated);

@@ -1,4 +1,4 @@
-//! What all connections together hold of requests, and of queues inside MULTI, that are not whole yet.
+//! The memory of all connections together for incomplete requests, and for queues inside MULTI.
 //!
 //! The idea: a little is each connection's own. What it holds beyond that is a *share* of one sum for
 //! all of them, so that ten thousand that have each sent nearly the longest request do not take ten
@@ -53,7 +53,7 @@ impl Share {
         Self { of: Arc::clone(of), bytes: 0 }
     }
 
-    /// Whether it has none: the connection holds no more than its own.
+    /// True if it is empty: the connection holds no more than its own.
     pub fn is_none(&self) -> bool {
         self.bytes == 0
     }

@@ -1,4 +1,4 @@
-//! What the server says of itself: INFO, CONFIG GET, and COMMAND from the table of commands.
+//! The server's information about itself: INFO, CONFIG GET, and COMMAND from the table of commands.
 
 use super::answer::{Answer, SYNTAX};
 use super::command::{self, COMMANDS, Command};

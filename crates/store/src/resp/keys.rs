@@ -20,7 +20,7 @@ pub(super) fn keys(arguments: &Arguments<'_>, table: Table) -> Result<Vec<Key>, 
     arguments.from(1).map(|name| key(table, name)).collect()
 }
 
-/// How many of the arguments behind the second are keys, of a script or a procedure.
+/// Number of arguments behind the second that are keys, of a script or a procedure.
 pub(super) fn count_keys(arguments: &Arguments<'_>) -> Result<usize, Answer> {
     let count = number::integer(arguments.at(2)).ok_or_else(|| Answer::error(NOT_AN_INTEGER))?;
     if count > arguments.len() as i64 - 3 {

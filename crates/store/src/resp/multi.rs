@@ -123,7 +123,7 @@ impl Client {
             self.session = session;
             return Next::Reply(said(&steps));
         }
-        // What it says of the session is true only if it happens, which the next request has to know.
+        // Its answers about the session are true only if it happens, and the next request depends on that.
         let alone = steps.iter().any(|(step, _)| matches!(step, Step::Say(_)));
         match batch(steps, watched, protocol) {
             Ok(request) => {

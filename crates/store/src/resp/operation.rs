@@ -45,7 +45,7 @@ pub(super) enum Operation {
     Call(Box<Call>),
 }
 
-/// When a value is set.
+/// The condition under which a value is set.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum When {
     Always,

@@ -29,12 +29,12 @@ const STRANGERS_BYTES_MAX: i64 = 16 * 1024;
 /// The bytes that an idle connection's buffers may keep, each.
 pub(super) const KEPT_BYTES_MAX: usize = 64 * 1024;
 
-/// How much is taken from a client.
+/// Bounds on a client's requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// The longest request, in bytes as they were sent.
     pub request_bytes_max: usize,
-    /// Whether the client is not authenticated yet.
+    /// True if the client is not authenticated yet.
     pub is_stranger: bool,
 }
 
@@ -46,7 +46,7 @@ fn malformed<T>(what: impl AsRef<[u8]>) -> Result<T, Malformed> {
     Err(Malformed([b"ERR Protocol error: ", what.as_ref()].concat()))
 }
 
-/// Where an argument lies, from the beginning of its request.
+/// The position of an argument, from the beginning of its request.
 #[derive(Clone, Copy, Debug)]
 struct Slice {
     from: u32,
@@ -61,7 +61,7 @@ pub(super) struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// How many there are, with the name.
+    /// Number of arguments, the name included.
     pub fn len(&self) -> usize {
         self.slices.len()
     }
@@ -89,7 +89,7 @@ impl<'a> Arguments<'a> {
         Self { bytes: self.bytes, slices: &self.slices[count..] }
     }
 
-    /// Whether the one at a place is this word, in letters of either case.
+    /// True if the argument at a place is this word, in letters of either case.
     pub fn is(&self, index: usize, word: &str) -> bool {
         self.get(index).is_some_and(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
     }
@@ -136,7 +136,7 @@ impl Kept {
     }
 }
 
-/// How far the request is that is being read.
+/// Progress in reading a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     /// Nothing of it yet.
@@ -152,16 +152,16 @@ enum Reading {
 /// See the module's documentation.
 pub(super) struct Parser {
     buffer: Vec<u8>,
-    /// Where in it the request begins that is being read.
+    /// The position in the buffer at which the request begins that is being read.
     start: usize,
-    /// How much of the request was read, and how much of the line behind that was searched for its end.
+    /// Bytes of the request that were read, and bytes behind them that were searched for the line's end.
     read: usize,
     searched: usize,
     reading: Reading,
     slices: Vec<Slice>,
-    /// How many requests there were before it.
+    /// Requests before it.
     requests: u64,
-    /// Why what was sent since is not taken, if so.
+    /// The reason why later bytes are not taken, if they are not.
     flood: Option<String>,
 }
 
@@ -241,7 +241,7 @@ impl Parser {
         self.bytes() + if held + more > room { room.max(more) } else { 0 }
     }
 
-    /// How many requests there were, and how much there is of half a one behind them, in bytes.
+    /// Requests so far, and the bytes of an incomplete one behind them.
     pub fn unfinished(&self) -> (u64, usize) {
         (self.requests, self.buffer.len() - self.start)
     }

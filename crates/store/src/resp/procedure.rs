@@ -84,7 +84,7 @@ pub(super) type Versions = Vec<(Key, Option<u64>)>;
 #[derive(Serialize, Deserialize)]
 pub(super) struct Watch {
     pub keys: Vec<Key>,
-    /// Whether the client asked for them.
+    /// True if the client requested the values.
     pub says_values: bool,
 }
 
@@ -164,7 +164,7 @@ pub(super) fn request(
             keys.dedup();
         }
     }
-    // What is written may be read.
+    // A key that may be written may be read too.
     reads.retain(|key| writes.binary_search(key).is_err());
     let keys = reads.len() + writes.len();
     if keys > KEYS_MAX {

@@ -76,7 +76,7 @@ impl<'r, 'v> Rows<'r, 'v> {
     }
 }
 
-/// Whether an answer may have so many bytes.
+/// Returns an error if an answer of so many bytes is too long.
 pub(super) fn check(answer_bytes: usize) -> Result<(), Abort> {
     if answer_bytes > ANSWER_BYTES_MAX {
         let text = format!("ERR the answer would be longer than {ANSWER_BYTES_MAX} bytes");

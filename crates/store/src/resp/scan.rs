@@ -24,16 +24,16 @@ use crate::record::StoredValue;
 use crate::reply::Reply;
 use crate::transaction::{Abort, Procedure, View};
 
-/// How many cursors are known at once, and the bytes of their keys.
+/// Largest number of cursors, and of the bytes of their keys.
 const CURSORS_MAX: usize = 100_000;
 const CURSORS_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The most rows that one step looks at.
 const COUNT_MAX: i64 = 10_000;
 const COUNT: usize = 10;
-/// About how many bytes one step lists.
+/// Bytes that one step lists, about.
 const LISTED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Where walks go on; shared by all connections.
+/// The positions at which walks continue; shared by all connections.
 pub struct Cursors(Mutex<Known>);
 
 struct Known {
@@ -80,7 +80,7 @@ pub struct Scan {
     replies: ScanReply,
     count: usize,
     pattern: Option<Vec<u8>>,
-    /// Whether rows are of the kind that is asked for; all are strings.
+    /// True if rows are of the requested kind; all are strings.
     lists_strings: bool,
     protocol: Protocol,
     settings: Arc<Settings>,
@@ -130,7 +130,7 @@ pub(super) fn range(
     Ok(Scan { count, ..scan })
 }
 
-/// How many rows a step looks at.
+/// Number of rows that a step reads.
 fn count(digits: &[u8]) -> Result<usize, Answer> {
     match number::integer(digits) {
         None => Err(Answer::error(NOT_AN_INTEGER)),
@@ -234,7 +234,7 @@ impl Scan {
 #[derive(Serialize, Deserialize)]
 pub(super) struct Step {
     range: KeyRange,
-    /// Where the walk ends.
+    /// The end of the walk.
     last: Option<Key>,
     replies: ScanReply,
     count: usize,
@@ -244,7 +244,7 @@ pub(super) struct Step {
 
 #[derive(Serialize, Deserialize)]
 struct Found {
-    /// Where it goes on, if it does.
+    /// The key at which the walk continues; none at its end.
     next: Option<Key>,
     names: Vec<Vec<u8>>,
     values: Vec<StoredValue>,

@@ -1,9 +1,9 @@
 //! EVAL: a program in Lua that runs at the transaction's site, inside its procedure, over the keys that
 //! it names.
 //!
-//! What a script touches has to be known before it runs, so KEYS is binding here: a command on another
-//! key is an error. All of KEYS count as written, and for EVAL_RO as read only. As in Redis, what a
-//! script wrote before an error of its own stays; only what exceeds a bound takes everything back.
+//! The rows of a script have to be known before it runs, so KEYS is binding here: a command on another key
+//! is an error. All of KEYS count as written, and for EVAL_RO as read only. As in Redis, the writes of a
+//! script before an error of its own stay; only a script that exceeds a bound is taken back as a whole.
 //!
 //! Each run has a machine of its own ([`machine`]), so that no script sees what another left behind. The
 //! texts are kept by their SHA-1, for EVALSHA, in a table that all connections share and that forgets
@@ -29,14 +29,14 @@ pub(super) mod machine;
 mod raise;
 mod value;
 
-/// How many texts are known at once, their bytes together, and those of one.
+/// Largest number of texts in the table, of their bytes together, and of the bytes of one.
 const SCRIPTS_MAX: usize = 10_000;
 const SCRIPTS_BYTES_MAX: usize = 64 * 1024 * 1024;
 const SCRIPT_BYTES_MAX: usize = 1024 * 1024;
 
 const UNKNOWN: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
-/// How much one transaction's scripts may take.
+/// Bounds on the scripts of one transaction.
 #[derive(Clone)]
 pub struct ScriptLimits {
     /// The memory of a machine, in bytes, with KEYS, ARGV and the values that were read.
@@ -118,7 +118,7 @@ pub(super) struct Script {
     names: Vec<Vec<u8>>,
     arguments: Vec<Vec<u8>>,
     is_read_only: bool,
-    /// Where its random numbers begin.
+    /// The seed of its random numbers.
     seed: u64,
     /// Those of the process in which it is.
     #[serde(skip)]

@@ -57,7 +57,7 @@ fn designs() -> impl Strategy<Value = Design> {
                     continue;
                 }
             };
-            // What cannot be done leaves it as it was.
+            // A change that cannot be made leaves the design as it was.
             _ = design.change(&Change { start, operator });
         }
         design

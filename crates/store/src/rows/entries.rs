@@ -72,7 +72,7 @@ impl<T: Keyed> Entries<T> {
         heads ^ u64::from(self.prefix_len)
     }
 
-    /// Where a key is, or where it would be.
+    /// The index of a key, or the index at which it would be inserted.
     pub(super) fn place(&self, key: &Key) -> Result<usize, usize> {
         let head = match self.head_of(key) {
             Ok(head) => head,

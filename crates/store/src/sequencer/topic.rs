@@ -22,11 +22,11 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use crate::sync::{Mutex, thread};
 
-/// How long one wait for others' log entries takes at most, and how soon an end is noticed.
+/// Longest wait for others' log entries; an end is noticed within it.
 const READ_WAIT: Duration = Duration::from_millis(500);
-/// How long it may take until the appending thread notices that the reading one has ended.
+/// Longest time until the appending thread notices that the reading one has ended.
 const LOOK_WAIT: Duration = Duration::from_millis(250);
-/// How many marks are remembered: a checkpoint is made of one of the last.
+/// Number of marks that are remembered: a checkpoint is made of one of the last.
 const LANDMARKS_MAX: usize = 8;
 
 /// The state that others may read while the topic's threads are busy.
@@ -54,13 +54,12 @@ impl Topic {
 }
 
 impl Sequencer {
-    /// The order of a topic that was read up to a position. Nothing is told before the
-    /// first log entries were handed in: by then everybody follows. Its thread ends as that of
-    /// [`Sequencer::of`], and followers are given marks as there, the first one the earlier the more was
-    /// read already.
+    /// The order of a topic that was read up to a position. Followers are told nothing before the first log
+    /// entries are submitted: by then all of them follow. Its thread ends as that of [`Sequencer::of`], and
+    /// followers are given marks as there, the first one the earlier the more was read already.
     ///
     /// # Errors
-    /// When there can be no thread.
+    /// Returns an error if no thread can be started.
     pub fn of_topic(
         read: KafkaLog,
         known: Position,
@@ -101,7 +100,7 @@ impl Appender {
             Ok(reader) => {
                 let appended = self.append_all(begin, &reader);
                 reading.end();
-                // What the reader met came first, if anything did.
+                // The reader's error came first, if it had one.
                 let read = reader.join().unwrap_or(Ok(()));
                 appended.and(read).map_err(|error| with_causes(&error))
             }
@@ -155,7 +154,7 @@ impl Appender {
 struct Reader {
     log: KafkaLog,
     next: Position,
-    /// How much is read between two marks, and how much was up to the last, in bytes.
+    /// Bytes to read between two marks, and bytes read up to the last.
     mark_every: Arc<AtomicU64>,
     marked: u64,
     landmarks: Arc<Mutex<VecDeque<(Position, Landmark)>>>,

@@ -1,5 +1,5 @@
-//! What may be broken on purpose, to see that drawn schedules find it: what only another thread between
-//! two operations can tell.
+//! Faults that may be set on purpose, to see that drawn schedules find them: only another thread
+//! between two operations can tell them.
 
 use std::cell::Cell;
 

@@ -22,6 +22,7 @@ pub(crate) fn ticks(every: Duration) -> Interval {
     interval(every)
 }
 
-/// Where another thread may go on before this one, and a drawn schedule is to have that too.
+/// A point at which another thread may go on before this one, and a drawn schedule is to have that
+/// too.
 #[inline]
 pub(crate) fn point() {}

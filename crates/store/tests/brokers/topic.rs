@@ -54,7 +54,7 @@ async fn put(session: &mut Session, n: usize, bytes: usize) -> Result<(), Abort>
     session.run(Vec::new(), vec![key(n)], Box::new(procedure)).await.map(|_| ())
 }
 
-/// How long each value is, by key.
+/// The length of each value, by key.
 async fn all(store: &Store) -> Vec<(Key, usize)> {
     let range = KeyRange::of_table(Table(0));
     let reads = vec![range.clone()];

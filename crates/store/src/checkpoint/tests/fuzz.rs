@@ -6,8 +6,9 @@ use rand::rngs::StdRng;
 use super::*;
 use crate::fuzz::{Right, allocation, many};
 
-/// What a byte may take of memory: the shortest row is three bytes, and in memory a key, a value and four
-/// words, in a tree. And what is set aside for a sequence that is announced, or read at once.
+/// Largest memory per byte read: the shortest row is three bytes, and in memory a key, a value and
+/// four words, in a tree. And the memory reserved for a sequence that is announced, or read at
+/// once.
 const PER_BYTE_MAX: usize = 200;
 const BESIDES: usize = 8 * 1024 * 1024;
 

@@ -13,12 +13,12 @@ use super::*;
 /// Few, so that transfers meet each other.
 const COUNT: u64 = 6;
 const OPENING: i64 = 1_000;
-/// By who made it and which of his it is: from, to, and how much.
+/// By the client that made it and the client's number for it: from, to, and the amount.
 const TRANSFERS: Table<(u64, u64), (u64, u64, i64)> = Table::new(2);
-/// How many transfers are in a walk.
+/// Limit on the transfers of a walk.
 const ALL: usize = 1_000_000;
 
-/// What became of transfers, by who made them and their numbers.
+/// Outcomes of transfers, by the clients that made them and their numbers.
 type Outcomes = BTreeMap<(u64, u64), Outcome>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +30,11 @@ pub(super) enum Outcome {
     Unknown,
 }
 
-/// What a bank's day came to.
+/// The result of a bank's day.
 pub(super) struct Day {
     outcomes: Outcomes,
     pub conflicts: u64,
-    /// How often the sum was looked at.
+    /// Audits of the sum.
     pub sums: u64,
 }
 

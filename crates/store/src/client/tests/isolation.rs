@@ -1,4 +1,4 @@
-//! What one transaction sees of others, step by step.
+//! Tests of a transaction's view of others, step by step.
 
 use super::*;
 use crate::engine::LogOptions;
@@ -137,7 +137,7 @@ fn a_row_that_came_and_went_is_no_conflict() {
 /// the other's. Says how often both found the other's row as it was.
 fn skews(isolation: Isolation, rounds: u32) -> u32 {
     let folder = tempfile::tempdir().expect("a folder");
-    // What is durable late is seen late elsewhere.
+    // A log entry that is durable late is seen late elsewhere.
     let log = LogOptions::Files {
         folder: folder.path().to_owned(),
         sync: Sync::Always,
@@ -191,7 +191,7 @@ fn skews(isolation: Isolation, rounds: u32) -> u32 {
             take(other, 2).expect("it commits");
             one.join().expect("it ends").expect("it commits");
         });
-        // Where it is written, it is of the newest state.
+        // A transaction that writes the row reads its newest state.
         let left = [1, 2].map(|account| {
             let left = clients[0].transaction(|tx| {
                 let left = tx.get(&ACCOUNTS, &account)?;

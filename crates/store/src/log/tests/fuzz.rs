@@ -9,8 +9,8 @@ use crate::fuzz::{Right, allocation, many};
 use crate::log::redo;
 use crate::rows::Row;
 
-/// What a byte may take of memory: the shortest row is two bytes, and in memory a key and two words,
-/// in two vectors that may have doubled. And what is set aside for a sequence that is announced.
+/// Largest memory per byte read: the shortest row is two bytes, and in memory a key and two words, in two
+/// vectors that may have doubled. And the memory reserved for a sequence that is announced.
 const PER_BYTE_MAX: usize = 200;
 const BESIDES: usize = 4 * 1024 * 1024;
 
@@ -154,8 +154,8 @@ fn write_some(dice: &mut StdRng) -> Written {
     Written { files, entries, groups }
 }
 
-/// How much must be read of what is left, by the groups that are whole there and the files that begin
-/// behind it.
+/// The last position that must be read from the remaining files, by the groups that are whole there and the
+/// files that begin behind it.
 fn must_be_read(written: &Written, left: &[(String, Vec<u8>)]) -> Position {
     let is_in = |group: &[u8], file: &[u8]| {
         mark::of(file).is_ok_and(|mark| mark.is_some_and(|mark| group.starts_with(&mark)))

@@ -27,10 +27,10 @@ use crate::transaction::Abort;
 const PRELUDE: &str = include_str!("prelude.lua");
 /// The low bits of a generator's seed, as in C's `drand48`.
 const SEED_END: u64 = 0x330e;
-/// After so many instructions it is looked whether there are any left.
+/// Instructions between two checks whether any are left.
 const STEPS: u32 = 200;
 
-/// Whether a script has to end.
+/// The meter of a script's instructions and time, which ends the script when it has used them up.
 pub(super) struct Meter {
     steps_left: Cell<u64>,
     until_ms: u64,

@@ -12,7 +12,7 @@ use mlua::{Lua, Value};
 /// The name of a script in errors, and for the machine.
 pub(super) const CHUNK: &str = "user_script";
 pub(super) const NAME: &str = "@user_script";
-/// How far above an error its place in the script is looked for.
+/// Levels above an error in which its place in the script is searched.
 const LEVELS_MAX: usize = 8;
 
 /// See the module's documentation.
@@ -72,7 +72,7 @@ pub(super) fn caught(lua: &Lua, value: Value) -> mlua::Result<Value> {
 
 /// The line of the script that runs now, or has called what runs.
 pub(super) fn line(lua: &Lua) -> Option<usize> {
-    // What is called by the script lies in a few levels at most.
+    // Functions that the script calls lie in a few levels at most.
     (1..LEVELS_MAX).map_while(|level| line_at(lua, level)).flatten().next()
 }
 

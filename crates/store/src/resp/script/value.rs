@@ -1,4 +1,4 @@
-//! What a command answers as a value of Lua, and what a script returns as an answer.
+//! Conversion of a command's answer to a value of Lua, and of a script's result to an answer.
 
 use mlua::{Lua, Table, Value};
 
@@ -7,8 +7,8 @@ use super::super::answer::{Answer, Protocol};
 use super::super::number::general;
 use super::raise::{Raised, raised};
 
-/// How much a script may return, where every value is as long as this and its text, and how deep values
-/// may lie in one another. One text may be there many times, so the machine's memory is no bound.
+/// Bound on a script's result, where every value is as long as this and its text, and on the
+/// nesting of its values. One text may be there many times, so the machine's memory is no bound.
 const VALUE_BYTES: usize = 64;
 const DEPTH_MAX: usize = 100;
 
@@ -72,7 +72,7 @@ impl Returned {
         Ok(match value {
             Value::String(text) => Answer::bulk(text.as_bytes()),
             Value::Integer(value) => Answer::Integer(*value),
-            // What C does for these on the machines that Redis runs on.
+            // C does this with these numbers on the machines that Redis runs on.
             Value::Number(value) if !(-9.3e18..9.223_372_036_854_775e18).contains(value) => {
                 Answer::Integer(i64::MIN)
             }

@@ -1,4 +1,4 @@
-//! What commands answer, where a real server of Redis would not say the same, or is not asked.
+//! Tests of answers that differ from those of a real server of Redis, or for which none is needed.
 
 use super::*;
 

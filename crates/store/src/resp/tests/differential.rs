@@ -96,7 +96,7 @@ impl Socket {
         all
     }
 
-    /// What else comes, up to an end, within a second.
+    /// Further bytes, up to an end, within a second.
     fn rest(&mut self, end: &[u8]) -> Vec<u8> {
         let (mut all, mut some) = (Vec::new(), [0; 65_536]);
         while !all.ends_with(end) {
@@ -108,7 +108,7 @@ impl Socket {
         all
     }
 
-    /// Whether the server closed it, and sent nothing more before.
+    /// True if the server closed it without sending anything before.
     fn is_closed(&mut self) -> bool {
         match self.stream.read(&mut [0]) {
             Ok(count) => count == 0,
@@ -132,7 +132,7 @@ impl Both {
         let settings = Arc::new(settings);
         let mut sockets: Vec<_> = (0..connections).map(|_| redis.connect()).collect();
         let connect = |socket: &mut Socket| {
-            // Who has a password is told the number, and is then a stranger again.
+            // A client with the password gets the number, and is then unauthenticated again.
             let (ask, skipped): (&[u8], _) = match password {
                 "" => (b"CLIENT ID\r\n", 0),
                 _ => (b"AUTH secret\r\nCLIENT ID\r\nRESET\r\n", 1),
@@ -154,7 +154,7 @@ impl Both {
 
     /// Sends both the same; what comes back of each.
     fn ask(&mut self, at: usize, bytes: &[u8]) -> (String, String) {
-        // What is behind the requests ends the replies, so that none is left for the next time.
+        // The command behind the requests ends the replies, so that none is left for the next time.
         let bytes = [bytes, b"PING end\r\n"].concat();
         let ours = self.store.send(at, &bytes);
         let mut theirs = self.sockets[at].ask(&bytes, ours.len());
@@ -235,7 +235,7 @@ fn malformed_requests_end_a_connection_as_with_redis() {
 #[test]
 fn the_table_says_of_commands_what_redis_says() {
     let Some(redis) = Redis::start("") else { return };
-    // What is of later versions than the first that has all of the others.
+    // These are of later versions than the first that has all of the others.
     let later = ["client|no-touch", "client|setinfo"];
     let mut both = Both::new(&redis, "", 1);
     let following = command::COMMANDS.iter().flat_map(|command| command.following);

@@ -10,7 +10,7 @@ use crate::fuzz::{Right, allocation, many};
 
 /// The longest request here, which some are near.
 const REQUEST_BYTES_MAX: usize = 200_000;
-/// What a byte may take of memory: an argument of one byte and a blank is a place of eight, and vectors
+/// Largest memory per byte sent: an argument of one byte and a blank is a place of eight, and vectors
 /// double, once more for both at the same time.
 const PER_BYTE_MAX: usize = 20;
 const BESIDES: usize = 256 * 1024;
@@ -135,7 +135,7 @@ fn damaged_streams_are_answered_or_end_the_connection() {
                 break;
             }
         }
-        // What was sent back is answers, each of them whole.
+        // The replies are answers, each of them whole.
         let mut rest = sent.as_slice();
         while !rest.is_empty() {
             rest = behind_answer(rest).expect("an answer");
@@ -143,7 +143,7 @@ fn damaged_streams_are_answered_or_end_the_connection() {
     });
 }
 
-/// What is behind an answer of the protocol; nothing where there is none.
+/// The bytes behind an answer of the protocol; nothing if there is no answer.
 fn behind_answer(bytes: &[u8]) -> Option<&[u8]> {
     let end = bytes.windows(2).position(|two| two == b"\r\n")?;
     let (line, rest) = (&bytes[1..end], &bytes[end + 2..]);

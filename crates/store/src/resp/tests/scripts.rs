@@ -6,7 +6,7 @@ fn store(limits: ScriptLimits) -> Store {
     Store::new(Settings { script_limits: limits, ..settings() }, 1)
 }
 
-/// What a script says, with bars for ends of lines.
+/// A script's reply, with bars for ends of lines.
 fn eval(store: &mut Store, text: &str, keys: &[&str]) -> String {
     let count = keys.len().to_string();
     let request = [vec!["EVAL", text, &count], keys.to_vec()].concat();

@@ -131,7 +131,7 @@ fn all_connections_together_hold_no_more_than_their_bound() {
         refused.iter().enumerate().partition(|(_, refused)| refused.is_empty());
     assert!(closed.iter().all(|(_, refused)| *refused == error));
     assert!(!open.is_empty() && !closed.is_empty());
-    // What is small is taken meanwhile, and what is whole is no longer in the way.
+    // Small requests are taken meanwhile, and complete ones are no longer in the way.
     let mut another = ProtocolState::new(Arc::clone(&settings), 99);
     another.feed(b"PING\r\n");
     assert_eq!(memory.serve(&mut another).0, b"+PONG\r\n");

@@ -11,7 +11,7 @@ use super::{Arguments, Bounds, Fault, Outcome, as_number, function, said, text};
 const UNPACKED_MAX: usize = 4_000;
 /// Tables that lie deeper are packed as nil.
 const PACKED_DEPTH_MAX: usize = 16;
-/// How deep values that are read may lie in one another: a thread's stack is short.
+/// Deepest nesting of values that are read: a thread's stack is short.
 const UNPACKED_DEPTH_MAX: usize = 100;
 
 pub(super) fn library(lua: &Lua, bounds: &Bounds) -> mlua::Result<Table> {
@@ -85,7 +85,7 @@ fn packed(value: &Value, depth: usize, bounds: &Bounds, out: &mut Vec<u8>) -> Re
     Ok(())
 }
 
-/// How many items a table has, and whether their keys are 1 to as many.
+/// Returns the number of items of a table, and whether their keys are 1 to that number.
 fn shape(table: &Table) -> mlua::Result<(usize, bool)> {
     let (mut items, mut most, mut is_array) = (0_usize, 0.0_f64, true);
     for pair in table.pairs::<Value, Value>() {
@@ -282,7 +282,7 @@ impl<'b> Reader<'_, 'b> {
         for _ in 0..length {
             let key = self.value(depth + 1)?;
             let value = self.value(depth + 1)?;
-            // What cannot be a key ends it, as it does in C.
+            // A value that cannot be a key ends it, as it does in C.
             table.raw_set(key, value)?;
         }
         Ok(Value::Table(table))

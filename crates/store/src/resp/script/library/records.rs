@@ -139,7 +139,7 @@ impl Format {
 
 fn packed(given: &Arguments<'_>, bounds: &Bounds) -> Result<Vec<u8>, Fault> {
     let mut format = Format::new(given.bytes(1)?);
-    // What is not there is nil here, and no missing argument.
+    // An absent value is nil here, and no missing argument.
     let with_nil = given.values.iter().cloned().chain([Value::Nil, Value::Nil]).collect();
     let given = &Arguments { values: with_nil, ..*given };
     let (mut out, mut number) = (Vec::new(), 2);

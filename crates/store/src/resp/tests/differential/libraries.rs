@@ -2,7 +2,7 @@
 //! of the protocol, and where an error was.
 
 pub(super) const LIBRARIES: &[&str] = &[
-    // What is told by its field.
+    // Values that Redis tells apart by their field.
     "return {double = 1.5}",
     "return {double = 3}",
     "return {double = 0.1}",

@@ -44,7 +44,7 @@ impl Requests {
         Self { random: StdRng::seed_from_u64(seed) }
     }
 
-    /// What the first connection does first.
+    /// The first requests of the first connection.
     pub fn start(&mut self) -> Vec<u8> {
         let set: Vec<&[u8]> = WATCHED.iter().flat_map(|key| [*key, b"1"]).collect();
         let loaded = KNOWN[..3].iter().map(|text| counted(&["SCRIPT", "LOAD", text]));
@@ -184,7 +184,7 @@ impl Requests {
         [vec![name.as_bytes().to_vec()], behind].concat()
     }
 
-    /// What follows the text of a script.
+    /// The keys and values behind the text of a script.
     fn keys_and_values(&mut self) -> Vec<Vec<u8>> {
         let keys: Vec<_> = (0..self.random.random_range(0..3)).map(|_| self.key()).collect();
         let values: Vec<_> = (0..self.random.random_range(0..3)).map(|_| self.value()).collect();

@@ -278,8 +278,8 @@ impl Reader<'_, '_> {
         Some((char::from_u32(code)?, 12))
     }
 
-    /// Whether what comes is a number that JSON does not allow: with a plus or zeros in front, of base 16,
-    /// or none.
+    /// True if a number follows that JSON does not allow: with a plus or zeros in front, of base 16, or
+    /// none.
     fn is_invalid_number(&self) -> bool {
         if self.peek(0) == b'+' {
             return true;
