@@ -1,4 +1,5 @@
-//! What may be typed: the root command, the options that every verb has, and the table of verbs.
+//! The grammar of the command line: the root command, the options that every verb has, and the
+//! table of verbs.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -45,7 +46,7 @@ pub struct Global {
     /// Print results as JSON on stdout, and an error as one JSON object on stderr.
     #[arg(long, global = true)]
     pub json: bool,
-    /// How progress is shown on stderr; auto: a bar on a terminal, plain lines elsewhere.
+    /// Display of progress on stderr; auto: a bar on a terminal, plain lines elsewhere.
     #[arg(long, global = true, value_enum, default_value = "auto", value_name = "HOW")]
     pub progress: ProgressMode,
     /// Serve Prometheus metrics at this address, for example 127.0.0.1:9090.
@@ -55,7 +56,7 @@ pub struct Global {
     /// warnings of the libraries.
     #[arg(long, global = true, value_name = "FILTER")]
     pub log_filter: Option<String>,
-    /// How long a cluster may take to answer for the first time; for example 500ms, 5s, 1m.
+    /// Time that a cluster has for its first answer; for example 500ms, 5s, 1m.
     #[arg(long, global = true, value_name = "TIME", default_value = "5s", value_parser = cmd::load::duration)]
     pub connect_timeout: std::time::Duration,
     /// Read settings from this file instead of ./imago.toml.
@@ -63,7 +64,7 @@ pub struct Global {
     pub config: Option<PathBuf>,
 }
 
-/// How progress is shown.
+/// Display of progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ProgressMode {
     /// A bar when stderr is a terminal, plain lines when it is not.
@@ -153,7 +154,7 @@ impl Shown {
     }
 }
 
-/// Whether to write in colour, where `terminal` says whether the output is one.
+/// True if the output is to be in colour; `terminal` is true if it is a terminal.
 pub fn colour_wanted(terminal: bool) -> bool {
     terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
@@ -195,7 +196,7 @@ fn is_bad_value(error: &clap::Error) -> bool {
     matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation)
 }
 
-/// Whether the same is wrong without the configuration file.
+/// True if the same error occurs without the configuration file.
 fn is_typed(error: &clap::Error, typed: &[OsString]) -> bool {
     let alone = try_parse(layers::Settings::none().below(Cli::command()), typed);
     alone.is_err_and(|alone| words(&alone) == words(error))

@@ -1,4 +1,5 @@
-//! What every verb is handed: where results go, how progress is shown, and when to stop.
+//! The context of every verb: the destination of results, the display of progress, and the request
+//! to stop.
 
 use std::io::{self, IsTerminal};
 use std::sync::Mutex;
@@ -16,17 +17,17 @@ use crate::logging;
 use crate::output::Output;
 use crate::render::{Bars, Plain};
 
-/// How long the last events may take to be shown.
+/// Deadline for showing the last events.
 const FINISH_MAX: Duration = Duration::from_secs(2);
 
 /// The context of every verb.
 pub struct Context {
-    /// Where results go.
+    /// The destination of results.
     pub output: Output,
     /// Cancelled when the user asks to stop (Ctrl-C, SIGTERM): end in an orderly way, and with
     /// [`Exit::Interrupted`] when the work can be resumed.
     pub cancel: CancellationToken,
-    /// How progress is shown, for verbs that show something other than a job.
+    /// Display of progress, for verbs that show something other than a job.
     pub progress: ProgressMode,
     /// The lines at the bottom of a terminal, among which such a verb puts its own.
     pub bars: MultiProgress,

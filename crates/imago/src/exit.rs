@@ -1,4 +1,4 @@
-//! How Imago ends: the exit codes, and the failure that carries one of them to `main`.
+//! The ends of the program: the exit codes, and the failure that carries one of them to `main`.
 
 use std::error::Error;
 use std::fmt;
@@ -49,7 +49,7 @@ struct Reason {
     next: Option<Box<Reason>>,
 }
 
-/// How an error is written.
+/// The form in which an error is written.
 #[derive(Clone, Copy, Debug)]
 pub struct Rendering {
     /// As one JSON object on one line.

@@ -1,11 +1,11 @@
-//! Where an option's value comes from: what was typed, over the environment, over `imago.toml`.
+//! The sources of an option's value: the command line, over the environment, over `imago.toml`.
 //!
 //! One table makes all three: the options that clap knows. An option `--batch-size` of the verb
-//! `copy` is `IMAGO_COPY_BATCH_SIZE` in the environment and `batch-size` under `[copy]` in the file;
-//! an option of every verb has no verb in its name. What several verbs take, such as `--to`, can be
-//! set once for all of them, as `IMAGO_TO` or as `to` above all tables; what is set closer to the
-//! verb wins. A key of the file that is no option is an error, so that a misspelt one is not
-//! silently ignored.
+//! `copy` is `IMAGO_COPY_BATCH_SIZE` in the environment and `batch-size` under `[copy]` in the
+//! file; an option of every verb has no verb in its name. An option of several verbs, such as
+//! `--to`, can be set once for all of them, as `IMAGO_TO` or as `to` above all tables; the value
+//! that is set closer to the verb wins. A key of the file that is no option is an error, so that a
+//! misspelt one is not silently ignored.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,8 @@ impl Settings {
     }
 }
 
-/// Whether errors are wanted as JSON; asked before anything is parsed, because that may fail.
+/// True if errors are to be written as JSON; decided before anything is parsed, because parsing may
+/// fail.
 pub fn json_wanted(typed: &[OsString]) -> bool {
     let set = std::env::var("IMAGO_JSON")
         .is_ok_and(|value| !matches!(value.to_lowercase().as_str(), "" | "0" | "false" | "no"));

@@ -1,10 +1,10 @@
 //! The command line: flags, tables, progress, exit codes.
 //!
-//! What this crate must not know: any algorithm, any wire protocol.
+//! This crate must not know any algorithm, or any wire protocol.
 //!
-//! Data goes to stdout, everything else to stderr. What was typed is parsed in [`cli`], with the
+//! Data goes to stdout, everything else to stderr. The command line is parsed in [`cli`], with the
 //! environment and `imago.toml` below it ([`layers`]); each verb is one module of [`cmd`] and gets
-//! a [`context::Context`]; how it ended becomes an exit code in [`exit`].
+//! a [`context::Context`]; its end becomes an exit code in [`exit`].
 
 mod cli;
 mod cmd;

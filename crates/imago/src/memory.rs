@@ -1,10 +1,11 @@
-//! How freed memory is kept: batches of several megabytes come and go all the time, and giving each
+//! Rules for freed memory: batches of several megabytes come and go all the time, and giving each
 //! back to the system, to have its pages cleared and mapped anew, costs a copy a fifth of its own
-//! processor time. A store, which goes on for months, gives back what a flood of requests took.
+//! processor time. A store, which goes on for months, gives back the memory that a flood of
+//! requests took.
 
 use std::time::Duration;
 
-/// How often it is looked whether there is something to give back.
+/// Interval between two checks for memory to give back.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Bytes that were taken and freed, before they are given back.
 const GIVEN_BACK_MIN: usize = 64 * 1024 * 1024;

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
 
-/// Where results go.
+/// The destination of results.
 pub struct Output {
     json: bool,
     to: Mutex<Option<Box<dyn Write + Send>>>,

@@ -12,7 +12,7 @@ use imago_job::id::JobId;
 use imago_job::render::Render;
 use indicatif::{HumanCount, MultiProgress, ProgressBar, ProgressStyle};
 
-/// How often a job's progress becomes a plain line, in milliseconds.
+/// Shortest interval between two plain lines of a job's progress, in milliseconds.
 const PLAIN_EVERY_MS: u64 = 5_000;
 
 /// Plain lines: everything as it comes, progress every few seconds.

@@ -43,10 +43,10 @@ pub struct Args {
     /// Say what would be done, and write nothing.
     #[arg(long)]
     dry_run: bool,
-    /// How it works.
+    /// The work of its process.
     #[command(flatten)]
     pub work: WorkArgs,
-    /// How fast it may go; `imago job set` changes it while it runs.
+    /// Limits on its speed; `imago job set` changes them while it runs.
     #[command(flatten)]
     speed: Speed,
 }
@@ -62,16 +62,16 @@ pub struct Ends {
     pub to: String,
 }
 
-/// How a process works at a copy.
+/// The work of a process at a copy.
 #[derive(Debug, clap::Args)]
 pub struct WorkArgs {
     /// Slices that this process copies at the same time.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub workers: u8,
-    /// When this process ends by itself.
+    /// Condition on which this process ends by itself.
     #[arg(long, value_enum, default_value = "handed-over", value_name = "WHEN")]
     pub until: When,
-    /// About how many MiB a slice of a collection is.
+    /// Size of a slice of a collection, in MiB, about.
     #[arg(long, value_name = "N", default_value_t = 64, hide = true, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub slice_mb: u32,
 }
@@ -82,12 +82,12 @@ impl Default for WorkArgs {
     }
 }
 
-/// When a copy's process ends by itself.
+/// Condition on which a copy's process ends by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum When {
     /// Once the destination has caught up; the job can then be resumed or cut over.
     CaughtUp,
-    /// When another process takes the job over, as `imago cutover` does.
+    /// Once another process takes the job over, as `imago cutover` does.
     HandedOver,
 }
 
@@ -98,7 +98,7 @@ pub async fn connect(ends: &Ends) -> Result<Clusters, Failure> {
     Ok(Clusters { source, destination })
 }
 
-/// How this process works, from what was typed.
+/// The options of this process, from the command line.
 pub fn options(work: &WorkArgs) -> Options {
     let until = match work.until {
         When::CaughtUp => Until::CaughtUp,

@@ -28,7 +28,7 @@ pub struct Args {
     /// The clusters of the job: its record holds no passwords.
     #[command(flatten)]
     ends: Ends,
-    /// How writes are kept from the source while the last changes are applied.
+    /// Means by which writes are kept from the source while the last changes are applied.
     #[arg(long, value_enum, default_value = "user-writes", value_name = "HOW")]
     block: BlockBy,
     /// Afterwards keep the old cluster following the new one, so that --rollback loses nothing.
@@ -72,7 +72,7 @@ pub struct Args {
     sample: u64,
 }
 
-/// How writes are kept from the source.
+/// Means by which writes are kept from the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum BlockBy {
     /// The server refuses them.
@@ -145,7 +145,7 @@ async fn follow_back(
     work(&cutover::reversed(clusters), back, &options, context).await
 }
 
-/// How a further `imago cutover` names the job that this one is about.
+/// The arguments of a further `imago cutover` about the same job.
 fn again(args: &Args) -> String {
     let id = &args.id;
     if args.rollback { format!("{id} --rollback") } else { id.to_string() }
@@ -189,7 +189,7 @@ async fn hook(command: &str, id: &JobId) -> Result<(), String> {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(command).env("IMAGO_JOB", id.to_string());
     shell.stdin(Stdio::null()).process_group(0);
-    // What a hook prints is no result of the cut-over.
+    // The output of a hook is no result of the cut-over.
     shell.stdout(Stdio::null());
     let failed = |error| format!("sh cannot be run: {error}");
     let mut shell = shell.spawn().map_err(failed)?;

@@ -72,7 +72,7 @@ pub struct One {
     /// The job's id; `imago job list` shows them.
     #[arg(value_name = "ID")]
     pub id: JobId,
-    /// Where it is kept.
+    /// The place that keeps it.
     #[command(flatten)]
     pub kept: Kept,
 }
@@ -103,7 +103,7 @@ struct Resume {
     /// The clusters of the job: its record holds no passwords.
     #[command(flatten)]
     ends: Ends,
-    /// How this process works at it.
+    /// The work of this process at it.
     #[command(flatten)]
     work: WorkArgs,
 }
@@ -137,10 +137,10 @@ struct Changes {
     /// Wait while a secondary of the destination is further behind than so many seconds, or none.
     #[arg(long, value_name = "N|none", value_parser = limit::thousands)]
     secondary_lag_s: Option<Limit>,
-    /// How the job goes beside the clusters' clients.
+    /// Pace of the job beside the clusters' clients.
     #[arg(long, value_enum, value_name = "HOW")]
     pace: Option<Pacing>,
-    /// How many times as slow as without the job the slowest of clients' answers may become.
+    /// The slowest of clients' answers may become this many times as slow as without the job.
     #[arg(long, value_name = "TIMES", value_parser = limit::times)]
     max_slowdown: Option<u32>,
 }
@@ -285,7 +285,7 @@ fn refuse_ended(view: &View) -> Result<(), JournalError> {
     }
 }
 
-/// How long an owner must be silent before the job is said to have none.
+/// Silence of an owner, in ms, after which the job is said to have none.
 fn stale_after_ms() -> u64 {
     u64::try_from(copy::owner_timing().stale_after.as_millis()).unwrap_or(u64::MAX)
 }
@@ -330,11 +330,11 @@ async fn cancel(cancel: &Cancel, context: &Context) -> Result<(), Failure> {
     let id = &one.id;
     let view = heard(&journal, id).await?;
     let block = match view.living_owner() {
-        // Who works at it lifts what it blocks.
+        // The process that works at the job lifts its own block.
         Some(_) => None,
         None => block_to_lift(&view.record, cancel.from.as_deref(), &one.kept).await?,
     };
-    // Asked first: who takes the job over in between finds that it is to be cancelled.
+    // Requested first: a process that takes the job over in between finds that it is to be cancelled.
     journal.request(id, &Request::Control(Requested::Cancel)).await?;
     let before = look(&journal, id).await?;
     let at_once = before.living_owner().is_none()

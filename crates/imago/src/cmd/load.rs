@@ -69,7 +69,7 @@ struct RunArgs {
     /// Operations per second.
     #[arg(long, default_value_t = 300.0, value_name = "OPS")]
     rate: f64,
-    /// How long, as 90s, 5m or 1h; 0s: fill the collection and end.
+    /// Duration, as 90s, 5m or 1h; 0s: fill the collection and end.
     #[arg(long, value_parser = duration, default_value = "60s", value_name = "TIME")]
     duration: Duration,
     /// Run until Ctrl-C or `imago load stop`.
@@ -84,7 +84,7 @@ struct RunArgs {
     /// The skew of zipf and latest.
     #[arg(long, default_value_t = imago_workload::keys::PAPER_SHAPE)]
     shape: f64,
-    /// When operations are due: independently of each other, or at equal distances.
+    /// Times at which operations are due: independent of each other, or at equal distances.
     #[arg(long, value_enum, default_value = "poisson")]
     arrival: ArrivalArg,
     /// The share of inserts that reuse the keys of deleted documents, 0 to 1.
@@ -93,10 +93,10 @@ struct RunArgs {
     /// Size of a document.
     #[arg(long, default_value_t = 1000, value_name = "BYTES")]
     size_bytes: u32,
-    /// How many different productIDs there are.
+    /// Number of different productIDs.
     #[arg(long, default_value_t = 50_000, value_name = "N")]
     products: u64,
-    /// How many different userIDs there are.
+    /// Number of different userIDs.
     #[arg(long, default_value_t = 50_000, value_name = "N")]
     users: u64,
     /// The share of documents whose userID follows from the productID in reverse order, 0 to 1.
@@ -133,7 +133,7 @@ struct ControlArgs {
     control: PathBuf,
 }
 
-/// Where a running load should go.
+/// The new destination of a running load.
 #[derive(Debug, clap::Args)]
 struct SwitchArgs {
     #[command(flatten)]

@@ -31,7 +31,7 @@ pub struct Args {
     /// copy; extended JSON.
     #[arg(long, value_name = "JSON")]
     filter: Option<String>,
-    /// How often a document is looked at again before it is called different still.
+    /// Repeated comparisons of a document before it is reported as still different.
     #[arg(long, value_name = "N", default_value_t = Retries::default().rounds)]
     retries: u32,
 }

@@ -1,21 +1,21 @@
-//! How fast a job may go, as it is typed.
+//! The arguments that limit the speed of a job.
 
 use imago_job::record::Limits;
 
 use crate::cmd::limit::{self, Limit};
 use crate::exit::{Exit, Failure};
 
-/// How a job goes beside the cluster's clients.
+/// Pace of a job beside the cluster's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Pacing {
-    /// As fast as they hardly feel it; at any speed while none is at work.
+    /// As fast as clients hardly notice; at any speed while no client is at work.
     Gentle,
     /// At any speed.
     Full,
 }
 
 impl Pacing {
-    /// Whether clients are spared.
+    /// True if clients are spared.
     pub fn is_gentle(self) -> bool {
         self == Self::Gentle
     }
@@ -24,11 +24,11 @@ impl Pacing {
 /// Its arguments; `imago job set` changes it while a job runs.
 #[derive(Debug, clap::Args)]
 pub struct Speed {
-    /// How it goes beside the cluster's clients.
+    /// Pace beside the cluster's clients.
     #[arg(long, value_enum, default_value = "gentle", value_name = "HOW")]
     pace: Pacing,
-    /// With --pace gentle: so many times as slow as without the job may the slowest of clients' answers
-    /// become; 1.5 unless said.
+    /// With --pace gentle: the slowest of clients' answers may become this many times as slow as
+    /// without the job; 1.5 by default.
     #[arg(long, value_name = "TIMES", value_parser = limit::times)]
     max_slowdown: Option<u32>,
     /// Documents per second.

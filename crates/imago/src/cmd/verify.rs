@@ -51,7 +51,7 @@ pub struct Args {
     /// Compare only documents that match, at both sides; extended JSON.
     #[arg(long, value_name = "JSON")]
     filter: Option<String>,
-    /// How often a difference is looked at again before it is called one.
+    /// Repeated comparisons of a difference before it is reported.
     #[arg(long, value_name = "N", default_value_t = Retries::default().rounds)]
     retries: u32,
     /// Write each document that differs to this file, for `imago repair --ids-file`.
@@ -62,7 +62,7 @@ pub struct Args {
     documents_only: bool,
 }
 
-/// How large a sample is.
+/// Size of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Sample {
     Count(u64),

@@ -1,4 +1,4 @@
-//! How the libraries' errors end the program: each becomes an exit code and a stable code word.
+//! The program's exits for the libraries' errors: each becomes an exit code and a stable code word.
 
 use imago_job::journal::JournalError;
 use imago_mongo::error::{Class, Error};

@@ -101,14 +101,14 @@ fn verbs(help: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Whether a help page's first usage goes on with a verb. A verb that has others below it may also
-/// do something by itself, as `imago load` does: then a word behind a flag is that flag's value.
+/// True if a help page's first usage needs a verb. A verb that has others below it may also do
+/// something by itself, as `imago load` does: then a word behind a flag is that flag's value.
 fn needs_verb(help: &str) -> bool {
     let usage = help.lines().find_map(|line| line.trim().strip_prefix("Usage:"));
     usage.is_none_or(|usage| usage.trim_end().ends_with("<COMMAND>"))
 }
 
-/// What is wrong with `imago ARGS…`, given the help page of each verb.
+/// The fault of `imago ARGS…`, given the help page of each verb.
 fn wrong_imago(args: &[String], help: &mut dyn FnMut(&[&str]) -> String) -> Option<String> {
     let mut path: Vec<&str> = Vec::new();
     let mut flags = Vec::new();

@@ -84,7 +84,7 @@ pub fn members() -> impl Iterator<Item = &'static Package> {
     packages().iter().filter(|package| package.source.is_none())
 }
 
-/// What two versions share when cargo treats them as compatible: the part up to and including the
+/// The part that two versions share when cargo treats them as compatible: up to and including the
 /// first number that is not zero.
 fn compatible_part(version: &str) -> String {
     let core = version.split(['-', '+']).next().unwrap_or(version);

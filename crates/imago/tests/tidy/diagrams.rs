@@ -3,7 +3,7 @@
 use crate::finding::{Finding, assert_clean};
 use crate::tree::{Text, text, texts};
 
-/// Whether `path`, such as `mongo::copy::preflight`, is a module of a crate.
+/// True if `path`, such as `mongo::copy::preflight`, is a module of a crate.
 fn is_module(path: &str, exists: &dyn Fn(&str) -> bool) -> bool {
     let Some((crate_name, module)) = path.split_once("::") else { return false };
     let file = format!("crates/{crate_name}/src/{}", module.replace("::", "/"));

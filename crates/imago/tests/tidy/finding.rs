@@ -1,4 +1,4 @@
-//! What a rule found, where, and how to mend it.
+//! The finding of a rule: its place, and its remedy.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub struct Finding {
     pub subject: String,
     /// The line, counted from 1, when the rule is about a line.
     pub line: Option<usize>,
-    /// What was found.
+    /// The violation, and its remedy.
     pub what: String,
 }
 

@@ -98,7 +98,8 @@ fn circles(all: &[Text]) -> Vec<Finding> {
         to.extend(imports.of.into_iter().map(|(_, name)| name));
     }
     let found = crates.into_iter().filter_map(|(name, mut graph)| {
-        // What imports nothing that is left stands below: what then still is left is in, or above, a circle.
+        // A module that imports none of the rest stands below: the modules that remain at the end are in,
+        // or above, a circle.
         loop {
             let left: BTreeSet<String> = graph.keys().cloned().collect();
             let before = graph.len();

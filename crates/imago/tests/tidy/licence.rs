@@ -25,7 +25,7 @@ const OTHER_LICENCES: &[Exception] = &[
     ("xxhash-rust", "BSL-1.0, which asks nothing of who hands on a program; used by redis"),
 ];
 
-/// Whether a licence that is allowed fulfils the expression. `Err` says what cannot be read.
+/// True if an allowed licence fulfils the expression. `Err` names the part that cannot be read.
 fn fulfilled(expression: &str) -> Result<bool, String> {
     // Before SPDX expressions, crates.io took `/` to mean a choice.
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");

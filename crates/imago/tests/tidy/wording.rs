@@ -12,7 +12,7 @@ const SLEEP_CALL: &str = concat!("sl", "eep(");
 const WAITING_CRATES: [&str; 4] = ["imago", "mongo", "store", "testbed"];
 const HOMES: [&str; 3] = [concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/Us", "ers/")];
 
-/// Whether `line` contains `word` with no letter, digit or underscore on either side.
+/// True if `line` contains `word` with no letter, digit or underscore on either side.
 pub fn contains_word(line: &str, word: &str) -> bool {
     let part_of_word = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(start, _)| {

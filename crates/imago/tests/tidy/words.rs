@@ -1,6 +1,7 @@
 //! Names that the code once had, and that do not come back: the field has a standard term for each.
 //!
-//! What is looked for are names in code, as whole words, in the crates where they had a meaning of their own.
+//! The test looks for names in code, as whole words, in the crates where they had a meaning of
+//! their own.
 
 use crate::finding::{Finding, assert_clean};
 use crate::tree::{Text, texts};

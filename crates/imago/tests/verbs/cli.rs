@@ -27,7 +27,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// What `completions bash` says when all is well.
+/// Checks the output of `completions bash`.
 fn assert_completions(output: &Output) {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("complete -F _imago"));

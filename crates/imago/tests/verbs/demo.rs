@@ -5,7 +5,8 @@ use std::process::Command;
 use imago_testbed::pool;
 use serde_json::Value;
 
-/// What `imago demo` with these words prints; it ends well, and counts none of what would be `wrong`.
+/// The output of `imago demo` with these words; it ends well, and counts none of what would be
+/// `wrong`.
 fn shown(words: &[&str], wrong: &[&str]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let mut demo = Command::new(env!("CARGO_BIN_EXE_imago"));

@@ -13,7 +13,7 @@ use serde_json::Value;
 /// Nine hosts and the switches.
 const NAMESPACES: usize = 10;
 
-/// Whether this user has namespaces at all; then the benchmark must run.
+/// True if this user can have namespaces; then the benchmark must run.
 fn has_namespaces() -> bool {
     let made = Command::new("unshare").args(["--net", "true"]).stderr(Stdio::null()).status();
     let has = made.is_ok_and(|status| status.success());

@@ -80,7 +80,7 @@ impl Kept {
         job(arguments, &[("IMAGO_TO", &self.cluster.uri())], "")
     }
 
-    /// What a command that succeeds prints as JSON.
+    /// The output of a command that succeeds, as JSON.
     fn json(&self, arguments: &[&str]) -> Value {
         let output = self.run(&[arguments, &["--json"]].concat());
         let stderr = String::from_utf8_lossy(&output.stderr);

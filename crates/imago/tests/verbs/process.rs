@@ -67,7 +67,7 @@ impl Process {
         wait::until_or_say("the process ends", last_words, || !self.is_running());
         let exit = self.child.wait().unwrap().code().unwrap_or(-1);
         let value = if exit == 0 {
-            // What the result goes on with (a job that follows) is printed after it.
+            // Lines that continue the result (of a job that follows) are printed after it.
             let printed = self.printed();
             let mut values = serde_json::Deserializer::from_str(&printed).into_iter::<Value>();
             values.next().and_then(Result::ok)
@@ -93,7 +93,7 @@ impl Process {
         std::fs::read_to_string(&self.errors).unwrap()
     }
 
-    /// Whether it runs.
+    /// True while it runs.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }

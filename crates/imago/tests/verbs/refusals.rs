@@ -1,4 +1,4 @@
-//! What `imago copy` refuses, it refuses with one clear error and its exit code, before anything is
+//! Refusals of `imago copy`: each comes with one clear error and its exit code, before anything is
 //! written.
 
 use std::net::TcpListener;

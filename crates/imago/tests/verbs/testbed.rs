@@ -31,7 +31,7 @@ impl Home {
         self.imago(arguments).output().unwrap()
     }
 
-    /// What a command that succeeds prints as JSON.
+    /// The output of a command that succeeds, as JSON.
     fn json(&self, arguments: &[&str]) -> Value {
         let output = self.run(&[arguments, &["--json"]].concat());
         let error = String::from_utf8_lossy(&output.stderr);
@@ -190,7 +190,7 @@ fn without_a_server_program_the_error_says_what_to_do() {
     }
 }
 
-/// What a server that stands alone goes through; without its program, only a word.
+/// The life of a server that stands alone; without its program, only a word.
 fn lives_alone(database: &str, found: Result<(), imago_testbed::Error>, uri_begins: &str) {
     if let Err(missing) = found {
         eprintln!("skipped: {missing}");

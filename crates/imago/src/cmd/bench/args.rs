@@ -1,4 +1,4 @@
-//! What may be typed behind `imago bench run`: each benchmark takes the options that concern it.
+//! The options of `imago bench run`: each benchmark takes those that concern it.
 
 use std::path::PathBuf;
 
@@ -52,7 +52,7 @@ pub enum Benchmark {
     MorphusFig8(Scales),
 }
 
-/// How large a benchmark of copies is.
+/// Size of a benchmark of copies.
 #[derive(Debug, clap::Args)]
 pub struct Documents {
     /// Documents; a replay takes three tenths of them, and makes as many changes.
@@ -61,7 +61,7 @@ pub struct Documents {
     /// The size of a document as stored.
     #[arg(long, value_name = "BYTES", default_value_t = 1_000)]
     pub size_bytes: u32,
-    /// How often everything is measured; figures are medians.
+    /// Runs of each measurement; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub runs: u32,
     /// Only show that the benchmark works: 20,000 documents, one run.
@@ -77,7 +77,7 @@ impl Documents {
     }
 }
 
-/// How large a benchmark of the store is.
+/// Size of a benchmark of the store.
 #[derive(Debug, clap::Args)]
 pub struct Stores {
     /// Rows of 100 bytes.
@@ -86,7 +86,7 @@ pub struct Stores {
     /// Transactions of each measurement in process; requests over RESP are twice as many.
     #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1_000..=20_000_000))]
     pub transactions: u64,
-    /// How often everything is measured; figures are medians.
+    /// Runs of each measurement; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub runs: u32,
     /// Only show that the benchmark works: 20,000 rows, one run.
@@ -112,7 +112,7 @@ impl Stores {
     }
 }
 
-/// How large a change of the shard key is.
+/// Size of a change of the shard key.
 #[derive(Debug, clap::Args)]
 pub struct Resharding {
     /// Documents; the clients' loads take a hundredth and a tenth of them.
@@ -127,7 +127,7 @@ pub struct Resharding {
     /// The share of documents whose new key follows from the old one, in reverse order.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub correlation: f64,
-    /// How often both are measured; figures are medians.
+    /// Runs of both measurements; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub runs: u32,
     /// Changes of the key, there and back, under a load of 500 writes/s.
@@ -171,7 +171,7 @@ impl Resharding {
     }
 }
 
-/// How much is placed.
+/// Size of a benchmark of placements.
 #[derive(Debug, clap::Args)]
 pub struct Chunks {
     /// New chunks to be placed.
@@ -184,7 +184,7 @@ pub struct Chunks {
     /// third power.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [500, 1_000, 2_000])]
     pub hungarian_chunks: Vec<u32>,
-    /// How often everything is measured; figures are medians.
+    /// Runs of each measurement; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub runs: u32,
     /// Only show that the benchmark works: 2,000 chunks, 20 servers, a comparison with 200, one run.
@@ -195,7 +195,7 @@ pub struct Chunks {
 /// The size of the simulation.
 #[derive(Debug, clap::Args)]
 pub struct Networks {
-    /// How often members and data are drawn; figures are medians.
+    /// Runs, each with its own draw of members and data; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub runs: u32,
     /// Leave out the networks with more servers; there are two with 9, one with 30, one with 300.
@@ -222,7 +222,7 @@ pub struct Availability {
     /// Operations per second; the paper has 100.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rate: u32,
-    /// How long clients are watched before the change, and after it, in s.
+    /// Time for which clients are watched before the change, and after it, in s.
     #[arg(long, value_name = "S", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     around_s: u64,
     #[command(flatten)]
@@ -254,7 +254,7 @@ pub struct Placings {
     servers: Servers,
     #[command(flatten)]
     chunked: Chunked,
-    /// How often everything is measured; figures are medians.
+    /// Runs of each measurement; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
     #[command(flatten)]
@@ -273,10 +273,10 @@ impl Placings {
     }
 }
 
-/// How large new chunks are.
+/// Size of new chunks.
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct Chunked {
-    /// How large new chunks are, in MiB; MongoDB's usual 128 would be few of them for so little data.
+    /// Size of new chunks, in MiB; MongoDB's usual 128 would be few of them for so little data.
     #[arg(long, value_name = "MB", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     chunk_size_mb: u32,
 }
@@ -321,7 +321,7 @@ pub struct Scales {
     size_bytes: u32,
     #[command(flatten)]
     chunked: Chunked,
-    /// How often everything is measured; figures are medians.
+    /// Runs of each measurement; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
     #[command(flatten)]
@@ -366,7 +366,7 @@ impl Scales {
     }
 }
 
-/// Where figures are drawn.
+/// Folder for the drawn figures.
 #[derive(Debug, clap::Args)]
 pub struct Drawn {
     /// Draw the figures into this folder, as SVG files named after them; the report names the files.

@@ -15,7 +15,7 @@ pub fn commands() -> Result<Commands, Failure> {
     Ok(Arc::new(move |subject, ends| command(&program, subject, ends)))
 }
 
-/// Where it lies.
+/// Path of this program.
 pub fn program() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|cause| {
         Failure::new(Exit::Failed, "program", "cannot tell where this program lies").because(&cause)

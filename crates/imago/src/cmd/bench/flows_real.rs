@@ -9,7 +9,7 @@ use crate::exit::{Exit, Failure};
 /// The command's arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// How often members and data are drawn; figures are medians.
+    /// Runs, each with its own draw of members and data; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
     /// Data of the collection on each server that exchanges.

@@ -44,11 +44,11 @@ pub(super) struct Migration {
     /// Shards of the destination.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=8))]
     shards: u32,
-    /// How long the load runs before and after, in seconds.
+    /// Time for which the load runs before and after, in seconds.
     #[arg(long, value_name = "S", default_value_t = 8)]
     idle_s: u64,
-    /// How fast the bulk is copied, in MB per second; 0 is as fast as clients hardly feel it, which
-    /// may take a small machine several minutes.
+    /// Speed of the bulk copy, in MB per second; 0 is the speed that clients hardly notice, at
+    /// which a small machine may take several minutes.
     #[arg(long, value_name = "N", default_value_t = 10)]
     mb_s: u32,
     /// Draw throughput and latency of the clients, second by second, into this SVG file.

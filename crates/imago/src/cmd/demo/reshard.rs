@@ -41,11 +41,11 @@ pub struct Args {
     /// Members of each shard.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=5))]
     members: u32,
-    /// How long the load runs before and after, in seconds.
+    /// Time for which the load runs before and after, in seconds.
     #[arg(long, value_name = "S", default_value_t = 8)]
     idle_s: u64,
-    /// How fast the bulk is copied, in MB per second; 0 is as fast as clients hardly feel it, which
-    /// may take a small machine several minutes.
+    /// Speed of the bulk copy, in MB per second; 0 is the speed that clients hardly notice, at which a
+    /// small machine may take several minutes.
     #[arg(long, value_name = "N", default_value_t = 20)]
     mb_s: u32,
 }

@@ -29,10 +29,10 @@ pub struct Args {
     /// Clients that run transactions, each on a connection of its own.
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=64))]
     sessions: u32,
-    /// How often each of the five changes of the design is made.
+    /// Number of times that each of the five changes of the design is made.
     #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     times: u32,
-    /// How long the load runs before and after, in seconds.
+    /// Time for which the load runs before and after, in seconds.
     #[arg(long, value_name = "S", default_value_t = 4)]
     idle_s: u64,
     /// The seed of the clients' transactions.
@@ -51,7 +51,7 @@ struct Summary {
     appends: u64,
     partitions: usize,
     operators: BTreeMap<&'static str, Times>,
-    /// How long it took until the site that died took part again.
+    /// Time until the site that died took part again.
     site_down_ms: f64,
     p99_ms_before: f64,
     p99_ms_during: f64,
@@ -64,10 +64,10 @@ struct Summary {
 }
 
 const SITES: u16 = 4;
-/// How long a client waits after each transaction, and how often the probe asks.
+/// Delay of a client after each transaction, and interval of the probe.
 const PAUSE: Duration = Duration::from_millis(1);
 const PROBE_EVERY: Duration = Duration::from_millis(4);
-/// How long the changes of the design may take together, and a site to come back.
+/// Longest time of all changes of the design together, and of a site's return.
 const CHANGES_WAIT: Duration = Duration::from_secs(15);
 const BACK_WAIT: Duration = Duration::from_secs(30);
 

@@ -14,22 +14,22 @@ pub struct View {
     /// The record; the checkpoint is the operation's own and is not shown.
     #[serde(serialize_with = "flat", flatten)]
     pub record: Record,
-    /// How long ago it was made, in milliseconds.
+    /// Time since the job was made, in milliseconds.
     age_ms: u64,
-    /// How long ago its owner gave a sign of life, in milliseconds; none without an owner.
+    /// Time since its owner gave a sign of life, in milliseconds; none without an owner.
     silent_ms: Option<u64>,
-    /// Whether a process works at it.
+    /// True if a process works at it.
     is_worked_at: bool,
     /// Its present activity.
     doing: String,
     /// The cause that it waits for.
     blocked_by: Option<String>,
-    /// Whether a write block of its own stands at the source, or may stand.
+    /// State of the job's own write block at the source.
     write_block: WriteBlock,
-    /// Whether a cut-over's hook has begun and its end is not recorded: clients may be at either
+    /// True if a cut-over's hook has begun and its end is not recorded: clients may be at either
     /// cluster.
     hook_begun: bool,
-    /// Whether a change of shape requested its rename and the outcome is not recorded.
+    /// True if a change of shape requested its rename and the outcome is not recorded.
     rename_requested: bool,
     /// Collections that joined since the plan was made, and that are gone.
     #[serde(flatten)]
@@ -136,7 +136,7 @@ impl View {
         self.record.owner.as_ref().filter(|_| self.is_worked_at).map(|owner| &*owner.process)
     }
 
-    /// When its owner last gave a sign of life, by the servers' clock.
+    /// Time of its owner's last sign of life, in ms, by the servers' clock.
     pub fn beat(&self) -> Option<u64> {
         self.record.owner.as_ref().map(|owner| owner.heartbeat_at_ms)
     }
@@ -198,7 +198,7 @@ impl View {
     fn row(&self) -> [String; 8] {
         let Record { id, kind, state, progress, .. } = &self.record;
         let progress = progress.as_ref();
-        // Who has ended otherwise has ended there; who is done has nothing left to do.
+        // A job that ended otherwise ended in that phase; one that is done has nothing left to do.
         let last = progress.filter(|_| *state != State::Done).map(|progress| &*progress.phase);
         let phase = state.phase().or(last);
         let documents = progress.map(|progress| match progress.documents_total {
@@ -228,7 +228,7 @@ pub fn table(views: &[View]) -> String {
     crate::table::table(&headings, views.iter().map(View::row), &[])
 }
 
-/// How fast it may go, in words.
+/// The limits on its speed, in words.
 pub fn limits(limits: &Limits) -> String {
     let parts = [
         limits.documents_s.map(|rate| format!("{} documents/s", grouped(rate))),

@@ -26,7 +26,7 @@ use crate::exit::{Exit, Failure};
 
 /// The longest line in either direction.
 const LINE_BYTES_MAX: u64 = 1 << 20;
-/// How long a request may take, reaching a new cluster included.
+/// Deadline of a request, connecting to a new cluster included.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Requests that are answered at once; further ones wait.

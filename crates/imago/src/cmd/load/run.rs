@@ -78,7 +78,7 @@ fn options(args: &RunArgs) -> Result<Options, Failure> {
     Ok(options)
 }
 
-/// How the driver's error ends the command.
+/// The failure of the command for the driver's error.
 fn ended(error: &DriverError) -> Failure {
     let exit = match error {
         DriverError::Option(_) => Exit::Usage,

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::cli::ProgressMode;
 use crate::context::Context;
 
-/// How often the load is shown.
+/// Interval at which the load is shown.
 pub(super) const PERIOD: Duration = Duration::from_millis(500);
 
 /// The view of a running load.
@@ -21,7 +21,7 @@ pub(super) enum View {
     Nothing,
 }
 
-/// Whether lines are drawn: on a terminal, unless something else was asked for.
+/// True if lines are drawn: on a terminal, unless another display was requested.
 fn drawn(context: &Context) -> bool {
     let wanted = matches!(context.progress, ProgressMode::Auto | ProgressMode::Bar);
     wanted && std::io::stderr().is_terminal()

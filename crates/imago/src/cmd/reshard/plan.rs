@@ -67,22 +67,22 @@ pub struct Shape {
     /// The new shard key, such as '{"userID": 1}'; extended JSON. Without it the key stays.
     #[arg(long, value_name = "JSON")]
     key: Option<String>,
-    /// How many chunks there shall be; without it, by their size, and two for each shard at least.
+    /// Number of chunks; without it, by their size, and two for each shard at least.
     #[arg(long, value_name = "N", conflicts_with = "chunk_size_mb", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     chunks: Option<u32>,
-    /// How large chunks shall be, in MiB; without it, the cluster's setting.
+    /// Size of chunks, in MiB; without it, the cluster's setting.
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     chunk_size_mb: Option<u32>,
-    /// By what chunks are placed.
+    /// Rule by which chunks are placed.
     #[arg(long, value_enum, default_value = "balanced", value_name = "HOW")]
     placement: Placement,
-    /// By what connections are given to pairs of shards.
+    /// Rule by which connections are given to pairs of shards.
     #[arg(long, value_enum, default_value = "wfs", value_name = "HOW")]
     flows: Flows,
-    /// How many connections there are in all; without it, two for each pair of shards on average.
+    /// Number of connections in all; without it, two for each pair of shards on average.
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     sockets: Option<u32>,
-    /// How many documents are looked at to weigh the chunks.
+    /// Number of documents that are read to weigh the chunks.
     #[arg(long, value_name = "N", default_value_t = SAMPLE, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     sample: u64,
     /// A shard that must be there and get its part, such as a new one. Repeatable.
@@ -93,7 +93,7 @@ pub struct Shape {
     drain_shard: Vec<String>,
 }
 
-/// By what chunks are placed.
+/// Rule by which chunks are placed.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Placement {
     /// The least movement with equal numbers of chunks on the shards.
@@ -104,7 +104,7 @@ enum Placement {
     Random,
 }
 
-/// By what connections are given to pairs of shards.
+/// Rule by which connections are given to pairs of shards.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Flows {
     /// By amount and latency.

@@ -73,7 +73,7 @@ pub struct Resume {
     work: WorkArgs,
 }
 
-/// How a process works at a change of shape.
+/// The work of a process at a change of shape.
 #[derive(Debug, clap::Args)]
 pub struct WorkArgs {
     /// Slices that this process copies at the same time.
@@ -82,8 +82,8 @@ pub struct WorkArgs {
     /// Which documents are compared before the shadow takes the collection's name.
     #[arg(long, value_enum, default_value = "full", value_name = "WHICH")]
     verify: Verify,
-    /// How writes are kept from the collection while the last changes are applied; unless given,
-    /// user-writes, or as the job was begun.
+    /// Means by which writes are kept from the collection while the last changes are applied; by
+    /// default user-writes, or as the job was begun.
     #[arg(long, value_enum, value_name = "HOW")]
     block: Option<BlockBy>,
     /// Lift the block, and try again later, when the last changes take longer.
@@ -104,7 +104,7 @@ enum Verify {
     None,
 }
 
-/// How writes are kept from the collection.
+/// Means by which writes are kept from the collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum BlockBy {
     /// The server refuses those of all users without bypassWriteBlockingMode, deletes too, in the
@@ -120,7 +120,7 @@ enum BlockBy {
 }
 
 impl WorkArgs {
-    /// How a job that `imago job resume` goes on with is worked at.
+    /// The work at a job that `imago job resume` goes on with.
     pub fn usual() -> Self {
         Self { workers: 4, verify: Verify::Full, block: None, max_block_ms: 5_000 }
     }

@@ -16,7 +16,7 @@ use super::admin::{self, Where};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// Whether the store changes its design by itself.
+/// The store's own changes of its design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Adapt {
     /// It changes it by command, and as transactions need.
@@ -108,7 +108,7 @@ pub struct ExplainArgs {
     /// Let it change again what pays.
     #[arg(long)]
     resume: bool,
-    /// How many of the last decisions to show.
+    /// Number of the last decisions to show.
     #[arg(long, value_name = "N", default_value_t = 20)]
     last: usize,
     #[command(flatten)]

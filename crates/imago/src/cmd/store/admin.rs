@@ -13,13 +13,13 @@ use super::secret;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// How long a store may take to answer; a change has its own time there, which is less.
+/// Deadline of a store's answer; a change's own deadline there is shorter.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 /// Which store.
 #[derive(Debug, clap::Args)]
 pub struct Where {
-    /// Where the store takes changes of its design (`imago store serve --admin`).
+    /// Address at which the store takes changes of its design (`imago store serve --admin`).
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7379")]
     admin: SocketAddr,
     /// The file with the token that the store asks for there (`imago store serve --admin-token-file`).

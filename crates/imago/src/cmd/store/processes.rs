@@ -28,17 +28,17 @@ Example: imago store router --sites 2 --data /var/lib/imago --peers 10.0.0.1:738
 pub struct RouterArgs {
     #[command(flatten)]
     serve: serve::Args,
-    /// Where the processes of sites connect; port 0 chooses a free one.
+    /// Address for the processes of sites; port 0 chooses a free one.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7380")]
     peers: SocketAddr,
     /// Let in only sites that know what stands in this file. Without it --peers has to be an address of
     /// this machine only.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// How long a site may be silent until it is given up for dead, in ms.
+    /// Silence after which a site is given up for dead, in ms.
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1_000..=600_000))]
     site_timeout_ms: u64,
-    /// How many threads have the clients; as many as there are processors unless it is given.
+    /// Number of threads for clients; by default one for each processor.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: Option<u16>,
 }
@@ -54,14 +54,14 @@ pub struct SiteArgs {
     /// Which site, from 0 on.
     #[arg(long, value_name = "N")]
     number: u16,
-    /// Where the router lets sites in (`imago store router --peers`); with a comma between them, where
-    /// it may be: the site goes to whichever lets it in.
+    /// Address at which the router lets sites in (`imago store router --peers`); several possible ones are
+    /// separated by commas: the site goes to the one that lets it in.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7380", value_delimiter = ',')]
     router: Vec<String>,
     /// The router's secret is in this file.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// How long to look for a router that is away, in s, until this is an error.
+    /// Time for which an absent router is looked for before this is an error, in s.
     #[arg(long, value_name = "S", default_value_t = 600)]
     patience_s: u64,
 }

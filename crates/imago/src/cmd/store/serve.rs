@@ -38,7 +38,7 @@ started on the topic takes it over: this one then ends.
 Examples: imago store serve --sites 4 --data /var/lib/imago --listen 127.0.0.1:6379
           imago store serve --sites 4 --log kafka://k1:9092,k2:9092,k3:9092/imago?replicas=3")]
 pub struct Args {
-    /// How many sites, each on a thread of its own.
+    /// Number of sites, each on a thread of its own.
     #[arg(long, value_name = "N", default_value_t = 1)]
     sites: u16,
     /// The folder of the log, or with --log only of its checkpoints.
@@ -49,19 +49,19 @@ pub struct Args {
     /// step.
     #[arg(long, value_name = "URL", conflicts_with_all = ["sync", "segment_mb"])]
     log: Option<KafkaSpec>,
-    /// When a commit is on the disk: before it is acknowledged (always), so many ms later at most, or
-    /// whenever the system writes it (never).
+    /// Time at which a commit is on the disk: before it is acknowledged (always), so many ms later at most,
+    /// or whenever the system writes it (never).
     #[arg(long, value_name = "always|never|MS", default_value = "always", value_parser = sync)]
     sync: Sync,
-    /// How large a file of the log becomes, in MB.
+    /// Size of a file of the log, in MB.
     #[arg(long, value_name = "MB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     segment_mb: u64,
-    /// Where clients of Redis connect; port 0 chooses a free one. One that other machines can reach needs
-    /// --password-file, or --insecure.
+    /// Address for clients of Redis; port 0 chooses a free one. An address that other machines can reach
+    /// needs --password-file, or --insecure.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6379")]
     listen: SocketAddr,
-    /// Where `imago store design`, `split` and the others connect, by HTTP, which is not encrypted. One
-    /// that other machines can reach needs --admin-token-file.
+    /// Address for `imago store design`, `split` and the others, by HTTP, which is not encrypted. An
+    /// address that other machines can reach needs --admin-token-file.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7379")]
     admin: SocketAddr,
     /// Require the token in this file, without the line's end, at the admin address, but for its metrics:

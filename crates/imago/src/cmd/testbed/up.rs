@@ -155,7 +155,7 @@ pub(super) async fn start(
     context: &Context,
 ) -> Result<(), Failure> {
     let (spec, foreground) = database.spec()?;
-    // What is wrong with these is the caller's to mend: find it before anything is started.
+    // The caller can mend errors of these: they are found before anything is started.
     spec.check().map_err(failure)?;
     spec.find_programs().map_err(failure)?;
     if foreground {

@@ -1,4 +1,4 @@
-//! What `imago verify` found, in words.
+//! The findings of `imago verify`, in words.
 
 use imago_mongo::verify::{Report, StructureDifference};
 

@@ -143,7 +143,7 @@ async fn what_a_pattern_matches_later_is_copied_and_cut_over_too() {
         new.iter().all(|name| joined.contains(name)) && status["progress"]["cutover_ready"] == true
     });
     assert!(names(&status(&scene, &job)["gone"]).contains(&"shop.notes"));
-    // What joined is followed.
+    // Collections that joined are followed.
     let paid =
         doc! {"q": {"customer": "customer-7"}, "u": {"$set": {"is_paid": true}}, "multi": true};
     administer(&scene.old, "shop", doc! {"update": "orders", "updates": [paid]}).await;
@@ -328,7 +328,7 @@ async fn verify_names_what_only_one_side_has_and_goes_on() {
     assert_eq!(verdicts, expected, "{found}");
     assert_eq!(names(&found["only_at_destination"]), ["shop.left over"]);
     assert_eq!(names(&found["left_out"]), ["shop.metrics"]);
-    // What only the destination has is no difference.
+    // A collection that only the destination has is no difference.
     administer(&scene.old, "shop", doc! {"drop": "invoices"}).await;
     let (exit, verified) = scene.run(scene.between(&["verify", "--ns", "shop.*"]));
     assert_eq!((exit, &verified["clean"]), (0, &true.into()), "{verified}");

@@ -57,7 +57,7 @@ async fn the_block_stays_until_it_is_lifted() {
     scene.nothing_lost(load, &scene.new);
 }
 
-/// What an administrator blocks is lifted by no job, also not by one that has lifted its own.
+/// No job lifts an administrator's block, not even one that has lifted its own.
 async fn not_this_jobs_block(scene: &Scene, job: &str) {
     administer(&scene.old, "admin", doc! {"setUserWriteBlockMode": 1, "global": true}).await;
     let (exit, refused) = scene.run(scene.cutover(job, &["--unblock"]));

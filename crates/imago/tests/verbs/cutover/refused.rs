@@ -1,4 +1,4 @@
-//! What may not be cut over is not, and nothing is blocked.
+//! A job that may not be cut over is refused, and nothing is blocked.
 
 use bson::doc;
 use imago_testbed::pool::replica_set;

@@ -16,15 +16,15 @@ use crate::process::Process;
 
 /// The collection that moves.
 pub const NS: &str = "shop.reviews";
-/// What a user gets who writes while writes are blocked.
+/// Error code of a user's write while writes are blocked.
 pub const BLOCKED: i32 = 371;
 const DOCUMENTS: &str = "2000";
 
 /// An old and a new cluster, and a folder for histories, sockets and what processes print.
 pub struct Scene {
-    /// Where the collection is.
+    /// The cluster that has the collection.
     pub old: Leased,
-    /// Where it goes.
+    /// The cluster to which it moves.
     pub new: Leased,
     folder: TempDir,
 }
@@ -84,7 +84,7 @@ impl Scene {
         load
     }
 
-    /// How many writes of the load were acknowledged.
+    /// Writes of the load that were acknowledged.
     fn acknowledged(&self) -> Option<u64> {
         let status = self.imago(&["load", "status", "--control", "s"]).output().unwrap();
         let status: Value = serde_json::from_slice(&status.stdout).ok()?;
@@ -157,7 +157,7 @@ pub async fn administer(cluster: &Cluster, db: &str, command: Document) -> Docum
     admin.run(db, command).await.unwrap()
 }
 
-/// What a command that is to end printed.
+/// The output of a command that is to end, as JSON.
 pub fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }

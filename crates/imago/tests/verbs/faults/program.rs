@@ -21,7 +21,7 @@ pub struct Program {
     stdout: JoinHandle<String>,
 }
 
-/// How a program ended.
+/// The end of a program.
 #[derive(Debug)]
 pub struct Ended {
     /// The exit code; none after a kill.
@@ -125,7 +125,7 @@ impl Program {
         self.said.iter().rev().find(|said| wanted(said)).cloned()
     }
 
-    /// Whether it still runs.
+    /// True while it runs.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }

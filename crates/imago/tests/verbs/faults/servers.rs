@@ -79,7 +79,7 @@ async fn a_frozen_destination_and_a_cut_source_are_waited_for() {
     subject.prove(&job).await;
 }
 
-/// Whether it says that a cluster does not answer.
+/// True if it reports that a cluster does not answer.
 fn is_silent(said: &Value, role: &str) -> bool {
     let message = said["message"].as_str().unwrap_or_default();
     said["code"] == "no_answer" && message.contains(&format!("the {role} "))

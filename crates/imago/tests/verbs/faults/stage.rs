@@ -11,9 +11,9 @@ use crate::faults::program::{Program, run};
 
 /// A source and a destination.
 pub struct Stage {
-    /// Where the load runs.
+    /// The cluster of the load.
     pub source: Leased,
-    /// Where the copy goes.
+    /// The cluster to which the copy goes.
     pub destination: Leased,
     folder: tempfile::TempDir,
 }
@@ -63,11 +63,11 @@ impl Stage {
 pub struct Subject {
     /// Its name, at both sides.
     pub ns: String,
-    /// How the copy reaches the source; the load goes there directly.
+    /// The source's address for the copy; the load goes there directly.
     pub from: String,
-    /// How all clients reach the destination.
+    /// The destination's address for all clients.
     pub to: String,
-    /// What happens to it meanwhile.
+    /// The load on it meanwhile.
     pub load: Load,
 }
 

@@ -7,7 +7,7 @@ use bson::doc;
 use crate::faults::program::Program;
 use crate::faults::stage::Stage;
 
-/// How many documents of the bulk it has copied, by its next report.
+/// Documents of the bulk that it has copied, by its next report.
 async fn reported(copy: &mut Program) -> u64 {
     let report = copy.until("a report", |said| said["event"] == "progress").await;
     report["documents_done"].as_u64().unwrap_or(0)

@@ -1,4 +1,5 @@
-//! What clients see of the rename: their change streams, and writes that they send again.
+//! The effect of the rename on clients: on their change streams, and on writes that they send
+//! again.
 
 use std::time::{Duration, Instant};
 

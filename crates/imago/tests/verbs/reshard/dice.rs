@@ -1,4 +1,4 @@
-//! What tests draw, from a seed that is printed.
+//! The choices of tests, drawn from a seed that is printed.
 
 #![allow(clippy::print_stdout, reason = "a run that fails shows what it drew")]
 
@@ -31,7 +31,7 @@ impl Dice {
     }
 }
 
-/// Whether many are wanted instead of a handful (`IMAGO_LONG`).
+/// True if many are requested instead of a handful (`IMAGO_LONG`).
 pub fn is_long() -> bool {
     set("IMAGO_LONG").is_some()
 }

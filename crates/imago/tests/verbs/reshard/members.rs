@@ -74,7 +74,7 @@ impl Scene {
     }
 }
 
-/// How many documents of the collection a member has returned to `find` commands.
+/// Documents of the collection that a member has returned to `find` commands.
 async fn given(scene: &Scene, host: &str) -> i64 {
     let port = host.rsplit_once(':').unwrap().1.parse().unwrap();
     // Slices are cut by looks at single documents.
@@ -111,7 +111,7 @@ async fn the_bulk_is_read_from_the_members_of_the_plan() {
         read += given(&scene, reader).await;
         assert_eq!(given(&scene, idle).await, 0, "{idle} is not the plan's");
     }
-    // Where reading goes on with another size of batches, it begins with the last document.
+    // A read that continues with another size of batches begins with the last document.
     assert!((2_000..2_010).contains(&read), "documents are read once, not {read} times in all");
     scene.has_shape_of(&plan).await;
 }

@@ -82,7 +82,7 @@ async fn a_resharding_that_ended_unwatched_is_tidied_up() {
     })
     .await;
     scene.bury(&job).await;
-    // What is done is not cancelled any more.
+    // A job that is done can no longer be cancelled.
     let uri = scene.cluster.admin_uri();
     let (exit, refused) = scene.imago(&["job", "cancel", &job, "--to", &uri]).ended();
     assert_eq!(exit, 4, "{refused}");

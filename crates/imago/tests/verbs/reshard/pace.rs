@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::process::Process;
 use crate::reshard::scene::Scene;
 
-/// What was decided of the pace, in the order in which it was said.
+/// The decisions about the pace, in their order.
 fn decided(process: &Process) -> Vec<String> {
     let said = process.said();
     let decisions = said.iter().filter(|said| said["event"] == "decision");

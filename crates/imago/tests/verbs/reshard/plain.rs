@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::reshard::scene::Scene;
 use crate::reshard::writer::Writer;
 
-/// What a write into a shadow takes on servers that are full.
+/// Duration of a write into a shadow on servers that are full.
 const SLOW: Duration = Duration::from_millis(1_800);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -30,7 +30,7 @@ async fn a_shadow_that_is_only_behind_is_not_taken_for_a_wrong_one() {
     let plan = scene.usual_plan().await;
     let mut at_work = scene.reshard(&plan, &["--max-block-ms", "20000"]);
     let job = at_work.phase("verify");
-    // What is written often is never seen equal then, at two looks one after the other.
+    // A document that is written often is never seen equal then, at two looks one after the other.
     let shadow = format!("shop.imago.shadow.{job}");
     scene.slow_writes_to(&shadow, Duration::from_millis(700)).await;
     at_work.phase("commit");

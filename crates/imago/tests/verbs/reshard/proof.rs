@@ -1,4 +1,4 @@
-//! What must be true when a change of shape has ended, one way or the other.
+//! The facts that must be true when a change of shape has ended, one way or the other.
 
 use bson::{Bson, Document, doc};
 use imago_mongo::bson::ext_json::parse_document;
@@ -27,7 +27,7 @@ impl Scene {
         self.nothing_lost(load);
     }
 
-    /// What config.collections says of the collection.
+    /// The collection's document in config.collections.
     pub async fn collection(&self) -> Document {
         self.find("config", "collections", doc! {"_id": NS}).await.remove(0)
     }
@@ -74,7 +74,7 @@ impl Scene {
         serving
     }
 
-    /// Where its chunks begin, and the shards that they are on.
+    /// The first keys of its chunks, and the shards that they are on.
     pub async fn chunks(&self) -> Vec<(Document, String)> {
         let uuid = self.collection().await.get("uuid").unwrap().clone();
         let chunks = self.find("config", "chunks", doc! {"uuid": uuid}).await;

@@ -59,7 +59,7 @@ async fn deaths_at_any_moment_lose_nothing() {
     let scene = of_three().await;
     let load = scene.load().await;
     let (began, within) = (Instant::now(), HANDFUL_WITHIN * deaths_wanted / HANDFUL);
-    // How long a process runs that is not killed: deaths are drawn from that time.
+    // Lifetime of a process that is not killed: deaths are drawn from that time.
     let mut life_ms = 4_000;
     let mut deaths = 0;
     while deaths < deaths_wanted {

@@ -1,4 +1,4 @@
-//! What cannot be done is refused before anything is written.
+//! Impossible changes are refused before anything is written.
 
 use bson::{Document, doc};
 use imago_mongo::reshard::plan::Plan;
@@ -64,7 +64,7 @@ async fn a_replica_set_and_a_block_without_authorisation_are_refused() {
     refused(&set, set.reshard(&plan, &[]), "is a replica set").await;
 }
 
-/// What the router lists are the indexes of one shard: the others may have others.
+/// The router lists the indexes of one shard: the others may have others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_index_that_only_some_shards_have_is_found_before_anything_is_copied() {
     let scene = Scene::start(2).await;

@@ -21,7 +21,7 @@ use crate::process::Process;
 
 /// The collection whose shape is changed.
 pub const NS: &str = "shop.reviews";
-/// What a user gets who writes while writes are blocked.
+/// Error code of a user's write while writes are blocked.
 pub const BLOCKED: i32 = 371;
 const DOCUMENTS: &str = "3000";
 
@@ -33,7 +33,7 @@ pub struct Scene {
     pub admin: Endpoint,
     folder: TempDir,
     processes: AtomicUsize,
-    /// How often each shard had been at each fail point when that was switched on.
+    /// Number of times that each shard had been at each fail point when the point was switched on.
     entered: Mutex<BTreeMap<String, Vec<i64>>>,
 }
 
@@ -245,7 +245,7 @@ impl Scene {
         load
     }
 
-    /// How many writes of the load were acknowledged.
+    /// Writes of the load that were acknowledged.
     fn acknowledged(&self) -> Option<u64> {
         let (_, status) = self.imago(&["load", "status", "--control", "s"]).ended();
         status["writes"]["ok"].as_u64()
@@ -304,7 +304,7 @@ impl Scene {
         .await;
     }
 
-    /// What is kept of a job.
+    /// The record of a job.
     pub async fn record(&self, job: &str) -> Value {
         let kept = self.find("imago", "jobs", doc! {"_id": job}).await;
         serde_json::from_str(kept[0].get_str("record").unwrap()).unwrap()
@@ -457,7 +457,7 @@ pub async fn found(endpoint: &Endpoint, db: &str, mut find: Document) -> Vec<Doc
     batch.iter().map(|found| found.as_document().unwrap().clone()).collect()
 }
 
-/// What a document has in the fields of a shard key.
+/// The values of a document in the fields of a shard key.
 pub fn key_of(document: &Document, key: &Document) -> Document {
     let value = |field: &String| document.get(field).cloned().unwrap_or(Bson::Null);
     key.keys().map(|field| (field.clone(), value(field))).collect()

@@ -17,7 +17,7 @@ impl Scene {
         self.imago(&[&["reshard", "run", "--uri", &uri, "--ns", NS], words].concat())
     }
 
-    /// How many documents each shard holds.
+    /// Number of documents that each shard holds.
     async fn held(&self) -> Vec<usize> {
         let mut held = Vec::new();
         for shard in self.members().await {

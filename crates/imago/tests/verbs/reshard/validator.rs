@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::process::Process;
 use crate::reshard::scene::{NS, Scene, found};
 
-/// What a client gets whose insert or update is refused.
+/// Error code of a client's insert or update that is refused.
 const INVALID: i32 = 121;
 const VALIDATOR: [&str; 2] = ["--block", "validator"];
 

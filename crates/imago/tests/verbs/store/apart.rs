@@ -106,7 +106,7 @@ fn outlives(log: &[&str]) {
         wait::until_blocking(&what, || load.acknowledged() > before);
     }
     println!("{happened:?}");
-    // Who wants what a dead site had to itself waits for it.
+    // Transactions that need what a dead site had to itself wait for it.
     all_live(&router_process);
     let verdict = prove(load, listen);
     assert!(verdict.done > 200, "{verdict:?}");

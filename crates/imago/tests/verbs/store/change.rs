@@ -35,7 +35,7 @@ pub fn draw(random: &mut StdRng, sites: u16) -> Change {
     Change {
         verb,
         key: format!("0:{}", list.name()),
-        // What were pinned to two sites could not be written together.
+        // Partitions that were pinned to two sites could not be written together.
         site: if verb == "pin" { PINNED_TO } else { random.random_range(0..sites) },
     }
 }

@@ -18,7 +18,7 @@ const HANDFUL: u32 = 4;
 const MANY: u32 = 60;
 /// The changes that are drawn: each is to be made at least once.
 const VERBS: usize = 7;
-/// How long the last process goes on until each was.
+/// Longest time for which the last process goes on until each was made.
 const ALL_WITHIN: Duration = Duration::from_secs(60);
 
 #[test]

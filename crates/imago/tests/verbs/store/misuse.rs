@@ -1,4 +1,4 @@
-//! What cannot be done is said in one clear error, with its exit code.
+//! Impossible commands end with one clear error, and its exit code.
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
@@ -23,7 +23,7 @@ pub fn fails(words: &[&str], exit: i32) -> Value {
 }
 
 pub fn run(words: &[&str]) -> Output {
-    // Where it wrongly begins to serve it must not do so for ever.
+    // A process that wrongly begins to serve must not do so for ever.
     let mut command = std::process::Command::new("timeout");
     let imago = imago(&["store"]);
     command.args(["--kill-after=1", "30"]).arg(imago.get_program()).args(imago.get_args());

@@ -13,11 +13,11 @@ use imago_testbed::wait;
 
 use crate::store::served::{Served, imago};
 
-/// How many sites a router has.
+/// Number of sites of a router.
 pub const SITES: u16 = 3;
-/// How long a site may be silent.
+/// Silence after which a site is given up for dead.
 pub const SILENCE: Duration = Duration::from_millis(1_000);
-/// How long anything may take that has to come.
+/// Deadline for every event that has to come.
 pub const WAIT: Duration = Duration::from_secs(20);
 
 /// A router's process.
@@ -36,7 +36,7 @@ pub fn try_router(
     Served::try_start_as("router", &[log, &more].concat(), SITES, [listen, admin])
 }
 
-/// Where its sites come in.
+/// The address for its sites.
 pub fn peers(router: &Served) -> SocketAddr {
     router.said["peers"].as_str().unwrap().parse().unwrap()
 }
@@ -105,7 +105,7 @@ impl Drop for Process {
     }
 }
 
-/// What it says of its design.
+/// The design as it reports it.
 pub fn design(router: &Served) -> Value {
     let url = format!("http://{}/design", router.admin);
     let agent = ureq::Agent::new_with_config(ureq::Agent::config_builder().proxy(None).build());

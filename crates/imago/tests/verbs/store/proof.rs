@@ -1,4 +1,4 @@
-//! What a history has to be, with and without faults of the store.
+//! The properties that a history must have, with and without faults of the store.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// Whether the test shall take its time.
+/// True if the test shall take its time.
 pub fn is_long() -> bool {
     std::env::var_os("IMAGO_LONG").is_some()
 }

@@ -18,7 +18,7 @@ pub struct Served {
     complaints: Option<JoinHandle<String>>,
     pub listen: SocketAddr,
     pub admin: SocketAddr,
-    /// What it said when it had begun.
+    /// Its line of output once it had begun.
     pub said: Value,
 }
 
@@ -39,7 +39,7 @@ pub fn request(words: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// Somewhere on this machine.
+/// A free port on this machine.
 pub fn anywhere() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
@@ -144,7 +144,7 @@ impl Served {
         rustix::process::kill_process(id, signal).unwrap();
     }
 
-    /// Whether it has not ended.
+    /// True if it has not ended.
     pub fn runs(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }

@@ -20,12 +20,12 @@ use crate::store::proof::{is_long, prove, seed};
 use crate::store::served::{Served, anywhere};
 use crate::store::topic::broker;
 
-/// How many routers start at once, in pairs, and how often one takes over from the other.
+/// Number of pairs of routers that start at once, and of takeovers of one router by the other.
 const PAIRS: usize = 4;
 const TAKEOVERS: usize = 5;
 const MANY: usize = 30;
 
-/// Where a router has clients, orders and sites.
+/// A router's addresses for clients, orders and sites.
 type Addresses = [SocketAddr; 3];
 
 /// Addresses that were free a moment ago, for two routers.

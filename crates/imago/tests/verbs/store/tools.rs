@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::store::served::{Served, anywhere};
 
-/// How long a tool may take.
+/// Deadline of a tool.
 const WAIT: Duration = Duration::from_secs(60);
 
 /// Runs a tool of Redis's on a store; nothing where there is no such tool.

@@ -102,7 +102,8 @@ async fn a_process_whose_topic_another_one_takes_over_ends_and_nothing_is_lost()
     let next = Served::start_on(&log(&url, None), SITES, anywhere(), anywhere());
     let (listen, admin) = (served.listen, served.admin);
     assert_eq!(served.ended(), Some(1), "it ends, and says that it did not want to");
-    // Where the first one was, a third one takes over from the second, which knows nothing of it for a while.
+    // At the first one's addresses, a third one takes over from the second, which does not know it for a
+    // while.
     next.signal(Signal::STOP);
     let last = Served::start_on(&log(&url, None), SITES, listen, admin);
     answered(&load, load.acknowledged());

@@ -78,7 +78,7 @@ fn work(at: SocketAddr, who: u64, is_over: &AtomicBool, unknown: &AtomicU32) -> 
     outcomes
 }
 
-/// How often the sum of all accounts could be looked at.
+/// Reads the sum of all accounts until the end, and returns the number of times that it could.
 fn audit(at: SocketAddr, is_over: &AtomicBool) -> u32 {
     let (mut client, mut looks) = (connect(at), 0);
     while !is_over.load(Ordering::Relaxed) {

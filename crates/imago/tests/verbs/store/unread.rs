@@ -15,7 +15,7 @@ const MB: usize = 1024 * 1024;
 const LARGE: &str = "report:2026-11:7d444840-9dc0-11d1-b245-5ffdce74fad2";
 /// Rows of 15 KB, which are copied into replies.
 const SMALL: usize = 128;
-/// What all replies may take, besides what the store takes for itself.
+/// Bound on the memory of all replies, besides the memory that the store takes for itself.
 const MEMORY_MAX: usize = 1024 * MB + 256 * MB;
 
 fn small(number: usize) -> String {

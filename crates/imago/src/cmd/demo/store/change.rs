@@ -14,12 +14,12 @@ use serde::Serialize;
 use super::SITES;
 use crate::exit::{Exit, Failure};
 
-/// How long between two changes.
+/// Delay between two changes.
 const PAUSE: Duration = Duration::from_millis(20);
 /// As many partitions are enough: from there on they are merged before any is split.
 const PARTITIONS_MAX: usize = 16;
 
-/// How often a change was made, and how long it took.
+/// Number of times that a change was made, and its duration.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Times {
     pub times: usize,
