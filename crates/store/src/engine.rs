@@ -53,23 +53,23 @@ use site::program::LocalSite;
 
 /// The most sites of a store.
 pub const SITES_MAX: u16 = 64;
-/// How long a transaction, or a change of design, may take until it has begun.
+/// Longest time until a transaction, or a change of design, has begun.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Delay before a returned transaction is routed again.
 const BACK_WAIT: Duration = Duration::from_millis(2);
-/// How long all sites may take to begin.
+/// Deadline for all sites to begin.
 const BEGIN_WAIT: Duration = Duration::from_secs(60);
 
-/// How a store is set up.
+/// Setup of a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many sites.
+    /// Number of sites.
     pub sites: u16,
-    /// Where its log is; without one the store ends with its process.
+    /// The place of its log; without one the store ends with its process.
     pub log: Option<LogOptions>,
 }
 
-/// Why a store could not be started, or a change was not made.
+/// The reason why a store could not be started, or a change was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The log cannot be used.
@@ -117,7 +117,8 @@ impl Store {
     /// Starts a store, from what its log has if there is one.
     ///
     /// # Errors
-    /// When its log or its threads cannot be, or the log is of a store with more sites.
+    /// Returns an error if its log cannot be used, its threads cannot be started, or the log is of a store
+    /// with more sites.
     pub fn start(options: &Options) -> Result<Self, StoreError> {
         Self::start_with(options, Box::new(MostMastered))
     }
@@ -147,7 +148,7 @@ impl Store {
     /// Serves the Redis protocol, encrypted or not, and returns the address.
     ///
     /// # Errors
-    /// When nothing can listen there.
+    /// Returns an error if nothing can listen there.
     pub fn listen(
         &self,
         listener: TcpListener,

@@ -61,11 +61,12 @@ use waiting::{Held, Waiting, Want};
 /// Identifies the caller of a request.
 pub type Ticket = u64;
 
-/// How many may wait at a site; more are refused.
+/// Largest number of requests that wait at a site; more are refused.
 const WAITING_MAX: usize = 10_000;
-/// How long a transaction waits for what its session has seen until it is rather run where it is mastered.
+/// Time that a transaction waits for the log that its session has seen, in ms; then it runs where its rows
+/// are mastered.
 const BEHIND_MS_MAX: u64 = 100;
-/// How many groups of its own log entries a site keeps for sites that are behind.
+/// Largest number of a site's own groups of log entries that it keeps while other sites hold them.
 const SPENT_MAX: usize = 1_024;
 /// The site and epoch of an observer, which is no site.
 const OBSERVER: (Site, Epoch) = (Site(u16::MAX), Epoch(u64::MAX));
@@ -84,7 +85,7 @@ pub enum Input {
     Said(Site, Message),
     /// It is so late now, in ms.
     Tick(u64),
-    /// Whether the log takes nothing for now, since its disk is full.
+    /// True if the log takes nothing for now, since its disk is full.
     Stalled(bool),
 }
 
@@ -104,9 +105,9 @@ pub enum Output {
 /// A copy's size and use.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Usage {
-    /// Where its partition begins.
+    /// The first key of its partition.
     pub start: Key,
-    /// Whether it is the master's.
+    /// True if it is the master's.
     pub is_master: bool,
     /// Its rows.
     pub size: Size,
@@ -120,10 +121,10 @@ pub struct Usage {
 pub struct Core {
     site: Site,
     epoch: Epoch,
-    /// Whether the log has this epoch's beginning, and no end of it.
+    /// True if the log has this epoch's beginning, and no end of it.
     is_live: bool,
     is_over: bool,
-    /// Whether the log takes nothing for now.
+    /// True if the log takes nothing for now.
     is_stalled: bool,
     now_ms: u64,
     /// The log that it has, and the design there.
@@ -273,7 +274,7 @@ impl Core {
         &self.design
     }
 
-    /// That prefix.
+    /// The prefix of the log that the site has.
     #[must_use]
     pub fn known(&self) -> Position {
         self.known
@@ -303,18 +304,18 @@ impl Core {
         })
     }
 
-    /// How many rows a transaction read and wrote, if it is the one that was run last.
+    /// Rows that a transaction read, and rows that it wrote, if it is the one that was run last.
     pub(crate) fn rows_of(&self, ticket: Ticket) -> Option<(u32, u32)> {
         self.last_run.filter(|(last, _, _)| *last == ticket).map(|(_, read, wrote)| (read, wrote))
     }
 
-    /// Whether it takes part: the log has its beginning, and not its end.
+    /// True if it takes part: the log has its beginning, and not its end.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.is_live
     }
 
-    /// Whether it was given up for dead: it can only begin another epoch.
+    /// True if it was given up for dead: it can only begin another epoch.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over
@@ -405,8 +406,8 @@ impl Core {
         }
     }
 
-    /// Whether a log entry ends this epoch: a word of others, a newer epoch, or one of its own that does not
-    /// count. One that came before comes to nothing.
+    /// True if a log entry ends this epoch: a fence by another process, a newer epoch, or an entry of its
+    /// own that does not count. An entry of an earlier epoch has no effect.
     fn is_the_end(&self, entry: &LogEntry, verdict: Verdict) -> bool {
         let by = entry.by;
         if by.site != self.site || by.epoch < self.epoch {
