@@ -65,7 +65,7 @@ pub(crate) async fn copy(
     Ok(competitors)
 }
 
-/// Why a competitor has no figure.
+/// The reason why a competitor has no figure.
 enum Absent {
     Missing(&'static str),
     Failed(Error),

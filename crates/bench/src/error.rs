@@ -1,9 +1,9 @@
-//! Why a benchmark has no figures.
+//! The reasons why a benchmark has no figures.
 
 /// The result of this crate's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a benchmark has no figures.
+/// The reason why a benchmark has no figures.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,7 +24,7 @@ pub enum Error {
     Process {
         /// The attempted action and its object.
         doing: String,
-        /// Why it failed.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
@@ -61,7 +61,7 @@ pub enum Error {
     Wrong(String),
 }
 
-/// Turns an error of the operating system into one that says what was tried.
+/// Turns an error of the operating system into one that names the attempted action.
 pub(crate) fn process(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
     let doing = doing.into();
     move |cause| Error::Process { doing, cause }

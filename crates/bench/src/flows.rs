@@ -53,7 +53,7 @@ const MEMBERS: usize = 3;
 const FLOWS_MANY: usize = 1_000;
 /// The runs of those.
 const RUNS_OF_MANY: u32 = 3;
-/// Into how many steps those are cut, of the time that the busiest link needs.
+/// Number of steps into which those are cut, of the time that the busiest link needs.
 const STEPS_OF_MANY: f64 = 1_000.0;
 
 /// Size of the benchmark.

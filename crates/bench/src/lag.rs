@@ -22,7 +22,7 @@ use crate::subject::{Commands, Subject};
 pub struct Steady {
     /// Writes per second, half of them updates.
     pub rate_per_s: u64,
-    /// For how long.
+    /// Duration of the writes.
     pub duration: Duration,
 }
 

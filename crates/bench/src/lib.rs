@@ -90,7 +90,7 @@ impl Machine {
     }
 }
 
-/// The benchmarks: name, and what is measured.
+/// The benchmarks: the name, and the measured work.
 pub const BENCHMARKS: [(&str, &str); 11] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),

@@ -1,4 +1,4 @@
-//! Pictures of figures: what is drawn, as plain data, and the files that it becomes.
+//! Pictures of figures: their content, as plain data, and the files that it becomes.
 //!
 //! A picture is a file with one or more charts in a grid, as the papers print them: (a), (b), … .
 //! Charts are computed without drawing, so that a benchmark decides what is shown, and [`draw`]

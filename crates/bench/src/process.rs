@@ -14,7 +14,7 @@ use imago_testbed::process::{ProcessId, Signal};
 
 use crate::error::{Error, Result, process};
 
-/// Between looks at the process; what is measured takes at least a second.
+/// Interval between looks at the process; the measured work takes at least a second.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The longest that one measured process may take.
 const RUN_MAX: Duration = Duration::from_secs(1800);
@@ -173,7 +173,7 @@ impl Measured {
 
 impl Drop for Measured {
     fn drop(&mut self) {
-        // It fails only for a process that has ended, which is what is wanted.
+        // It fails only for a process that has ended already, as it should.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -49,7 +49,7 @@ pub(crate) struct Cut {
     pub chunk_mb: Option<u32>,
 }
 
-/// A sharded cluster, and what is in it.
+/// A sharded cluster, and its data.
 pub(crate) struct ShardedCluster {
     pub cluster: Cluster,
     pub router: Endpoint,

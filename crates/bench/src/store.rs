@@ -58,7 +58,7 @@ pub struct Report {
     pub resp_ratio_to_redis: Option<f64>,
     /// Each command over RESP, beside Redis.
     pub resp: Vec<Compared>,
-    /// Why there is no comparison.
+    /// The reason why there is no comparison.
     pub resp_note: Option<String>,
     /// From the order to the answer that the log has it, of a partition of 5,000 rows under load.
     pub split_ms_median: f64,

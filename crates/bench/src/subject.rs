@@ -27,7 +27,7 @@ pub enum Subject {
     PlanReshard {
         /// The new key's field.
         key: String,
-        /// By what chunks are placed.
+        /// Rule by which chunks are placed.
         placing: Placing,
         /// Size of chunks, in MiB; the cluster's setting if absent.
         chunk_mb: Option<u32>,
@@ -44,7 +44,7 @@ pub enum Subject {
     },
 }
 
-/// The two ends of what is measured.
+/// The two ends of the measured work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ends {
     /// The source's connection string.
@@ -55,5 +55,6 @@ pub struct Ends {
     pub ns: String,
 }
 
-/// Makes the command line of a subject; who knows the flags knows how.
+/// Makes the command line of a subject. The caller passes it in, because this crate must not know
+/// flags.
 pub type Commands = Arc<dyn Fn(&Subject, &Ends) -> Command + Send + Sync>;

@@ -1,6 +1,6 @@
 //! Verify: every document of both sides compared, byte for byte.
 //!
-//! The floor is only reading both sides, at the same time, without looking at what was read.
+//! The floor is only reading both sides, at the same time, without comparing the documents.
 
 use serde::Serialize;
 

@@ -52,7 +52,7 @@ pub struct Global {
     /// Serve Prometheus metrics at this address, for example 127.0.0.1:9090.
     #[arg(long, global = true, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
-    /// Which log lines appear on stderr, for example info or imago_mongo=debug; without it, only
+    /// The log lines that appear on stderr, for example info or imago_mongo=debug; without it, only
     /// warnings of the libraries.
     #[arg(long, global = true, value_name = "FILTER")]
     pub log_filter: Option<String>,
@@ -108,7 +108,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Does what was asked. Each verb's future is boxed, so that none makes the others large.
+    /// Runs the verb. Each verb's future is boxed, so that none makes the others large.
     pub async fn run(self, context: &Context) -> Result<(), Failure> {
         match self {
             Verb::Job(args) => cmd::job::run(args, context).await,
@@ -127,7 +127,7 @@ impl Verb {
     }
 }
 
-/// Why there is nothing to run: help was asked for, or what was typed makes no sense.
+/// The reason why there is nothing to run: a request for help, or arguments that make no sense.
 pub struct Unparsed {
     /// The shown text.
     pub shown: Shown,
@@ -159,7 +159,7 @@ pub fn colour_wanted(terminal: bool) -> bool {
     terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Parses what was typed, over the environment, over the configuration file.
+/// Parses the command line, over the environment, over the configuration file.
 pub fn parse(typed: &[OsString]) -> Result<(Cli, Rendering), Unparsed> {
     // Needed before parsing, because parsing itself may fail.
     let early = Rendering {

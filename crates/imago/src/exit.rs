@@ -32,7 +32,8 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a verb did not end well: exit code, stable code word, what happened to what, what to do.
+/// The failure of a verb: its exit code, its stable code word, the problem with its object, and the
+/// remedy.
 #[derive(Debug)]
 pub struct Failure {
     exit: Exit,

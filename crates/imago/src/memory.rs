@@ -10,7 +10,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Bytes that were taken and freed, before they are given back.
 const GIVEN_BACK_MIN: usize = 64 * 1024 * 1024;
 
-/// Keeps what is freed for the next batch. Called before there are other threads.
+/// Keeps freed memory for the next batch. Called before there are other threads.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub fn keep_freed() {
     const MMAP_THRESHOLD: i32 = 32 << 20;

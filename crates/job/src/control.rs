@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::record::{Limits, Requested, ZeroLimit};
 use crate::throttle::Throttle;
 
-/// Why an operation must end before it is done.
+/// The reason why an operation must end before it is done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stop {
     /// This process was asked to end; the job can be resumed.
@@ -127,7 +127,7 @@ impl Control {
         }
     }
 
-    /// Why the operation must end, if it must.
+    /// The reason why the operation must end, if it must.
     pub fn stopped(&self) -> Option<Stop> {
         let ends = self.shared.stopped.is_cancelled() || self.shared.interrupted.is_cancelled();
         ends.then(|| self.why())

@@ -18,7 +18,8 @@ use crate::id::JobId;
 use crate::journal::{Answer, Asked, Claimed, Journal, JournalError, Request, Update};
 use crate::record::Record;
 
-/// A lock is held for one write; who waits longer than this waits for something that is stuck.
+/// A lock is held for one write; a process that waits longer than this waits for a holder that is
+/// stuck.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(30);
 const LOCK_POLL: Duration = Duration::from_millis(2);
 

@@ -248,7 +248,8 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle: who owns the job is the last who was granted a claim and did not release.
+        /// The oracle: the owner of the job is the last process that was granted a claim and did
+        /// not release it.
         #[test]
         fn only_the_latest_claim_saves(steps in steps()) {
             let mut record = Record::new("copy", Value::Null, 0);

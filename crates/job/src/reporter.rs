@@ -169,12 +169,12 @@ impl Reporter {
         self.emit(Body::Warning { code, message, help });
     }
 
-    /// Says what was chosen, and why.
+    /// Reports a choice, and its reason.
     pub fn decision(&self, what: impl Into<String>, why: impl Into<String>) {
         self.emit(Body::Decision { what: what.into(), why: why.into() });
     }
 
-    /// Says what was measured; the name ends with the unit.
+    /// Reports a measurement; its name ends with the unit.
     pub fn measurement(&self, name: impl Into<String>, value: f64, unit: impl Into<String>) {
         self.emit(Body::Measurement { name: name.into(), value, unit: unit.into() });
     }

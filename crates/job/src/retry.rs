@@ -27,7 +27,7 @@ pub struct Budget {
     pub backoff: Backoff,
 }
 
-/// Which bound ended the attempts.
+/// The bound that ended the attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// The number of attempts.

@@ -73,7 +73,7 @@ impl Throttle {
         self.lock().limits
     }
 
-    /// Changes the limits, for those who wait too.
+    /// Changes the limits, for waiting requests too.
     pub fn set(&self, limits: Limits) -> Result<(), ZeroLimit> {
         limits.check()?;
         let now_ns = self.now_ns();

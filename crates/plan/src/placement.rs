@@ -71,9 +71,9 @@ pub enum PlacementError {
     Mismatch {
         /// The given value.
         what: &'static str,
-        /// For how many.
+        /// The number that they are for.
         given: usize,
-        /// For how many it should be.
+        /// The number that they should be for.
         expected: usize,
     },
     /// All servers together are too small.

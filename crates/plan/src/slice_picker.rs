@@ -1,4 +1,4 @@
-//! Which slice a worker copies next, so that workers stay out of each other's way.
+//! The choice of the slice that a worker copies next, so that workers stay out of each other's way.
 //!
 //! Slices that lie side by side end up in the same pages of the destination's `_id` index while it
 //! is young, where writers may wait for each other (what that costs was not told from noise when it was
@@ -34,7 +34,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Workers that take turns; returns who copied what, in the order in which it was begun.
+    /// Workers that take turns; returns the worker and the slice of each copy, in the order in
+    /// which it was begun.
     fn all(slices: usize, workers: usize) -> Vec<(usize, usize)> {
         let mut free: Vec<(usize, usize)> = (0..slices).map(|slice| (0, slice)).collect();
         let mut last = vec![None; workers];

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 /// By the bank's branch and a number in it.
 const ACCOUNTS: Table<(String, u64), Account> = Table::named(1, "accounts");
-/// Which transfers were made, by their numbers.
+/// The transfers that were made, by their numbers.
 const TRANSFERS: Table<u64, u64> = Table::named(1, "transfers");
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -51,7 +51,7 @@ const RATES_OVER: Duration = Duration::from_secs(1);
 pub struct ChangeRequest {
     /// A key, as [`Key`]'s text: where a partition is cut, or one that the partition has.
     pub key: String,
-    /// Which site.
+    /// The site.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<u16>,
 }
@@ -65,7 +65,7 @@ pub struct DesignReport {
     pub partitions: Vec<PartitionReport>,
     /// From 0 on.
     pub sites: Vec<SiteReport>,
-    /// Why nothing can be written now, if so.
+    /// The reason why nothing can be written now; none if writes go on.
     pub trouble: Option<String>,
     /// State of the checkpoints; none without a log.
     pub checkpoints: Option<CheckpointsReport>,
@@ -101,7 +101,8 @@ pub struct ClientsReport {
 pub struct CheckpointsReport {
     /// The place in the log that the newest is of; 0 before the first.
     pub newest: u64,
-    /// Why the last one that was due was not written, if so: the log before it is kept meanwhile.
+    /// The reason why the last one that was due was not written, if it was not: the log before it is kept
+    /// meanwhile.
     pub failure: Option<String>,
 }
 
@@ -134,8 +135,8 @@ pub struct PartitionReport {
 pub struct SiteReport {
     /// Its number.
     pub site: u16,
-    /// Which of its epochs this is, from 1 on; with the log in Kafka, since the router or the process with
-    /// all sites was started. 0 if it has not come.
+    /// The number of its epoch, from 1 on; with the log in Kafka, since the router or the process with all
+    /// sites was started. 0 if it has not come.
     pub epoch: u64,
     /// True if it takes part.
     pub is_live: bool,

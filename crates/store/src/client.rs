@@ -40,7 +40,7 @@
 //!
 //! *It knows rows, not what they might have been.* A key that had no row when it was read, got one and lost
 //! it again counts as unchanged, which does no harm: the transaction could have run later, and read the same.
-//! Which rows lie in a range is not watched: [`Client::scan`] is no part of transactions.
+//! The set of rows in a range is not watched: [`Client::scan`] is no part of transactions.
 //!
 //! *The outcome is known, or reported as unknown.* A transaction that certainly did not happen is tried
 //! again, a bounded number of times; [`ClientError::Unknown`] is never tried again by itself. A transaction

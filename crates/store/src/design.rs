@@ -70,7 +70,7 @@ pub enum Verdict {
     Refused(Impossible),
 }
 
-/// Why a change cannot be made to a design.
+/// The reason why a change cannot be made to a design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Impossible {
     /// No partition begins there.

@@ -310,7 +310,7 @@ impl RedoLog for KafkaLog {
         see: &mut dyn FnMut(Position, LogEntry),
     ) -> Result<Position> {
         if from < self.next {
-            // Which record holds it, only counting says.
+            // Only counting shows the record that holds it.
             (self.offset, self.next) = (0, Position::FIRST);
         }
         let wait = wait.min(self.spec.work());

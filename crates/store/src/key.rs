@@ -135,7 +135,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// Why a text is no key.
+/// The error of a text that is no key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no key; write TABLE:ROW, for example 0:user42, with \\xNN for other bytes")]
 pub struct NoKey(String);

@@ -64,7 +64,7 @@ pub enum LogError {
         doing: &'static str,
         /// With which file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// Something was not made durable: only opening the log again shows what there is.
@@ -108,7 +108,7 @@ pub enum LogError {
         doing: &'static str,
         /// With which log.
         log: String,
-        /// Why not.
+        /// The cause.
         why: String,
     },
     /// More than a group may hold.

@@ -136,7 +136,7 @@ impl Epoch {
 pub struct Author {
     /// The site.
     pub site: Site,
-    /// Which epoch of the site: entries of an epoch that was fenced are ignored.
+    /// The epoch of the site: entries of an epoch that was fenced are ignored.
     pub epoch: Epoch,
     /// Counts the log entries of this epoch, from 1 on.
     pub number: u64,

@@ -75,7 +75,7 @@ enum Handed {
 struct Followers {
     next: Position,
     all: Vec<Box<dyn Follower>>,
-    /// Why there is no more log.
+    /// The reason why there is no more log.
     end: Option<String>,
     /// True if the disk is full at the moment, and true if followers know.
     is_full: bool,
@@ -169,13 +169,13 @@ impl Sequencer {
         followers.next
     }
 
-    /// Why nothing will be written any more, if so.
+    /// The reason why nothing will be written any more, if so.
     #[must_use]
     pub fn has_ended(&self) -> Option<String> {
         lock(&self.followers).end.clone()
     }
 
-    /// Why nothing is written now, if so.
+    /// The reason why nothing is written now, if so.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         let followers = lock(&self.followers);

@@ -61,7 +61,7 @@ pub trait Procedure: Send {
     /// Reads, writes and answers. It may be run again if it could not begin, never after it began.
     ///
     /// # Errors
-    /// Why nothing of it shall happen.
+    /// The reason why nothing of it shall happen.
     fn run(&mut self, view: &mut View<'_>) -> Result<Reply, Abort>;
 
     /// The bytes of which another process makes the same ([`crate::resp::received`]); none of one that
@@ -80,7 +80,7 @@ where
     }
 }
 
-/// Why a transaction did nothing.
+/// The reason why a transaction did nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Abort {
     /// The procedure's own reason.
@@ -89,7 +89,7 @@ pub enum Abort {
     /// It touched what it had not declared.
     #[error("{0:?} is not among the declared keys")]
     Undeclared(Key),
-    /// The site does not master what is written, or has no copy of what is read.
+    /// The site does not master the written rows, or has no copy of the rows that are read.
     #[error("this site has not all of it")]
     Elsewhere,
     /// A precondition did not come in time.
@@ -106,7 +106,7 @@ pub enum Abort {
         "{0:?} is pinned to {1} and {2:?} to {3}: no transaction writes both until one is unpinned"
     )]
     PinnedApart(Key, Site, Key, Site),
-    /// The log's disk is full, and it writes, or reads what is not logged yet.
+    /// The log's disk is full, and the transaction writes, or reads rows that are not logged yet.
     #[error("the log's disk is full")]
     LogFull,
     /// It was written when the log's disk became full: it is logged once there is space, if the process

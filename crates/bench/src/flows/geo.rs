@@ -69,7 +69,7 @@ pub struct Row {
     /// Receivers of the chosen members' data: `chosen`, the other chosen members, as in Morphus; or
     /// `primaries`, as in Imago.
     pub receivers: &'static str,
-    /// By what members are chosen.
+    /// Rule by which members are chosen.
     pub tags: Tags,
     /// The largest window of a connection.
     pub window_kib: u32,

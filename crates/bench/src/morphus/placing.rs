@@ -59,7 +59,7 @@ pub struct Report {
 pub struct Bar {
     /// `uncorrelated` or `correlated`.
     pub keys: &'static str,
-    /// By what new chunks were placed.
+    /// Rule by which new chunks were placed.
     pub placement: Placing,
     /// From the plan's beginning to the change's end.
     pub seconds: Figure,

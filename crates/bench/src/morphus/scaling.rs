@@ -104,7 +104,7 @@ pub struct Measured {
     /// The parameters of the measurement.
     #[serde(flatten)]
     pub setup: Setup,
-    /// By what new chunks were placed.
+    /// Rule by which new chunks were placed.
     pub placement: Placing,
     /// New chunks.
     pub chunks: usize,
@@ -115,7 +115,7 @@ pub struct Measured {
 }
 
 impl Part {
-    /// The base with what is varied set to a value.
+    /// The base with the varied parameter set to a value.
     fn at(self, base: Setup, value: u32) -> Setup {
         match self {
             Self::A => Setup { documents: u64::from(value), ..base },

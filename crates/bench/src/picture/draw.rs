@@ -17,7 +17,7 @@ type Plane<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 
 /// The size of one chart, in pixels.
 const CHART: (u32, u32) = (620, 380);
-/// Colours that also differ for who sees no red or no green (Okabe and Ito).
+/// Colours that differ for red-blind and green-blind readers too (Okabe and Ito).
 const COLOURS: [RGBColor; 9] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

@@ -38,7 +38,7 @@ pub struct Clients {
     pub resurrected: u64,
     /// Documents that are there twice.
     pub duplicated: u64,
-    /// Documents that are older than what was acknowledged.
+    /// Documents that are older than an acknowledged write.
     pub stale: u64,
     /// Writes that were acknowledged, by both loads.
     pub acknowledged: u64,

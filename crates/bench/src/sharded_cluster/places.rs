@@ -1,4 +1,4 @@
-//! Which shard holds which document, by asking each of them; and what would have to move.
+//! The shard of each document, by asking each shard; and the documents that would have to move.
 
 use bson::{Document, doc};
 use futures_util::TryStreamExt;

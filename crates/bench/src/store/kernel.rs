@@ -106,7 +106,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Hands in what was written, and takes what the sequencer has.
+    /// Hands in the written log entries, and takes those that the sequencer has.
     fn flush(&mut self) -> Result<()> {
         self.ahead += self.leaving.len() as u64;
         self.sequencer.submit(std::mem::take(&mut self.leaving));

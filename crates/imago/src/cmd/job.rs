@@ -58,7 +58,7 @@ enum Action {
     Set(Set),
 }
 
-/// Which cluster keeps the jobs.
+/// The cluster that keeps the jobs.
 #[derive(Debug, clap::Args)]
 pub struct Kept {
     /// The cluster that the jobs write to, which keeps their state.
@@ -164,7 +164,7 @@ pub async fn journal(kept: &Kept) -> Result<Arc<MongoJournal>, Failure> {
     Ok(Arc::new(MongoJournal::new(endpoint)))
 }
 
-/// Does what was asked, unless the user stops waiting for it.
+/// Runs the verb, unless the user stops waiting for it.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     // A job that runs here ends in an orderly way by itself when it is interrupted.
     let action = match args.action {

@@ -78,7 +78,7 @@ struct RunArgs {
     /// Shares of the operations.
     #[arg(long, default_value = "read=40,update=40,insert=20,delete=0")]
     mix: Mix,
-    /// Which documents operations go to.
+    /// The documents that operations go to.
     #[arg(long, default_value = "uniform", value_parser = ["uniform", "zipf", "latest"])]
     keys: String,
     /// The skew of zipf and latest.
@@ -108,7 +108,7 @@ struct RunArgs {
     /// Seed of the documents and of the choice of operations.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The most operations in flight; what is due beyond it is dropped, and reported.
+    /// The most operations in flight; an operation that is due beyond it is dropped, and reported.
     #[arg(long, default_value_t = 1024, value_name = "N")]
     in_flight: u32,
     /// After this an operation is given up, and counts as perhaps applied.
@@ -125,7 +125,7 @@ struct RunArgs {
     no_timeline: bool,
 }
 
-/// Which running load.
+/// The running load.
 #[derive(Debug, clap::Args)]
 struct ControlArgs {
     /// The control socket of the running load.
@@ -178,7 +178,7 @@ impl From<IdsArg> for IdForm {
     }
 }
 
-/// Does what was asked.
+/// Runs the verb.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.verb {
         None => run::run(args.run, context).await,

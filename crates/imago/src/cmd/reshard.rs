@@ -17,7 +17,8 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Say what a change would move, how long it would take and what is in the way; writes nothing.
+    /// Say which data a change would move, how long it would take and what is in the way; writes
+    /// nothing.
     Plan(plan::Args),
     /// Give a collection its new shape while it serves.
     Run(run::Args),
@@ -27,7 +28,7 @@ enum Action {
     Revert(revert::Args),
 }
 
-/// Does what was asked.
+/// Runs the verb.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::Plan(args) => plan::run(args, context).await,

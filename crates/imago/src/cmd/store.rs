@@ -27,7 +27,7 @@ enum Action {
     Router(processes::RouterArgs),
     /// Serve one site of a store whose router is in another process, until Ctrl-C.
     Site(processes::SiteArgs),
-    /// Show partitions, who masters them and who has replicas, with sizes and rates.
+    /// Show partitions, their masters and their replicas, with sizes and rates.
     Design(admin::Where),
     /// Cut a partition in two at a key.
     Split(admin::At),
@@ -47,7 +47,7 @@ enum Action {
     Explain(adapt::ExplainArgs),
 }
 
-/// Does what was typed.
+/// Runs the verb.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::Serve(args) => serve::run(args, context).await,

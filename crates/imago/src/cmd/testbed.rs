@@ -100,7 +100,7 @@ enum Harm {
     Restart,
 }
 
-/// Does what was asked.
+/// Runs the verb.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let registry = Registry::of_user();
     match args.action {

@@ -235,8 +235,8 @@ async fn only_at(
     Ok(all.filter(|ns| is_matched(ns) && !is_named(ns)).collect())
 }
 
-/// Which documents of each collection are compared. A collection that was asked for by its own name
-/// must have some; what a pattern brought along and the file does not name is left out.
+/// The compared documents of each collection. A collection that was requested by its own name must
+/// have some; one that a pattern brought along and the file does not name is left out.
 fn modes(
     args: &Args,
     named: Vec<(Namespace, Namespace)>,
@@ -346,7 +346,7 @@ mod tests {
         }
     }
 
-    /// Which collections are compared when `--ids-file` names one document of shop.orders.
+    /// The collections that are compared when `--ids-file` names one document of shop.orders.
     fn listed(ns: &[&str]) -> Result<Vec<String>, Exit> {
         #[derive(clap::Parser)]
         struct Typed {

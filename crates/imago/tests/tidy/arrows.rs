@@ -1,4 +1,5 @@
-//! Which crate may use which: the order of the table in ARCHITECTURE.md, from the top down.
+//! The crates that each crate may use: the order of the table in ARCHITECTURE.md, from the top
+//! down.
 //!
 //! The table is the only place where the order is written, so the page cannot fall behind the code.
 

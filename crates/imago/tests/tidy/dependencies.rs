@@ -14,7 +14,8 @@ use crate::tree::root;
 /// The platform that the policy is checked for: the one on which the tests run their servers.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
-/// Crates that are in the build in more than one incompatible version, and who keeps the older.
+/// Crates that are in the build in more than one incompatible version, and the crates that keep the
+/// older.
 const TWICE: &[Exception] = &[
     ("base64", "0.22 by bson, mongodb and Imago, 0.23 by ureq"),
     ("embedded-io", "0.4 and 0.6, of which postcard uses neither: both are traits alone"),

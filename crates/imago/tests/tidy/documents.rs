@@ -1,4 +1,4 @@
-//! The documents that every release needs, and links in them that lead somewhere.
+//! The documents that every release needs, and links in them, all of which have a target.
 
 use crate::dependencies::members;
 use crate::finding::{Finding, assert_clean};
@@ -12,7 +12,7 @@ fn missing(exists: impl Fn(&str) -> bool) -> Vec<Finding> {
     absent.map(|name| Finding::whole(name, "is missing")).collect()
 }
 
-/// A section for what is not released yet, or for the version that the manifest names.
+/// A section for unreleased changes, or for the version that the manifest names.
 fn changelog_behind(changelog: &Text, version: &str) -> Vec<Finding> {
     let current = format!("## [{version}]");
     let is_section = |l: &str| l.starts_with("## [Unreleased]") || l.starts_with(&current);

@@ -1,4 +1,4 @@
-//! Which licences the build may contain, and reading of SPDX expressions.
+//! The licences that the build may contain, and reading of SPDX expressions.
 
 use crate::dependencies::{Package, package, packages};
 use crate::finding::{Exception, Finding, assert_clean, excuse};
@@ -38,7 +38,7 @@ fn fulfilled(expression: &str) -> Result<bool, String> {
     }
 }
 
-/// Recursive descent over what is not read yet. `WITH` binds tightest, then `AND`, then `OR`.
+/// Recursive descent over the rest of the expression. `WITH` binds tightest, then `AND`, then `OR`.
 struct Reader<'a> {
     tokens: &'a [&'a str],
 }

@@ -1,7 +1,7 @@
 //! `imago bench run flows-real`: real processes in network namespaces, of which nothing stays.
 //!
-//! A namespace is told by its number in `/proc/PID/ns/net`. It lives as long as a process is in it
-//! or it is mounted somewhere, so that one of which both are not true is gone, with its devices.
+//! A namespace is identified by its number in `/proc/PID/ns/net`. It lives as long as a process is
+//! in it or it is mounted, so that one of which neither is true is gone, with its devices.
 
 use imago_testbed::wait;
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! Events as log lines: warnings at `warn`, what is rare at `info`, progress at `debug`.
+//! Events as log lines: warnings at `warn`, rare events at `info`, progress at `debug`.
 
 use std::io;
 

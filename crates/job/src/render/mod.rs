@@ -15,7 +15,7 @@ use crate::reporter::Subscription;
 
 /// Shows events.
 pub trait Render: Send + 'static {
-    /// Shows one event. An error ends the rendering, not the job: who watched is gone.
+    /// Shows one event. An error ends the rendering, not the job: the viewer is gone.
     fn show(&mut self, event: &Event) -> io::Result<()>;
 
     /// Cleans up after the last event.

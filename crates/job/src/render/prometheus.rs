@@ -22,7 +22,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, Prometheu
 use super::Render;
 use crate::event::{Body, Event, Progress};
 
-/// Why metrics cannot be served.
+/// The error of metrics that cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot serve metrics at {address}; choose an address of this machine and a free port")]
 pub struct CannotServe {

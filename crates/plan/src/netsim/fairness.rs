@@ -12,7 +12,7 @@
 pub struct User {
     /// The links that it uses, each once.
     pub links: Vec<usize>,
-    /// Its part of what is shared, relative to others'.
+    /// Its part of a shared capacity, relative to others'.
     pub weight: f64,
     /// The largest rate that it can use.
     pub cap: f64,
@@ -46,8 +46,8 @@ pub fn fair_rates(capacities: &[f64], users: &[&User]) -> Vec<f64> {
         let used = (0..links.len()).filter(|link| links[*link].rising > 0);
         let full = used.min_by(|a, b| links[*a].level().total_cmp(&links[*b].level()));
         let level = full.map_or(f64::INFINITY, |link| links[link].level());
-        // Those who stop below the level leave each link more than they would have had there, so
-        // that no link is full at a lower level than before.
+        // Users that stop below the level leave each link more than they would have had there, so that no
+        // link is full at a lower level than before.
         let mut capped = false;
         while let Some(at) = by_cap.next_if(|at| cap_level(*at) <= level) {
             stop(at, cap_level(at), &mut links);

@@ -7,7 +7,7 @@
 //! no server getting more than one. So:
 //!
 //! - a server holds less than one chunk more than its capacity, and [`Fitted::excess`] says how
-//!   much. Who must stay within hands in capacities that are less by the largest chunk;
+//!   much. A caller that must stay within passes capacities that are less by the largest chunk;
 //! - all but at most N - 1 chunks lie as in the optimum of the problem that allows splitting;
 //! - [`Placement::moved_least`] is a true lower bound: what is moved is at most so far from the
 //!   optimum.

@@ -184,8 +184,8 @@ mod tests {
             let mut here = BTreeMap::new();
             for (chunk, kind) in steps {
                 let loss = losses[chunk as usize];
-                // The best chunk leaves more often than chance would have it; others, who may be
-                // queued, leave and come back too.
+                // The best chunk leaves more often than chance would have it; other chunks, which
+                // may be queued, leave and come back too.
                 let leaves = kind < 5;
                 let leaving = if kind < 3 { offers.best(0, 1) } else { chunk };
                 if leaves && here.remove(&leaving).is_some() {

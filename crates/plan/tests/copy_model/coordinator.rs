@@ -70,7 +70,7 @@ pub enum Step {
 }
 
 impl<D: Desk> Coordinator<D> {
-    /// A coordinator that knows only what was persisted.
+    /// A coordinator that knows only the persisted state.
     pub fn resume(protocol: &Protocol, job: &Job) -> Self {
         let slices = job.rows.len();
         Self {

@@ -15,7 +15,7 @@ use super::text;
 #[derive(Clone)]
 pub struct Token(String);
 
-/// Why a text is no token.
+/// The error of a text that is no token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a token is one word of visible ASCII characters")]
 pub struct NoToken;

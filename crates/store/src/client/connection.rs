@@ -10,10 +10,10 @@ use redis::{Cmd, ConnectionInfo, RedisError, Value};
 
 use super::ClientError;
 
-/// Why something is not done.
+/// The reason why a request is not done.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// Others changed what was read.
+    /// Others changed rows that were read.
     Conflict,
     /// Nothing happened, for this reason, which may pass.
     Nothing(String),
@@ -195,7 +195,7 @@ impl Connection {
         }
     }
 
-    /// Does it all in one transaction, if what is watched is as it was.
+    /// Does it all in one transaction, if the watched rows are unchanged.
     pub fn exec<'t>(
         &mut self,
         batches: impl IntoIterator<Item = (u32, Batch<'t>)>,

@@ -52,10 +52,10 @@ impl Client {
         found.into_iter().zip(&keys).map(value).collect()
     }
 
-    /// Sets rows, all of them or none; at most 10,000. What was there is not looked at.
+    /// Sets rows, all of them or none; at most 10,000. Earlier rows are not read.
     ///
     /// # Errors
-    /// Why nothing happened, and [`ClientError::Unknown`] if it may have happened.
+    /// The reason why nothing happened, and [`ClientError::Unknown`] if it may have happened.
     pub fn put_many<K, V>(
         &mut self,
         table: &Table<K, V>,

@@ -1,11 +1,11 @@
-//! Which failures of Kafka pass by themselves.
+//! The failures of Kafka, and those among them that pass by themselves.
 
 use std::io;
 
 /// The topic that was to be made is there already.
 pub(super) const TOPIC_EXISTS: i16 = 36;
 
-/// Why something did not succeed, in words.
+/// The failure of an operation, in words.
 #[derive(Debug)]
 pub(super) enum Fault {
     /// It may succeed when it is tried again.

@@ -11,7 +11,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Why nothing goes on at the moment, if so: it is tried again.
+    /// The reason why nothing goes on at the moment, if so: it is tried again.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.lock().clone()

@@ -1,4 +1,4 @@
-//! Reading one file of a log, and what is found at its end.
+//! Reading one file of a log, and the end of the file.
 
 use std::path::{Path, PathBuf};
 

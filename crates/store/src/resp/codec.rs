@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Which procedure.
+/// The kind of a procedure.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Single = 1,

@@ -145,7 +145,7 @@ pub(super) fn of(arguments: &Arguments<'_>) -> Result<&'static Command, Vec<u8>>
     }
 }
 
-/// Why there is no such command, if Redis has it.
+/// The reason why there is no such command, if Redis has it.
 pub(super) fn missing(arguments: &Arguments<'_>) -> Option<Vec<u8>> {
     unsupported::reason(arguments)
 }

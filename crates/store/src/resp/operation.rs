@@ -196,7 +196,7 @@ impl Operation {
     /// Does it.
     ///
     /// # Errors
-    /// Why nothing of the transaction shall happen.
+    /// The reason why nothing of the transaction shall happen.
     pub fn run(&self, rows: &mut Rows<'_, '_>) -> Result<Answer, Abort> {
         match self {
             Self::Get(key) => rows.get(key).map(Answer::value),

@@ -1,4 +1,4 @@
-//! The transactions that requests become: what is run at a site.
+//! The transactions that requests become, which run at a site.
 //!
 //! The answer is written here, as it is sent, in the version of the protocol that the connection had
 //! when the request came.

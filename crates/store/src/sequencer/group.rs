@@ -1,5 +1,5 @@
-//! Which log entries the log is given at once: many, for each group is waited for once; and not more than one
-//! may hold, however many arrive.
+//! The log entries that the log is given at once: many, for each group is waited for once; and not
+//! more than one may hold, however many arrive.
 
 use crate::record::LogEntry;
 

@@ -21,7 +21,7 @@ thread_local! {
     static FAULT: Cell<Option<Fault>> = const { Cell::new(None) };
 }
 
-/// Breaks what is run from here on, or nothing.
+/// Sets the fault for the operations from here on, or none.
 pub fn set(fault: Option<Fault>) {
     FAULT.set(fault);
 }

@@ -161,7 +161,7 @@ fn lost_packets(shown: &str) -> Result<u64> {
     Ok(lost.ok_or_else(wrong)?.into_iter().sum())
 }
 
-/// Says what is missing, before anything is started.
+/// Reports missing programs, before anything is started.
 async fn require() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         let what = "only root may have network namespaces; run this benchmark as root";
@@ -320,7 +320,7 @@ impl Drop for Host {
 }
 
 fn end(child: &mut Child) {
-    // It fails only for a process that has ended, which is what is wanted.
+    // It fails only for a process that has ended already, as it should.
     let _ = child.kill();
     let _ = child.wait();
 }

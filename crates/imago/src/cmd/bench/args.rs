@@ -298,7 +298,7 @@ struct Servers {
 /// Fig. 8.
 #[derive(Debug, clap::Args)]
 pub struct Scales {
-    /// Which of Figs. 8a to 8d.
+    /// The parts of Fig. 8 to measure, of a to d.
     #[arg(long, value_enum, value_name = "PART", value_delimiter = ',', default_value = "a,b,c,d")]
     parts: Vec<Part>,
     /// Fig. 8a: documents.

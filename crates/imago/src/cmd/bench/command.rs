@@ -1,4 +1,4 @@
-//! The command lines of what is measured.
+//! The command lines of the measured programs.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -77,7 +77,7 @@ fn flat<S: serde::Serializer>(record: &Record, to: S) -> Result<S::Ok, S::Error>
 }
 
 impl View {
-    /// The record as it looks at `now_ms` by the servers' clock; an owner who was silent for
+    /// The record as it looks at `now_ms` by the servers' clock; an owner that was silent for
     /// `stale_after_ms` does not work at it any more.
     pub fn new(record: Record, now_ms: u64, stale_after_ms: u64) -> Self {
         let silent = |since_ms: u64| now_ms.saturating_sub(since_ms);

@@ -125,7 +125,7 @@ pub(super) fn history(args: &HistoryArgs, context: &Context) -> Result<(), Failu
     let unwritable = |cause: serde_json::Error| {
         Failure::new(Exit::Failed, "output", "cannot write an entry as JSON").because(&cause)
     };
-    // The header comes first in the output, and is known only to who reads it first.
+    // The header comes first in the output, and only a first pass over the history finds it.
     let (header, _) = History::scan(&args.history, |_| {}).map_err(|error| unreadable(&error))?;
     let wanted = match &args.id {
         Some(id) => Some(header.id_form.key(id).ok_or_else(|| {

@@ -40,7 +40,7 @@ pub(super) enum Request {
     Switch { uri: String, ns: Option<Namespace> },
     /// Send no more operations.
     Stop,
-    /// Say what was measured so far.
+    /// Report the measurements so far.
     Status,
 }
 

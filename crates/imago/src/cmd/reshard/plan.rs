@@ -27,14 +27,14 @@ pub struct Args {
     /// The change of shape.
     #[command(flatten)]
     shape: Shape,
-    /// By what it would be done; this changes what is warned of only.
+    /// Engine that would change the shape; it affects only the warnings.
     #[arg(long, value_enum, default_value = "shadow", value_name = "HOW")]
     engine: By,
     #[command(flatten)]
     speed: Speed,
 }
 
-/// By what a shape is changed.
+/// Engine that changes a shape.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum By {
     /// Imago copies into a shadow, compares it, and has it take the collection's name.

@@ -51,7 +51,7 @@ pub struct Args {
     /// The new shape of the collection.
     #[command(flatten)]
     shape: Shape,
-    /// By what it is done.
+    /// Engine that changes the shape.
     #[arg(long, value_enum, default_value = "shadow", value_name = "HOW")]
     engine: By,
     #[command(flatten)]
@@ -79,7 +79,7 @@ pub struct WorkArgs {
     /// Slices that this process copies at the same time.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     workers: u8,
-    /// Which documents are compared before the shadow takes the collection's name.
+    /// Documents that are compared before the shadow takes the collection's name.
     #[arg(long, value_enum, default_value = "full", value_name = "WHICH")]
     verify: Verify,
     /// Means by which writes are kept from the collection while the last changes are applied; by
@@ -93,7 +93,7 @@ pub struct WorkArgs {
     max_block_ms: u64,
 }
 
-/// Which documents are compared.
+/// Documents that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Verify {
     /// All of them.

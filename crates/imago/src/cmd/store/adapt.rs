@@ -32,7 +32,7 @@ pub struct AdaptArgs {
     /// Have the store split, merge, replicate and remaster partitions by itself, where that pays.
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Adapt::Off)]
     adapt: Adapt,
-    /// For how long a change is credited with the time that it saves transactions, in s.
+    /// Time for which a change is credited with the time that it saves transactions, in s.
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = above_zero)]
     adapt_horizon: f64,
     /// The most partitions that adaptation makes.

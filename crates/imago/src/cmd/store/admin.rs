@@ -16,7 +16,7 @@ use crate::exit::{Exit, Failure};
 /// Deadline of a store's answer; a change's own deadline there is shorter.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
-/// Which store.
+/// The store.
 #[derive(Debug, clap::Args)]
 pub struct Where {
     /// Address at which the store takes changes of its design (`imago store serve --admin`).
@@ -27,7 +27,7 @@ pub struct Where {
     token_file: Option<PathBuf>,
 }
 
-/// Which partition of which store.
+/// The partition, and its store.
 #[derive(Debug, clap::Args)]
 pub struct At {
     /// A key: TABLE:ROW, for example 0:user42. The keys of database 0 are rows of table 0; bytes that
@@ -37,7 +37,7 @@ pub struct At {
     store: Where,
 }
 
-/// Which partition, and which site.
+/// The partition, and the site.
 #[derive(Debug, clap::Args)]
 pub struct AtSite {
     #[command(flatten)]

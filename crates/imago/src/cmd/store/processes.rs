@@ -51,7 +51,7 @@ Where the log is in Kafka another router may take it over; a site that is told o
 Examples: imago store site --number 1 --router 10.0.0.1:7380 --secret-file secret
           imago store site --number 1 --router 10.0.0.1:7380,10.0.0.2:7380 --secret-file secret")]
 pub struct SiteArgs {
-    /// Which site, from 0 on.
+    /// Number of the site, from 0 on.
     #[arg(long, value_name = "N")]
     number: u16,
     /// Address at which the router lets sites in (`imago store router --peers`); several possible ones are

@@ -1,4 +1,4 @@
-//! Secrets come from files: what is typed, others on the machine can read.
+//! Secrets come from files: others on the machine can read a command line.
 
 use std::path::Path;
 

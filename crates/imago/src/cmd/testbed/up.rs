@@ -13,7 +13,7 @@ use super::{failure, shape};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// Which database, with its options.
+/// The database, with its options.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Database {
     /// MongoDB: a replica set, or a sharded cluster.
@@ -148,7 +148,7 @@ impl Kept {
     }
 }
 
-/// Starts what was asked for, in the background or until Ctrl-C.
+/// Starts the requested servers, in the background or until Ctrl-C.
 pub(super) async fn start(
     database: Database,
     registry: &Registry,

@@ -82,7 +82,7 @@ async fn streams_end_and_a_repeated_write_is_recognised_only_where_its_document_
     assert_eq!(seen.last().map(String::as_str), Some("invalidate"), "{seen:?}");
 }
 
-/// Which shard each document is on, in the order of their `_id`s.
+/// The shard of each document, in the order of their `_id`s.
 async fn on_shards(scene: &Scene) -> Vec<usize> {
     let mut on = vec![0; 100];
     for (shard, member) in scene.members().await.iter().enumerate() {

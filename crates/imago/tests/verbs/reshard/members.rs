@@ -1,4 +1,4 @@
-//! Which of a shard's members are read from, and what their deaths do to a change of shape.
+//! The members of a shard that are read from, and the effect of their deaths on a change of shape.
 //!
 //! One cluster and one load serve all deaths; the collection gets shape after shape. A server dies and comes
 //! back. `make test` kills each of the victims once, in phases in turn from a drawn one; `IMAGO_LONG` kills

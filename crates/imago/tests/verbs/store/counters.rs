@@ -22,7 +22,7 @@ const DEATHS: u32 = 4;
 const COUNTERS: u64 = 3;
 
 const COUNTS: Table<u64, u64> = Table::new(0);
-/// By client and its own number, what was counted.
+/// The counted increments, by client and its own number.
 const MARKS: Table<(u64, u64), u64> = Table::named(1, "marks");
 
 fn count(client: &mut Client, mark: (u64, u64)) -> Result<(), ClientError> {

@@ -162,7 +162,7 @@ async fn what_was_acknowledged_outlives_takeovers_back_and_forth_and_deaths_of_s
             if is_killed {
                 sites[usize::from(killed)].kill();
             }
-            // It knows nothing of the other one for a while, nor do those who wait for it.
+            // It knows nothing of the other one for a while, nor do the processes that wait for it.
             let is_stopped = random.random_bool(0.4);
             if is_stopped {
                 served.signal(Signal::STOP);

@@ -1,4 +1,4 @@
-//! The token of the admin address: who does not know it sees and changes nothing.
+//! The token of the admin address: a client without it sees and changes nothing.
 
 use std::path::{Path, PathBuf};
 

@@ -148,7 +148,7 @@ fn audit(client: &mut Client) -> bool {
     }
 }
 
-/// Compares what is there with what clients were told. No client may be at work any more.
+/// Compares the store's rows with the answers that clients got. No client may be at work any more.
 pub(super) fn settle(address: SocketAddr, day: &Day) {
     let mut client = connect(address);
     // Each account is locked, so that no older state of it is read.

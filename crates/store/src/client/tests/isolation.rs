@@ -212,6 +212,6 @@ fn two_that_read_what_the_other_writes_do_not_both_commit() {
 
 #[test]
 fn under_snapshot_isolation_they_may() {
-    // Which shows that the check above would see it.
+    // This shows that the check above would see it.
     assert!(skews(Isolation::Snapshot, 50) > 0);
 }

@@ -263,7 +263,7 @@ const MISSING_FOLLOWING: &[(&str, &[&str])] = &[
     ("its manual describes it", &["client|help", "command|help", "config|help", "script|help"]),
 ];
 
-/// Why there is no such command, if Redis has it.
+/// The reason why there is no such command, if Redis has it.
 pub(super) fn reason(arguments: &Arguments<'_>) -> Option<Vec<u8>> {
     find(MISSING, &name(arguments.at(0))?)
 }

@@ -24,7 +24,7 @@ const DEPTH_MAX: usize = 1_000;
 /// The result of a library function.
 type Outcome = Result<MultiValue, Fault>;
 
-/// Why it comes to nothing.
+/// The reason why a function has no result.
 enum Fault {
     /// The error of a script, with its place.
     Said(String),

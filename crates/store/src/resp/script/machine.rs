@@ -112,7 +112,7 @@ fn load(lua: &Lua, text: &[u8]) -> Result<Function, Answer> {
 /// Runs a script.
 ///
 /// # Errors
-/// Why nothing of the transaction shall happen.
+/// The reason why nothing of the transaction shall happen.
 pub(in super::super) fn run(script: &Script, rows: &mut Rows<'_, '_>) -> Result<Answer, Abort> {
     let limits = &script.settings.script_limits;
     let meter = Rc::new(Meter::new(limits, &rows.allowance));
@@ -256,7 +256,7 @@ fn random(state: &Cell<u64>) -> f64 {
 struct Calls<'s, 'w, 'r, 'v> {
     script: &'s Script,
     rows: &'w mut Rows<'r, 'v>,
-    /// Why nothing of the transaction shall happen.
+    /// The reason why nothing of the transaction shall happen.
     abort: Option<Abort>,
 }
 
