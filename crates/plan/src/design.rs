@@ -1,4 +1,4 @@
-//! When a store's physical design should change, and to what (MorphoSys, §5).
+//! The decision whether a store's physical design should change, and to what (MorphoSys, §5).
 //!
 //! Every file is a section of the paper: what is known of the workload ([`reservoir`], [`workload`], §5.1), what
 //! operations take ([`regression`], [`cost`], §5.2), which plans there are ([`plans`], §5.3.3), what a design would
