@@ -10,6 +10,8 @@ pub mod decide;
 pub mod layout;
 pub mod plans;
 pub mod price;
+pub mod queues;
+mod ranks;
 pub mod regression;
 pub mod reservoir;
 pub mod workload;

@@ -58,7 +58,8 @@ pub trait DesignPolicy: Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MostMastered;
 
-/// Routes a transaction by a design, to `near` if that can run it.
+/// Routes a transaction by a design: to `near` if that can run it, else to the site among those that can
+/// with the fewest transactions under way.
 #[must_use]
 pub fn route(
     design: &Design,
@@ -66,6 +67,7 @@ pub fn route(
     reads: &[KeyRange],
     writes: &[Key],
     near: Option<Site>,
+    under_way: impl Fn(Site) -> u32,
 ) -> Route {
     let fits = |site: Site| {
         let read = || reads.iter().flat_map(|range| design.within(range));
@@ -86,7 +88,8 @@ pub fn route(
         (None, None) => design.partitions().map(|partition| partition.master).collect(),
     };
     let fitting = || candidates.iter().copied().filter(|site| fits(*site));
-    let live = fitting().find(|site| !design.is_fenced(*site));
+    let live =
+        fitting().filter(|site| !design.is_fenced(*site)).min_by_key(|site| under_way(*site));
     if let Some(site) = live.or_else(|| fitting().next()) {
         return Route::Run(site);
     }

@@ -52,8 +52,7 @@ pub struct Sampler {
     every: AtomicU32,
     waiting: Mutex<Vec<Sampled>>,
     dropped: AtomicU64,
-    /// Processor time of each site's thread, in ns.
-    cpu_ns: Vec<AtomicU64>,
+    sites: Vec<SiteWork>,
     /// The share of a core that a site may use.
     site_cpu: Option<f64>,
 }
@@ -66,7 +65,7 @@ impl Sampler {
             every: AtomicU32::new(8),
             waiting: Mutex::new(Vec::new()),
             dropped: AtomicU64::new(0),
-            cpu_ns: (0..sites).map(|_| AtomicU64::new(0)).collect(),
+            sites: (0..sites).map(|_| SiteWork::default()).collect(),
             site_cpu,
         }
     }
@@ -100,10 +99,13 @@ impl Sampler {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// The processor time of a site so far.
-    pub(crate) fn cpu(&self, site: Site) -> Duration {
-        let ns = self.cpu_ns.get(usize::from(site.0)).map_or(0, |ns| ns.load(Ordering::Relaxed));
-        Duration::from_nanos(ns)
+    /// The processor time of a site so far, and the rows that it read, wrote and applied in it.
+    pub(crate) fn work(&self, site: Site) -> (Duration, [u64; 3]) {
+        let Some(SiteWork { cpu_ns, rows }) = self.sites.get(usize::from(site.0)) else {
+            return Default::default();
+        };
+        let load = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        (Duration::from_nanos(load(cpu_ns)), [load(&rows[0]), load(&rows[1]), load(&rows[2])])
     }
 
     /// The share of a core that a site has.
@@ -111,12 +113,24 @@ impl Sampler {
         self.site_cpu.unwrap_or(1.0)
     }
 
-    /// Told by a site's thread: its processor time so far.
-    fn tell_cpu(&self, site: Site, cpu: Duration) {
-        if let Some(ns) = self.cpu_ns.get(usize::from(site.0)) {
-            ns.store(u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    /// Told by a site's thread: its processor time so far, and its rows.
+    fn tell(&self, site: Site, cpu: Duration, rows: [u64; 3]) {
+        let Some(work) = self.sites.get(usize::from(site.0)) else { return };
+        let ns = u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);
+        work.cpu_ns.store(ns, Ordering::Relaxed);
+        for (into, rows) in work.rows.iter().zip(rows) {
+            into.store(rows, Ordering::Relaxed);
         }
     }
+}
+
+/// What a site's thread has done so far.
+#[derive(Default)]
+struct SiteWork {
+    /// Its processor time, in ns.
+    cpu_ns: AtomicU64,
+    /// Rows read, written, and applied for other masters.
+    rows: [AtomicU64; 3],
 }
 
 /// A thread's own processor time, which it tells, and by which it is held to its share.
@@ -128,10 +142,10 @@ pub(crate) struct ThreadTime {
 
 impl ThreadTime {
     /// Tells the thread's processor time, and waits if it has used more than its share.
-    pub fn tell(&self, sampler: &Sampler, site: Site) {
+    pub fn tell(&self, sampler: &Sampler, site: Site, rows: [u64; 3]) {
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         let cpu = Duration::new(cpu.tv_sec.cast_unsigned(), cpu.tv_nsec as u32);
-        sampler.tell_cpu(site, cpu);
+        sampler.tell(site, cpu, rows);
         let Some(share) = sampler.site_cpu else { return };
         let now = Instant::now();
         let (then, before, left) = self.last.get().unwrap_or((now, cpu, BURST.as_secs_f64()));

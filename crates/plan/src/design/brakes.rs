@@ -1,7 +1,7 @@
 //! What keeps adaptation from thrashing: plans that pay by the model are held back, watched, and undone.
 //!
-//! - *Cool-down*: a partition that was changed is left alone for as long as samples are kept, so that statistics
-//!   from before a change say nothing against it.
+//! - *Cool-down*: a partition that was changed is left alone for a moment, and what would take the change back is not
+//!   done for as long as samples are kept, so that statistics from before a change say nothing against it.
 //! - *Sustained*: a plan is carried out when it was found to pay in several decisions in a row. A burst is over
 //!   before that.
 //! - *Rate*: changes a second, on average and at once.
@@ -19,6 +19,8 @@ use super::layout::{Key, Layout, Operator, Site};
 pub struct Limits {
     /// A partition that was changed is left alone for so long.
     pub cool_down_ms: u64,
+    /// What would take a change back is not done for so long.
+    pub reversal_ms: u64,
     /// Decisions in a row in which a plan has to pay.
     pub sustained: u32,
     /// Operators a second, on average; so many at once.
@@ -34,14 +36,24 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            cool_down_ms: 5_000,
+            cool_down_ms: 1_000,
+            reversal_ms: 10_000,
             sustained: 2,
             changes_s_max: 10.0,
             measured_ms: 3_000,
-            worse_by: 0.1,
+            worse_by: 0.15,
             banned_ms: 60_000,
         }
     }
+}
+
+/// A mean latency that was measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Latency {
+    /// In µs.
+    pub mean_us: f64,
+    /// Its standard error, in µs.
+    pub error_us: f64,
 }
 
 /// A change that is being measured.
@@ -53,8 +65,8 @@ pub struct Watched<K> {
     pub inverse: Vec<Operator<K>>,
     /// When the last of them was done.
     pub done_ms: u64,
-    /// The mean latency before, in µs.
-    pub before_us: f64,
+    /// The mean latency before.
+    pub before: Latency,
     /// The mean latency that was predicted, in µs.
     pub predicted_us: f64,
 }
@@ -79,12 +91,15 @@ pub struct Brakes<K> {
     tokens: f64,
     filled_ms: u64,
     watched: Vec<Watched<K>>,
+    /// Operators that would take back what was done, and when it was.
+    reversals: BTreeMap<Operator<K>, u64>,
     /// Until when an operator is not tried again, and how often it failed.
     banned: BTreeMap<Operator<K>, (u64, u32)>,
 }
 
-/// What a plan does to which partitions: a split that is drawn a few keys further on is the same plan.
-type Shape<K> = Vec<(&'static str, K, Option<Site>)>;
+/// What a plan does to which partitions: a split that is drawn a few keys further on is the same plan, and so is one
+/// to another site.
+type Shape<K> = Vec<(&'static str, K)>;
 
 /// Partitions and operators that are remembered.
 const REMEMBERED_MAX: usize = 10_000;
@@ -102,6 +117,7 @@ impl<K: Key> Brakes<K> {
             tokens: limits.changes_s_max.max(1.0),
             filled_ms: 0,
             watched: Vec::new(),
+            reversals: BTreeMap::new(),
             banned: BTreeMap::new(),
         }
     }
@@ -114,6 +130,13 @@ impl<K: Key> Brakes<K> {
         {
             let left_s = (until_ms - now_ms).div_ceil(1_000);
             return Some(format!("it made things worse {times} times: tried again in {left_s} s"));
+        }
+        if let Some(at_ms) = self.reversals.get(operator) {
+            let age_ms = now_ms.saturating_sub(*at_ms);
+            if age_ms < self.limits.reversal_ms {
+                let age_s = age_ms as f64 / 1_000.0;
+                return Some(format!("it would take back what was done {age_s:.1} s ago"));
+            }
         }
         let start = layout.of(operator.key()).0;
         let next = matches!(operator, Operator::Merge(_)).then(|| layout.next(start)).flatten();
@@ -152,14 +175,17 @@ impl<K: Key> Brakes<K> {
     /// Takes note of operators that were carried out on a design, and begins to measure what comes of them.
     pub fn done(
         &mut self,
-        before: &Layout<K>,
+        layout: &Layout<K>,
         operators: Vec<Operator<K>>,
         now_ms: u64,
-        (before_us, predicted_us): (f64, f64),
+        (before, predicted_us): (Latency, f64),
     ) {
-        let inverse = inverse(before, &operators);
-        self.touch(before, &operators, now_ms);
-        self.watched.push(Watched { operators, inverse, done_ms: now_ms, before_us, predicted_us });
+        let inverse = inverse(layout, &operators);
+        self.touch(layout, &operators, now_ms);
+        let reversal_ms = self.limits.reversal_ms;
+        self.reversals.retain(|_, at_ms| now_ms.saturating_sub(*at_ms) < reversal_ms);
+        self.reversals.extend(inverse.iter().map(|operator| (operator.clone(), now_ms)));
+        self.watched.push(Watched { operators, inverse, done_ms: now_ms, before, predicted_us });
     }
 
     fn touch(&mut self, before: &Layout<K>, operators: &[Operator<K>], now_ms: u64) {
@@ -179,18 +205,20 @@ impl<K: Key> Brakes<K> {
         }
     }
 
-    /// Judges the changes that were measured for long enough, by the mean latency since, in µs.
-    pub fn judge(&mut self, now_ms: u64, latency_us: f64) -> Vec<Judged<K>> {
+    /// Judges the changes that were measured for long enough, by the mean latency since.
+    pub fn judge(&mut self, now_ms: u64, now: Latency) -> Vec<Judged<K>> {
         let is_due =
             |one: &Watched<K>| now_ms.saturating_sub(one.done_ms) >= self.limits.measured_ms;
         let (due, rest) = std::mem::take(&mut self.watched).into_iter().partition(is_due);
         self.watched = rest;
         let due: Vec<Watched<K>> = due;
-        due.into_iter().map(|one| self.judged(one, now_ms, latency_us)).collect()
+        due.into_iter().map(|one| self.judged(one, now_ms, now)).collect()
     }
 
-    fn judged(&mut self, one: Watched<K>, now_ms: u64, latency_us: f64) -> Judged<K> {
-        if latency_us <= one.before_us * (1.0 + self.limits.worse_by) {
+    fn judged(&mut self, one: Watched<K>, now_ms: u64, now: Latency) -> Judged<K> {
+        // Chance makes latencies differ, too.
+        let chance_us = 2.0 * now.error_us.hypot(one.before.error_us);
+        if now.mean_us <= one.before.mean_us * (1.0 + self.limits.worse_by) + chance_us {
             return Judged::Kept(one);
         }
         for operator in &one.operators {
@@ -214,16 +242,18 @@ impl<K: Key> Brakes<K> {
 
 fn shape<K: Key>(layout: &Layout<K>, plan: &[Operator<K>]) -> Shape<K> {
     let of = |operator: &Operator<K>| {
-        let (kind, site) = match operator {
-            Operator::Split(_) => ("split", None),
-            Operator::Merge(_) => ("merge", None),
-            Operator::AddReplica(_, site) => ("add-replica", Some(*site)),
-            Operator::RemoveReplica(_, site) => ("remove-replica", Some(*site)),
-            Operator::Remaster(_, site) => ("remaster", Some(*site)),
+        let kind = match operator {
+            Operator::Split(_) => "split",
+            Operator::Merge(_) => "merge",
+            Operator::AddReplica(..) => "add-replica",
+            Operator::RemoveReplica(..) => "remove-replica",
+            Operator::Remaster(..) => "remaster",
         };
-        (kind, layout.of(operator.key()).0.clone(), site)
+        (kind, layout.of(operator.key()).0.clone())
     };
-    plan.iter().map(of).collect()
+    let mut shape: Shape<K> = plan.iter().map(of).collect();
+    shape.sort_unstable();
+    shape
 }
 
 /// What takes operators back, in the order in which it has to be done.

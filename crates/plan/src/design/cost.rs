@@ -1,9 +1,10 @@
 //! The learned cost model (MorphoSys, §5.2): what a transaction and an operator take, in µs.
 //!
 //! Six linear functions, of which each operation uses those of Table 1. What they measure in this store:
-//! - `service`(CPU of the site): all waits for the site's thread, which runs its transactions one after another:
-//!   from when a request is sent until the site looks at it, and for one that writes, from when the log has it
-//!   until the site looks at that.
+//! - `service`(transactions at the site): all waits for the site's thread, which runs its transactions one after
+//!   another: from when a request is sent until the site looks at it, and for one that writes, from when the log
+//!   has it until the site looks at that. The paper's input is the CPU of the site; here that is 1 as soon as
+//!   anything waits, and says nothing of how much does ([`super::queues`]).
 //! - `wait_updates`(log entries that the site is behind, u): from then until the site has applied what the
 //!   session has seen, or what a new master has to know. There is one log for all partitions: `behind` stands
 //!   for the paper's vₙ − vᵣ of a partition, and u of Eq. 2 is the share of the site's entries that concern it.
@@ -20,10 +21,10 @@ use super::regression::Linear;
 /// Inputs of an operation's functions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Inputs {
-    /// The CPU of the site: 1 where it uses all that it has.
-    pub cpu: f64,
-    /// The CPU of the other site that takes part, for a remaster and a new replica.
-    pub other_cpu: f64,
+    /// Transactions at the site.
+    pub queue: f64,
+    /// Transactions at the other site that takes part, for a remaster and a new replica.
+    pub other_queue: f64,
     /// Log entries that the site is behind.
     pub behind: f64,
     /// u of Eq. 2.
@@ -113,7 +114,7 @@ pub struct Measured {
 /// The functions. See the module's documentation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostModel {
-    /// Of the CPU.
+    /// Of the transactions at the site.
     pub service: Linear<1>,
     /// Of the entries behind, and u.
     pub wait_updates: Linear<2>,
@@ -130,18 +131,21 @@ pub struct CostModel {
 impl Default for CostModel {
     fn default() -> Self {
         Self {
-            service: Linear::new([0.1]).led_by(0),
+            service: Linear::new([0.1]).led_by([1.0]).rising().rehearsing(40),
             wait_updates: Linear::new([1.0, 0.01]),
             lock: Linear::new([0.01]),
-            read_write: Linear::new([1.0, 1.0]),
+            read_write: Linear::new([1.0, 1.0]).rising(),
             commit: Linear::new([1.0, 1.0]),
-            cpu: Linear::new([10.0, 10.0, 10.0]),
+            cpu: Linear::new([10.0; 3]).led_by(ROWS_WORTH).rising().rehearsing(60),
         }
     }
 }
 
+/// What a row that is read within many, one that is written and one that is applied for another master cost against
+/// each other, transactions' own costs spread over them; until more is known.
+const ROWS_WORTH: [f64; 3] = [1.0, 30.0, 12.0];
 /// Samples of a function with which something can be decided by it.
-const TRUSTED_SAMPLES: u64 = 40;
+const TRUSTED_SAMPLES: u64 = 16;
 /// The largest mean error with which something can be decided.
 const TRUSTED_ERROR: f64 = 0.6;
 
@@ -173,8 +177,8 @@ impl CostModel {
         let both = matches!(operation, Operation::Remaster | Operation::AddReplica);
         let used = |is_used: bool, value: f64| if is_used { value } else { 0.0 };
         let (rows, parts) = (inputs.rows, inputs.partitions);
-        used(uses.service, self.service.predict([inputs.cpu]))
-            + used(uses.service && both, self.service.predict([inputs.other_cpu]))
+        used(uses.service, self.service.predict([inputs.queue]))
+            + used(uses.service && both, self.service.predict([inputs.other_queue]))
             + used(
                 uses.wait_updates,
                 self.wait_updates.predict([inputs.behind, inputs.update_share]),
@@ -189,7 +193,7 @@ impl CostModel {
         let uses = operation.uses();
         let of = |is_used: bool, value: Option<f64>| value.filter(|_| is_used);
         if let Some(us) = of(uses.service, measured.service) {
-            self.service.observe([inputs.cpu], us);
+            self.service.observe([inputs.queue], us);
         }
         if let Some(us) = of(uses.wait_updates, measured.wait_updates) {
             self.wait_updates.observe([inputs.behind, inputs.update_share], us);

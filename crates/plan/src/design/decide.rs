@@ -18,6 +18,7 @@ use rand::{Rng, RngExt as _};
 use super::layout::{Key, Layout, Operator, Site};
 use super::plans::{NoPlan, Thresholds, View, plans, removals};
 use super::price::{Price, Situation, plan_cost, price};
+use super::ranks::Ranks;
 use super::workload::{Given, Numbered, Sample, Statistics, Touched};
 
 /// How decisions are made.
@@ -45,7 +46,7 @@ impl Default for Parameters {
             lambda: 1.0,
             horizon_s: 10.0,
             gain_min: 0.01,
-            triggers: 8,
+            triggers: 12,
             plans_max: 4,
             memory_max: None,
             thresholds: Thresholds::default(),
@@ -68,6 +69,19 @@ pub enum Rejected<K: std::fmt::Debug> {
     Memory(Site),
     /// It is held back: see [`super::brakes`].
     Held(String),
+}
+
+impl Rejected<u32> {
+    fn named<K: Key>(self, ranks: &Ranks<K>) -> Rejected<K> {
+        match self {
+            Self::NoPlan(why) => Rejected::NoPlan(ranks.no_plan(&why)),
+            Self::DoesNotPay => Rejected::DoesNotPay,
+            Self::TooLittle => Rejected::TooLittle,
+            Self::Another => Rejected::Another,
+            Self::Memory(site) => Rejected::Memory(site),
+            Self::Held(why) => Rejected::Held(why),
+        }
+    }
 }
 
 /// A plan that was looked at.
@@ -187,6 +201,38 @@ pub type Held<'h, K> = dyn Fn(&Layout<K>, &Operator<K>) -> Option<String> + 'h;
 
 /// Decides which plans pay. `held` says why an operator may not be carried out now, if it may not.
 pub fn decide<K: Key>(
+    layout: &Layout<K>,
+    situation: &Situation<'_, K>,
+    parameters: &Parameters,
+    held: &Held<'_, K>,
+    dice: &mut impl Rng,
+) -> Decided<K> {
+    let ranks = Ranks::of(layout, situation.samples);
+    let samples = situation.samples.iter().map(|(weight, of)| (*weight, ranks.sample(of)));
+    let samples: Vec<(f64, Sample<u32>)> = samples.collect();
+    let Situation { rate_s, population, cost, behind, cpu_weight, .. } = *situation;
+    let situation = Situation { samples: &samples, rate_s, population, cost, behind, cpu_weight };
+    let held = |layout: &Layout<u32>, operator: &Operator<u32>| {
+        held(&ranks.named(layout), &ranks.operator(operator))
+    };
+    let decided = decide_ranked(&ranks.layout(layout), &situation, parameters, &held, dice);
+    let named = |plan: Considered<u32>| Considered {
+        trigger: plan.trigger.map(|rank| ranks.key(rank)),
+        site: plan.site,
+        operators: plan.operators.iter().map(|operator| ranks.operator(operator)).collect(),
+        latency_us: plan.latency_us,
+        benefit_us: plan.benefit_us,
+        cost_us: plan.cost_us,
+        rejected: plan.rejected.map(|rejected| rejected.named(&ranks)),
+    };
+    Decided {
+        considered: decided.considered.into_iter().map(named).collect(),
+        before: decided.before,
+        after: decided.after,
+    }
+}
+
+fn decide_ranked<K: Key>(
     layout: &Layout<K>,
     situation: &Situation<'_, K>,
     parameters: &Parameters,

@@ -147,17 +147,17 @@ fn grown<K: Key>(
     Ok(growing)
 }
 
-/// Where a partition is best split: at the median of the sampled accesses. A key with half of them or more begins
-/// a partition, and the next sampled key the one behind it, so that a single hot row ends alone. No key, if only
-/// one was sampled.
+/// Where a partition is best split: at the median of the sampled accesses, in front of the first key of some
+/// transaction there, which so is not torn apart. A key with half of them or more begins a partition, and the
+/// next one the one behind it, so that a single hot row ends alone. No key, if only one was sampled.
 #[must_use]
 pub fn split_key<K: Key>(view: &View<'_, K>, partition: usize) -> Option<K> {
     let mut weights: std::collections::BTreeMap<&K, f64> = std::collections::BTreeMap::new();
     for (weight, sample) in view.samples {
-        for key in sample.writes.iter().chain(sample.reads.iter().map(|(from, _)| from)) {
-            if view.numbered.of(key) == partition {
-                *weights.entry(key).or_default() += weight;
-            }
+        let keys = sample.writes.iter().chain(sample.reads.iter().map(|(from, _)| from));
+        let here = keys.filter(|key| view.numbered.of(key) == partition);
+        if let Some(first) = here.clone().min() {
+            *weights.entry(first).or_default() += weight * here.count() as f64;
         }
     }
     let all: f64 = weights.values().sum();

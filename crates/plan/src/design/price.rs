@@ -1,15 +1,17 @@
 //! The price of a design: what transactions like the sampled ones would take by it (MorphoSys, §5.3.2).
 //!
 //! Each sample runs where the router would run it: at the site that masters all that it writes and has all that
-//! it reads; a sample that only reads, in equal parts at all sites that have what it reads. Where there is no
+//! it reads; a sample that only reads, at the site with the least load of those that have what it reads. Where there is no
 //! such site the design changes first, and the sample pays for that: so a design that needs no changes in
 //! future is credited with them, and one that brings them about is debited. From where samples run follows the
-//! CPU of each site ([`CostModel::cpu`]), from that the wait for service, and from that the latency.
+//! load of each site ([`CostModel::cpu`]), from that the queue at each ([`super::queues`]), from that the wait for
+//! service, and from that the latency.
 
 use std::collections::BTreeMap;
 
 use super::cost::{CostModel, Inputs, Operation};
 use super::layout::{Key, Layout, Operator, Partition, Site};
+use super::queues::{queues, slowed};
 use super::workload::{Numbered, Sample, Statistics, Touched};
 
 /// What a µs of a site's processor counts against a µs of latency, unless it is set.
@@ -22,6 +24,8 @@ pub struct Situation<'a, K> {
     pub samples: &'a [(f64, Sample<K>)],
     /// Transactions a second.
     pub rate_s: f64,
+    /// Transactions that are under way at once, at all sites.
+    pub population: f64,
     /// What they cost.
     pub cost: &'a CostModel,
     /// Log entries that each site is behind.
@@ -42,7 +46,9 @@ pub struct Price {
     pub total_us: f64,
     /// The predicted CPU of each site, in cores.
     pub cpu: BTreeMap<Site, f64>,
-    /// What that is predicted from: rows read, rows written and rows applied for others, a second.
+    /// The predicted number of transactions at each site.
+    pub queues: BTreeMap<Site, f64>,
+    /// What the CPU is predicted from: rows read, rows written and rows applied for others, a second.
     pub loads: BTreeMap<Site, [f64; 3]>,
     /// The share of transactions that a site can run without a change.
     pub single_site: f64,
@@ -65,35 +71,47 @@ pub fn price<K: Key>(layout: &Layout<K>, situation: &Situation<'_, K>) -> Price 
     let touched: Vec<Touched> =
         situation.samples.iter().map(|(_, sample)| numbered.touched(sample)).collect();
     let weights = situation.samples.iter().map(|(weight, _)| *weight);
-    let statistics = Statistics::of(layout.len(), weights.zip(&touched));
+    let statistics = Statistics::counted(layout.len(), weights.zip(&touched));
     let partitions: Vec<&Partition> = layout.partitions().map(|(_, one)| one).collect();
     let sites: Vec<Site> = layout.sites().collect();
     let mut placed = Vec::with_capacity(touched.len());
+    // Reads that several sites can run.
+    let mut roaming: Vec<(usize, Vec<usize>)> = Vec::new();
     let (mut able_weight, mut all_weight) = (0.0, 0.0);
     for (sample, ((weight, _), touched)) in situation.samples.iter().zip(&touched).enumerate() {
         let at = |site: usize| needs(touched, &partitions, sites[site]);
         let able: Vec<usize> = (0..sites.len()).filter(|site| at(*site) == (0, 0)).collect();
         all_weight += weight;
-        let share = weight / able.len().max(1) as f64;
-        let able_at = able.iter().map(|&site| Placed {
-            sample,
-            weight: share,
-            site,
-            replicas: 0,
-            masters: 0,
-        });
-        placed.extend(able_at);
-        if able.is_empty() {
+        let place = |site| Placed { sample, weight: *weight, site, replicas: 0, masters: 0 };
+        if able.len() > 1 {
+            roaming.push((sample, able));
+            able_weight += weight;
+        } else if let Some(site) = able.first() {
+            placed.push(place(*site));
+            able_weight += weight;
+        } else {
             let cheapest = (0..sites.len()).min_by_key(|site| at(*site)).expect("there is a site");
             let (replicas, masters) = at(cheapest);
             placed.push(Placed { sample, weight: *weight, site: cheapest, replicas, masters });
-        } else {
-            able_weight += weight;
         }
     }
     let all_weight: f64 = if all_weight > 0.0 { all_weight } else { 1.0 };
-    let loads = loads(situation, &sites, &partitions, &touched, &placed, all_weight);
-    let cpu: Vec<f64> = loads.iter().map(|load| situation.cost.cpu.predict(*load)).collect();
+    let mut loads = loads(situation, &sites, &partitions, &touched, &placed, all_weight);
+    let mut cpu: Vec<f64> = loads.iter().map(|load| situation.cost.cpu.predict(*load)).collect();
+    for (sample, able) in roaming {
+        let by_cpu = |one: &&usize, two: &&usize| cpu[**one].total_cmp(&cpu[**two]);
+        let site = *able.iter().min_by(by_cpu).expect("some can");
+        let (weight, of) = &situation.samples[sample];
+        loads[site][0] += situation.rate_s * weight / all_weight * f64::from(of.rows_read);
+        cpu[site] = situation.cost.cpu.predict(loads[site]);
+        placed.push(Placed { sample, weight: *weight, site, replicas: 0, masters: 0 });
+    }
+    // What a site uses without any work is no demand of a transaction.
+    let idle = situation.cost.cpu.predict([0.0; 3]);
+    let own = |load: &[f64; 3]| situation.cost.cpu.predict([load[0], load[1], 0.0]) - idle;
+    let demands: Vec<f64> = loads.iter().map(|load| own(load).max(0.0)).collect();
+    let applied = cpu.iter().zip(&demands).map(|(cpu, own)| (cpu - idle - own).max(0.0));
+    let queues = queues(&slowed(&demands, &applied.collect::<Vec<f64>>()), situation.population);
     let updates_at = updates_at(&sites, &partitions, &statistics);
     let latency = |placed: &Placed| {
         let (_, sample) = &situation.samples[placed.sample];
@@ -105,8 +123,8 @@ pub fn price<K: Key>(layout: &Layout<K>, situation: &Situation<'_, K>) -> Price 
         let furthest =
             reads.iter().filter(|read| partitions[**read].master != site).map(update_share);
         let inputs = Inputs {
-            cpu: cpu[placed.site],
-            other_cpu: cpu.iter().sum::<f64>() / cpu.len() as f64,
+            queue: queues[placed.site],
+            other_queue: queues.iter().sum::<f64>() / queues.len() as f64,
             behind: situation.behind.get(&site).copied().unwrap_or(0.0),
             update_share: furthest.fold(0.0, f64::max),
             contention,
@@ -134,6 +152,7 @@ pub fn price<K: Key>(layout: &Layout<K>, situation: &Situation<'_, K>) -> Price 
         work_us,
         total_us: latency_us + situation.cpu_weight * work_us,
         cpu: sites.iter().copied().zip(cpu.iter().copied()).collect(),
+        queues: sites.iter().copied().zip(queues.iter().copied()).collect(),
         loads: sites.iter().copied().zip(loads).collect(),
         single_site: able_weight / all_weight,
     }
@@ -198,24 +217,25 @@ pub fn plan_cost<K: Key>(
     let (mut after, mut us) = (layout.clone(), 0.0);
     for operator in operators {
         let (_, partition) = after.of(operator.key());
-        let cpu = |site: Site| before.cpu.get(&site).copied().unwrap_or(0.0);
+        let queue = |site: Site| before.queues.get(&site).copied().unwrap_or(0.0);
         let behind = |site: Site| situation.behind.get(&site).copied().unwrap_or(0.0);
         let writes = statistics.writes(numbered.of(operator.key()));
-        let of = Inputs { cpu: cpu(partition.master), contention: writes, ..Inputs::default() };
+        let of = Inputs { queue: queue(partition.master), contention: writes, ..Inputs::default() };
         let rows = partition.rows as f64;
         let (operation, inputs) = match operator {
             Operator::Split(_) => (Operation::Split, Inputs { partitions: (0.0, 3.0), ..of }),
             Operator::Merge(_) => (Operation::Merge, Inputs { partitions: (0.0, 3.0), ..of }),
-            Operator::AddReplica(_, site) => {
-                (Operation::AddReplica, Inputs { other_cpu: cpu(*site), rows: (rows, rows), ..of })
-            }
+            Operator::AddReplica(_, site) => (
+                Operation::AddReplica,
+                Inputs { other_queue: queue(*site), rows: (rows, rows), ..of },
+            ),
             Operator::RemoveReplica(_, site) => {
-                (Operation::RemoveReplica, Inputs { cpu: cpu(*site), ..of })
+                (Operation::RemoveReplica, Inputs { queue: queue(*site), ..of })
             }
             Operator::Remaster(_, site) => (
                 Operation::Remaster,
                 Inputs {
-                    other_cpu: cpu(*site),
+                    other_queue: queue(*site),
                     behind: behind(*site),
                     partitions: (0.0, 1.0),
                     ..of

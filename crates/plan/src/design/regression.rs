@@ -17,6 +17,8 @@ use std::collections::VecDeque;
 const RATE: f64 = 0.01;
 const MOMENTUM: f64 = 0.8;
 const DECAY: f64 = 1e-5;
+/// The pull of weights towards what inputs are worth against each other, where that is known.
+const PRIOR_PULL: f64 = 0.01;
 /// A scaled input counts as no more than this.
 const INPUT_MAX: f64 = 4.0;
 /// The largest scale.
@@ -36,8 +38,16 @@ pub struct Linear<const N: usize> {
     /// What an input is divided by, and no less than the least.
     scales: [f64; N],
     scales_min: [f64; N],
-    /// The input that the output is proportional to, as long as nothing else is known.
-    leading: Option<usize>,
+    /// What the inputs are worth against each other, as long as nothing else is known; and what one is worth in
+    /// units of the output, told from the means of both.
+    prior: Option<[f64; N]>,
+    prior_unit: f64,
+    means: (f64, f64),
+    /// Whether no weight may be below zero.
+    is_rising: bool,
+    /// The last samples, which are learned from again with each new one, and how many are kept.
+    recent: VecDeque<([f64; N], f64)>,
+    recent_max: usize,
     /// What the output is divided by: follows the mean of what was observed.
     unit: f64,
     weights: [f64; N],
@@ -63,7 +73,12 @@ impl<const N: usize> Linear<N> {
         Self {
             scales: scales_min,
             scales_min,
-            leading: None,
+            prior: None,
+            prior_unit: 0.0,
+            means: (0.0, 0.0),
+            is_rising: false,
+            recent: VecDeque::new(),
+            recent_max: 0,
             unit: 0.0,
             weights: [0.0; N],
             constant: 0.0,
@@ -75,12 +90,28 @@ impl<const N: usize> Linear<N> {
         }
     }
 
-    /// The same, but the first sample is taken for proportional to one input, where others are taken for
-    /// constant: an idle site lets no transaction wait, also if none was seen yet.
+    /// The same, but the first sample is taken for proportional to the inputs, which are worth so much against each
+    /// other, where others are taken for constant: an idle site lets no transaction wait, also if none was seen
+    /// yet. Where inputs rise and fall together, samples say nothing of their worth against each other, and weights
+    /// are pulled to that.
     #[must_use]
-    pub fn led_by(mut self, input: usize) -> Self {
-        assert!(input < N, "there is no such input");
-        self.leading = Some(input);
+    pub fn led_by(mut self, worth: [f64; N]) -> Self {
+        self.prior = Some(worth);
+        self
+    }
+
+    /// The same, but no input lowers the output: more work never takes less.
+    #[must_use]
+    pub fn rising(mut self) -> Self {
+        self.is_rising = true;
+        self
+    }
+
+    /// The same, but with each new sample it learns again from so many of the last ones: where samples are few,
+    /// one step for each would take minutes.
+    #[must_use]
+    pub fn rehearsing(mut self, samples: usize) -> Self {
+        self.recent_max = samples;
         self
     }
 
@@ -118,13 +149,45 @@ impl<const N: usize> Linear<N> {
             return;
         }
         self.rescale(inputs);
+        self.follow_prior(inputs, observed);
+        self.step(inputs, observed);
+        let recent = std::mem::take(&mut self.recent);
+        recent.iter().for_each(|(inputs, observed)| self.step(*inputs, *observed));
+        self.recent = recent;
+        if self.recent_max > 0 {
+            if self.recent.len() == self.recent_max {
+                self.recent.pop_front();
+            }
+            self.recent.push_back((inputs, observed));
+        }
+    }
+
+    fn follow_prior(&mut self, inputs: [f64; N], observed: f64) {
+        let Some(prior) = self.prior else { return };
+        let worth: f64 = prior.iter().zip(inputs).map(|(of, input)| of * input.max(0.0)).sum();
+        let rate = (2.0 / (self.samples as f64 + 1.0)).max(0.005);
+        self.means.0 += rate * (worth - self.means.0);
+        self.means.1 += rate * (observed - self.means.1);
+        self.prior_unit = self.means.1 / self.means.0.max(f64::MIN_POSITIVE.sqrt());
+    }
+
+    /// One step of the descent.
+    fn step(&mut self, inputs: [f64; N], observed: f64) {
         let scaled = self.scaled(inputs);
         if self.unit == 0.0 {
             self.unit = observed.max(f64::MIN_POSITIVE.sqrt());
             self.usual_error = 1.0;
-            match self.leading.filter(|input| scaled[*input] > 0.1) {
-                Some(input) => self.weights[input] = 1.0 / scaled[input],
-                None => self.constant = 1.0,
+            let worth = self
+                .prior
+                .map(|prior| prior.iter().zip(inputs).map(|(of, input)| of * input).sum::<f64>());
+            match (self.prior, worth) {
+                (Some(prior), Some(worth)) if worth > 0.0 => {
+                    for ((weight, scale), of) in self.weights.iter_mut().zip(self.scales).zip(prior)
+                    {
+                        *weight = of * scale / worth;
+                    }
+                }
+                _ => self.constant = 1.0,
             }
         }
         let wrong = observed / self.unit - self.raw(scaled);
@@ -136,12 +199,23 @@ impl<const N: usize> Linear<N> {
         let rate = RATE.min(0.2 / length)
             * if self.samples < 200 { 5.0_f64.min(20.0 / length) } else { 1.0 };
         for (n, input) in scaled.into_iter().enumerate() {
-            let pull = DECAY * self.weights[n];
+            let pull = match self.prior {
+                Some(prior) => {
+                    let prior = prior[n] * self.scales[n] * self.prior_unit / self.unit;
+                    PRIOR_PULL * (self.weights[n] - prior)
+                }
+                None => DECAY * self.weights[n],
+            };
             self.steps[n] = MOMENTUM * self.steps[n] + rate * (claimed * input - pull);
             self.weights[n] += self.steps[n];
         }
-        self.constant_step = MOMENTUM * self.constant_step + rate * claimed;
+        let pull = self.prior.map_or(0.0, |_| PRIOR_PULL * self.constant);
+        self.constant_step = MOMENTUM * self.constant_step + rate * (claimed - pull);
         self.constant += self.constant_step;
+        if self.is_rising {
+            self.weights.iter_mut().for_each(|weight| *weight = weight.max(0.0));
+            self.constant = self.constant.max(0.0);
+        }
     }
 
     /// Has the scales follow the inputs; the function stays what it is.

@@ -49,8 +49,8 @@ fn learned() -> CostModel {
     for _ in 0..4_000 {
         let mut random = |max: f64| dice.random_range(0.0..max);
         let inputs = Inputs {
-            cpu: random(1.5),
-            other_cpu: 0.0,
+            queue: random(40.0),
+            other_queue: 0.0,
             behind: random(2_000.0),
             update_share: random(1.0),
             contention: random(0.5),
@@ -58,7 +58,7 @@ fn learned() -> CostModel {
             partitions: (random(4.0), random(4.0)),
         };
         let measured = Measured {
-            service: Some(50.0 + 600.0 * inputs.cpu),
+            service: Some(20.0 * inputs.queue),
             wait_updates: Some(10.0 + 0.05 * inputs.behind + 20.0 * inputs.update_share),
             lock: Some(5.0 + 200.0 * inputs.contention),
             read_write: Some(3.0 + 0.5 * inputs.rows.0 + 2.0 * inputs.rows.1),
@@ -85,6 +85,7 @@ fn decided(
     let known = Situation {
         samples: &samples,
         rate_s,
+        population: 30.0,
         cost: &cost,
         behind: &behind,
         cpu_weight: CPU_WEIGHT,
@@ -352,6 +353,7 @@ fn a_model_that_learned_nothing_changes_nothing() {
     let known = Situation {
         samples: &samples,
         rate_s: 20_000.0,
+        population: 30.0,
         cost: &cost,
         behind: &behind,
         cpu_weight: CPU_WEIGHT,
@@ -388,6 +390,7 @@ fn what_is_held_back_says_why() {
     let known = Situation {
         samples: &samples,
         rate_s: 2_000.0,
+        population: 4.0,
         cost: &cost,
         behind: &behind,
         cpu_weight: CPU_WEIGHT,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use imago_plan::design::brakes::Judged;
+use imago_plan::design::brakes::{Judged, Latency};
 use imago_plan::design::cost::{Inputs, Measured, Operation};
 use imago_plan::design::decide::{Considered, Decided};
 use imago_plan::design::layout::{self, Layout};
@@ -21,8 +21,8 @@ const REJECTED_MAX: usize = 4;
 impl Planner<'_> {
     /// Judges the changes that were measured for long enough, and takes back what made things worse.
     pub(super) async fn judge(&mut self, now_ms: u64, layout: &Layout<Key>, may_change: bool) {
-        let Some(latency_us) = self.latency_us() else { return };
-        for judged in self.brakes.judge(now_ms, latency_us) {
+        let Some(latency) = self.latency() else { return };
+        for judged in self.brakes.judge(now_ms, latency) {
             let (watched, is_worse) = match judged {
                 Judged::Kept(watched) => (watched, false),
                 Judged::Undo(watched) => (watched, true),
@@ -37,7 +37,7 @@ impl Planner<'_> {
             };
             let of_it = |(number, _): &&mut (u64, DecisionReport)| Some(*number) == decision;
             if let Some((_, report)) = self.decisions.iter_mut().find(of_it) {
-                report.measured_us = Some((watched.before_us, latency_us));
+                report.measured_us = Some((watched.before.mean_us, latency.mean_us));
                 if is_undone {
                     report.verdict = Verdict::Undone;
                 }
@@ -66,10 +66,11 @@ impl Planner<'_> {
             } else if !self.brakes.may_spend(plan.operators.len(), now_ms) {
                 Verdict::Advised("changes a second are limited".to_owned())
             } else {
-                let before_us = self.latency_us().unwrap_or(plan.latency_us.0);
+                let unmeasured = Latency { mean_us: plan.latency_us.0, error_us: 0.0 };
+                let before = self.latency().unwrap_or(unmeasured);
                 let (done, failure) = self.apply(&plan.operators, &layout).await;
                 if !done.is_empty() {
-                    let told = (before_us, plan.latency_us.1);
+                    let told = (before, plan.latency_us.1);
                     self.brakes.done(&layout, done.clone(), self.now_ms(), told);
                     for operator in &done {
                         _ = layout.apply(operator);

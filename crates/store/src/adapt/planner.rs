@@ -1,11 +1,11 @@
-//! The planner: a task beside the sites that decides every half a second, and carries out what pays.
+//! The planner: a task beside the sites that decides four times a second, and carries out what pays.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use imago_plan::design::brakes::{Brakes, Limits};
+use imago_plan::design::brakes::{Brakes, Latency, Limits};
 use imago_plan::design::cost::{CostModel, Inputs, Measured, Operation};
 use imago_plan::design::decide::{Parameters, decide, emulated};
 use imago_plan::design::layout::{self, Layout, Partition};
@@ -27,12 +27,15 @@ use crate::record::Site;
 use crate::sampler::{Sampled, Sampler};
 
 /// Between two decisions, at least.
-const ROUND: Duration = Duration::from_millis(500);
-/// The share of a core that the planner may use.
+const ROUND: Duration = Duration::from_millis(250);
+/// The share of a core that the planner may use, and how much of it at once, in seconds of a core.
 pub(super) const CPU_SHARE: f64 = 0.03;
+const CPU_AT_ONCE: f64 = 0.5;
 /// Samples that decisions are made by, and how old they may be: no older than the cool-down of a partition.
-const SAMPLES: usize = 300;
+const SAMPLES: usize = 160;
 const WINDOW_MS: u64 = 5_000;
+/// How much a round counts for the number of transactions under way.
+const POPULATION_RATE: f64 = 0.3;
 /// Generated transactions beside them.
 const GENERATED: usize = 30;
 /// What is done about a plan that pays.
@@ -117,7 +120,7 @@ impl Adaptation {
 
     async fn decide(self: Arc<Self>) {
         let mut planner = Planner::new(&self);
-        let mut rest = ROUND;
+        let (mut rest, mut left_s, mut looked) = (ROUND, CPU_AT_ONCE, Instant::now());
         loop {
             sleep(rest).await;
             let began = Instant::now();
@@ -126,7 +129,11 @@ impl Adaptation {
             assert!(!self.panics.load(Ordering::SeqCst), "it was told to");
             let share = took.as_secs_f64() / (began.elapsed() + rest).as_secs_f64();
             self.report.lock().unwrap_or_else(PoisonError::into_inner).planner_cpu = share;
-            rest = ROUND.max(took.div_f64(CPU_SHARE));
+            let earned_s = looked.elapsed().as_secs_f64() * CPU_SHARE;
+            left_s = (left_s + earned_s).min(CPU_AT_ONCE) - took.as_secs_f64();
+            looked = Instant::now();
+            // What it used beyond its share it waits for.
+            rest = ROUND.max(Duration::from_secs_f64((-left_s / CPU_SHARE).max(0.0)));
         }
     }
 }
@@ -142,10 +149,14 @@ pub(super) struct Planner<'a> {
     pub(super) began: Instant,
     reservoir: Reservoir<Sample<Key>>,
     pub(super) cost: CostModel,
+    /// Transactions under way at once, as of the last rounds.
+    population: f64,
+    /// When samples were fetched last.
+    fetched: Instant,
     pub(super) brakes: Brakes<Key>,
     dice: StdRng,
-    /// The processor time of each site when it was looked at last.
-    cpu: HashMap<Site, (Instant, Duration)>,
+    /// The processor time of each site, and its rows, when it was looked at last.
+    work: HashMap<Site, (Instant, Duration, [u64; 3])>,
     /// The mean latency of each round within the time in which changes are measured: when, its sum, of how many.
     latencies: VecDeque<(u64, f64, f64)>,
     pub(super) decisions: VecDeque<(u64, DecisionReport)>,
@@ -163,9 +174,11 @@ impl<'a> Planner<'a> {
             began: Instant::now(),
             reservoir: Reservoir::new(SAMPLES, WINDOW_MS),
             cost: CostModel::default(),
+            population: 0.0,
+            fetched: Instant::now(),
             brakes: Brakes::new(of.options.limits),
             dice: StdRng::seed_from_u64(of.options.seed),
-            cpu: HashMap::new(),
+            work: HashMap::new(),
             latencies: VecDeque::new(),
             decisions: VecDeque::new(),
             next_decision: 0,
@@ -177,37 +190,37 @@ impl<'a> Planner<'a> {
     }
 
     pub(super) fn now_ms(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+        self.ms_of(Instant::now())
+    }
+
+    fn ms_of(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.began);
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// One decision; the time that it used.
     async fn round(&mut self) -> Duration {
         let layout = self.layout().await;
-        let began = Instant::now();
+        let began = thread_cpu();
         let fetched = self.of.sampler.fetch();
         let cpu = self.cpu_of_sites(&layout);
-        self.learn(&layout, &fetched, &cpu);
+        self.learn(&layout, &fetched);
         self.of.sampler.adjust(self.reservoir.rate_s());
         let samples: Vec<Sample<Key>> =
             self.reservoir.samples().map(|(_, sample)| sample.clone()).collect();
         let samples = emulated(&layout, &samples, GENERATED, &mut self.dice);
         let behind = BTreeMap::new();
         let (rate_s, parameters) = (self.reservoir.rate_s(), self.of.options.parameters);
-        // As it stands now: what this round shows of the sites' loads counts from the next on.
         let cost = self.cost.clone();
         let situation = Situation {
             samples: &samples,
             rate_s,
+            population: self.population,
             cost: &cost,
             behind: &behind,
             cpu_weight: CPU_WEIGHT,
         };
         let is = price(&layout, &situation);
-        for (site, load) in &is.loads {
-            if let Some(share) = cpu.get(site).filter(|_| rate_s > 0.0) {
-                self.cost.cpu.observe(*load, *share);
-            }
-        }
         let now_ms = self.now_ms();
         let distrust = cost.distrust();
         let decided = if distrust.is_none() && !samples.is_empty() {
@@ -219,7 +232,8 @@ impl<'a> Planner<'a> {
         } else {
             None
         };
-        let took = began.elapsed();
+        // Nothing was awaited in between: it was one thread.
+        let took = thread_cpu().saturating_sub(began);
         let may_change = self.of.options.mode == Mode::On && !self.is_paused();
         self.judge(now_ms, &layout, may_change).await;
         if let Some(decided) = decided {
@@ -261,32 +275,36 @@ impl<'a> Planner<'a> {
         Layout::new(map.design.partitions().map(partition).collect(), sites)
     }
 
-    /// The share that each site used since the last time of what it has.
+    /// The share that each site used since the last time of what it has; learns what its rows took.
     fn cpu_of_sites(&mut self, layout: &Layout<Key>) -> BTreeMap<layout::Site, f64> {
         let now = Instant::now();
         let mut shares = BTreeMap::new();
         for site in layout.sites() {
-            let cpu = self.of.sampler.cpu(Site(site));
-            if let Some((then, before)) = self.cpu.insert(Site(site), (now, cpu)) {
-                let used = cpu.saturating_sub(before).as_secs_f64() / self.of.sampler.share();
-                shares.insert(site, used / (now - then).as_secs_f64().max(1e-3));
+            let (cpu, rows) = self.of.sampler.work(Site(site));
+            let last = self.work.insert(Site(site), (now, cpu, rows));
+            let Some((then, cpu_before, rows_before)) = last else { continue };
+            let passed_s = (now - then).as_secs_f64().max(1e-3);
+            let used = cpu.saturating_sub(cpu_before).as_secs_f64() / self.of.sampler.share();
+            let share = used / passed_s;
+            let mut load = [0.0; 3];
+            for (n, rate_s) in load.iter_mut().enumerate() {
+                *rate_s = rows[n].saturating_sub(rows_before[n]) as f64 / passed_s;
             }
+            self.cost.cpu.observe(load, share);
+            shares.insert(site, share);
         }
         shares
     }
 
-    fn learn(
-        &mut self,
-        layout: &Layout<Key>,
-        fetched: &[Sampled],
-        cpu: &BTreeMap<layout::Site, f64>,
-    ) {
+    fn learn(&mut self, layout: &Layout<Key>, fetched: &[Sampled]) {
         let numbered = Numbered::new(layout);
         let touched: Vec<Touched> =
             self.reservoir.samples().map(|(_, sample)| numbered.touched(sample)).collect();
         let statistics = Statistics::of(layout.len(), touched.iter().map(|touched| (1.0, touched)));
         let now_ms = self.now_ms();
         let (mut sum_us, mut count) = (0.0, 0.0);
+        // The mean wait of each site: single ones vary by more than their cause.
+        let mut waits: BTreeMap<layout::Site, Waits> = BTreeMap::new();
         let commits = fetched.iter().filter(|sampled| sampled.rows.is_some());
         let quickest_us = commits.filter_map(|sampled| sampled.commit_us).fold(f64::MAX, f64::min);
         for sampled in fetched {
@@ -302,7 +320,6 @@ impl<'a> Planner<'a> {
             let touched = numbered.touched(&sample);
             let contention = touched.writes.iter().map(|write| statistics.writes(*write)).sum();
             let inputs = Inputs {
-                cpu: cpu.get(&sampled.site.0).copied().unwrap_or(0.0),
                 contention,
                 rows: (f64::from(rows.0), f64::from(rows.1)),
                 partitions: (touched.reads.len() as f64, touched.writes.len() as f64),
@@ -313,8 +330,11 @@ impl<'a> Planner<'a> {
             let commit_us = sampled.commit_us.filter(|_| ran_at_once);
             let waited_us = commit_us.map_or(0.0, |us| us - quickest_us);
             let service_us = sampled.service_us + waited_us;
+            let wait = waits.entry(sampled.site.0).or_default();
+            wait.samples += 1.0;
+            wait.service_us += service_us;
+            wait.all_us += sampled.latency_us() * f64::from(sampled.every);
             let measured = Measured {
-                service: Some(service_us).filter(|_| cpu.contains_key(&sampled.site.0)),
                 read_write: Some(sampled.run_us).filter(|_| ran_at_once),
                 commit: commit_us.map(|_| quickest_us),
                 ..Measured::default()
@@ -327,7 +347,16 @@ impl<'a> Planner<'a> {
             sum_us += sampled.latency_us() * f64::from(sampled.every);
             count += f64::from(sampled.every);
             let chance = self.dice.random::<f64>();
-            self.reservoir.offer(now_ms, u64::from(sampled.every), chance, || sample);
+            let at_ms = self.ms_of(sampled.began);
+            self.reservoir.offer(at_ms, u64::from(sampled.every), chance, || sample);
+        }
+        // By Little's law: the time that transactions were there, of the time that passed.
+        let passed_us = self.fetched.elapsed().as_secs_f64() * 1e6;
+        self.fetched = Instant::now();
+        let all: f64 = waits.values().map(|wait| wait.all_us / passed_us).sum();
+        self.population += POPULATION_RATE * (all - self.population);
+        for wait in waits.values() {
+            self.cost.service.observe([wait.all_us / passed_us], wait.service_us / wait.samples);
         }
         self.reservoir.pass(now_ms);
         self.latencies.push_back((now_ms, sum_us, count));
@@ -337,18 +366,22 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The mean latency of the last seconds, in µs.
-    pub(super) fn latency_us(&self) -> Option<f64> {
+    /// The mean latency of the last seconds; its error is told from those of the rounds.
+    pub(super) fn latency(&self) -> Option<Latency> {
         let sum = |of: fn(&(u64, f64, f64)) -> f64| self.latencies.iter().map(of).sum::<f64>();
         let count = sum(|(_, _, count)| *count);
-        (count > 0.0).then(|| sum(|(_, us, _)| *us) / count)
+        let mean_us = (count > 0.0).then(|| sum(|(_, us, _)| *us) / count)?;
+        let rounds = self.latencies.iter().filter(|(_, _, count)| *count > 0.0);
+        let far = rounds.clone().map(|(_, us, count)| (us / count - mean_us).powi(2)).sum::<f64>();
+        let error_us = far.sqrt() / rounds.count() as f64;
+        Some(Latency { mean_us, error_us })
     }
 
     fn tell(&self, distrust: Option<String>, is: &Price, cpu: &BTreeMap<layout::Site, f64>) {
         let mut report = self.of.report.lock().unwrap_or_else(PoisonError::into_inner);
         report.distrust = distrust;
         report.transactions_s = self.reservoir.rate_s();
-        report.latency_us = self.latency_us();
+        report.latency_us = self.latency().map(|latency| latency.mean_us);
         report.samples = self.reservoir.samples().len();
         report.dropped = self.of.sampler.dropped();
         report.changes = self.changes;
@@ -381,4 +414,20 @@ fn function<const N: usize>(name: &str, of: &Linear<N>) -> FunctionReport {
         samples: of.samples(),
         r_squared: of.r_squared(),
     }
+}
+
+/// What sampled transactions waited at a site in one round.
+#[derive(Default)]
+struct Waits {
+    samples: f64,
+    /// For the site's thread.
+    service_us: f64,
+    /// In all, with those that the samples stand for.
+    all_us: f64,
+}
+
+/// Processor time of the present thread so far.
+fn thread_cpu() -> Duration {
+    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(cpu.tv_sec.cast_unsigned(), cpu.tv_nsec as u32)
 }

@@ -18,7 +18,7 @@ use crate::record::{LogEntry, Position, Site};
 use crate::router::DesignPolicy;
 use crate::sequencer::Follower;
 use crate::site::{Core, Part};
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{self, ArcSwap, Mutex};
 
@@ -74,6 +74,8 @@ impl Base {
             log: options.log.clone(),
             epochs: LogOptions::epochs(options.log.as_ref(), image.design()),
             checkpoints: Arc::new(Mutex::new(Checkpoints { newest, failure: None })),
+            brought: AtomicU64::new(0),
+            under_way: (0..options.sites).map(|_| AtomicU32::new(0)).collect(),
             sampler: OnceLock::new(),
             end: OnceLock::new(),
         });

@@ -12,6 +12,7 @@ use super::{BACK_WAIT, PATIENCE, Shared, Store, StoreError};
 use crate::key::{Key, KeyRange};
 use crate::record::{Change, Operator, Position, Site};
 use crate::router::{Route, Step};
+use crate::sync::atomic::Ordering;
 use crate::sync::sleep;
 use crate::transaction::Abort;
 
@@ -131,6 +132,7 @@ impl Shared {
         writes: &[Key],
         until: Instant,
     ) -> Result<Site, Abort> {
+        self.brought.fetch_add(1, Ordering::Relaxed);
         loop {
             match self.route(reads, writes, None, false) {
                 Route::Run(site) => return Ok(site),

@@ -11,6 +11,7 @@ use crate::output_buffer::OutputBuffers;
 use crate::record::Site;
 use crate::sampler::Sampler;
 use crate::site::Usage;
+use crate::sync::atomic::Ordering;
 
 impl Store {
     /// Has the sites' threads sample transactions from now on. What began earlier stays.
@@ -28,6 +29,12 @@ impl Store {
     #[must_use]
     pub fn sites(&self) -> usize {
         self.shared.sites
+    }
+
+    /// Transactions so far for which the design had to be changed before any site could run them.
+    #[must_use]
+    pub fn brought_together(&self) -> u64 {
+        self.shared.brought.load(Ordering::Relaxed)
     }
 
     /// Why nothing can be written now, if so.

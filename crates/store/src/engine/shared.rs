@@ -12,7 +12,7 @@ use crate::record::{Position, Site};
 use crate::router::{DesignPolicy, Route, master_of_all, route};
 use crate::sampler::Sampler;
 use crate::sequencer::Sequencer;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{ArcSwap, Mutex};
 
 /// The router's map: the design as of a prefix of the log.
@@ -61,6 +61,10 @@ pub(crate) struct Shared {
     pub(in crate::engine) log: Option<LogOptions>,
     pub(in crate::engine) epochs: Epochs,
     pub(in crate::engine) checkpoints: Arc<Mutex<Checkpoints>>,
+    /// Transactions for which the design was changed first.
+    pub(in crate::engine) brought: AtomicU64,
+    /// Transactions of sessions that each site has at work.
+    pub(in crate::engine) under_way: Vec<AtomicU32>,
     /// What transactions are sampled for, if they are.
     pub(in crate::engine) sampler: OnceLock<Arc<Sampler>>,
     /// Why the log takes nothing any more.
@@ -102,6 +106,8 @@ impl Shared {
     ) -> Route {
         let map = self.map.load();
         let at = at_masters.then(|| master_of_all(&map.design, reads, writes)).flatten();
-        at.map_or_else(|| route(&map.design, &*self.policy, reads, writes, near), Route::Run)
+        let under_way = |site: Site| self.under_way[usize::from(site.0)].load(Ordering::Relaxed);
+        let by_design = || route(&map.design, &*self.policy, reads, writes, near, under_way);
+        at.map_or_else(by_design, Route::Run)
     }
 }

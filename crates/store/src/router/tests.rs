@@ -89,7 +89,7 @@ proptest! {
         let most = 2 * design.partitions().count();
         let mut steps = 0;
         let site = loop {
-            match route(&design, &MostMastered, &reads, &writes, near.map(Site)) {
+            match route(&design, &MostMastered, &reads, &writes, near.map(Site), |_| 0) {
                 Route::Run(site) => break site,
                 Route::First(step) => do_step(&mut design, &step),
                 Route::Never(Abort::PinnedApart(one, site, other, another)) => {
@@ -116,7 +116,7 @@ proptest! {
     fn a_near_site_with_a_replica_runs_the_read(design in designs(), at in 0..12_u8) {
         let read = [KeyRange::only(&key(at))];
         for replica in &design.of(&key(at)).replicas {
-            let route = route(&design, &MostMastered, &read, &[], Some(*replica));
+            let route = route(&design, &MostMastered, &read, &[], Some(*replica), |_| 0);
             prop_assert_eq!(route, Route::Run(*replica));
         }
     }

@@ -87,6 +87,7 @@ impl Core {
         if let Some(copy) = self.copies.get_mut(&write.start) {
             // An image's copies may be ahead of its prefix, by what the log has behind it.
             if self.is_live || copy.version < write.version {
+                self.work[2] += write.rows.len() as u64;
                 copy.apply(write);
             }
         } else if let Some(adoption) = self.adoptions.get_mut(&write.start) {

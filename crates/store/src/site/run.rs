@@ -150,6 +150,8 @@ impl Core {
             .and_then(|answer| charged(answer, transaction));
         let (rows_read, written) = (view.rows_read.get(), view.written);
         self.last_run = Some((ticket, rows_read, written.len() as u32));
+        self.work[0] += u64::from(rows_read);
+        self.work[1] += written.len() as u64;
         let has_written = answer.is_ok() && !written.is_empty();
         let number = if has_written { self.commit(written) } else { last };
         if let Some(client) = transaction.client.filter(|_| number > self.ordered) {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{layouts, transactions, user, users};
-use crate::design::brakes::{Brakes, Judged, Limits, inverse};
+use crate::design::brakes::{Brakes, Judged, Latency, Limits, inverse};
 use crate::design::layout::{Layout, Operator, Partition};
 use crate::design::plans::{Thresholds, View, plans};
 use crate::design::workload::{Numbered, Sample, Statistics, Touched};
@@ -37,21 +37,25 @@ proptest! {
     }
 }
 
+fn latency(mean_us: f64) -> Latency {
+    Latency { mean_us, error_us: 5.0 }
+}
+
 #[test]
 fn a_change_that_made_things_worse_is_undone_and_remembered() {
     let layout = users(&[(0, &[]), (1, &[0])]);
     let mut brakes = Brakes::new(Limits::default());
     let plan = vec![Operator::AddReplica(String::new(), 1), Operator::Remaster(String::new(), 1)];
-    brakes.done(&layout, plan.clone(), 10_000, (200.0, 150.0));
-    assert_eq!(brakes.judge(12_999, 900.0), [], "it is measured for three seconds");
-    let judged = brakes.judge(13_000, 230.0);
+    brakes.done(&layout, plan.clone(), 10_000, (latency(200.0), 150.0));
+    assert_eq!(brakes.judge(12_999, latency(900.0)), [], "it is measured for three seconds");
+    let judged = brakes.judge(13_000, latency(245.0));
     let [Judged::Undo(one)] = &judged[..] else { panic!("{judged:?}") };
     let back = [Operator::Remaster(String::new(), 0), Operator::RemoveReplica(String::new(), 1)];
     assert_eq!(one.inverse, back);
     assert!(brakes.holds(&layout, &plan[1], 13_001).unwrap().contains("made things worse 1 times"));
     assert_eq!(brakes.holds(&layout, &plan[1], 73_001), None, "it is tried again after a minute");
-    brakes.done(&layout, plan.clone(), 80_000, (200.0, 150.0));
-    assert_eq!(brakes.judge(83_000, 300.0).len(), 1);
+    brakes.done(&layout, plan.clone(), 80_000, (latency(200.0), 150.0));
+    assert_eq!(brakes.judge(83_000, latency(300.0)).len(), 1);
     assert!(brakes.holds(&layout, &plan[1], 83_000 + 119_000).is_some(), "then after two");
     assert_eq!(brakes.holds(&layout, &plan[1], 83_000 + 121_000), None);
 }
@@ -60,9 +64,9 @@ fn a_change_that_made_things_worse_is_undone_and_remembered() {
 fn a_change_that_helped_stays() {
     let layout = users(&[(0, &[]), (1, &[0])]);
     let mut brakes = Brakes::new(Limits::default());
-    brakes.done(&layout, vec![Operator::Split(user(500))], 10_000, (200.0, 150.0));
-    let judged = brakes.judge(20_000, 215.0);
-    assert!(matches!(&judged[..], [Judged::Kept(_)]), "within a tenth: {judged:?}");
+    brakes.done(&layout, vec![Operator::Split(user(500))], 10_000, (latency(200.0), 150.0));
+    let judged = brakes.judge(20_000, latency(225.0));
+    assert!(matches!(&judged[..], [Judged::Kept(_)]), "within the bound: {judged:?}");
     assert_eq!(brakes.watched(), []);
 }
 
@@ -70,12 +74,20 @@ fn a_change_that_helped_stays() {
 fn a_partition_that_was_changed_is_left_alone_for_a_while() {
     let layout = users(&[(0, &[]), (0, &[]), (1, &[])]);
     let mut brakes = Brakes::new(Limits::default());
-    brakes.done(&layout, vec![Operator::AddReplica(user(1_000), 2)], 10_000, (200.0, 150.0));
+    brakes.done(
+        &layout,
+        vec![Operator::AddReplica(user(1_000), 2)],
+        10_000,
+        (latency(200.0), 150.0),
+    );
     let holds = |operator, now_ms| brakes.holds(&layout, &operator, now_ms).is_some();
-    assert!(holds(Operator::Split(user(1_200)), 14_999));
-    assert!(holds(Operator::Merge(String::new()), 14_999), "the second of a merge counts, too");
-    assert!(!holds(Operator::Split(user(200)), 14_999));
-    assert!(!holds(Operator::Split(user(1_200)), 15_000));
+    assert!(holds(Operator::Split(user(1_200)), 10_999));
+    assert!(holds(Operator::Merge(String::new()), 10_999), "the second of a merge counts, too");
+    assert!(!holds(Operator::Split(user(200)), 10_999));
+    assert!(!holds(Operator::Split(user(1_200)), 11_000));
+    let back = Operator::RemoveReplica(user(1_000), 2);
+    assert!(holds(back.clone(), 19_999), "what was done is not taken back at once");
+    assert!(!holds(back, 20_000));
 }
 
 #[test]

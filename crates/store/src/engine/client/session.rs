@@ -10,6 +10,7 @@ use crate::engine::{BACK_WAIT, PATIENCE, Shared, Store};
 use crate::key::{Key, KeyRange};
 use crate::record::Position;
 use crate::router::Route;
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::sleep;
 use crate::transaction::{Abort, Done, Procedure, Transaction};
 
@@ -18,6 +19,22 @@ impl Store {
     #[must_use]
     pub fn session(&self) -> Session {
         Session { shared: Arc::clone(&self.shared), seen: Position::START }
+    }
+}
+
+/// A transaction that a site has at work, counted there until this is dropped.
+struct UnderWay<'a>(&'a AtomicU32);
+
+impl<'a> UnderWay<'a> {
+    fn at(count: &'a AtomicU32) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -55,8 +72,11 @@ impl Session {
             };
             let (answer, outcome) = oneshot::channel();
             let event = SiteEvent::Transact(vec![(ReplyTo::Channel(answer), transaction, until)]);
+            let under_way = UnderWay::at(&self.shared.under_way[usize::from(site.0)]);
             _ = self.shared.sender(site).send(event);
-            match outcome.await {
+            let outcome = outcome.await;
+            drop(under_way);
+            match outcome {
                 Ok(Outcome::Answer(seen, answer)) => {
                     self.seen = self.seen.max(seen);
                     return answer;

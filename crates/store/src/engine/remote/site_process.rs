@@ -30,6 +30,7 @@ use crate::router::MostMastered;
 use crate::rows::{Row, Rows};
 use crate::sequencer::Sequencer;
 use crate::site::{Core, Input, Part, Snapshot};
+use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::sync::{ArcSwap, Mutex};
 use crate::transaction::Transaction;
 
@@ -331,6 +332,8 @@ impl Serving<'_> {
             log: None,
             epochs: Epochs::of_one_process(),
             checkpoints: Arc::new(Mutex::new(Checkpoints::default())),
+            brought: AtomicU64::new(0),
+            under_way: (0..=sites).map(|_| AtomicU32::new(0)).collect(),
             sampler: OnceLock::new(),
             end: OnceLock::new(),
         });

@@ -129,7 +129,7 @@ impl Executor {
             }
             self.flush();
             if let Some(sampler) = self.shared.sampler.get() {
-                self.time.tell(sampler, self.site);
+                self.time.tell(sampler, self.site, self.core.borrow().work());
             }
         }
     }

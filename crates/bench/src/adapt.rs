@@ -1,0 +1,12 @@
+//! Adaptation against fixed designs: YCSB by MorphoSys §7.2 on a store of four sites, each of which has a share of a
+//! core, so that they behave like four small machines.
+
+mod clients;
+mod designs;
+mod scene;
+mod workload;
+
+pub use clients::Checked;
+pub use designs::{Part, balanced, random};
+pub use scene::{Outcome, Setting, run as load};
+pub use workload::{Popularity, Workload};

@@ -1,0 +1,118 @@
+//! The designs that adaptation is compared with: a random start, and the best static one that is made by hand from
+//! the workload's own description.
+
+use imago_store::engine::Store;
+use imago_store::key::Key;
+use imago_store::record::{Operator, Site};
+use imago_store::transaction::Abort;
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::workload::{Popularity, Workload, key};
+use crate::error::{Error, Result};
+
+/// A partition of a static design.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The first user in it.
+    pub from: u64,
+    /// Its master.
+    pub master: u16,
+    /// Its replicas.
+    pub replicas: Vec<u16>,
+}
+
+/// Partitions of equal size, whose masters are drawn; no replicas. As a store is after years of growth, without
+/// anybody having looked.
+pub fn random(users: u64, partitions: u64, sites: u16, seed: u64) -> Vec<Part> {
+    let mut dice = StdRng::seed_from_u64(seed);
+    let mut part = |n: u64| Part {
+        from: users * n / partitions,
+        master: dice.random_range(0..sites),
+        replicas: Vec::new(),
+    };
+    (0..partitions).map(&mut part).collect()
+}
+
+/// Partitions of equal load, four for each site and in turn; the most popular user alone. With replicas at all
+/// sites if these are wanted.
+pub fn balanced(workload: &Workload, sites: u16, is_replicated: bool) -> Vec<Part> {
+    let users = workload.users;
+    let weight = |rank: u64| match workload.popularity {
+        Popularity::Uniform => 1.0,
+        Popularity::Zipf(exponent) => ((rank + 1) as f64).powf(-exponent),
+    };
+    let all: f64 = (0..users).map(weight).sum();
+    let pieces = 4 * u64::from(sites);
+    let mut starts = vec![0];
+    let (mut sum, mut next) = (0.0, 1);
+    for rank in 0..users {
+        sum += weight(rank);
+        if sum >= all * next as f64 / pieces as f64 {
+            while next < pieces && sum >= all * next as f64 / pieces as f64 {
+                next += 1;
+            }
+            if rank + 1 < users {
+                starts.push(rank + 1);
+            }
+        }
+    }
+    let sites_of = |master: u16| (0..sites).filter(|site| is_replicated && *site != master).collect();
+    let part = |(n, from): (usize, &u64)| {
+        // There and back, so that the first and heaviest pieces of a round do not all fall to one site.
+        let (round, place) = (n as u16 / sites, n as u16 % sites);
+        let master = if round % 2 == 0 { place } else { sites - 1 - place };
+        Part { from: *from, master, replicas: sites_of(master) }
+    };
+    starts.iter().enumerate().map(part).collect()
+}
+
+/// Gives an empty store, all of which is one partition at site 0, a design.
+pub async fn lay_out(store: &Store, parts: &[Part]) -> Result<()> {
+    let start = |part: &Part| if part.from == 0 { Key::least() } else { key(part.from, 0) };
+    for part in parts.iter().filter(|part| part.from > 0) {
+        change(store.change(&start(part), Operator::Split(start(part))).await)?;
+    }
+    for part in parts {
+        let (start, master) = (start(part), Site(part.master));
+        if master != Site(0) {
+            change(store.add_replica(&start, master).await)?;
+            change(store.change(&start, Operator::Remaster(master)).await)?;
+        }
+        for site in part.replicas.iter().filter(|site| **site != 0 || master == Site(0)) {
+            change(store.add_replica(&start, Site(*site)).await)?;
+        }
+        if master != Site(0) && !part.replicas.contains(&0) {
+            change(store.change(&start, Operator::RemoveReplica(Site(0))).await)?;
+        }
+    }
+    Ok(())
+}
+
+fn change(done: std::result::Result<(), Abort>) -> Result<()> {
+    done.map_err(|abort| Error::Wrong(abort.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workload(popularity: Popularity) -> Workload {
+        Workload { users: 40_000, scans: 0.5, popularity, shift_every_s: None }
+    }
+
+    #[test]
+    fn the_balanced_design_gives_every_site_its_share() {
+        let parts = balanced(&workload(Popularity::Zipf(0.99)), 4, true);
+        let weight = |rank: u64| ((rank + 1) as f64).powf(-0.99);
+        let all: f64 = (0..40_000).map(weight).sum();
+        let mut loads = [0.0; 4];
+        for (n, part) in parts.iter().enumerate() {
+            let end = parts.get(n + 1).map_or(40_000, |next| next.from);
+            loads[usize::from(part.master)] += (part.from..end).map(weight).sum::<f64>() / all;
+            assert_eq!(part.replicas.len(), 3);
+        }
+        assert!(loads.iter().all(|load| (0.15..0.35).contains(load)), "{loads:?}");
+        assert_eq!(balanced(&workload(Popularity::Uniform), 4, false).len(), 16);
+    }
+}

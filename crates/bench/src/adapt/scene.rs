@@ -1,0 +1,166 @@
+//! One load on one store: started, given a design, filled, watched, and checked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use imago_plan::design::brakes::Limits;
+use imago_plan::design::decide::Parameters;
+use imago_store::adapt::{AdaptReport, Adaptation, Mode, Options};
+use imago_store::engine::{self, Store};
+use imago_store::sampler::Sampler;
+use serde::Serialize;
+use tokio::runtime::Runtime;
+
+use super::clients::{Checked, Load};
+use super::designs::{self, Part};
+use super::workload::{self, Workload};
+use crate::error::{Error, Result, process};
+
+/// Rows that are written together while a store is filled, one user each.
+const FILLERS: u64 = 32;
+
+/// How a load is run.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Sites of the store.
+    pub sites: u16,
+    /// The share of a core that each site has.
+    pub site_cpu: Option<f64>,
+    /// Clients, each with one transaction under way.
+    pub clients: u64,
+    /// How long the load lasts.
+    pub lasts: Duration,
+    /// What the clients do.
+    pub workload: Workload,
+    /// The design at the start.
+    pub design: Vec<Part>,
+    /// Whether the store adapts.
+    pub adapts: bool,
+    /// The seed of clients and planner.
+    pub seed: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Transactions a second in each second of the load.
+    pub throughput_s: Vec<f64>,
+    /// What was checked.
+    pub checked: Checked,
+    /// Adaptation at the end.
+    #[serde(skip)]
+    pub report: Option<AdaptReport>,
+    /// Changes of the design, by second.
+    pub changes_s: Vec<u64>,
+    /// Processor time of each part of the process over the load, in seconds of a core.
+    pub cpu_s: f64,
+    /// Partitions at the end.
+    pub partitions: usize,
+}
+
+impl Outcome {
+    /// Transactions a second from a second of the load on, up to another one.
+    pub fn mean_s(&self, from: usize, to: usize) -> f64 {
+        let of = &self.throughput_s[from.min(self.throughput_s.len())..to.min(self.throughput_s.len())];
+        of.iter().sum::<f64>() / of.len().max(1) as f64
+    }
+
+    /// The first second from which on three in a row are at least so many, counted from a second on.
+    pub fn reaches_s(&self, from: usize, least: f64) -> Option<usize> {
+        let seconds = self.throughput_s.get(from..)?;
+        seconds.windows(3).position(|three| three.iter().sum::<f64>() / 3.0 >= least)
+    }
+}
+
+fn runtime() -> Result<Runtime> {
+    let built = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build();
+    built.map_err(process("start threads"))
+}
+
+/// Runs a load. `see` is told of each second: its number, transactions a second, and adaptation as it stands. Blocks.
+///
+/// # Errors
+/// When the store refuses something, or a client is told something that it does not understand.
+pub fn run(
+    setting: &Setting,
+    mut see: impl FnMut(usize, f64, Option<&AdaptReport>),
+) -> Result<Outcome> {
+    let options = engine::Options { sites: setting.sites, log: None };
+    let store = Store::start(&options).map_err(|error| Error::Wrong(error.to_string()))?;
+    let store = Arc::new(store);
+    // The planner has a thread of its own, as in a server that has time: clients do not hold it up.
+    let (clients, planner) = (runtime()?, runtime()?);
+    clients.block_on(designs::lay_out(&store, &setting.design))?;
+    clients.block_on(fill(&store, setting.workload.users))?;
+    let sampler = Arc::new(Sampler::new(setting.sites, setting.site_cpu));
+    let adaptation = if setting.adapts {
+        let options = Options {
+            mode: Mode::On,
+            parameters: Parameters::default(),
+            limits: Limits::default(),
+            seed: setting.seed,
+        };
+        let adaptation = Adaptation::new(Arc::clone(&store), sampler, options);
+        planner.spawn(Arc::clone(&adaptation).run());
+        Some(adaptation)
+    } else {
+        store.sample(sampler);
+        None
+    };
+    let cpu_before = cpu_s();
+    let load = clients.block_on(async {
+        Load::start(&store, setting.workload, setting.clients, setting.seed)
+    });
+    let mut outcome = Outcome {
+        throughput_s: Vec::new(),
+        checked: Checked::default(),
+        report: None,
+        changes_s: Vec::new(),
+        cpu_s: 0.0,
+        partitions: 0,
+    };
+    let mut changes = 0;
+    for second in 0..setting.lasts.as_secs() as usize {
+        let until = load.began() + Duration::from_secs(second as u64 + 1);
+        std::thread::sleep(until.saturating_duration_since(std::time::Instant::now()));
+        let rate_s = load.rate_s(second * 10, second * 10 + 10);
+        let report = adaptation.as_ref().map(|adaptation| adaptation.report());
+        let all = report.as_ref().map_or(0, |report| report.changes);
+        outcome.throughput_s.push(rate_s);
+        outcome.changes_s.push(all - changes);
+        changes = all;
+        see(second, rate_s, report.as_ref());
+    }
+    outcome.cpu_s = cpu_s() - cpu_before;
+    outcome.checked = clients.block_on(load.finish())?;
+    outcome.report = adaptation.map(|adaptation| adaptation.report());
+    outcome.partitions = store.map().design.partitions().count();
+    drop(planner);
+    drop(clients);
+    Ok(outcome)
+}
+
+fn cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Writes every user's rows once, uncounted.
+async fn fill(store: &Arc<Store>, users: u64) -> Result<()> {
+    let filler = |n: u64| {
+        let mut session = store.session();
+        tokio::spawn(async move {
+            for user in (n..users).step_by(FILLERS as usize) {
+                let procedure = Box::new(workload::fill(user));
+                let done = session.run(Vec::new(), workload::rows(user), procedure).await;
+                done.map_err(|abort| Error::Wrong(abort.to_string()))?;
+            }
+            Ok(())
+        })
+    };
+    let fillers: Vec<_> = (0..FILLERS).map(filler).collect();
+    for filler in fillers {
+        filler.await.map_err(|_| Error::Wrong("a client panicked".into()))??;
+    }
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! YCSB as MorphoSys uses it (§7.2): read-modify-writes of three neighbouring rows, and scans of 200 to 1,000
+//! rows, over users of whom few are popular, in a place that may move.
+//!
+//! Each user has three rows, which lie together and are written together. A row's value begins with the number
+//! of times that it was written, so that every answer can be checked: the three rows of a user have the same
+//! number in any snapshot, and no session sees a number go back.
+
+use std::time::Duration;
+
+use imago_store::key::{Key, KeyRange, Table};
+use imago_store::transaction::{Abort, View};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_distr::{Distribution as _, Zipf};
+use serde::Serialize;
+
+/// Rows of a user.
+pub const ROWS: u64 = 3;
+/// Bytes of a row's value.
+const VALUE_BYTES: usize = 100;
+/// Rows that a scan reads.
+const SCANNED: std::ops::RangeInclusive<u64> = 200..=1_000;
+
+/// How popular users are.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Popularity {
+    /// All alike.
+    Uniform,
+    /// By Zipf's law with this exponent: the most popular users are neighbours.
+    Zipf(f64),
+}
+
+/// A workload.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Workload {
+    /// Users; each has three rows.
+    pub users: u64,
+    /// The share of transactions that scan; the others read, modify and write a user's rows.
+    pub scans: f64,
+    /// Which users.
+    pub popularity: Popularity,
+    /// How long the most popular users stay the same, in seconds; for ever if absent.
+    pub shift_every_s: Option<f64>,
+}
+
+/// A row's key.
+pub fn key(user: u64, row: u64) -> Key {
+    Key::new(Table(0), format!("user{user:08}:{row}").as_bytes())
+}
+
+/// A user's rows.
+pub fn rows(user: u64) -> Vec<Key> {
+    (0..ROWS).map(|row| key(user, row)).collect()
+}
+
+/// What a transaction does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Counts the rows of a user up.
+    Count(u64),
+    /// Reads the rows of so many users from this one on.
+    Scan(u64, u64),
+}
+
+/// Draws transactions.
+pub struct Drawing {
+    workload: Workload,
+    zipf: Option<Zipf<f64>>,
+    dice: StdRng,
+}
+
+impl Workload {
+    /// Draws by a seed.
+    #[must_use]
+    pub fn drawing(self, seed: u64) -> Drawing {
+        let zipf = match self.popularity {
+            Popularity::Uniform => None,
+            Popularity::Zipf(exponent) => {
+                Some(Zipf::new(self.users as f64, exponent).expect("a population and an exponent"))
+            }
+        };
+        Drawing { workload: self, zipf, dice: StdRng::seed_from_u64(seed) }
+    }
+
+    /// The most popular user after some time: it moves by a share of the users that no small number of moves
+    /// brings back.
+    #[must_use]
+    pub fn most_popular(&self, after: Duration) -> u64 {
+        let moves = self.shift_every_s.map_or(0.0, |every_s| (after.as_secs_f64() / every_s).floor());
+        ((moves * 0.381_966).fract() * self.users as f64) as u64
+    }
+}
+
+impl Drawing {
+    /// The next transaction, so long after the load began.
+    pub fn next(&mut self, after: Duration) -> Kind {
+        let users = self.workload.users;
+        let rank = match &self.zipf {
+            None => self.dice.random_range(0..users),
+            Some(zipf) => zipf.sample(&mut self.dice) as u64 - 1,
+        };
+        let user = (self.workload.most_popular(after) + rank) % users;
+        if self.dice.random::<f64>() >= self.workload.scans {
+            return Kind::Count(user);
+        }
+        let many = self.dice.random_range(SCANNED).div_ceil(ROWS);
+        Kind::Scan(user, many.min(users - user))
+    }
+}
+
+/// How often a row was written.
+pub fn count(value: &[u8]) -> u64 {
+    value.first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
+}
+
+fn value(count: u64) -> Vec<u8> {
+    let mut value = vec![b'x'; VALUE_BYTES];
+    value[..8].copy_from_slice(&count.to_be_bytes());
+    value
+}
+
+/// Reads, modifies and writes a user's rows. Answers how often the user was counted before, and whether its rows
+/// agree.
+pub fn count_up(user: u64) -> impl FnMut(&mut View<'_>) -> Result<Vec<u8>, Abort> + Send {
+    let keys = rows(user);
+    move |view| {
+        let before: Vec<u64> = view
+            .get_each(&keys)?
+            .iter()
+            .map(|seen| seen.as_ref().map_or(0, |seen| count(&seen.value)))
+            .collect();
+        for (key, before) in keys.iter().zip(&before) {
+            view.put(key, value(before + 1).into())?;
+        }
+        Ok(answer(before[0], before.iter().filter(|one| **one != before[0]).count() as u64))
+    }
+}
+
+/// Writes a user's rows for the first time.
+pub fn fill(user: u64) -> impl FnMut(&mut View<'_>) -> Result<Vec<u8>, Abort> + Send {
+    let keys = rows(user);
+    move |view| {
+        keys.iter().try_for_each(|key| view.put(key, value(0).into()))?;
+        Ok(Vec::new())
+    }
+}
+
+/// The range of a scan.
+pub fn scanned(user: u64, users: u64) -> KeyRange {
+    KeyRange { start: key(user, 0), end: Some(key(user + users, 0)) }
+}
+
+/// Reads the rows of users. Answers how many, and how many of them differ from the first of their user.
+pub fn scan(user: u64, users: u64) -> impl FnMut(&mut View<'_>) -> Result<Vec<u8>, Abort> + Send {
+    let range = scanned(user, users);
+    move |view| {
+        let rows = view.range(&range, (users * ROWS) as usize)?;
+        let counts: Vec<u64> = rows.iter().map(|(_, seen)| count(&seen.value)).collect();
+        let torn = counts.chunks(ROWS as usize).filter(|of| of.iter().any(|one| *one != of[0]));
+        Ok(answer(rows.len() as u64, torn.count() as u64))
+    }
+}
+
+/// Reads a user's rows. Answers as [`count_up`] does.
+pub fn look(user: u64) -> impl FnMut(&mut View<'_>) -> Result<Vec<u8>, Abort> + Send {
+    let keys = rows(user);
+    move |view| {
+        let counts = view.get_each(&keys)?;
+        let counts: Vec<u64> =
+            counts.iter().map(|seen| seen.as_ref().map_or(0, |seen| count(&seen.value))).collect();
+        let least = counts.iter().copied().min().unwrap_or(0);
+        Ok(answer(least, counts.iter().filter(|one| **one != least).count() as u64))
+    }
+}
+
+fn answer(first: u64, second: u64) -> Vec<u8> {
+    [first.to_be_bytes(), second.to_be_bytes()].concat()
+}
+
+/// The two numbers of an answer.
+pub fn answered(bytes: &[u8]) -> Option<(u64, u64)> {
+    let (first, rest) = bytes.split_first_chunk()?;
+    Some((u64::from_be_bytes(*first), u64::from_be_bytes(*rest.first_chunk()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_popular_users_are_neighbours_and_move() {
+        let workload = Workload {
+            users: 40_000,
+            scans: 0.5,
+            popularity: Popularity::Zipf(0.99),
+            shift_every_s: Some(60.0),
+        };
+        let mut drawing = workload.drawing(7);
+        for moved in 0..3_u64 {
+            let after = Duration::from_secs(60 * moved + 5);
+            let center = workload.most_popular(after);
+            let near = |kind: Kind| {
+                let (Kind::Count(user) | Kind::Scan(user, _)) = kind;
+                (user + workload.users - center) % workload.users < 400
+            };
+            let hits = (0..10_000).filter(|_| near(drawing.next(after))).count();
+            assert!((5_000..7_500).contains(&hits), "{hits} of 10000 after {moved} moves");
+        }
+        assert_ne!(
+            workload.most_popular(Duration::from_secs(59)),
+            workload.most_popular(Duration::from_secs(61))
+        );
+    }
+}
