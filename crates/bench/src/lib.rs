@@ -9,6 +9,7 @@
 //!
 //! This crate must not know flags and terminals.
 
+pub mod adapt;
 mod cluster_pair;
 mod competitor;
 pub mod copy;

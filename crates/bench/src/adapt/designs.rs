@@ -57,7 +57,8 @@ pub fn balanced(workload: &Workload, sites: u16, is_replicated: bool) -> Vec<Par
             }
         }
     }
-    let sites_of = |master: u16| (0..sites).filter(|site| is_replicated && *site != master).collect();
+    let sites_of =
+        |master: u16| (0..sites).filter(|site| is_replicated && *site != master).collect();
     let part = |(n, from): (usize, &u64)| {
         // There and back, so that the first and heaviest pieces of a round do not all fall to one site.
         let (round, place) = (n as u16 / sites, n as u16 % sites);

@@ -56,12 +56,15 @@ pub struct Outcome {
     pub cpu_s: f64,
     /// Partitions at the end.
     pub partitions: usize,
+    /// Transactions for which the design was changed before they could run.
+    pub brought_together: u64,
 }
 
 impl Outcome {
     /// Transactions a second from a second of the load on, up to another one.
     pub fn mean_s(&self, from: usize, to: usize) -> f64 {
-        let of = &self.throughput_s[from.min(self.throughput_s.len())..to.min(self.throughput_s.len())];
+        let of =
+            &self.throughput_s[from.min(self.throughput_s.len())..to.min(self.throughput_s.len())];
         of.iter().sum::<f64>() / of.len().max(1) as f64
     }
 
@@ -107,10 +110,9 @@ pub fn run(
         store.sample(sampler);
         None
     };
-    let cpu_before = cpu_s();
-    let load = clients.block_on(async {
-        Load::start(&store, setting.workload, setting.clients, setting.seed)
-    });
+    let (cpu_before, brought) = (cpu_s(), store.brought_together());
+    let load = clients
+        .block_on(async { Load::start(&store, setting.workload, setting.clients, setting.seed) });
     let mut outcome = Outcome {
         throughput_s: Vec::new(),
         checked: Checked::default(),
@@ -118,6 +120,7 @@ pub fn run(
         changes_s: Vec::new(),
         cpu_s: 0.0,
         partitions: 0,
+        brought_together: 0,
     };
     let mut changes = 0;
     for second in 0..setting.lasts.as_secs() as usize {
@@ -134,6 +137,7 @@ pub fn run(
     outcome.cpu_s = cpu_s() - cpu_before;
     outcome.checked = clients.block_on(load.finish())?;
     outcome.report = adaptation.map(|adaptation| adaptation.report());
+    outcome.brought_together = store.brought_together() - brought;
     outcome.partitions = store.map().design.partitions().count();
     drop(planner);
     drop(clients);
@@ -155,7 +159,7 @@ async fn fill(store: &Arc<Store>, users: u64) -> Result<()> {
                 let done = session.run(Vec::new(), workload::rows(user), procedure).await;
                 done.map_err(|abort| Error::Wrong(abort.to_string()))?;
             }
-            Ok(())
+            Ok::<(), Error>(())
         })
     };
     let fillers: Vec<_> = (0..FILLERS).map(filler).collect();

@@ -87,7 +87,8 @@ impl Workload {
     /// brings back.
     #[must_use]
     pub fn most_popular(&self, after: Duration) -> u64 {
-        let moves = self.shift_every_s.map_or(0.0, |every_s| (after.as_secs_f64() / every_s).floor());
+        let moves =
+            self.shift_every_s.map_or(0.0, |every_s| (after.as_secs_f64() / every_s).floor());
         ((moves * 0.381_966).fract() * self.users as f64) as u64
     }
 }
