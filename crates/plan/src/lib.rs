@@ -12,6 +12,7 @@ pub mod cuts;
 pub mod design;
 pub mod flow;
 pub mod geo;
+pub mod heat;
 pub mod hungarian;
 pub mod netsim;
 pub mod pace;
