@@ -6,6 +6,7 @@
 //! | `POST /split`, `/merge`, `/unpin` | [`ChangeRequest`] without a site |
 //! | `POST /add-replica`, `/remove-replica`, `/remaster`, `/pin` | [`ChangeRequest`] with a site |
 //! | `GET /adapt` | [`AdaptReport`] |
+//! | `GET /heat` | [`HeatReport`] |
 //! | `POST /explain` | the same, but only decisions about the partition of a [`ChangeRequest`]'s key |
 //! | `POST /adapt/pause`, `/adapt/resume` | lets adaptation change nothing, or again what pays |
 //! | `GET /metrics` | for Prometheus |
@@ -31,7 +32,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
-use crate::adapt::{AdaptReport, Adaptation};
+use crate::adapt::{AdaptReport, Adaptation, HeatReport};
 use crate::engine::Store;
 use crate::engine::site::epoch::count;
 use crate::key::Key;
@@ -191,6 +192,7 @@ pub async fn serve(
         .route("/pin", post(pin))
         .route("/unpin", post(unpin))
         .route("/adapt", get(adapt))
+        .route("/heat", get(heat))
         .route("/explain", post(explain))
         .route("/adapt/pause", post(pause))
         .route("/adapt/resume", post(resume));
@@ -378,6 +380,13 @@ async fn unpin(State(admin): Shared, Json(request): Json<ChangeRequest>) -> Answ
 
 async fn adapt(State(admin): Shared) -> Answer<AdaptReport> {
     Ok(Json(admin.adaptation()?.report()))
+}
+
+async fn heat(State(admin): Shared) -> Answer<HeatReport> {
+    let off = "nothing is sampled, since adaptation is off: start the store with --adapt advise, which changes nothing, \
+               or --adapt on";
+    let adaptation = admin.adaptation.as_ref().ok_or_else(|| (StatusCode::CONFLICT, text(&off)))?;
+    Ok(Json(adaptation.heat()))
 }
 
 async fn explain(State(admin): Shared, Json(request): Json<ChangeRequest>) -> Answer<AdaptReport> {

@@ -155,6 +155,8 @@ pub struct Core {
     outputs: Vec<Output>,
     /// The transaction that was run last, and how many rows it read and wrote.
     last_run: Option<(Ticket, u32, u32)>,
+    /// The request that last met a lock, or a watched row that another transaction had changed.
+    last_conflict: Option<Ticket>,
     /// Log entries of its own that others may still look at.
     spent: VecDeque<Arc<[LogEntry]>>,
     /// Deliberate faults, to see whether the tests notice.
@@ -202,6 +204,7 @@ impl Core {
             wanted: BTreeMap::new(),
             outputs: Vec::new(),
             last_run: None,
+            last_conflict: None,
             spent: VecDeque::new(),
             #[cfg(test)]
             broken: tests::Broken::default(),
@@ -307,6 +310,11 @@ impl Core {
     /// Rows that a transaction read, and rows that it wrote, if it is the one that was run last.
     pub(crate) fn rows_of(&self, ticket: Ticket) -> Option<(u32, u32)> {
         self.last_run.filter(|(last, _, _)| *last == ticket).map(|(_, read, wrote)| (read, wrote))
+    }
+
+    /// True if a transaction met another one or a change of design, if it is the last that did.
+    pub(crate) fn met_conflict(&self, ticket: Ticket) -> bool {
+        self.last_conflict == Some(ticket)
     }
 
     /// True if it takes part: the log has its beginning, and not its end.

@@ -2,6 +2,7 @@
 
 mod adapt;
 mod admin;
+mod heat;
 mod processes;
 mod secret;
 mod serve;
@@ -45,6 +46,8 @@ enum Action {
     Unpin(admin::At),
     /// Show what adaptation has learned, what it decided, and why not otherwise.
     Explain(adapt::ExplainArgs),
+    /// Show which keys are read and written when, and how much.
+    Heat(heat::HeatArgs),
 }
 
 /// Runs the verb.
@@ -61,6 +64,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::Remaster(at) => admin::change("remaster", at, context).await,
         Action::Pin(at) => admin::change("pin", at, context).await,
         Action::Explain(args) => adapt::explain(args, context).await,
+        Action::Heat(args) => heat::heat(args, context).await,
         Action::Unpin(at) => admin::change("unpin", at.into(), context).await,
     }
 }

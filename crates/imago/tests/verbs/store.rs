@@ -10,6 +10,7 @@ mod counters;
 mod crashes;
 mod deaths;
 mod full_disk;
+mod heat;
 mod misuse;
 mod parts;
 mod pins;

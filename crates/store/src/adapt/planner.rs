@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use imago_plan::design::brakes::{Brakes, Limits};
 use imago_plan::design::cost::{CostModel, Inputs, Measured, Operation};
@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use super::heat::{HeatRecorder, HeatReport};
 use super::report::{AdaptReport, DecisionReport, FunctionReport, SiteLoadReport};
 use crate::engine::Store;
 use crate::engine::site::epoch::count;
@@ -66,6 +67,8 @@ pub struct Adaptation {
     pub(super) options: Options,
     is_paused: AtomicBool,
     report: Mutex<AdaptReport>,
+    began: Instant,
+    heat: Mutex<HeatRecorder>,
     /// A deliberate fault.
     #[cfg(test)]
     pub(super) panics: AtomicBool,
@@ -85,6 +88,8 @@ impl Adaptation {
             options,
             is_paused,
             report,
+            began: Instant::now(),
+            heat: Mutex::new(HeatRecorder::new()),
             #[cfg(test)]
             panics: AtomicBool::new(false),
         })
@@ -94,6 +99,23 @@ impl Adaptation {
     #[must_use]
     pub fn report(&self) -> AdaptReport {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The heat of key ranges over the last hour.
+    #[must_use]
+    pub fn heat(&self) -> HeatReport {
+        let heat = self.heat.lock().unwrap_or_else(PoisonError::into_inner);
+        heat.report(self.now_ms(), SystemTime::now())
+    }
+
+    fn record_heat(&self, fetched: &[Sampled], layout: &Layout<Key>) {
+        let mut heat = self.heat.lock().unwrap_or_else(PoisonError::into_inner);
+        heat.record(self.now_ms(), &self.sampler, fetched, layout);
+    }
+
+    /// In ms since adaptation began.
+    pub(super) fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Lets it change nothing from now on, or again what pays.
@@ -139,7 +161,6 @@ pub(super) struct Carried {
 
 pub(super) struct Planner<'a> {
     pub(super) of: &'a Adaptation,
-    pub(super) began: Instant,
     reservoir: Reservoir<Sample<Key>>,
     pub(super) cost: CostModel,
     pub(super) brakes: Brakes<Key>,
@@ -160,7 +181,6 @@ impl<'a> Planner<'a> {
     fn new(of: &'a Adaptation) -> Self {
         Self {
             of,
-            began: Instant::now(),
             reservoir: Reservoir::new(SAMPLES, WINDOW_MS),
             cost: CostModel::default(),
             brakes: Brakes::new(of.options.limits),
@@ -177,7 +197,7 @@ impl<'a> Planner<'a> {
     }
 
     pub(super) fn now_ms(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+        self.of.now_ms()
     }
 
     /// One decision; the time that it used.
@@ -186,6 +206,7 @@ impl<'a> Planner<'a> {
         let began = Instant::now();
         let fetched = self.of.sampler.fetch();
         let cpu = self.cpu_of_sites(&layout);
+        self.of.record_heat(&fetched, &layout);
         self.learn(&layout, &fetched, &cpu);
         self.of.sampler.adjust(self.reservoir.rate_s());
         let samples: Vec<Sample<Key>> =

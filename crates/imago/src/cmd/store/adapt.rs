@@ -14,7 +14,7 @@ use imago_store::sampler::Sampler;
 
 use super::admin::{self, Where};
 use crate::context::Context;
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
 
 /// The store's own changes of its design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -128,11 +128,7 @@ pub async fn explain(args: ExplainArgs, context: &Context) -> Result<(), Failure
             admin::ask(&args.store, "explain", Some(&about)).await?
         }
     };
-    let mut report: AdaptReport = serde_json::from_value(asked).map_err(|cause| {
-        Failure::new(Exit::Failed, "store_answer", "the store's answer is not understood")
-            .because(&cause)
-            .help("is it of the same version as this imago?")
-    })?;
+    let mut report: AdaptReport = admin::understood(asked)?;
     let surplus = report.decisions.len().saturating_sub(args.last);
     report.decisions.drain(..surplus);
     context.output.result(&report, in_words)
