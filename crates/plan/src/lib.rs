@@ -10,6 +10,7 @@ pub mod batch_size;
 pub mod bucket;
 pub mod cuts;
 pub mod design;
+pub mod drain;
 pub mod flow;
 pub mod geo;
 pub mod heat;
