@@ -12,12 +12,14 @@
 //! - It goes on when a change fails: what failed is told, and looked at again.
 
 mod carry_out;
+mod drain;
 mod heat;
 mod planner;
 mod report;
 #[cfg(test)]
 mod tests;
 
+pub use drain::{DrainFault, DrainReport, DrainState, Drains};
 pub use heat::{HeatMark, HeatRange, HeatReport};
 pub use planner::{Adaptation, Mode, Options};
 pub use report::{AdaptReport, DecisionReport, FunctionReport, SiteLoadReport, Verdict};

@@ -2,6 +2,7 @@
 
 mod adapt;
 mod admin;
+mod drain;
 mod heat;
 mod processes;
 mod secret;
@@ -46,6 +47,10 @@ enum Action {
     Unpin(admin::At),
     /// Show what adaptation has learned, what it decided, and why not otherwise.
     Explain(adapt::ExplainArgs),
+    /// Have a site give away what it has, and give it nothing until it is added again.
+    Drain(drain::SiteAt),
+    /// Take a site into use that was drained, or declared for later.
+    Add(drain::SiteAt),
     /// Show which keys are read and written when, and how much.
     Heat(heat::HeatArgs),
 }
@@ -64,6 +69,8 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::Remaster(at) => admin::change("remaster", at, context).await,
         Action::Pin(at) => admin::change("pin", at, context).await,
         Action::Explain(args) => adapt::explain(args, context).await,
+        Action::Drain(at) => drain::drain(at, context).await,
+        Action::Add(at) => drain::add(at, context).await,
         Action::Heat(args) => heat::heat(args, context).await,
         Action::Unpin(at) => admin::change("unpin", at.into(), context).await,
     }

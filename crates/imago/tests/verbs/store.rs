@@ -9,6 +9,7 @@ mod change;
 mod counters;
 mod crashes;
 mod deaths;
+mod drain;
 mod full_disk;
 mod heat;
 mod misuse;

@@ -10,8 +10,6 @@ use imago_plan::design::layout::{self, Layout};
 use super::planner::{Carried, Planner};
 use super::report::{DecisionReport, Verdict, reason};
 use crate::key::Key;
-use crate::record::{Operator, Site};
-use crate::transaction::Abort;
 
 /// Decisions that are remembered.
 const DECISIONS_MAX: usize = 200;
@@ -112,7 +110,7 @@ impl Planner<'_> {
         let mut done = Vec::new();
         for operator in operators {
             let began = Instant::now();
-            if let Err(abort) = self.one(operator).await {
+            if let Err(abort) = self.of.store.carry_out(operator).await {
                 return (done, Some(abort.to_string()));
             }
             self.learn_operator(operator, layout, began.elapsed());
@@ -120,23 +118,6 @@ impl Planner<'_> {
             done.push(operator.clone());
         }
         (done, None)
-    }
-
-    async fn one(&self, operator: &layout::Operator<Key>) -> Result<(), Abort> {
-        let store = &self.of.store;
-        match operator {
-            layout::Operator::Split(key) => store.change(key, Operator::Split(key.clone())).await,
-            layout::Operator::Merge(start) => store.change(start, Operator::Merge).await,
-            layout::Operator::AddReplica(start, site) => {
-                store.add_replica(start, Site(*site)).await
-            }
-            layout::Operator::RemoveReplica(start, site) => {
-                store.change(start, Operator::RemoveReplica(Site(*site))).await
-            }
-            layout::Operator::Remaster(start, site) => {
-                store.change(start, Operator::Remaster(Site(*site))).await
-            }
-        }
     }
 
     /// Only the whole of an operator is measured: it teaches the function that it differs by.

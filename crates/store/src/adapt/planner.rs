@@ -1,6 +1,6 @@
 //! The planner: a task beside the sites that decides every half a second, and carries out what pays.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use imago_plan::design::brakes::{Brakes, Limits};
 use imago_plan::design::cost::{CostModel, Inputs, Measured, Operation};
 use imago_plan::design::decide::{Parameters, decide, emulated};
-use imago_plan::design::layout::{self, Layout, Partition};
+use imago_plan::design::layout::{self, Layout};
 use imago_plan::design::price::{CPU_WEIGHT, Price, Situation, price};
 use imago_plan::design::regression::Linear;
 use imago_plan::design::reservoir::Reservoir;
@@ -22,7 +22,6 @@ use tokio::time::sleep;
 use super::heat::{HeatRecorder, HeatReport};
 use super::report::{AdaptReport, DecisionReport, FunctionReport, SiteLoadReport};
 use crate::engine::Store;
-use crate::engine::site::epoch::count;
 use crate::key::Key;
 use crate::record::Site;
 use crate::sampler::{Sampled, Sampler};
@@ -202,7 +201,7 @@ impl<'a> Planner<'a> {
 
     /// One decision; the time that it used.
     async fn round(&mut self) -> Duration {
-        let layout = self.layout().await;
+        let layout = self.of.store.layout().await;
         let began = Instant::now();
         let fetched = self.of.sampler.fetch();
         let cpu = self.cpu_of_sites(&layout);
@@ -252,34 +251,6 @@ impl<'a> Planner<'a> {
 
     pub(super) fn is_paused(&self) -> bool {
         self.of.is_paused.load(Ordering::SeqCst)
-    }
-
-    /// The design with the sizes of partitions, and the sites that are alive.
-    async fn layout(&self) -> Layout<Key> {
-        let usage = self.of.store.usage().await;
-        let map = self.of.store.map();
-        let copies = usage.iter().flat_map(|(_, copies)| copies).filter(|copy| copy.is_master);
-        let sizes: HashMap<&Key, _> = copies.map(|copy| (&copy.start, copy.size)).collect();
-        let partition = |of: &crate::design::Partition| {
-            let size = sizes.get(&of.range.start);
-            let partition = Partition {
-                master: of.master.0,
-                replicas: of.replicas.iter().map(|site| site.0).collect(),
-                rows: size.map_or(0, |size| size.rows),
-                bytes: size.map_or(0, |size| size.bytes),
-                pin: of.pin.map(|site| site.0),
-            };
-            (of.range.start.clone(), partition)
-        };
-        let is_live =
-            |site: &Site| count(map.design.epoch(*site)) > 0 && !map.design.is_fenced(*site);
-        let live = usage.iter().map(|(site, _)| *site).filter(is_live).map(|site| site.0);
-        let mut sites: BTreeSet<layout::Site> = live.collect();
-        if sites.is_empty() {
-            // While none is alive nothing is sampled, and nothing decided.
-            sites.insert(0);
-        }
-        Layout::new(map.design.partitions().map(partition).collect(), sites)
     }
 
     /// The share that each site used since the last time of what it has.

@@ -144,7 +144,7 @@ fn told(operator: &Operator<Key>) -> String {
     }
 }
 
-fn named(start: &Key) -> String {
+pub(super) fn named(start: &Key) -> String {
     let text = start.to_string();
     if text.is_empty() { "(first)".to_owned() } else { text }
 }

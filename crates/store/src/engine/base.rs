@@ -12,6 +12,7 @@ use super::recovery::log_options::{Folder, Recovered};
 use super::shared::AtomicPosition;
 use super::site::executor::CheckpointSink;
 use super::site::mailbox::{SiteEvent, SiteSender};
+use super::unused::Unused;
 use super::{Checkpoints, LogOptions, Map, Options, SITES_MAX, Shared, Store, StoreError};
 use crate::log::CutTail;
 use crate::record::{LogEntry, Position, Site};
@@ -74,6 +75,7 @@ impl Base {
             log: options.log.clone(),
             epochs: LogOptions::epochs(options.log.as_ref(), image.design()),
             checkpoints: Arc::new(Mutex::new(Checkpoints { newest, failure: None })),
+            unused: Unused::none(),
             sampler: OnceLock::new(),
             end: OnceLock::new(),
         });

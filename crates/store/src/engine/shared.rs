@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use super::site::epoch::Epochs;
 use super::site::mailbox::SiteSender;
+use super::unused::Unused;
 use super::{Checkpoints, LogOptions};
 use crate::design::Design;
 use crate::key::{Key, KeyRange};
 use crate::record::{Position, Site};
-use crate::router::{DesignPolicy, Route, master_of_all, route};
+use crate::router::{DesignPolicy, Route, kept_off, master_of_all, route};
 use crate::sampler::Sampler;
 use crate::sequencer::Sequencer;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -61,6 +62,8 @@ pub(crate) struct Shared {
     pub(in crate::engine) log: Option<LogOptions>,
     pub(in crate::engine) epochs: Epochs,
     pub(in crate::engine) checkpoints: Arc<Mutex<Checkpoints>>,
+    /// The sites that get nothing; in the process with the map.
+    pub(in crate::engine) unused: Unused,
     /// What transactions are sampled for, if they are.
     pub(in crate::engine) sampler: OnceLock<Arc<Sampler>>,
     /// Why the log takes nothing any more.
@@ -102,6 +105,14 @@ impl Shared {
     ) -> Route {
         let map = self.map.load();
         let at = at_masters.then(|| master_of_all(&map.design, reads, writes)).flatten();
-        at.map_or_else(|| route(&map.design, &*self.policy, reads, writes, near), Route::Run)
+        match at.map_or_else(|| route(&map.design, &*self.policy, reads, writes, near), Route::Run)
+        {
+            Route::First(step) => {
+                let unused = self.unused.all();
+                let step = kept_off(step, &unused, &map.design, &*self.policy, (reads, writes));
+                Route::First(step)
+            }
+            other => other,
+        }
     }
 }

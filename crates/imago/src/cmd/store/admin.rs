@@ -101,9 +101,10 @@ fn in_words(report: &DesignReport) -> String {
             (false, 0) => ", not there yet",
             (false, _) => ", declared dead",
         };
+        let used = if site.is_used { "" } else { ", not in use" };
         _ = writeln!(
             text,
-            "site {}: epoch {}{state}, masters {}, replicas {}, {} rows",
+            "site {}: epoch {}{state}{used}, masters {}, replicas {}, {} rows",
             site.site, site.epoch, site.masters, site.replicas, site.rows
         );
     }
@@ -147,7 +148,12 @@ pub(super) async fn ask(
 
 /// Tells a store something that needs nothing to be said with it.
 pub(super) async fn tell(at: &Where, path: &str) -> Result<Value, Failure> {
-    sent(at, path, Some(serde_json::json!({}))).await
+    post(at, path, serde_json::json!({})).await
+}
+
+/// Tells a store something.
+pub(super) async fn post(at: &Where, path: &str, body: Value) -> Result<Value, Failure> {
+    sent(at, path, Some(body)).await
 }
 
 async fn sent(at: &Where, path: &str, request: Option<Value>) -> Result<Value, Failure> {

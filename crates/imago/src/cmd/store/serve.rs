@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use imago_store::admin::{self, Token};
-use imago_store::engine::{self, LogOptions, Options, Router, Store, StoreError, Tls};
+use imago_store::engine::{self, LogOptions, Options, Router, Store, StoreError, Tls, UnusedError};
 use imago_store::kafka::KafkaSpec;
 use imago_store::log::Sync;
 use imago_store::resp::Settings;
@@ -41,6 +41,10 @@ pub struct Args {
     /// Number of sites, each on a thread of its own.
     #[arg(long, value_name = "N", default_value_t = 1)]
     sites: u16,
+    /// Number of sites, the last ones, that get nothing until `imago store add`; at the first start, and of sites that
+    /// are new.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    unused: u16,
     /// The folder of the log, or with --log only of its checkpoints.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -150,6 +154,7 @@ pub(super) async fn serve(
         router.map(|router| Ok::<_, Failure>((bind(router.peers)?, router))).transpose()?;
     let log = log_options(&args);
     let help = help_after_an_end(log.as_ref());
+    let (folder, unused) = (args.data.clone(), args.unused);
     let options = Options { sites: args.sites, log };
     let started = tokio::task::spawn_blocking(move || Running::start(&options, router));
     let running = match started.await {
@@ -157,6 +162,7 @@ pub(super) async fn serve(
         Err(cause) => return Err(Failure::from_error(Exit::Failed, "store", &cause)),
     };
     let store = running.store();
+    store.declare_unused(folder.as_deref(), unused).map_err(|error| undeclared(&error))?;
     let (output, input_quota) = (Arc::clone(&settings.output), Arc::clone(&settings.input_quota));
     let held = move || output.bytes() + input_quota.bytes();
     let listen = store.listen(listener, settings, tls).map_err(|error| failure(&error))?;
@@ -310,6 +316,16 @@ fn unbound(address: SocketAddr, cause: &std::io::Error) -> Failure {
     Failure::new(Exit::Precondition, "address", format!("cannot listen at {address}"))
         .because(cause)
         .help("choose an address of this machine and a free port, or port 0")
+}
+
+fn undeclared(error: &UnusedError) -> Failure {
+    let exit = match error {
+        UnusedError::NoneUsed { .. } => Exit::Usage,
+        UnusedError::Io { .. } | UnusedError::Damaged { .. } | UnusedError::Holds(_) => {
+            Exit::Precondition
+        }
+    };
+    Failure::from_error(exit, "unused", error)
 }
 
 fn failure(error: &StoreError) -> Failure {

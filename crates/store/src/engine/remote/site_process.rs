@@ -21,6 +21,7 @@ use crate::engine::site::epoch::{self, Epochs};
 use crate::engine::site::executor::Executor;
 use crate::engine::site::mailbox::{Outgoing, ReplyTo, SiteEvent, SiteSender, StepRequest};
 use crate::engine::site::program::SeparateSite;
+use crate::engine::unused::Unused;
 use crate::engine::{Checkpoints, Map, Shared};
 use crate::key::Key;
 use crate::output_buffer::OutputBuffer;
@@ -331,6 +332,7 @@ impl Serving<'_> {
             log: None,
             epochs: Epochs::of_one_process(),
             checkpoints: Arc::new(Mutex::new(Checkpoints::default())),
+            unused: Unused::none(),
             sampler: OnceLock::new(),
             end: OnceLock::new(),
         });
