@@ -8,6 +8,8 @@
 //! | `GET /adapt` | [`AdaptReport`] |
 //! | `GET /heat` | [`HeatReport`] |
 //! | `POST /explain` | the same, but only decisions about the partition of a [`ChangeRequest`]'s key |
+//! | `GET /adapt/limits` | [`LimitsReport`](crate::adapt::LimitsReport) |
+//! | `POST /adapt/limits` | [`LimitsRequest`](crate::adapt::LimitsRequest); answered like `GET` |
 //! | `POST /drain`, `/add` | `{"site": N}`: gives a site nothing any more and what it has to others; uses it again |
 //! | `GET /drain` | [`DrainReport`](crate::adapt::DrainReport)s of the sites that are not in use |
 //! | `POST /adapt/pause`, `/adapt/resume` | lets adaptation change nothing, or again what pays |
@@ -90,6 +92,7 @@ pub async fn serve(
         .route("/pin", post(pin))
         .route("/unpin", post(unpin))
         .route("/adapt", get(adapting::adapt))
+        .route("/adapt/limits", get(adapting::limits).post(adapting::limit))
         .route("/adapt/pause", post(adapting::pause))
         .route("/adapt/resume", post(adapting::resume))
         .route("/heat", get(adapting::heat))

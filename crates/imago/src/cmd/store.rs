@@ -4,6 +4,7 @@ mod adapt;
 mod admin;
 mod drain;
 mod heat;
+mod limits;
 mod processes;
 mod secret;
 mod serve;
@@ -47,6 +48,8 @@ enum Action {
     Unpin(admin::At),
     /// Show what adaptation has learned, what it decided, and why not otherwise.
     Explain(adapt::ExplainArgs),
+    /// Show the limits of adaptation, or change them while the store serves.
+    Adapt(limits::LimitsArgs),
     /// Have a site give away what it has, and give it nothing until it is added again.
     Drain(drain::SiteAt),
     /// Take a site into use that was drained, or declared for later.
@@ -69,6 +72,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::Remaster(at) => admin::change("remaster", at, context).await,
         Action::Pin(at) => admin::change("pin", at, context).await,
         Action::Explain(args) => adapt::explain(args, context).await,
+        Action::Adapt(args) => limits::limits(args, context).await,
         Action::Drain(at) => drain::drain(at, context).await,
         Action::Add(at) => drain::add(at, context).await,
         Action::Heat(args) => heat::heat(args, context).await,

@@ -12,6 +12,7 @@ mod deaths;
 mod drain;
 mod full_disk;
 mod heat;
+mod limits;
 mod misuse;
 mod parts;
 mod pins;

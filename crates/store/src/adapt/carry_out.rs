@@ -27,7 +27,8 @@ impl Planner<'_> {
             };
             let carried = self.carried.iter().position(|one| one.operators == watched.operators);
             let decision = carried.map(|at| self.carried.remove(at).decision);
-            let is_undone = is_worse && may_change && {
+            let may_undo = may_change && self.of.permits(&watched.inverse, layout);
+            let is_undone = is_worse && may_undo && {
                 let (done, failure) = self.apply(&watched.inverse, layout).await;
                 self.failure = failure;
                 self.undone += u64::from(!done.is_empty());
@@ -37,6 +38,8 @@ impl Planner<'_> {
             if let Some((_, report)) = self.decisions.iter_mut().find(of_it) {
                 report.measured_us = Some((watched.before_us, latency_us));
                 if is_undone {
+                    let operators = report.operators.join(", ");
+                    tracing::info!(%operators, before_us = watched.before_us, latency_us, "undone");
                     report.verdict = Verdict::Undone;
                 }
             }
@@ -61,6 +64,8 @@ impl Planner<'_> {
                 Verdict::Advised(why.to_owned())
             } else if !is_sustained {
                 Verdict::Advised("it has to pay again in the next decision".to_owned())
+            } else if !self.of.permits(&plan.operators, &layout) {
+                Verdict::Advised("a limit was lowered meanwhile".to_owned())
             } else if !self.brakes.may_spend(plan.operators.len(), now_ms) {
                 Verdict::Advised("changes a second are limited".to_owned())
             } else {
@@ -89,7 +94,17 @@ impl Planner<'_> {
         }
     }
 
+    /// Remembers a decision, and tells the log of one that pays.
     fn remember(&mut self, report: DecisionReport) {
+        if !matches!(report.verdict, Verdict::Rejected(_)) {
+            let (before_us, after_us) = report.predicted_us;
+            tracing::info!(
+                operators = %report.operators.join(", "),
+                verdict = ?report.verdict,
+                before_us, after_us, saves_us = report.benefit_us, costs_us = report.cost_us,
+                "decision"
+            );
+        }
         if self.decisions.len() == DECISIONS_MAX {
             // What was done is remembered longer than what was not.
             let is_rejected =

@@ -169,7 +169,7 @@ impl Drains {
     }
 
     fn memory_max(&self) -> Option<u64> {
-        self.adaptation.as_ref().and_then(|adaptation| adaptation.options.parameters.memory_max)
+        self.adaptation.as_ref().and_then(|adaptation| adaptation.options().parameters.memory_max)
     }
 
     /// The sites that could get what a site has.

@@ -20,6 +20,8 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::heat::{HeatRecorder, HeatReport};
+use super::kept::{Keeper, Kept};
+use super::limits::LimitsRequest;
 use super::report::{AdaptReport, DecisionReport, FunctionReport, SiteLoadReport};
 use crate::engine::Store;
 use crate::key::Key;
@@ -62,11 +64,18 @@ pub struct Options {
 /// Adaptation of a store whose sites are in this process.
 pub struct Adaptation {
     pub(super) store: Arc<Store>,
-    sampler: Arc<Sampler>,
-    pub(super) options: Options,
-    is_paused: AtomicBool,
-    report: Mutex<AdaptReport>,
+    pub(super) sampler: Arc<Sampler>,
+    pub(super) options: Mutex<Options>,
+    /// Limits that were set while it ran.
+    pub(super) set: Mutex<LimitsRequest>,
+    pub(super) is_paused: AtomicBool,
+    pub(super) report: Mutex<AdaptReport>,
     began: Instant,
+    /// Where its clock stood then.
+    base_ms: u64,
+    pub(super) keeper: Keeper,
+    /// What was kept of an earlier run, until the planner takes it.
+    pub(super) earlier: Mutex<Option<Kept>>,
     heat: Mutex<HeatRecorder>,
     /// A deliberate fault.
     #[cfg(test)]
@@ -77,17 +86,34 @@ impl Adaptation {
     /// Begins to sample; [`Adaptation::run`] decides.
     #[must_use]
     pub fn new(store: Arc<Store>, sampler: Arc<Sampler>, options: Options) -> Arc<Self> {
+        Self::with_kept(store, sampler, options, Keeper::default(), Kept::default())
+    }
+
+    /// The same, going on from what was kept.
+    pub(super) fn with_kept(
+        store: Arc<Store>,
+        sampler: Arc<Sampler>,
+        options: Options,
+        keeper: Keeper,
+        earlier: Kept,
+    ) -> Arc<Self> {
         store.sample(Arc::clone(&sampler));
         let horizon_s = options.parameters.horizon_s;
-        let report = AdaptReport { mode: options.mode, horizon_s, ..AdaptReport::default() };
-        let (is_paused, report) = (AtomicBool::new(false), Mutex::new(report));
+        let (is_paused, base_ms, set) = (earlier.is_paused, earlier.now_ms, earlier.limits);
+        let report =
+            AdaptReport { mode: options.mode, horizon_s, is_paused, ..AdaptReport::default() };
+        let (is_paused, report) = (AtomicBool::new(is_paused), Mutex::new(report));
         Arc::new(Self {
             store,
             sampler,
-            options,
+            options: Mutex::new(options),
+            set: Mutex::new(set),
             is_paused,
             report,
             began: Instant::now(),
+            base_ms,
+            keeper,
+            earlier: Mutex::new(Some(earlier)),
             heat: Mutex::new(HeatRecorder::new()),
             #[cfg(test)]
             panics: AtomicBool::new(false),
@@ -97,29 +123,36 @@ impl Adaptation {
     /// How it stands.
     #[must_use]
     pub fn report(&self) -> AdaptReport {
-        self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let kept = self.keeper.report();
+        AdaptReport { kept, ..self.report.lock().unwrap_or_else(PoisonError::into_inner).clone() }
     }
 
     /// The heat of key ranges over the last hour.
     #[must_use]
     pub fn heat(&self) -> HeatReport {
         let heat = self.heat.lock().unwrap_or_else(PoisonError::into_inner);
-        heat.report(self.now_ms(), SystemTime::now())
+        heat.report(self.up_ms(), SystemTime::now())
     }
 
     fn record_heat(&self, fetched: &[Sampled], layout: &Layout<Key>) {
         let mut heat = self.heat.lock().unwrap_or_else(PoisonError::into_inner);
-        heat.record(self.now_ms(), &self.sampler, fetched, layout);
+        heat.record(self.up_ms(), &self.sampler, fetched, layout);
     }
 
-    /// In ms since adaptation began.
-    pub(super) fn now_ms(&self) -> u64 {
+    /// In ms since this process began to adapt.
+    fn up_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The clock of decisions and bans, in ms: it goes on from where an earlier process left it.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.base_ms.saturating_add(self.up_ms())
     }
 
     /// Lets it change nothing from now on, or again what pays.
     pub fn pause(&self, is_paused: bool) {
         self.is_paused.store(is_paused, Ordering::SeqCst);
+        self.keeper.amend(|kept| kept.is_paused = is_paused);
         self.report.lock().unwrap_or_else(PoisonError::into_inner).is_paused = is_paused;
     }
 
@@ -128,7 +161,11 @@ impl Adaptation {
     pub async fn run(self: Arc<Self>) {
         let mut planner = JoinSet::new();
         planner.spawn(Arc::clone(&self).decide());
-        if let Some(Err(ended)) = planner.join_next().await {
+        let ended = tokio::select! {
+            ended = planner.join_next() => ended,
+            () = self.write_now_and_then() => None,
+        };
+        if let Some(Err(ended)) = ended {
             let failure = format!("adaptation has ended, and the store serves on: {ended}");
             tracing::error!(%failure, "please report this");
             let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
@@ -178,12 +215,13 @@ pub(super) struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     fn new(of: &'a Adaptation) -> Self {
-        Self {
+        let options = of.options();
+        let mut planner = Self {
             of,
             reservoir: Reservoir::new(SAMPLES, WINDOW_MS),
             cost: CostModel::default(),
-            brakes: Brakes::new(of.options.limits),
-            dice: StdRng::seed_from_u64(of.options.seed),
+            brakes: Brakes::new(options.limits),
+            dice: StdRng::seed_from_u64(options.seed),
             cpu: HashMap::new(),
             latencies: VecDeque::new(),
             decisions: VecDeque::new(),
@@ -192,7 +230,9 @@ impl<'a> Planner<'a> {
             changes: 0,
             undone: 0,
             failure: None,
-        }
+        };
+        planner.restore();
+        planner
     }
 
     pub(super) fn now_ms(&self) -> u64 {
@@ -202,6 +242,8 @@ impl<'a> Planner<'a> {
     /// One decision; the time that it used.
     async fn round(&mut self) -> Duration {
         let layout = self.of.store.layout().await;
+        let options = self.of.options();
+        self.brakes.limit(options.limits);
         let began = Instant::now();
         let fetched = self.of.sampler.fetch();
         let cpu = self.cpu_of_sites(&layout);
@@ -212,7 +254,7 @@ impl<'a> Planner<'a> {
             self.reservoir.samples().map(|(_, sample)| sample.clone()).collect();
         let samples = emulated(&layout, &samples, GENERATED, &mut self.dice);
         let behind = BTreeMap::new();
-        let (rate_s, parameters) = (self.reservoir.rate_s(), self.of.options.parameters);
+        let (rate_s, parameters) = (self.reservoir.rate_s(), options.parameters);
         // As it stands now: what this round shows of the sites' loads counts from the next on.
         let cost = self.cost.clone();
         let situation = Situation {
@@ -240,12 +282,13 @@ impl<'a> Planner<'a> {
             None
         };
         let took = began.elapsed();
-        let may_change = self.of.options.mode == Mode::On && !self.is_paused();
+        let may_change = options.mode == Mode::On && !self.is_paused();
         self.judge(now_ms, &layout, may_change).await;
         if let Some(decided) = decided {
             self.carry_out(now_ms, layout, &decided, may_change).await;
         }
         self.tell(distrust, &is, &cpu);
+        self.of.keeper.offer(|| self.keep());
         took
     }
 
@@ -323,7 +366,7 @@ impl<'a> Planner<'a> {
         }
         self.reservoir.pass(now_ms);
         self.latencies.push_back((now_ms, sum_us, count));
-        let oldest = now_ms.saturating_sub(self.of.options.limits.measured_ms);
+        let oldest = now_ms.saturating_sub(self.of.options().limits.measured_ms);
         while self.latencies.front().is_some_and(|(at_ms, _, _)| *at_ms < oldest) {
             self.latencies.pop_front();
         }

@@ -1,4 +1,4 @@
-//! Requests to adaptation: its report and heat; and to sites: to be drained and used.
+//! What is asked of adaptation: its report, heat, limits, explanations; and of sites: to be drained and used.
 
 use axum::Json;
 use axum::extract::State;
@@ -6,7 +6,10 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 
 use super::{Admin, Answer, ChangeRequest, Fault, Shared, senseless, text};
-use crate::adapt::{AdaptReport, Adaptation, DrainFault, DrainReport, HeatReport};
+use crate::adapt::{
+    AdaptReport, Adaptation, DrainFault, DrainReport, HeatReport, LimitsFault, LimitsReport,
+    LimitsRequest,
+};
 use crate::key::Key;
 use crate::record::Site;
 
@@ -37,6 +40,24 @@ pub(super) async fn heat(State(admin): Shared) -> Answer<HeatReport> {
                or --adapt on";
     let adaptation = admin.adaptation.as_ref().ok_or_else(|| conflict(&off))?;
     Ok(Json(adaptation.heat()))
+}
+
+pub(super) async fn limits(State(admin): Shared) -> Answer<LimitsReport> {
+    Ok(Json(admin.adaptation()?.limits().await))
+}
+
+pub(super) async fn limit(
+    State(admin): Shared,
+    Json(request): Json<serde_json::Value>,
+) -> Answer<LimitsReport> {
+    let adaptation = admin.adaptation()?;
+    let request: LimitsRequest =
+        serde_json::from_value(request).map_err(|error| senseless(&error))?;
+    let limited = adaptation.limit(&request).await;
+    limited.map(Json).map_err(|fault| match fault {
+        LimitsFault::Senseless(why) => senseless(&why),
+        LimitsFault::Refused(why) => conflict(&why),
+    })
 }
 
 pub(super) async fn explain(

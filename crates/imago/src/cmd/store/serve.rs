@@ -163,6 +163,10 @@ pub(super) async fn serve(
     };
     let store = running.store();
     store.declare_unused(folder.as_deref(), unused).map_err(|error| undeclared(&error))?;
+    let adaptation = match &adapt {
+        Some(adapt) => adapt.start(store, folder.as_deref()).await?,
+        None => None,
+    };
     let (output, input_quota) = (Arc::clone(&settings.output), Arc::clone(&settings.input_quota));
     let held = move || output.bytes() + input_quota.bytes();
     let listen = store.listen(listener, settings, tls).map_err(|error| failure(&error))?;
@@ -180,9 +184,8 @@ pub(super) async fn serve(
     };
     context.output.result(&serving, Serving::in_words)?;
     let gives_back = tokio::spawn(memory::give_back_freed(held));
-    let adaptation = adapt.and_then(|adapt| adapt.start(store));
     let adapts = adaptation.clone().map(|adaptation| tokio::spawn(adaptation.run()));
-    let serves = tokio::spawn(admin::serve(Arc::clone(store), adaptation, admin, token));
+    let serves = tokio::spawn(admin::serve(Arc::clone(store), adaptation.clone(), admin, token));
     let ended = wait_for_end(store, help, context).await;
     gives_back.abort();
     serves.abort();
@@ -190,6 +193,9 @@ pub(super) async fn serve(
     if let Some(adapts) = adapts {
         adapts.abort();
         _ = adapts.await;
+    }
+    if let Some(adaptation) = adaptation {
+        _ = tokio::task::spawn_blocking(move || adaptation.write_kept()).await;
     }
     // Submitted log entries are written before it ends.
     _ = tokio::task::spawn_blocking(move || drop(running)).await;

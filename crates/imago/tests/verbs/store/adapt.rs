@@ -38,7 +38,7 @@ fn a_store_explains_what_it_learns_and_holds_still_while_it_is_paused() {
     assert!(before["distrust"].is_null() || before["distrust"].is_string(), "{before}");
     let learned = (0..100).find_map(|_| {
         set_users(&served, 2_000);
-        let report = explained(&admin, &["0:user:00000042"]);
+        let report = explained(&admin, &["0:user:00000000"]);
         let is_learned = report["distrust"].is_null() && report["samples"].as_u64() > Some(100);
         is_learned.then_some(report)
     });
@@ -58,7 +58,13 @@ fn where_it_is_off_and_what_makes_no_sense_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let served = Served::start(folder.path(), 2, anywhere(), anywhere());
     let admin = served.admin.to_string();
-    for words in [&["explain"][..], &["explain", "0:user:00000042"], &["explain", "--pause"]] {
+    for words in [
+        &["explain"][..],
+        &["explain", "0:user:00000042"],
+        &["explain", "--pause"],
+        &["adapt"],
+        &["adapt", "--mode", "on"],
+    ] {
         let error = fails(&[words, &["--admin", &admin]].concat(), 4);
         assert!(
             text(&error).contains("adaptation is off: start the store with --adapt"),
@@ -73,6 +79,7 @@ fn where_it_is_off_and_what_makes_no_sense_is_said() {
         ["--changes-s-max", "0"],
         ["--partitions-max", "0"],
         ["--memory-max", "0"],
+        ["--replicas-max", "many"],
     ] {
         let error = fails(&serve("127.0.0.1:0", &words), 2);
         assert!(text(&error).contains(words[0]), "{error}");
