@@ -14,6 +14,7 @@
 
 mod carry_out;
 mod drain;
+mod explain;
 mod heat;
 mod kept;
 mod limits;
@@ -23,6 +24,7 @@ mod report;
 mod tests;
 
 pub use drain::{DrainFault, DrainReport, DrainState, Drains};
+pub use explain::{Explanation, NotExplained, RuleReport, SiteExplanation};
 pub use heat::{HeatMark, HeatRange, HeatReport};
 pub use kept::KeptReport;
 pub use limits::{AdaptLimits, AtMost, LimitsFault, LimitsReport, LimitsRequest, Unlimited};

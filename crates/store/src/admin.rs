@@ -7,7 +7,7 @@
 //! | `POST /add-replica`, `/remove-replica`, `/remaster`, `/pin` | [`ChangeRequest`] with a site |
 //! | `GET /adapt` | [`AdaptReport`] |
 //! | `GET /heat` | [`HeatReport`] |
-//! | `POST /explain` | the same, but only decisions about the partition of a [`ChangeRequest`]'s key |
+//! | `POST /explain` | the same of the partition of a [`ChangeRequest`]'s key, with every site by every rule |
 //! | `GET /adapt/limits` | [`LimitsReport`](crate::adapt::LimitsReport) |
 //! | `POST /adapt/limits` | [`LimitsRequest`](crate::adapt::LimitsRequest); answered like `GET` |
 //! | `POST /drain`, `/add` | `{"site": N}`: gives a site nothing any more and what it has to others; uses it again |

@@ -3,6 +3,7 @@
 mod adapt;
 mod admin;
 mod drain;
+mod explain;
 mod heat;
 mod limits;
 mod processes;

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use super::explain::Known;
 use super::heat::{HeatRecorder, HeatReport};
 use super::kept::{Keeper, Kept};
 use super::limits::LimitsRequest;
@@ -76,6 +77,7 @@ pub struct Adaptation {
     pub(super) keeper: Keeper,
     /// What was kept of an earlier run, until the planner takes it.
     pub(super) earlier: Mutex<Option<Kept>>,
+    known: Mutex<Arc<Known>>,
     heat: Mutex<HeatRecorder>,
     /// A deliberate fault.
     #[cfg(test)]
@@ -114,6 +116,7 @@ impl Adaptation {
             base_ms,
             keeper,
             earlier: Mutex::new(Some(earlier)),
+            known: Mutex::default(),
             heat: Mutex::new(HeatRecorder::new()),
             #[cfg(test)]
             panics: AtomicBool::new(false),
@@ -147,6 +150,11 @@ impl Adaptation {
     /// The clock of decisions and bans, in ms: it goes on from where an earlier process left it.
     pub(super) fn now_ms(&self) -> u64 {
         self.base_ms.saturating_add(self.up_ms())
+    }
+
+    /// Knowledge of the planner in its last round.
+    pub(super) fn known(&self) -> Arc<Known> {
+        Arc::clone(&self.known.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Lets it change nothing from now on, or again what pays.
@@ -288,6 +296,9 @@ impl<'a> Planner<'a> {
             self.carry_out(now_ms, layout, &decided, may_change).await;
         }
         self.tell(distrust, &is, &cpu);
+        let brakes = Some(self.brakes.clone());
+        let known = Arc::new(Known { samples, rate_s, cost, brakes });
+        *self.of.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
         self.of.keeper.offer(|| self.keep());
         took
     }

@@ -5,6 +5,7 @@ use imago_plan::design::layout::Operator;
 use serde::{Deserialize, Serialize};
 
 use super::Mode;
+use super::explain::Explanation;
 use super::kept::KeptReport;
 use crate::key::Key;
 
@@ -16,6 +17,9 @@ pub struct AdaptReport {
     /// Whether what is told here is known after a restart.
     #[serde(default)]
     pub kept: KeptReport,
+    /// Of a key that was asked about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub explanation: Option<Explanation>,
     /// Whether the planner has ended by a fault of its own.
     #[serde(default)]
     pub has_ended: bool,

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::{Admin, Answer, ChangeRequest, Fault, Shared, senseless, text};
 use crate::adapt::{
     AdaptReport, Adaptation, DrainFault, DrainReport, HeatReport, LimitsFault, LimitsReport,
-    LimitsRequest,
+    LimitsRequest, NotExplained,
 };
 use crate::key::Key;
 use crate::record::Site;
@@ -64,12 +64,18 @@ pub(super) async fn explain(
     State(admin): Shared,
     Json(request): Json<ChangeRequest>,
 ) -> Answer<AdaptReport> {
-    let mut report = admin.adaptation()?.report();
+    let adaptation = admin.adaptation()?;
+    let asked = Admin::key(&request)?;
+    let explanation = adaptation.explain(&asked).await.map_err(|why| match &why {
+        NotExplained::NoRow(..) => conflict(&why),
+        NotExplained::Unread(_) => (StatusCode::SERVICE_UNAVAILABLE, text(&why)),
+    })?;
+    let mut report = adaptation.report();
     let map = admin.store.map();
     let start = |key: &Key| map.design.of(key).range.start.clone();
-    let asked = start(&Admin::key(&request)?);
-    let is_it = |text: &String| text.parse::<Key>().is_ok_and(|key| start(&key) == asked);
+    let is_it = |text: &String| text.parse::<Key>().is_ok_and(|key| start(&key) == start(&asked));
     report.decisions.retain(|one| one.partitions.iter().chain(&one.trigger).any(is_it));
+    report.explanation = Some(explanation);
     Ok(Json(report))
 }
 

@@ -16,6 +16,7 @@ use imago_store::engine::Store;
 use imago_store::sampler::Sampler;
 
 use super::admin::{self, Where};
+use super::explain;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -108,7 +109,8 @@ impl AdaptArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct ExplainArgs {
-    /// Only decisions about the partition that has this key: TABLE:ROW, for example 0:user42.
+    /// Why the partition that has this key is where it is, and decisions about it only: TABLE:ROW, for example
+    /// 0:user42; or where a partition begins.
     key: Option<String>,
     /// Let it change nothing until --resume.
     #[arg(long, conflicts_with = "resume")]
@@ -132,6 +134,8 @@ pub async fn explain(args: ExplainArgs, context: &Context) -> Result<(), Failure
     let asked = match args.key {
         None => admin::ask(&args.store, "adapt", None).await?,
         Some(key) => {
+            // As `imago store design` shows the least key of all.
+            let key = if key == "(first)" { String::new() } else { key };
             let about = ChangeRequest { key, site: None };
             admin::ask(&args.store, "explain", Some(&about)).await?
         }
@@ -149,7 +153,8 @@ fn in_words(report: &AdaptReport) -> String {
         (Mode::Advise, false) => "advise: what pays is told, and nothing changed",
         (Mode::On, false) => "on: what pays is changed",
     };
-    let mut text = format!("adaptation is {mode}\n");
+    let mut text = report.explanation.as_ref().map_or_else(String::new, explain::in_words);
+    _ = writeln!(text, "adaptation is {mode}");
     let latency = report.latency_us.map_or_else(|| "-".to_owned(), |us| format!("{us:.0} µs"));
     _ = writeln!(
         text,
