@@ -24,8 +24,11 @@ use crate::engine::unused::is_live;
 use crate::key::Key;
 use crate::record::Site;
 
+#[cfg(test)]
+mod tests;
+
 /// Longest time of a drain without progress.
-const STUCK_AFTER: Duration = Duration::from_secs(60);
+const STUCK_AFTER: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 /// Between two looks at sites that are not in use.
 const LOOK: Duration = Duration::from_millis(500);
 /// Delay before a drain goes on behind a change that failed.
@@ -270,6 +273,11 @@ impl Drains {
 
     async fn look_after(&self, site: Site) {
         if self.note(site, |_| ()).is_none() {
+            let _deciding = self.deciding.lock().await;
+            if self.store.is_used(site) {
+                // It was added a moment ago.
+                return;
+            }
             self.start_over(site);
         }
         let copies = self.copies(site);

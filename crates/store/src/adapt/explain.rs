@@ -18,6 +18,9 @@ use crate::key::{Key, KeyRange};
 use crate::record::Site;
 use crate::transaction::{Abort, View};
 
+#[cfg(test)]
+mod tests;
+
 /// Knowledge of the planner in its last round.
 #[derive(Clone, Default)]
 pub(super) struct Known {
