@@ -23,13 +23,10 @@ fn change(of: Option<(f64, f64)>, scale: f64, unit: &str) -> String {
 pub(super) fn in_words(explained: &Explanation) -> String {
     let named =
         |start: &str| if start.is_empty() { "(first)".to_owned() } else { start.to_owned() };
-    let end = explained
-        .end
-        .as_ref()
-        .map_or_else(|| "the last key".to_owned(), |end| format!("before {end}"));
+    let end = explained.end.as_ref().map_or_else(|| "on".to_owned(), |end| format!("up to {end}"));
     let replicas: Vec<String> = explained.replicas.iter().map(u16::to_string).collect();
     let mut text = format!(
-        "{} is in the partition from {} to {end}: mastered by site {}, replicas {}, {} rows, {} bytes\n",
+        "{} is in the partition from {} {end}: mastered by site {}, replicas {}, {} rows, {} bytes\n",
         named(&explained.key),
         named(&explained.start),
         explained.master,
@@ -93,9 +90,9 @@ mod tests {
         };
         let shown = in_words(&explained);
         let lines: Vec<&str> = shown.lines().collect();
-        assert!(lines[0].starts_with(
-            "0:k is in the partition from (first) to the last key: mastered by site 0"
-        ));
+        assert!(
+            lines[0].starts_with("0:k is in the partition from (first) on: mastered by site 0")
+        );
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(words(lines[1]), ["site", "pin", "pays", "CPU", "latency", "if", "master"]);
         assert_eq!(words(lines[2]), ["0", "(master)", "yes", "-", "-", "-"]);
