@@ -1,6 +1,6 @@
 //! Heat as its users meet it: the keys that are written are hot, in numbers, as text and as a picture.
 
-use std::io::{BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 
 use imago_testbed::wait;
@@ -86,4 +86,35 @@ fn without_sampling_there_is_no_heat_and_the_error_says_what_to_do() {
     let served = Served::start(folder.path(), 1, anywhere(), anywhere());
     let error = fails(&["heat", "--admin", &served.admin.to_string()], 4);
     assert!(text(&error).contains("start the store with --adapt advise"), "{error}");
+}
+
+#[test]
+fn a_transaction_whose_watched_key_was_changed_is_a_conflict() {
+    let folder = tempfile::tempdir().unwrap();
+    let served =
+        Served::start_with(folder.path(), 1, anywhere(), anywhere(), &["--adapt", "advise"]);
+    let admin = served.admin.to_string();
+    let connect = || BufReader::new(TcpStream::connect(served.listen).unwrap());
+    let (mut one, mut other) = (connect(), connect());
+    let ask = |of: &mut BufReader<TcpStream>, words: &[&[u8]], expected: &str| {
+        of.get_mut().write_all(&request(words)).unwrap();
+        let mut line = String::new();
+        of.read_line(&mut line).unwrap();
+        assert_eq!(line.trim_end(), expected);
+    };
+    let conflicts = |report: &Value| -> f64 {
+        report["ranges"].as_array().unwrap().iter().map(|range| sum(range, "conflicts")).sum()
+    };
+    set(&served, 2_000);
+    assert_eq!(conflicts(&heat(&admin)), 0.0);
+    wait::until_blocking("a conflict is seen", || {
+        for _ in 0..100 {
+            ask(&mut one, &[b"WATCH", b"k"], "+OK");
+            ask(&mut other, &[b"SET", b"k", b"1"], "+OK");
+            ask(&mut one, &[b"MULTI"], "+OK");
+            ask(&mut one, &[b"SET", b"k", b"2"], "+QUEUED");
+            ask(&mut one, &[b"EXEC"], "*-1");
+        }
+        conflicts(&heat(&admin)) > 0.0
+    });
 }
