@@ -10,12 +10,23 @@
 //! - The planner uses at most [`planner::CPU_SHARE`] of a core: the longer a decision takes, the longer it waits
 //!   for the next.
 //! - It goes on when a change fails: what failed is told, and looked at again.
+//! - A change of the design that would exceed a limit is not made, also not to take an earlier one back.
 
 mod carry_out;
+mod drain;
+mod explain;
+mod heat;
+mod kept;
+mod limits;
 mod planner;
 mod report;
 #[cfg(test)]
 mod tests;
 
+pub use drain::{DrainFault, DrainReport, DrainState, Drains};
+pub use explain::{Explanation, NotExplained, RuleReport, SiteExplanation};
+pub use heat::{HeatMark, HeatRange, HeatReport};
+pub use kept::KeptReport;
+pub use limits::{AdaptLimits, AtMost, LimitsFault, LimitsReport, LimitsRequest, Unlimited};
 pub use planner::{Adaptation, Mode, Options};
 pub use report::{AdaptReport, DecisionReport, FunctionReport, SiteLoadReport, Verdict};

@@ -6,7 +6,12 @@
 //! | `POST /split`, `/merge`, `/unpin` | [`ChangeRequest`] without a site |
 //! | `POST /add-replica`, `/remove-replica`, `/remaster`, `/pin` | [`ChangeRequest`] with a site |
 //! | `GET /adapt` | [`AdaptReport`] |
-//! | `POST /explain` | the same, but only decisions about the partition of a [`ChangeRequest`]'s key |
+//! | `GET /heat` | [`HeatReport`] |
+//! | `POST /explain` | the same of the partition of a [`ChangeRequest`]'s key, with every site by every rule |
+//! | `GET /adapt/limits` | [`LimitsReport`](crate::adapt::LimitsReport) |
+//! | `POST /adapt/limits` | [`LimitsRequest`](crate::adapt::LimitsRequest); answered like `GET` |
+//! | `POST /drain`, `/add` | `{"site": N}`: gives a site nothing any more and what it has to others; uses it again |
+//! | `GET /drain` | [`DrainReport`](crate::adapt::DrainReport)s of the sites that are not in use |
 //! | `POST /adapt/pause`, `/adapt/resume` | lets adaptation change nothing, or again what pays |
 //! | `GET /metrics` | for Prometheus |
 //!
@@ -15,11 +20,8 @@
 //!
 //! With a [`Token`] a request without it gets 401, except `GET /metrics`, which has numbers and no keys.
 
-use std::collections::HashMap;
 use std::io;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
 
 use axum::Json;
 use axum::extract::State;
@@ -31,20 +33,20 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
-use crate::adapt::{AdaptReport, Adaptation};
+use crate::adapt::{Adaptation, Drains};
 use crate::engine::Store;
-use crate::engine::site::epoch::count;
 use crate::key::Key;
-use crate::log::CutTail;
 use crate::record::{Operator, Site};
 use crate::transaction::Abort;
 
+mod adapting;
+mod report;
 mod token;
 
+pub use report::{
+    CheckpointsReport, ClientsReport, CutTailReport, DesignReport, PartitionReport, SiteReport,
+};
 pub use token::{NoToken, Token};
-
-/// Shortest time over which rates are averaged.
-const RATES_OVER: Duration = Duration::from_secs(1);
 
 /// A change that is to be made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -56,118 +58,16 @@ pub struct ChangeRequest {
     pub site: Option<u16>,
 }
 
-/// The design of a store now.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct DesignReport {
-    /// The place in the log of its last change.
-    pub changed_at: u64,
-    /// In the order of their keys.
-    pub partitions: Vec<PartitionReport>,
-    /// From 0 on.
-    pub sites: Vec<SiteReport>,
-    /// The reason why nothing can be written now; none if writes go on.
-    pub trouble: Option<String>,
-    /// State of the checkpoints; none without a log.
-    pub checkpoints: Option<CheckpointsReport>,
-    /// The end of the log that was cut off when the store began, if there was one.
-    pub cut_tail: Option<CutTailReport>,
-    /// Replies that clients have not received.
-    pub clients: ClientsReport,
-}
-
-/// The end of a log that was no whole group of commits: the process or the machine stopped while it was
-/// written, or the disk has damaged it since.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct CutTailReport {
-    /// The file that it was cut off.
-    pub path: PathBuf,
-    /// Position of the cut, in bytes.
-    pub at: u64,
-    /// Bytes behind the cut.
-    pub bytes: u64,
-}
-
-/// The clients' replies that wait to be received.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct ClientsReport {
-    /// Their bytes.
-    pub output_bytes: u64,
-    /// Connections that were closed because their clients did not receive.
-    pub closed: u64,
-}
-
-/// The checkpoints of a store's log.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct CheckpointsReport {
-    /// The place in the log that the newest is of; 0 before the first.
-    pub newest: u64,
-    /// The reason why the last one that was due was not written, if it was not: the log before it is kept
-    /// meanwhile.
-    pub failure: Option<String>,
-}
-
-/// A partition. What only its master can tell is missing where that is not alive, and rates until it
-/// has been looked at for a second.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct PartitionReport {
-    /// Its first key; empty for the least of all.
-    pub start: String,
-    /// The first key behind it; none for the last partition.
-    pub end: Option<String>,
-    /// The site that writes it.
-    pub master: u16,
-    /// The sites with replicas.
-    pub replicas: Vec<u16>,
-    /// The site that it is pinned to.
-    pub pin: Option<u16>,
-    /// Its rows.
-    pub rows: Option<u64>,
-    /// Bytes of their keys and values.
-    pub bytes: Option<u64>,
-    /// Transactions that write to it, a second.
-    pub writes_per_s: Option<f64>,
-    /// Transactions that read it, a second, at all sites.
-    pub reads_per_s: Option<f64>,
-}
-
-/// A site.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SiteReport {
-    /// Its number.
-    pub site: u16,
-    /// The number of its epoch, from 1 on; with the log in Kafka, since the router or the process with all
-    /// sites was started. 0 if it has not come.
-    pub epoch: u64,
-    /// True if it takes part.
-    pub is_live: bool,
-    /// Partitions that it masters.
-    pub masters: u64,
-    /// Partitions of which it has replicas.
-    pub replicas: u64,
-    /// Rows of its copies.
-    pub rows: u64,
-    /// Bytes of their keys and values.
-    pub bytes: u64,
-}
-
 struct Admin {
     store: Arc<Store>,
     adaptation: Option<Arc<Adaptation>>,
-    samples: Mutex<Samples>,
+    drains: Drains,
+    samples: Mutex<report::Samples>,
     recorder: PrometheusRecorder,
 }
 
-/// Writes and reads of each partition, by its first key.
-type Counts = HashMap<Key, (u64, u64)>;
-
-/// Counts as they were some time ago, and rates since an earlier time.
-#[derive(Default)]
-struct Samples {
-    last: Option<(Instant, Counts)>,
-    rates: HashMap<Key, (f64, f64)>,
-}
-
-type Answer<T> = Result<Json<T>, (StatusCode, Json<serde_json::Value>)>;
+type Fault = (StatusCode, Json<serde_json::Value>);
+type Answer<T> = Result<Json<T>, Fault>;
 
 /// Serves it for as long as it is polled, to clients with the token if there is one.
 ///
@@ -180,7 +80,8 @@ pub async fn serve(
     token: Option<Token>,
 ) -> io::Result<()> {
     let recorder = PrometheusBuilder::new().build_recorder();
-    let admin = Arc::new(Admin { store, adaptation, samples: Mutex::default(), recorder });
+    let drains = Drains::new(Arc::clone(&store), adaptation.clone());
+    let admin = Arc::new(Admin { store, adaptation, drains, samples: Mutex::default(), recorder });
     let mut routes = axum::Router::new()
         .route("/design", get(design))
         .route("/split", post(split))
@@ -190,81 +91,26 @@ pub async fn serve(
         .route("/remaster", post(remaster))
         .route("/pin", post(pin))
         .route("/unpin", post(unpin))
-        .route("/adapt", get(adapt))
-        .route("/explain", post(explain))
-        .route("/adapt/pause", post(pause))
-        .route("/adapt/resume", post(resume));
+        .route("/adapt", get(adapting::adapt))
+        .route("/adapt/limits", get(adapting::limits).post(adapting::limit))
+        .route("/adapt/pause", post(adapting::pause))
+        .route("/adapt/resume", post(adapting::resume))
+        .route("/heat", get(adapting::heat))
+        .route("/explain", post(adapting::explain))
+        .route("/drain", get(adapting::drains).post(adapting::drain))
+        .route("/add", post(adapting::add));
     if let Some(token) = token {
         routes = routes.layer(from_fn_with_state(token, token::guard));
     }
     // Routes that are added behind the guard are not guarded.
-    let routes = routes.route("/metrics", get(metrics)).with_state(admin);
-    axum::serve(socket, routes).await
+    let routes = routes.route("/metrics", get(metrics)).with_state(Arc::clone(&admin));
+    tokio::select! {
+        served = axum::serve(socket, routes).into_future() => served,
+        () = admin.drains.run() => unreachable!("it looks after drained sites for ever"),
+    }
 }
 
 impl Admin {
-    async fn report(&self) -> DesignReport {
-        let usage = self.store.usage().await;
-        let map = self.store.map();
-        let mut counts = Counts::new();
-        let mut sizes = HashMap::new();
-        for copy in usage.iter().flat_map(|(_, copies)| copies) {
-            let counted = counts.entry(copy.start.clone()).or_default();
-            counted.1 += copy.reads;
-            if copy.is_master {
-                counted.0 = copy.version;
-                sizes.insert(copy.start.clone(), copy.size);
-            }
-        }
-        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
-        samples.take(counts, Instant::now());
-        let partitions = map.design.partitions().map(|partition| {
-            let start = &partition.range.start;
-            let (size, rates) = (sizes.get(start), samples.rates.get(start));
-            PartitionReport {
-                start: start.to_string(),
-                end: partition.range.end.as_ref().map(Key::to_string),
-                master: partition.master.0,
-                replicas: partition.replicas.iter().map(|site| site.0).collect(),
-                pin: partition.pin.map(|site| site.0),
-                rows: size.map(|size| size.rows),
-                bytes: size.map(|size| size.bytes),
-                writes_per_s: rates.map(|rates| rates.0),
-                reads_per_s: rates.map(|rates| rates.1),
-            }
-        });
-        let sites = usage.iter().map(|(site, copies)| {
-            let masters = copies.iter().filter(|copy| copy.is_master).count() as u64;
-            SiteReport {
-                site: site.0,
-                epoch: count(map.design.epoch(*site)),
-                is_live: count(map.design.epoch(*site)) > 0 && !map.design.is_fenced(*site),
-                masters,
-                replicas: copies.len() as u64 - masters,
-                rows: copies.iter().map(|copy| copy.size.rows).sum(),
-                bytes: copies.iter().map(|copy| copy.size.bytes).sum(),
-            }
-        });
-        DesignReport {
-            changed_at: map.known.0,
-            partitions: partitions.collect(),
-            sites: sites.collect(),
-            trouble: self.store.trouble(),
-            checkpoints: self
-                .store
-                .checkpoints()
-                .map(|state| CheckpointsReport { newest: state.newest.0, failure: state.failure }),
-            cut_tail: self.store.cut_tail().map(|CutTail { path, at, bytes }| CutTailReport {
-                path: path.clone(),
-                at: *at,
-                bytes: *bytes,
-            }),
-            clients: self.store.output().map_or_else(ClientsReport::default, |output| {
-                ClientsReport { output_bytes: output.bytes() as u64, closed: output.closed() }
-            }),
-        }
-    }
-
     async fn change(
         &self,
         request: ChangeRequest,
@@ -275,40 +121,15 @@ impl Admin {
         answer(self.store.change(&key, operator).await)
     }
 
-    fn adaptation(&self) -> Result<&Adaptation, (StatusCode, Json<serde_json::Value>)> {
-        let off = "adaptation is off: start the store with --adapt advise or --adapt on";
-        self.adaptation.as_deref().ok_or_else(|| (StatusCode::CONFLICT, text(&off)))
-    }
-
-    fn key(request: &ChangeRequest) -> Result<Key, (StatusCode, Json<serde_json::Value>)> {
+    fn key(request: &ChangeRequest) -> Result<Key, Fault> {
         request.key.parse().map_err(|error: crate::key::NoKey| senseless(&error))
     }
 
-    fn site(request: &ChangeRequest) -> Result<Site, (StatusCode, Json<serde_json::Value>)> {
+    fn site(request: &ChangeRequest) -> Result<Site, Fault> {
         request
             .site
             .map(Site)
             .ok_or_else(|| senseless(&"it is to be said which site: {\"site\": N}"))
-    }
-}
-
-impl Samples {
-    fn take(&mut self, counts: Counts, now: Instant) {
-        let Some((then, before)) = &self.last else {
-            self.last = Some((now, counts));
-            return;
-        };
-        let seconds = (now - *then).as_secs_f64();
-        if seconds < RATES_OVER.as_secs_f64() {
-            return;
-        }
-        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
-        let both = counts.iter().filter_map(|(start, now)| Some((start, now, before.get(start)?)));
-        let rates = both.map(|(start, now, before)| {
-            (start.clone(), (rate(now.0, before.0), rate(now.1, before.1)))
-        });
-        self.rates = rates.collect();
-        self.last = Some((now, counts));
     }
 }
 
@@ -330,7 +151,7 @@ fn answer(done: Result<(), Abort>) -> Answer<()> {
     done.map(Json).map_err(|abort| (status, text(&abort)))
 }
 
-fn senseless(why: &dyn std::fmt::Display) -> (StatusCode, Json<serde_json::Value>) {
+fn senseless(why: &dyn std::fmt::Display) -> Fault {
     (StatusCode::BAD_REQUEST, text(why))
 }
 
@@ -374,30 +195,6 @@ async fn pin(State(admin): Shared, Json(request): Json<ChangeRequest>) -> Answer
 
 async fn unpin(State(admin): Shared, Json(request): Json<ChangeRequest>) -> Answer<()> {
     admin.change(request, |_, _| Operator::Unpin).await
-}
-
-async fn adapt(State(admin): Shared) -> Answer<AdaptReport> {
-    Ok(Json(admin.adaptation()?.report()))
-}
-
-async fn explain(State(admin): Shared, Json(request): Json<ChangeRequest>) -> Answer<AdaptReport> {
-    let mut report = admin.adaptation()?.report();
-    let map = admin.store.map();
-    let start = |key: &Key| map.design.of(key).range.start.clone();
-    let asked = start(&Admin::key(&request)?);
-    let is_it = |text: &String| text.parse::<Key>().is_ok_and(|key| start(&key) == asked);
-    report.decisions.retain(|one| one.partitions.iter().chain(&one.trigger).any(is_it));
-    Ok(Json(report))
-}
-
-async fn pause(State(admin): Shared) -> Answer<()> {
-    admin.adaptation()?.pause(true);
-    Ok(Json(()))
-}
-
-async fn resume(State(admin): Shared) -> Answer<()> {
-    admin.adaptation()?.pause(false);
-    Ok(Json(()))
 }
 
 async fn metrics(State(admin): Shared) -> String {

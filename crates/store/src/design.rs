@@ -212,6 +212,12 @@ impl Design {
         self.epochs.get(&site).is_some_and(|epoch| epoch.is_fenced)
     }
 
+    /// The sites that take part, in any order.
+    pub fn live_sites(&self) -> impl Iterator<Item = Site> {
+        let live = |(_, state): &(&Site, &EpochState)| state.epoch > Epoch(0) && !state.is_fenced;
+        self.epochs.iter().filter(live).map(|(site, _)| *site)
+    }
+
     /// Goes on by the next entry of the log.
     ///
     /// # Panics

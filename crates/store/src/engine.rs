@@ -26,6 +26,7 @@ use crate::sync::thread::JoinHandle;
 mod base;
 mod change;
 mod client;
+mod layout;
 mod recovery;
 mod remote;
 mod report;
@@ -34,6 +35,7 @@ mod shared;
 pub(crate) mod site;
 #[cfg(test)]
 mod tests;
+pub(crate) mod unused;
 
 use base::Base;
 pub use client::listener::Listener;
@@ -50,6 +52,7 @@ pub(crate) use shared::Shared;
 use site::executor::Executor;
 use site::mailbox::SiteEvent;
 use site::program::LocalSite;
+pub use unused::UnusedError;
 
 /// The most sites of a store.
 pub const SITES_MAX: u16 = 64;

@@ -14,6 +14,7 @@ pub mod engine;
 #[cfg(test)]
 mod fuzz;
 pub mod kafka;
+mod kept_file;
 pub mod key;
 pub mod log;
 pub mod output_buffer;

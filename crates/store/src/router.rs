@@ -18,6 +18,9 @@ use crate::transaction::Abort;
 
 #[cfg(test)]
 mod tests;
+mod unused;
+
+pub(crate) use unused::kept_off;
 
 /// Where a transaction runs, or what comes first.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -38,6 +38,9 @@ pub(crate) struct Sampled {
     pub run_us: f64,
     /// From then until the log had it; none where it wrote nothing.
     pub commit_us: Option<f64>,
+    /// Whether it met another transaction or a change of design: it waited for a lock, a row that it watched was
+    /// changed, or it was returned, because its partitions are elsewhere.
+    pub met_conflict: bool,
 }
 
 impl Sampled {
@@ -51,6 +54,8 @@ impl Sampled {
 pub struct Sampler {
     every: AtomicU32,
     waiting: Mutex<Vec<Sampled>>,
+    /// Those that were returned, which have no outcome at that site.
+    returned: Mutex<Vec<Sampled>>,
     dropped: AtomicU64,
     sites: Vec<SiteWork>,
     /// The share of a core that a site may use.
@@ -64,6 +69,7 @@ impl Sampler {
         Self {
             every: AtomicU32::new(8),
             waiting: Mutex::new(Vec::new()),
+            returned: Mutex::new(Vec::new()),
             dropped: AtomicU64::new(0),
             sites: (0..sites).map(|_| SiteWork::default()).collect(),
             site_cpu,
@@ -82,7 +88,16 @@ impl Sampler {
     }
 
     pub(crate) fn put(&self, sampled: Sampled) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        self.put_into(&self.waiting, sampled);
+    }
+
+    /// A sampled transaction that its site returned.
+    pub(crate) fn put_returned(&self, sampled: Sampled) {
+        self.put_into(&self.returned, Sampled { met_conflict: true, ..sampled });
+    }
+
+    fn put_into(&self, queue: &Mutex<Vec<Sampled>>, sampled: Sampled) {
+        let mut waiting = queue.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() < WAITING_MAX {
             waiting.push(sampled);
         } else {
@@ -92,6 +107,10 @@ impl Sampler {
 
     pub(crate) fn fetch(&self) -> Vec<Sampled> {
         std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn fetch_returned(&self) -> Vec<Sampled> {
+        std::mem::take(&mut *self.returned.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Samples that were dropped, because the planner did not fetch them.
@@ -106,6 +125,11 @@ impl Sampler {
         };
         let load = |of: &AtomicU64| of.load(Ordering::Relaxed);
         (Duration::from_nanos(load(cpu_ns)), [load(&rows[0]), load(&rows[1]), load(&rows[2])])
+    }
+
+    /// How many sites it is of.
+    pub(crate) fn sites(&self) -> u16 {
+        self.sites.len() as u16
     }
 
     /// The share of a core that a site has.

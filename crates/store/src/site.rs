@@ -157,6 +157,8 @@ pub struct Core {
     last_run: Option<(Ticket, u32, u32)>,
     /// Rows that were read, written and applied for other masters here, since the site began.
     work: [u64; 3],
+    /// The request that last met a lock, or a watched row that another transaction had changed.
+    last_conflict: Option<Ticket>,
     /// Log entries of its own that others may still look at.
     spent: VecDeque<Arc<[LogEntry]>>,
     /// Deliberate faults, to see whether the tests notice.
@@ -205,6 +207,7 @@ impl Core {
             outputs: Vec::new(),
             last_run: None,
             work: [0; 3],
+            last_conflict: None,
             spent: VecDeque::new(),
             #[cfg(test)]
             broken: tests::Broken::default(),
@@ -315,6 +318,11 @@ impl Core {
     /// Rows that it has read, written and applied for other masters, since it began.
     pub(crate) fn work(&self) -> [u64; 3] {
         self.work
+    }
+
+    /// True if a transaction met another one or a change of design, if it is the last that did.
+    pub(crate) fn met_conflict(&self, ticket: Ticket) -> bool {
+        self.last_conflict == Some(ticket)
     }
 
     /// True if it takes part: the log has its beginning, and not its end.

@@ -144,6 +144,8 @@ pub struct View<'a> {
     pub(crate) written: BTreeMap<Key, Option<Value>>,
     /// Rows that were read.
     pub(crate) rows_read: Cell<u32>,
+    /// Whether it did nothing, because a row that it had read before was changed meanwhile.
+    pub(crate) is_stale: Cell<bool>,
 }
 
 /// The source of a view's rows.
@@ -160,7 +162,8 @@ pub(crate) trait ReadRows {
 impl<'a> View<'a> {
     /// Of rows that are declared, with nothing written.
     pub(crate) fn new(rows: &'a dyn ReadRows, reads: &'a [KeyRange], writes: &'a [Key]) -> Self {
-        Self { rows, reads, writes, written: BTreeMap::new(), rows_read: Cell::new(0) }
+        let (rows_read, is_stale) = (Cell::new(0), Cell::new(false));
+        Self { rows, reads, writes, written: BTreeMap::new(), rows_read, is_stale }
     }
 
     fn count(&self, rows: usize) {

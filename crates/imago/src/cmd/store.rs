@@ -2,6 +2,10 @@
 
 mod adapt;
 mod admin;
+mod drain;
+mod explain;
+mod heat;
+mod limits;
 mod processes;
 mod secret;
 mod serve;
@@ -45,6 +49,14 @@ enum Action {
     Unpin(admin::At),
     /// Show what adaptation has learned, what it decided, and why not otherwise.
     Explain(adapt::ExplainArgs),
+    /// Show the limits of adaptation, or change them while the store serves.
+    Adapt(limits::LimitsArgs),
+    /// Have a site give away what it has, and give it nothing until it is added again.
+    Drain(drain::SiteAt),
+    /// Take a site into use that was drained, or declared for later.
+    Add(drain::SiteAt),
+    /// Show which keys are read and written when, and how much.
+    Heat(heat::HeatArgs),
 }
 
 /// Runs the verb.
@@ -61,6 +73,10 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::Remaster(at) => admin::change("remaster", at, context).await,
         Action::Pin(at) => admin::change("pin", at, context).await,
         Action::Explain(args) => adapt::explain(args, context).await,
+        Action::Adapt(args) => limits::limits(args, context).await,
+        Action::Drain(at) => drain::drain(at, context).await,
+        Action::Add(at) => drain::add(at, context).await,
+        Action::Heat(args) => heat::heat(args, context).await,
         Action::Unpin(at) => admin::change("unpin", at.into(), context).await,
     }
 }

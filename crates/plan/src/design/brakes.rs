@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 
 use super::layout::{Key, Layout, Operator, Site};
 
+mod bans;
+
 /// How much is held back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
@@ -125,26 +127,7 @@ impl<K: Key> Brakes<K> {
     /// Why an operator may not be carried out now, if it may not.
     #[must_use]
     pub fn holds(&self, layout: &Layout<K>, operator: &Operator<K>, now_ms: u64) -> Option<String> {
-        if let Some((until_ms, times)) =
-            self.banned.get(operator).filter(|(until, _)| *until > now_ms)
-        {
-            let left_s = (until_ms - now_ms).div_ceil(1_000);
-            return Some(format!("it made things worse {times} times: tried again in {left_s} s"));
-        }
-        if let Some(at_ms) = self.reversals.get(operator) {
-            let age_ms = now_ms.saturating_sub(*at_ms);
-            if age_ms < self.limits.reversal_ms {
-                let age_s = age_ms as f64 / 1_000.0;
-                return Some(format!("it would take back what was done {age_s:.1} s ago"));
-            }
-        }
-        let start = layout.of(operator.key()).0;
-        let next = matches!(operator, Operator::Merge(_)).then(|| layout.next(start)).flatten();
-        let starts = std::iter::once(start).chain(next.map(|(next, _)| next));
-        let last_ms = starts.filter_map(|start| self.changed_ms.get(start)).max()?;
-        let age_ms = now_ms.saturating_sub(*last_ms);
-        (age_ms < self.limits.cool_down_ms)
-            .then(|| format!("the partition was changed {:.1} s ago", age_ms as f64 / 1_000.0))
+        self.ban(operator, now_ms).or_else(|| self.cool_down(layout, operator, now_ms))
     }
 
     /// Takes note of the plans that pay in this decision, by the design that is; whether each did so often enough

@@ -385,3 +385,24 @@ impl<K: Key> Weighing<'_, K> {
         plan
     }
 }
+
+/// Weighs one plan by itself, which can be applied to the design: its benefit and cost, and why it does not pay, if so.
+/// Nothing holds it back.
+#[must_use]
+pub fn weigh<K: Key>(
+    layout: &Layout<K>,
+    before: &Price,
+    situation: &Situation<'_, K>,
+    parameters: &Parameters,
+    site: Site,
+    operators: &[Operator<K>],
+) -> Considered<K> {
+    let numbered = Numbered::new(layout);
+    let touched: Vec<Touched> =
+        situation.samples.iter().map(|(_, sample)| numbered.touched(sample)).collect();
+    let weights = situation.samples.iter().map(|(weight, _)| *weight);
+    let statistics = &Statistics::of(layout.len(), weights.zip(&touched));
+    let held = &|_: &Layout<K>, _: &Operator<K>| None;
+    let by = Weighing { layout, before, situation, parameters, statistics, held };
+    by.weighed(None, site, operators.to_vec())
+}

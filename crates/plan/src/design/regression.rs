@@ -13,6 +13,10 @@
 
 use std::collections::VecDeque;
 
+mod parts;
+
+pub use parts::Parts;
+
 /// Step of the descent, its momentum, and the pull of weights towards zero.
 const RATE: f64 = 0.01;
 const MOMENTUM: f64 = 0.8;

@@ -10,8 +10,6 @@ use imago_plan::design::layout::{self, Layout};
 use super::planner::{Carried, Planner};
 use super::report::{DecisionReport, Verdict, reason};
 use crate::key::Key;
-use crate::record::{Operator, Site};
-use crate::transaction::Abort;
 
 /// Decisions that are remembered.
 const DECISIONS_MAX: usize = 200;
@@ -29,7 +27,8 @@ impl Planner<'_> {
             };
             let carried = self.carried.iter().position(|one| one.operators == watched.operators);
             let decision = carried.map(|at| self.carried.remove(at).decision);
-            let is_undone = is_worse && may_change && {
+            let may_undo = may_change && self.of.permits(&watched.inverse, layout);
+            let is_undone = is_worse && may_undo && {
                 let (done, failure) = self.apply(&watched.inverse, layout).await;
                 self.failure = failure;
                 self.undone += u64::from(!done.is_empty());
@@ -39,6 +38,8 @@ impl Planner<'_> {
             if let Some((_, report)) = self.decisions.iter_mut().find(of_it) {
                 report.measured_us = Some((watched.before.mean_us, latency.mean_us));
                 if is_undone {
+                    let operators = report.operators.join(", ");
+                    tracing::info!(%operators, before_us = watched.before.mean_us, latency_us = latency.mean_us, "undone");
                     report.verdict = Verdict::Undone;
                 }
             }
@@ -63,6 +64,8 @@ impl Planner<'_> {
                 Verdict::Advised(why.to_owned())
             } else if !is_sustained {
                 Verdict::Advised("it has to pay again in the next decision".to_owned())
+            } else if !self.of.permits(&plan.operators, &layout) {
+                Verdict::Advised("a limit was lowered meanwhile".to_owned())
             } else if !self.brakes.may_spend(plan.operators.len(), now_ms) {
                 Verdict::Advised("changes a second are limited".to_owned())
             } else {
@@ -92,7 +95,17 @@ impl Planner<'_> {
         }
     }
 
+    /// Remembers a decision, and tells the log of one that pays.
     fn remember(&mut self, report: DecisionReport) {
+        if !matches!(report.verdict, Verdict::Rejected(_)) {
+            let (before_us, after_us) = report.predicted_us;
+            tracing::info!(
+                operators = %report.operators.join(", "),
+                verdict = ?report.verdict,
+                before_us, after_us, saves_us = report.benefit_us, costs_us = report.cost_us,
+                "decision"
+            );
+        }
         if self.decisions.len() == DECISIONS_MAX {
             // What was done is remembered longer than what was not.
             let is_rejected =
@@ -113,7 +126,7 @@ impl Planner<'_> {
         let mut done = Vec::new();
         for operator in operators {
             let began = Instant::now();
-            if let Err(abort) = self.one(operator).await {
+            if let Err(abort) = self.of.store.carry_out(operator).await {
                 return (done, Some(abort.to_string()));
             }
             self.learn_operator(operator, layout, began.elapsed());
@@ -121,23 +134,6 @@ impl Planner<'_> {
             done.push(operator.clone());
         }
         (done, None)
-    }
-
-    async fn one(&self, operator: &layout::Operator<Key>) -> Result<(), Abort> {
-        let store = &self.of.store;
-        match operator {
-            layout::Operator::Split(key) => store.change(key, Operator::Split(key.clone())).await,
-            layout::Operator::Merge(start) => store.change(start, Operator::Merge).await,
-            layout::Operator::AddReplica(start, site) => {
-                store.add_replica(start, Site(*site)).await
-            }
-            layout::Operator::RemoveReplica(start, site) => {
-                store.change(start, Operator::RemoveReplica(Site(*site))).await
-            }
-            layout::Operator::Remaster(start, site) => {
-                store.change(start, Operator::Remaster(Site(*site))).await
-            }
-        }
     }
 
     /// Only the whole of an operator is measured: it teaches the function that it differs by.

@@ -1,14 +1,14 @@
 //! The planner: a task beside the sites that decides four times a second, and carries out what pays.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use imago_plan::design::brakes::{Brakes, Latency, Limits};
 use imago_plan::design::cost::{CostModel, Inputs, Measured, Operation};
 use imago_plan::design::decide::{Parameters, decide, emulated};
-use imago_plan::design::layout::{self, Layout, Partition};
+use imago_plan::design::layout::{self, Layout};
 use imago_plan::design::price::{CPU_WEIGHT, Price, Situation, price};
 use imago_plan::design::regression::Linear;
 use imago_plan::design::reservoir::Reservoir;
@@ -19,9 +19,12 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use super::explain::Known;
+use super::heat::{HeatRecorder, HeatReport};
+use super::kept::{Keeper, Kept};
+use super::limits::LimitsRequest;
 use super::report::{AdaptReport, DecisionReport, FunctionReport, SiteLoadReport};
 use crate::engine::Store;
-use crate::engine::site::epoch::count;
 use crate::key::Key;
 use crate::record::Site;
 use crate::sampler::{Sampled, Sampler};
@@ -65,10 +68,20 @@ pub struct Options {
 /// Adaptation of a store whose sites are in this process.
 pub struct Adaptation {
     pub(super) store: Arc<Store>,
-    sampler: Arc<Sampler>,
-    pub(super) options: Options,
-    is_paused: AtomicBool,
-    report: Mutex<AdaptReport>,
+    pub(super) sampler: Arc<Sampler>,
+    pub(super) options: Mutex<Options>,
+    /// Limits that were set while it ran.
+    pub(super) set: Mutex<LimitsRequest>,
+    pub(super) is_paused: AtomicBool,
+    pub(super) report: Mutex<AdaptReport>,
+    began: Instant,
+    /// Where its clock stood then.
+    base_ms: u64,
+    pub(super) keeper: Keeper,
+    /// What was kept of an earlier run, until the planner takes it.
+    pub(super) earlier: Mutex<Option<Kept>>,
+    known: Mutex<Arc<Known>>,
+    heat: Mutex<HeatRecorder>,
     /// A deliberate fault.
     #[cfg(test)]
     pub(super) panics: AtomicBool,
@@ -78,16 +91,36 @@ impl Adaptation {
     /// Begins to sample; [`Adaptation::run`] decides.
     #[must_use]
     pub fn new(store: Arc<Store>, sampler: Arc<Sampler>, options: Options) -> Arc<Self> {
+        Self::with_kept(store, sampler, options, Keeper::default(), Kept::default())
+    }
+
+    /// The same, going on from what was kept.
+    pub(super) fn with_kept(
+        store: Arc<Store>,
+        sampler: Arc<Sampler>,
+        options: Options,
+        keeper: Keeper,
+        earlier: Kept,
+    ) -> Arc<Self> {
         store.sample(Arc::clone(&sampler));
         let horizon_s = options.parameters.horizon_s;
-        let report = AdaptReport { mode: options.mode, horizon_s, ..AdaptReport::default() };
-        let (is_paused, report) = (AtomicBool::new(false), Mutex::new(report));
+        let (is_paused, base_ms, set) = (earlier.is_paused, earlier.now_ms, earlier.limits);
+        let report =
+            AdaptReport { mode: options.mode, horizon_s, is_paused, ..AdaptReport::default() };
+        let (is_paused, report) = (AtomicBool::new(is_paused), Mutex::new(report));
         Arc::new(Self {
             store,
             sampler,
-            options,
+            options: Mutex::new(options),
+            set: Mutex::new(set),
             is_paused,
             report,
+            began: Instant::now(),
+            base_ms,
+            keeper,
+            earlier: Mutex::new(Some(earlier)),
+            known: Mutex::default(),
+            heat: Mutex::new(HeatRecorder::new()),
             #[cfg(test)]
             panics: AtomicBool::new(false),
         })
@@ -96,12 +129,47 @@ impl Adaptation {
     /// How it stands.
     #[must_use]
     pub fn report(&self) -> AdaptReport {
-        self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let kept = self.keeper.report();
+        AdaptReport { kept, ..self.report.lock().unwrap_or_else(PoisonError::into_inner).clone() }
+    }
+
+    /// The heat of key ranges over the last hour.
+    #[must_use]
+    pub fn heat(&self) -> HeatReport {
+        let heat = self.heat.lock().unwrap_or_else(PoisonError::into_inner);
+        heat.report(self.up_ms(), SystemTime::now())
+    }
+
+    fn record_heat(&self, fetched: &[Sampled], layout: &Layout<Key>) {
+        let mut heat = self.heat.lock().unwrap_or_else(PoisonError::into_inner);
+        heat.record(self.up_ms(), &self.sampler, fetched, layout);
+    }
+
+    /// In ms since this process began to adapt.
+    fn up_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The clock of decisions and bans, in ms: it goes on from where an earlier process left it.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.base_ms.saturating_add(self.up_ms())
+    }
+
+    /// A moment by that clock.
+    fn ms_of(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.began);
+        self.base_ms.saturating_add(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// Knowledge of the planner in its last round.
+    pub(super) fn known(&self) -> Arc<Known> {
+        Arc::clone(&self.known.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Lets it change nothing from now on, or again what pays.
     pub fn pause(&self, is_paused: bool) {
         self.is_paused.store(is_paused, Ordering::SeqCst);
+        self.keeper.amend(|kept| kept.is_paused = is_paused);
         self.report.lock().unwrap_or_else(PoisonError::into_inner).is_paused = is_paused;
     }
 
@@ -110,7 +178,11 @@ impl Adaptation {
     pub async fn run(self: Arc<Self>) {
         let mut planner = JoinSet::new();
         planner.spawn(Arc::clone(&self).decide());
-        if let Some(Err(ended)) = planner.join_next().await {
+        let ended = tokio::select! {
+            ended = planner.join_next() => ended,
+            () = self.write_now_and_then() => None,
+        };
+        if let Some(Err(ended)) = ended {
             let failure = format!("adaptation has ended, and the store serves on: {ended}");
             tracing::error!(%failure, "please report this");
             let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,7 +218,6 @@ pub(super) struct Carried {
 
 pub(super) struct Planner<'a> {
     pub(super) of: &'a Adaptation,
-    pub(super) began: Instant,
     reservoir: Reservoir<Sample<Key>>,
     pub(super) cost: CostModel,
     /// Transactions under way at once, as of the last rounds.
@@ -169,15 +240,15 @@ pub(super) struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     fn new(of: &'a Adaptation) -> Self {
-        Self {
+        let options = of.options();
+        let mut planner = Self {
             of,
-            began: Instant::now(),
             reservoir: Reservoir::new(SAMPLES, WINDOW_MS),
             cost: CostModel::default(),
             population: 0.0,
             fetched: Instant::now(),
-            brakes: Brakes::new(of.options.limits),
-            dice: StdRng::seed_from_u64(of.options.seed),
+            brakes: Brakes::new(options.limits),
+            dice: StdRng::seed_from_u64(options.seed),
             work: HashMap::new(),
             latencies: VecDeque::new(),
             decisions: VecDeque::new(),
@@ -186,31 +257,31 @@ impl<'a> Planner<'a> {
             changes: 0,
             undone: 0,
             failure: None,
-        }
+        };
+        planner.restore();
+        planner
     }
 
     pub(super) fn now_ms(&self) -> u64 {
-        self.ms_of(Instant::now())
-    }
-
-    fn ms_of(&self, at: Instant) -> u64 {
-        let since = at.saturating_duration_since(self.began);
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        self.of.now_ms()
     }
 
     /// One decision; the time that it used.
     async fn round(&mut self) -> Duration {
-        let layout = self.layout().await;
+        let layout = self.of.store.layout().await;
+        let options = self.of.options();
+        self.brakes.limit(options.limits);
         let began = thread_cpu();
         let fetched = self.of.sampler.fetch();
         let cpu = self.cpu_of_sites(&layout);
+        self.of.record_heat(&fetched, &layout);
         self.learn(&layout, &fetched);
         self.of.sampler.adjust(self.reservoir.rate_s());
         let samples: Vec<Sample<Key>> =
             self.reservoir.samples().map(|(_, sample)| sample.clone()).collect();
         let samples = emulated(&layout, &samples, GENERATED, &mut self.dice);
         let behind = BTreeMap::new();
-        let (rate_s, parameters) = (self.reservoir.rate_s(), self.of.options.parameters);
+        let (rate_s, parameters) = (self.reservoir.rate_s(), options.parameters);
         let cost = self.cost.clone();
         let situation = Situation {
             samples: &samples,
@@ -234,45 +305,21 @@ impl<'a> Planner<'a> {
         };
         // Nothing was awaited in between: it was one thread.
         let took = thread_cpu().saturating_sub(began);
-        let may_change = self.of.options.mode == Mode::On && !self.is_paused();
+        let may_change = options.mode == Mode::On && !self.is_paused();
         self.judge(now_ms, &layout, may_change).await;
         if let Some(decided) = decided {
             self.carry_out(now_ms, layout, &decided, may_change).await;
         }
         self.tell(distrust, &is, &cpu);
+        let brakes = Some(self.brakes.clone());
+        let known = Arc::new(Known { samples, rate_s, population: self.population, cost, brakes });
+        *self.of.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
+        self.of.keeper.offer(|| self.keep());
         took
     }
 
     pub(super) fn is_paused(&self) -> bool {
         self.of.is_paused.load(Ordering::SeqCst)
-    }
-
-    /// The design with the sizes of partitions, and the sites that are alive.
-    async fn layout(&self) -> Layout<Key> {
-        let usage = self.of.store.usage().await;
-        let map = self.of.store.map();
-        let copies = usage.iter().flat_map(|(_, copies)| copies).filter(|copy| copy.is_master);
-        let sizes: HashMap<&Key, _> = copies.map(|copy| (&copy.start, copy.size)).collect();
-        let partition = |of: &crate::design::Partition| {
-            let size = sizes.get(&of.range.start);
-            let partition = Partition {
-                master: of.master.0,
-                replicas: of.replicas.iter().map(|site| site.0).collect(),
-                rows: size.map_or(0, |size| size.rows),
-                bytes: size.map_or(0, |size| size.bytes),
-                pin: of.pin.map(|site| site.0),
-            };
-            (of.range.start.clone(), partition)
-        };
-        let is_live =
-            |site: &Site| count(map.design.epoch(*site)) > 0 && !map.design.is_fenced(*site);
-        let live = usage.iter().map(|(site, _)| *site).filter(is_live).map(|site| site.0);
-        let mut sites: BTreeSet<layout::Site> = live.collect();
-        if sites.is_empty() {
-            // While none is alive nothing is sampled, and nothing decided.
-            sites.insert(0);
-        }
-        Layout::new(map.design.partitions().map(partition).collect(), sites)
     }
 
     /// The share that each site used since the last time of what it has; learns what its rows took.
@@ -347,7 +394,7 @@ impl<'a> Planner<'a> {
             sum_us += sampled.latency_us() * f64::from(sampled.every);
             count += f64::from(sampled.every);
             let chance = self.dice.random::<f64>();
-            let at_ms = self.ms_of(sampled.began);
+            let at_ms = self.of.ms_of(sampled.began);
             self.reservoir.offer(at_ms, u64::from(sampled.every), chance, || sample);
         }
         // By Little's law: the time that transactions were there, of the time that passed.
@@ -360,7 +407,7 @@ impl<'a> Planner<'a> {
         }
         self.reservoir.pass(now_ms);
         self.latencies.push_back((now_ms, sum_us, count));
-        let oldest = now_ms.saturating_sub(self.of.options.limits.measured_ms);
+        let oldest = now_ms.saturating_sub(self.of.options().limits.measured_ms);
         while self.latencies.front().is_some_and(|(at_ms, _, _)| *at_ms < oldest) {
             self.latencies.pop_front();
         }

@@ -5,6 +5,8 @@ use imago_plan::design::layout::Operator;
 use serde::{Deserialize, Serialize};
 
 use super::Mode;
+use super::explain::Explanation;
+use super::kept::KeptReport;
 use crate::key::Key;
 
 /// Adaptation as it stands.
@@ -12,6 +14,12 @@ use crate::key::Key;
 pub struct AdaptReport {
     /// Whether it changes the design, or only advises.
     pub mode: Mode,
+    /// Whether what is told here is known after a restart.
+    #[serde(default)]
+    pub kept: KeptReport,
+    /// Of a key that was asked about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub explanation: Option<Explanation>,
     /// Whether the planner has ended by a fault of its own.
     #[serde(default)]
     pub has_ended: bool,
@@ -88,9 +96,9 @@ pub enum Verdict {
 }
 
 /// A plan that was looked at.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DecisionReport {
-    /// When, in ms since adaptation began.
+    /// When, in ms since adaptation began; over restarts, if it is kept, without the time in between.
     pub at_ms: u64,
     /// The key of the transaction that gave rise to it.
     pub trigger: Option<String>,
@@ -144,7 +152,7 @@ fn told(operator: &Operator<Key>) -> String {
     }
 }
 
-fn named(start: &Key) -> String {
+pub(super) fn named(start: &Key) -> String {
     let text = start.to_string();
     if text.is_empty() { "(first)".to_owned() } else { text }
 }

@@ -162,3 +162,21 @@ async fn a_planner_that_panics_ends_nothing_but_itself() {
     busy.until("transactions run", goes_on).await;
     busy.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_site_that_is_not_in_use_gets_nothing_until_it_is_added() {
+    let busy = Busy::start(Mode::On);
+    busy.store.set_used(Site(1), false).unwrap();
+    let learned = |_: &Busy, report: &AdaptReport| report.distrust.is_none();
+    busy.until("it has learned enough to decide", learned).await;
+    // As long as it takes otherwise until the other site does its part, and longer.
+    let began = Instant::now();
+    let passed = |_: &Busy, _: &AdaptReport| began.elapsed() > Duration::from_secs(8);
+    let report = busy.until("it could have decided", passed).await;
+    let is_there = |one: &crate::design::Partition| one.is_at(Site(1));
+    assert!(!busy.store.map().design.partitions().any(is_there), "{report:#?}");
+    assert!(report.decisions.iter().all(|one| one.site == 0), "{report:#?}");
+    busy.store.set_used(Site(1), true).unwrap();
+    busy.until("the site that was added does its part", |busy, _| busy.masters().len() == 2).await;
+    busy.end().await;
+}

@@ -12,6 +12,7 @@ use super::recovery::log_options::{Folder, Recovered};
 use super::shared::AtomicPosition;
 use super::site::executor::CheckpointSink;
 use super::site::mailbox::{SiteEvent, SiteSender};
+use super::unused::Unused;
 use super::{Checkpoints, LogOptions, Map, Options, SITES_MAX, Shared, Store, StoreError};
 use crate::log::CutTail;
 use crate::record::{LogEntry, Position, Site};
@@ -76,6 +77,7 @@ impl Base {
             checkpoints: Arc::new(Mutex::new(Checkpoints { newest, failure: None })),
             brought: AtomicU64::new(0),
             under_way: (0..options.sites).map(|_| AtomicU32::new(0)).collect(),
+            unused: Unused::none(),
             sampler: OnceLock::new(),
             end: OnceLock::new(),
         });

@@ -25,6 +25,7 @@ impl Store {
     /// # Errors
     /// Why there is none; nothing of it happened but where the time was over: then it may still come.
     pub async fn add_replica(&self, key: &Key, at: Site) -> Result<(), Abort> {
+        self.check_used(at)?;
         let start = self.shared.start_of(key);
         self.shared.step(Step::InstallReplica(at, start)).await
     }
@@ -34,6 +35,7 @@ impl Store {
     /// # Errors
     /// As [`Store::add_replica`]; a replica may have been made.
     pub async fn pin(&self, key: &Key, at: Site) -> Result<(), Abort> {
+        self.check_used(at)?;
         self.shared.pin(key, at).await
     }
 
@@ -42,6 +44,9 @@ impl Store {
     /// # Errors
     /// As [`Store::add_replica`].
     pub async fn change(&self, key: &Key, operator: Operator) -> Result<(), Abort> {
+        if let Operator::Remaster(to) | Operator::Pin(to) = &operator {
+            self.check_used(*to)?;
+        }
         let (master, start) = {
             let map = self.shared.map.load();
             let partition = map.design.of(key);

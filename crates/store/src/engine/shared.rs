@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use super::site::epoch::Epochs;
 use super::site::mailbox::SiteSender;
+use super::unused::Unused;
 use super::{Checkpoints, LogOptions};
 use crate::design::Design;
 use crate::key::{Key, KeyRange};
 use crate::record::{Position, Site};
-use crate::router::{DesignPolicy, Route, master_of_all, route};
+use crate::router::{DesignPolicy, Route, kept_off, master_of_all, route};
 use crate::sampler::Sampler;
 use crate::sequencer::Sequencer;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -65,6 +66,8 @@ pub(crate) struct Shared {
     pub(in crate::engine) brought: AtomicU64,
     /// Transactions of sessions that each site has at work.
     pub(in crate::engine) under_way: Vec<AtomicU32>,
+    /// The sites that get nothing; in the process with the map.
+    pub(in crate::engine) unused: Unused,
     /// What transactions are sampled for, if they are.
     pub(in crate::engine) sampler: OnceLock<Arc<Sampler>>,
     /// Why the log takes nothing any more.
@@ -108,6 +111,13 @@ impl Shared {
         let at = at_masters.then(|| master_of_all(&map.design, reads, writes)).flatten();
         let under_way = |site: Site| self.under_way[usize::from(site.0)].load(Ordering::Relaxed);
         let by_design = || route(&map.design, &*self.policy, reads, writes, near, under_way);
-        at.map_or_else(by_design, Route::Run)
+        match at.map_or_else(by_design, Route::Run) {
+            Route::First(step) => {
+                let unused = self.unused.all();
+                let step = kept_off(step, &unused, &map.design, &*self.policy, (reads, writes));
+                Route::First(step)
+            }
+            other => other,
+        }
     }
 }

@@ -56,6 +56,7 @@ impl Procedure for Batch {
         let mut rows = Rows::new(view);
         for (key, version) in &self.watched {
             if rows.seen(key)?.map(|seen| seen.version) != *version {
+                rows.note_stale();
                 return Ok(Answer::NilArray.encoded(self.protocol));
             }
         }

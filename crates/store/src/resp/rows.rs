@@ -38,6 +38,11 @@ impl<'r, 'v> Rows<'r, 'v> {
         self.view.get(key)
     }
 
+    /// Takes note that a row that was read before is not as it was.
+    pub fn note_stale(&self) {
+        self.view.is_stale.set(true);
+    }
+
     pub fn put(&mut self, key: &Key, value: Value) -> Result<(), Abort> {
         self.count(key, value.len())?;
         self.view.put(key, value)

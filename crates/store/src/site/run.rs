@@ -107,8 +107,12 @@ impl Core {
         let is_free = |start| !self.taken.contains(start) && !self.changing.contains_key(start);
         #[cfg(test)]
         let is_free = |start| is_free(start) || self.has(super::tests::Bug::LockIgnored);
-        if locks.iter().all(is_free) && self.begin(&mut waiting, &locks) {
+        let is_unlocked = locks.iter().all(is_free);
+        if is_unlocked && self.begin(&mut waiting, &locks) {
             return None;
+        }
+        if !is_unlocked {
+            self.last_conflict = Some(waiting.ticket);
         }
         self.taken.extend(locks);
         self.queued.extend(client);
@@ -148,7 +152,11 @@ impl Core {
         let answer = answer
             .and_then(|answer| if is_too_large { Err(Abort::TooLarge(bytes)) } else { Ok(answer) })
             .and_then(|answer| charged(answer, transaction));
+        let is_stale = view.is_stale.get();
         let (rows_read, written) = (view.rows_read.get(), view.written);
+        if is_stale {
+            self.last_conflict = Some(ticket);
+        }
         self.last_run = Some((ticket, rows_read, written.len() as u32));
         self.work[0] += u64::from(rows_read);
         self.work[1] += written.len() as u64;

@@ -1,18 +1,22 @@
 //! `imago store serve --adapt`, and `imago store explain`: what the store decides about its own design.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use imago_plan::design::brakes::Limits;
 use imago_plan::design::decide::Parameters;
-use imago_plan::design::plans::Thresholds;
-use imago_store::adapt::{AdaptReport, Adaptation, DecisionReport, Mode, Options, Verdict};
+use imago_store::adapt::{
+    AdaptReport, Adaptation, AtMost, DecisionReport, KeptReport, LimitsRequest, Mode, Options,
+    Verdict,
+};
 use imago_store::admin::ChangeRequest;
 use imago_store::engine::Store;
 use imago_store::sampler::Sampler;
 
 use super::admin::{self, Where};
+use super::explain;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -32,21 +36,21 @@ pub struct AdaptArgs {
     /// Have the store split, merge, replicate and remaster partitions by itself, where that pays.
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Adapt::Off)]
     adapt: Adapt,
-    /// Time for which a change is credited with the time that it saves transactions, in s.
-    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = above_zero)]
-    adapt_horizon: f64,
-    /// The most partitions that adaptation makes.
-    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    partitions_max: u32,
+    /// Time for which a change is credited with the time that it saves transactions, in s. [default: 10]
+    #[arg(long, value_name = "S", value_parser = above_zero)]
+    adapt_horizon: Option<f64>,
+    /// The most partitions that adaptation makes. [default: 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    partitions_max: Option<u32>,
     /// The most replicas that adaptation gives a partition, besides its master.
     #[arg(long, value_name = "N")]
     replicas_max: Option<u16>,
     /// The most bytes that adaptation lets a site hold, in MB of keys and values.
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..))]
     memory_max: Option<u64>,
-    /// The most changes that adaptation makes a second, on average.
-    #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = above_zero)]
-    changes_s_max: f64,
+    /// The most changes that adaptation makes a second, on average. [default: 10]
+    #[arg(long, value_name = "N", value_parser = above_zero)]
+    changes_s_max: Option<f64>,
     /// Hold the thread of each site to this share of a core: four sites then behave like four small machines.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     site_cpu: Option<f64>,
@@ -67,40 +71,46 @@ fn share(typed: &str) -> Result<f64, String> {
 }
 
 impl AdaptArgs {
-    /// Begins to sample, and to adapt if that is wanted.
-    pub fn start(&self, store: &Arc<Store>) -> Option<Arc<Adaptation>> {
+    /// Begins to sample, and to adapt if that is wanted, from what the store's folder has of before.
+    pub async fn start(
+        &self,
+        store: &Arc<Store>,
+        folder: Option<&Path>,
+    ) -> Result<Option<Arc<Adaptation>>, Failure> {
         let sampler = || Arc::new(Sampler::new(store.sites() as u16, self.site_cpu));
         let mode = match self.adapt {
             Adapt::Off => {
                 if self.site_cpu.is_some() {
                     store.sample(sampler());
                 }
-                return None;
+                return Ok(None);
             }
             Adapt::Advise => Mode::Advise,
             Adapt::On => Mode::On,
         };
-        let thresholds = Thresholds {
-            partitions_max: self.partitions_max as usize,
-            replicas_max: self.replicas_max.map_or(usize::MAX, usize::from),
-            ..Thresholds::default()
-        };
-        let parameters = Parameters {
+        let given = LimitsRequest {
+            mode: Some(mode),
             horizon_s: self.adapt_horizon,
-            memory_max: self.memory_max.map(|mb| mb.saturating_mul(1_000_000)),
-            thresholds,
-            ..Parameters::default()
+            partitions_max: self.partitions_max,
+            replicas_max: self.replicas_max.map(AtMost::Some),
+            memory_max_mb: self.memory_max.map(AtMost::Some),
+            changes_s_max: self.changes_s_max,
         };
-        let limits = Limits { changes_s_max: self.changes_s_max, ..Limits::default() };
         let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let (parameters, limits) = (Parameters::default(), Limits::default());
         let options = Options { mode, parameters, limits, seed };
-        Some(Adaptation::new(Arc::clone(store), sampler(), options))
+        let adapts = Adaptation::in_folder(Arc::clone(store), sampler(), options, &given, folder);
+        adapts.await.map(Some).map_err(|fault| {
+            Failure::new(Exit::Usage, "limits", fault.to_string())
+                .help("limits that were set while the store served are kept in its folder, and flags count more")
+        })
     }
 }
 
 #[derive(Debug, clap::Args)]
 pub struct ExplainArgs {
-    /// Only decisions about the partition that has this key: TABLE:ROW, for example 0:user42.
+    /// Why the partition that has this key is where it is, and decisions about it only: TABLE:ROW, for example
+    /// 0:user42; or where a partition begins.
     key: Option<String>,
     /// Let it change nothing until --resume.
     #[arg(long, conflicts_with = "resume")]
@@ -124,15 +134,13 @@ pub async fn explain(args: ExplainArgs, context: &Context) -> Result<(), Failure
     let asked = match args.key {
         None => admin::ask(&args.store, "adapt", None).await?,
         Some(key) => {
+            // As `imago store design` shows the least key of all.
+            let key = if key == "(first)" { String::new() } else { key };
             let about = ChangeRequest { key, site: None };
             admin::ask(&args.store, "explain", Some(&about)).await?
         }
     };
-    let mut report: AdaptReport = serde_json::from_value(asked).map_err(|cause| {
-        Failure::new(Exit::Failed, "store_answer", "the store's answer is not understood")
-            .because(&cause)
-            .help("is it of the same version as this imago?")
-    })?;
+    let mut report: AdaptReport = admin::understood(asked)?;
     let surplus = report.decisions.len().saturating_sub(args.last);
     report.decisions.drain(..surplus);
     context.output.result(&report, in_words)
@@ -145,7 +153,8 @@ fn in_words(report: &AdaptReport) -> String {
         (Mode::Advise, false) => "advise: what pays is told, and nothing changed",
         (Mode::On, false) => "on: what pays is changed",
     };
-    let mut text = format!("adaptation is {mode}\n");
+    let mut text = report.explanation.as_ref().map_or_else(String::new, explain::in_words);
+    _ = writeln!(text, "adaptation is {mode}");
     let latency = report.latency_us.map_or_else(|| "-".to_owned(), |us| format!("{us:.0} µs"));
     _ = writeln!(
         text,
@@ -159,6 +168,7 @@ fn in_words(report: &AdaptReport) -> String {
     if let Some(failure) = &report.failure {
         _ = writeln!(text, "a failure: {failure}");
     }
+    text += &kept(&report.kept);
     for site in &report.sites {
         _ = writeln!(
             text,
@@ -182,6 +192,18 @@ fn in_words(report: &AdaptReport) -> String {
     text += &crate::table::table(&title, rows, &[]);
     for decision in &report.decisions {
         text += &decided(decision);
+    }
+    text
+}
+
+/// Whether all of it is known after a restart.
+fn kept(report: &KeptReport) -> String {
+    let mut text = match &report.file {
+        Some(file) => format!("kept in {}\n", file.display()),
+        None => "kept nowhere: without --data it is forgotten when the store ends\n".to_owned(),
+    };
+    for why in report.refused.iter().chain(&report.failure) {
+        _ = writeln!(text, "{why}");
     }
     text
 }

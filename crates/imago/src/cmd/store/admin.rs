@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use imago_store::admin::{ChangeRequest, DesignReport, Token};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::RequestBuilder;
 
@@ -55,12 +56,17 @@ impl From<At> for AtSite {
 
 pub async fn design(at: &Where, context: &Context) -> Result<(), Failure> {
     let asked = ask(at, "design", None).await?;
-    let report: DesignReport = serde_json::from_value(asked).map_err(|cause| {
+    let report: DesignReport = understood(asked)?;
+    context.output.result(&report, in_words)
+}
+
+/// A store's answer.
+pub(super) fn understood<T: DeserializeOwned>(answer: Value) -> Result<T, Failure> {
+    serde_json::from_value(answer).map_err(|cause| {
         Failure::new(Exit::Failed, "store_answer", "the store's answer is not understood")
             .because(&cause)
             .help("is it of the same version as this imago?")
-    })?;
-    context.output.result(&report, in_words)
+    })
 }
 
 pub async fn change(verb: &str, at: AtSite, context: &Context) -> Result<(), Failure> {
@@ -95,9 +101,10 @@ fn in_words(report: &DesignReport) -> String {
             (false, 0) => ", not there yet",
             (false, _) => ", declared dead",
         };
+        let used = if site.is_used { "" } else { ", not in use" };
         _ = writeln!(
             text,
-            "site {}: epoch {}{state}, masters {}, replicas {}, {} rows",
+            "site {}: epoch {}{state}{used}, masters {}, replicas {}, {} rows",
             site.site, site.epoch, site.masters, site.replicas, site.rows
         );
     }
@@ -141,7 +148,12 @@ pub(super) async fn ask(
 
 /// Tells a store something that needs nothing to be said with it.
 pub(super) async fn tell(at: &Where, path: &str) -> Result<Value, Failure> {
-    sent(at, path, Some(serde_json::json!({}))).await
+    post(at, path, serde_json::json!({})).await
+}
+
+/// Tells a store something.
+pub(super) async fn post(at: &Where, path: &str, body: Value) -> Result<Value, Failure> {
+    sent(at, path, Some(body)).await
 }
 
 async fn sent(at: &Where, path: &str, request: Option<Value>) -> Result<Value, Failure> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use imago_store::admin::{self, Token};
-use imago_store::engine::{self, LogOptions, Options, Router, Store, StoreError, Tls};
+use imago_store::engine::{self, LogOptions, Options, Router, Store, StoreError, Tls, UnusedError};
 use imago_store::kafka::KafkaSpec;
 use imago_store::log::Sync;
 use imago_store::resp::Settings;
@@ -41,6 +41,10 @@ pub struct Args {
     /// Number of sites, each on a thread of its own.
     #[arg(long, value_name = "N", default_value_t = 1)]
     sites: u16,
+    /// Number of sites, the last ones, that get nothing until `imago store add`; at the first start, and of sites that
+    /// are new.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    unused: u16,
     /// The folder of the log, or with --log only of its checkpoints.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -150,6 +154,7 @@ pub(super) async fn serve(
         router.map(|router| Ok::<_, Failure>((bind(router.peers)?, router))).transpose()?;
     let log = log_options(&args);
     let help = help_after_an_end(log.as_ref());
+    let (folder, unused) = (args.data.clone(), args.unused);
     let options = Options { sites: args.sites, log };
     let started = tokio::task::spawn_blocking(move || Running::start(&options, router));
     let running = match started.await {
@@ -157,6 +162,11 @@ pub(super) async fn serve(
         Err(cause) => return Err(Failure::from_error(Exit::Failed, "store", &cause)),
     };
     let store = running.store();
+    store.declare_unused(folder.as_deref(), unused).map_err(|error| undeclared(&error))?;
+    let adaptation = match &adapt {
+        Some(adapt) => adapt.start(store, folder.as_deref()).await?,
+        None => None,
+    };
     let (output, input_quota) = (Arc::clone(&settings.output), Arc::clone(&settings.input_quota));
     let held = move || output.bytes() + input_quota.bytes();
     let listen = store.listen(listener, settings, tls).map_err(|error| failure(&error))?;
@@ -174,9 +184,8 @@ pub(super) async fn serve(
     };
     context.output.result(&serving, Serving::in_words)?;
     let gives_back = tokio::spawn(memory::give_back_freed(held));
-    let adaptation = adapt.and_then(|adapt| adapt.start(store));
     let adapts = adaptation.clone().map(|adaptation| tokio::spawn(adaptation.run()));
-    let serves = tokio::spawn(admin::serve(Arc::clone(store), adaptation, admin, token));
+    let serves = tokio::spawn(admin::serve(Arc::clone(store), adaptation.clone(), admin, token));
     let ended = wait_for_end(store, help, context).await;
     gives_back.abort();
     serves.abort();
@@ -184,6 +193,9 @@ pub(super) async fn serve(
     if let Some(adapts) = adapts {
         adapts.abort();
         _ = adapts.await;
+    }
+    if let Some(adaptation) = adaptation {
+        _ = tokio::task::spawn_blocking(move || adaptation.write_kept()).await;
     }
     // Submitted log entries are written before it ends.
     _ = tokio::task::spawn_blocking(move || drop(running)).await;
@@ -310,6 +322,16 @@ fn unbound(address: SocketAddr, cause: &std::io::Error) -> Failure {
     Failure::new(Exit::Precondition, "address", format!("cannot listen at {address}"))
         .because(cause)
         .help("choose an address of this machine and a free port, or port 0")
+}
+
+fn undeclared(error: &UnusedError) -> Failure {
+    let exit = match error {
+        UnusedError::NoneUsed { .. } => Exit::Usage,
+        UnusedError::Io { .. } | UnusedError::Damaged { .. } | UnusedError::Holds(_) => {
+            Exit::Precondition
+        }
+    };
+    Failure::from_error(exit, "unused", error)
 }
 
 fn failure(error: &StoreError) -> Failure {

@@ -14,6 +14,35 @@ fn explained(admin: &str, words: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// Of two sites in use, the first of which masters everything.
+fn every_rule_is_answered(explained: &Value) {
+    let rules =
+        ["alive", "in use", "copy", "pin", "memory", "replicas", "cool-down", "not undone", "pays"];
+    let sites = explained["sites"].as_array().unwrap();
+    assert_eq!((explained["master"].as_u64(), sites.len()), (Some(0), 2), "{explained}");
+    for site in sites {
+        let found: Vec<&str> = site["rules"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|rule| rule["rule"].as_str().unwrap())
+            .collect();
+        assert_eq!(found, rules, "{explained}");
+    }
+    let rule = |site: usize, name: &str| {
+        let rules = sites[site]["rules"].as_array().unwrap();
+        rules.iter().find(|rule| rule["rule"] == name).unwrap().clone()
+    };
+    assert_eq!(
+        (&rule(0, "copy")["holds"], &rule(1, "copy")["holds"]),
+        (&json!(true), &json!(false))
+    );
+    assert_eq!(rule(0, "pays")["holds"], json!(null));
+    assert!(rule(1, "pays")["why"].as_str().unwrap().contains("costs"), "{explained}");
+    assert!(sites[1]["latency_us"][0].as_f64() > Some(0.0), "{explained}");
+    assert!(sites[1]["cpu"][1].as_f64() > sites[1]["cpu"][0].as_f64(), "{explained}");
+}
+
 /// Sets so many users, one after the other.
 fn set_users(served: &Served, count: usize) {
     let mut stream = TcpStream::connect(served.listen).unwrap();
@@ -38,7 +67,7 @@ fn a_store_explains_what_it_learns_and_holds_still_while_it_is_paused() {
     assert!(before["distrust"].is_null() || before["distrust"].is_string(), "{before}");
     let learned = (0..100).find_map(|_| {
         set_users(&served, 2_000);
-        let report = explained(&admin, &["0:user:00000042"]);
+        let report = explained(&admin, &["0:user:00000000"]);
         let is_learned = report["distrust"].is_null() && report["samples"].as_u64() > Some(100);
         is_learned.then_some(report)
     });
@@ -49,6 +78,13 @@ fn a_store_explains_what_it_learns_and_holds_still_while_it_is_paused() {
     assert!(of("commit")["samples"].as_u64() > Some(40), "{learned}");
     assert!(learned["transactions_s"].as_f64() > Some(10.0), "{learned}");
     assert_eq!((&learned["changes"], &learned["undone"]), (&json!(0), &json!(0)), "{learned}");
+    every_rule_is_answered(&learned["explanation"]);
+    let error = fails(&["explain", "0:nobody", "--admin", &admin], 4);
+    assert!(
+        text(&error).contains("0:nobody has no row; it would lie in the partition from (first)"),
+        "{error}"
+    );
+    assert_eq!(explained(&admin, &["(first)"])["explanation"]["key"], "");
     assert_eq!(explained(&admin, &["--pause"])["is_paused"], true);
     assert_eq!(explained(&admin, &["--resume"])["is_paused"], false);
 }
@@ -58,7 +94,13 @@ fn where_it_is_off_and_what_makes_no_sense_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let served = Served::start(folder.path(), 2, anywhere(), anywhere());
     let admin = served.admin.to_string();
-    for words in [&["explain"][..], &["explain", "0:user:00000042"], &["explain", "--pause"]] {
+    for words in [
+        &["explain"][..],
+        &["explain", "0:user:00000042"],
+        &["explain", "--pause"],
+        &["adapt"],
+        &["adapt", "--mode", "on"],
+    ] {
         let error = fails(&[words, &["--admin", &admin]].concat(), 4);
         assert!(
             text(&error).contains("adaptation is off: start the store with --adapt"),
@@ -73,6 +115,7 @@ fn where_it_is_off_and_what_makes_no_sense_is_said() {
         ["--changes-s-max", "0"],
         ["--partitions-max", "0"],
         ["--memory-max", "0"],
+        ["--replicas-max", "many"],
     ] {
         let error = fails(&serve("127.0.0.1:0", &words), 2);
         assert!(text(&error).contains(words[0]), "{error}");

@@ -21,6 +21,7 @@ use crate::engine::site::epoch::{self, Epochs};
 use crate::engine::site::executor::Executor;
 use crate::engine::site::mailbox::{Outgoing, ReplyTo, SiteEvent, SiteSender, StepRequest};
 use crate::engine::site::program::SeparateSite;
+use crate::engine::unused::Unused;
 use crate::engine::{Checkpoints, Map, Shared};
 use crate::key::Key;
 use crate::output_buffer::OutputBuffer;
@@ -334,6 +335,7 @@ impl Serving<'_> {
             checkpoints: Arc::new(Mutex::new(Checkpoints::default())),
             brought: AtomicU64::new(0),
             under_way: (0..=sites).map(|_| AtomicU32::new(0)).collect(),
+            unused: Unused::none(),
             sampler: OnceLock::new(),
             end: OnceLock::new(),
         });

@@ -374,13 +374,15 @@ impl Executor {
             service_us: began.saturating_duration_since(asked).as_secs_f64() * 1e6,
             run_us: 0.0,
             commit_us: None,
+            met_conflict: false,
         })
     }
 
     /// Takes note that a sampled transaction was run, or waits.
     fn time_run(&self, ticket: Ticket, mut sampled: Sampled) {
         sampled.run_us = sampled.began.elapsed().as_secs_f64() * 1e6;
-        sampled.rows = self.core.borrow().rows_of(ticket);
+        let core = self.core.borrow();
+        (sampled.rows, sampled.met_conflict) = (core.rows_of(ticket), core.met_conflict(ticket));
         let mut all = self.sampled.borrow_mut();
         // What a site lost has no outcome.
         if all.len() < SAMPLED_MAX {
@@ -388,17 +390,21 @@ impl Executor {
         }
     }
 
-    /// Passes a sample on whose transaction has its outcome; one that was returned is none.
+    /// Passes a sample on whose transaction has its outcome, or was returned.
     fn time_outcome(&self, ticket: Ticket, outcome: &Outcome) {
         if self.sampled.borrow().is_empty() {
             return;
         }
         let Some(mut sampled) = self.sampled.borrow_mut().remove(&ticket) else { return };
         let Some(sampler) = self.shared.sampler.get() else { return };
-        if let Outcome::Answer(_, Ok(done)) = outcome {
-            let us = sampled.began.elapsed().as_secs_f64() * 1e6 - sampled.run_us;
-            sampled.commit_us = done.committed.map(|_| us);
-            sampler.put(sampled);
+        match outcome {
+            Outcome::Answer(_, Ok(done)) => {
+                let us = sampled.began.elapsed().as_secs_f64() * 1e6 - sampled.run_us;
+                sampled.commit_us = done.committed.map(|_| us);
+                sampler.put(sampled);
+            }
+            Outcome::Back(_) => sampler.put_returned(sampled),
+            Outcome::Answer(_, Err(_)) => {}
         }
     }
 

@@ -1,0 +1,123 @@
+//! Heat as text: a line for each range of keys, or for some neighbours together, and a character for each span of time.
+
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use imago_plan::heat::grouped;
+use imago_store::adapt::{HeatMark, HeatReport};
+
+use super::{Of, clock, named, on_scale, shortened};
+
+/// The largest map, in characters.
+const ROWS_MAX: usize = 24;
+const COLUMNS_MAX: usize = 72;
+const KEY_MAX: usize = 24;
+/// No heat, and nine steps from the least to the most.
+const STEPS: [char; 10] = [' ', '.', ':', '-', '=', '+', '*', '#', '%', '@'];
+
+fn step(per_s: f64) -> char {
+    on_scale(per_s).map_or(STEPS[0], |at| STEPS[1 + ((at * 9.0) as usize).min(8)])
+}
+
+/// The letter of an operator; a star where several kinds were at once.
+fn letter(marks: &[&HeatMark]) -> char {
+    let of = |mark: &HeatMark| match mark.operator.as_str() {
+        "split" => 's',
+        "merge" => 'm',
+        "add-replica" => '+',
+        "remove-replica" => '-',
+        _ => '>',
+    };
+    match marks {
+        [] => ' ',
+        [first, rest @ ..] if rest.iter().all(|mark| of(mark) == of(first)) => of(first),
+        _ => '*',
+    }
+}
+
+/// The map with its axes and its legend.
+pub(super) fn map(report: &HeatReport, of: Of) -> String {
+    let columns = report.begins_ms.len();
+    if columns == 0 || report.ranges.is_empty() {
+        return "nothing was sampled yet\n".to_owned();
+    }
+    let each = columns.div_ceil(COLUMNS_MAX);
+    let spans: Vec<Range<usize>> =
+        (0..columns).step_by(each).map(|first| first..(first + each).min(columns)).collect();
+    let uses: Vec<f64> = report.ranges.iter().map(|range| of.values(range).iter().sum()).collect();
+    let rows = grouped(&uses, ROWS_MAX);
+    let label = |rows: &Range<usize>| shortened(named(&report.ranges[rows.start].start), KEY_MAX);
+    let width = rows.iter().map(|rows| label(rows).chars().count()).max().unwrap_or(0).max(7);
+    let seconds = |span: &Range<usize>| report.seconds[span.clone()].iter().sum::<f64>();
+    let mut text = format!(
+        "{}, {} ranges of keys, {} s a column\n",
+        of.unit(),
+        report.ranges.len(),
+        each * 10
+    );
+    for rows in &rows {
+        let value = |span: &Range<usize>| -> f64 {
+            let ranges = &report.ranges[rows.clone()];
+            ranges.iter().flat_map(|range| &of.values(range)[span.clone()]).sum()
+        };
+        let cells = spans.iter().map(|span| match seconds(span) {
+            s if s > 0.0 => step(value(span) / s),
+            _ => STEPS[0],
+        });
+        _ = writeln!(text, "{:>width$} |{}", label(rows), cells.collect::<String>().trim_end());
+    }
+    let marks = spans.iter().map(|span| {
+        let end_ms = report.begins_ms.get(span.end).copied().unwrap_or(u64::MAX);
+        let within = report.begins_ms[span.start]..end_ms;
+        letter(&report.marks.iter().filter(|mark| within.contains(&mark.at_ms)).collect::<Vec<_>>())
+    });
+    let marks: String = marks.collect();
+    if !marks.trim().is_empty() {
+        _ = writeln!(text, "{:>width$} |{}", "changes", marks.trim_end());
+    }
+    let (first, last) = (clock(report.begins_ms[0]), clock(report.begins_ms[columns - 1]));
+    let gap = spans.len().saturating_sub(16).max(1);
+    _ = match columns {
+        1 => writeln!(text, "{:>width$} |{first} UTC", ""),
+        _ => writeln!(text, "{:>width$} |{first}{:gap$}{last} UTC", "", ""),
+    };
+    text += "none ' '";
+    for (n, step) in STEPS.iter().enumerate().skip(1) {
+        let from = 10_f64.powf(-1.0 + 6.0 * (n - 1) as f64 / 9.0);
+        _ = match n {
+            1 => write!(text, "  {step} less"),
+            _ if from < 10.0 => write!(text, "  {step} {from:.1}"),
+            _ => write!(text, "  {step} {from:.0}"),
+        };
+    }
+    text += " and more\n";
+    if !marks.trim().is_empty() {
+        text +=
+            "changes: s split, m merge, + add-replica, - remove-replica, > remaster, * several\n";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::example;
+    use super::*;
+
+    #[test]
+    fn hotter_cells_have_later_characters_and_changes_stand_below() {
+        let shown = map(&example(), Of::Reads);
+        let lines: Vec<&str> = shown.lines().collect();
+        assert_eq!(lines[0], "reads/s, 3 ranges of keys, 10 s a column");
+        // 1/s and 10,000/s; 10/s; beyond the scale.
+        assert_eq!(&lines[1..4], ["(first) | :%", "    0:m |=", "  0:z<& |@"]);
+        assert_eq!(lines[4], "changes |s>");
+        assert_eq!(lines[5], "        |01:00:00 01:00:20 UTC");
+        assert!(lines[6].starts_with("none ' '  . less  : 0.5  - 2.2  = 10  + 46"), "{shown}");
+        assert!(map(&example(), Of::Cpu).contains("(first) | *"), "{}", map(&example(), Of::Cpu));
+    }
+
+    #[test]
+    fn nothing_is_told_where_there_is_nothing() {
+        assert_eq!(map(&HeatReport::default(), Of::Cpu), "nothing was sampled yet\n");
+    }
+}

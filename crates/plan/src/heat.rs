@@ -1,0 +1,299 @@
+//! Heat: how much each range of keys is used over time, in a table of bounded size.
+//!
+//! A row is a range of keys, a column a span of time. Rows are narrow where keys are used much: a range with more than
+//! its share of the recent use is cut at the median of the keys that were used there last, and where that needs room, the
+//! two neighbours that were used least in all the time that is kept become one. What a range saw before it was cut is
+//! divided by the keys that it kept, since nothing else is known of it.
+//!
+//! Times are handed in, in ms, and do not go back: an earlier time counts as the newest.
+//!
+//! Invariants:
+//! - Rows cover all keys from the least on, and are no more than there may be; so are columns.
+//! - Cuts and merges of rows change no column's sum.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+mod marks;
+#[cfg(test)]
+mod tests;
+
+pub use marks::differences;
+
+/// Bounds of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// The time of a column.
+    pub column_ms: u64,
+    /// The most columns.
+    pub columns_max: usize,
+    /// The most rows.
+    pub rows_max: usize,
+}
+
+impl Default for Bounds {
+    /// An hour.
+    fn default() -> Self {
+        Self { column_ms: 10_000, columns_max: 360, rows_max: 256 }
+    }
+}
+
+/// The use of a range of keys in a span of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cell {
+    /// Keys and ranges that were read and not written.
+    pub reads: f64,
+    /// Keys that were written.
+    pub writes: f64,
+    /// Accesses by transactions that met another one.
+    pub conflicts: f64,
+    /// Processor time of sites, in µs.
+    pub cpu_us: f64,
+}
+
+impl Cell {
+    fn add(&mut self, other: Self) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.conflicts += other.conflicts;
+        self.cpu_us += other.cpu_us;
+    }
+
+    /// This share of it.
+    #[must_use]
+    pub fn times(self, share: f64) -> Self {
+        Self {
+            reads: self.reads * share,
+            writes: self.writes * share,
+            conflicts: self.conflicts * share,
+            cpu_us: self.cpu_us * share,
+        }
+    }
+
+    fn less(self, other: Self) -> Self {
+        Self {
+            reads: self.reads - other.reads,
+            writes: self.writes - other.writes,
+            conflicts: self.conflicts - other.conflicts,
+            cpu_us: self.cpu_us - other.cpu_us,
+        }
+    }
+
+    /// The number by which rows are cut and merged.
+    fn accesses(&self) -> f64 {
+        self.reads + self.writes + self.conflicts
+    }
+}
+
+/// Keys that a row keeps, to know where to cut it; with fewer than the least it is not cut.
+const KEPT_MAX: usize = 48;
+const KEPT_MIN: usize = 8;
+/// A row is cut that has more of the recent use than so many rows have on average.
+const HOT: f64 = 2.0;
+/// The share of recent use that is left after each column.
+const LEFT_AFTER_COLUMN: f64 = 0.5;
+
+#[derive(Clone, Debug)]
+struct Row<K> {
+    start: K,
+    /// Keys that were used last, in any order, and the place of the next.
+    kept: Vec<K>,
+    next: usize,
+    recent: f64,
+}
+
+impl<K> Row<K> {
+    fn new(start: K) -> Self {
+        Self { start, kept: Vec::new(), next: 0, recent: 0.0 }
+    }
+
+    fn keep(&mut self, key: K) {
+        if self.kept.len() < KEPT_MAX {
+            self.kept.push(key);
+        } else {
+            self.kept[self.next % KEPT_MAX] = key;
+            self.next += 1;
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Column {
+    /// Its time divided by the time of a column.
+    number: u64,
+    /// One for each row.
+    cells: Vec<Cell>,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Heat<K> {
+    bounds: Bounds,
+    rows: Vec<Row<K>>,
+    columns: VecDeque<Column>,
+}
+
+impl<K: Ord + Clone> Heat<K> {
+    /// A table without heat, of keys from the least on.
+    ///
+    /// # Panics
+    /// If it may have no row or no column.
+    #[must_use]
+    pub fn new(bounds: Bounds, least: K) -> Self {
+        let Bounds { column_ms, columns_max, rows_max } = bounds;
+        assert!(column_ms > 0 && columns_max > 0 && rows_max > 0, "a table of nothing");
+        let first = Column { number: 0, cells: vec![Cell::default()] };
+        Self { bounds, rows: vec![Row::new(least)], columns: VecDeque::from([first]) }
+    }
+
+    /// Lets time pass up to now: columns begin, and the oldest leave.
+    pub fn pass(&mut self, now_ms: u64) {
+        let now = now_ms / self.bounds.column_ms;
+        let newest = self.newest();
+        if now <= newest {
+            return;
+        }
+        let first = now.saturating_sub(self.bounds.columns_max as u64 - 1).max(newest + 1);
+        for number in first..=now {
+            self.columns
+                .push_back(Column { number, cells: vec![Cell::default(); self.rows.len()] });
+        }
+        let oldest = (now + 1).saturating_sub(self.bounds.columns_max as u64);
+        self.columns.retain(|column| column.number >= oldest);
+        let left = LEFT_AFTER_COLUMN.powf((now - newest) as f64);
+        self.rows.iter_mut().for_each(|row| row.recent *= left);
+    }
+
+    fn newest(&self) -> u64 {
+        self.columns.back().map_or(0, |column| column.number)
+    }
+
+    /// The rows that have keys from one on, up to another, exclusive; without an end, to the last. The row of the
+    /// first key is among them in any case.
+    #[must_use]
+    pub fn rows_of(&self, from: &K, end: Option<&K>) -> Range<usize> {
+        let first = self.rows.partition_point(|row| row.start <= *from).saturating_sub(1);
+        let behind =
+            end.map_or(self.rows.len(), |end| self.rows.partition_point(|row| row.start < *end));
+        first..behind.max(first + 1)
+    }
+
+    /// Adds the use of the keys from one on, up to another, to the newest column, in equal parts to the rows that
+    /// have some of them.
+    pub fn add(&mut self, from: &K, end: Option<&K>, cell: Cell) {
+        let rows = self.rows_of(from, end);
+        let part = cell.times(1.0 / rows.len() as f64);
+        let column = self.columns.back_mut().expect("there is a column");
+        for row in rows.clone() {
+            column.cells[row].add(part);
+            self.rows[row].recent += part.accesses();
+        }
+        self.rows[rows.start].keep(from.clone());
+    }
+
+    /// Cuts rows that are hot, once each, and merges cold ones where that needs room.
+    pub fn reshape(&mut self) {
+        let all: f64 = self.rows.iter().map(|row| row.recent).sum();
+        let hot = HOT * all / self.bounds.rows_max as f64;
+        let mut cuts: Vec<(f64, K)> = Vec::new();
+        for row in self.rows.iter().filter(|row| row.recent > hot) {
+            cuts.extend(cut(row).map(|at| (row.recent, at)));
+        }
+        cuts.sort_by(|(one, _), (two, _)| two.total_cmp(one));
+        for (recent, at) in cuts {
+            if self.rows.len() < self.bounds.rows_max || self.make_room(recent, &at) {
+                self.cut(at);
+            }
+        }
+    }
+
+    /// Merges the two neighbours that were used least, if they are colder than a half of the row that is to be cut at
+    /// a key, and are not that row.
+    fn make_room(&mut self, recent: f64, at: &K) -> bool {
+        let hot = self.rows_of(at, None).start;
+        let mut used = vec![0.0; self.rows.len()];
+        for (row, used) in used.iter_mut().enumerate() {
+            *used = self.columns.iter().map(|column| column.cells[row].accesses()).sum::<f64>();
+        }
+        let pairs = (0..self.rows.len().saturating_sub(1))
+            .filter(|&first| first != hot && first + 1 != hot);
+        let recent_of = |first: usize| self.rows[first].recent + self.rows[first + 1].recent;
+        let cold = pairs.filter(|&first| recent_of(first) < recent / 2.0);
+        let coldest = cold.min_by(|one, two| {
+            (used[*one] + used[*one + 1]).total_cmp(&(used[*two] + used[*two + 1]))
+        });
+        let Some(first) = coldest else { return false };
+        self.merge(first);
+        true
+    }
+
+    fn merge(&mut self, first: usize) {
+        let second = self.rows.remove(first + 1);
+        let row = &mut self.rows[first];
+        row.recent += second.recent;
+        second.kept.into_iter().for_each(|key| row.keep(key));
+        for column in &mut self.columns {
+            let cell = column.cells.remove(first + 1);
+            column.cells[first].add(cell);
+        }
+    }
+
+    fn cut(&mut self, at: K) {
+        let number = self.rows_of(&at, None).start;
+        let row = &mut self.rows[number];
+        let (below, from): (Vec<K>, Vec<K>) = row.kept.drain(..).partition(|key| *key < at);
+        let share = below.len() as f64 / (below.len() + from.len()).max(1) as f64;
+        let recent = row.recent * share;
+        let behind = Row { start: at, kept: from, next: 0, recent: row.recent - recent };
+        (row.kept, row.next, row.recent) = (below, 0, recent);
+        self.rows.insert(number + 1, behind);
+        for column in &mut self.columns {
+            let whole = column.cells[number];
+            let low = whole.times(share);
+            column.cells[number] = low;
+            column.cells.insert(number + 1, whole.less(low));
+        }
+    }
+
+    /// The first keys of the rows, in their order.
+    pub fn starts(&self) -> impl Iterator<Item = &K> {
+        self.rows.iter().map(|row| &row.start)
+    }
+
+    /// The beginning of each column, in ms, and a cell for each row; the oldest first, without a gap.
+    pub fn columns(&self) -> impl ExactSizeIterator<Item = (u64, &[Cell])> {
+        self.columns.iter().map(|one| (one.number * self.bounds.column_ms, &one.cells[..]))
+    }
+}
+
+/// The median of the keys that a row keeps, or the next greater one, if the row can be cut there.
+fn cut<K: Ord + Clone>(row: &Row<K>) -> Option<K> {
+    if row.kept.len() < KEPT_MIN {
+        return None;
+    }
+    let mut keys: Vec<&K> = row.kept.iter().collect();
+    keys.sort_unstable();
+    let median = keys[keys.len() / 2];
+    let at = if *median > row.start {
+        Some(median)
+    } else {
+        keys.into_iter().find(|key| **key > row.start)
+    };
+    at.cloned()
+}
+
+/// Joins neighbours, the least together first, until so many groups are left: for a display with fewer rows than there
+/// are ranges.
+#[must_use]
+pub fn grouped(uses: &[f64], most: usize) -> Vec<Range<usize>> {
+    let mut groups: Vec<(Range<usize>, f64)> =
+        uses.iter().enumerate().map(|(n, of)| (n..n + 1, *of)).collect();
+    while groups.len() > most.max(1) {
+        let joined = |first: &usize| groups[*first].1 + groups[*first + 1].1;
+        let least = (0..groups.len() - 1).min_by(|one, two| joined(one).total_cmp(&joined(two)));
+        let first = least.expect("there are two");
+        let (second, of) = groups.remove(first + 1);
+        groups[first] = (groups[first].0.start..second.end, groups[first].1 + of);
+    }
+    groups.into_iter().map(|(rows, _)| rows).collect()
+}

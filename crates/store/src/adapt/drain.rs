@@ -1,0 +1,352 @@
+//! Draining sites: a site that is not in use gives away what it has, and is kept empty until it is taken into use again.
+//!
+//! It is marked as not in use first: from then on the router, commands and adaptation give it nothing. What was on its
+//! way to it then arrives, and is given away again: the site is looked at as long as it is not in use.
+//!
+//! Invariants:
+//! - A drain that cannot succeed by what there is changes nothing.
+//! - A drain ends: after [`STUCK_AFTER`] without a copy fewer it is told why, and not tried again until it is asked for.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use imago_plan::design::layout::{Layout, Operator};
+use imago_plan::drain::{NowhereToGo, drain};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use super::Adaptation;
+use super::report::named;
+use crate::engine::Store;
+use crate::engine::unused::is_live;
+use crate::key::Key;
+use crate::record::Site;
+
+#[cfg(test)]
+mod tests;
+
+/// Longest time of a drain without progress.
+const STUCK_AFTER: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
+/// Between two looks at sites that are not in use.
+const LOOK: Duration = Duration::from_millis(500);
+/// Delay before a drain goes on behind a change that failed.
+const AGAIN_WAIT: Duration = Duration::from_millis(50);
+/// Partitions that an error names.
+const NAMED_MAX: usize = 8;
+
+/// Progress of a site that is not in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DrainState {
+    /// It gives away what it has.
+    Draining,
+    /// It holds nothing.
+    Drained,
+    /// It has made no progress for too long, and is not tried again until it is drained once more.
+    Stuck,
+}
+
+/// A site that is not in use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainReport {
+    /// Its number.
+    pub site: u16,
+    /// Its progress.
+    pub state: DrainState,
+    /// Partitions of which it has a copy, as their master or with a replica.
+    pub copies: u64,
+    /// Changes of the design that were made for it.
+    pub changes: u64,
+    /// The last failure, if it is not drained.
+    pub failure: Option<String>,
+    /// True if the store knows after a restart that the site is not in use.
+    pub is_kept: bool,
+}
+
+/// The reason why a site cannot be drained or added.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct DrainFault(pub String);
+
+/// A drain under way.
+struct Progress {
+    report: DrainReport,
+    /// The last time at which it had fewer copies than ever before.
+    fewest: u64,
+    since: Instant,
+}
+
+/// See the module's documentation.
+pub struct Drains {
+    store: Arc<Store>,
+    adaptation: Option<Arc<Adaptation>>,
+    /// Held while it is decided which sites are in use.
+    deciding: tokio::sync::Mutex<()>,
+    progress: Mutex<BTreeMap<Site, Progress>>,
+    begun: Notify,
+}
+
+impl Drains {
+    /// Of a store, with the memory limit of its adaptation if it adapts.
+    #[must_use]
+    pub fn new(store: Arc<Store>, adaptation: Option<Arc<Adaptation>>) -> Self {
+        Self {
+            store,
+            adaptation,
+            deciding: tokio::sync::Mutex::new(()),
+            progress: Mutex::default(),
+            begun: Notify::new(),
+        }
+    }
+
+    /// The sites that are not in use.
+    #[must_use]
+    pub fn reports(&self) -> Vec<DrainReport> {
+        let progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.values().map(|one| one.report.clone()).collect()
+    }
+
+    /// Begins to drain a site, which has nothing when its report says so.
+    ///
+    /// # Errors
+    /// The reason why it cannot be drained; then nothing is changed.
+    pub async fn begin(&self, site: Site) -> Result<DrainReport, DrainFault> {
+        let _deciding = self.deciding.lock().await;
+        self.check_site(site)?;
+        if self.store.is_used(site) {
+            self.check(site, &self.store.layout().await)?;
+            self.set_used(site, false)?;
+            // A pin that was made since binds it: nothing was given away yet.
+            if let Err(fault) = self.check(site, &self.store.layout().await) {
+                self.set_used(site, true)?;
+                return Err(fault);
+            }
+        }
+        let report = self.start_over(site);
+        self.begun.notify_one();
+        Ok(report)
+    }
+
+    /// Takes a site into use.
+    ///
+    /// # Errors
+    /// If there is no such site, or it is not there.
+    pub async fn add(&self, site: Site) -> Result<(), DrainFault> {
+        let _deciding = self.deciding.lock().await;
+        self.check_site(site)?;
+        if !is_live(&self.store.map().design, site) {
+            return Err(DrainFault(format!(
+                "{site} is not there: start it first, with `imago store site --number {}`",
+                site.0
+            )));
+        }
+        self.set_used(site, true)?;
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).remove(&site);
+        Ok(())
+    }
+
+    /// Keeps sites that are not in use empty, for as long as it is polled.
+    pub async fn run(&self) {
+        loop {
+            for site in self.store.unused() {
+                self.look_after(site).await;
+            }
+            _ = timeout(LOOK, self.begun.notified()).await;
+        }
+    }
+
+    fn check_site(&self, site: Site) -> Result<(), DrainFault> {
+        let sites = self.store.sites();
+        let fault =
+            || DrainFault(format!("there is no {site}: this store has {sites} sites, from 0 on"));
+        if usize::from(site.0) < sites { Ok(()) } else { Err(fault()) }
+    }
+
+    fn set_used(&self, site: Site, is_used: bool) -> Result<(), DrainFault> {
+        self.store.set_used(site, is_used).map_err(|error| {
+            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
+            DrainFault(format!("{error}{}", cause.unwrap_or_default()))
+        })
+    }
+
+    fn memory_max(&self) -> Option<u64> {
+        self.adaptation.as_ref().and_then(|adaptation| adaptation.options().parameters.memory_max)
+    }
+
+    /// The sites that could get what a site has.
+    fn others(&self, site: Site) -> Vec<u16> {
+        let used = self.store.live_and_used(&self.store.map());
+        used.into_iter().filter(|other| *other != site).map(|other| other.0).collect()
+    }
+
+    /// True if a site could give away what it has.
+    fn check(&self, site: Site, layout: &Layout<Key>) -> Result<(), DrainFault> {
+        let to = self.others(site);
+        if to.is_empty() {
+            return Err(self.alone(site));
+        }
+        let map = self.store.map();
+        let alone =
+            map.design.partitions().filter(|one| one.master == site && one.replicas.is_empty());
+        if !is_live(&map.design, site) {
+            let lost: Vec<Key> = alone.map(|one| one.range.start.clone()).collect();
+            return match &lost[..] {
+                [] => Ok(()),
+                _ => Err(DrainFault(format!(
+                    "{site} is not there, and nothing else has a copy of what it masters: {}",
+                    listed(&lost)
+                ))),
+            };
+        }
+        drain(layout, site.0, &to, self.memory_max())
+            .map(|_| ())
+            .map_err(|why| self.told(site, why))
+    }
+
+    fn alone(&self, site: Site) -> DrainFault {
+        let (unused, map) = (self.store.unused(), self.store.map());
+        let others = (0..self.store.sites() as u16).map(Site).filter(|other| *other != site);
+        let (away, dead): (Vec<Site>, Vec<Site>) = others.partition(|other| unused.contains(other));
+        let dead: Vec<Site> =
+            dead.into_iter().filter(|other| !is_live(&map.design, *other)).collect();
+        let several = |sites: &[Site]| {
+            sites.iter().map(|one| one.0.to_string()).collect::<Vec<_>>().join(", ")
+        };
+        let mut why = format!("{site} has nowhere to give its partitions: no other site is in use");
+        if !away.is_empty() {
+            why += &format!("; not in use: {}", several(&away));
+        }
+        if !dead.is_empty() {
+            why += &format!("; not there: {}", several(&dead));
+        }
+        DrainFault(why)
+    }
+
+    fn told(&self, site: Site, why: NowhereToGo<Key>) -> DrainFault {
+        match why {
+            NowhereToGo::NoSite => self.alone(site),
+            NowhereToGo::Pinned(starts) => DrainFault(format!(
+                "partitions are pinned to {site}: {}; unpin them, or pin them to another site, first",
+                listed(&starts)
+            )),
+            NowhereToGo::NoRoom(start, bytes) => DrainFault(format!(
+                "no other site in use has room for the partition from {} on, {:.1} MB, within memory-max {} MB: raise \
+                 the limit (`imago store adapt --memory-max`), or split the partition",
+                named(&start),
+                bytes as f64 / 1e6,
+                self.memory_max().unwrap_or_default() / 1_000_000
+            )),
+        }
+    }
+
+    fn start_over(&self, site: Site) -> DrainReport {
+        let report = DrainReport {
+            site: site.0,
+            state: DrainState::Draining,
+            copies: self.copies(site),
+            changes: 0,
+            failure: None,
+            is_kept: self.store.keeps_unused(),
+        };
+        let progress = Progress { report: report.clone(), fewest: u64::MAX, since: Instant::now() };
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).insert(site, progress);
+        report
+    }
+
+    fn copies(&self, site: Site) -> u64 {
+        self.store.map().design.partitions().filter(|one| one.is_at(site)).count() as u64
+    }
+
+    /// Changes what is told of a site, if it is still not in use; what it is then.
+    fn note(&self, site: Site, change: impl FnOnce(&mut Progress)) -> Option<DrainState> {
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let one = progress.get_mut(&site)?;
+        one.report.copies = self.copies(site);
+        if one.report.copies < one.fewest {
+            (one.fewest, one.since) = (one.report.copies, Instant::now());
+        }
+        change(one);
+        Some(one.report.state)
+    }
+
+    async fn look_after(&self, site: Site) {
+        if self.note(site, |_| ()).is_none() {
+            let _deciding = self.deciding.lock().await;
+            if self.store.is_used(site) {
+                // It was added a moment ago.
+                return;
+            }
+            self.start_over(site);
+        }
+        let copies = self.copies(site);
+        let state = self.note(site, |one| {
+            if copies > 0 && one.report.state == DrainState::Drained {
+                // It arrived late, or a transaction needed it there.
+                (one.report.state, one.fewest, one.since) =
+                    (DrainState::Draining, copies, Instant::now());
+            }
+        });
+        if state != Some(DrainState::Draining) {
+            return;
+        }
+        if copies == 0 {
+            if self.is_empty(site).await {
+                self.note(site, |one| {
+                    (one.report.state, one.report.failure) = (DrainState::Drained, None)
+                });
+            }
+            return;
+        }
+        if let Err(failure) = self.give_away(site).await {
+            self.note(site, |one| {
+                if one.since.elapsed() >= STUCK_AFTER {
+                    one.report.state = DrainState::Stuck;
+                    tracing::warn!(%site, %failure, copies, "a drain makes no progress, and ends");
+                }
+                one.report.failure = Some(failure);
+            });
+            sleep(AGAIN_WAIT).await;
+        }
+        // The next look is soon, whether it goes on or has only to be found empty.
+        self.begun.notify_one();
+    }
+
+    /// True if a site has dropped its copies too; one that is dead has none.
+    async fn is_empty(&self, site: Site) -> bool {
+        let usage = self.store.usage().await;
+        usage.iter().all(|(of, copies)| *of != site || copies.is_empty())
+    }
+
+    /// Gives away what a site has, by one plan, as far as that goes.
+    async fn give_away(&self, site: Site) -> Result<(), String> {
+        let layout = self.store.layout().await;
+        let to = self.others(site);
+        let plan = drain(&layout, site.0, &to, self.memory_max());
+        let plan = plan.map_err(|why| self.told(site, why).0)?;
+        for operator in &plan.operators {
+            if self.store.is_used(site) {
+                return Ok(());
+            }
+            self.store.carry_out(operator).await.map_err(|abort| abort.to_string())?;
+            let is_over = matches!(operator, Operator::RemoveReplica(..));
+            self.note(site, |one| {
+                one.report.changes += 1;
+                if is_over {
+                    one.report.failure = None;
+                }
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The first keys of the first few partitions.
+fn listed(starts: &[Key]) -> String {
+    let shown: Vec<String> = starts.iter().take(NAMED_MAX).map(named).collect();
+    match starts.len().saturating_sub(NAMED_MAX) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}

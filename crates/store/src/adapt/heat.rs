@@ -1,0 +1,224 @@
+//! Heat: reads, writes, conflicts and processor time of key ranges over the last hour, from the samples.
+//!
+//! Each sample stands for as many transactions as one in so many was sampled. Its keys and ranges count one read or
+//! write each, and if it met another transaction, one conflict each. The processor time that a site's thread used since
+//! the last round is divided among the samples that ran there by the time of their procedures, and of each among
+//! its keys; where none was sampled, it belongs to no range.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use imago_plan::design::layout::{Layout, Operator};
+use imago_plan::heat::{Bounds, Cell, Heat, differences};
+use serde::{Deserialize, Serialize};
+
+#[cfg(test)]
+mod tests;
+
+use crate::key::Key;
+use crate::record::Site;
+use crate::sampler::{Sampled, Sampler};
+
+/// Changes of the design that are remembered.
+const MARKS_MAX: usize = 1_000;
+
+/// The heat of key ranges over time. The columns are spans of time, the oldest first.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct HeatReport {
+    /// The beginning of each column, in ms since 1970, by the clock as it is now.
+    pub begins_ms: Vec<u64>,
+    /// For how long each column has counted, in s; the last one still does.
+    pub seconds: Vec<f64>,
+    /// In the order of their keys; they cover all keys.
+    pub ranges: Vec<HeatRange>,
+    /// Changes of the design within that time, the oldest first.
+    pub marks: Vec<HeatMark>,
+    /// Processor time of the sites that belongs to no range, in ms, since sampling began.
+    pub cpu_unattributed_ms: f64,
+}
+
+/// A range of keys, with a value for each column.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct HeatRange {
+    /// Its first key; empty for the least of all.
+    pub start: String,
+    /// The first key behind it; none for the last range.
+    pub end: Option<String>,
+    /// Keys and ranges of keys that transactions read and did not write.
+    pub reads: Vec<f64>,
+    /// Keys that transactions wrote.
+    pub writes: Vec<f64>,
+    /// Accesses of transactions that met another one: they waited for a lock, watched a row that was changed, or were
+    /// returned because their partitions had moved.
+    pub conflicts: Vec<f64>,
+    /// Processor time of sites, in ms.
+    pub cpu_ms: Vec<f64>,
+}
+
+/// A change of the design, by adaptation, by command or for a transaction.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HeatMark {
+    /// The time at which it was seen, in ms since 1970, by the clock as it is now.
+    pub at_ms: u64,
+    /// `split`, `merge`, `add-replica`, `remove-replica` or `remaster`.
+    pub operator: String,
+    /// The first key of the partition; of a split and a merge, the key between the two parts.
+    pub key: String,
+    /// The site that got or lost a copy, or became the master.
+    pub site: Option<u16>,
+}
+
+/// Records heat, at the planner's rounds.
+pub(super) struct HeatRecorder {
+    heat: Heat<Key>,
+    /// The last and the first record, in ms.
+    now_ms: u64,
+    began_ms: Option<u64>,
+    /// The processor time of each site then.
+    cpu: HashMap<Site, Duration>,
+    unattributed_us: f64,
+    design: Option<Layout<Key>>,
+    marks: VecDeque<(u64, Operator<Key>)>,
+}
+
+impl HeatRecorder {
+    pub fn new() -> Self {
+        Self {
+            heat: Heat::new(Bounds::default(), Key::least()),
+            now_ms: 0,
+            began_ms: None,
+            cpu: HashMap::new(),
+            unattributed_us: 0.0,
+            design: None,
+            marks: VecDeque::new(),
+        }
+    }
+
+    /// Records the samples since the last round.
+    pub fn record(
+        &mut self,
+        now_ms: u64,
+        sampler: &Sampler,
+        fetched: &[Sampled],
+        layout: &Layout<Key>,
+    ) {
+        self.heat.pass(now_ms);
+        self.now_ms = self.now_ms.max(now_ms);
+        self.began_ms.get_or_insert(now_ms);
+        let mut run_us: HashMap<Site, f64> = HashMap::new();
+        for sampled in fetched {
+            *run_us.entry(sampled.site).or_default() += weight_us(sampled);
+        }
+        let mut used_us: HashMap<Site, f64> = HashMap::new();
+        for site in (0..sampler.sites()).map(Site) {
+            let cpu = sampler.work(site).0;
+            // What it used before the first round was for no sample.
+            let before = self.cpu.insert(site, cpu).unwrap_or(cpu);
+            let us = cpu.saturating_sub(before).as_secs_f64() * 1e6;
+            if run_us.contains_key(&site) {
+                used_us.insert(site, us);
+            } else {
+                self.unattributed_us += us;
+            }
+        }
+        for sampled in fetched {
+            let share = weight_us(sampled) / run_us[&sampled.site].max(f64::MIN_POSITIVE);
+            let cpu_us = used_us.get(&sampled.site).map_or(0.0, |us| us * share);
+            self.add(sampled, true, cpu_us);
+        }
+        for sampled in sampler.fetch_returned() {
+            self.add(&sampled, false, 0.0);
+        }
+        self.heat.reshape();
+        self.mark(layout);
+    }
+
+    /// Adds a sample to the keys that it declared. One that was returned is counted again where it ran.
+    fn add(&mut self, sampled: &Sampled, has_run: bool, cpu_us: f64) {
+        let every = f64::from(sampled.every);
+        let accesses = (sampled.reads.len() + sampled.writes.len()).max(1) as f64;
+        let counted = if has_run { every } else { 0.0 };
+        let conflicts = if sampled.met_conflict { every } else { 0.0 };
+        let cell = Cell { conflicts, cpu_us: cpu_us / accesses, ..Cell::default() };
+        for read in &sampled.reads {
+            self.heat.add(&read.start, read.end.as_ref(), Cell { reads: counted, ..cell });
+        }
+        for key in &sampled.writes {
+            let end = key.successor();
+            self.heat.add(key, Some(&end), Cell { writes: counted, ..cell });
+        }
+    }
+
+    fn mark(&mut self, layout: &Layout<Key>) {
+        if let Some(before) = &self.design {
+            let found = differences(before, layout);
+            self.marks.extend(found.into_iter().map(|operator| (self.now_ms, operator)));
+        }
+        if self.design.as_ref() != Some(layout) {
+            self.design = Some(layout.clone());
+        }
+        let oldest_ms = self.heat.columns().next().map_or(0, |(begin_ms, _)| begin_ms);
+        while self.marks.len() > MARKS_MAX
+            || self.marks.front().is_some_and(|(at_ms, _)| *at_ms < oldest_ms)
+        {
+            self.marks.pop_front();
+        }
+    }
+
+    /// The heat as it stands; the recorder's clock is `now_ms` where the system's says `wall`.
+    pub fn report(&self, now_ms: u64, wall: SystemTime) -> HeatReport {
+        let wall_ms = wall.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        let wall_of = |at_ms: u64| wall_ms.saturating_sub(now_ms.saturating_sub(at_ms));
+        let began_ms = self.began_ms.unwrap_or(now_ms);
+        let columns: Vec<(u64, &[Cell])> = self.heat.columns().collect();
+        let column_ms = Bounds::default().column_ms;
+        let seconds = columns.iter().map(|(begin_ms, _)| {
+            let end_ms = (begin_ms + column_ms).min(self.now_ms);
+            end_ms.saturating_sub(began_ms.max(*begin_ms)) as f64 / 1_000.0
+        });
+        let starts: Vec<&Key> = self.heat.starts().collect();
+        let range = |(n, start): (usize, &&Key)| {
+            let of = |value: fn(&Cell) -> f64| -> Vec<f64> {
+                columns
+                    .iter()
+                    .map(|(_, cells)| (value(&cells[n]).max(0.0) * 10.0).round() / 10.0)
+                    .collect()
+            };
+            HeatRange {
+                start: start.to_string(),
+                end: starts.get(n + 1).map(|end| end.to_string()),
+                reads: of(|cell| cell.reads),
+                writes: of(|cell| cell.writes),
+                conflicts: of(|cell| cell.conflicts),
+                cpu_ms: of(|cell| cell.cpu_us / 1_000.0),
+            }
+        };
+        HeatReport {
+            begins_ms: columns.iter().map(|(begin_ms, _)| wall_of(*begin_ms)).collect(),
+            seconds: seconds.collect(),
+            ranges: starts.iter().enumerate().map(range).collect(),
+            marks: self
+                .marks
+                .iter()
+                .map(|(at_ms, operator)| mark(wall_of(*at_ms), operator))
+                .collect(),
+            cpu_unattributed_ms: self.unattributed_us / 1_000.0,
+        }
+    }
+}
+
+/// The measure by which processor time is divided: the transactions that it stands for, times the time of each.
+fn weight_us(sampled: &Sampled) -> f64 {
+    f64::from(sampled.every) * sampled.run_us.max(0.1)
+}
+
+fn mark(at_ms: u64, operator: &Operator<Key>) -> HeatMark {
+    let (name, site) = match operator {
+        Operator::Split(_) => ("split", None),
+        Operator::Merge(_) => ("merge", None),
+        Operator::AddReplica(_, site) => ("add-replica", Some(*site)),
+        Operator::RemoveReplica(_, site) => ("remove-replica", Some(*site)),
+        Operator::Remaster(_, site) => ("remaster", Some(*site)),
+    };
+    HeatMark { at_ms, operator: name.to_owned(), key: operator.key().to_string(), site }
+}

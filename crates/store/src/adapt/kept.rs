@@ -1,0 +1,480 @@
+//! Knowledge of adaptation, kept over a restart: decisions, the learned cost functions, bans, limits that were set while it
+//! ran, and whether it is paused; in the file `adapt.json` of the store's folder.
+//!
+//! The clock of decisions and bans goes on from where it was: time for which the store did not run does not pass, and no
+//! wall clock is looked at. What was being measured when the store ended is not judged any more.
+//!
+//! Invariants:
+//! - The file is replaced as a whole, at most every [`EVERY`] and at a clean end.
+//! - A file that cannot be used is put aside as `adapt.json.refused`, and told; the store starts anew without it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use imago_plan::design::brakes::Brakes;
+use imago_plan::design::cost::CostModel;
+use imago_plan::design::layout::Operator;
+use imago_plan::design::regression::{Linear, Parts};
+use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use super::limits::{AdaptLimits, LimitsFault, LimitsRequest};
+use super::planner::{Adaptation, Options, Planner};
+use super::report::DecisionReport;
+use crate::engine::Store;
+use crate::key::Key;
+use crate::sampler::Sampler;
+
+/// Shortest time between two writes of the file.
+pub(super) const EVERY: Duration = Duration::from_secs(3);
+/// The version of the file's form.
+const VERSION: u32 = 1;
+const NAME: &str = "adapt.json";
+
+/// The file's content.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub version: u32,
+    /// The clock of decisions and bans.
+    pub now_ms: u64,
+    /// Limits that were set while it ran.
+    pub limits: LimitsRequest,
+    pub is_paused: bool,
+    pub changes: u64,
+    pub undone: u64,
+    pub decisions: Vec<DecisionReport>,
+    /// Of what store the functions were learned.
+    pub sites: u16,
+    pub site_cpu: Option<f64>,
+    functions: BTreeMap<String, Function>,
+    bans: Vec<Ban>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Function {
+    numbers: Vec<f64>,
+    samples: u64,
+    held_out: Vec<(f64, f64)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Ban {
+    operator: String,
+    /// In hexadecimal digits.
+    key: String,
+    site: Option<u16>,
+    until_ms: u64,
+    times: u32,
+}
+
+/// The place where the knowledge of adaptation is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptReport {
+    /// The file; none of a store without a folder, which forgets it when it ends.
+    pub file: Option<PathBuf>,
+    /// The reason why the file of before was not used, if so.
+    pub refused: Option<String>,
+    /// The reason why it could not be written last, if so.
+    pub failure: Option<String>,
+}
+
+/// Writes the file, when it is due.
+#[derive(Default)]
+pub(super) struct Keeper {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    report: KeptReport,
+    latest: Option<Kept>,
+    written: Option<Kept>,
+}
+
+impl Keeper {
+    /// A keeper in a folder, and what the folder has.
+    pub fn open(folder: Option<&Path>) -> (Self, Kept) {
+        let Some(file) = folder.map(|folder| folder.join(NAME)) else { return Default::default() };
+        let (kept, refused) = match read(&file) {
+            Ok(kept) => (kept, None),
+            Err(why) => {
+                let aside = file.with_extension("json.refused");
+                let moved = match fs::rename(&file, &aside) {
+                    Ok(()) => format!("it is now {}", aside.display()),
+                    Err(error) => {
+                        format!("it could not be renamed to {}: {error}", aside.display())
+                    }
+                };
+                let why = format!(
+                    "{} was not used ({why}), and adaptation starts anew: {moved}",
+                    file.display()
+                );
+                tracing::warn!("{why}");
+                (Kept::default(), Some(why))
+            }
+        };
+        let report = KeptReport { file: Some(file), refused, failure: None };
+        let state = Mutex::new(State { report, latest: None, written: None });
+        (Self { state }, kept)
+    }
+
+    pub fn report(&self) -> KeptReport {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).report.clone()
+    }
+
+    /// Takes what is to be written next.
+    pub fn offer(&self, kept: impl FnOnce() -> Kept) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.report.file.is_some() {
+            state.latest = Some(Kept { version: VERSION, ..kept() });
+        }
+    }
+
+    /// Changes what is to be written next, before the planner tells more.
+    pub fn amend(&self, change: impl FnOnce(&mut Kept)) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(latest) = &mut state.latest {
+            change(latest);
+        }
+    }
+
+    /// Writes what was told last, if it differs from what is written by more than its time.
+    pub fn write(&self) {
+        self.write_if(|latest, written| {
+            *latest != Kept { now_ms: latest.now_ms, ..written.clone() }
+        });
+    }
+
+    fn write_if(&self, is_due: impl FnOnce(&Kept, &Kept) -> bool) {
+        let (file, latest) = {
+            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let (Some(file), Some(latest)) = (&state.report.file, &state.latest) else { return };
+            if state.written.as_ref().is_some_and(|written| !is_due(latest, written)) {
+                return;
+            }
+            (file.clone(), latest.clone())
+        };
+        let written = serde_json::to_vec(&latest)
+            .map_err(io::Error::from)
+            .and_then(|bytes| crate::kept_file::replace(&file, &bytes));
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match written {
+            Ok(()) => (state.written, state.report.failure) = (Some(latest), None),
+            Err(error) => {
+                let failure = format!("cannot write {}: {error}", file.display());
+                if state.report.failure.is_none() {
+                    tracing::warn!("{failure}");
+                }
+                state.report.failure = Some(failure);
+            }
+        }
+    }
+}
+
+/// The file's content; an empty one if there is no file.
+fn read(file: &Path) -> Result<Kept, String> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    let bytes = match fs::read(file) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Kept::default()),
+        Err(error) => return Err(error.to_string()),
+    };
+    let damaged = |error: serde_json::Error| format!("it is damaged: {error}");
+    let Versioned { version } = serde_json::from_slice(&bytes).map_err(damaged)?;
+    if version > VERSION {
+        return Err(format!("it is of version {version}, and this program knows {VERSION}"));
+    }
+    let kept: Kept = serde_json::from_slice(&bytes).map_err(damaged)?;
+    kept.check()?;
+    Ok(kept)
+}
+
+impl Kept {
+    /// True if functions and bans are such at all.
+    fn check(&self) -> Result<(), String> {
+        self.model(&mut CostModel::default())?;
+        self.restore_bans(&mut Brakes::new(Default::default()))
+    }
+
+    /// Takes what was learned.
+    pub fn learn(&mut self, cost: &CostModel) {
+        let mut add = |name: &str, parts: Parts| {
+            let Parts { numbers, samples, held_out } = parts;
+            self.functions.insert(name.to_owned(), Function { numbers, samples, held_out });
+        };
+        add("service", cost.service.parts());
+        add("wait_updates", cost.wait_updates.parts());
+        add("lock", cost.lock.parts());
+        add("read_write", cost.read_write.parts());
+        add("commit", cost.commit.parts());
+        add("cpu", cost.cpu.parts());
+    }
+
+    /// Gives a new model what was learned, for each function that is there.
+    pub fn model(&self, cost: &mut CostModel) -> Result<(), String> {
+        self.function("service", &mut cost.service)?;
+        self.function("wait_updates", &mut cost.wait_updates)?;
+        self.function("lock", &mut cost.lock)?;
+        self.function("read_write", &mut cost.read_write)?;
+        self.function("commit", &mut cost.commit)?;
+        self.function("cpu", &mut cost.cpu)
+    }
+
+    fn function<const N: usize>(&self, name: &str, into: &mut Linear<N>) -> Result<(), String> {
+        let Some(Function { numbers, samples, held_out }) = self.functions.get(name) else {
+            return Ok(());
+        };
+        let parts =
+            Parts { numbers: numbers.clone(), samples: *samples, held_out: held_out.clone() };
+        let restored = into.clone().restored(&parts);
+        *into = restored.ok_or_else(|| format!("the cost function {name} is damaged"))?;
+        Ok(())
+    }
+
+    /// Takes the bans that still hold.
+    pub fn take_bans(&mut self, brakes: &Brakes<Key>) {
+        let now_ms = self.now_ms;
+        let bans = brakes.bans().filter(|(_, until_ms, _)| *until_ms > now_ms);
+        self.bans =
+            bans.map(|(operator, until_ms, times)| Ban::of(operator, until_ms, times)).collect();
+    }
+
+    /// Gives brakes the bans.
+    pub fn restore_bans(&self, brakes: &mut Brakes<Key>) -> Result<(), String> {
+        for ban in &self.bans {
+            let operator = ban.operator().ok_or_else(|| format!("a ban is damaged: {ban:?}"))?;
+            brakes.restore_ban(operator, ban.until_ms, ban.times);
+        }
+        Ok(())
+    }
+}
+
+impl Ban {
+    fn of(operator: &Operator<Key>, until_ms: u64, times: u32) -> Self {
+        let (name, site) = match operator {
+            Operator::Split(_) => ("split", None),
+            Operator::Merge(_) => ("merge", None),
+            Operator::AddReplica(_, site) => ("add-replica", Some(*site)),
+            Operator::RemoveReplica(_, site) => ("remove-replica", Some(*site)),
+            Operator::Remaster(_, site) => ("remaster", Some(*site)),
+        };
+        let key = operator.key().as_bytes().iter().fold(String::new(), |mut text, byte| {
+            _ = write!(text, "{byte:02x}");
+            text
+        });
+        Self { operator: name.to_owned(), key, site, until_ms, times }
+    }
+
+    fn operator(&self) -> Option<Operator<Key>> {
+        if !self.key.is_ascii() || !self.key.len().is_multiple_of(2) {
+            return None;
+        }
+        let digits = (0..self.key.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&self.key[at..at + 2], 16).ok());
+        let key = Key::from_bytes(&digits.collect::<Option<Vec<u8>>>()?);
+        Some(match (self.operator.as_str(), self.site) {
+            ("split", None) => Operator::Split(key),
+            ("merge", None) => Operator::Merge(key),
+            ("add-replica", Some(site)) => Operator::AddReplica(key, site),
+            ("remove-replica", Some(site)) => Operator::RemoveReplica(key, site),
+            ("remaster", Some(site)) => Operator::Remaster(key, site),
+            _ => return None,
+        })
+    }
+}
+
+impl Adaptation {
+    /// Goes on from what a folder has, if there is one, with limits in this order: the defaults in `options`, those that
+    /// were set while it ran, and those that are given now.
+    ///
+    /// # Errors
+    /// When the limits make no sense.
+    pub async fn in_folder(
+        store: Arc<Store>,
+        sampler: Arc<Sampler>,
+        mut options: Options,
+        given: &LimitsRequest,
+        folder: Option<&Path>,
+    ) -> Result<Arc<Self>, LimitsFault> {
+        let (keeper, kept) = Keeper::open(folder);
+        let limits = AdaptLimits::of(&options).with(&kept.limits.and(given));
+        limits.set(&mut options);
+        let adaptation = Self::with_kept(store, sampler, options, keeper, kept);
+        adaptation.check_limits().await?;
+        Ok(adaptation)
+    }
+
+    /// Writes now and then what is to be kept.
+    pub(super) async fn write_now_and_then(self: &Arc<Self>) {
+        loop {
+            sleep(EVERY).await;
+            let of = Arc::clone(self);
+            _ = spawn_blocking(move || of.keeper.write()).await;
+        }
+    }
+
+    /// Writes what is to be kept, at a clean end.
+    pub fn write_kept(&self) {
+        self.keeper.write_if(|latest, written| latest != written);
+    }
+}
+
+impl Planner<'_> {
+    /// What is to be kept.
+    pub(super) fn keep(&self) -> Kept {
+        let sampler = &self.of.sampler;
+        let mut kept = Kept {
+            version: VERSION,
+            now_ms: self.now_ms(),
+            limits: *self.of.set.lock().unwrap_or_else(PoisonError::into_inner),
+            is_paused: self.is_paused(),
+            changes: self.changes,
+            undone: self.undone,
+            decisions: self.decisions.iter().map(|(_, report)| report.clone()).collect(),
+            sites: sampler.sites(),
+            site_cpu: Some(sampler.share()),
+            ..Kept::default()
+        };
+        kept.learn(&self.cost);
+        kept.take_bans(&self.brakes);
+        kept
+    }
+
+    /// Goes on from what was kept. Functions that were learned of other sites are not taken.
+    pub(super) fn restore(&mut self) {
+        let earlier = self.of.earlier.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(kept) = earlier.filter(|kept| kept.version > 0) else { return };
+        let sampler = &self.of.sampler;
+        // Both were looked at when the file was read.
+        if (kept.sites, kept.site_cpu) == (sampler.sites(), Some(sampler.share())) {
+            _ = kept.model(&mut self.cost);
+        } else {
+            tracing::info!("the cost functions are learned anew: they were of other sites");
+        }
+        _ = kept.restore_bans(&mut self.brakes);
+        (self.changes, self.undone) = (kept.changes, kept.undone);
+        self.decisions = (0..).zip(kept.decisions).collect();
+        self.next_decision = self.decisions.len() as u64;
+        self.of.report.lock().unwrap_or_else(PoisonError::into_inner).decisions =
+            self.decisions.iter().map(|(_, report)| report.clone()).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use imago_plan::design::cost::{Inputs, Measured, Operation};
+
+    use super::*;
+    use crate::key::Table;
+
+    fn kept() -> (Kept, CostModel, Brakes<Key>) {
+        let (mut cost, mut brakes) = (CostModel::default(), Brakes::new(Default::default()));
+        for n in 0..60 {
+            let inputs = Inputs { queue: f64::from(n % 7), rows: (3.0, 1.0), ..Inputs::default() };
+            let measured =
+                Measured { service: Some(50.0), read_write: Some(9.0), ..Measured::default() };
+            cost.observe(Operation::Transaction { reads: false, writes: true }, &inputs, &measured);
+        }
+        let key = Key::new(Table(1), b"k\x00\xff");
+        brakes.restore_ban(Operator::Split(key.clone()), 90_000, 2);
+        brakes.restore_ban(Operator::Remaster(Key::least(), 3), 70_000, 1);
+        // Over when it is kept.
+        brakes.restore_ban(Operator::AddReplica(key, 1), 4_000, 1);
+        let mut kept = Kept { now_ms: 5_000, sites: 4, is_paused: true, ..Kept::default() };
+        kept.learn(&cost);
+        kept.take_bans(&brakes);
+        (kept, cost, brakes)
+    }
+
+    #[test]
+    fn what_is_kept_is_read_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let (keeper, nothing) = Keeper::open(Some(folder.path()));
+        assert_eq!((nothing, keeper.report().refused), (Kept::default(), None));
+        let (kept, cost, _) = kept();
+        keeper.offer(|| kept.clone());
+        keeper.write();
+        let (again, read) = Keeper::open(Some(folder.path()));
+        assert_eq!((&read, again.report().refused), (&Kept { version: 1, ..kept }, None));
+        let (mut restored, mut brakes) = (CostModel::default(), Brakes::new(Default::default()));
+        read.model(&mut restored).unwrap();
+        read.restore_bans(&mut brakes).unwrap();
+        assert_eq!(restored, cost);
+        let bans: Vec<(String, u64, u32)> = brakes
+            .bans()
+            .map(|(operator, until, times)| (format!("{operator:?}"), until, times))
+            .collect();
+        assert_eq!(bans[0], ("Split(1:k\\x00\\xff)".to_owned(), 90_000, 2));
+        assert_eq!((bans.len(), bans[1].1), (2, 70_000));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_told_and_put_aside() {
+        let (good, _, _) = kept();
+        let good = serde_json::to_string(&Kept { version: 1, ..good }).unwrap();
+        let cut = good[..good.len() / 2].to_owned();
+        let newer = good.replacen("\"version\":1", "\"version\":2", 1);
+        let unknown = good.replace("\"split\"", "\"explode\"");
+        let short = good.replace("\"numbers\":[", "\"numbers\":[1.0,");
+        for (content, why) in [
+            (cut, "damaged"),
+            (String::new(), "damaged"),
+            ("[]".to_owned(), "damaged"),
+            (newer, "version 2, and this program knows 1"),
+            (unknown, "a ban is damaged"),
+            (short, "cost function"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("adapt.json");
+            fs::write(&file, &content).unwrap();
+            let (keeper, kept) = Keeper::open(Some(folder.path()));
+            let refused = keeper.report().refused.expect(why);
+            assert!(refused.contains(why) && kept == Kept::default(), "{refused}");
+            assert_eq!(
+                fs::read_to_string(folder.path().join("adapt.json.refused")).unwrap(),
+                content
+            );
+            keeper.offer(Kept::default);
+            keeper.write();
+            assert_eq!(Keeper::open(Some(folder.path())).0.report().refused, None);
+        }
+    }
+
+    #[test]
+    fn a_store_without_a_folder_keeps_nothing_and_says_so() {
+        let (keeper, _) = Keeper::open(None);
+        keeper.offer(|| unreachable!("it is not wanted"));
+        keeper.write();
+        assert_eq!(keeper.report(), KeptReport::default());
+    }
+
+    #[test]
+    fn a_disk_that_is_full_is_told_and_what_was_kept_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (keeper, _) = Keeper::open(Some(folder.path()));
+        keeper.offer(Kept::default);
+        keeper.write();
+        // A folder stands where the new file is written.
+        fs::create_dir(folder.path().join("adapt.new")).unwrap();
+        keeper.offer(|| Kept { changes: 7, ..Kept::default() });
+        keeper.write();
+        assert!(keeper.report().failure.unwrap().contains("adapt.json"));
+        assert_eq!(Keeper::open(Some(folder.path())).1.changes, 0);
+        fs::remove_dir(folder.path().join("adapt.new")).unwrap();
+        keeper.write();
+        assert_eq!(
+            (keeper.report().failure, Keeper::open(Some(folder.path())).1.changes),
+            (None, 7)
+        );
+    }
+}

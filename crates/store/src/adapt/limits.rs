@@ -1,0 +1,447 @@
+//! The limits of adaptation, and how an operator changes them while it runs.
+//!
+//! A limit binds what adaptation does from the next decision on. One that is lowered below what is there makes nothing
+//! worse and removes nothing: no partition is split any more, no replica added, and what there is goes when that pays.
+//! Only a memory limit is different: below what a site holds it could not be kept, so it is refused.
+//!
+//! Invariant: limits are changed as a whole, or not at all.
+
+use std::fmt;
+use std::sync::PoisonError;
+
+use imago_plan::design::brakes::Limits;
+use imago_plan::design::decide::Parameters;
+use imago_plan::design::layout::{Layout, Operator};
+use serde::{Deserialize, Serialize};
+
+use super::planner::{Adaptation, Mode, Options};
+use crate::key::Key;
+use crate::record::Site;
+use crate::site::Usage;
+
+/// Bounds of what makes sense.
+const HORIZON_S_MAX: f64 = 86_400.0;
+const PARTITIONS_MAX: u32 = 100_000;
+const CHANGES_S_MAX: f64 = 1_000.0;
+/// Bytes of a MB, as memory limits are given.
+const MB: u64 = 1_000_000;
+
+/// What adaptation may do.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdaptLimits {
+    /// What is done about a plan that pays.
+    pub mode: Mode,
+    /// For how long a change is credited with what it saves, in seconds.
+    pub horizon_s: f64,
+    /// The most partitions that it makes.
+    pub partitions_max: u32,
+    /// The most replicas that it gives a partition, besides its master.
+    pub replicas_max: Option<u16>,
+    /// The most that it lets a site hold, in MB of keys and values.
+    pub memory_max_mb: Option<u64>,
+    /// The most changes that it makes a second, on average.
+    pub changes_s_max: f64,
+}
+
+impl Default for AdaptLimits {
+    fn default() -> Self {
+        Self {
+            mode: Mode::default(),
+            horizon_s: Parameters::default().horizon_s,
+            partitions_max: 1_000,
+            replicas_max: None,
+            memory_max_mb: None,
+            changes_s_max: Limits::default().changes_s_max,
+        }
+    }
+}
+
+/// Limits to be changed; those that are not named stay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsRequest {
+    /// What is done about a plan that pays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// For how long a change is credited with what it saves, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub horizon_s: Option<f64>,
+    /// The most partitions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partitions_max: Option<u32>,
+    /// The most replicas of a partition.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas_max: Option<AtMost<u16>>,
+    /// The most MB of a site.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_max_mb: Option<AtMost<u64>>,
+    /// The most changes a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changes_s_max: Option<f64>,
+}
+
+/// A number, or `"none"`: no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a limit is a number, or \"none\"")]
+pub enum AtMost<T> {
+    /// So much.
+    Some(T),
+    /// As much as there is.
+    Any(Unlimited),
+}
+
+/// The word for no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unlimited {
+    /// No limit.
+    None,
+}
+
+impl<T> AtMost<T> {
+    fn some(self) -> Option<T> {
+        match self {
+            Self::Some(most) => Some(most),
+            Self::Any(Unlimited::None) => None,
+        }
+    }
+}
+
+/// The limits as they are, and what there is beyond them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LimitsReport {
+    /// The limits.
+    #[serde(flatten)]
+    pub limits: AdaptLimits,
+    /// What is beyond a limit already, in a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// What there is that limits are compared with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Held {
+    pub partitions: usize,
+    /// The most replicas of a partition.
+    pub replicas: usize,
+    /// The bytes of each site, by number.
+    pub bytes: Vec<(u16, u64)>,
+    pub sites: usize,
+}
+
+/// The reason why limits are not changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LimitsFault {
+    /// A value makes no sense.
+    Senseless(String),
+    /// The store holds too much for it now.
+    Refused(String),
+}
+
+impl fmt::Display for LimitsFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Senseless(why) | Self::Refused(why) => f.write_str(why),
+        }
+    }
+}
+
+impl AdaptLimits {
+    pub(super) fn of(options: &Options) -> Self {
+        let Options { mode, parameters, limits, .. } = options;
+        Self {
+            mode: *mode,
+            horizon_s: parameters.horizon_s,
+            partitions_max: u32::try_from(parameters.thresholds.partitions_max).unwrap_or(u32::MAX),
+            replicas_max: u16::try_from(parameters.thresholds.replicas_max).ok(),
+            memory_max_mb: parameters.memory_max.map(|bytes| bytes / MB),
+            changes_s_max: limits.changes_s_max,
+        }
+    }
+
+    /// Sets them in the planner's options.
+    pub fn set(&self, options: &mut Options) {
+        options.mode = self.mode;
+        options.parameters.horizon_s = self.horizon_s;
+        options.parameters.memory_max = self.memory_max_mb.map(|mb| mb.saturating_mul(MB));
+        let thresholds = &mut options.parameters.thresholds;
+        thresholds.partitions_max = self.partitions_max as usize;
+        thresholds.replicas_max = self.replicas_max.map_or(usize::MAX, usize::from);
+        options.limits.changes_s_max = self.changes_s_max;
+    }
+
+    /// The limits with a request's changes.
+    #[must_use]
+    pub fn with(&self, request: &LimitsRequest) -> Self {
+        Self {
+            mode: request.mode.unwrap_or(self.mode),
+            horizon_s: request.horizon_s.unwrap_or(self.horizon_s),
+            partitions_max: request.partitions_max.unwrap_or(self.partitions_max),
+            replicas_max: request.replicas_max.map_or(self.replicas_max, AtMost::some),
+            memory_max_mb: request.memory_max_mb.map_or(self.memory_max_mb, AtMost::some),
+            changes_s_max: request.changes_s_max.unwrap_or(self.changes_s_max),
+        }
+    }
+
+    /// True if they make sense, and can be kept by what there is.
+    pub(super) fn check(&self, held: &Held) -> Result<(), LimitsFault> {
+        let within = |value: f64, most: f64| value.is_finite() && value > 0.0 && value <= most;
+        let senseless = |why: String| Err(LimitsFault::Senseless(why));
+        if !within(self.horizon_s, HORIZON_S_MAX) {
+            return senseless(format!(
+                "a horizon of {} s makes no sense: it is above 0 and at most {HORIZON_S_MAX} s",
+                self.horizon_s
+            ));
+        }
+        if !(1..=PARTITIONS_MAX).contains(&self.partitions_max) {
+            return senseless(format!(
+                "partitions-max {} makes no sense: it is from 1 to {PARTITIONS_MAX}",
+                self.partitions_max
+            ));
+        }
+        if !within(self.changes_s_max, CHANGES_S_MAX) {
+            return senseless(format!(
+                "changes-s-max {} makes no sense: it is above 0 and at most {CHANGES_S_MAX}; to stop changes, pause \
+                 adaptation or set its mode to advise",
+                self.changes_s_max
+            ));
+        }
+        if let Some(most) = self.replicas_max.filter(|most| usize::from(*most) >= held.sites.max(1))
+        {
+            return senseless(format!(
+                "replicas-max {most} is more than there can be: with {} sites a partition has at most {} replicas \
+                 besides its master",
+                held.sites,
+                held.sites.saturating_sub(1)
+            ));
+        }
+        if self.memory_max_mb == Some(0) {
+            return senseless("memory-max 0 makes no sense: it is 1 MB at least".to_owned());
+        }
+        Ok(())
+    }
+
+    /// True if the memory limit is above what each site holds.
+    fn check_memory(&self, held: &Held) -> Result<(), LimitsFault> {
+        let Some(mb) = self.memory_max_mb else { return Ok(()) };
+        let fullest = held.bytes.iter().max_by_key(|(_, bytes)| *bytes);
+        match fullest.filter(|(_, bytes)| *bytes > mb.saturating_mul(MB)) {
+            Some((site, bytes)) => Err(LimitsFault::Refused(format!(
+                "memory-max {mb} MB is less than site {site} holds now, {:.1} MB of keys and values: remove replicas \
+                 there, or move partitions away, first",
+                *bytes as f64 / MB as f64
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// What there is beyond the limits, which stays.
+    pub(super) fn notes(&self, held: &Held) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let Some(most) = self.memory_max_mb {
+            let full = held.bytes.iter().filter(|(_, bytes)| *bytes > most.saturating_mul(MB));
+            notes.extend(full.map(|(site, bytes)| {
+                format!(
+                    "site {site} holds {:.1} MB, more than memory-max {most} MB: adaptation gives it nothing, and takes \
+                     away only what pays",
+                    *bytes as f64 / MB as f64
+                )
+            }));
+        }
+        if held.partitions > self.partitions_max as usize {
+            notes.push(format!(
+                "there are {} partitions, more than partitions-max {}: adaptation splits none, and merges only where \
+                 that pays",
+                held.partitions, self.partitions_max
+            ));
+        }
+        if let Some(most) = self.replicas_max.filter(|most| held.replicas > usize::from(*most)) {
+            notes.push(format!(
+                "a partition has {} replicas, more than replicas-max {most}: adaptation adds none to it, and removes \
+                 them only where that pays",
+                held.replicas
+            ));
+        }
+        notes
+    }
+}
+
+impl LimitsRequest {
+    /// Both, where the newer one counts more.
+    #[must_use]
+    pub fn and(self, newer: &Self) -> Self {
+        Self {
+            mode: newer.mode.or(self.mode),
+            horizon_s: newer.horizon_s.or(self.horizon_s),
+            partitions_max: newer.partitions_max.or(self.partitions_max),
+            replicas_max: newer.replicas_max.or(self.replicas_max),
+            memory_max_mb: newer.memory_max_mb.or(self.memory_max_mb),
+            changes_s_max: newer.changes_s_max.or(self.changes_s_max),
+        }
+    }
+}
+
+impl Adaptation {
+    /// Its options as they are now.
+    pub(super) fn options(&self) -> Options {
+        *self.options.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What limits are compared with.
+    async fn held(&self) -> Held {
+        let usage = self.store.usage().await;
+        let bytes = |(site, copies): &(Site, Vec<Usage>)| {
+            (site.0, copies.iter().map(|copy| copy.size.bytes).sum())
+        };
+        let map = self.store.map();
+        Held {
+            partitions: map.design.partitions().count(),
+            replicas: map.design.partitions().map(|one| one.replicas.len()).max().unwrap_or(0),
+            bytes: usage.iter().map(bytes).collect(),
+            sites: self.store.sites(),
+        }
+    }
+
+    /// True if the limits that it begins with make sense, and tells what is beyond them.
+    pub(super) async fn check_limits(&self) -> Result<(), LimitsFault> {
+        let (limits, held) = (AdaptLimits::of(&self.options()), self.held().await);
+        limits.check(&held)?;
+        limits.notes(&held).iter().for_each(|note| tracing::warn!("{note}"));
+        Ok(())
+    }
+
+    /// The limits that hold now.
+    pub async fn limits(&self) -> LimitsReport {
+        let limits = AdaptLimits::of(&self.options());
+        LimitsReport { notes: limits.notes(&self.held().await), limits }
+    }
+
+    /// Changes limits, from the next decision on.
+    ///
+    /// # Errors
+    /// The reason why they are not changed: then all are as they were.
+    pub async fn limit(&self, request: &LimitsRequest) -> Result<LimitsReport, LimitsFault> {
+        let held = self.held().await;
+        let limits = {
+            let mut options = self.options.lock().unwrap_or_else(PoisonError::into_inner);
+            let limits = AdaptLimits::of(&options).with(request);
+            limits.check(&held)?;
+            if request.memory_max_mb.is_some() {
+                limits.check_memory(&held)?;
+            }
+            limits.set(&mut options);
+            limits
+        };
+        let set = {
+            let mut set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
+            *set = set.and(request);
+            *set
+        };
+        self.keeper.amend(|kept| kept.limits = set);
+        let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        (report.mode, report.horizon_s) = (limits.mode, limits.horizon_s);
+        Ok(LimitsReport { notes: limits.notes(&held), limits })
+    }
+
+    /// True if operators leave nothing beyond a limit that was within it, or further beyond.
+    pub(super) fn permits(&self, operators: &[Operator<Key>], layout: &Layout<Key>) -> bool {
+        let Parameters { memory_max, thresholds, .. } = self.options().parameters;
+        let mut after = layout.clone();
+        if !operators.iter().all(|operator| after.apply(operator).is_ok()) {
+            // The store says why.
+            return true;
+        }
+        let grows = |before: usize, after: usize, most: usize| after > most && after > before;
+        let is_full = memory_max.is_some_and(|most| {
+            let bytes = |site| (layout.bytes_at(site) as usize, after.bytes_at(site) as usize);
+            let mut sites = layout.sites().map(bytes);
+            sites.any(|(before, after)| {
+                grows(before, after, usize::try_from(most).unwrap_or(usize::MAX))
+            })
+        });
+        let is_copied = after.partitions().any(|(start, one)| {
+            let before = layout.of(start).1.replicas.len();
+            grows(before, one.replicas.len(), thresholds.replicas_max)
+        });
+        !is_full && !is_copied && !grows(layout.len(), after.len(), thresholds.partitions_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held() -> Held {
+        Held { partitions: 12, replicas: 2, bytes: vec![(0, 3_200_000), (1, 900_000)], sites: 3 }
+    }
+
+    fn asked(json: &str) -> Result<AdaptLimits, String> {
+        let request =
+            serde_json::from_str::<LimitsRequest>(json).map_err(|fault| fault.to_string())?;
+        let limits = AdaptLimits::default().with(&request);
+        limits.check(&held()).map_err(|fault| fault.to_string())?;
+        limits.check_memory(&held()).map_err(|fault| fault.to_string())?;
+        Ok(limits)
+    }
+
+    #[test]
+    fn only_named_limits_change_and_none_lifts_one() {
+        let limits = asked(r#"{"mode":"on","replicas_max":1,"memory_max_mb":4}"#).unwrap();
+        let expected = AdaptLimits {
+            mode: Mode::On,
+            replicas_max: Some(1),
+            memory_max_mb: Some(4),
+            ..AdaptLimits::default()
+        };
+        assert_eq!(limits, expected);
+        let lifted =
+            serde_json::from_str(r#"{"replicas_max":"none","memory_max_mb":"none"}"#).unwrap();
+        assert_eq!(limits.with(&lifted), AdaptLimits { mode: Mode::On, ..AdaptLimits::default() });
+        assert_eq!(asked("{}").unwrap(), AdaptLimits::default());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (json, why) in [
+            (r#"{"horizon_s":0}"#, "horizon of 0 s"),
+            (r#"{"horizon_s":1e9}"#, "at most 86400"),
+            (r#"{"partitions_max":0}"#, "partitions-max 0"),
+            (r#"{"partitions_max":-1}"#, "-1"),
+            (r#"{"changes_s_max":0}"#, "pause adaptation"),
+            (r#"{"replicas_max":3}"#, "at most 2 replicas"),
+            (r#"{"replicas_max":"some"}"#, "a number, or \"none\""),
+            (r#"{"memory_max_mb":0}"#, "1 MB at least"),
+            (r#"{"memory_max_mb":3}"#, "site 0 holds now, 3.2 MB"),
+            (r#"{"mode":"off"}"#, "off"),
+            (r#"{"partition_max":5}"#, "partition_max"),
+        ] {
+            let fault = asked(json).expect_err(json);
+            assert!(fault.contains(why), "{json}: {fault}");
+        }
+    }
+
+    #[test]
+    fn what_is_beyond_a_limit_stays_and_is_told() {
+        let limits = asked(r#"{"partitions_max":8,"replicas_max":1}"#).unwrap();
+        let notes = limits.notes(&held());
+        assert!(notes[0].contains("12 partitions") && notes[1].contains("2 replicas"), "{notes:?}");
+        assert_eq!(AdaptLimits::default().notes(&held()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn options_hold_them() {
+        let limits = asked(
+            r#"{"mode":"on","horizon_s":3.5,"partitions_max":8,"replicas_max":1,"memory_max_mb":4}"#,
+        );
+        let limits = limits.unwrap();
+        let mut options = Options {
+            mode: Mode::Advise,
+            parameters: Parameters::default(),
+            limits: Limits::default(),
+            seed: 1,
+        };
+        limits.set(&mut options);
+        assert_eq!(AdaptLimits::of(&options), limits);
+        AdaptLimits::default().set(&mut options);
+        assert_eq!(AdaptLimits::of(&options), AdaptLimits::default());
+    }
+}

@@ -1,0 +1,53 @@
+//! The design as decisions see it, with the sizes of partitions; and the operators that are decided on, carried out.
+
+use std::collections::{BTreeSet, HashMap};
+
+use imago_plan::design::layout::{self, Layout, Partition};
+
+use super::Store;
+use crate::key::Key;
+use crate::record::{Operator, Site};
+use crate::transaction::Abort;
+
+impl Store {
+    /// The design with the sizes of partitions, and the sites that are alive and in use.
+    pub(crate) async fn layout(&self) -> Layout<Key> {
+        let usage = self.usage().await;
+        let map = self.map();
+        let copies = usage.iter().flat_map(|(_, copies)| copies).filter(|copy| copy.is_master);
+        let sizes: HashMap<&Key, _> = copies.map(|copy| (&copy.start, copy.size)).collect();
+        let partition = |of: &crate::design::Partition| {
+            let size = sizes.get(&of.range.start);
+            let partition = Partition {
+                master: of.master.0,
+                replicas: of.replicas.iter().map(|site| site.0).collect(),
+                rows: size.map_or(0, |size| size.rows),
+                bytes: size.map_or(0, |size| size.bytes),
+                pin: of.pin.map(|site| site.0),
+            };
+            (of.range.start.clone(), partition)
+        };
+        let used = self.live_and_used(&map).into_iter().map(|site| site.0);
+        let mut sites: BTreeSet<layout::Site> = used.collect();
+        if sites.is_empty() {
+            // While none is alive nothing is sampled, and nothing decided.
+            sites.insert(0);
+        }
+        Layout::new(map.design.partitions().map(partition).collect(), sites)
+    }
+
+    /// Carries out an operator that was decided on.
+    pub(crate) async fn carry_out(&self, operator: &layout::Operator<Key>) -> Result<(), Abort> {
+        match operator {
+            layout::Operator::Split(key) => self.change(key, Operator::Split(key.clone())).await,
+            layout::Operator::Merge(start) => self.change(start, Operator::Merge).await,
+            layout::Operator::AddReplica(start, site) => self.add_replica(start, Site(*site)).await,
+            layout::Operator::RemoveReplica(start, site) => {
+                self.change(start, Operator::RemoveReplica(Site(*site))).await
+            }
+            layout::Operator::Remaster(start, site) => {
+                self.change(start, Operator::Remaster(Site(*site))).await
+            }
+        }
+    }
+}

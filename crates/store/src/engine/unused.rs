@@ -1,0 +1,229 @@
+//! Which sites are in use, and what gives them up: a site that is drained, or was declared for later, gets nothing from
+//! the router, from commands and from adaptation.
+//!
+//! The set is kept by the process that has the map, in the file `sites.json` of the store's folder if it has one; it is no
+//! part of the log. The file is written before a site is drained or taken into use again.
+//!
+//! Invariant: what the process knows is what the file says.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Map, Store};
+use crate::design::Design;
+use crate::engine::site::epoch::count;
+use crate::record::Site;
+use crate::sync::Mutex;
+use crate::transaction::Abort;
+
+/// The version of the file's form.
+const VERSION: u32 = 1;
+
+/// The sites that are not in use.
+pub(crate) struct Unused {
+    sites: Mutex<BTreeSet<Site>>,
+    /// Where they are kept. Locked while they change, and before them.
+    file: Mutex<Option<PathBuf>>,
+}
+
+/// The file's content.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    version: u32,
+    /// How many sites the store had.
+    sites: u16,
+    unused: BTreeSet<u16>,
+}
+
+/// The reason why it is not known, or not kept, which sites are in use.
+#[derive(Debug, thiserror::Error)]
+pub enum UnusedError {
+    /// The file cannot be read or written.
+    #[error("cannot {doing} {}", .path.display())]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// The reason why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The file is damaged, or of a newer version.
+    #[error(
+        "{} does not tell which sites are in use ({why}): remove it to use all sites, and drain again those that are \
+         not to be used", .path.display()
+    )]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No site would be in use.
+    #[error("{unused} of {sites} sites unused: at least one has to be in use")]
+    NoneUsed {
+        /// Sites that are not to be used.
+        unused: u16,
+        /// All sites.
+        sites: u16,
+    },
+    /// A site that is not to be used has partitions.
+    #[error("{0} has partitions: it can be drained, but not be declared unused at a start")]
+    Holds(Site),
+}
+
+impl Unused {
+    pub fn none() -> Self {
+        Self { sites: Mutex::new(BTreeSet::new()), file: Mutex::new(None) }
+    }
+
+    pub fn contains(&self, site: Site) -> bool {
+        self.sites.lock().unwrap_or_else(PoisonError::into_inner).contains(&site)
+    }
+
+    pub fn all(&self) -> BTreeSet<Site> {
+        self.sites.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes the set, in the file first.
+    fn change(
+        &self,
+        all: u16,
+        change: impl FnOnce(&mut BTreeSet<Site>),
+    ) -> Result<(), UnusedError> {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sites = self.all();
+        change(&mut sites);
+        if let Some(path) = &*file {
+            let unused = sites.iter().map(|site| site.0).collect();
+            write(path, &Kept { version: VERSION, sites: all, unused })?;
+        }
+        *self.sites.lock().unwrap_or_else(PoisonError::into_inner) = sites;
+        Ok(())
+    }
+}
+
+fn write(path: &Path, kept: &Kept) -> Result<(), UnusedError> {
+    let failed = |source| UnusedError::Io { doing: "write", path: path.to_owned(), source };
+    let bytes = serde_json::to_vec(kept).map_err(io::Error::from).map_err(failed)?;
+    crate::kept_file::replace(path, &bytes).map_err(failed)
+}
+
+fn read(path: &Path) -> Result<Option<Kept>, UnusedError> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => {
+            return Err(UnusedError::Io { doing: "read", path: path.to_owned(), source });
+        }
+    };
+    let damaged = |why: String| UnusedError::Damaged { path: path.to_owned(), why };
+    let kept: Kept = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+    if kept.version > VERSION {
+        return Err(damaged(format!(
+            "it is of version {}, and this program knows {VERSION}",
+            kept.version
+        )));
+    }
+    Ok(Some(kept))
+}
+
+impl Store {
+    /// Takes the sites that are not in use from a folder's file, where it has one; sites that the file does not know are
+    /// unused if they are among the last `unused`. To be called before clients come.
+    ///
+    /// # Errors
+    /// When the file cannot be used, no site would be left, or one that is newly declared has partitions.
+    pub fn declare_unused(&self, folder: Option<&Path>, unused: u16) -> Result<(), UnusedError> {
+        let sites = self.sites() as u16;
+        if unused >= sites {
+            return Err(UnusedError::NoneUsed { unused, sites });
+        }
+        let path = folder.map(|folder| folder.join("sites.json"));
+        let kept = path.as_deref().map(read).transpose()?.flatten();
+        let (is_known, known) = (kept.is_some(), kept.as_ref().map_or(0, |kept| kept.sites));
+        let new = (known.max(sites - unused)..sites).map(Site);
+        let map = self.map();
+        let holds = |site: &Site| {
+            map.design.partitions().any(|one| one.known_sites().any(|of| of == *site))
+        };
+        if let Some(site) = new.clone().find(holds) {
+            return Err(UnusedError::Holds(site));
+        }
+        let of_file =
+            kept.into_iter().flat_map(|kept| kept.unused).map(Site).filter(|site| site.0 < sites);
+        let all: BTreeSet<Site> = of_file.chain(new).collect();
+        if all.len() >= usize::from(sites) {
+            return Err(UnusedError::NoneUsed { unused: all.len() as u16, sites });
+        }
+        *self.shared.unused.file.lock().unwrap_or_else(PoisonError::into_inner) = path;
+        if all.is_empty() && !is_known {
+            return Ok(());
+        }
+        self.shared.unused.change(sites, |unused| *unused = all)
+    }
+
+    /// True if a site is in use.
+    #[must_use]
+    pub fn is_used(&self, site: Site) -> bool {
+        !self.shared.unused.contains(site)
+    }
+
+    /// True if it is known after a restart which sites are in use.
+    #[must_use]
+    pub fn keeps_unused(&self) -> bool {
+        self.shared.unused.file.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// The sites that are not in use.
+    #[must_use]
+    pub fn unused(&self) -> BTreeSet<Site> {
+        self.shared.unused.all()
+    }
+
+    /// The live sites that are in use.
+    #[must_use]
+    pub fn live_and_used(&self, map: &Map) -> Vec<Site> {
+        let unused = self.unused();
+        (0..self.sites() as u16)
+            .map(Site)
+            .filter(|site| is_live(&map.design, *site) && !unused.contains(site))
+            .collect()
+    }
+
+    /// Takes a site into use, or gives it nothing from now on.
+    ///
+    /// # Errors
+    /// When that cannot be kept; then nothing is changed.
+    pub(crate) fn set_used(&self, site: Site, is_used: bool) -> Result<(), UnusedError> {
+        self.shared.unused.change(self.sites() as u16, |unused| {
+            if is_used {
+                unused.remove(&site);
+            } else {
+                unused.insert(site);
+            }
+        })
+    }
+
+    /// Refuses to give something to a site that is not in use.
+    pub(super) fn check_used(&self, site: Site) -> Result<(), Abort> {
+        if self.is_used(site) {
+            return Ok(());
+        }
+        let number = site.0;
+        Err(Abort::Refused(format!(
+            "{site} is not in use: `imago store add {number}` takes it into use"
+        )))
+    }
+}
+
+/// True if a site takes part.
+pub(crate) fn is_live(design: &Design, site: Site) -> bool {
+    count(design.epoch(site)) > 0 && !design.is_fenced(site)
+}
