@@ -147,6 +147,18 @@ pub struct SiteReport {
     pub rows: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
+    /// What the router has sent it of the log; none of a site in the router's process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogTrafficReport>,
+}
+
+/// What a router has sent to a site of the log since it started, in bytes of messages.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct LogTrafficReport {
+    /// The part that the site has a use for.
+    pub sent_bytes: u64,
+    /// What the whole log would have been.
+    pub whole_bytes: u64,
 }
 
 struct Admin {
@@ -242,6 +254,10 @@ impl Admin {
                 replicas: copies.len() as u64 - masters,
                 rows: copies.iter().map(|copy| copy.size.rows).sum(),
                 bytes: copies.iter().map(|copy| copy.size.bytes).sum(),
+                log: self.store.log_traffic(*site).map(|traffic| LogTrafficReport {
+                    sent_bytes: traffic.sent_bytes,
+                    whole_bytes: traffic.whole_bytes,
+                }),
             }
         });
         DesignReport {
@@ -430,6 +446,13 @@ async fn metrics(State(admin): Shared) -> String {
             set("imago_store_site_replicas", site.replicas);
             set("imago_store_site_rows", site.rows);
             set("imago_store_site_bytes", site.bytes);
+            let count = |name: &'static str, value: u64| {
+                counter!(name, "site" => label.clone()).absolute(value);
+            };
+            if let Some(log) = site.log {
+                count("imago_store_site_log_sent_bytes_total", log.sent_bytes);
+                count("imago_store_site_log_whole_bytes_total", log.whole_bytes);
+            }
         }
     });
     admin.recorder.handle().render()
