@@ -221,8 +221,9 @@ impl<'a> Planner<'a> {
         };
         let took = began.elapsed();
         let may_change = self.of.options.mode == Mode::On && !self.is_paused();
-        self.judge(now_ms, &layout, may_change).await;
-        if let Some(decided) = decided {
+        let is_undone = self.judge(now_ms, &layout, may_change).await;
+        // What was decided is by the design before that.
+        if let Some(decided) = decided.filter(|_| !is_undone) {
             self.carry_out(now_ms, layout, &decided, may_change).await;
         }
         self.tell(distrust, &is, &cpu);
@@ -234,7 +235,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The design with the sizes of partitions, and the sites that are alive.
-    async fn layout(&self) -> Layout<Key> {
+    pub(super) async fn layout(&self) -> Layout<Key> {
         let usage = self.of.store.usage().await;
         let map = self.of.store.map();
         let copies = usage.iter().flat_map(|(_, copies)| copies).filter(|copy| copy.is_master);
