@@ -168,3 +168,26 @@ async fn fill(store: &Arc<Store>, users: u64) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_is_back_where_three_seconds_in_a_row_are() {
+        let mut outcome = Outcome {
+            throughput_s: vec![10.0, 9.5, 2.0, 4.0, 12.0, 3.0, 9.0, 9.0, 9.0],
+            checked: Checked::default(),
+            report: None,
+            changes_s: Vec::new(),
+            cpu_s: 0.0,
+            partitions: 0,
+            brought_together: 0,
+        };
+        assert_eq!(outcome.reaches_s(2, 9.0), Some(4), "from the sixth second on");
+        assert_eq!(outcome.mean_s(6, usize::MAX), 9.0);
+        outcome.throughput_s.truncate(4);
+        assert_eq!(outcome.reaches_s(2, 9.0), None);
+        assert_eq!(outcome.reaches_s(7, 9.0), None, "beyond its end");
+    }
+}
