@@ -12,7 +12,7 @@ use crate::Header;
 use crate::error::Result;
 use crate::statistics::Figure;
 
-/// How large the benchmark is.
+/// The size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Size {
     /// Users, with three rows of 100 bytes each.
@@ -39,7 +39,7 @@ pub struct Size {
 
 /// The exponent of Zipf's law, as in YCSB.
 const EXPONENT: f64 = 0.99;
-/// How often the most popular users move where nothing could follow them, in seconds.
+/// Seconds between moves of the most popular users that are too fast for adaptation to follow.
 const TOO_FAST_S: f64 = 2.0;
 /// Seconds at the beginning of a load that do not count.
 const WARM_S: usize = 2;
@@ -48,7 +48,7 @@ const BACK: f64 = 0.9;
 /// The seed of the random start.
 const SEED: u64 = 11;
 
-/// What adaptation makes of a random start under one mix of transactions.
+/// Results of adaptation from a random start, under one mix of transactions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Learned {
     /// The share of scans.
@@ -117,7 +117,7 @@ pub struct Report {
     pub anomalies: u64,
 }
 
-/// What all loads together were checked for.
+/// Results of the checks, summed over all loads.
 #[derive(Default)]
 struct Checks {
     acknowledged: u64,
@@ -134,7 +134,7 @@ struct Bench<'s> {
 /// Measures. `say` is told what is done. Blocks.
 ///
 /// # Errors
-/// When a load cannot be run.
+/// Fails if a load cannot be run.
 pub fn run(size: Size, say: &dyn Fn(&str)) -> Result<Report> {
     let mut bench = Bench { size, checks: Checks::default(), say };
     let learned =
