@@ -15,7 +15,7 @@ pub enum TlsError {
     /// There is no certificate, or no key, in a file.
     #[error("there is no {what} in {path}: {why}")]
     File {
-        /// The awaited event.
+        /// The missing item: a certificate or a private key.
         what: &'static str,
         /// The path of the file.
         path: String,
