@@ -10,5 +10,5 @@ mod workload;
 pub use clients::Checked;
 pub use designs::{Part, balanced, random};
 pub use report::{Beside, Learned, Report, Size, run};
-pub use scene::{Outcome, Setting, run as load};
+pub use scene::{Outcome, Second, Setting, run as load, watch};
 pub use workload::{Popularity, Workload};

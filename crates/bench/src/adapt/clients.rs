@@ -4,10 +4,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use imago_store::engine::{Session, Store};
-use imago_store::transaction::{Abort, Done};
+use imago_store::transaction::{Abort, Done, View};
 use serde::Serialize;
 use tokio::task::JoinHandle;
 
@@ -24,6 +25,8 @@ const ATTEMPTS_MAX: u32 = 100;
 pub struct Checked {
     /// Transactions that were acknowledged.
     pub acknowledged: u64,
+    /// Those of them whose procedure ran at one site, whether once or again.
+    pub single_site: u64,
     /// Increments that were acknowledged and are not there.
     pub lost: u64,
     /// Answers that no snapshot could give: rows of one user that differ, and numbers that went back.
@@ -37,6 +40,7 @@ struct Tally {
     tenths: Vec<AtomicU64>,
     /// Acknowledged increments of each user.
     counted: Vec<AtomicU64>,
+    single_site: AtomicU64,
     anomalies: AtomicU64,
     is_over: AtomicBool,
 }
@@ -60,6 +64,7 @@ impl Load {
             began: Instant::now(),
             tenths: zeros(TENTHS_MAX),
             counted: zeros(workload.users as usize),
+            single_site: AtomicU64::new(0),
             anomalies: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
         });
@@ -91,6 +96,7 @@ impl Load {
         }
         let mut checked = Checked {
             acknowledged: self.tally.tenths.iter().map(|one| one.load(Ordering::Relaxed)).sum(),
+            single_site: self.tally.single_site.load(Ordering::Relaxed),
             lost: 0,
             anomalies: self.tally.anomalies.load(Ordering::Relaxed),
         };
@@ -116,6 +122,39 @@ fn numbers(done: std::result::Result<&Done, Abort>) -> Result<(u64, u64)> {
     answered(&bytes).ok_or_else(|| Error::Wrong("an answer is too short".into()))
 }
 
+/// The sites at which a procedure ran: each has one thread.
+#[derive(Default)]
+struct SitesOf(Vec<ThreadId>);
+
+impl SitesOf {
+    /// Takes note that it runs here. How many it ran at so far.
+    fn run_here(&mut self) -> u64 {
+        let here = thread::current().id();
+        if !self.0.contains(&here) {
+            self.0.push(here);
+        }
+        self.0.len() as u64
+    }
+}
+
+/// A procedure whose answer ends with the number of sites at which it ran.
+fn noting_sites(
+    mut procedure: impl FnMut(&mut View<'_>) -> Result<Vec<u8>, Abort> + Send,
+) -> impl FnMut(&mut View<'_>) -> Result<Vec<u8>, Abort> + Send {
+    let mut sites = SitesOf::default();
+    move |view| {
+        let sites = sites.run_here();
+        let mut answer = procedure(view)?;
+        answer.extend(sites.to_be_bytes());
+        Ok(answer)
+    }
+}
+
+/// True if a procedure that noted its sites ran at one of them.
+fn ran_at_one_site(done: &Done) -> bool {
+    done.answer.to_bytes().last_chunk() == Some(&1_u64.to_be_bytes())
+}
+
 async fn client(
     mut session: Session,
     workload: Workload,
@@ -139,6 +178,7 @@ async fn client(
             tally.counted[user as usize].fetch_add(1, Ordering::Relaxed);
         }
         tally.anomalies.fetch_add(anomalies, Ordering::Relaxed);
+        tally.single_site.fetch_add(u64::from(ran_at_one_site(&done)), Ordering::Relaxed);
         let tenth = (tally.began.elapsed().as_millis() / 100) as usize;
         tally.tenths[tenth.min(TENTHS_MAX - 1)].fetch_add(1, Ordering::Relaxed);
     }
@@ -150,11 +190,11 @@ async fn run(session: &mut Session, kind: Kind) -> Result<Done> {
     for _ in 0..ATTEMPTS_MAX {
         let done = match kind {
             Kind::Count(user) => {
-                let procedure = Box::new(workload::count_up(user));
+                let procedure = Box::new(noting_sites(workload::count_up(user)));
                 session.run(Vec::new(), workload::rows(user), procedure).await
             }
             Kind::Scan(user, users) => {
-                let procedure = Box::new(workload::scan(user, users));
+                let procedure = Box::new(noting_sites(workload::scan(user, users)));
                 session.run(vec![workload::scanned(user, users)], Vec::new(), procedure).await
             }
         };
@@ -165,4 +205,16 @@ async fn run(session: &mut Session, kind: Kind) -> Result<Done> {
         }
     }
     Err(Error::Wrong(format!("{kind:?} was put off {ATTEMPTS_MAX} times")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_site_is_counted_and_the_same_one_is_not() {
+        let mut sites = SitesOf::default();
+        assert_eq!((sites.run_here(), sites.run_here()), (1, 1));
+        assert_eq!(thread::spawn(move || sites.run_here()).join().unwrap(), 2);
+    }
 }

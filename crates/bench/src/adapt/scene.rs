@@ -1,11 +1,12 @@
 //! One load on one store: started, given a design, filled, watched, and checked.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use imago_plan::design::brakes::Limits;
 use imago_plan::design::decide::Parameters;
-use imago_store::adapt::{AdaptReport, Adaptation, Mode, Options};
+use imago_store::adapt::{AdaptReport, Adaptation, HeatReport, Mode, Options};
 use imago_store::engine::{self, Store};
 use imago_store::sampler::Sampler;
 use serde::Serialize;
@@ -18,6 +19,8 @@ use crate::error::{Error, Result, process};
 
 /// Rows that are written together while a store is filled, one user each.
 const FILLERS: u64 = 32;
+/// The time of a column of heat.
+const HEAT_COLUMN: Duration = Duration::from_secs(2);
 
 /// The parameters of a load.
 #[derive(Clone, Debug)]
@@ -75,6 +78,25 @@ impl Outcome {
     }
 }
 
+/// A second of a load that runs.
+pub struct Second<'a> {
+    /// Its number, from 0 on.
+    pub number: usize,
+    /// Transactions a second in it.
+    pub rate_s: f64,
+    /// Adaptation at its end, where the store adapts.
+    pub report: Option<&'a AdaptReport>,
+    adaptation: Option<&'a Adaptation>,
+}
+
+impl Second<'_> {
+    /// The use of key ranges so far, in columns of 2 s, where the store adapts.
+    #[must_use]
+    pub fn heat(&self) -> Option<HeatReport> {
+        self.adaptation.map(Adaptation::heat)
+    }
+}
+
 fn runtime() -> Result<Runtime> {
     let built = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build();
     built.map_err(process("start threads"))
@@ -87,6 +109,20 @@ fn runtime() -> Result<Runtime> {
 pub fn run(
     setting: &Setting,
     mut see: impl FnMut(usize, f64, Option<&AdaptReport>),
+) -> Result<Outcome> {
+    watch(setting, |second| {
+        see(second.number, second.rate_s, second.report);
+        ControlFlow::Continue(())
+    })
+}
+
+/// Runs a load as [`run`] does. `see` is told of each second, and may end the load before its time. Blocks.
+///
+/// # Errors
+/// As of [`run`].
+pub fn watch(
+    setting: &Setting,
+    mut see: impl FnMut(&Second<'_>) -> ControlFlow<()>,
 ) -> Result<Outcome> {
     let options = engine::Options { sites: setting.sites, log: None };
     let store = Store::start(&options).map_err(|error| Error::Wrong(error.to_string()))?;
@@ -104,6 +140,7 @@ pub fn run(
             seed: setting.seed,
         };
         let adaptation = Adaptation::new(Arc::clone(&store), sampler, options);
+        adaptation.heat_columns(HEAT_COLUMN);
         planner.spawn(Arc::clone(&adaptation).run());
         Some(adaptation)
     } else {
@@ -132,7 +169,10 @@ pub fn run(
         outcome.throughput_s.push(rate_s);
         outcome.changes_s.push(all - changes);
         changes = all;
-        see(second, rate_s, report.as_ref());
+        let (report, adaptation) = (report.as_ref(), adaptation.as_deref());
+        if see(&Second { number: second, rate_s, report, adaptation }).is_break() {
+            break;
+        }
     }
     outcome.cpu_s = cpu_s() - cpu_before;
     outcome.checked = clients.block_on(load.finish())?;
@@ -171,7 +211,35 @@ async fn fill(store: &Arc<Store>, users: u64) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Popularity;
     use super::*;
+
+    #[test]
+    fn a_load_ends_when_it_is_told_to_and_each_transaction_ran_at_one_site() {
+        let popularity = Popularity::Zipf(0.99);
+        let workload = Workload { users: 400, scans: 0.5, popularity, shift_every_s: None };
+        let setting = Setting {
+            sites: 2,
+            site_cpu: None,
+            clients: 8,
+            lasts: Duration::from_secs(600),
+            workload,
+            design: designs::random(400, 8, 2, 3),
+            adapts: true,
+            seed: 1,
+        };
+        let mut begins_ms = Vec::new();
+        let seen = |second: &Second<'_>| {
+            begins_ms = second.heat().expect("it adapts").begins_ms;
+            if begins_ms.len() < 2 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        let outcome = watch(&setting, seen).unwrap();
+        assert!(outcome.throughput_s.len() < 600);
+        assert_eq!(begins_ms[1] - begins_ms[0], HEAT_COLUMN.as_millis() as u64);
+        let Checked { acknowledged, single_site, lost, anomalies } = outcome.checked;
+        assert!(acknowledged > 0);
+        assert_eq!((single_site, lost, anomalies), (acknowledged, 0, 0));
+    }
 
     #[test]
     fn a_load_is_back_where_three_seconds_in_a_row_are() {

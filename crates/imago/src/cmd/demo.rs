@@ -4,6 +4,7 @@
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
+mod adapt;
 mod load;
 mod migration;
 mod reshard;
@@ -24,6 +25,8 @@ pub struct Args {
 enum Scene {
     /// Watch the shard key of a busy collection change under its clients.
     Reshard(reshard::Args),
+    /// Watch a store choose its own design while a hotspot moves, beside the same store without.
+    Adapt(adapt::Args),
     /// Watch a store change its design, and lose a site, under its clients.
     Store(store::Args),
 }
@@ -33,6 +36,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let work = async {
         match &args.scene {
             Some(Scene::Reshard(args)) => reshard::run(args, context).await,
+            Some(Scene::Adapt(args)) => adapt::run(args, context).await,
             Some(Scene::Store(args)) => store::run(args, context).await,
             None => migration::run(&args.migration, context).await,
         }

@@ -11,6 +11,7 @@ mod secret;
 mod serve;
 
 use clap::Subcommand;
+pub(super) use heat::reads_as_text;
 
 use crate::context::Context;
 use crate::exit::Failure;

@@ -70,3 +70,21 @@ fn a_store_changes_its_design_and_loses_a_site_and_nothing_else() {
         assert!(summary[measured].is_number(), "{measured}: {summary}");
     }
 }
+
+#[test]
+fn a_store_chooses_its_design_while_a_hotspot_moves_and_loses_nothing() {
+    let summary = shown(
+        &["adapt", "--seconds", "14", "--off-seconds", "4", "--users", "2000", "--clients", "16"],
+        &["lost", "anomalies"],
+    );
+    assert!(summary["changes"].as_u64() > Some(0), "{summary}");
+    assert!(summary["acknowledged"].as_u64() > Some(200), "{summary}");
+    assert_eq!(summary["single_site_share"], 1.0, "{summary}");
+    assert!(summary["partitions"].as_u64() > Some(0), "{summary}");
+    // How fast it is, and whether it is back before the end, depends on the machine.
+    for measured in ["throughput_off", "throughput_on", "throughput_ratio", "undone", "total_s"] {
+        assert!(summary[measured].is_number(), "{measured}: {summary}");
+    }
+    assert!(summary["brought_together"].is_number(), "{summary}");
+    assert!(summary.get("recover_s").is_some(), "{summary}");
+}

@@ -71,6 +71,7 @@ pub struct HeatMark {
 /// Records heat, at the planner's rounds.
 pub(super) struct HeatRecorder {
     heat: Heat<Key>,
+    column_ms: u64,
     /// The last and the first record, in ms.
     now_ms: u64,
     began_ms: Option<u64>,
@@ -83,8 +84,15 @@ pub(super) struct HeatRecorder {
 
 impl HeatRecorder {
     pub fn new() -> Self {
+        Self::with_columns(Bounds::default().column_ms)
+    }
+
+    /// One whose columns are so long; it keeps as many of them as any.
+    pub fn with_columns(column_ms: u64) -> Self {
+        let bounds = Bounds { column_ms: column_ms.max(1), ..Bounds::default() };
         Self {
-            heat: Heat::new(Bounds::default(), Key::least()),
+            heat: Heat::new(bounds, Key::least()),
+            column_ms: bounds.column_ms,
             now_ms: 0,
             began_ms: None,
             cpu: HashMap::new(),
@@ -171,9 +179,8 @@ impl HeatRecorder {
         let wall_of = |at_ms: u64| wall_ms.saturating_sub(now_ms.saturating_sub(at_ms));
         let began_ms = self.began_ms.unwrap_or(now_ms);
         let columns: Vec<(u64, &[Cell])> = self.heat.columns().collect();
-        let column_ms = Bounds::default().column_ms;
         let seconds = columns.iter().map(|(begin_ms, _)| {
-            let end_ms = (begin_ms + column_ms).min(self.now_ms);
+            let end_ms = (begin_ms + self.column_ms).min(self.now_ms);
             end_ms.saturating_sub(began_ms.max(*begin_ms)) as f64 / 1_000.0
         });
         let starts: Vec<&Key> = self.heat.starts().collect();

@@ -140,6 +140,12 @@ impl Adaptation {
         heat.report(self.up_ms(), SystemTime::now())
     }
 
+    /// Forgets the heat so far, and has its columns be so long from now on.
+    pub fn heat_columns(&self, each: Duration) {
+        let recorder = HeatRecorder::with_columns(each.as_millis() as u64);
+        *self.heat.lock().unwrap_or_else(PoisonError::into_inner) = recorder;
+    }
+
     fn record_heat(&self, fetched: &[Sampled], layout: &Layout<Key>) {
         let mut heat = self.heat.lock().unwrap_or_else(PoisonError::into_inner);
         heat.record(self.up_ms(), &self.sampler, fetched, layout);

@@ -93,11 +93,16 @@ fn shortened(key: &str, most: usize) -> String {
     format!("{begin}…{end}")
 }
 
+/// The reads of key ranges over time as text, in no more than so many rows.
+pub fn reads_as_text(report: &HeatReport, rows_max: usize) -> String {
+    text::map(report, Of::Reads, rows_max)
+}
+
 pub async fn heat(args: HeatArgs, context: &Context) -> Result<(), Failure> {
     let asked = admin::ask(&args.store, "heat", None).await?;
     let report: HeatReport = admin::understood(asked)?;
     let Some(file) = args.picture else {
-        return context.output.result(&report, |report| text::map(report, args.of));
+        return context.output.result(&report, |report| text::map(report, args.of, text::ROWS_MAX));
     };
     std::fs::write(&file, picture::svg(&report, args.of)).map_err(|cause| {
         let message = format!("cannot write the picture {}", file.display());

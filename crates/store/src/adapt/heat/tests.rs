@@ -103,3 +103,15 @@ fn a_wall_clock_that_jumps_moves_the_labels_and_nothing_else() {
     // Also a clock that stands before 1970.
     assert_eq!(recorder.report(15_000, UNIX_EPOCH - Duration::from_secs(9)).begins_ms, [0, 0]);
 }
+
+#[test]
+fn columns_are_as_long_as_they_are_wanted() {
+    let (sampler, mut recorder) = (Sampler::new(2, None), HeatRecorder::with_columns(2_000));
+    for now_ms in [500, 1_900, 2_100, 4_500] {
+        recorder.record(now_ms, &sampler, &[sampled(0)], &layout());
+    }
+    let report = recorder.report(4_500, wall(100));
+    assert_eq!(report.begins_ms, [95_500, 97_500, 99_500]);
+    assert_eq!(report.seconds, [1.5, 2.0, 0.5]);
+    assert!((sum(&report, |range| &range.reads) - 40.0).abs() < 1e-9);
+}

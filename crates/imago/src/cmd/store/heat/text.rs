@@ -9,7 +9,7 @@ use imago_store::adapt::{HeatMark, HeatReport};
 use super::{Of, clock, named, on_scale, shortened};
 
 /// The largest map, in characters.
-const ROWS_MAX: usize = 24;
+pub(super) const ROWS_MAX: usize = 24;
 const COLUMNS_MAX: usize = 72;
 const KEY_MAX: usize = 24;
 /// No heat, and nine steps from the least to the most.
@@ -35,8 +35,8 @@ fn letter(marks: &[&HeatMark]) -> char {
     }
 }
 
-/// The map with its axes and its legend.
-pub(super) fn map(report: &HeatReport, of: Of) -> String {
+/// The map, of no more than so many rows, with its axes and its legend.
+pub(super) fn map(report: &HeatReport, of: Of, rows_max: usize) -> String {
     let columns = report.begins_ms.len();
     if columns == 0 || report.ranges.is_empty() {
         return "nothing was sampled yet\n".to_owned();
@@ -45,16 +45,16 @@ pub(super) fn map(report: &HeatReport, of: Of) -> String {
     let spans: Vec<Range<usize>> =
         (0..columns).step_by(each).map(|first| first..(first + each).min(columns)).collect();
     let uses: Vec<f64> = report.ranges.iter().map(|range| of.values(range).iter().sum()).collect();
-    let rows = grouped(&uses, ROWS_MAX);
+    let rows = grouped(&uses, rows_max);
     let label = |rows: &Range<usize>| shortened(named(&report.ranges[rows.start].start), KEY_MAX);
     let width = rows.iter().map(|rows| label(rows).chars().count()).max().unwrap_or(0).max(7);
     let seconds = |span: &Range<usize>| report.seconds[span.clone()].iter().sum::<f64>();
-    let mut text = format!(
-        "{}, {} ranges of keys, {} s a column\n",
-        of.unit(),
-        report.ranges.len(),
-        each * 10
-    );
+    let mut text = format!("{}, {} ranges of keys", of.unit(), report.ranges.len());
+    if let [first, second, ..] = report.begins_ms[..] {
+        let column_s = second.saturating_sub(first) as f64 / 1_000.0;
+        _ = write!(text, ", {:.0} s a column", each as f64 * column_s);
+    }
+    text.push('\n');
     for rows in &rows {
         let value = |span: &Range<usize>| -> f64 {
             let ranges = &report.ranges[rows.clone()];
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn hotter_cells_have_later_characters_and_changes_stand_below() {
-        let shown = map(&example(), Of::Reads);
+        let shown = map(&example(), Of::Reads, ROWS_MAX);
         let lines: Vec<&str> = shown.lines().collect();
         assert_eq!(lines[0], "reads/s, 3 ranges of keys, 10 s a column");
         // 1/s and 10,000/s; 10/s; beyond the scale.
@@ -113,11 +113,20 @@ mod tests {
         assert_eq!(lines[4], "changes |s>");
         assert_eq!(lines[5], "        |01:00:00 01:00:20 UTC");
         assert!(lines[6].starts_with("none ' '  . less  : 0.5  - 2.2  = 10  + 46"), "{shown}");
-        assert!(map(&example(), Of::Cpu).contains("(first) | *"), "{}", map(&example(), Of::Cpu));
+        let shown = map(&example(), Of::Cpu, ROWS_MAX);
+        assert!(shown.contains("(first) | *"), "{shown}");
+    }
+
+    #[test]
+    fn columns_are_as_long_as_they_are_and_rows_as_many_as_there_may_be() {
+        let report = HeatReport { begins_ms: vec![0, 2_000, 4_000], ..example() };
+        let shown = map(&report, Of::Reads, 2);
+        assert!(shown.starts_with("reads/s, 3 ranges of keys, 2 s a column\n"), "{shown}");
+        assert_eq!(shown.lines().filter(|line| line.contains(" |")).count(), 4, "{shown}");
     }
 
     #[test]
     fn nothing_is_told_where_there_is_nothing() {
-        assert_eq!(map(&HeatReport::default(), Of::Cpu), "nothing was sampled yet\n");
+        assert_eq!(map(&HeatReport::default(), Of::Cpu, ROWS_MAX), "nothing was sampled yet\n");
     }
 }
