@@ -251,7 +251,7 @@ impl Simulation {
     fn append(&mut self, entry: LogEntry) {
         let before = self.planner.as_ref().map(|_| self.design.clone());
         let verdict = self.design.follow(&entry);
-        if let (Some(before), Some(planner)) = (before, &mut self.planner)
+        if let (Some(before), Some(planner)) = (before, &self.planner)
             && let (Verdict::Counts, Body::Change(change)) = (verdict, &entry.body)
         {
             self.limited.note(self.now_ms, &before, &self.design, change, planner);
