@@ -69,6 +69,40 @@ impl Thresholds {
 }
 
 impl Thresholds {
+    /// The same where it is not known yet whether others were carried out: these count as done if they still can be.
+    #[must_use]
+    pub fn keeps_beside<'k, K: Key + 'k>(
+        &self,
+        now: &Layout<K>,
+        unsettled: impl IntoIterator<Item = &'k Operator<K>>,
+        operators: &[Operator<K>],
+    ) -> bool {
+        let mut layout = now.clone();
+        unsettled.into_iter().for_each(|operator| _ = layout.apply(operator));
+        self.keeps(&layout, operators)
+    }
+
+    /// The operators that take back the copies that a plan made which was not carried out to its end, of partitions with more than
+    /// there may be by the design now.
+    pub fn surplus<'k, K: Key + 'k>(
+        &'k self,
+        now: &'k Layout<K>,
+        made: impl IntoIterator<Item = &'k Operator<K>>,
+    ) -> impl Iterator<Item = Operator<K>> {
+        made.into_iter().filter_map(|operator| {
+            let Operator::AddReplica(key, site) = operator else { return None };
+            let (start, partition) = now.of(key);
+            let replicas = &partition.replicas;
+            // It may have become the master meanwhile: then the old one has the copy that is too many.
+            let copy = match partition.master == *site {
+                true => replicas.iter().next(),
+                false => replicas.get(site),
+            };
+            let surplus = copy.filter(|_| replicas.len() > self.replicas_max);
+            surplus.map(|site| Operator::RemoveReplica(start.clone(), *site))
+        })
+    }
+
     /// True if operators that were carried out have left a partition with a replica too many, by the design
     /// now: the rest of their plan was not carried out.
     #[must_use]

@@ -11,11 +11,23 @@ use imago_plan::design::plans::Thresholds;
 use super::planner::{Carried, Planner};
 use super::report::{DecisionReport, Verdict, reason};
 use crate::key::Key;
+use crate::record::{Epoch, Site};
+use crate::transaction::Abort;
 
 /// Decisions that are remembered.
 const DECISIONS_MAX: usize = 200;
 /// Rejected plans of one decision that are remembered.
 const REJECTED_MAX: usize = 4;
+/// How long a copy that did not come in time may still come.
+const UNSETTLED: Duration = Duration::from_secs(60);
+const OUTDATED: &str = "the design has changed since it was decided";
+
+/// An operator whose outcome is unknown: it may come into the log as long as its site's epoch is the newest.
+pub(super) struct Unsettled {
+    operator: layout::Operator<Key>,
+    by: (Site, Epoch),
+    since: Instant,
+}
 
 impl Planner<'_> {
     /// Judges the changes that were measured for long enough, and takes back what made things worse; true if it did.
@@ -74,8 +86,8 @@ impl Planner<'_> {
                 Verdict::Advised("a limit was lowered meanwhile".to_owned())
             } else if !self.brakes.may_spend(plan.operators.len(), now_ms) {
                 Verdict::Advised("changes a second are limited".to_owned())
-            } else if !self.thresholds().keeps(&self.of.store.layout().await, &plan.operators) {
-                Verdict::Failed("the design has changed since it was decided".to_owned())
+            } else if !self.keeps(&plan.operators).await {
+                Verdict::Failed(OUTDATED.to_owned())
             } else {
                 let unmeasured = Latency { mean_us: plan.latency_us.0, error_us: 0.0 };
                 let before = self.latency().unwrap_or(unmeasured);
@@ -138,23 +150,83 @@ impl Planner<'_> {
         self.next_decision += 1;
     }
 
-    /// Carries out operators, one after the other; those that were, and why the next one was not.
+    /// Whether operators keep to the limits by the design now, whatever became of those whose outcome is unknown.
+    async fn keeps(&self, operators: &[layout::Operator<Key>]) -> bool {
+        let (layout, unsettled) =
+            (self.of.store.layout().await, self.unsettled.iter().map(|one| &one.operator));
+        self.thresholds().keeps_beside(&layout, unsettled, operators)
+    }
+
+    /// Forgets what is settled, and takes back the copies that unfinished plans left beyond a limit.
+    pub(super) async fn settle(&mut self, now_ms: u64, may_change: bool) {
+        if self.unsettled.is_empty() && self.owed.is_empty() {
+            return;
+        }
+        let (layout, map) = (self.of.store.layout().await, self.of.store.map());
+        self.unsettled.retain(|one| {
+            let (site, epoch) = one.by;
+            let is_open = map.design.epoch(site) == epoch && !map.design.is_fenced(site);
+            let is_copy = matches!(one.operator, layout::Operator::AddReplica(..));
+            let is_over = is_copy && one.since.elapsed() > UNSETTLED;
+            is_open && !is_over && layout.clone().apply(&one.operator).is_ok()
+        });
+        let thresholds = self.thresholds();
+        self.owed.retain(|made| {
+            self.unsettled.iter().any(|one| one.operator == *made)
+                || thresholds.surplus(&layout, [made]).next().is_some()
+        });
+        let back = thresholds.surplus(&layout, &self.owed).next();
+        if let Some(back) = back.filter(|_| may_change) {
+            self.brakes.spend(1, now_ms);
+            let (_, failure) = self.apply(&[back], &layout).await;
+            self.failure = failure;
+        }
+    }
+
+    /// Carries out operators, one after the other, as long as they keep to the limits; those that were, and why the
+    /// next one was not.
     async fn apply(
         &mut self,
         operators: &[layout::Operator<Key>],
         layout: &Layout<Key>,
     ) -> (Vec<layout::Operator<Key>>, Option<String>) {
         let mut done = Vec::new();
-        for operator in operators {
-            let began = Instant::now();
-            if let Err(abort) = self.of.store.carry_out(operator).await {
-                return (done, Some(abort.to_string()));
+        for (at, operator) in operators.iter().enumerate() {
+            // Commands and the router change the design, too.
+            let failure = match self.keeps(&operators[at..]).await {
+                true => self.carry_out_one(operator, layout).await.err(),
+                false => Some(OUTDATED.to_owned()),
+            };
+            if failure.is_some() {
+                self.owed.extend(done.iter().cloned());
+                return (done, failure);
             }
-            self.learn_operator(operator, layout, began.elapsed());
-            self.changes += 1;
             done.push(operator.clone());
         }
         (done, None)
+    }
+
+    async fn carry_out_one(
+        &mut self,
+        operator: &layout::Operator<Key>,
+        layout: &Layout<Key>,
+    ) -> Result<(), String> {
+        let since = Instant::now();
+        let by = {
+            let map = self.of.store.map();
+            let master = map.design.of(operator.key()).master;
+            (master, map.design.epoch(master))
+        };
+        if let Err(abort) = self.of.store.carry_out(operator).await {
+            if matches!(abort, Abort::Late | Abort::Unlogged | Abort::Deposed) {
+                self.owed.push(operator.clone());
+                self.unsettled.push(Unsettled { operator: operator.clone(), by, since });
+            }
+            return Err(abort.to_string());
+        }
+        self.learn_operator(operator, layout, since.elapsed());
+        self.changes += 1;
+        Ok(())
     }
 
     /// Only the whole of an operator is measured: it teaches the function that it differs by.

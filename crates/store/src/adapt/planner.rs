@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use super::carry_out::Unsettled;
 use super::explain::Known;
 use super::heat::{HeatRecorder, HeatReport};
 use super::kept::{Keeper, Kept};
@@ -239,6 +240,9 @@ pub(super) struct Planner<'a> {
     pub(super) decisions: VecDeque<(u64, DecisionReport)>,
     pub(super) next_decision: u64,
     pub(super) carried: Vec<Carried>,
+    pub(super) unsettled: Vec<Unsettled>,
+    /// Copies that unfinished plans made and that may have to be taken back yet.
+    pub(super) owed: Vec<layout::Operator<Key>>,
     pub(super) changes: u64,
     pub(super) undone: u64,
     pub(super) failure: Option<String>,
@@ -260,6 +264,8 @@ impl<'a> Planner<'a> {
             decisions: VecDeque::new(),
             next_decision: 0,
             carried: Vec::new(),
+            unsettled: Vec::new(),
+            owed: Vec::new(),
             changes: 0,
             undone: 0,
             failure: None,
@@ -274,9 +280,11 @@ impl<'a> Planner<'a> {
 
     /// One decision; the time that it used.
     async fn round(&mut self) -> Duration {
-        let layout = self.of.store.layout().await;
         let options = self.of.options();
         self.brakes.limit(options.limits);
+        let may_change = options.mode == Mode::On && !self.is_paused();
+        self.settle(self.now_ms(), may_change).await;
+        let layout = self.of.store.layout().await;
         let began = thread_cpu();
         let fetched = self.of.sampler.fetch();
         let cpu = self.cpu_of_sites(&layout);
@@ -311,7 +319,6 @@ impl<'a> Planner<'a> {
         };
         // Nothing was awaited in between: it was one thread.
         let took = thread_cpu().saturating_sub(began);
-        let may_change = options.mode == Mode::On && !self.is_paused();
         let is_undone = self.judge(now_ms, may_change).await;
         // An undo voids the decision, which is by the design before it.
         if let Some(decided) = decided.filter(|_| !is_undone) {

@@ -12,7 +12,7 @@ use crate::record::Operator;
 /// How long a transaction may take, in simulated time: it is tried again until it has an outcome; where nothing dies,
 /// and where sites do.
 const WAITED_MS_MAX: [u64; 2] = [2_500, 4_000];
-const STEPS: usize = 12_000;
+const STEPS: usize = 7_000;
 /// How long transactions may take once there are no more faults.
 const ENDING_STEPS: usize = 8_000;
 
@@ -23,8 +23,7 @@ pub(super) struct Limited {
     pub changes_ms: Vec<u64>,
     splits: usize,
     moves: usize,
-    /// Partitions, by a key, with copies that a router asked for, or a planner that had given up waiting: these do
-    /// not know the planner's limits.
+    /// Partitions, by a key, with copies that a router asked for, which does not know the planner's limits.
     disturbed: BTreeSet<Key>,
     /// All changes, and whether they were planned.
     changes: Vec<(u64, bool, Change)>,
@@ -38,7 +37,7 @@ impl Limited {
         before: &Design,
         after: &Design,
         change: &Change,
-        by: &mut Planner,
+        by: &Planner,
     ) {
         let is_planned = by.underway.as_ref().is_some_and(|underway| underway.change == *change);
         let partition = after.of(&change.start);
@@ -54,9 +53,6 @@ impl Limited {
             }
             _ => {}
         }
-        for key in std::mem::take(&mut by.left) {
-            self.disturbed.extend(keys_of(before.of(&key)));
-        }
         let (is, was) = (after.partitions().count(), before.partitions().count());
         assert!(is <= THRESHOLDS.partitions_max, "{is} partitions, {was} before {change:?}");
         for partition in after.partitions() {
@@ -68,7 +64,9 @@ impl Limited {
                     continue;
                 }
                 keys().for_each(|key| _ = self.disturbed.remove(&key));
-            } else if !keys().any(|key| self.disturbed.contains(&key)) {
+            } else if !keys().any(|key| self.disturbed.contains(&key)) && !by.owes(&partition.range)
+            {
+                // What is owed is not known to have come, or waits for its site to answer.
                 let more = usize::from(by.moves());
                 let last = &self.changes[self.changes.len().saturating_sub(20)..];
                 assert!(replicas <= THRESHOLDS.replicas_max + more, "{partition:?} by {last:?}");

@@ -34,10 +34,12 @@ const POPULATION: f64 = 6.0;
 pub(super) const CHANGES_S_MAX: f64 = 12.0;
 
 const ROUND_MS: u64 = 20;
+/// How long a copy that did not come in time may still come.
+const UNSETTLED_MS: u64 = 4 * PATIENCE_MS;
 const LESSONS: usize = 1_000;
 const WINDOW_MS: u64 = 400;
-const SAMPLES: usize = 50;
-const GENERATED: usize = 6;
+const SAMPLES: usize = 25;
+const GENERATED: usize = 4;
 /// What a row costs, in µs: read, written, applied for another site.
 const ROW_US: [f64; 3] = [1_000.0, 2_000.0, 600.0];
 
@@ -50,17 +52,17 @@ struct Plan {
     told: Option<(f64, f64)>,
 }
 
-impl Plan {
-    /// Whether it has not begun, and the design has changed so that it would exceed a limit.
-    fn is_outdated(&self, layout: &Layout<Key>, thresholds: &Thresholds) -> bool {
-        let ahead: Vec<_> = self.ahead.iter().cloned().collect();
-        self.done.is_empty() && !thresholds.keeps(layout, &ahead)
-    }
+/// An operator whose outcome is unknown: it may come into the log as long as its site's epoch is the newest.
+struct Unsettled {
+    operator: layout::Operator<Key>,
+    by: (Site, Epoch),
+    since_ms: u64,
 }
 
 /// The operator under way: since when, and the change that the log shows.
 pub(super) struct Underway {
     ticket: Ticket,
+    by: (Site, Epoch),
     since_ms: u64,
     pub change: Change,
 }
@@ -77,8 +79,9 @@ pub(super) struct Planner {
     plans: VecDeque<Plan>,
     pub underway: Option<Underway>,
     pub undone: usize,
-    /// Keys of partitions that could not be taken back to where they were.
-    pub left: Vec<Key>,
+    unsettled: Vec<Unsettled>,
+    /// Copies that unfinished plans made and that may have to be taken back yet.
+    owed: Vec<layout::Operator<Key>>,
 }
 
 impl Planner {
@@ -93,7 +96,7 @@ impl Planner {
             banned_ms: 300,
         };
         let parameters =
-            Parameters { triggers: 10, plans_max: 2, thresholds, ..Parameters::default() };
+            Parameters { triggers: 6, plans_max: 2, thresholds, ..Parameters::default() };
         let mut dice = StdRng::seed_from_u64(seed);
         let cost = learned(&mut dice);
         Self {
@@ -108,14 +111,53 @@ impl Planner {
             plans: VecDeque::new(),
             underway: None,
             undone: 0,
-            left: Vec::new(),
+            unsettled: Vec::new(),
+            owed: Vec::new(),
         }
+    }
+
+    /// Whether operators keep to the limits by the design now, whatever became of those whose outcome is unknown.
+    fn keeps<'a>(
+        &self,
+        layout: &Layout<Key>,
+        operators: impl IntoIterator<Item = &'a layout::Operator<Key>>,
+    ) -> bool {
+        let operators: Vec<_> = operators.into_iter().cloned().collect();
+        let unsettled = self.unsettled.iter().map(|one| &one.operator);
+        self.parameters.thresholds.keeps_beside(layout, unsettled, &operators)
+    }
+
+    /// Forgets what is settled; true if a copy has to be taken back that an unfinished plan left.
+    fn settle(&mut self, now_ms: u64, design: &Design) -> bool {
+        let layout = layout_of(design);
+        self.unsettled.retain(|one| {
+            let is_open = design.epoch(one.by.0) == one.by.1 && !design.is_fenced(one.by.0);
+            let is_copy = matches!(one.operator, layout::Operator::AddReplica(..));
+            let is_over = is_copy && now_ms > one.since_ms + UNSETTLED_MS;
+            is_open && !is_over && layout.clone().apply(&one.operator).is_ok()
+        });
+        let thresholds = self.parameters.thresholds;
+        let unsettled: Vec<_> = self.unsettled.iter().map(|one| one.operator.clone()).collect();
+        self.owed.retain(|one| {
+            unsettled.contains(one) || thresholds.surplus(&layout, [one]).next().is_some()
+        });
+        let back = thresholds.surplus(&layout, &self.owed).next();
+        if let Some(back) = &back {
+            self.brakes.spend(1, now_ms);
+            self.plan(&layout, std::slice::from_ref(back), None);
+        }
+        back.is_some()
     }
 
     /// Whether a plan changes a partition, or is about to, by the design of when it was decided.
     pub(super) fn touches(&self, range: &KeyRange) -> bool {
         let operators = self.plans.iter().flat_map(|plan| plan.done.iter().chain(&plan.ahead));
         operators.into_iter().any(|one| range.contains(one.key()))
+    }
+
+    /// Whether a copy may have to be taken back: one that came, or may yet, of a plan that was not carried out.
+    pub(super) fn owes(&self, range: &KeyRange) -> bool {
+        self.owed.iter().any(|one| range.contains(one.key()))
     }
 
     /// Whether the plan under way moves a master, or takes back what one left, so that a partition has one copy more
@@ -189,7 +231,7 @@ impl Planner {
         let undone = self.undone;
         for judged in self.brakes.judge(now_ms, measured(latency_us)) {
             if let Judged::Undo(watched) = judged
-                && self.parameters.thresholds.keeps(&layout, &watched.inverse)
+                && self.keeps(&layout, &watched.inverse)
             {
                 self.brakes.spend(watched.inverse.len(), now_ms);
                 self.undone += 1;
@@ -225,9 +267,7 @@ impl Planner {
         let is_back =
             plan.told.is_some() && self.parameters.thresholds.are_exceeded_by(now, &plan.done);
         let (before, done) = (plan.before.clone(), plan.done.clone());
-        if plan.told.is_none() {
-            self.left.extend(done.iter().chain(&plan.ahead).map(|one| one.key().clone()));
-        }
+        self.owed.extend(done.iter().cloned());
         if !is_back {
             return self.end_plan(now_ms);
         }
@@ -333,30 +373,33 @@ impl Simulation {
         if let Some(underway) = &planner.underway {
             let outcome = self.steps.get(&underway.ticket).copied();
             // A site that died does not answer.
-            let is_lost = self.now_ms > underway.since_ms + 2 * PATIENCE_MS;
+            let (by, since_ms) = (underway.by, underway.since_ms);
+            let is_lost = self.now_ms > since_ms + 2 * PATIENCE_MS;
             if outcome.is_some() || is_lost {
                 planner.underway = None;
                 let plan = planner.plans.front_mut().expect("it is under way");
-                let operator = plan.ahead.pop_front().expect("it is under way");
                 if outcome == Some(true) {
-                    plan.done.push(operator);
+                    plan.done.extend(plan.ahead.pop_front());
                 } else {
+                    let operator = plan.ahead.front().expect("it is under way").clone();
+                    if outcome.is_none() || matches!(operator, layout::Operator::AddReplica(..)) {
+                        planner.owed.push(operator.clone());
+                        planner.unsettled.push(Unsettled { operator, by, since_ms });
+                    }
                     planner.fail_plan(self.now_ms, &layout_of(&self.design));
                 }
             }
         } else if let Some(plan) = planner.plans.front() {
             match plan.ahead.front() {
                 None => planner.end_plan(self.now_ms),
-                Some(_)
-                    if plan
-                        .is_outdated(&layout_of(&self.design), &planner.parameters.thresholds) =>
-                {
-                    let plan = planner.plans.pop_front().expect("it is there");
-                    let keys = plan.ahead.iter().map(|one| one.key().clone());
-                    planner.left.extend(keys.filter(|_| plan.told.is_none()));
+                // The design has changed since it was decided, or since the operator before.
+                Some(_) if !planner.keeps(&layout_of(&self.design), &plan.ahead) => {
+                    planner.fail_plan(self.now_ms, &layout_of(&self.design));
                 }
                 Some(operator) => {
                     let step = step_of(&self.design, operator);
+                    let master = self.design.of(operator.key()).master;
+                    let by = (master, self.design.epoch(master));
                     let change = match &step {
                         Step::Change(_, change) => change.clone(),
                         Step::InstallReplica(site, start) => Change {
@@ -368,12 +411,15 @@ impl Simulation {
                     let ticket = self.take_step(step);
                     planner = self.planner.take().expect("it was put there");
                     let since_ms = self.now_ms;
-                    planner.underway = ticket.map(|ticket| Underway { ticket, since_ms, change });
+                    planner.underway =
+                        ticket.map(|ticket| Underway { ticket, by, since_ms, change });
                 }
             }
         } else if self.now_ms >= planner.due_ms {
             planner.due_ms = self.now_ms + ROUND_MS;
-            planner.decide(self.now_ms, &self.design);
+            if !planner.settle(self.now_ms, &self.design) {
+                planner.decide(self.now_ms, &self.design);
+            }
         }
         self.planner = Some(planner);
     }

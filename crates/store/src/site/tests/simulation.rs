@@ -251,7 +251,7 @@ impl Simulation {
     fn append(&mut self, entry: LogEntry) {
         let before = self.planner.as_ref().map(|_| self.design.clone());
         let verdict = self.design.follow(&entry);
-        if let (Some(before), Some(planner)) = (before, &mut self.planner)
+        if let (Some(before), Some(planner)) = (before, &self.planner)
             && let (Verdict::Counts, Body::Change(change)) = (verdict, &entry.body)
         {
             self.limited.note(self.now_ms, &before, &self.design, change, planner);
@@ -287,10 +287,10 @@ impl Simulation {
             }
             550..650 => self.pass_message(),
             650..880 => self.transact(),
-            880..950 if self.planner.is_some() => self.adapt(),
-            950..952 if self.planner.is_some() && !self.is_ending => self.pin(),
-            952..960 if self.planner.is_some() => self.tick_all(),
-            880..960 => self.change(),
+            880..960 if self.planner.is_none() => self.change(),
+            880..950 => self.adapt(),
+            950..952 => self.pin(),
+            952..960 => self.tick_all(),
             960..965 => {
                 self.now_ms += self.dice.random_range(1..50);
                 if self.dice.random_range(0..10) == 0 {
@@ -405,6 +405,9 @@ impl Simulation {
 
     /// An operator pins a partition to a site that has it, or unpins it.
     fn pin(&mut self) {
+        if self.is_ending {
+            return;
+        }
         let partition = self.design.of(&key(self.dice.random_range(0..KEYS))).clone();
         let sites: Vec<Site> = partition.sites().collect();
         let operator = match partition.pin {
