@@ -44,7 +44,8 @@ mod report;
 mod token;
 
 pub use report::{
-    CheckpointsReport, ClientsReport, CutTailReport, DesignReport, PartitionReport, SiteReport,
+    CheckpointsReport, ClientsReport, CutTailReport, DesignReport, LogTrafficReport,
+    PartitionReport, SiteReport,
 };
 pub use token::{NoToken, Token};
 
@@ -228,6 +229,13 @@ async fn metrics(State(admin): Shared) -> String {
             set("imago_store_site_replicas", site.replicas);
             set("imago_store_site_rows", site.rows);
             set("imago_store_site_bytes", site.bytes);
+            let count = |name: &'static str, value: u64| {
+                counter!(name, "site" => label.clone()).absolute(value);
+            };
+            if let Some(log) = site.log {
+                count("imago_store_site_log_sent_bytes_total", log.sent_bytes);
+                count("imago_store_site_log_whole_bytes_total", log.whole_bytes);
+            }
         }
     });
     admin.recorder.handle().render()

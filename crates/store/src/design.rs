@@ -223,6 +223,38 @@ impl Design {
     /// # Panics
     /// At a log entry that cannot be valid: its author does not master the partition.
     pub fn follow(&mut self, entry: &LogEntry) -> Verdict {
+        self.follow_as(entry, true)
+    }
+
+    /// Goes on by the next entry of a stream that leaves out entries of this author, and none but commits of
+    /// those that count. The versions of the partitions that these wrote are behind the log's from then on.
+    pub(crate) fn follow_part(&mut self, entry: &LogEntry) -> Verdict {
+        self.follow_as(entry, false)
+    }
+
+    /// The version of a partition where the stream left out commits to it.
+    pub(crate) fn correct_version(&mut self, start: &Key, version: u64) {
+        if let Some(partition) = self.partitions.get_mut(start) {
+            assert!(partition.version <= version, "a version never shrinks");
+            partition.version = version;
+        }
+    }
+
+    /// Whether a site that receives a part of the log knows this design as it should: all of it but versions and
+    /// numbers that do not concern it.
+    #[cfg(test)]
+    pub(crate) fn is_as_known_at(&self, whole: &Self, site: Site) -> bool {
+        let is_alike = |(one, of): (&Partition, &Partition)| {
+            let version = if of.is_at(site) { of.version } else { one.version };
+            Partition { version, ..of.clone() } == *one && one.version <= of.version
+        };
+        let epoch_of = |design: &Self, site| (design.epoch(site), design.is_fenced(site));
+        self.partitions.len() == whole.partitions.len()
+            && self.partitions().zip(whole.partitions()).all(is_alike)
+            && whole.epochs.keys().all(|site| epoch_of(self, *site) == epoch_of(whole, *site))
+    }
+
+    fn follow_as(&mut self, entry: &LogEntry, is_whole: bool) -> Verdict {
         let author = entry.by;
         let epoch = self.epochs.entry(author.site).or_default();
         if let Body::Join = entry.body {
@@ -237,13 +269,19 @@ impl Design {
         }
         // The author of a fence does not know how many log entries the epoch wrote.
         if entry.body != Body::Fence {
-            if author.number != epoch.number + 1 {
+            let is_next = match is_whole {
+                true => author.number == epoch.number + 1,
+                false => author.number > epoch.number,
+            };
+            if !is_next {
                 return Verdict::Void;
             }
             epoch.number = author.number;
         }
         match &entry.body {
-            Body::Commit(writes) => writes.iter().for_each(|write| self.write(author.site, write)),
+            Body::Commit(writes) => {
+                writes.iter().for_each(|write| self.write(author.site, write, is_whole));
+            }
             Body::Change(change) => {
                 let partition = self.partitions.get(&change.start);
                 let master = partition.map(|partition| partition.master);
@@ -261,11 +299,13 @@ impl Design {
         Verdict::Counts
     }
 
-    fn write(&mut self, by: Site, write: &Write) {
+    fn write(&mut self, by: Site, write: &Write, is_whole: bool) {
         let partition = self.partitions.get_mut(&write.start).expect("a partition begins there");
         assert_eq!(partition.master, by, "a partition is written by its master");
-        assert_eq!(partition.version + 1, write.version, "each commit is the next version");
-        // Every site sees every log entry, and the keys of most lie in no cache of its own.
+        let is_next = partition.version + 1 == write.version;
+        let is_later = !is_whole && partition.version < write.version;
+        assert!(is_next || is_later, "each commit is the next version");
+        // A thread that follows the whole log meets mostly keys that lie in no cache of its own.
         debug_assert!(write.rows.iter().all(|(key, _)| partition.range.contains(key)));
         partition.version = write.version;
     }

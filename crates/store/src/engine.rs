@@ -46,6 +46,7 @@ pub use recovery::checkpointer::Checkpoints;
 pub(crate) use recovery::checkpointer::complete;
 pub use recovery::log_options::LogOptions;
 pub use remote::site_process::{SiteProcess, SiteProcessError, SiteProcessEvent};
+pub use remote::traffic::LogTraffic;
 pub use router::{Router, RouterOptions};
 pub use shared::Map;
 pub(crate) use shared::Shared;

@@ -26,6 +26,7 @@ pub mod rows;
 pub mod sampler;
 pub mod sequencer;
 pub mod site;
+pub mod subscription;
 #[cfg(feature = "shuttle")]
 pub mod sync;
 #[cfg(not(feature = "shuttle"))]

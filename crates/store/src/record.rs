@@ -94,6 +94,12 @@ pub struct LogEntry {
 }
 
 impl LogEntry {
+    /// Whether it may change the design: it is no commit.
+    #[must_use]
+    pub fn is_of_design(&self) -> bool {
+        !matches!(self.body, Body::Commit(_))
+    }
+
     /// No fewer bytes than it has in the log.
     #[must_use]
     pub fn bytes_max(&self) -> usize {

@@ -36,13 +36,15 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::design::{Design, Impossible, Partition, Verdict};
+use crate::design::{Design, Impossible, Partition};
 use crate::key::Key;
 use crate::record::{Author, Body, Change, Epoch, LogEntry, Position, Site};
 use crate::rows::{Rows, Size};
+use crate::subscription::{Delivery, Request};
 use crate::transaction::{Abort, Done, Transaction};
 
 mod copy;
+mod follow;
 mod image;
 mod install_replica;
 mod lock;
@@ -81,6 +83,8 @@ pub enum Input {
     InstallReplica(Ticket, Key, u64),
     /// The log's next entries, and the place of the first.
     Logged(Position, Arc<[LogEntry]>),
+    /// What a subscriber receives of the log next, and the place where that begins.
+    Delivered(Position, Vec<Delivery<'static>>),
     /// Another site says something.
     Said(Site, Message),
     /// It is so late now, in ms.
@@ -100,6 +104,8 @@ pub enum Output {
     Back(Ticket, Transaction),
     /// Tell another site.
     Say(Site, Message),
+    /// Ask this of the site's subscription, in the order of the requests.
+    Subscribe(Request),
 }
 
 /// A copy's size and use.
@@ -126,6 +132,8 @@ pub struct Core {
     is_over: bool,
     /// True if the log takes nothing for now.
     is_stalled: bool,
+    /// Whether it receives a part of the log only.
+    is_subscriber: bool,
     now_ms: u64,
     /// The log that it has, and the design there.
     known: Position,
@@ -148,8 +156,9 @@ pub struct Core {
     changing: BTreeMap<Key, u64>,
     /// Answers that wait for a log entry of this site, in the order of the log entries.
     answers: VecDeque<Held>,
-    /// Replicas that are being made here.
+    /// Replicas that are being made here, and the number of the last one.
     adoptions: BTreeMap<Key, Installation>,
+    installation: u64,
     /// Copies that others asked for, until the log has what is given.
     wanted: BTreeMap<(Site, Key), Wanted>,
     outputs: Vec<Output>,
@@ -189,6 +198,7 @@ impl Core {
             is_live: false,
             is_over: false,
             is_stalled: false,
+            is_subscriber: false,
             now_ms: 0,
             known: Position::START,
             copies,
@@ -203,6 +213,7 @@ impl Core {
             changing: BTreeMap::new(),
             answers: VecDeque::new(),
             adoptions: BTreeMap::new(),
+            installation: 0,
             wanted: BTreeMap::new(),
             outputs: Vec::new(),
             last_run: None,
@@ -237,6 +248,13 @@ impl Core {
         core
     }
 
+    /// A site that receives what a subscription delivers instead of the whole log. Its own epoch's entries and the
+    /// partitions that it has are all there, so it does the same.
+    #[must_use]
+    pub fn subscribed(self) -> Self {
+        Self { is_subscriber: true, ..self }
+    }
+
     /// Goes on by one thing that happened, and says what is to be done, in this order.
     pub fn on(&mut self, input: Input) -> Vec<Output> {
         match input {
@@ -254,6 +272,7 @@ impl Core {
                 self.follow_all(first, &entries);
                 self.outlive(entries);
             }
+            Input::Delivered(first, deliveries) => self.follow_deliveries(first, deliveries),
             Input::Said(from, message) => self.hear(from, message),
             Input::Tick(now_ms) => self.tick(now_ms),
             Input::Stalled(is_stalled) => self.stall(is_stalled),
@@ -357,84 +376,6 @@ impl Core {
         let by = Author { site: self.site, epoch: self.epoch, number: self.written };
         self.say(Output::Write(LogEntry { by, body }));
         self.written
-    }
-
-    fn follow_all(&mut self, first: Position, entries: &[LogEntry]) {
-        // A site that began from an image may receive its entries once more.
-        let old = usize::try_from(first.entries_to(self.known + 1)).unwrap_or(usize::MAX);
-        for (position, entry) in first.onward().zip(entries).skip(old) {
-            self.follow(position, entry);
-        }
-        if self.is_live {
-            self.give_all();
-            self.attempt_all();
-        }
-    }
-
-    fn follow(&mut self, position: Position, entry: &LogEntry) {
-        assert_eq!(position, self.known + 1, "the log comes in its order");
-        self.known = position;
-        let is_of_this_life = entry.by.site == self.site && entry.by.epoch == self.epoch;
-        let is_own = is_of_this_life && entry.body != Body::Fence;
-        let verdict = self.design.follow(entry);
-        if !self.is_over && self.is_the_end(entry, verdict) {
-            self.end();
-        }
-        if self.is_over {
-            return;
-        }
-        if is_own && verdict != Verdict::Void {
-            assert_eq!(entry.by.number, self.ordered + 1, "own entries come in their order");
-            self.ordered = entry.by.number;
-        }
-        match (&entry.body, verdict) {
-            (_, Verdict::Void) => {}
-            #[cfg(test)]
-            (body, _) if !is_own && self.swap_with_next(body) => {}
-            (Body::Join, _) => self.is_live |= is_own,
-            // It was applied when it was written.
-            (Body::Commit(writes), _) if is_own => self.note_logged(writes),
-            (Body::Commit(writes), _) => writes.iter().for_each(|write| self.replicate(write)),
-            (Body::Change(change), Verdict::Counts) => {
-                self.reshape(change);
-                self.notice(change);
-            }
-            (Body::Change(_), Verdict::Refused(impossible)) => {
-                let held = self
-                    .answers
-                    .front_mut()
-                    .filter(|held| is_own && held.has_written && held.number == self.ordered);
-                if let Some(held) = held {
-                    held.answer = Err(refused(&impossible));
-                }
-            }
-            (Body::Fence, _) => self.inherit(),
-        }
-        if !self.changing.is_empty() {
-            let ordered = self.ordered;
-            self.changing.retain(|_, number| *number > ordered);
-        }
-        if self.is_live {
-            if !matches!(entry.body, Body::Commit(_)) {
-                self.align_copies();
-            }
-            self.release(position);
-        }
-    }
-
-    /// True if a log entry ends this epoch: a fence by another process, a newer epoch, or an entry of its
-    /// own that does not count. An entry of an earlier epoch has no effect.
-    fn is_the_end(&self, entry: &LogEntry, verdict: Verdict) -> bool {
-        let by = entry.by;
-        if by.site != self.site || by.epoch < self.epoch {
-            return false;
-        }
-        match entry.body {
-            Body::Join if by.epoch > self.epoch => verdict == Verdict::Counts,
-            _ if by.epoch > self.epoch => false,
-            Body::Fence => verdict == Verdict::Counts,
-            _ => verdict == Verdict::Void && by.number > self.ordered,
-        }
     }
 
     /// Another process fenced this site.

@@ -24,6 +24,7 @@ const LAYERS: [(&str, &[&str]); 2] = [
             "log",
             "router",
             "site",
+            "subscription",
             "resp",
             "design",
             "transaction",

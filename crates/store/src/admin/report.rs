@@ -110,6 +110,18 @@ pub struct SiteReport {
     pub rows: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
+    /// What the router has sent it of the log; none of a site in the router's process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogTrafficReport>,
+}
+
+/// What a router has sent to a site of the log since it started, in bytes of messages.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct LogTrafficReport {
+    /// The part that the site has a use for.
+    pub sent_bytes: u64,
+    /// What the whole log would have been.
+    pub whole_bytes: u64,
 }
 
 /// Writes and reads of each partition, by its first key.
@@ -164,6 +176,10 @@ impl Admin {
                 replicas: copies.len() as u64 - masters,
                 rows: copies.iter().map(|copy| copy.size.rows).sum(),
                 bytes: copies.iter().map(|copy| copy.size.bytes).sum(),
+                log: self.store.log_traffic(*site).map(|traffic| LogTrafficReport {
+                    sent_bytes: traffic.sent_bytes,
+                    whole_bytes: traffic.whole_bytes,
+                }),
             }
         });
         DesignReport {

@@ -9,6 +9,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use super::recovery::checkpointer::Checkpointer;
 use super::recovery::log_options::{Folder, Recovered};
+use super::remote::traffic::Traffic;
 use super::shared::AtomicPosition;
 use super::site::executor::CheckpointSink;
 use super::site::mailbox::{SiteEvent, SiteSender};
@@ -71,6 +72,10 @@ impl Base {
             policy,
             moves: tokio::sync::Mutex::new(()),
             stepped: AtomicPosition::default(),
+            traffic: followed
+                .iter()
+                .flat_map(|_| (0..options.sites).map(|_| Traffic::default()))
+                .collect(),
             followed,
             log: options.log.clone(),
             epochs: LogOptions::epochs(options.log.as_ref(), image.design()),

@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use tokio::sync::oneshot;
 
+use super::remote::traffic::{LogTraffic, Traffic};
 use super::site::mailbox::SiteEvent;
 use super::{Checkpoints, LogOptions, Map, Store};
 use crate::log::CutTail;
@@ -68,6 +69,12 @@ impl Store {
             }
         }
         all
+    }
+
+    /// What was sent of the log to each site, by number; nothing of a site in this process.
+    #[must_use]
+    pub fn log_traffic(&self, site: Site) -> Option<LogTraffic> {
+        self.shared.traffic.get(usize::from(site.0)).map(Traffic::load)
     }
 
     /// The damaged end of its log that was cut off when it began, if there was one.

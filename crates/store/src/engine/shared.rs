@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use super::remote::traffic::Traffic;
 use super::site::epoch::Epochs;
 use super::site::mailbox::SiteSender;
 use super::unused::Unused;
@@ -68,6 +69,8 @@ pub(crate) struct Shared {
     pub(in crate::engine) under_way: Vec<AtomicU32>,
     /// The sites that get nothing; in the process with the map.
     pub(in crate::engine) unused: Unused,
+    /// What was sent of the log to each site; empty where none is in another process.
+    pub(in crate::engine) traffic: Vec<Traffic>,
     /// What transactions are sampled for, if they are.
     pub(in crate::engine) sampler: OnceLock<Arc<Sampler>>,
     /// Why the log takes nothing any more.

@@ -5,6 +5,10 @@
 //! it, so that no replica has rows that were never committed. The replica confirms the rows, and only then
 //! the master writes into the log that it is one.
 //!
+//! A site that receives a part of the log only ([`crate::subscription`]) requests the partition's entries first. It
+//! keeps them from the position on at which its subscription begins to deliver them, and asks the master for rows as
+//! of that position or later.
+//!
 //! Between the two the design of the partition must not change: a snapshot of before a split is not a
 //! snapshot of one of its halves. The master writes the replica into the log only if nothing has changed
 //! since the snapshot that the replica confirms, and then nothing can change until the log has it.
@@ -18,6 +22,7 @@ use crate::key::Key;
 use crate::record::{Body, Change, Epoch, Operator, Position, Site, Write};
 use crate::reply::Reply;
 use crate::rows::Rows;
+use crate::subscription::Request;
 use crate::transaction::Abort;
 
 use super::{Copy, Core, Output, Ticket, refused};
@@ -70,7 +75,11 @@ pub(super) struct Installation {
     /// The caller, as long as it waits.
     pub(super) ticket: Option<Ticket>,
     until_ms: u64,
-    since: Position,
+    /// Tells it from others of this epoch.
+    number: u64,
+    /// The prefix of the log behind which it has the partition's entries; nothing until its subscription delivers
+    /// them.
+    since: Option<Position>,
     /// The versions that the log has shown since; a change of design has no write.
     pub(super) news: Vec<(u64, Option<Write>)>,
     given: Option<Given>,
@@ -107,10 +116,44 @@ impl Core {
         if partition.is_at(self.site) || self.adoptions.contains_key(&start) {
             return self.refuse(ticket, refused(&Impossible::HasCopy));
         }
-        let (since, master, ticket) = (self.known, partition.master, Some(ticket));
-        let adoption = Installation { ticket, until_ms, since, news: Vec::new(), given: None };
+        let (master, number) = (partition.master, self.installation + 1);
+        self.installation = number;
+        let since = (!self.is_subscriber).then_some(self.known);
+        #[cfg(test)]
+        let since = since.or(self.has(super::tests::Bug::Unsubscribed).then_some(self.known));
+        let (ticket, news, given) = (Some(ticket), Vec::new(), None);
+        let adoption = Installation { ticket, until_ms, number, since, news, given };
         self.adoptions.insert(start.clone(), adoption);
+        if self.is_subscriber {
+            self.say(Output::Subscribe(Request::Begin(start.clone(), number)));
+        }
+        if let Some(since) = since {
+            self.say(Output::Say(master, Message::Want { start, since }));
+        }
+    }
+
+    /// From here on the subscription delivers what an installation needs.
+    pub(super) fn begin_installation(&mut self, start: Key, number: u64) {
+        let adoption = self.adoptions.get_mut(&start);
+        let Some(adoption) = adoption.filter(|one| one.number == number && one.since.is_none())
+        else {
+            // It is over, or has begun.
+            return;
+        };
+        adoption.since = Some(self.known);
+        // What an earlier installation still received has an end somewhere before.
+        adoption.news.clear();
+        let (master, since) = (self.design.of(&start).master, self.known);
         self.say(Output::Say(master, Message::Want { start, since }));
+    }
+
+    /// Takes an installation out, which needs the partition's entries no more.
+    fn end_installation(&mut self, start: &Key) -> Option<Installation> {
+        let adoption = self.adoptions.remove(start)?;
+        if self.is_subscriber {
+            self.say(Output::Subscribe(Request::End(start.clone())));
+        }
+        Some(adoption)
     }
 
     pub(super) fn hear(&mut self, from: Site, message: Message) {
@@ -121,7 +164,7 @@ impl Core {
             Message::Want { start, since } => self.give(from, start, since),
             Message::Give { start, since, changed, version, rows } => {
                 let Some(adoption) = self.adoptions.get_mut(&start) else { return };
-                if adoption.since == since && adoption.given.is_none() {
+                if adoption.since == Some(since) && adoption.given.is_none() {
                     adoption.given = Some(Given { by: from, changed, version, rows });
                     #[cfg(test)]
                     if self.broken.bug == Some(super::tests::Bug::CollectedTooEarly) {
@@ -216,7 +259,7 @@ impl Core {
         if !is_added {
             return self.notice_all();
         }
-        let Some(adoption) = self.adoptions.remove(&change.start) else {
+        let Some(adoption) = self.end_installation(&change.start) else {
             // Before its epoch begins a site has copies of everything.
             assert!(!self.is_live, "a site confirms its rows before it is a replica");
             return;
@@ -262,7 +305,7 @@ impl Core {
     }
 
     fn forget(&mut self, start: &Key) {
-        if let Some(ticket) = self.adoptions.remove(start).and_then(|adoption| adoption.ticket) {
+        if let Some(ticket) = self.end_installation(start).and_then(|adoption| adoption.ticket) {
             self.refuse(ticket, Abort::Refused("the partition changed meanwhile".into()));
         }
     }
@@ -270,28 +313,32 @@ impl Core {
     /// Says once more what may have been lost, and replies to callers that have waited long enough.
     pub(super) fn remind(&mut self) {
         let (now_ms, epoch) = (self.now_ms, self.epoch);
-        let mut outputs = Vec::new();
-        self.adoptions.retain(|start, adoption| {
+        let (mut outputs, mut late) = (Vec::new(), Vec::new());
+        for (start, adoption) in &mut self.adoptions {
             let is_late = adoption.until_ms <= now_ms;
             if let Some(ticket) = adoption.ticket.take_if(|_| is_late) {
                 outputs.push(Output::Answer(ticket, self.known, Err(Abort::Late)));
             }
-            match &adoption.given {
+            match (&adoption.given, adoption.since) {
                 // It may be a replica at any time: only its master can say that it will not.
-                Some(given) => {
+                (Some(given), _) => {
                     let (start, changed) = (start.clone(), given.changed);
                     outputs.push(Output::Say(given.by, Message::Have { start, changed, epoch }));
-                    true
                 }
-                None => {
+                (None, _) if is_late => late.push(start.clone()),
+                (None, Some(since)) => {
                     let master = self.design.beginning_at(start).map(|partition| partition.master);
-                    let (start, since) = (start.clone(), adoption.since);
-                    let want = |master| Output::Say(master, Message::Want { start, since });
+                    let want =
+                        |master| Output::Say(master, Message::Want { start: start.clone(), since });
                     outputs.extend(master.map(want));
-                    !is_late
                 }
+                // A request to the subscription is not lost while this epoch lives.
+                (None, None) => {}
             }
-        });
+        }
         self.outputs.append(&mut outputs);
+        for start in late {
+            _ = self.end_installation(&start);
+        }
     }
 }

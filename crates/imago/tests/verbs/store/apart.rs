@@ -134,6 +134,15 @@ fn replicas_take_over_from_a_site_that_dies_and_from_one_that_is_silent() {
     change(&router, "add-replica", "0:a", 1);
     let now = design(&router);
     assert_eq!(now["partitions"][0]["rows"], 2, "{now}");
+    // What each was sent of the log, as the report and the metrics have it.
+    for site in 0..2 {
+        let log = &now["sites"][site]["log"];
+        let sent =
+            router.metric(&format!("imago_store_site_log_sent_bytes_total{{site=\"{site}\"}}"));
+        let whole =
+            router.metric(&format!("imago_store_site_log_whole_bytes_total{{site=\"{site}\"}}"));
+        assert!(log["sent_bytes"].as_f64() <= Some(sent) && sent > 0.0 && whole > 0.0, "{now}");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use subtle::ConstantTimeEq as _;
 use super::wire::{self, PROTOCOL, ToRouter, ToSite};
 use crate::engine::Shared;
 use crate::engine::site::mailbox::SiteEvent;
-use crate::record::{LogEntry, Site};
+use crate::record::Site;
 
 /// How long a process may take to say hello.
 const HELLO_WAIT: Duration = Duration::from_secs(3);
@@ -80,7 +80,7 @@ fn greet(mut stream: TcpStream, shared: &Shared, secret: &str) -> io::Result<()>
             _ = shared.sender(site).send(SiteEvent::Arrived(stream));
             Ok(())
         }
-        Err(why) => wire::write(&mut stream, &ToSite::<Vec<LogEntry>>::Bye(why, false)),
+        Err(why) => wire::write(&mut stream, &<ToSite>::Bye(why, false)).map(drop),
     }
 }
 

@@ -5,6 +5,7 @@ use std::mem;
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 
+use super::marks::Marks;
 use super::waiting::{Waiter, Waiting, lock};
 use super::wire::{self, Asked, ToRouter};
 use crate::engine::Shared;
@@ -24,12 +25,16 @@ pub(in crate::engine) struct Reader {
     pub epoch: Epoch,
     pub waiting: Arc<Mutex<Waiting>>,
     pub parts: CheckpointSink,
+    /// The number of the connection.
+    pub number: u64,
+    /// The designs at the positions at which parts were asked for.
+    pub marks: Arc<Marks>,
     /// A part of a checkpoint that is coming: its rows, and of which partition the last are.
     pub part: Option<(Part, Vec<(Key, Row)>)>,
 }
 
 impl Reader {
-    pub fn run(mut self, mut from: BufReader<TcpStream>, number: u64) {
+    pub fn run(mut self, mut from: BufReader<TcpStream>) {
         let why = loop {
             match wire::read(&mut from).map(|said| self.execute(said)) {
                 Ok(Ok(())) => {}
@@ -38,7 +43,7 @@ impl Reader {
             }
         };
         tracing::warn!(site = self.site.0, why, "a site's process is not heard any more");
-        _ = self.shared.sender(self.site).send(SiteEvent::Lost(number));
+        _ = self.shared.sender(self.site).send(SiteEvent::Lost(self.number));
     }
 
     /// Executes a message, or says what is wrong with it.
@@ -78,7 +83,12 @@ impl Reader {
                     answer(usage);
                 }
             }
-            ToRouter::Part(known, design) => {
+            ToRouter::Subscribe(request) => {
+                let event = SiteEvent::Subscribe(self.number, request);
+                _ = self.shared.sender(self.site).send(event);
+            }
+            ToRouter::Part(known) => {
+                let design = self.marks.take(known).ok_or("a part that was not asked for")?;
                 self.part = Some((Part::given(known, design, Vec::new()), Vec::new()));
             }
             ToRouter::Partition(start, version) => {

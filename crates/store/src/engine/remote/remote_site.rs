@@ -9,7 +9,8 @@
 //!    the reader's thread has ended before the fence is written.
 //! 2. Each request that was sent is answered: by the site, or, when its epoch is over, with "it may or may not
 //!    have happened".
-//! 3. A site receives the log without a gap, from the position at which it began.
+//! 3. A site receives what its [`Subscription`] delivers of the log without a gap, from the position at which it
+//!    began.
 
 use std::io::{self, BufReader, BufWriter, Write as _};
 use std::mem;
@@ -20,7 +21,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use super::marks::Marks;
 use super::reader::Reader;
+use super::traffic::Traffic;
 use super::waiting::{Waiter, Waiting, lock};
 use super::wire::{self, ALIVE_EVERY, Asked, ToSite};
 use crate::engine::Shared;
@@ -30,6 +33,7 @@ use crate::engine::site::mailbox::{Outcome, ReplyTo, SiteEvent, StepRequest};
 use crate::record::{Author, Body, Epoch, LogEntry, Position, Site};
 use crate::sequencer::with_causes;
 use crate::site::{Core, Snapshot};
+use crate::subscription::{Request, Subscription};
 use crate::transaction::{Abort, Transaction};
 
 /// Entries of the log that are read from its files at once.
@@ -63,6 +67,9 @@ pub(in crate::engine) struct RemoteSite {
 struct SiteConnection {
     stream: BufWriter<TcpStream>,
     reader: JoinHandle<()>,
+    subscription: Subscription,
+    /// The positions at which parts of checkpoints were asked for.
+    marks: Arc<Marks>,
 }
 
 impl RemoteSite {
@@ -175,10 +182,22 @@ impl RemoteSite {
             }
             SiteEvent::Logged(first, entries) => {
                 self.seen = first + entries.len() as u64 - 1;
-                self.send(&ToSite::Logged(first, &*entries));
+                self.pass_on(first, &entries);
             }
+            SiteEvent::Subscribe(number, request) if number == self.arrivals => {
+                self.request(request);
+            }
+            SiteEvent::Subscribe(..) => {}
             SiteEvent::Relayed(from, said) => self.send(&ToSite::Said(from, said)),
-            SiteEvent::Mark => self.send(&ToSite::Mark),
+            SiteEvent::Mark => {
+                let is_noted = self.connection.as_ref().is_some_and(|connection| {
+                    let subscription = &connection.subscription;
+                    connection.marks.put(subscription.known(), subscription.design())
+                });
+                if is_noted {
+                    self.send(&ToSite::Mark);
+                }
+            }
             SiteEvent::Stalled(is_stalled) => self.send(&ToSite::Stalled(is_stalled)),
             SiteEvent::Lost(number) if number == self.arrivals => self.lose(),
             SiteEvent::Lost(_) => {}
@@ -191,6 +210,7 @@ impl RemoteSite {
             }
             SiteEvent::Outcome(..)
             | SiteEvent::Said(..)
+            | SiteEvent::Delivered(..)
             | SiteEvent::Listen(_)
             | SiteEvent::Connect(..) => {
                 unreachable!("a link is told nothing of the kind")
@@ -220,11 +240,30 @@ impl RemoteSite {
     }
 
     /// Sends a message, if a process is connected.
-    fn send(&mut self, message: &ToSite<&[LogEntry]>) {
+    fn send(&mut self, message: &ToSite) {
         if let Some(connection) = &mut self.connection
             && wire::write(&mut connection.stream, message).is_err()
         {
             self.lose();
+        }
+    }
+
+    /// Sends what the site's subscription delivers of the log's next entries.
+    fn pass_on(&mut self, first: Position, entries: &[LogEntry]) {
+        let traffic = &self.shared.traffic[usize::from(self.site.0)];
+        if let Some(SiteConnection { stream, subscription, .. }) = &mut self.connection
+            && deliver(subscription, stream, traffic, first, entries).is_err()
+        {
+            self.lose();
+        }
+    }
+
+    /// Executes a request of the site to its subscription.
+    fn request(&mut self, request: Request) {
+        let Some(connection) = &mut self.connection else { return };
+        let next = connection.subscription.known() + 1;
+        if let Some(begins) = connection.subscription.execute(request) {
+            self.send(&ToSite::Logged(next, vec![begins]));
         }
     }
 
@@ -236,11 +275,8 @@ impl RemoteSite {
 
     /// Closes the connection; nothing more is read from it.
     fn hang_up(&mut self) {
-        if let Some(SiteConnection { stream, reader }) = self.connection.take() {
-            _ = stream.get_ref().shutdown(Shutdown::Both);
-            // Drops what was not sent yet.
-            drop(stream.into_parts());
-            _ = reader.join();
+        if let Some(SiteConnection { stream, reader, .. }) = self.connection.take() {
+            close(stream, reader);
         }
     }
 
@@ -283,16 +319,21 @@ impl RemoteSite {
         let before = self.epoch.max(newest);
         self.epoch = self.shared.epochs.next(before);
         self.arrivals += 1;
-        let began = self.start_reader(&stream).and_then(|reader| {
-            let mut connection = SiteConnection { stream: BufWriter::new(stream), reader };
-            let begun = self.begin(&mut connection.stream, mailbox);
-            self.connection = Some(connection);
-            begun
+        let marks = Arc::<Marks>::default();
+        let begun = self.start_reader(&stream, &marks).and_then(|reader| {
+            let mut stream = BufWriter::new(stream);
+            match self.begin(&mut stream, mailbox) {
+                Ok(subscription) => Ok(SiteConnection { stream, reader, subscription, marks }),
+                Err(error) => {
+                    close(stream, reader);
+                    Err(error)
+                }
+            }
         });
-        if began.is_err() {
+        self.connection = begun.ok();
+        if self.connection.is_none() {
             // The new epoch has written nothing. The epoch before it may be one of an earlier router, which no
             // one fences otherwise.
-            self.hang_up();
             self.fence(before);
         }
     }
@@ -302,16 +343,17 @@ impl RemoteSite {
         &mut self,
         to: &mut BufWriter<TcpStream>,
         mailbox: &mut mpsc::UnboundedReceiver<SiteEvent>,
-    ) -> io::Result<()> {
+    ) -> io::Result<Subscription> {
         let options = self.shared.log.clone().expect("there is one where sites are apart");
         self.handle_without_it(mailbox);
         let (image, mut rest) = self.image(to, options)?;
-        let mut sent = image.known();
-        let write = |to: &mut BufWriter<_>, message: &ToSite<&[LogEntry]>| wire::write(to, message);
+        let known = image.known();
+        let write = |to: &mut BufWriter<_>, message: &ToSite| wire::write(to, message);
         let silence_ms = u64::try_from(self.silence.as_millis()).unwrap_or(u64::MAX);
         let (epoch, sites) = (self.epoch, self.shared.sites as u16);
-        let design = image.design().clone();
-        write(to, &ToSite::Welcome { epoch, sites, silence_ms, known: sent, design })?;
+        let design = image.design().apart();
+        let mut subscription = Subscription::new(self.site, epoch, known, design.clone());
+        write(to, &ToSite::Welcome { epoch, sites, silence_ms, known, design })?;
         for Snapshot { start, version, rows } in image.snapshots() {
             write(to, &ToSite::Partition(start, version))?;
             for rows in wire::pieces(&rows) {
@@ -323,25 +365,30 @@ impl RemoteSite {
         for _ in 0..CATCH_UPS_MAX {
             self.handle_without_it(mailbox);
             let upto = self.seen;
-            if upto <= sent {
+            if upto <= subscription.known() {
                 break;
             }
-            let is_near = upto - sent <= ENTRIES_MAX;
-            while sent < upto {
-                let piece = upto.min(sent + ENTRIES_MAX);
-                let entries = rest.read(sent + 1, piece).map_err(io::Error::other)?;
-                write(to, &ToSite::Logged(sent + 1, &entries))?;
-                sent = piece;
+            let is_near = upto - subscription.known() <= ENTRIES_MAX;
+            while subscription.known() < upto {
+                let next = subscription.known() + 1;
+                let piece = upto.min(subscription.known() + ENTRIES_MAX);
+                let entries = rest.read(next, piece).map_err(io::Error::other)?;
+                let traffic = &self.shared.traffic[usize::from(self.site.0)];
+                deliver(&mut subscription, to, traffic, next, &entries)?;
+                if subscription.known() < piece {
+                    return Err(io::Error::other("the log lacks entries that were read before"));
+                }
             }
             if is_near {
                 break;
             }
         }
-        if self.seen > sent {
+        if self.seen > subscription.known() {
             return Err(io::Error::other("the log grows faster than the site is told"));
         }
         write(to, &ToSite::Begin)?;
-        to.flush()
+        to.flush()?;
+        Ok(subscription)
     }
 
     /// Reads the image that an epoch begins with, and sends signs of life meanwhile.
@@ -354,7 +401,7 @@ impl RemoteSite {
             thread::sleep(LOOK_EVERY);
             if said.elapsed() >= ALIVE_EVERY {
                 said = Instant::now();
-                wire::write(to, &ToSite::<&[LogEntry]>::Alive)?;
+                wire::write(to, &<ToSite>::Alive)?;
                 to.flush()?;
             }
         }
@@ -379,7 +426,7 @@ impl RemoteSite {
     }
 
     /// Starts the thread that reads what a site says.
-    fn start_reader(&self, stream: &TcpStream) -> io::Result<JoinHandle<()>> {
+    fn start_reader(&self, stream: &TcpStream, marks: &Arc<Marks>) -> io::Result<JoinHandle<()>> {
         stream.set_read_timeout(Some(self.silence))?;
         stream.set_write_timeout(Some(self.silence))?;
         let reader = Reader {
@@ -388,12 +435,38 @@ impl RemoteSite {
             epoch: self.epoch,
             waiting: Arc::clone(&self.waiting),
             parts: Arc::clone(&self.parts),
+            number: self.arrivals,
+            marks: Arc::clone(marks),
             part: None,
         };
-        let (from, number) = (stream.try_clone()?, self.arrivals);
-        let read = move || reader.run(BufReader::new(from), number);
+        let from = stream.try_clone()?;
+        let read = move || reader.run(BufReader::new(from));
         thread::Builder::new().name(format!("{}'s words", self.site)).spawn(read)
     }
+}
+
+/// Sends what a subscription delivers of the log's next entries, and counts the bytes.
+fn deliver(
+    subscription: &mut Subscription,
+    to: &mut BufWriter<TcpStream>,
+    traffic: &Traffic,
+    first: Position,
+    entries: &[LogEntry],
+) -> io::Result<()> {
+    let whole = wire::size(&ToSite::Logged(first, entries));
+    let (first, deliveries) = subscription.deliver(first, entries);
+    if !deliveries.is_empty() {
+        let sent = wire::write(to, &ToSite::Logged(first, deliveries))?;
+        traffic.add(sent, whole);
+    }
+    Ok(())
+}
+
+/// Closes a connection: drops what was not sent yet, and reads nothing more.
+fn close(stream: BufWriter<TcpStream>, reader: JoinHandle<()>) {
+    _ = stream.get_ref().shutdown(Shutdown::Both);
+    drop(stream.into_parts());
+    _ = reader.join();
 }
 
 fn left_ms(until: Instant) -> u64 {

@@ -295,8 +295,8 @@ impl Serving<'_> {
                 }
             };
             match said {
-                ToSite::Logged(first, entries) => {
-                    _ = core.on(Input::Logged(first, entries.into()));
+                ToSite::Logged(first, deliveries) => {
+                    _ = core.on(Input::Delivered(first, deliveries));
                 }
                 ToSite::Begin => break,
                 ToSite::Bye(why, is_use) => return Err(End::Bye(why, is_use)),
@@ -330,6 +330,7 @@ impl Serving<'_> {
             moves: tokio::sync::Mutex::new(()),
             stepped: AtomicPosition::default(),
             followed: None,
+            traffic: Vec::new(),
             log: None,
             epochs: Epochs::of_one_process(),
             checkpoints: Arc::new(Mutex::new(Checkpoints::default())),
@@ -341,8 +342,9 @@ impl Serving<'_> {
         });
         let leave = self.leave.clone();
         let give = Arc::new(move |part: Part| _ = leave.send(Outgoing::Part(part)));
-        let core = core.begun(site, epoch);
-        let run = move || Executor::run(shared, site, core, inbox, give, Box::new(SeparateSite));
+        let core = core.begun(site, epoch).subscribed();
+        let program = Box::new(SeparateSite { leave: self.leave.clone() });
+        let run = move || Executor::run(shared, site, core, inbox, give, program);
         let thread = thread::Builder::new().name(site.to_string()).spawn(run)?;
         self.served = Some((mailbox, thread));
         Ok(())
@@ -353,7 +355,7 @@ impl Serving<'_> {
         let invalid = |what| End::Lost(io::Error::new(io::ErrorKind::InvalidData, what));
         let until = |left_ms| Instant::now() + Duration::from_millis(left_ms);
         Ok(Some(match said {
-            ToSite::Logged(first, entries) => SiteEvent::Logged(first, entries.into()),
+            ToSite::Logged(first, deliveries) => SiteEvent::Delivered(first, deliveries),
             ToSite::Transact(asked, room) => {
                 let room = usize::try_from(room).unwrap_or(usize::MAX);
                 let output = OutputBuffer::of_batch(room);
@@ -432,8 +434,9 @@ fn say(to: &mut BufWriter<TcpStream>, leaving: Outgoing) -> io::Result<bool> {
         }
         Outgoing::Event(..) => unreachable!("a site without clients says nothing else"),
         Outgoing::Counted(number, usage) => ToRouter::Counted(number, usage),
+        Outgoing::Subscribe(request) => ToRouter::Subscribe(request),
         Outgoing::Part(part) => {
-            wire::write(to, &ToRouter::Part(part.known, part.design))?;
+            wire::write(to, &ToRouter::Part(part.known))?;
             for Snapshot { start, version, rows } in part.copies {
                 wire::write(to, &ToRouter::Partition(start, version))?;
                 for rows in wire::pieces(&rows) {

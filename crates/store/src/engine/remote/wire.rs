@@ -20,10 +20,11 @@ use crate::record::{Epoch, LogEntry, Position, Site, StoredValue};
 use crate::router::Step;
 use crate::rows::{Row, Rows};
 use crate::site::Usage;
+use crate::subscription::{Delivery, Request};
 use crate::transaction::{Abort, Done};
 
 /// Version of the messages: both sides must have the same.
-pub(in crate::engine) const PROTOCOL: u32 = 2;
+pub(in crate::engine) const PROTOCOL: u32 = 3;
 /// How often each side says that it is there, if it has nothing else to say.
 pub(in crate::engine) const ALIVE_EVERY: Duration = Duration::from_millis(300);
 /// The longest message, in bytes: what has more rows comes in several, but for one partition's replica.
@@ -37,7 +38,7 @@ const TRUSTED_BYTES: usize = 1024 * 1024;
 
 /// A message from a router's process to a site's.
 #[derive(Serialize, Deserialize)]
-pub(in crate::engine) enum ToSite<F = Vec<LogEntry>> {
+pub(in crate::engine) enum ToSite<F = Vec<Delivery<'static>>> {
     /// The site has this epoch. It begins from a prefix of the log, of which comes the rest.
     Welcome {
         epoch: Epoch,
@@ -52,7 +53,7 @@ pub(in crate::engine) enum ToSite<F = Vec<LogEntry>> {
     Rows(Vec<(Key, u64, StoredValue)>),
     /// That was all of it: the epoch begins.
     Begin,
-    /// The log's next entries.
+    /// What the site receives of the log next, and the place where that begins.
     Logged(Position, F),
     /// How many bytes the replies may take before no more of them is run.
     Transact(Vec<Asked>, u64),
@@ -100,8 +101,11 @@ pub(in crate::engine) enum ToRouter {
     /// To another site.
     Say(Site, #[serde(with = "bytes")] Vec<u8>),
     Counted(u64, Vec<Usage>),
-    /// A part of a checkpoint begins, then its partitions with their rows, and it ends.
-    Part(Position, Design),
+    /// A request to the site's subscription.
+    Subscribe(Request),
+    /// A part of a checkpoint begins, then its partitions with their rows, and it ends. The router knows the design
+    /// at that position.
+    Part(Position),
     Partition(Key, u64),
     Rows(Vec<(Key, u64, StoredValue)>),
     PartEnd,
@@ -127,11 +131,11 @@ impl ToRouter {
     }
 }
 
-/// Writes a message.
+/// Writes a message, and returns how many bytes it has.
 ///
 /// # Errors
 /// When the other side does not take it, or it is too long.
-pub(in crate::engine) fn write(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+pub(in crate::engine) fn write(to: &mut impl Write, message: &impl Serialize) -> io::Result<usize> {
     let mut bytes = postcard::to_extend(message, vec![0; 4]).map_err(io::Error::other)?;
     let length = bytes.len() - 4;
     if length > MESSAGE_BYTES_MAX {
@@ -140,7 +144,14 @@ pub(in crate::engine) fn write(to: &mut impl Write, message: &impl Serialize) ->
     }
     let length = u32::try_from(length).expect("it is less than 4 GB");
     bytes[..4].copy_from_slice(&length.to_le_bytes());
-    to.write_all(&bytes)
+    to.write_all(&bytes)?;
+    Ok(bytes.len())
+}
+
+/// How many bytes a message would have.
+pub(in crate::engine) fn size(message: &impl Serialize) -> usize {
+    let size = postcard::serialize_with_flavor(message, postcard::ser_flavors::Size::default());
+    4 + size.unwrap_or_default()
 }
 
 /// Reads a message.

@@ -24,6 +24,7 @@ use crate::router::Step;
 use crate::sampler::{Sampled, ThreadTime};
 use crate::site::Ticket;
 use crate::site::{Core, Input, Output, Part};
+use crate::subscription::Delivery;
 #[cfg(feature = "shuttle")]
 use crate::sync::fault::{self, Fault};
 use crate::sync::{self, sleep, ticks};
@@ -168,30 +169,12 @@ impl Executor {
             }
             SiteEvent::Said(from, message) => self.tell(Input::Said(from, message)),
             SiteEvent::Logged(first, entries) => {
-                let is_change = entries.iter().any(|entry| !matches!(entry.body, Body::Commit(_)));
-                let outputs = self.core.borrow_mut().on(Input::Logged(first, entries));
-                #[cfg(feature = "shuttle")]
-                if fault::is(Fault::MapBehindAnswer) {
-                    self.execute(outputs);
-                    self.publish();
-                    return true;
-                }
-                // The map is published before the reply is sent.
-                if is_change {
-                    self.publish();
-                    self.fetch_pinned();
-                }
-                {
-                    let core = self.core.borrow();
-                    let changed = is_change.then(|| core.design());
-                    self.program.follow(&self.shared, core.known(), changed);
-                }
-                self.execute(outputs);
-                self.take_steps();
-                self.give_parts();
-                if self.core.borrow().is_over() {
-                    return self.begin_again();
-                }
+                let is_change = entries.iter().any(LogEntry::is_of_design);
+                return self.follow(Input::Logged(first, entries), is_change);
+            }
+            SiteEvent::Delivered(first, deliveries) => {
+                let is_change = deliveries.iter().any(Delivery::is_of_design);
+                return self.follow(Input::Delivered(first, deliveries), is_change);
             }
             SiteEvent::Stalled(is_stalled) => self.tell(Input::Stalled(is_stalled)),
             SiteEvent::Mark => {
@@ -213,10 +196,41 @@ impl Executor {
                 self.forget_callers();
                 return false;
             }
-            SiteEvent::Relayed(..) | SiteEvent::Arrived(_) | SiteEvent::Lost(_) => {
+            SiteEvent::Relayed(..)
+            | SiteEvent::Arrived(_)
+            | SiteEvent::Lost(_)
+            | SiteEvent::Subscribe(..) => {
                 unreachable!("only a link is told this")
             }
             SiteEvent::Stop => return false,
+        }
+        true
+    }
+
+    /// Lets the site follow the log; whether that changes the design. False when the thread is to end.
+    fn follow(self: &Rc<Self>, logged: Input, is_change: bool) -> bool {
+        let outputs = self.core.borrow_mut().on(logged);
+        #[cfg(feature = "shuttle")]
+        if fault::is(Fault::MapBehindAnswer) {
+            self.execute(outputs);
+            self.publish();
+            return true;
+        }
+        // The map is published before the reply is sent.
+        if is_change {
+            self.publish();
+            self.fetch_pinned();
+        }
+        {
+            let core = self.core.borrow();
+            let changed = is_change.then(|| core.design());
+            self.program.follow(&self.shared, core.known(), changed);
+        }
+        self.execute(outputs);
+        self.take_steps();
+        self.give_parts();
+        if self.core.borrow().is_over() {
+            return self.begin_again();
         }
         true
     }
@@ -437,6 +451,7 @@ impl Executor {
                         _ = sender.send(SiteEvent::Said(self.site, message));
                     }
                 }
+                Output::Subscribe(request) => self.program.subscribe(request),
                 Output::Answer(ticket, known, answer) => {
                     self.answer(ticket, Outcome::Answer(known, answer));
                 }

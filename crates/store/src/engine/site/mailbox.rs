@@ -10,6 +10,7 @@ use crate::engine::client::listener::Listener;
 use crate::record::{LogEntry, Position, Site};
 use crate::router::Step;
 use crate::site::{Message, Part, Ticket, Usage};
+use crate::subscription::{Delivery, Request};
 use crate::sync::point;
 use crate::transaction::{Abort, Done, Transaction};
 
@@ -28,6 +29,7 @@ pub(crate) enum Outgoing {
     Event(Site, SiteEvent),
     Counted(u64, Vec<Usage>),
     Part(Part),
+    Subscribe(Request),
     /// The last one.
     End,
 }
@@ -51,6 +53,10 @@ pub(crate) enum SiteEvent {
     Step(StepRequest),
     Said(Site, Message),
     Logged(Position, Arc<[LogEntry]>),
+    /// What the subscription of a site in a process of its own delivers.
+    Delivered(Position, Vec<Delivery<'static>>),
+    /// A request to that subscription, which came by the connection with this number.
+    Subscribe(u64, Request),
     /// Whether the log accepts no entries for now.
     Stalled(bool),
     /// Take a part of a checkpoint: everything that the site masters now.

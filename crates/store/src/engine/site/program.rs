@@ -1,15 +1,24 @@
 //! The three programs whose threads run an executor, and what each does beside it when the design changes.
 
+use std::sync::mpsc::Sender;
+
 use super::epoch;
+use super::mailbox::Outgoing;
 use crate::design::Design;
 use crate::engine::Shared;
 use crate::record::{Position, Site};
+use crate::subscription::Request;
 
 /// The program that an executor's thread belongs to.
 pub(in crate::engine) trait Program: Send {
     /// Called when log entries up to `known` were applied and the map was published; with the design if they
     /// changed it.
     fn follow(&self, _shared: &Shared, _known: Position, _changed: Option<&Design>) {}
+
+    /// Hands a request of the site to its subscription.
+    fn subscribe(&self, _request: Request) {
+        unreachable!("it receives the whole log");
+    }
 
     /// Whether the thread of the site `own`, which may not be live, brings partitions home that are pinned to
     /// `site` and mastered elsewhere.
@@ -51,9 +60,17 @@ impl Program for ClientThread {
 }
 
 /// A site in a process of its own. Its router fetches for it.
-pub(in crate::engine) struct SeparateSite;
+pub(in crate::engine) struct SeparateSite {
+    /// To the router.
+    pub leave: Sender<Outgoing>,
+}
 
 impl Program for SeparateSite {
+    fn subscribe(&self, request: Request) {
+        // Without a router this epoch is over.
+        _ = self.leave.send(Outgoing::Subscribe(request));
+    }
+
     fn fetches_for(&self, _: Site, _: bool, _: &Design, _: Site) -> bool {
         false
     }

@@ -47,9 +47,13 @@ impl SeparateSite {
 }
 
 fn router(folder: &std::path::Path, peers: SocketAddr) -> Router {
+    router_of(folder, peers, SITES)
+}
+
+fn router_of(folder: &std::path::Path, peers: SocketAddr, sites: u16) -> Router {
     let router = RouterOptions { client_threads: 2, silence: Duration::from_secs(5) };
     let listener = TcpListener::bind(peers).expect("its port is free");
-    let options = options(Some(folder), SITES);
+    let options = options(Some(folder), sites);
     Router::start(&options, &router, listener, "secret".into()).expect("a router")
 }
 
@@ -59,9 +63,13 @@ fn any_port() -> SocketAddr {
 
 impl Apart {
     fn start(folder: &std::path::Path) -> Self {
-        let router = router(folder, any_port());
+        Self::start_with(folder, SITES)
+    }
+
+    fn start_with(folder: &std::path::Path, sites: u16) -> Self {
+        let router = router_of(folder, any_port(), sites);
         let start = |site| Some(SeparateSite::start(site, router.peers()));
-        let sites = (0..SITES).map(start).collect();
+        let sites = (0..sites).map(start).collect();
         Self { router: Some(router), sites }
     }
 
@@ -200,4 +208,94 @@ fn a_router_needs_a_log() {
     let listener = TcpListener::bind(any_port()).expect("a free port");
     let refused = Router::start(&options(None, 1), &router, listener, "secret".into()).err();
     assert!(matches!(refused, Some(StoreError::NoLog)), "{refused:?}");
+}
+
+/// Sixteen partitions, of a hundred keys each, evenly over four sites.
+const SPREAD: u32 = 16;
+const SPREAD_SITES: u16 = 4;
+
+fn home(partition: u32) -> Site {
+    Site(u16::try_from(partition).expect("few") % SPREAD_SITES)
+}
+
+/// A store of them without replicas.
+fn spread(folder: &std::path::Path) -> Apart {
+    let apart = Apart::start_with(folder, SPREAD_SITES);
+    runtime().block_on(async {
+        for partition in 0..SPREAD {
+            let (at, store) = (key(partition * 100), apart.store());
+            moved(store, &at, home(partition)).await;
+            let others = store.map().design.of(&at).replicas.clone();
+            for other in others {
+                let removed = store.change(&at, Operator::RemoveReplica(other)).await;
+                removed.expect("it has no use");
+            }
+        }
+    });
+    apart
+}
+
+/// Writes each key of a round, through the partitions in turn.
+fn write(client: &mut Raw, rounds: std::ops::Range<u32>, value: &str) {
+    for n in rounds {
+        for partition in 0..SPREAD {
+            client.send(&format!("SET {:04} {value}\r\n", partition * 100 + n));
+            client.expect("+OK\r\n");
+        }
+    }
+}
+
+#[test]
+fn a_site_is_sent_what_it_holds() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let apart = spread(folder.path());
+    let store = apart.store();
+    let design = store.map();
+    let is_spread = |one: &crate::design::Partition| one.replicas.is_empty();
+    assert!(design.design.partitions().all(is_spread));
+    assert_eq!(design.design.partitions().count(), SPREAD as usize);
+    let traffic = || (0..SPREAD_SITES).map(|n| store.log_traffic(Site(n)).expect("it is apart"));
+    let before: Vec<_> = traffic().collect();
+    let mut client = Raw::connect(store);
+    let (value, rounds) = ("v".repeat(400), 40);
+    write(&mut client, 0..rounds, &value);
+    let least = u64::from(rounds * SPREAD) * value.len() as u64;
+    let until = Instant::now() + Duration::from_secs(30);
+    for (n, before) in before.iter().enumerate() {
+        let site = Site(u16::try_from(n).expect("few"));
+        let since = || {
+            let now = store.log_traffic(site).expect("it is apart");
+            (now.sent_bytes - before.sent_bytes, now.whole_bytes - before.whole_bytes)
+        };
+        while since().1 < least {
+            assert!(Instant::now() < until, "{site} was not told of all: {:?}", since());
+            thread::sleep(Duration::from_millis(1));
+        }
+        let (sent, whole) = since();
+        eprintln!("{site}: {sent} of {whole} bytes, {:.3}", sent as f64 / whole as f64);
+        assert!(sent * 10 <= whole * 3, "{site} was sent {sent} of {whole} bytes");
+    }
+}
+
+#[test]
+fn a_site_has_what_was_written_before_it_became_the_master() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let apart = spread(folder.path());
+    let mut client = Raw::connect(apart.store());
+    write(&mut client, 0..5, "old");
+    runtime().block_on(async {
+        for partition in 0..SPREAD {
+            moved(apart.store(), &key(partition * 100), home(partition + 1)).await;
+        }
+    });
+    write(&mut client, 5..10, "new");
+    for n in 0..10 {
+        for partition in 0..SPREAD {
+            client.send(&format!("GET {:04}\r\n", partition * 100 + n));
+            client.expect(if n < 5 { "$3\r\nold\r\n" } else { "$3\r\nnew\r\n" });
+        }
+    }
+    // All sites know the same prefix, whether they were told of its entries or not.
+    client.send("MGET 0000 0100 0200 0300\r\n");
+    client.expect("*4\r\n");
 }

@@ -1,12 +1,15 @@
 //! What sites and routers say to each other, damaged in every way: it is refused, and costs no more memory
 //! than what came.
 
+use std::borrow::Cow;
+
 use proptest::prelude::*;
 
 use crate::design::Design;
 use crate::engine::remote::wire::{self, Asked, ToRouter, ToSite};
 use crate::key::{Key, KeyRange, Table};
 use crate::record::{Author, Body, Epoch, LogEntry, Position, Site, StoredValue};
+use crate::subscription::{Delivery, Request};
 use crate::transaction::{Abort, Done};
 
 fn key(n: u8) -> Key {
@@ -38,20 +41,28 @@ fn messages() -> Vec<Vec<u8>> {
     let hello =
         ToRouter::Hello { protocol: 1, version: "1".into(), site: Site(2), secret: "s".into() };
     vec![
-        written(&ToSite::<Vec<LogEntry>>::Welcome {
+        written(&ToSite::<Vec<Delivery<'_>>>::Welcome {
             epoch: Epoch(1),
             sites: 2,
             silence_ms: 3,
             known: Position(4),
             design: Design::new(Site(0)),
         }),
-        written(&ToSite::<Vec<LogEntry>>::Rows(rows())),
-        written(&ToSite::Logged(Position(9), entries.clone())),
-        written(&ToSite::<Vec<LogEntry>>::Transact(vec![asked(), asked()], 65_536)),
-        written(&ToSite::<Vec<LogEntry>>::Said(Site(1), vec![0; 40])),
-        written(&ToSite::<Vec<LogEntry>>::Bye("why".into(), true)),
+        written(&<ToSite>::Rows(rows())),
+        written(&ToSite::Logged(
+            Position(9),
+            vec![
+                Delivery::Passed(300),
+                Delivery::Entry(Cow::Borrowed(&entries[0])),
+                Delivery::Begins { start: key(1), version: 7, installation: 2 },
+            ],
+        )),
+        written(&<ToSite>::Transact(vec![asked(), asked()], 65_536)),
+        written(&<ToSite>::Said(Site(1), vec![0; 40])),
+        written(&<ToSite>::Bye("why".into(), true)),
         written(&hello),
-        written(&ToRouter::Write(entries)),
+        written(&ToRouter::Subscribe(Request::Begin(key(2), 3))),
+        written(&ToRouter::Write(entries.clone())),
         written(&ToRouter::Ended(1, Position(2), Ok(done))),
         written(&ToRouter::Ended(1, Position(2), Err(Abort::Late))),
         written(&ToRouter::Back(asked())),
@@ -81,7 +92,7 @@ proptest! {
 
     #[test]
     fn damaged_messages_are_refused_or_others(
-        which in 0_usize..11,
+        which in 0_usize..12,
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         tail in prop::collection::vec(any::<u8>(), 0..40),
     ) {

@@ -33,6 +33,7 @@ impl Pair {
                     assert!(answer.is_ok(), "{ticket}: {answer:?}");
                     self.answered.push(ticket);
                 }
+                Output::Subscribe(_) => panic!("it receives the whole log"),
                 Output::Back(ticket, _) => panic!("{ticket} came back"),
                 Output::Say(to, message) => {
                     let from = Site(u16::try_from(site).expect("two"));

@@ -45,10 +45,16 @@ pub(in super::super) enum Bug {
     SnapshotBeforeLock,
     /// While the log is stalled, rows are read whose last change is not logged.
     UnloggedRead,
+    /// A subscription begins to deliver a partition's entries one entry behind the place that it names.
+    SubscribedLate,
+    /// An installation asks for rows as of a place before its subscription begins.
+    Unsubscribed,
+    /// A subscriber is not told the version of a partition that was joined with one that it does not have.
+    VersionUntold,
 }
 
 impl Bug {
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 16] = [
         Self::SnapshotAheadOfLog,
         Self::SessionIgnored,
         Self::AnswerAheadOfLog,
@@ -62,6 +68,9 @@ impl Bug {
         Self::CollectedTooEarly,
         Self::SnapshotBeforeLock,
         Self::UnloggedRead,
+        Self::SubscribedLate,
+        Self::Unsubscribed,
+        Self::VersionUntold,
     ];
 }
 

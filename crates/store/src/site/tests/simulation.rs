@@ -7,6 +7,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::super::*;
 use super::Bug;
+use super::stream::Stream;
 use crate::key::{KeyRange, Value};
 use crate::record::Operator;
 use crate::transaction::{Done, View};
@@ -46,8 +47,7 @@ pub(super) struct Host {
     pub site: Site,
     epoch: Epoch,
     pub core: Option<Core>,
-    /// How much of the log it was told.
-    told: Position,
+    pub stream: Stream,
     /// On the way to the log.
     leaving: VecDeque<LogEntry>,
     /// Whether a log entry was lost on the way: the process notices that later, and ends.
@@ -109,17 +109,9 @@ impl Simulation {
             from_images: 0,
         };
         for site in (0..SITES).map(Site) {
-            let leaving = VecDeque::new();
-            let (epoch, core, told, has_lost, skew_ms) = (Epoch(0), None, 0, false, 0);
-            this.hosts.push(Host {
-                site,
-                epoch,
-                core,
-                told: Position(told),
-                leaving,
-                has_lost,
-                skew_ms,
-            });
+            let (leaving, stream) = (VecDeque::new(), Stream::whole(Position(0)));
+            let (epoch, core, has_lost, skew_ms) = (Epoch(0), None, false, 0);
+            this.hosts.push(Host { site, epoch, core, stream, leaving, has_lost, skew_ms });
         }
         (0..SITES.into()).for_each(|at| this.begin(at));
         this
@@ -129,17 +121,23 @@ impl Simulation {
         let site = self.hosts[at].site;
         self.hosts[at].epoch.0 += 1;
         self.hosts[at].has_lost = false;
-        self.hosts[at].told = Position(0);
         let epoch = self.hosts[at].epoch;
         let mut core = Core::new(site, epoch, Design::new(Site(0)));
+        let (mut known, mut design) = (Position(0), Design::new(Site(0)));
         if self.dice.random_range(0..2) == 0
             && let Some((part, snapshots)) = &self.image
         {
-            let (known, design) = (part.known, part.design.clone());
-            let image = Core::observer_of(known, design, snapshots.iter().cloned());
+            (known, design) = (part.known, part.design.clone());
+            let image = Core::observer_of(known, design.clone(), snapshots.iter().cloned());
             core = image.map_err(|key| format!("{key:?}")).unwrap().begun(site, epoch);
-            self.hosts[at].told = known;
             self.from_images += 1;
+        }
+        self.hosts[at].stream = match self.dice.random_range(0..4) {
+            0 => Stream::whole(known),
+            _ => Stream::subscribed(site, epoch, known, design),
+        };
+        if self.hosts[at].stream.is_subscribed() {
+            core = core.subscribed();
         }
         core.broken.bug = self.bug;
         self.hosts[at].core = Some(core);
@@ -157,6 +155,7 @@ impl Simulation {
             match output {
                 Output::Write(entry) => self.hosts[at].leaving.push_back(entry),
                 Output::Say(to, message) => self.messages.push((site, to, message)),
+                Output::Subscribe(request) => self.hosts[at].stream.request(request),
                 Output::Answer(ticket, seen, answer) => self.answered(ticket, seen, answer),
                 Output::Back(ticket, _) => {
                     self.answered(ticket, Position(0), Err(Abort::Elsewhere))
@@ -170,12 +169,18 @@ impl Simulation {
     fn assemble(&mut self, at: usize) {
         let Some(core) = &self.hosts[at].core else { return };
         let has_part = self.unfinished.iter().any(|(host, _)| *host == at);
-        if self.mark > Position(0)
-            && self.hosts[at].told == self.mark
-            && core.known() == self.mark
-            && !has_part
-        {
-            self.unfinished.extend(core.part().map(|part| (at, part)));
+        if self.mark > Position(0) && core.known() == self.mark && !has_part {
+            // A subscriber knows the versions of its own partitions only: the design is the router's.
+            let design = || {
+                let mut design = Design::new(Site(0));
+                let before = &self.log[..usize::try_from(self.mark.0).unwrap()];
+                before.iter().for_each(|entry| _ = design.follow(entry));
+                design
+            };
+            if let Some(mut part) = core.part() {
+                part.design = design();
+                self.unfinished.push((at, part));
+            }
         }
         let own = self.unfinished.extract_if(.., |(host, _)| *host == at);
         for (at, part) in own.collect::<Vec<_>>() {
@@ -271,14 +276,17 @@ impl Simulation {
 
     fn tell_next(&mut self, at: usize) {
         let host = &mut self.hosts[at];
-        let next = usize::try_from(host.told.0).unwrap();
         if host.core.is_some()
-            && let Some(entry) = self.log.get(next)
+            && let Some(input) = host.stream.next(&self.log, self.bug, &mut self.dice)
         {
-            host.told += 1;
-            let input = Input::Logged(host.told, [entry.clone()].into());
             self.tell(at, input);
         }
+    }
+
+    /// Whether all of the log, and all that was asked of a subscription, has arrived at a host.
+    fn has_all(&self, at: usize) -> bool {
+        let stream = &self.hosts[at].stream;
+        stream.is_idle() && stream.sent() == Position(self.log.len() as u64)
     }
 
     fn pass_message(&mut self) {
@@ -300,10 +308,10 @@ impl Simulation {
     /// the next one.
     fn crash(&mut self, at: usize) {
         if at < SITES.into() && self.dice.random_range(0..3) == 0 {
-            let Host { site, epoch, told, skew_ms, .. } = self.hosts[at];
-            let leaving = VecDeque::new();
+            let Host { site, epoch, skew_ms, .. } = self.hosts[at];
+            let (leaving, stream) = (VecDeque::new(), Stream::whole(Position(0)));
             let (core, has_lost) = (None, false);
-            let next = Host { site, epoch, core, told, leaving, has_lost, skew_ms };
+            let next = Host { site, epoch, core, stream, leaving, has_lost, skew_ms };
             let old = std::mem::replace(&mut self.hosts[at], next);
             self.hosts.push(old);
             let moved = self.hosts.len() - 1;
@@ -467,9 +475,7 @@ impl Simulation {
                 if at < SITES.into() && self.hosts[at].core.as_ref().is_none_or(Core::is_over) {
                     self.begin(at);
                 }
-                while self.hosts[at].core.is_some()
-                    && self.hosts[at].told < Position(self.log.len() as u64)
-                {
+                while self.hosts[at].core.is_some() && !self.has_all(at) {
                     self.tell_next(at);
                 }
                 self.now_ms += 20;

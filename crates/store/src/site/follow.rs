@@ -1,0 +1,115 @@
+//! How a site follows the log: what it does at each entry, whether it receives all of them or those that its
+//! subscription delivers.
+
+use super::{Core, refused};
+use crate::design::Verdict;
+use crate::record::{Body, LogEntry, Position};
+use crate::subscription::Delivery;
+
+impl Core {
+    pub(super) fn follow_all(&mut self, first: Position, entries: &[LogEntry]) {
+        // A site that began from an image may receive its entries once more.
+        let old = usize::try_from(first.entries_to(self.known + 1)).unwrap_or(usize::MAX);
+        for (position, entry) in first.onward().zip(entries).skip(old) {
+            self.follow(position, entry, true);
+        }
+        self.go_on();
+    }
+
+    /// Follows what a subscription delivers of the log, from the next position on.
+    pub(super) fn follow_deliveries(&mut self, first: Position, deliveries: Vec<Delivery<'_>>) {
+        assert_eq!(first, self.known + 1, "the log comes in its order");
+        for delivery in deliveries {
+            match delivery {
+                Delivery::Passed(entries) => self.known += entries,
+                Delivery::Entry(entry) => {
+                    let is_own = (entry.by.site, entry.by.epoch) == (self.site, self.epoch);
+                    self.follow(self.known + 1, &entry, is_own);
+                }
+                Delivery::Begins { start, version, installation } => {
+                    self.design.correct_version(&start, version);
+                    self.begin_installation(start, installation);
+                }
+            }
+        }
+        self.go_on();
+    }
+
+    /// Does what waited for the log.
+    fn go_on(&mut self) {
+        if self.is_live {
+            self.give_all();
+            self.attempt_all();
+        }
+    }
+
+    /// Follows the next entry; whether it has all entries of its author.
+    fn follow(&mut self, position: Position, entry: &LogEntry, is_whole: bool) {
+        assert_eq!(position, self.known + 1, "the log comes in its order");
+        self.known = position;
+        let is_of_this_life = entry.by.site == self.site && entry.by.epoch == self.epoch;
+        let is_own = is_of_this_life && entry.body != Body::Fence;
+        let verdict = match is_whole {
+            true => self.design.follow(entry),
+            false => self.design.follow_part(entry),
+        };
+        if !self.is_over && self.is_the_end(entry, verdict) {
+            self.end();
+        }
+        if self.is_over {
+            return;
+        }
+        if is_own && verdict != Verdict::Void {
+            assert_eq!(entry.by.number, self.ordered + 1, "own entries come in their order");
+            self.ordered = entry.by.number;
+        }
+        match (&entry.body, verdict) {
+            (_, Verdict::Void) => {}
+            #[cfg(test)]
+            (body, _) if !is_own && self.swap_with_next(body) => {}
+            (Body::Join, _) => self.is_live |= is_own,
+            // It was applied when it was written.
+            (Body::Commit(writes), _) if is_own => self.note_logged(writes),
+            (Body::Commit(writes), _) => writes.iter().for_each(|write| self.replicate(write)),
+            (Body::Change(change), Verdict::Counts) => {
+                self.reshape(change);
+                self.notice(change);
+            }
+            (Body::Change(_), Verdict::Refused(impossible)) => {
+                let held = self
+                    .answers
+                    .front_mut()
+                    .filter(|held| is_own && held.has_written && held.number == self.ordered);
+                if let Some(held) = held {
+                    held.answer = Err(refused(&impossible));
+                }
+            }
+            (Body::Fence, _) => self.inherit(),
+        }
+        if !self.changing.is_empty() {
+            let ordered = self.ordered;
+            self.changing.retain(|_, number| *number > ordered);
+        }
+        if self.is_live {
+            if !matches!(entry.body, Body::Commit(_)) {
+                self.align_copies();
+            }
+            self.release(position);
+        }
+    }
+
+    /// True if a log entry ends this epoch: a fence by another process, a newer epoch, or an entry of its
+    /// own that does not count. An entry of an earlier epoch has no effect.
+    fn is_the_end(&self, entry: &LogEntry, verdict: Verdict) -> bool {
+        let by = entry.by;
+        if by.site != self.site || by.epoch < self.epoch {
+            return false;
+        }
+        match entry.body {
+            Body::Join if by.epoch > self.epoch => verdict == Verdict::Counts,
+            _ if by.epoch > self.epoch => false,
+            Body::Fence => verdict == Verdict::Counts,
+            _ => verdict == Verdict::Void && by.number > self.ordered,
+        }
+    }
+}
