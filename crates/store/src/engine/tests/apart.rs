@@ -32,6 +32,7 @@ impl SeparateSite {
             secret: "secret".into(),
             patience: Duration::from_secs(30),
             settings: Settings::new("test", 1),
+            site_cpu: None,
         };
         let tell = move |event| _ = told.send(event);
         let thread = thread::spawn(move || member.serve(&tell, &stopped));
