@@ -68,7 +68,8 @@ test: setup ## everything that must pass: formatting, clippy, then all tests aga
 
 # As a job of its own: an hour of one cluster after the other on two cores.
 test-long: setup ## ten thousand simulations of the store, and 74 deaths in changes of shape, sixty of a store
-	IMAGO_SEEDS=10000 $(TEST) --locked --workspace --lib -- site::tests
+	IMAGO_SEEDS=10000 $(TEST) --locked --workspace --lib -- site::tests --skip adaptation
+	IMAGO_SEEDS=1000 $(TEST) --locked --workspace --lib -- site::tests::adaptation
 	IMAGO_LONG=1 $(TEST) $(SCHEDULES)
 	IMAGO_LONG=1 $(TEST) --locked --package imago-store --lib -- fuzz
 	IMAGO_LONG=1 $(TEST) --locked --workspace --test verbs -- --nocapture reshard::random:: reshard::members:: $(ARGS)

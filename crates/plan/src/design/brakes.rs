@@ -155,6 +155,12 @@ impl<K: Key> Brakes<K> {
         may
     }
 
+    /// Takes note of operators that are carried out without a question, to take others back: later ones wait for it.
+    pub fn spend(&mut self, operators: usize, now_ms: u64) {
+        _ = self.may_spend(0, now_ms);
+        self.tokens -= operators as f64;
+    }
+
     /// Takes note of operators that were carried out on a design, and begins to measure what comes of them.
     pub fn done(
         &mut self,

@@ -41,6 +41,44 @@ impl Default for Thresholds {
     }
 }
 
+impl Thresholds {
+    /// Whether operators that are carried out on a design, one after the other, keep to its limits: a design that
+    /// exceeds one already may not exceed it further. A partition that moves has one replica more until its old
+    /// master has given its copy up.
+    #[must_use]
+    pub fn keeps<K: Key>(&self, before: &Layout<K>, operators: &[Operator<K>]) -> bool {
+        let mut layout = before.clone();
+        let replicas = |layout: &Layout<K>, key: &K| layout.of(key).1.replicas.len();
+        let mut touched = Vec::new();
+        for operator in operators {
+            let is_possible = layout.apply(operator).is_ok();
+            let start = layout.of(operator.key()).0.clone();
+            let replicas_max = (self.replicas_max.saturating_add(1)).max(replicas(before, &start));
+            if !is_possible
+                || layout.len() > self.partitions_max.max(before.len())
+                || replicas(&layout, &start) > replicas_max
+            {
+                return false;
+            }
+            touched.push(start);
+        }
+        touched
+            .iter()
+            .all(|start| replicas(&layout, start) <= self.replicas_max.max(replicas(before, start)))
+    }
+}
+
+impl Thresholds {
+    /// Whether operators that were carried out have left a partition with a replica too many, by the design now: the
+    /// rest of their plan was not carried out.
+    #[must_use]
+    pub fn are_exceeded_by<K: Key>(&self, now: &Layout<K>, done: &[Operator<K>]) -> bool {
+        let added = done.iter().filter(|one| matches!(one, Operator::AddReplica(..)));
+        let mut replicas = added.map(|one| now.of(one.key()).1.replicas.len());
+        replicas.any(|replicas| replicas > self.replicas_max)
+    }
+}
+
 /// A design with the statistics of what was sampled by it.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'v, K> {
@@ -98,7 +136,10 @@ impl<K: Key> Growing<K> {
         // The old master keeps a copy: with room for none it is removed.
         let (old, is_full) = (partition.master, partition.replicas.len() >= replicas_max);
         let has_copy = partition.is_at(site);
+        // One that has too many already, because a plan was not carried out to its end, gets no further one.
+        let has_room = partition.replicas.len() <= replicas_max;
         if partition.pin.is_some_and(|pin| pin != site)
+            || !has_copy && !has_room
             || !has_copy && !self.add(Operator::AddReplica(start.clone(), site))
             || !self.add(Operator::Remaster(start.clone(), site))
         {

@@ -172,7 +172,9 @@ impl<const N: usize> Linear<N> {
         let rate = (2.0 / (self.samples as f64 + 1.0)).max(0.005);
         self.means.0 += rate * (worth - self.means.0);
         self.means.1 += rate * (observed - self.means.1);
-        self.prior_unit = self.means.1 / self.means.0.max(f64::MIN_POSITIVE.sqrt());
+        // Inputs that make no difference any more are worth nothing that could be told.
+        let least: f64 = prior.iter().zip(self.scales_min).map(|(of, scale)| of * scale).sum();
+        self.prior_unit = self.means.1 / self.means.0.max(least);
     }
 
     /// One step of the descent.

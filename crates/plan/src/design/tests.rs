@@ -239,6 +239,7 @@ proptest! {
                     prop_assert!(one.pin.is_none_or(|pin| pin == one.master), "{plan:?}");
                 }
                 prop_assert!(after.len() <= 14.max(layout.len()));
+                prop_assert!(thresholds.keeps(&layout, &plan), "{plan:?}");
             }
         }
     }

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use imago_plan::design::brakes::{Judged, Latency};
+use imago_plan::design::brakes::{Judged, Latency, inverse};
 use imago_plan::design::cost::{Inputs, Measured, Operation};
 use imago_plan::design::decide::{Considered, Decided};
 use imago_plan::design::layout::{self, Layout};
+use imago_plan::design::plans::Thresholds;
 
 use super::planner::{Carried, Planner};
 use super::report::{DecisionReport, Verdict, reason};
@@ -17,9 +18,10 @@ const DECISIONS_MAX: usize = 200;
 const REJECTED_MAX: usize = 4;
 
 impl Planner<'_> {
-    /// Judges the changes that were measured for long enough, and takes back what made things worse.
-    pub(super) async fn judge(&mut self, now_ms: u64, layout: &Layout<Key>, may_change: bool) {
-        let Some(latency) = self.latency() else { return };
+    /// Judges the changes that were measured for long enough, and takes back what made things worse; true if it did.
+    pub(super) async fn judge(&mut self, now_ms: u64, may_change: bool) -> bool {
+        let Some(latency) = self.latency() else { return false };
+        let undone = self.undone;
         for judged in self.brakes.judge(now_ms, latency) {
             let (watched, is_worse) = match judged {
                 Judged::Kept(watched) => (watched, false),
@@ -27,9 +29,12 @@ impl Planner<'_> {
             };
             let carried = self.carried.iter().position(|one| one.operators == watched.operators);
             let decision = carried.map(|at| self.carried.remove(at).decision);
-            let may_undo = may_change && self.of.permits(&watched.inverse, layout);
-            let is_undone = is_worse && may_undo && {
-                let (done, failure) = self.apply(&watched.inverse, layout).await;
+            // Other changes may have used the room that there was.
+            let layout = self.of.store.layout().await;
+            let may_undo = is_worse && may_change && self.of.permits(&watched.inverse, &layout);
+            let is_undone = may_undo && {
+                self.brakes.spend(watched.inverse.len(), now_ms);
+                let (done, failure) = self.apply(&watched.inverse, &layout).await;
                 self.failure = failure;
                 self.undone += u64::from(!done.is_empty());
                 !done.is_empty()
@@ -44,6 +49,7 @@ impl Planner<'_> {
                 }
             }
         }
+        self.undone > undone
     }
 
     /// Carries out the plans that pay, those that did so for long enough.
@@ -68,10 +74,21 @@ impl Planner<'_> {
                 Verdict::Advised("a limit was lowered meanwhile".to_owned())
             } else if !self.brakes.may_spend(plan.operators.len(), now_ms) {
                 Verdict::Advised("changes a second are limited".to_owned())
+            } else if !self.thresholds().keeps(&self.of.store.layout().await, &plan.operators) {
+                Verdict::Failed("the design has changed since it was decided".to_owned())
             } else {
                 let unmeasured = Latency { mean_us: plan.latency_us.0, error_us: 0.0 };
                 let before = self.latency().unwrap_or(unmeasured);
-                let (done, failure) = self.apply(&plan.operators, &layout).await;
+                let (mut done, failure) = self.apply(&plan.operators, &layout).await;
+                if failure.is_some()
+                    && self.thresholds().are_exceeded_by(&self.of.store.layout().await, &done)
+                {
+                    // A copy is left beside that of a master that did not move.
+                    let back = inverse(&layout, &done);
+                    self.brakes.spend(back.len(), now_ms);
+                    let (taken, _) = self.apply(&back, &layout).await;
+                    done.truncate(done.len() - taken.len());
+                }
                 if !done.is_empty() {
                     let told = (before, plan.latency_us.1);
                     self.brakes.done(&layout, done.clone(), self.now_ms(), told);
@@ -93,6 +110,10 @@ impl Planner<'_> {
             let why = plan.rejected.as_ref().map(reason).unwrap_or_default();
             self.remember(DecisionReport::of(now_ms, plan, Verdict::Rejected(why)));
         }
+    }
+
+    fn thresholds(&self) -> Thresholds {
+        self.of.options().parameters.thresholds
     }
 
     /// Remembers a decision, and tells the log of one that pays.

@@ -382,10 +382,9 @@ mod tests {
 
     fn kept() -> (Kept, CostModel, Brakes<Key>) {
         let (mut cost, mut brakes) = (CostModel::default(), Brakes::new(Default::default()));
-        for n in 0..60 {
-            let inputs = Inputs { queue: f64::from(n % 7), rows: (3.0, 1.0), ..Inputs::default() };
-            let measured =
-                Measured { service: Some(50.0), read_write: Some(9.0), ..Measured::default() };
+        for _ in 0..60 {
+            let inputs = Inputs { rows: (3.0, 1.0), ..Inputs::default() };
+            let measured = Measured { read_write: Some(9.0), ..Measured::default() };
             cost.observe(Operation::Transaction { reads: false, writes: true }, &inputs, &measured);
         }
         let key = Key::new(Table(1), b"k\x00\xff");

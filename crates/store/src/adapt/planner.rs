@@ -318,8 +318,9 @@ impl<'a> Planner<'a> {
         // Nothing was awaited in between: it was one thread.
         let took = thread_cpu().saturating_sub(began);
         let may_change = options.mode == Mode::On && !self.is_paused();
-        self.judge(now_ms, &layout, may_change).await;
-        if let Some(decided) = decided {
+        let is_undone = self.judge(now_ms, may_change).await;
+        // What was decided is by the design before that.
+        if let Some(decided) = decided.filter(|_| !is_undone) {
             self.carry_out(now_ms, layout, &decided, may_change).await;
         }
         self.tell(distrust, &is, &cpu);

@@ -110,7 +110,7 @@ pub struct SiteReport {
     pub rows: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
-    /// What the router has sent it of the log; none of a site in the router's process.
+    /// The part of the log that the router has sent it; none of a site in the router's process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogTrafficReport>,
 }
@@ -120,7 +120,7 @@ pub struct SiteReport {
 pub struct LogTrafficReport {
     /// The part that the site has a use for.
     pub sent_bytes: u64,
-    /// What the whole log would have been.
+    /// The whole log, for comparison.
     pub whole_bytes: u64,
 }
 

@@ -10,10 +10,13 @@ use crate::key::{KeyRange, Value};
 use crate::record::Write;
 use crate::rows::Row;
 
+mod adaptation;
 mod behind;
 mod bug;
+mod planner;
 mod simulation;
 mod stream;
+mod transactions;
 
 pub(super) use bug::{Broken, Bug};
 use simulation::{Outcome, Simulation};

@@ -72,6 +72,35 @@ fn outliers_and_wild_inputs_spoil_nothing() {
 }
 
 #[test]
+fn a_function_with_a_prior_stays_sound_whatever_comes_first() {
+    for first in [0.0, 1e-9, 0.3, 40.0, 1e12] {
+        let mut queue = Linear::<1>::new([0.1]).led_by([1.0]).rising().rehearsing(40);
+        queue.observe([first], 50.0);
+        for n in 0..600_u32 {
+            let at_site = f64::from(n % 17);
+            queue.observe([at_site], 40.0 + 250.0 * at_site);
+        }
+        let told = queue.predict([10.0]);
+        assert!((1_800.0..3_400.0).contains(&told), "{told} after {first}");
+    }
+}
+
+#[test]
+fn inputs_that_rise_together_keep_what_they_are_worth_against_each_other() {
+    // A site's reads and writes as long as all sites have the same mix; in truth a write costs thirty reads.
+    let mut cpu = Linear::<3>::new([10.0; 3]).led_by([1.0, 30.0, 12.0]).rising().rehearsing(60);
+    for n in 0..300_u32 {
+        let share = 0.1 + f64::from(n % 10) / 11.0;
+        let (reads, writes) = (600_000.0 * share, 3_000.0 * share);
+        cpu.observe([reads, writes, 0.0], (reads + 30.0 * writes) * 1e-6);
+    }
+    let (of_reads, of_writes) =
+        (cpu.predict([600_000.0, 0.0, 0.0]), cpu.predict([0.0, 3_000.0, 0.0]));
+    assert!((0.4..0.75).contains(&of_reads), "{of_reads}");
+    assert!((0.05..0.25).contains(&of_writes), "{of_writes}");
+}
+
+#[test]
 fn a_function_that_saw_nothing_says_so() {
     let mut none = Linear::<1>::new([0.1]);
     assert_eq!((none.predict([0.7]), none.r_squared()), (0.0, None));

@@ -7,26 +7,30 @@ use rand::{RngExt, SeedableRng};
 
 use super::super::*;
 use super::Bug;
+use super::adaptation::Limited;
+use super::planner::Planner;
 use super::stream::Stream;
-use crate::key::{KeyRange, Value};
+use super::transactions::{Move, Wish};
+use crate::design::Verdict;
 use crate::record::Operator;
-use crate::transaction::{Done, View};
+use crate::router::Step;
+use crate::transaction::Done;
 
 pub(super) const SITES: u16 = 4;
-const KEYS: u8 = 12;
-const SESSIONS: usize = 5;
+pub(super) const KEYS: u8 = 12;
+pub(super) const SESSIONS: usize = 5;
 /// Longer than messages take, shorter than a run.
-const PATIENCE_MS: u64 = 300;
+pub(super) const PATIENCE_MS: u64 = 300;
 /// How far a host's clock may be ahead: at most by the patience of a request.
 const SKEW_MS_MAX: u64 = PATIENCE_MS;
 
-fn key(n: u8) -> Key {
+pub(super) fn key(n: u8) -> Key {
     if n == 0 { Key::least() } else { Key::from_bytes(&[n]) }
 }
 
 /// What a client knows of one of its transactions.
 pub(super) struct Known {
-    session: usize,
+    pub session: usize,
     /// What the session had seen before.
     pub since: Position,
     pub writes: Vec<Key>,
@@ -58,21 +62,33 @@ pub(super) struct Host {
 
 pub(super) struct Simulation {
     seed: u64,
-    dice: StdRng,
-    now_ms: u64,
+    pub dice: StdRng,
+    pub now_ms: u64,
     pub log: Vec<LogEntry>,
-    design: Design,
+    pub design: Design,
     /// The newest epoch of each site, and behind them epochs that were given up and do not know it.
     pub hosts: Vec<Host>,
     messages: Vec<(Site, Site, Message)>,
     pub transactions: BTreeMap<Ticket, Known>,
     /// What each session has seen, and the transaction that it waits for, at which host.
-    sessions: Vec<(Position, Option<(Ticket, usize)>)>,
-    next: Ticket,
+    pub sessions: Vec<(Position, Option<(Ticket, usize)>)>,
+    pub next: Ticket,
     pub changes: usize,
     pub by_replicas: usize,
     /// Reads that were answered while the log was stalled, at a site that is ahead of it.
     pub in_stall: usize,
+    /// What changes the design, instead of chance; what it did; and what sessions want meanwhile.
+    pub planner: Option<Planner>,
+    pub limited: Limited,
+    pub wishes: Vec<Option<Wish>>,
+    pub moves: Option<Move>,
+    /// Nothing new begins: sessions go on with what they want.
+    pub is_ending: bool,
+    /// The longest that a transaction took.
+    pub waited_ms_max: u64,
+    /// The outcomes of changes of design, and the prefix of the log that has the last one.
+    pub steps: BTreeMap<Ticket, bool>,
+    pub stepped: Position,
     bug: Option<Bug>,
     /// A place in the log at which all are to give parts of an image, those that some epoch of a host gave
     /// and that are not known to be all in the log, and the others.
@@ -100,6 +116,14 @@ impl Simulation {
             changes: 0,
             by_replicas: 0,
             in_stall: 0,
+            planner: None,
+            limited: Limited::default(),
+            wishes: vec![None; SESSIONS],
+            moves: None,
+            is_ending: false,
+            waited_ms_max: 0,
+            steps: BTreeMap::new(),
+            stepped: Position(0),
             bug,
             mark: Position(0),
             unfinished: Vec::new(),
@@ -144,11 +168,11 @@ impl Simulation {
         self.tell(at, Input::Tick(self.clock_ms(at)));
     }
 
-    fn clock_ms(&self, at: usize) -> u64 {
+    pub(super) fn clock_ms(&self, at: usize) -> u64 {
         self.now_ms + self.hosts[at].skew_ms
     }
 
-    fn tell(&mut self, at: usize, input: Input) {
+    pub(super) fn tell(&mut self, at: usize, input: Input) {
         let site = self.hosts[at].site;
         let Some(core) = &mut self.hosts[at].core else { return };
         for output in core.on(input) {
@@ -201,8 +225,11 @@ impl Simulation {
     fn answered(&mut self, ticket: Ticket, seen: Position, answer: Result<Done, Abort>) {
         let Some(known) = self.transactions.get_mut(&ticket) else {
             self.changes += usize::from(answer.is_ok());
+            self.steps.insert(ticket, answer.is_ok());
+            self.stepped = self.stepped.max(seen);
             return;
         };
+        let number = known.session;
         let session = &mut self.sessions[known.session];
         session.1 = None;
         session.0 = session.0.max(seen);
@@ -215,10 +242,20 @@ impl Simulation {
             Err(Abort::Unlogged) => Outcome::Unknown,
             Err(_) => Outcome::Nothing,
         };
+        // What did not happen is tried again.
+        if !matches!(known.outcome, Outcome::Nothing) {
+            self.end_wish(number);
+        }
     }
 
     fn append(&mut self, entry: LogEntry) {
-        self.design.follow(&entry);
+        let before = self.planner.as_ref().map(|_| self.design.clone());
+        let verdict = self.design.follow(&entry);
+        if let (Some(before), Some(planner)) = (before, &mut self.planner)
+            && let (Verdict::Counts, Body::Change(change)) = (verdict, &entry.body)
+        {
+            self.limited.note(self.now_ms, &before, &self.design, change, planner);
+        }
         // Every other one as it is read from a file, or comes from another process.
         let entry = match self.dice.random_range(0..2) {
             0 => entry,
@@ -229,6 +266,9 @@ impl Simulation {
 
     pub(super) fn step(&mut self) {
         let at = self.dice.random_range(0..self.hosts.len());
+        if self.planner.is_some() {
+            self.now_ms += u64::from(self.dice.random_range(0..4) == 0);
+        }
         match self.dice.random_range(0..1_000) {
             0..350 => {
                 for _ in 0..self.dice.random_range(1..4) {
@@ -247,6 +287,9 @@ impl Simulation {
             }
             550..650 => self.pass_message(),
             650..880 => self.transact(),
+            880..950 if self.planner.is_some() => self.adapt(),
+            950..952 if self.planner.is_some() && !self.is_ending => self.pin(),
+            952..960 if self.planner.is_some() => self.tick_all(),
             880..960 => self.change(),
             960..965 => {
                 self.now_ms += self.dice.random_range(1..50);
@@ -256,9 +299,12 @@ impl Simulation {
                 self.tell(at, Input::Tick(self.clock_ms(at)));
             }
             965..970 => {
-                let is_stalled = self.seed.is_multiple_of(3) && self.dice.random_range(0..3) > 0;
+                let stalls = self.seed.is_multiple_of(3) && self.planner.is_none();
+                let is_stalled = stalls && self.dice.random_range(0..3) > 0;
                 self.tell(at, Input::Stalled(is_stalled));
             }
+            // Every other planner has a quiet time.
+            970..973 if self.planner.is_some() && self.is_quiet() => {}
             970..972 => self.crash(at),
             972..973 => self.fence(at),
             973..976 => {
@@ -324,10 +370,7 @@ impl Simulation {
         }
         let keeps = self.dice.random_range(0..=self.hosts[at].leaving.len());
         self.hosts[at].leaving.truncate(keeps);
-        self.hosts[at].core = None;
-        for session in &mut self.sessions {
-            session.1.take_if(|(_, host)| *host == at);
-        }
+        self.kill(at);
     }
 
     fn fence(&mut self, at: usize) {
@@ -336,6 +379,40 @@ impl Simulation {
         if epoch.has_begun() && !self.design.is_fenced(site) {
             self.append(LogEntry { by: Author { site, epoch, number: 0 }, body: Body::Fence });
         }
+    }
+
+    /// Whether a fault does not happen while a planner is at work: it needs a while without one.
+    fn is_quiet(&mut self) -> bool {
+        self.is_ending || self.seed.is_multiple_of(2) || self.dice.random_range(0..4) > 0
+    }
+
+    fn tick_all(&mut self) {
+        for at in 0..self.hosts.len() {
+            // A process whose log entries do not come back notices it.
+            if mem::take(&mut self.hosts[at].has_lost) {
+                self.kill(at);
+            }
+            self.tell(at, Input::Tick(self.clock_ms(at)));
+        }
+    }
+
+    fn kill(&mut self, at: usize) {
+        self.hosts[at].core = None;
+        for session in &mut self.sessions {
+            session.1.take_if(|(_, host)| *host == at);
+        }
+    }
+
+    /// An operator pins a partition to a site that has it, or unpins it.
+    fn pin(&mut self) {
+        let partition = self.design.of(&key(self.dice.random_range(0..KEYS))).clone();
+        let sites: Vec<Site> = partition.sites().collect();
+        let operator = match partition.pin {
+            Some(_) => Operator::Unpin,
+            None => Operator::Pin(sites[self.dice.random_range(0..sites.len())]),
+        };
+        let change = Change { start: partition.range.start, operator };
+        _ = self.take_step(Step::Change(partition.master, change));
     }
 
     fn change(&mut self) {
@@ -362,100 +439,6 @@ impl Simulation {
         let master = partition.master.0.into();
         let until_ms = self.clock_ms(master) + PATIENCE_MS;
         self.tell(master, Input::Change(ticket, change, until_ms));
-    }
-
-    fn transact(&mut self) {
-        let session = self.dice.random_range(0..SESSIONS);
-        let (since, pending) = self.sessions[session];
-        if pending.is_some() {
-            return;
-        }
-        let ticket = self.next;
-        self.next += 1;
-        let some = |dice: &mut StdRng, most: usize| -> Vec<Key> {
-            let many = dice.random_range(0..=most);
-            (0..many).map(|_| key(dice.random_range(0..KEYS))).collect()
-        };
-        let mut writes = some(&mut self.dice, 2);
-        writes.sort();
-        writes.dedup();
-        let mut reads: Vec<KeyRange> = some(&mut self.dice, 3).iter().map(KeyRange::only).collect();
-        if self.dice.random_range(0..5) == 0 {
-            let (from, to) = (self.dice.random_range(0..KEYS), self.dice.random_range(0..KEYS));
-            reads.push(KeyRange { start: key(from.min(to)), end: Some(key(from.max(to) + 1)) });
-        }
-        let fits = |site: Site| {
-            writes.iter().all(|key| self.design.of(key).master == site)
-                && reads.iter().flat_map(|range| self.design.within(range)).all(|p| p.is_at(site))
-        };
-        let fitting: Vec<u16> = (0..SITES).filter(|site| fits(Site(*site))).collect();
-        let at = match fitting.as_slice() {
-            [] => self.dice.random_range(0..SITES),
-            sites => sites[self.dice.random_range(0..sites.len())],
-        };
-        if self.hosts[usize::from(at)].core.is_none() {
-            return;
-        }
-        let has_replica = fits(Site(at)) && {
-            let mut read = reads.iter().flat_map(|range| self.design.within(range));
-            read.any(|partition| partition.master != Site(at))
-        };
-        self.by_replicas += usize::from(has_replica);
-        let deletes = self.dice.random_range(0..6) == 0;
-        let (declared, ranges) = (writes.clone(), reads.clone());
-        let procedure = move |view: &mut View<'_>| {
-            let mut seen = Vec::new();
-            for key in &declared {
-                let range = KeyRange::only(key);
-                seen.push((range, view.get(key)?.map(|seen| (key.clone(), seen.value))));
-            }
-            let mut answer = Vec::new();
-            let mut tell = |range: &KeyRange, rows: &[(Key, Value)]| {
-                let bytes = |key: &Key| {
-                    [&[u8::try_from(key.as_bytes().len()).unwrap()], key.as_bytes()].concat()
-                };
-                answer.extend(bytes(&range.start));
-                answer.extend(bytes(range.end.as_ref().unwrap()));
-                answer.push(u8::try_from(rows.len()).unwrap());
-                for (key, value) in rows {
-                    answer.extend(bytes(key));
-                    answer.extend(value.iter());
-                }
-            };
-            for (range, row) in &seen {
-                tell(range, row.as_slice());
-            }
-            for range in &ranges {
-                let rows = view.range(range, usize::MAX)?;
-                let rows: Vec<_> = rows.into_iter().map(|(key, seen)| (key, seen.value)).collect();
-                tell(range, &rows);
-            }
-            for key in &declared {
-                match deletes {
-                    true => view.delete(key)?,
-                    false => view.put(key, ticket.to_be_bytes().as_slice().into())?,
-                }
-            }
-            Ok(answer)
-        };
-        let outcome = Outcome::Unknown;
-        self.transactions.insert(ticket, Known { session, since, writes: writes.clone(), outcome });
-        self.sessions[session].1 = Some((ticket, at.into()));
-        let transaction = Transaction {
-            reads,
-            writes,
-            session: since,
-            client: None,
-            at_masters: false,
-            output: None,
-            procedure: Box::new(procedure),
-        };
-        let until_ms = self.clock_ms(at.into()) + PATIENCE_MS;
-        self.tell(at.into(), Input::Transact(ticket, transaction, until_ms));
-        let core = self.hosts[usize::from(at)].core.as_ref();
-        let is_ahead = core.is_some_and(|core| core.is_stalled && core.written > core.ordered);
-        let is_read = matches!(self.transactions[&ticket].outcome, Outcome::Done(..));
-        self.in_stall += usize::from(is_ahead && is_read);
     }
 
     /// No more faults, until everything has arrived.
