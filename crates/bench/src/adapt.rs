@@ -3,10 +3,12 @@
 
 mod clients;
 mod designs;
+mod report;
 mod scene;
 mod workload;
 
 pub use clients::Checked;
 pub use designs::{Part, balanced, random};
+pub use report::{Beside, Learned, Report, Size, run};
 pub use scene::{Outcome, Setting, run as load};
 pub use workload::{Popularity, Workload};

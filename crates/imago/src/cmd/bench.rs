@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use imago_bench::morphus::{availability, placing, scaling};
 use imago_bench::replay::Steady;
-use imago_bench::{BENCHMARKS, Size, copy, flows, placement, replay, reshard, store, verify};
+use imago_bench::{
+    BENCHMARKS, Size, adapt, copy, flows, placement, replay, reshard, store, verify,
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -103,6 +105,13 @@ async fn measure(benchmark: &Benchmark) -> Result<Value, Failure> {
         Benchmark::Store(asked) => {
             let (size, program) = (asked.size(), command::program()?);
             let measured = tokio::task::spawn_blocking(move || store::run(size, &program)).await;
+            let stopped = |cause| Failure::from_error(Exit::Failed, "benchmark", &cause);
+            json!(measured.map_err(stopped)??)
+        }
+        Benchmark::Adapt(asked) => {
+            let size = asked.size();
+            let say = |what: &str| eprintln!("{what}");
+            let measured = tokio::task::spawn_blocking(move || adapt::run(size, &say)).await;
             let stopped = |cause| Failure::from_error(Exit::Failed, "benchmark", &cause);
             json!(measured.map_err(stopped)??)
         }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use imago_bench::morphus::{availability, placing, scaling};
-use imago_bench::{Size, flows, reshard, store};
+use imago_bench::{Size, adapt, flows, reshard, store};
 
 use super::flows_real;
 
@@ -40,6 +40,9 @@ pub enum Benchmark {
     /// The adaptive store: transactions for each second of processor time, beside Redis's own.
     #[command(after_help = QUICK)]
     Store(Stores),
+    /// A store that chooses its own design, beside fixed designs, and beside itself left alone.
+    #[command(after_help = QUICK)]
+    Adapt(Adapting),
     /// Table 1 and Figs. 4 to 6 of Morphus: what succeeds while the shard key changes, and how fast.
     #[command(name = "morphus-table1", visible_aliases = ["morphus-fig4", "morphus-fig5", "morphus-fig6"])]
     #[command(after_help = QUICK)]
@@ -108,6 +111,54 @@ impl Stores {
             false => {
                 store::Size { rows, transactions, requests: 2 * transactions, operators_s: 5, runs }
             }
+        }
+    }
+}
+
+/// The size of a benchmark of adaptation.
+#[derive(Debug, clap::Args)]
+pub struct Adapting {
+    /// Users, with three rows of 100 bytes each.
+    #[arg(long, value_name = "N", default_value_t = 40_000, value_parser = clap::value_parser!(u64).range(1_000..=1_000_000))]
+    pub users: u64,
+    /// The share of a core that each of the four sites has.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.15)]
+    pub site_cpu: f64,
+    /// Clients, each with one transaction under way.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub clients: u64,
+    /// Moves of the most popular users, one a minute.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub shifts: u64,
+    /// Only show that the benchmark works: 4,000 users, loads of a few seconds.
+    #[arg(long, conflicts_with_all = ["users", "shifts"])]
+    pub quick: bool,
+}
+
+impl Adapting {
+    pub fn size(&self) -> adapt::Size {
+        let Self { users, site_cpu, clients, shifts, quick } = *self;
+        let size = adapt::Size {
+            users,
+            sites: 4,
+            site_cpu,
+            clients,
+            partitions: 32,
+            compared_s: 12,
+            learns_s: 70,
+            shift_s: 60,
+            shifts,
+        };
+        match quick {
+            true => adapt::Size {
+                users: 4_000,
+                compared_s: 3,
+                learns_s: 5,
+                shift_s: 4,
+                shifts: 1,
+                ..size
+            },
+            false => size,
         }
     }
 }

@@ -32,7 +32,22 @@ pub fn text(report: &Value) -> String {
 }
 
 /// The lists of a report that are shown, with what is shown of each of their items.
-const TABLES: [(&str, &[&str]); 8] = [
+const TABLES: [(&str, &[&str]); 9] = [
+    (
+        "learned",
+        &[
+            "scans",
+            "random_s",
+            "ideal_s",
+            "adapted_s",
+            "at_15_s_of_ideal",
+            "at_30_s_of_ideal",
+            "of_random",
+            "changes_per_1000",
+            "undone_share",
+            "gained_share",
+        ],
+    ),
     (
         "resp",
         &["command", "store_per_s", "redis_per_s", "store_per_core_s", "redis_per_core_s", "ratio"],

@@ -14,6 +14,8 @@ use crate::reshard::scene::{NS, Scene, found};
 
 /// Error code of a client's insert or update that is refused.
 const INVALID: i32 = 121;
+/// Delay of a rename, in ms: long enough on a busy machine for all that clients do meanwhile.
+const HELD_MS: i64 = 6_000;
 const VALIDATOR: [&str; 2] = ["--block", "validator"];
 
 /// Documents of the tests themselves, which the load knows nothing of.
@@ -139,7 +141,7 @@ async fn what_is_deleted_between_the_drain_and_the_rename_stays_deleted() {
         chunk.shard = n % 2;
     }
     let app = Box::pin(Endpoint::connect(&scene.cluster.uri(), "cluster")).await.unwrap();
-    let (mut at_work, _) = renaming(&scene, &plan, 1_500).await;
+    let (mut at_work, _) = renaming(&scene, &plan, HELD_MS).await;
     delete(&app, (0..100).step_by(2)).await;
 
     // Writes of other collections go on; of this one inserts and updates do not.
@@ -178,7 +180,7 @@ async fn what_passes_the_validator_is_brought_over_or_named() {
     scene.insert_notes(0..50).await;
     let plan = scene.usual_plan().await;
     let app = Box::pin(Endpoint::connect(&scene.cluster.uri(), "cluster")).await.unwrap();
-    let (mut at_work, _) = renaming(&scene, &plan, 1_500).await;
+    let (mut at_work, _) = renaming(&scene, &plan, HELD_MS).await;
     let change = |n: i32, change: Document| doc! {"q": id(n), "u": change};
     let mut replaced = note(2);
     replaced.insert("k", 5);
@@ -241,7 +243,7 @@ async fn where_the_oplog_no_longer_has_the_deletes_that_is_said_and_the_block_li
     let before = scene.collection().await;
     let app = Box::pin(Endpoint::connect(&scene.cluster.uri(), "cluster")).await.unwrap();
     let plan = scene.usual_plan().await;
-    let (mut at_work, job) = renaming(&scene, &plan, 1_500).await;
+    let (mut at_work, job) = renaming(&scene, &plan, HELD_MS).await;
     delete(&app, (0..50).step_by(2)).await;
     let renaming = doc! {"command._shardsvrRenameCollection": {"$exists": true}};
     scene.is_at_work("it has asked for the rename", renaming).await;

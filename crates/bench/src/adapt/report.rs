@@ -1,0 +1,285 @@
+//! The figures of adaptation, each beside the same load without it.
+
+use std::time::Duration;
+
+use imago_store::adapt::{AdaptReport, Verdict};
+use serde::Serialize;
+
+use super::designs::{balanced, random};
+use super::scene::{self, Outcome, Setting};
+use super::workload::{Popularity, Workload};
+use crate::Header;
+use crate::error::Result;
+use crate::statistics::Figure;
+
+/// How large the benchmark is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Size {
+    /// Users, with three rows of 100 bytes each.
+    pub users: u64,
+    /// Sites of the store.
+    pub sites: u16,
+    /// The share of a core that each site has.
+    pub site_cpu: f64,
+    /// Clients, each with one transaction under way.
+    pub clients: u64,
+    /// Partitions of the random start.
+    pub partitions: u64,
+    /// Seconds of a load that is compared.
+    pub compared_s: u64,
+    /// Seconds of a load under which a store learns.
+    pub learns_s: u64,
+    /// Seconds between two moves of the most popular users, and how often they move.
+    pub shift_s: u64,
+    /// Moves of the most popular users.
+    pub shifts: u64,
+}
+
+/// The exponent of Zipf's law, as in YCSB.
+const EXPONENT: f64 = 0.99;
+/// How often the most popular users move where nothing could follow them, in seconds.
+const TOO_FAST_S: f64 = 2.0;
+/// Seconds at the beginning of a load that do not count.
+const WARM_S: usize = 2;
+/// The share of the best throughput that counts as back.
+const BACK: f64 = 0.9;
+/// The seed of the random start.
+const SEED: u64 = 11;
+
+/// What adaptation makes of a random start under one mix of transactions.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Learned {
+    /// The share of scans.
+    pub scans: f64,
+    /// Transactions a second of the random start that is left alone.
+    pub random_s: f64,
+    /// Of the best static design that is made by hand.
+    pub ideal_s: f64,
+    /// Of the store that adapts, after 30 s.
+    pub adapted_s: f64,
+    /// The store that adapts after 15 s, of the ideal.
+    pub at_15_s_of_ideal: f64,
+    /// After 30 s.
+    pub at_30_s_of_ideal: f64,
+    /// After 30 s, of the random start.
+    pub of_random: f64,
+    /// Seconds until it is at 90 % of the ideal; none if it never is.
+    pub reaches_90_percent_s: Option<usize>,
+    /// Changes for 1,000 transactions after the first 30 s.
+    pub changes_per_1000: f64,
+    /// Changes in all.
+    pub changes: u64,
+    /// Plans that were undone, of all.
+    pub undone_share: f64,
+    /// Measured plans after which transactions were quicker, of all measured ones.
+    pub gained_share: f64,
+    /// The share of the process's processor time that the planner used.
+    pub planner_share: f64,
+    /// R² of each function on samples that it was not learned from.
+    pub r_squared: Vec<(String, Option<f64>)>,
+}
+
+/// A load with and without adaptation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Beside {
+    /// Transactions a second without.
+    pub off_s: f64,
+    /// And with it.
+    pub on_s: f64,
+    /// The second, of the first.
+    pub ratio: f64,
+}
+
+/// The measurements.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The benchmark, its size, and the machine.
+    #[serde(flatten)]
+    pub header: Header<Size>,
+    /// Random start, skewed load.
+    pub learned: Vec<Learned>,
+    /// Seconds until the throughput is back at 90 % of the best, after each move of the most popular users; none if
+    /// it was not until the next one.
+    pub recover_s: Vec<Option<usize>>,
+    /// All users alike.
+    pub uniform: Beside,
+    /// The most popular users move every two seconds.
+    pub too_fast: Beside,
+    /// Read-modify-writes of three rows, uniform, for each second of processor time; sites use what they want.
+    pub rmw3_txn_per_core_s: Beside,
+    /// Acknowledged transactions of all loads.
+    pub acknowledged: u64,
+    /// Acknowledged increments that are not there.
+    pub lost: u64,
+    /// Answers that no snapshot could give.
+    pub anomalies: u64,
+}
+
+/// What all loads together were checked for.
+#[derive(Default)]
+struct Checks {
+    acknowledged: u64,
+    lost: u64,
+    anomalies: u64,
+}
+
+struct Bench<'s> {
+    size: Size,
+    checks: Checks,
+    say: &'s dyn Fn(&str),
+}
+
+/// Measures. `say` is told what is done. Blocks.
+///
+/// # Errors
+/// When a load cannot be run.
+pub fn run(size: Size, say: &dyn Fn(&str)) -> Result<Report> {
+    let mut bench = Bench { size, checks: Checks::default(), say };
+    let learned =
+        [0.5, 0.1].into_iter().map(|scans| bench.learned(scans)).collect::<Result<_>>()?;
+    let recover_s = bench.shifted()?;
+    let uniform = bench.beside(Popularity::Uniform, None)?;
+    let too_fast = bench.beside(Popularity::Zipf(EXPONENT), Some(TOO_FAST_S))?;
+    let rmw3_txn_per_core_s = bench.per_core()?;
+    let Checks { acknowledged, lost, anomalies } = bench.checks;
+    Ok(Report {
+        header: Header::of("adapt", size),
+        learned,
+        recover_s,
+        uniform,
+        too_fast,
+        rmw3_txn_per_core_s,
+        acknowledged,
+        lost,
+        anomalies,
+    })
+}
+
+impl Bench<'_> {
+    fn workload(&self, scans: f64, popularity: Popularity) -> Workload {
+        Workload { users: self.size.users, scans, popularity, shift_every_s: None }
+    }
+
+    /// A load from the random start.
+    fn setting(&self, workload: Workload, lasts_s: u64, adapts: bool) -> Setting {
+        let Size { users, sites, site_cpu, clients, partitions, .. } = self.size;
+        Setting {
+            sites,
+            site_cpu: Some(site_cpu),
+            clients,
+            lasts: Duration::from_secs(lasts_s),
+            workload,
+            design: random(users, partitions, sites, SEED),
+            adapts,
+            seed: SEED,
+        }
+    }
+
+    fn load(&mut self, what: &str, setting: &Setting) -> Result<Outcome> {
+        (self.say)(&format!("{what}, {} s", setting.lasts.as_secs()));
+        let outcome = scene::run(setting, |_, _, _| {})?;
+        self.checks.acknowledged += outcome.checked.acknowledged;
+        self.checks.lost += outcome.checked.lost;
+        self.checks.anomalies += outcome.checked.anomalies;
+        Ok(outcome)
+    }
+
+    fn learned(&mut self, scans: f64) -> Result<Learned> {
+        let Size { sites, compared_s, learns_s, .. } = self.size;
+        let workload = self.workload(scans, Popularity::Zipf(EXPONENT));
+        let steady = |outcome: &Outcome| outcome.mean_s(WARM_S, usize::MAX);
+        let alone = self.setting(workload, compared_s, false);
+        let random_s = steady(&self.load("a random start, left alone", &alone)?);
+        let mut ideal_s: f64 = 0.0;
+        for is_replicated in [false, true] {
+            let design = balanced(&workload, sites, is_replicated);
+            let by_hand = Setting { design, ..alone.clone() };
+            ideal_s = ideal_s.max(steady(&self.load("a static design, made by hand", &by_hand)?));
+        }
+        let outcome =
+            self.load("a random start that adapts", &self.setting(workload, learns_s, true))?;
+        let report = outcome.report.clone().unwrap_or_default();
+        let adapted_s = outcome.mean_s(27, usize::MAX);
+        let late: u64 = outcome.changes_s.iter().skip(30).sum();
+        let late_s = outcome.throughput_s.iter().skip(30).sum::<f64>();
+        let (measured, gained, done, undone) = counted(&report);
+        Ok(Learned {
+            scans,
+            random_s,
+            ideal_s,
+            adapted_s,
+            at_15_s_of_ideal: outcome.mean_s(12, 18) / ideal_s,
+            at_30_s_of_ideal: outcome.mean_s(27, 33) / ideal_s,
+            of_random: adapted_s / random_s,
+            reaches_90_percent_s: outcome.reaches_s(0, BACK * ideal_s),
+            changes_per_1000: late as f64 * 1_000.0 / late_s.max(1.0),
+            changes: report.changes,
+            undone_share: undone as f64 / done.max(1) as f64,
+            gained_share: gained as f64 / measured.max(1) as f64,
+            planner_share: report.planner_cpu * outcome.throughput_s.len() as f64 / outcome.cpu_s,
+            r_squared: report.functions.iter().map(|of| (of.name.clone(), of.r_squared)).collect(),
+        })
+    }
+
+    /// The most popular users move, while the store adapts.
+    fn shifted(&mut self) -> Result<Vec<Option<usize>>> {
+        let Size { shift_s, shifts, .. } = self.size;
+        let workload = Workload {
+            shift_every_s: Some(shift_s as f64),
+            ..self.workload(0.5, Popularity::Zipf(EXPONENT))
+        };
+        let setting = self.setting(workload, shift_s * (shifts + 1), true);
+        let outcome = self.load("the most popular users move", &setting)?;
+        let recovered = |shift: u64| {
+            let at = (shift * shift_s) as usize;
+            // The best that was reached before: the last quarter in front of the move.
+            let best_s = outcome.mean_s(at - at.min(shift_s as usize / 4), at);
+            let seconds = outcome.reaches_s(at, BACK * best_s)?;
+            (seconds < shift_s as usize).then_some(seconds)
+        };
+        Ok((1..=shifts).map(recovered).collect())
+    }
+
+    /// The same load without adaptation and with it, each twice, in an order that is fair to both.
+    fn beside(&mut self, popularity: Popularity, shift_every_s: Option<f64>) -> Result<Beside> {
+        let workload = Workload { shift_every_s, ..self.workload(0.5, popularity) };
+        let (mut off, mut on) = (Vec::new(), Vec::new());
+        for adapts in [false, true, true, false] {
+            let setting = self.setting(workload, self.size.compared_s + 8, adapts);
+            let what = if adapts { "the load, adapting" } else { "the load, left alone" };
+            let rate_s = self.load(what, &setting)?.mean_s(WARM_S, usize::MAX);
+            if adapts { on.push(rate_s) } else { off.push(rate_s) }
+        }
+        Ok(Beside::of(off, on))
+    }
+
+    fn per_core(&mut self) -> Result<Beside> {
+        let workload = self.workload(0.0, Popularity::Uniform);
+        let (mut off, mut on) = (Vec::new(), Vec::new());
+        for adapts in [false, true, true, false] {
+            let setting = self.setting(workload, self.size.compared_s, adapts);
+            let outcome =
+                self.load("read-modify-writes", &Setting { site_cpu: None, ..setting })?;
+            let per_core_s = outcome.throughput_s.iter().sum::<f64>() / outcome.cpu_s;
+            if adapts { on.push(per_core_s) } else { off.push(per_core_s) }
+        }
+        Ok(Beside::of(off, on))
+    }
+}
+
+impl Beside {
+    fn of(off: Vec<f64>, on: Vec<f64>) -> Self {
+        let (off_s, on_s) = (Figure::of(off).median, Figure::of(on).median);
+        Self { off_s, on_s, ratio: on_s / off_s }
+    }
+}
+
+/// Plans that were measured, those after which transactions were quicker, those that were carried out, and undone.
+fn counted(report: &AdaptReport) -> (usize, usize, usize, usize) {
+    let is =
+        |verdict: &Verdict| report.decisions.iter().filter(|one| one.verdict == *verdict).count();
+    let measured = || report.decisions.iter().filter_map(|one| one.measured_us);
+    let gained = measured().filter(|(before, after)| after < before).count();
+    let undone = is(&Verdict::Undone);
+    (measured().count(), gained, is(&Verdict::Done) + undone, undone)
+}
