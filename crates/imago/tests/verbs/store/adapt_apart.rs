@@ -98,10 +98,16 @@ fn incremented(
     Some(is_answered && line.starts_with(':'))
 }
 
-fn explained(router: &Served) -> Value {
-    let output = run(&["explain", "--admin", &router.admin.to_string()]);
+/// The output of a command about adaptation.
+fn told(router: &Served, words: &[&str]) -> Value {
+    let output = run(&[words, &["--admin", &router.admin.to_string()]].concat());
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What adaptation explains.
+pub fn explained(router: &Served) -> Value {
+    told(router, &["explain"])
 }
 
 /// The masters of the partitions that may have counters of a kind.
@@ -138,6 +144,13 @@ fn adaptation_moves_masters_to_sites_apart_and_outlives_their_deaths() {
     let report = explained(&served);
     assert!(report["changes"].as_u64() >= Some(2), "{report}");
     assert_eq!(report["sites"].as_array().unwrap().len(), usize::from(SITES), "{report}");
+    let heat = told(&served, &["heat", "--of", "writes"]);
+    let ranges = heat["ranges"].as_array().unwrap().iter();
+    let writes = ranges.flat_map(|one| one["writes"].as_array().unwrap()).filter_map(Value::as_f64);
+    assert!(writes.sum::<f64>() > 100.0, "{heat}");
+    assert_eq!(told(&served, &["adapt", "--partitions-max", "500"])["partitions_max"], 500);
+    let why = told(&served, &["explain", "0:a:000007"]);
+    assert_eq!(why["explanation"]["sites"].as_array().unwrap().len(), usize::from(SITES), "{why}");
     // A site is killed that masters some of what clients write.
     let killed = usize::try_from(*masters(&now, "a").last().unwrap()).unwrap();
     sites[killed].kill();
