@@ -240,8 +240,8 @@ impl Design {
         }
     }
 
-    /// Whether a site that receives a part of the log knows this design as it should: all of it but versions and
-    /// numbers that do not concern it.
+    /// True if this design is as a site that receives a part of the log should know it: all of `whole` but
+    /// versions and numbers that do not concern the site.
     #[cfg(test)]
     pub(crate) fn is_as_known_at(&self, whole: &Self, site: Site) -> bool {
         let is_alike = |(one, of): (&Partition, &Partition)| {

@@ -7,7 +7,8 @@ use std::path::Path;
 /// Replaces a file's content, durably.
 ///
 /// # Errors
-/// When it cannot be written; then the file is as it was.
+/// Fails if it cannot be written durably. The file is then as it was, unless only its folder could not be
+/// synced.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let beside = path.with_extension("new");
     let mut file = File::create(&beside)?;

@@ -94,7 +94,7 @@ pub struct LogEntry {
 }
 
 impl LogEntry {
-    /// Whether it may change the design: it is no commit.
+    /// True if it may change the design: it is no commit.
     #[must_use]
     pub fn is_of_design(&self) -> bool {
         !matches!(self.body, Body::Commit(_))

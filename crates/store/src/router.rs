@@ -22,7 +22,7 @@ mod unused;
 
 pub(crate) use unused::kept_off;
 
-/// Where a transaction runs, or what comes first.
+/// The route of a transaction: its site, or a step that comes first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// At this site.
@@ -112,7 +112,7 @@ pub fn master_of_all(design: &Design, reads: &[KeyRange], writes: &[Key]) -> Opt
     masters.all(|other| other == first).then_some(first)
 }
 
-/// Where a transaction has to write, if anything that it writes is pinned.
+/// Returns the site that the written keys are pinned to, if one of them is pinned.
 fn home_of(design: &Design, writes: &[Key]) -> Result<Option<Site>, Abort> {
     let bound = |key| Some((key, design.bound_to(design.of(key))?));
     let mut all = writes.iter().filter_map(bound);
@@ -133,7 +133,8 @@ impl DesignPolicy for MostMastered {
     ) -> Step {
         let written = || writes.iter().map(|key| design.of(key));
         let read = || reads.iter().flat_map(|range| design.within(range));
-        // How much each site masters of what is written, then has of all, the master counting more.
+        // For each site: the written partitions that it masters; then all that it has, a mastered one counted
+        // twice.
         let mut merits: BTreeMap<Site, (usize, usize)> = BTreeMap::new();
         for partition in written() {
             merits.entry(partition.master).or_default().0 += 1;

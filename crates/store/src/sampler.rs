@@ -51,8 +51,8 @@ pub(crate) struct Sampled {
     pub run_us: f64,
     /// From then until the log had it; none where it wrote nothing.
     pub commit_us: Option<f64>,
-    /// Whether it met another transaction or a change of design: it waited for a lock, a row that it watched was
-    /// changed, or it was returned, because its partitions are elsewhere.
+    /// True if it met another transaction or a change of design: it waited for a lock, a row that it watched
+    /// was changed, or it was returned, because its partitions are elsewhere.
     pub met_conflict: bool,
 }
 
@@ -190,7 +190,7 @@ impl Sampler {
         (Duration::from_nanos(load(cpu_ns)), [load(&rows[0]), load(&rows[1]), load(&rows[2])])
     }
 
-    /// How many sites it is of.
+    /// Returns the number of sites.
     pub(crate) fn sites(&self) -> u16 {
         self.sites.len() as u16
     }
@@ -235,7 +235,7 @@ impl Sampler {
     }
 }
 
-/// What a site's thread has done so far.
+/// The work of a site's thread so far.
 #[derive(Default)]
 struct SiteWork {
     /// Its processor time, in ns.
@@ -270,7 +270,8 @@ impl SiteWork {
 /// A thread's own processor time, which it tells, and by which it is held to its share.
 #[derive(Default)]
 pub(crate) struct ThreadTime {
-    /// When it was looked at last, the processor time then, and how much the thread may use at once.
+    /// The time of the last look, the thread's processor time then, and how much more it might use at once, in
+    /// s.
     last: Cell<Option<(Instant, Duration, f64)>>,
 }
 

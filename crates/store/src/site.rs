@@ -83,7 +83,7 @@ pub enum Input {
     InstallReplica(Ticket, Key, u64),
     /// The log's next entries, and the place of the first.
     Logged(Position, Arc<[LogEntry]>),
-    /// What a subscriber receives of the log next, and the place where that begins.
+    /// The next deliveries to a subscriber, and the position where they begin.
     Delivered(Position, Vec<Delivery<'static>>),
     /// Another site says something.
     Said(Site, Message),
@@ -132,7 +132,7 @@ pub struct Core {
     is_over: bool,
     /// True if the log takes nothing for now.
     is_stalled: bool,
-    /// Whether it receives a part of the log only.
+    /// True if it receives only a part of the log.
     is_subscriber: bool,
     now_ms: u64,
     /// The log that it has, and the design there.

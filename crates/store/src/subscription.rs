@@ -42,7 +42,7 @@ pub enum Delivery<'e> {
     Entry(Cow<'e, LogEntry>),
     /// From here on the writes to a requested partition are delivered.
     Begins {
-        /// Where the partition begins.
+        /// The start of the partition.
         start: Key,
         /// Its version here.
         version: u64,
@@ -52,30 +52,30 @@ pub enum Delivery<'e> {
 }
 
 impl Delivery<'_> {
-    /// Whether it may change the design.
+    /// True if it may change the design.
     pub(crate) fn is_of_design(&self) -> bool {
         matches!(self, Self::Entry(entry) if entry.is_of_design())
     }
 }
 
-/// What a site asks of its subscription.
+/// A request of a site to its subscription.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// It installs a replica of the partition that begins at a key: the writes to it are requested. The number
     /// tells installations of one epoch apart.
     Begin(Key, u64),
-    /// That installation has ended, whether it made a replica or not.
+    /// The installation has ended, whether it made a replica or not.
     End(Key),
 }
 
-/// What a site receives of the log, from one position on.
+/// The part of the log that a site receives, from one position on.
 pub(crate) struct Subscription {
     site: Site,
     epoch: Epoch,
     known: Position,
     /// The design at that position.
     design: Design,
-    /// Whether the log has the join of this epoch.
+    /// True if the log has the join of this epoch.
     has_joined: bool,
     /// Partitions that the site installs a replica of, by start, and the numbers of the installations.
     requested: BTreeMap<Key, u64>,
@@ -97,8 +97,8 @@ impl Subscription {
         &self.design
     }
 
-    /// What the site receives of the log's next entries, and where that begins. Entries that were delivered before
-    /// are skipped.
+    /// Returns the deliveries of the log's next entries, and the position where they begin. Entries that were
+    /// delivered before are skipped.
     pub(crate) fn deliver<'e>(
         &mut self,
         first: Position,

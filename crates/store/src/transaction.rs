@@ -144,7 +144,7 @@ pub struct View<'a> {
     pub(crate) written: BTreeMap<Key, Option<Value>>,
     /// Rows that were read.
     pub(crate) rows_read: Cell<u32>,
-    /// Whether it did nothing, because a row that it had read before was changed meanwhile.
+    /// True if it did nothing, because a row that it had read before was changed meanwhile.
     pub(crate) is_stale: Cell<bool>,
 }
 

@@ -30,7 +30,7 @@ pub struct Checked {
     pub anomalies: u64,
 }
 
-/// What the clients of one load share.
+/// State shared by the clients of one load.
 struct Tally {
     began: Instant,
     /// Transactions that ended in each tenth of a second.
@@ -71,7 +71,7 @@ impl Load {
         Self { tally, clients, store: Arc::clone(store), users: workload.users }
     }
 
-    /// When it began.
+    /// Returns the start of the load.
     pub fn began(&self) -> Instant {
         self.tally.began
     }

@@ -12,7 +12,7 @@ use crate::Header;
 use crate::error::Result;
 use crate::statistics::Figure;
 
-/// How large the benchmark is.
+/// The size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Size {
     /// Users, with three rows of 100 bytes each.
@@ -27,6 +27,8 @@ pub struct Size {
     pub partitions: u64,
     /// Seconds of a load that is compared.
     pub compared_s: u64,
+    /// Seconds of a load that is run with and without adaptation.
+    pub beside_s: u64,
     /// Seconds of a load under which a store learns.
     pub learns_s: u64,
     /// Seconds between two moves of the most popular users, and how often they move.
@@ -37,7 +39,7 @@ pub struct Size {
 
 /// The exponent of Zipf's law, as in YCSB.
 const EXPONENT: f64 = 0.99;
-/// How often the most popular users move where nothing could follow them, in seconds.
+/// Seconds between moves of the most popular users that are too fast for adaptation to follow.
 const TOO_FAST_S: f64 = 2.0;
 /// Seconds at the beginning of a load that do not count.
 const WARM_S: usize = 2;
@@ -46,7 +48,7 @@ const BACK: f64 = 0.9;
 /// The seed of the random start.
 const SEED: u64 = 11;
 
-/// What adaptation makes of a random start under one mix of transactions.
+/// Results of adaptation from a random start, under one mix of transactions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Learned {
     /// The share of scans.
@@ -115,7 +117,7 @@ pub struct Report {
     pub anomalies: u64,
 }
 
-/// What all loads together were checked for.
+/// Results of the checks, summed over all loads.
 #[derive(Default)]
 struct Checks {
     acknowledged: u64,
@@ -132,7 +134,7 @@ struct Bench<'s> {
 /// Measures. `say` is told what is done. Blocks.
 ///
 /// # Errors
-/// When a load cannot be run.
+/// Fails if a load cannot be run.
 pub fn run(size: Size, say: &dyn Fn(&str)) -> Result<Report> {
     let mut bench = Bench { size, checks: Checks::default(), say };
     let learned =
@@ -245,7 +247,7 @@ impl Bench<'_> {
         let workload = Workload { shift_every_s, ..self.workload(0.5, popularity) };
         let (mut off, mut on) = (Vec::new(), Vec::new());
         for adapts in [false, true, true, false] {
-            let setting = self.setting(workload, self.size.compared_s + 8, adapts);
+            let setting = self.setting(workload, self.size.beside_s, adapts);
             let what = if adapts { "the load, adapting" } else { "the load, left alone" };
             let rate_s = self.load(what, &setting)?.mean_s(WARM_S, usize::MAX);
             if adapts { on.push(rate_s) } else { off.push(rate_s) }
@@ -282,4 +284,38 @@ fn counted(report: &AdaptReport) -> (usize, usize, usize, usize) {
     let gained = measured().filter(|(before, after)| after < before).count();
     let undone = is(&Verdict::Undone);
     (measured().count(), gained, is(&Verdict::Done) + undone, undone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_are_told_by_their_medians() {
+        let beside = Beside::of(vec![9_000.0, 10_000.0], vec![9_400.0, 9_600.0]);
+        assert_eq!((beside.off_s, beside.on_s, beside.ratio), (9_500.0, 9_500.0, 1.0));
+    }
+
+    #[test]
+    fn every_answer_of_a_load_is_checked() {
+        let size = Size {
+            users: 1_000,
+            sites: 2,
+            site_cpu: 0.5,
+            clients: 4,
+            partitions: 8,
+            compared_s: 1,
+            beside_s: 1,
+            learns_s: 1,
+            shift_s: 1,
+            shifts: 1,
+        };
+        let mut bench = Bench { size, checks: Checks::default(), say: &|_| {} };
+        let workload = bench.workload(0.5, Popularity::Zipf(EXPONENT));
+        let setting = bench.setting(workload, 1, true);
+        let outcome = bench.load("a load", &setting).unwrap();
+        assert_eq!(outcome.checked.acknowledged, bench.checks.acknowledged);
+        assert!(bench.checks.acknowledged > 0);
+        assert_eq!((bench.checks.lost, bench.checks.anomalies), (0, 0));
+    }
 }

@@ -19,7 +19,7 @@ use crate::error::{Error, Result, process};
 /// Rows that are written together while a store is filled, one user each.
 const FILLERS: u64 = 32;
 
-/// How a load is run.
+/// The parameters of a load.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// Sites of the store.
@@ -28,24 +28,24 @@ pub struct Setting {
     pub site_cpu: Option<f64>,
     /// Clients, each with one transaction under way.
     pub clients: u64,
-    /// How long the load lasts.
+    /// The duration of the load.
     pub lasts: Duration,
-    /// What the clients do.
+    /// The workload of the clients.
     pub workload: Workload,
     /// The design at the start.
     pub design: Vec<Part>,
-    /// Whether the store adapts.
+    /// True if the store adapts.
     pub adapts: bool,
     /// The seed of clients and planner.
     pub seed: u64,
 }
 
-/// What came of it.
+/// The result of a load.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// Transactions a second in each second of the load.
     pub throughput_s: Vec<f64>,
-    /// What was checked.
+    /// Results of the checks.
     pub checked: Checked,
     /// Adaptation at the end.
     #[serde(skip)]
@@ -83,7 +83,7 @@ fn runtime() -> Result<Runtime> {
 /// Runs a load. `see` is told of each second: its number, transactions a second, and adaptation as it stands. Blocks.
 ///
 /// # Errors
-/// When the store refuses something, or a client is told something that it does not understand.
+/// Fails if the store refuses an operation, or a client receives a reply that it does not understand.
 pub fn run(
     setting: &Setting,
     mut see: impl FnMut(usize, f64, Option<&AdaptReport>),
@@ -167,4 +167,27 @@ async fn fill(store: &Arc<Store>, users: u64) -> Result<()> {
         filler.await.map_err(|_| Error::Wrong("a client panicked".into()))??;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_is_back_where_three_seconds_in_a_row_are() {
+        let mut outcome = Outcome {
+            throughput_s: vec![10.0, 9.5, 2.0, 4.0, 12.0, 3.0, 9.0, 9.0, 9.0],
+            checked: Checked::default(),
+            report: None,
+            changes_s: Vec::new(),
+            cpu_s: 0.0,
+            partitions: 0,
+            brought_together: 0,
+        };
+        assert_eq!(outcome.reaches_s(2, 9.0), Some(4), "from the sixth second on");
+        assert_eq!(outcome.mean_s(6, usize::MAX), 9.0);
+        outcome.throughput_s.truncate(4);
+        assert_eq!(outcome.reaches_s(2, 9.0), None);
+        assert_eq!(outcome.reaches_s(7, 9.0), None, "beyond its end");
+    }
 }

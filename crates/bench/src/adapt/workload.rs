@@ -21,7 +21,7 @@ const VALUE_BYTES: usize = 100;
 /// Rows that a scan reads.
 const SCANNED: std::ops::RangeInclusive<u64> = 200..=1_000;
 
-/// How popular users are.
+/// The distribution of accesses over users.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Popularity {
@@ -40,7 +40,7 @@ pub struct Workload {
     pub scans: f64,
     /// Which users.
     pub popularity: Popularity,
-    /// How long the most popular users stay the same, in seconds; for ever if absent.
+    /// Seconds between moves of the most popular users; none if they never move.
     pub shift_every_s: Option<f64>,
 }
 
@@ -54,7 +54,7 @@ pub fn rows(user: u64) -> Vec<Key> {
     (0..ROWS).map(|row| key(user, row)).collect()
 }
 
-/// What a transaction does.
+/// A transaction, with the users that it accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Counts the rows of a user up.
@@ -110,7 +110,7 @@ impl Drawing {
     }
 }
 
-/// How often a row was written.
+/// Returns the number of writes to a row, which its value begins with.
 pub fn count(value: &[u8]) -> u64 {
     value.first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
 }

@@ -1,4 +1,4 @@
-//! What keeps adaptation from thrashing: plans that pay by the model are held back, watched, and undone.
+//! Brakes on adaptation, against thrashing: plans that pay by the model are held back, watched, and undone.
 //!
 //! - *Cool-down*: a partition that was changed is left alone for a moment, and what would take the change back is not
 //!   done for as long as samples are kept, so that statistics from before a change say nothing against it.
@@ -16,12 +16,12 @@ use super::layout::{Key, Layout, Operator, Site};
 
 mod bans;
 
-/// How much is held back.
+/// The limits of the brakes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// A partition that was changed is left alone for so long.
     pub cool_down_ms: u64,
-    /// What would take a change back is not done for so long.
+    /// Planned operators do not take a change back within this time, in ms.
     pub reversal_ms: u64,
     /// Decisions in a row in which a plan has to pay.
     pub sustained: u32,
@@ -31,7 +31,7 @@ pub struct Limits {
     pub measured_ms: u64,
     /// A change made it worse if the latency grew by more than this share.
     pub worse_by: f64,
-    /// How long a change that was undone is not tried again, the first time.
+    /// The first ban of the operators of a change that was undone, in ms.
     pub banned_ms: u64,
 }
 
@@ -63,9 +63,9 @@ pub struct Latency {
 pub struct Watched<K> {
     /// Its operators, as they were carried out.
     pub operators: Vec<Operator<K>>,
-    /// What takes them back, in this order.
+    /// The operators that take them back, in this order.
     pub inverse: Vec<Operator<K>>,
-    /// When the last of them was done.
+    /// The time at which the last of them was done, in ms.
     pub done_ms: u64,
     /// The mean latency before.
     pub before: Latency,
@@ -86,7 +86,7 @@ pub enum Judged<K> {
 #[derive(Clone, Debug)]
 pub struct Brakes<K> {
     limits: Limits,
-    /// When each partition, by where it begins, was changed last.
+    /// The time of the last change of each partition, in ms, by the partition's start.
     changed_ms: BTreeMap<K, u64>,
     /// Plans that paid in the last decision, by their shape, and in how many in a row.
     sustained: BTreeMap<Shape<K>, u32>,
@@ -99,8 +99,8 @@ pub struct Brakes<K> {
     banned: BTreeMap<Operator<K>, (u64, u32)>,
 }
 
-/// What a plan does to which partitions: a split that is drawn a few keys further on is the same plan, and so is one
-/// to another site.
+/// The shape of a plan: the kind of each operator, and the start of the partition that it changes. Plans that
+/// split a partition at different keys, or move it to different sites, have the same shape.
 type Shape<K> = Vec<(&'static str, K)>;
 
 /// Partitions and operators that are remembered.
@@ -140,7 +140,7 @@ impl<K: Key> Brakes<K> {
         shapes.iter().map(|shape| self.sustained[shape] >= self.limits.sustained).collect()
     }
 
-    /// Whether so many operators may be carried out now; they count as done if they may.
+    /// True if so many operators may be carried out now; they count as done if they may.
     pub fn may_spend(&mut self, operators: usize, now_ms: u64) -> bool {
         let most = self.limits.changes_s_max.max(1.0);
         let passed_s = now_ms.saturating_sub(self.filled_ms) as f64 / 1_000.0;
@@ -245,7 +245,7 @@ fn shape<K: Key>(layout: &Layout<K>, plan: &[Operator<K>]) -> Shape<K> {
     shape
 }
 
-/// What takes operators back, in the order in which it has to be done.
+/// Returns the operators that take others back, in the order in which they have to be carried out.
 #[must_use]
 pub fn inverse<K: Key>(before: &Layout<K>, operators: &[Operator<K>]) -> Vec<Operator<K>> {
     let mut layout = before.clone();

@@ -37,7 +37,7 @@ pub struct Inputs {
     pub partitions: (f64, f64),
 }
 
-/// What is predicted.
+/// An operation whose cost is predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// A transaction; whether it reads what it does not write, and whether it writes.
@@ -96,7 +96,7 @@ impl Operation {
     }
 }
 
-/// What was measured of an operation, in µs; none of what was not.
+/// Measured times of an operation, in µs; none for a part that was not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Waiting for service.
@@ -141,8 +141,8 @@ impl Default for CostModel {
     }
 }
 
-/// What a row that is read within many, one that is written and one that is applied for another master cost against
-/// each other, transactions' own costs spread over them; until more is known.
+/// The relative costs of a row that is read among many, a row that is written, and a row that is applied for
+/// another master, transactions' own costs spread over them; used until more is known.
 const ROWS_WORTH: [f64; 3] = [1.0, 30.0, 12.0];
 /// Samples of a function with which something can be decided by it.
 const TRUSTED_SAMPLES: u64 = 16;

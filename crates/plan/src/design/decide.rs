@@ -21,7 +21,7 @@ use super::price::{Price, Situation, plan_cost, price};
 use super::ranks::Ranks;
 use super::workload::{Given, Numbered, Sample, Statistics, Touched};
 
-/// How decisions are made.
+/// The parameters of decisions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
     /// λ: how much an expected µs counts against one that is spent.
@@ -111,7 +111,7 @@ impl<K: std::fmt::Debug> Considered<K> {
     }
 }
 
-/// What was decided.
+/// The result of a decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decided<K: std::fmt::Debug> {
     /// All plans that were looked at, the chosen ones first, in their order.
@@ -326,7 +326,7 @@ fn look<K: Key>(
     considered
 }
 
-/// What plans are weighed by: a design with its price, and the workload.
+/// The basis on which plans are weighed: a design with its price, and the workload.
 struct Weighing<'w, K: Key> {
     layout: &'w Layout<K>,
     before: &'w Price,

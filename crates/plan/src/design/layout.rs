@@ -9,7 +9,7 @@ use std::fmt::Debug;
 /// A site, by number.
 pub type Site = u16;
 
-/// What a key has to be.
+/// The requirements on a key.
 pub trait Key: Ord + Clone + Debug {}
 
 impl<T: Ord + Clone + Debug> Key for T {}
@@ -30,7 +30,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Whether a site has a copy.
+    /// True if a site has a copy.
     #[must_use]
     pub fn is_at(&self, site: Site) -> bool {
         self.master == site || self.replicas.contains(&site)
@@ -57,7 +57,7 @@ pub enum Operator<K> {
 }
 
 impl<K: Key> Operator<K> {
-    /// Where the partition begins that it changes; of a split, the key that it is split at.
+    /// Returns the start of the partition that it changes; of a split, the key that it splits at.
     #[must_use]
     pub fn key(&self) -> &K {
         match self {
@@ -113,7 +113,7 @@ impl<K: Key> Layout<K> {
         self.partitions.iter()
     }
 
-    /// How many there are.
+    /// Returns the number of partitions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.partitions.len()
@@ -157,7 +157,7 @@ impl<K: Key> Layout<K> {
             .map(|(_, found)| found)
     }
 
-    /// Where the partition behind one begins.
+    /// Returns the partition behind one, with its start.
     #[must_use]
     pub fn next(&self, start: &K) -> Option<(&K, &Partition)> {
         let bounds = (std::ops::Bound::Excluded(start), std::ops::Bound::Unbounded);
@@ -170,7 +170,7 @@ impl<K: Key> Layout<K> {
         self.partitions.values().filter(|one| one.is_at(site)).map(|one| one.bytes).sum()
     }
 
-    /// Whether two partitions, the second right behind the first, can be merged.
+    /// True if two partitions, the second right behind the first, can be merged.
     #[must_use]
     pub fn are_alike(&self, start: &K) -> bool {
         match (self.partitions.get(start), self.next(start)) {
@@ -182,7 +182,7 @@ impl<K: Key> Layout<K> {
     /// Applies an operator.
     ///
     /// # Errors
-    /// When it is impossible, with nothing changed.
+    /// Fails, and changes nothing, if the operator is impossible.
     pub fn apply(&mut self, operator: &Operator<K>) -> Result<(), Impossible> {
         match operator {
             Operator::Split(key) => {
@@ -191,7 +191,8 @@ impl<K: Key> Layout<K> {
                     return Err(Impossible::NothingThere);
                 }
                 let (start, whole) = (start.clone(), whole.clone());
-                // What lies on which side is not known here: half of it, until it is counted again.
+                // The rows on either side of the key are not known here: each gets half, until they are counted
+                // again.
                 let half = |of: u64| (of - of / 2, of / 2);
                 let (rows, bytes) = (half(whole.rows), half(whole.bytes));
                 let part = |rows, bytes| Partition { rows, bytes, ..whole.clone() };

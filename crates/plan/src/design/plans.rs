@@ -42,9 +42,9 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// Whether operators that are carried out on a design, one after the other, keep to its limits: a design that
-    /// exceeds one already may not exceed it further. A partition that moves has one replica more until its old
-    /// master has given its copy up.
+    /// True if operators that are carried out on a design, one after the other, keep to its limits: a design
+    /// that exceeds one already may not exceed it further. A partition that moves has one replica more until
+    /// its old master has given its copy up.
     #[must_use]
     pub fn keeps<K: Key>(&self, before: &Layout<K>, operators: &[Operator<K>]) -> bool {
         let mut layout = before.clone();
@@ -69,8 +69,8 @@ impl Thresholds {
 }
 
 impl Thresholds {
-    /// Whether operators that were carried out have left a partition with a replica too many, by the design now: the
-    /// rest of their plan was not carried out.
+    /// True if operators that were carried out have left a partition with a replica too many, by the design
+    /// now: the rest of their plan was not carried out.
     #[must_use]
     pub fn are_exceeded_by<K: Key>(&self, now: &Layout<K>, done: &[Operator<K>]) -> bool {
         let added = done.iter().filter(|one| matches!(one, Operator::AddReplica(..)));
@@ -188,9 +188,10 @@ fn grown<K: Key>(
     Ok(growing)
 }
 
-/// Where a partition is best split: at the median of the sampled accesses, in front of the first key of some
-/// transaction there, which so is not torn apart. A key with half of them or more begins a partition, and the
-/// next one the one behind it, so that a single hot row ends alone. No key, if only one was sampled.
+/// Returns the best key to split a partition at: the median of the sampled accesses, in front of the first
+/// key of some transaction there, which so is not torn apart. A key with half of them or more begins a
+/// partition, and the next one the one behind it, so that a single hot row ends alone. No key, if only one
+/// was sampled.
 #[must_use]
 pub fn split_key<K: Key>(view: &View<'_, K>, partition: usize) -> Option<K> {
     let mut weights: std::collections::BTreeMap<&K, f64> = std::collections::BTreeMap::new();

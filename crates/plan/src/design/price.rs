@@ -14,10 +14,10 @@ use super::layout::{Key, Layout, Operator, Partition, Site};
 use super::queues::{queues, slowed};
 use super::workload::{Numbered, Sample, Statistics, Touched};
 
-/// What a µs of a site's processor counts against a µs of latency, unless it is set.
+/// The default weight of a µs of a site's processor, against a µs of latency.
 pub const CPU_WEIGHT: f64 = 0.5;
 
-/// What is known of the workload and the sites, apart from the design.
+/// The workload and the state of the sites, apart from the design.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a, K> {
     /// Transactions like those to come, each with its weight.
@@ -26,16 +26,16 @@ pub struct Situation<'a, K> {
     pub rate_s: f64,
     /// Transactions that are under way at once, at all sites.
     pub population: f64,
-    /// What they cost.
+    /// The model of their costs.
     pub cost: &'a CostModel,
     /// Log entries that each site is behind.
     pub behind: &'a BTreeMap<Site, f64>,
-    /// What a µs of a site's processor counts, against a µs that a transaction takes. Without it a replica that is
-    /// not read would cost nothing wherever its site has time.
+    /// The weight of a µs of a site's processor, against a µs that a transaction takes. Without it a replica
+    /// that is not read would cost nothing wherever its site has time.
     pub cpu_weight: f64,
 }
 
-/// What a design costs.
+/// The price of a design.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Price {
     /// The mean latency of a transaction, in µs, design changes that it waits for included.
@@ -48,7 +48,8 @@ pub struct Price {
     pub cpu: BTreeMap<Site, f64>,
     /// The predicted number of transactions at each site.
     pub queues: BTreeMap<Site, f64>,
-    /// What the CPU is predicted from: rows read, rows written and rows applied for others, a second.
+    /// The inputs of the CPU prediction for each site: rows read, rows written and rows applied for others, a
+    /// second.
     pub loads: BTreeMap<Site, [f64; 3]>,
     /// The share of transactions that a site can run without a change.
     pub single_site: f64,
@@ -106,7 +107,7 @@ pub fn price<K: Key>(layout: &Layout<K>, situation: &Situation<'_, K>) -> Price 
         cpu[site] = situation.cost.cpu.predict(loads[site]);
         placed.push(Placed { sample, weight: *weight, site, replicas: 0, masters: 0 });
     }
-    // What a site uses without any work is no demand of a transaction.
+    // The processor time that a site uses without any work is no demand of a transaction.
     let idle = situation.cost.cpu.predict([0.0; 3]);
     let own = |load: &[f64; 3]| situation.cost.cpu.predict([load[0], load[1], 0.0]) - idle;
     let demands: Vec<f64> = loads.iter().map(|load| own(load).max(0.0)).collect();
@@ -158,7 +159,7 @@ pub fn price<K: Key>(layout: &Layout<K>, situation: &Situation<'_, K>) -> Price 
     }
 }
 
-/// How many replicas and masters a site lacks for a transaction.
+/// Counts the replicas and the masters that a site lacks for a transaction.
 fn needs(touched: &Touched, partitions: &[&Partition], site: Site) -> (u32, u32) {
     let missing = touched.reads.iter().chain(&touched.writes);
     let replicas = missing.filter(|one| !partitions[**one].is_at(site)).count();
@@ -201,8 +202,8 @@ fn updates_at(sites: &[Site], partitions: &[&Partition], statistics: &Statistics
     sites.iter().map(of).collect()
 }
 
-/// What the operators of a plan take, in µs, by the design that is (§5.3): each is applied before the next is
-/// looked at.
+/// Applies the operators of a plan to the present design, one after the other, and predicts their cost
+/// (§5.3). Returns the design after them, and the cost in µs.
 ///
 /// # Errors
 /// The operator that is impossible, and why.

@@ -1,4 +1,4 @@
-//! Where transactions wait: the mean number of them at each site, by what a transaction demands of each.
+//! Queues of transactions: the mean number at each site, by the demands of a transaction on each site.
 //!
 //! The store is a closed network of queues, one for each site: as many transactions are under way as were measured,
 //! and each visits sites by the design. Mean-value analysis in Schweitzer's approximation: a transaction that
@@ -39,9 +39,9 @@ pub fn queues(demands: &[f64], population: f64) -> Vec<f64> {
     queues
 }
 
-/// What a transaction demands of each site that has other work besides: updates that it applies for other masters,
-/// for which no transaction waits, but behind which it does. The work of both grows with the throughput, of which
-/// the busiest site allows no more than it has time for.
+/// Returns the demands of a transaction on sites that have other work besides: updates that they apply for
+/// other masters. No transaction waits for these updates, but each waits behind them. The work of both grows
+/// with the throughput, of which the busiest site allows no more than it has time for.
 #[must_use]
 pub fn slowed(demands: &[f64], besides: &[f64]) -> Vec<f64> {
     let both = || demands.iter().zip(besides);

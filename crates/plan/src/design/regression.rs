@@ -39,20 +39,20 @@ const HELD_OUT_MIN: usize = 20;
 /// A linear function of `N` inputs with a constant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Linear<const N: usize> {
-    /// What an input is divided by, and no less than the least.
+    /// Divisors of the inputs, and their lower bounds.
     scales: [f64; N],
     scales_min: [f64; N],
-    /// What the inputs are worth against each other, as long as nothing else is known; and what one is worth in
-    /// units of the output, told from the means of both.
+    /// The relative worth of the inputs, used as long as nothing else is known; and the output for one unit of
+    /// worth, told from the means of both.
     prior: Option<[f64; N]>,
     prior_unit: f64,
     means: (f64, f64),
-    /// Whether no weight may be below zero.
+    /// True if no weight may be below zero.
     is_rising: bool,
     /// The last samples, which are learned from again with each new one, and how many are kept.
     recent: VecDeque<([f64; N], f64)>,
     recent_max: usize,
-    /// What the output is divided by: follows the mean of what was observed.
+    /// The divisor of the output: it follows the mean of the observed outputs.
     unit: f64,
     weights: [f64; N],
     constant: f64,
@@ -240,9 +240,9 @@ impl<const N: usize> Linear<N> {
         }
     }
 
-    /// How much of the variance of the last held-out samples was predicted (R²): 1 is all of it, 0 as good as
-    /// their mean; none while there are too few. A function of samples that hardly vary is judged by its
-    /// error: within a tenth of the mean it is right.
+    /// Returns the share of the variance of the last held-out samples that was predicted (R²): 1 is all of
+    /// it, 0 as good as their mean; none while there are too few. A function of samples that hardly vary is
+    /// judged by its error: within a tenth of the mean it is right.
     #[must_use]
     pub fn r_squared(&self) -> Option<f64> {
         if self.held_out.len() < HELD_OUT_MIN {

@@ -26,7 +26,7 @@ pub struct Reservoir<T> {
     held: Vec<Held<T>>,
     weight: f64,
     damped_ms: u64,
-    /// How many items were offered in each tenth of the window, the newest last.
+    /// Items offered in each tenth of the window, by the number of the tenth, the newest last.
     offered: VecDeque<(u64, u64)>,
 }
 

@@ -146,7 +146,7 @@ fn layouts() -> impl Strategy<Value = Layout<String>> {
             String,
             (Site, BTreeSet<Site>, Option<Site>),
         )| {
-            // What is pinned lies where it is pinned.
+            // A pinned partition is mastered by the site that it is pinned to.
             let master = pin.unwrap_or(master);
             replicas.remove(&master);
             (start, Partition { master, replicas, rows: 500, bytes: 100_000, pin })

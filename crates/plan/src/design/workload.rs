@@ -12,7 +12,8 @@ use super::layout::{Key, Layout};
 /// A transaction as it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample<K> {
-    /// What it reads besides: from a key on, up to another, exclusive; without an end, to the last key.
+    /// Key ranges that it reads besides: from a key on, up to another, exclusive; without an end, to the last
+    /// key.
     pub reads: Vec<(K, Option<K>)>,
     /// The keys that it may write.
     pub writes: Vec<K>,
@@ -46,7 +47,7 @@ impl<'l, K: Key> Numbered<'l, K> {
         Self { layout, starts: layout.partitions().map(|(start, _)| start).collect() }
     }
 
-    /// Where a partition begins.
+    /// Returns the start of a partition, by its number.
     #[must_use]
     pub fn start(&self, number: usize) -> &'l K {
         self.starts[number]
@@ -58,7 +59,7 @@ impl<'l, K: Key> Numbered<'l, K> {
         self.starts.partition_point(|start| *start <= key).saturating_sub(1)
     }
 
-    /// What a transaction touches.
+    /// Returns the partitions that a transaction touches.
     #[must_use]
     pub fn touched(&self, sample: &Sample<K>) -> Touched {
         let mut writes: Vec<usize> = sample.writes.iter().map(|key| self.of(key)).collect();
@@ -92,7 +93,7 @@ pub enum Given {
     ReadWrite,
 }
 
-/// How often partitions are touched, and together with which others.
+/// Frequencies of accesses to partitions, each alone and together with others.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Statistics {
     /// The weight of the samples that read and that write each partition.

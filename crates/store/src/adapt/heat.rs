@@ -112,7 +112,7 @@ impl HeatRecorder {
         let mut used_us: HashMap<Site, f64> = HashMap::new();
         for site in (0..sampler.sites()).map(Site) {
             let cpu = sampler.work(site).0;
-            // What it used before the first round was for no sample.
+            // Processor time before the first round belongs to no sample.
             let before = self.cpu.insert(site, cpu).unwrap_or(cpu);
             let us = cpu.saturating_sub(before).as_secs_f64() * 1e6;
             if run_us.contains_key(&site) {

@@ -298,7 +298,7 @@ impl Adaptation {
     /// were set while it ran, and those that are given now.
     ///
     /// # Errors
-    /// When the limits make no sense.
+    /// Fails if the limits make no sense.
     pub async fn in_folder(
         store: Arc<Store>,
         sampler: Arc<Sampler>,
@@ -330,7 +330,7 @@ impl Adaptation {
 }
 
 impl Planner<'_> {
-    /// What is to be kept.
+    /// Returns the state to be kept.
     pub(super) fn keep(&self) -> Kept {
         let sampler = &self.of.sampler;
         let mut kept = Kept {

@@ -26,10 +26,10 @@ const CHANGES_S_MAX: f64 = 1_000.0;
 /// Bytes of a MB, as memory limits are given.
 const MB: u64 = 1_000_000;
 
-/// What adaptation may do.
+/// The limits of adaptation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdaptLimits {
-    /// What is done about a plan that pays.
+    /// The treatment of plans that pay.
     pub mode: Mode,
     /// For how long a change is credited with what it saves, in seconds.
     pub horizon_s: f64,
@@ -60,7 +60,7 @@ impl Default for AdaptLimits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsRequest {
-    /// What is done about a plan that pays.
+    /// The treatment of plans that pay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     /// For how long a change is credited with what it saves, in seconds.
@@ -113,11 +113,11 @@ pub struct LimitsReport {
     /// The limits.
     #[serde(flatten)]
     pub limits: AdaptLimits,
-    /// What is beyond a limit already, in a sentence each.
+    /// A sentence for each limit that is exceeded already.
     pub notes: Vec<String>,
 }
 
-/// What there is that limits are compared with.
+/// The part of the store's state that limits are compared with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Held {
     pub partitions: usize,
@@ -234,7 +234,7 @@ impl AdaptLimits {
         }
     }
 
-    /// What there is beyond the limits, which stays.
+    /// Describes the excess over each limit, in a sentence; the excess stays.
     pub(super) fn notes(&self, held: &Held) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some(most) = self.memory_max_mb {
@@ -286,7 +286,7 @@ impl Adaptation {
         *self.options.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What limits are compared with.
+    /// Returns the part of the store's state that limits are compared with.
     async fn held(&self) -> Held {
         let usage = self.store.usage().await;
         let bytes = |(site, copies): &(Site, Vec<Usage>)| {

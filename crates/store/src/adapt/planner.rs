@@ -37,11 +37,11 @@ const CPU_AT_ONCE: f64 = 0.5;
 /// Samples that decisions are made by, and how old they may be: no older than the cool-down of a partition.
 const SAMPLES: usize = 160;
 const WINDOW_MS: u64 = 5_000;
-/// How much a round counts for the number of transactions under way.
+/// The weight of a round in the moving mean of transactions under way.
 const POPULATION_RATE: f64 = 0.3;
 /// Generated transactions beside them.
 const GENERATED: usize = 30;
-/// What is done about a plan that pays.
+/// The treatment of plans that pay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -52,16 +52,16 @@ pub enum Mode {
     On,
 }
 
-/// How the store adapts.
+/// The options of adaptation.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// What is done about a plan that pays.
+    /// The treatment of plans that pay.
     pub mode: Mode,
-    /// How decisions are made.
+    /// The parameters of decisions.
     pub parameters: Parameters,
-    /// What holds them back.
+    /// The limits of its brakes.
     pub limits: Limits,
-    /// Where its random numbers begin.
+    /// The seed of its random numbers.
     pub seed: u64,
 }
 
@@ -75,10 +75,10 @@ pub struct Adaptation {
     pub(super) is_paused: AtomicBool,
     pub(super) report: Mutex<AdaptReport>,
     began: Instant,
-    /// Where its clock stood then.
+    /// The time of its clock at that moment, in ms.
     base_ms: u64,
     pub(super) keeper: Keeper,
-    /// What was kept of an earlier run, until the planner takes it.
+    /// The kept state of an earlier run, until the planner takes it.
     pub(super) earlier: Mutex<Option<Kept>>,
     known: Mutex<Arc<Known>>,
     heat: Mutex<HeatRecorder>,
@@ -126,7 +126,7 @@ impl Adaptation {
         })
     }
 
-    /// How it stands.
+    /// Returns the state of adaptation.
     #[must_use]
     pub fn report(&self) -> AdaptReport {
         let kept = self.keeper.report();
@@ -205,7 +205,7 @@ impl Adaptation {
             let earned_s = looked.elapsed().as_secs_f64() * CPU_SHARE;
             left_s = (left_s + earned_s).min(CPU_AT_ONCE) - took.as_secs_f64();
             looked = Instant::now();
-            // What it used beyond its share it waits for.
+            // A round that used more than its share is followed by a longer rest.
             rest = ROUND.max(Duration::from_secs_f64((-left_s / CPU_SHARE).max(0.0)));
         }
     }
@@ -223,7 +223,7 @@ pub(super) struct Planner<'a> {
     pub(super) cost: CostModel,
     /// Transactions under way at once, as of the last rounds.
     population: f64,
-    /// When samples were fetched last.
+    /// The time at which samples were fetched last.
     fetched: Instant,
     pub(super) brakes: Brakes<Key>,
     dice: StdRng,
@@ -319,7 +319,7 @@ impl<'a> Planner<'a> {
         let took = thread_cpu().saturating_sub(began);
         let may_change = options.mode == Mode::On && !self.is_paused();
         let is_undone = self.judge(now_ms, may_change).await;
-        // What was decided is by the design before that.
+        // An undo voids the decision, which is by the design before it.
         if let Some(decided) = decided.filter(|_| !is_undone) {
             self.carry_out(now_ms, layout, &decided, may_change).await;
         }
@@ -457,7 +457,7 @@ fn function<const N: usize>(name: &str, of: &Linear<N>) -> FunctionReport {
     }
 }
 
-/// What sampled transactions waited at a site in one round.
+/// Waits of sampled transactions at a site, in one round.
 #[derive(Default)]
 struct Waits {
     samples: f64,

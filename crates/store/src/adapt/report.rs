@@ -1,4 +1,4 @@
-//! What the planner tells of itself: what it has learned, and what it decided and why.
+//! The planner's report: the functions that it has learned, and its decisions with their reasons.
 
 use imago_plan::design::decide::{Considered, Rejected};
 use imago_plan::design::layout::Operator;
@@ -12,18 +12,18 @@ use crate::key::Key;
 /// Adaptation as it stands.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct AdaptReport {
-    /// Whether it changes the design, or only advises.
+    /// Its mode: it only advises, or changes the design.
     pub mode: Mode,
-    /// Whether what is told here is known after a restart.
+    /// The place where this knowledge is kept over restarts.
     #[serde(default)]
     pub kept: KeptReport,
     /// Of a key that was asked about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explanation: Option<Explanation>,
-    /// Whether the planner has ended by a fault of its own.
+    /// True if the planner has ended by a fault of its own.
     #[serde(default)]
     pub has_ended: bool,
-    /// Whether it was paused.
+    /// True if adaptation is paused.
     pub is_paused: bool,
     /// Why nothing is decided by the cost model yet, if so.
     pub distrust: Option<String>,
@@ -45,7 +45,7 @@ pub struct AdaptReport {
     pub undone: u64,
     /// Why the last change failed, if it did.
     pub failure: Option<String>,
-    /// What was learned.
+    /// The learned functions.
     pub functions: Vec<FunctionReport>,
     /// The sites' loads.
     pub sites: Vec<SiteLoadReport>,
@@ -60,7 +60,7 @@ pub struct FunctionReport {
     pub name: String,
     /// Its constant, in µs; of `cpu` as a share of what a site has.
     pub constant: f64,
-    /// What each input adds.
+    /// The weight of each input: its addition to the output for each unit.
     pub weights: Vec<f64>,
     /// From how many samples.
     pub samples: u64,
@@ -79,7 +79,7 @@ pub struct SiteLoadReport {
     pub predicted_cpu: f64,
 }
 
-/// What became of a plan.
+/// The outcome of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "verdict", content = "why")]
 pub enum Verdict {
@@ -98,7 +98,7 @@ pub enum Verdict {
 /// A plan that was looked at.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DecisionReport {
-    /// When, in ms since adaptation began; over restarts, if it is kept, without the time in between.
+    /// The time in ms since adaptation began; over restarts, if it is kept, without the time in between.
     pub at_ms: u64,
     /// The key of the transaction that gave rise to it.
     pub trigger: Option<String>,
@@ -106,15 +106,15 @@ pub struct DecisionReport {
     pub site: u16,
     /// Its operators, in order.
     pub operators: Vec<String>,
-    /// Where the partitions begin that it changes.
+    /// The starts of the partitions that it changes.
     pub partitions: Vec<String>,
     /// The mean latency by the cost model, before and after, in µs.
     pub predicted_us: (f64, f64),
-    /// What it saves within the horizon, in µs.
+    /// The predicted saving within the horizon, in µs.
     pub benefit_us: f64,
-    /// What its operators take, in µs.
+    /// The predicted cost of its operators, in µs.
     pub cost_us: f64,
-    /// What became of it.
+    /// The outcome of the plan.
     #[serde(flatten)]
     pub verdict: Verdict,
     /// The mean latency that was measured before and afterwards, in µs.

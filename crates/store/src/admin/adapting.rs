@@ -1,4 +1,5 @@
-//! What is asked of adaptation: its report, heat, limits, explanations; and of sites: to be drained and used.
+//! Requests to adaptation, for its report, heat, limits and explanations; and requests to drain and to use
+//! sites.
 
 use axum::Json;
 use axum::extract::State;

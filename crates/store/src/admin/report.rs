@@ -115,7 +115,7 @@ pub struct SiteReport {
     pub log: Option<LogTrafficReport>,
 }
 
-/// What a router has sent to a site of the log since it started, in bytes of messages.
+/// The log traffic from a router to a site, since the router started, in bytes of messages.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct LogTrafficReport {
     /// The part that the site has a use for.

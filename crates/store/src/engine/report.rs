@@ -1,4 +1,4 @@
-//! What a running store tells of itself.
+//! Reports of a running store.
 
 use std::sync::{Arc, PoisonError};
 
@@ -26,7 +26,7 @@ impl Store {
         self.shared.map.load_full()
     }
 
-    /// How many sites it has.
+    /// Returns the number of its sites.
     #[must_use]
     pub fn sites(&self) -> usize {
         self.shared.sites
@@ -44,7 +44,7 @@ impl Store {
         self.shared.trouble()
     }
 
-    /// How it stands with checkpoints; nothing where none are made.
+    /// Returns the state of checkpoints; none if none are made.
     #[must_use]
     pub fn checkpoints(&self) -> Option<Checkpoints> {
         let state = self.shared.checkpoints.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +71,7 @@ impl Store {
         all
     }
 
-    /// What was sent of the log to each site, by number; nothing of a site in this process.
+    /// Returns the log traffic to a site; none of a site in this process.
     #[must_use]
     pub fn log_traffic(&self, site: Site) -> Option<LogTraffic> {
         self.shared.traffic.get(usize::from(site.0)).map(Traffic::load)

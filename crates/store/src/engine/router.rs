@@ -16,12 +16,12 @@ use crate::record::Site;
 use crate::router::MostMastered;
 use crate::site::Core;
 
-/// How a router is set up.
+/// The options of a router.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterOptions {
     /// Threads that serve clients; one at least.
     pub client_threads: u16,
-    /// How long a site's process may be silent before it is taken for dead.
+    /// The silence of a site's process after which it is taken for dead.
     pub silence: Duration,
 }
 

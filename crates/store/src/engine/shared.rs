@@ -1,4 +1,4 @@
-//! What the threads of a process share.
+//! State shared by the threads of a process.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -69,9 +69,9 @@ pub(crate) struct Shared {
     pub(in crate::engine) under_way: Vec<AtomicU32>,
     /// The sites that get nothing; in the process with the map.
     pub(in crate::engine) unused: Unused,
-    /// What was sent of the log to each site; empty where none is in another process.
+    /// The log traffic to each site; empty where none is in another process.
     pub(in crate::engine) traffic: Vec<Traffic>,
-    /// What transactions are sampled for, if they are.
+    /// The sampler of transactions, if they are sampled.
     pub(in crate::engine) sampler: OnceLock<Arc<Sampler>>,
     /// Why the log takes nothing any more.
     pub(in crate::engine) end: OnceLock<String>,

@@ -152,7 +152,7 @@ fn what_was_acknowledged_outlives_crashes_also_from_a_topic_and_checkpoints_of_i
 
 fn outlives_crashes(options: &Options, folder: &std::path::Path) {
     let runtime = runtime();
-    // What was acknowledged at least, and what may have happened besides.
+    // Acknowledged additions to each key, and all that were attempted.
     let mut sure: BTreeMap<Key, u32> = BTreeMap::new();
     let mut doubtful: BTreeMap<Key, u32> = BTreeMap::new();
     for round in 0..3_u32 {
@@ -263,7 +263,7 @@ fn requests_of_a_connection_are_answered_in_order_while_partitions_move() {
     are_answered_in_their_order(&store);
 }
 
-/// What a connection sends is done in its order, while partitions move among three sites.
+/// Requests of a connection are done in their order, while partitions move among three sites.
 fn are_answered_in_their_order(store: &Arc<Store>) {
     let runtime = runtime();
     runtime.block_on(async {

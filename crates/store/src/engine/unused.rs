@@ -27,7 +27,7 @@ const VERSION: u32 = 1;
 /// The sites that are not in use.
 pub(crate) struct Unused {
     sites: Mutex<BTreeSet<Site>>,
-    /// Where they are kept. Locked while they change, and before them.
+    /// The file that keeps them. Locked while they change, and before them.
     file: Mutex<Option<PathBuf>>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Unused {
 #[derive(Serialize, Deserialize)]
 struct Kept {
     version: u32,
-    /// How many sites the store had.
+    /// Sites of the store when the file was written.
     sites: u16,
     unused: BTreeSet<u16>,
 }
@@ -46,7 +46,7 @@ pub enum UnusedError {
     /// The file cannot be read or written.
     #[error("cannot {doing} {}", .path.display())]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         doing: &'static str,
         /// Which file.
         path: PathBuf,
@@ -62,7 +62,7 @@ pub enum UnusedError {
     Damaged {
         /// Which file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of the file.
         why: String,
     },
     /// No site would be in use.
@@ -139,7 +139,7 @@ impl Store {
     /// unused if they are among the last `unused`. To be called before clients come.
     ///
     /// # Errors
-    /// When the file cannot be used, no site would be left, or one that is newly declared has partitions.
+    /// Fails if the file cannot be used, no site would be left, or a newly declared one has partitions.
     pub fn declare_unused(&self, folder: Option<&Path>, unused: u16) -> Result<(), UnusedError> {
         let sites = self.sites() as u16;
         if unused >= sites {
@@ -200,7 +200,7 @@ impl Store {
     /// Takes a site into use, or gives it nothing from now on.
     ///
     /// # Errors
-    /// When that cannot be kept; then nothing is changed.
+    /// Fails if that cannot be kept; then the sites in use are as they were.
     pub(crate) fn set_used(&self, site: Site, is_used: bool) -> Result<(), UnusedError> {
         self.shared.unused.change(self.sites() as u16, |unused| {
             if is_used {

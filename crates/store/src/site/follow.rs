@@ -1,4 +1,4 @@
-//! How a site follows the log: what it does at each entry, whether it receives all of them or those that its
+//! A site follows the log: its action at each entry, whether it receives all of them or those that its
 //! subscription delivers.
 
 use super::{Core, refused};

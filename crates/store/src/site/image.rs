@@ -38,7 +38,7 @@ impl Part {
 /// The rows of a partition.
 #[derive(Clone)]
 pub struct Snapshot {
-    /// Where it begins.
+    /// The start of its partition.
     pub start: Key,
     /// The version that the rows are of.
     pub version: u64,
@@ -80,7 +80,7 @@ impl Core {
         self.copies.values().map(|copy| (copy.version, &copy.rows))
     }
 
-    /// Whether the log has all of a part that this site gave; nothing if it never will.
+    /// True if the log has all of a part that this site gave; none if it never will.
     #[must_use]
     pub fn has_all_of(&self, part: &Part) -> Option<bool> {
         #[cfg(test)]
@@ -95,7 +95,7 @@ impl Core {
     /// there, in the order of their keys.
     ///
     /// # Errors
-    /// Where a partition begins whose rows are missing, or rows begin of which there is no partition.
+    /// The start of a partition whose rows are missing, or of rows that belong to no partition.
     pub fn observer_of(
         known: Position,
         design: Design,

@@ -32,14 +32,14 @@ use super::{Copy, Core, Output, Ticket, refused};
 pub enum Message {
     /// I keep what the log says of this partition: give me its rows as of my prefix, or later.
     Want {
-        /// Where the partition begins.
+        /// The start of the partition.
         start: Key,
         /// The asker's prefix of the log.
         since: Position,
     },
     /// The rows of a partition, as of a version that the log has.
     Give {
-        /// Where the partition begins.
+        /// The start of the partition.
         start: Key,
         /// The position of the request.
         since: Position,
@@ -52,7 +52,7 @@ pub enum Message {
     },
     /// I have them: the design may say so.
     Have {
-        /// Where the partition begins.
+        /// The start of the partition.
         start: Key,
         /// The version of the rows.
         changed: u64,
@@ -61,7 +61,7 @@ pub enum Message {
     },
     /// The design changed since: forget them.
     Forget {
-        /// Where the partition begins.
+        /// The start of the partition.
         start: Key,
         /// The version of the rows.
         changed: u64,
@@ -100,7 +100,7 @@ struct Given {
 }
 
 impl Installation {
-    /// Whether the design has changed behind what was given: it can come to nothing any more.
+    /// True if the design has changed behind the given rows: the installation cannot succeed any more.
     fn is_outdated(&self) -> bool {
         let given = self.given.as_ref();
         let is_behind = |version: u64| given.is_some_and(|given| version > given.version);
@@ -141,7 +141,7 @@ impl Core {
             return;
         };
         adoption.since = Some(self.known);
-        // What an earlier installation still received has an end somewhere before.
+        // Entries that an earlier installation still received end somewhere before.
         adoption.news.clear();
         let (master, since) = (self.design.of(&start).master, self.known);
         self.say(Output::Say(master, Message::Want { start, since }));
@@ -287,13 +287,13 @@ impl Core {
     pub(super) fn notice_all(&mut self) {
         let mut outdated = Vec::new();
         for (start, adoption) in &mut self.adoptions {
-            // Where it was swallowed by the one before, that one's version tells the same.
+            // A partition that was merged into the one before it has that one's version, which tells the same.
             let partition = self.design.of(start);
             let seen = adoption.news.last().map(|(version, _)| *version);
             if seen.is_none_or(|seen| seen < partition.version) {
                 adoption.news.push((partition.version, None));
             }
-            // What was given may be of a later partition that begins there, and is not known here yet.
+            // The given rows may be of a later partition that begins there, and is not known here yet.
             let is_gone = partition.range.start != *start && adoption.given.is_none();
             if is_gone || adoption.is_outdated() {
                 outdated.push(start.clone());

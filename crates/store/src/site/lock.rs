@@ -53,8 +53,8 @@ impl Core {
         }
     }
 
-    /// Whether no other site writes a partition, before what this site writes next either: one that is
-    /// being handed over may be written there before the log has that.
+    /// True if no other site writes a partition, before the next write of this site either: one that
+    /// is being handed over may be written there before the log has the handover.
     fn keeps(&self, partition: &Partition) -> bool {
         let is_changing = self.changing.contains_key(&partition.range.start);
         #[cfg(test)]
@@ -62,8 +62,8 @@ impl Core {
         partition.master == self.site && !is_changing
     }
 
-    /// Where a transaction touches nothing but what this site masters: the last log entry of this site
-    /// that it sees. While no design changes, it can run then.
+    /// Returns the number of the last log entry of this site that a transaction sees, if it touches
+    /// only partitions that this site masters. While no design changes, it can run then.
     pub(super) fn last_of_own(&self, transaction: &Transaction) -> Option<u64> {
         let mut last = 0;
         for key in &transaction.writes {
@@ -81,8 +81,8 @@ impl Core {
         Some(last)
     }
 
-    /// Whether this site's image is one state of the database, for the rows that it touches: the last
-    /// log entry of this site that it sees.
+    /// Returns the number of the last log entry of this site that a transaction sees, if this site's
+    /// image is one state of the database for the rows that it touches.
     pub(super) fn last_if_possible(&self, transaction: &Transaction) -> Option<u64> {
         let (mut has_replica, mut last) = (false, 0);
         for key in &transaction.writes {
@@ -97,7 +97,7 @@ impl Core {
                 last = last.max(self.last_for(copy, range));
             }
         }
-        // What its client sent before it may have been seen by other clients that saw more than this prefix.
+        // Earlier requests of its client may have been seen by other clients that saw more than this prefix.
         let ahead = transaction.client.and_then(|client| self.ahead.get(&client)).copied();
         let is_one = !has_replica || last.max(ahead.unwrap_or(0)) <= self.ordered;
         #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::record::{Body, Position, Update, Write};
 use crate::reply::Reply;
 use crate::transaction::{Abort, Done, Transaction, View, WRITTEN_BYTES_MAX};
 
-/// How many log entries a site may be ahead of the log; a log that stands still must not fill its memory.
+/// The most log entries that a site may be ahead of the log; a log that stands still must not fill its memory.
 const AHEAD_MAX: u64 = 100_000;
 
 impl Core {

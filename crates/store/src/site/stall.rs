@@ -13,7 +13,7 @@ use crate::record::Write;
 use crate::transaction::{Abort, Done};
 
 impl Copy {
-    /// Whether the log has the last change of each row in a range.
+    /// True if the log has the last change of each row in a range.
     fn is_logged(&self, range: &KeyRange, ordered: u64) -> bool {
         self.last <= ordered
             || !self.unlogged_deletes.iter().any(|(key, _)| range.contains(key))

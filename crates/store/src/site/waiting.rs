@@ -1,4 +1,4 @@
-//! What waits at a site: for its turn, or for the log.
+//! Requests that wait at a site: for their turn, or for the log.
 
 use super::Ticket;
 use crate::key::KeyRange;
@@ -29,7 +29,7 @@ impl Want {
         }
     }
 
-    /// Whether it goes elsewhere rather than wait for long: once. It says so then.
+    /// Marks a transaction to run elsewhere rather than wait for long. True the first time; false for a change.
     pub fn may_fall_back(&mut self) -> bool {
         match self {
             Self::Transaction(transaction) => !std::mem::replace(&mut transaction.at_masters, true),
@@ -37,7 +37,7 @@ impl Want {
         }
     }
 
-    /// Whether its client may be sent more than what waits for it.
+    /// True if the output buffer of its client has room for more replies.
     pub fn has_room(&self) -> bool {
         match self {
             Self::Transaction(it) => it.output.as_ref().is_none_or(|output| output.has_room()),
@@ -45,7 +45,7 @@ impl Want {
         }
     }
 
-    /// Whether it needs the log.
+    /// True if it needs the log.
     pub fn writes(&self) -> bool {
         match self {
             Self::Transaction(transaction) => !transaction.writes.is_empty(),

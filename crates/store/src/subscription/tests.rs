@@ -101,7 +101,7 @@ impl World {
         LogEntry { by, body: Body::Change(Change { start, operator }) }
     }
 
-    /// What the oracle says of an entry that counts or not.
+    /// Returns the part of an entry that has to be delivered, by its verdict; none if it only passes.
     fn expected(&self, entry: &LogEntry, verdict: Verdict, joined: bool) -> Option<LogEntry> {
         if (entry.by.site, entry.by.epoch) == (SUBSCRIBER, EPOCH) {
             return Some(entry.clone());

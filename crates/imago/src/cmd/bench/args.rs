@@ -145,6 +145,7 @@ impl Adapting {
             clients,
             partitions: 32,
             compared_s: 12,
+            beside_s: 20,
             learns_s: 70,
             shift_s: 60,
             shifts,
@@ -153,6 +154,7 @@ impl Adapting {
             true => adapt::Size {
                 users: 4_000,
                 compared_s: 3,
+                beside_s: 3,
                 learns_s: 5,
                 shift_s: 4,
                 shifts: 1,

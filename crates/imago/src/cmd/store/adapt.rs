@@ -215,7 +215,7 @@ fn in_words(report: &AdaptReport) -> String {
     text
 }
 
-/// Whether all of it is known after a restart.
+/// Describes the file that keeps the planner's knowledge, and its failures.
 fn kept(report: &KeptReport) -> String {
     let mut text = match &report.file {
         Some(file) => format!("kept in {}\n", file.display()),

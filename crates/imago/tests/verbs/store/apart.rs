@@ -151,7 +151,7 @@ fn replicas_take_over_from_a_site_that_dies_and_from_one_that_is_silent() {
     change(&router, "add-replica", "0:a", 1);
     let now = design(&router);
     assert_eq!(now["partitions"][0]["rows"], 2, "{now}");
-    // What each was sent of the log, as the report and the metrics have it.
+    // The report and the metrics have the log traffic to each site.
     for site in 0..2 {
         let log = &now["sites"][site]["log"];
         let sent =

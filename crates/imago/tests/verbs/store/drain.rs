@@ -211,7 +211,7 @@ fn sites_that_are_declared_for_later_get_nothing_until_they_are_added() {
     let error = fails(&["add-replica", "0:k", "--site", "2", "--admin", &admin], 4);
     assert!(text(&error).contains("site 2 is not in use"), "{error}");
     served.kill();
-    // What the folder says counts, not what is given at a later start.
+    // The folder's file takes precedence over the flag of a later start.
     let served = Served::start_with(folder.path(), 3, anywhere(), anywhere(), &["--unused", "2"]);
     let admin = served.admin.to_string();
     assert_eq!(((site(&admin, 1).0), (site(&admin, 2).0)), (true, false));

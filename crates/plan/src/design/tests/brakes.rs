@@ -1,4 +1,4 @@
-//! What holds a plan back, and what takes one back.
+//! Tests of the brakes: plans that are held back, and plans that are undone.
 
 use proptest::prelude::*;
 

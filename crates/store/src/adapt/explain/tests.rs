@@ -58,7 +58,7 @@ async fn each_rule_says_no_where_it_forbids_and_why() {
     store.add_replica(&key("z"), Site(1)).await.unwrap();
     store.pin(&key("z"), Site(0)).await.unwrap();
     store.set_used(Site(2), false).unwrap();
-    // What a site holds may grow beyond the limit, and another may have room for less.
+    // Site 2 has room for the partition's 2 MB, but the partition may get no second replica.
     let limit = LimitsRequest {
         memory_max_mb: Some(AtMost::Some(3)),
         replicas_max: Some(AtMost::Some(1)),

@@ -30,11 +30,11 @@ use crate::transaction::{Abort, Done, Transaction};
 
 /// The most requests of a connection that are under way, or answered and not sent yet.
 const UNDER_WAY_MAX: usize = 1_024;
-/// How much is read at once.
+/// The most bytes that are read at once.
 const READ_BYTES: usize = 16 * 1024;
 /// Memory that is kept of a buffer for replies.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
-/// How much is sent at once.
+/// Bytes of replies at which no further reply is added to a send.
 const SENT_BYTES: usize = 1024 * 1024;
 /// Slots that are kept for the next requests.
 const KEPT_SLOTS_MAX: usize = 64;
@@ -46,7 +46,7 @@ pub(in crate::engine) struct Pipeline {
     first: Cell<u64>,
     running: Cell<usize>,
     has_back: Cell<bool>,
-    /// When a reply was last sent: the time of the requests behind it counts from then.
+    /// The time at which a reply was last sent; the time of the requests behind it counts from then.
     progress: Cell<Instant>,
     output: Arc<OutputBuffer>,
     changed: Notify,
@@ -177,7 +177,7 @@ struct Pending {
     transaction: Transaction,
 }
 
-/// Where a request can run.
+/// The place where a request can run.
 enum Located {
     At(Site),
     /// Nowhere, under any design.
@@ -201,7 +201,7 @@ struct Connection<'p> {
     later: VecDeque<Pending>,
     /// Steps of scans, which are planned anew when partitions change.
     scans: HashMap<u64, Scan>,
-    /// Whether the requests in `later` were returned.
+    /// True if requests in `later` were returned.
     is_again: bool,
     is_closing: bool,
     moved: Option<MutexGuard<'p, ()>>,
@@ -210,7 +210,7 @@ struct Connection<'p> {
 /// Serves a client until the client or the store ends the connection.
 ///
 /// # Errors
-/// When the connection breaks, or the client does not receive.
+/// Fails if the connection breaks, or the client does not receive.
 pub(in crate::engine) async fn serve(
     executor: &Rc<Executor>,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -273,7 +273,7 @@ pub(in crate::engine) async fn serve(
 }
 
 impl Connection<'_> {
-    /// How much of an unfinished request has arrived, while the client waits for no reply.
+    /// Returns the progress of an unfinished request, while the client waits for no reply.
     fn unfinished_request(&self) -> Option<Headway> {
         self.protocol.headway().filter(|_| self.pipeline.slots.borrow().is_empty())
     }
@@ -370,7 +370,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Whether a request for `site` may begin beside those that are under way: with none, with those of this
+    /// True if a request for `site` may begin beside those that are under way: with none, with those of this
     /// thread's site, or in the batch that is being made.
     fn may_join(&self, site: Site, has_batch: bool) -> bool {
         self.at.is_none() || self.at == Some(site) && (site == self.executor.site || has_batch)

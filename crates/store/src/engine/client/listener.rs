@@ -1,4 +1,4 @@
-//! Where clients come in, and to which site's thread each goes.
+//! The listener: it accepts clients, and gives each to a thread.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use crate::resp::Settings;
 
 /// The most connections at a time.
 const CLIENTS_MAX: usize = 10_000;
-/// How long no connection is taken where the system has no means for one more.
+/// Delay before the next connection is accepted, where the system has no means for one more.
 const SHORTAGE_WAIT: Duration = Duration::from_millis(50);
 
 /// A socket, and what its connections have in common.

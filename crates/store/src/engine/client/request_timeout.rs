@@ -1,4 +1,4 @@
-//! How long a client may leave a request unfinished.
+//! The timeout of an unfinished request.
 //!
 //! A client that is idle between requests, or waits for a reply, has no such limit. Sending a byte now and then
 //! is not enough to extend the time: see [`Headway`].

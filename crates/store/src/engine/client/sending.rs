@@ -1,4 +1,4 @@
-//! How replies are sent to a client, and when one is closed that does not receive them.
+//! Sends replies to a client, and closes a client that does not receive them.
 //!
 //! While a reply waits to be received, nothing more is run for its client. A client that has received
 //! less than [`HEADWAY_BYTES`] within [`SEND_WAIT`] is closed; within [`CROWDED_WAIT`], where the replies
@@ -13,19 +13,19 @@ use tokio::time::{Instant, timeout};
 use crate::output_buffer::OutputBuffer;
 use crate::reply::Reply;
 
-/// How long a client may take to receive some of what it asked for.
+/// Time within which a client must receive some of its replies.
 const SEND_WAIT: Duration = Duration::from_secs(60);
 /// The same, where the replies of all clients take nearly all that they may.
 const CROWDED_WAIT: Duration = Duration::from_secs(5);
 /// Bytes that count as some.
 const HEADWAY_BYTES: usize = 16 * 1024;
-/// How often it is looked whether a client takes too long.
+/// Interval of the checks whether a client takes too long.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Sends a reply, or several that are one.
 ///
 /// # Errors
-/// When the connection breaks, or the client does not receive.
+/// Fails if the connection breaks, or the client does not receive.
 pub(in crate::engine) async fn send(
     stream: &mut (impl AsyncWrite + Unpin),
     reply: &Reply,
@@ -58,7 +58,7 @@ pub(in crate::engine) async fn send(
             wait_on(written)?;
         }
     }
-    // What an encrypted connection still has of it.
+    // An encrypted connection may still buffer a part of the reply.
     loop {
         match timeout(LOOK_EVERY, stream.flush()).await {
             Ok(flushed) => return flushed,

@@ -15,9 +15,9 @@ pub enum TlsError {
     /// There is no certificate, or no key, in a file.
     #[error("there is no {what} in {path}: {why}")]
     File {
-        /// The awaited event.
+        /// The missing item: a certificate or a private key.
         what: &'static str,
-        /// Where.
+        /// The path of the file.
         path: String,
         /// Why it is not there.
         why: String,
@@ -35,7 +35,7 @@ impl Tls {
     /// Reads both, in PEM.
     ///
     /// # Errors
-    /// When a file has not what it is to have, or the two do not fit.
+    /// Fails if a file lacks the certificate or the key, or the two do not fit.
     pub fn read(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
         let missing = |what, path: &Path, why: String| {
             let path = path.display().to_string();

@@ -17,7 +17,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::mpsc::Receiver;
 use crate::sync::{Mutex, point};
 
-/// How it stands with checkpoints.
+/// The state of checkpoints.
 #[derive(Clone, Debug, Default)]
 pub struct Checkpoints {
     /// The prefix of the log that the newest is of; 0 without one.
@@ -28,11 +28,12 @@ pub struct Checkpoints {
 
 pub(in crate::engine) struct Checkpointer {
     pub folder: Folder,
-    /// Whether a checkpoint is to say where in a topic it was made.
+    /// True if a checkpoint has to name the place in a topic at which it was made.
     pub is_of_topic: bool,
     pub sequencer: Sequencer,
     pub parts: Receiver<Part>,
-    /// How much log is worth a checkpoint: as much as a checkpoint has, and no less than the folder says.
+    /// Bytes of log between checkpoints: as many as the newest checkpoint has, and no fewer than the folder
+    /// says.
     pub mark_every: Arc<AtomicU64>,
     pub state: Arc<Mutex<Checkpoints>>,
 }

@@ -1,5 +1,5 @@
-//! Where a store's log is, and the database as of what it has: for a store that starts, and for a site
-//! that comes back.
+//! The place of a store's log, and the database as of its entries: for a store that starts, and for a
+//! site that comes back.
 //!
 //! The newest checkpoint is read, if there is one, and the log behind it. Whether the two belong to each
 //! other is looked at: a checkpoint of a log in Kafka says where in its topic it was made, one of a log
@@ -23,32 +23,33 @@ use crate::sync::atomic::AtomicU64;
 use crate::sync::point;
 use crate::sync::thread::JoinHandle;
 
-/// How often a checkpoint and what of the log lies behind it is read where they do not fit.
+/// Attempts to read a checkpoint and the log behind it; they do not fit if a newer checkpoint has come
+/// meanwhile.
 const IMAGE_TRIES: usize = 3;
-/// How long brokers that are not there are asked to make the topic: the start of a store waits for it.
+/// The longest time for which absent brokers are asked to make the topic: the start of a store waits for it.
 const OPEN_PATIENCE: Duration = Duration::from_secs(15);
-/// How long one wait for what the topic is known to have takes.
+/// The length of one wait for entries that the topic is known to have.
 const TOPIC_WAIT: Duration = Duration::from_millis(200);
 
-/// Where a log is.
+/// The place of a log.
 #[derive(Clone, Debug)]
 pub enum LogOptions {
     /// In files of this process alone.
     Files {
         /// Their folder.
         folder: PathBuf,
-        /// When what is written becomes durable.
+        /// The time at which written entries are made durable.
         sync: Sync,
-        /// How large a file of it becomes.
+        /// The size of one of its files, in bytes.
         segment_bytes: u64,
     },
     /// In Kafka.
     Kafka {
-        /// Where.
+        /// The topic, and its brokers.
         topic: KafkaSpec,
         /// The folder of checkpoints; without one a start reads the topic from its first record on.
         checkpoints: Option<PathBuf>,
-        /// How much of the topic is worth a checkpoint, at least.
+        /// Least bytes of the topic between two checkpoints.
         checkpoint_bytes: u64,
     },
 }
@@ -65,10 +66,10 @@ pub(in crate::engine) struct Recovered {
     pub(in crate::engine) cut: Option<CutTail>,
 }
 
-/// Where checkpoints are.
+/// The folder of checkpoints.
 pub(in crate::engine) struct Folder {
     pub(in crate::engine) path: PathBuf,
-    /// How much log is worth one, at least.
+    /// Least bytes of log between two checkpoints.
     pub(in crate::engine) mark_every_min: u64,
     /// Keeps other processes out, where the log does not.
     pub(in crate::engine) _lock: Option<log::FolderLock>,
@@ -155,12 +156,12 @@ impl LogOptions {
         }
     }
 
-    /// Whether checkpoints are made.
+    /// True if checkpoints are made.
     pub(in crate::engine) fn has_checkpoints(&self) -> bool {
         !matches!(self, Self::Kafka { checkpoints: None, .. })
     }
 
-    /// Whether all sites are started that have a copy of anything.
+    /// Checks that each site that has a copy of anything is started.
     fn check_sites(&self, image: &Core, sites: u16) -> Result<(), StoreError> {
         let known = image.design().partitions().flat_map(Partition::known_sites);
         let least = known.map(|site| site.0 + 1).max().unwrap_or_default();
@@ -170,7 +171,7 @@ impl LogOptions {
         Ok(())
     }
 
-    /// How sites begin their epochs whose log, if there is one, has come so far.
+    /// Returns the epochs that this process gives its sites, by the design as of its log, if it has one.
     pub(in crate::engine) fn epochs(log: Option<&Self>, design: &Design) -> Epochs {
         match log {
             None | Some(Self::Files { .. }) => Epochs::of_one_process(),

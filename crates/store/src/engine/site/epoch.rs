@@ -63,7 +63,7 @@ impl Epochs {
         }
     }
 
-    /// Whether the process that began this epoch has taken the log over.
+    /// True if the process that began this epoch has taken the log over.
     pub(in crate::engine) fn is_over(self, epoch: Epoch) -> bool {
         self.term.is_some_and(|term| epoch > term && process(epoch) != process(term))
     }

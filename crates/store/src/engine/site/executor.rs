@@ -32,7 +32,7 @@ use crate::transaction::{Abort, Transaction};
 
 /// Between two ticks of a site's clock.
 const TICK: Duration = Duration::from_millis(20);
-/// How long a TLS handshake may take.
+/// Time within which a TLS handshake must end.
 const GREETING_WAIT: Duration = Duration::from_secs(10);
 /// Delay before a site tries again to get a partition that is pinned to it.
 const HOME_WAIT: Duration = Duration::from_millis(100);
@@ -55,7 +55,7 @@ pub(in crate::engine) struct Executor {
     parts: CheckpointSink,
     unfinished: RefCell<Vec<Part>>,
     leaving: RefCell<Vec<LogEntry>>,
-    /// Whether a partition that is pinned here is being fetched.
+    /// True while pinned partitions are being fetched.
     is_fetching: Cell<bool>,
     /// Sampled transactions whose log entries are under way; how many are left until the next one is sampled.
     pub(super) sampled: RefCell<HashMap<Ticket, Sampled>>,

@@ -53,11 +53,11 @@ pub(crate) enum SiteEvent {
     Step(StepRequest),
     Said(Site, Message),
     Logged(Position, Arc<[LogEntry]>),
-    /// What the subscription of a site in a process of its own delivers.
+    /// Deliveries of the subscription of a site in a process of its own, from a position on.
     Delivered(Position, Vec<Delivery<'static>>),
     /// A request to that subscription, which came by the connection with this number.
     Subscribe(u64, Request),
-    /// Whether the log accepts no entries for now.
+    /// True if the log accepts no entries for now.
     Stalled(bool),
     /// Take a part of a checkpoint: everything that the site masters now.
     Mark,

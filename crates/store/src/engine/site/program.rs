@@ -20,7 +20,7 @@ pub(in crate::engine) trait Program: Send {
         unreachable!("it receives the whole log");
     }
 
-    /// Whether the thread of the site `own`, which may not be live, brings partitions home that are pinned to
+    /// True if the thread of the site `own`, which may not be live, brings partitions home that are pinned to
     /// `site` and mastered elsewhere.
     fn fetches_for(&self, own: Site, is_live: bool, design: &Design, site: Site) -> bool;
 }

@@ -46,7 +46,7 @@ impl Executor {
         let core = self.core.borrow();
         (sampled.rows, sampled.met_conflict) = (core.rows_of(ticket), core.met_conflict(ticket));
         let mut all = self.sampled.borrow_mut();
-        // What a site lost has no outcome.
+        // The bound covers transactions that a site lost, which have no outcome.
         if all.len() < SAMPLED_MAX {
             all.insert(ticket, sampled);
         }

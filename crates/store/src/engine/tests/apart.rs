@@ -165,7 +165,7 @@ fn checkpoints_are_put_together_from_sites_apart_and_begun_from() {
     client.send(&format!("SET 0000 {}\r\n", value(0)));
     client.expect("+OK\r\n");
     assert_eq!(state(&apart).failure, None);
-    // What a site begins with is the checkpoint now: the log before it is gone.
+    // A site begins with the checkpoint now: the log before it is gone.
     let first = crate::log::read(folder.path(), Position(1), Position(1), |_, _| {});
     assert!(first.is_err(), "the log has its first entry no more");
     for site in 0..SITES {

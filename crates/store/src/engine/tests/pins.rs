@@ -89,7 +89,7 @@ fn a_pin_outlives_its_site_and_the_process() {
             assert!(store.map().design.of(&key(3)).is_at(Site(2)));
             let epoch = store.map().design.epoch(Site(1));
             store.crash(Site(1)).await.expect("it can crash");
-            // Who has the replica inherits it, and gives it back.
+            // The site that has the replica inherits the partition, and gives it back.
             let until = Instant::now() + Duration::from_secs(20);
             let is_back = |map: &Map| map.design.epoch(Site(1)) > epoch;
             while !is_back(&store.map()) || master(&store, 3).0 != Site(1) {

@@ -1,5 +1,5 @@
-//! What sites and routers say to each other, damaged in every way: it is refused, and costs no more memory
-//! than what came.
+//! Messages between sites and routers, damaged in every way: they are refused, and cost no more memory
+//! than the bytes that came.
 
 use std::borrow::Cow;
 use std::sync::Arc;
