@@ -20,6 +20,7 @@ mod kept;
 mod limits;
 mod planner;
 mod report;
+mod site_work;
 #[cfg(test)]
 mod tests;
 

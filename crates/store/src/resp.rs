@@ -54,6 +54,7 @@ pub use input_quota::{INPUT_BYTES_MAX, InputQuota};
 use multi::{Pending, Queue};
 use parse::{Arguments, Limits, Parser};
 use procedure::Versions;
+pub(crate) use procedure::exists;
 pub use scan::{Cursors, Scan};
 pub use script::{ScriptLimits, Scripts};
 use session::{Call, Session};

@@ -2,6 +2,9 @@
 //!
 //! A thread samples one transaction of so many; the planner sets of how many, so that a second has a few hundred
 //! samples at any rate. Samples that nothing fetches are dropped beyond a bound, and counted.
+//!
+//! Sites in processes of their own have a sampler each, and report to that of their router ([`report`]). A report counts
+//! from the next fetch on, its samples and its processor time together.
 
 use std::cell::Cell;
 use std::sync::PoisonError;
@@ -12,8 +15,18 @@ use crate::record::Site;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+pub(crate) mod report;
+#[cfg(test)]
+mod tests;
+
+use report::SampleReport;
+
 /// Samples that wait to be fetched.
 const WAITING_MAX: usize = 8_192;
+/// Reports of sites apart that wait to be fetched.
+const REPORTS_MAX: usize = 256;
+/// The most transactions that one sample stands for.
+const EVERY_MAX: u32 = 65_536;
 /// Samples that the threads are to take a second, together.
 const SAMPLES_S: f64 = 400.0;
 /// A site that is held to a share of a core may use so much at once.
@@ -32,7 +45,7 @@ pub(crate) struct Sampled {
     pub writes: Vec<Key>,
     /// Rows that it read and wrote; none where it waited for something before it ran.
     pub rows: Option<(u32, u32)>,
-    /// From when it was asked for until the site looked at it.
+    /// From when it was asked for until the site looked at it; of a site apart without the way there.
     pub service_us: f64,
     /// The procedure.
     pub run_us: f64,
@@ -60,6 +73,9 @@ pub struct Sampler {
     sites: Vec<SiteWork>,
     /// The share of a core that a site may use.
     site_cpu: Option<f64>,
+    began: Instant,
+    /// Reports that were not fetched yet, and when they came; absent where the sites are in this process.
+    reports: Option<Mutex<Vec<(Site, Instant, SampleReport)>>>,
 }
 
 impl Sampler {
@@ -67,6 +83,8 @@ impl Sampler {
     #[must_use]
     pub fn new(sites: u16, site_cpu: Option<f64>) -> Self {
         Self {
+            began: Instant::now(),
+            reports: None,
             every: AtomicU32::new(8),
             waiting: Mutex::new(Vec::new()),
             returned: Mutex::new(Vec::new()),
@@ -76,15 +94,30 @@ impl Sampler {
         }
     }
 
-    /// One transaction of so many is sampled.
+    /// The sampler of a router, whose sites are in processes of their own and report.
+    #[must_use]
+    pub fn apart(sites: u16) -> Self {
+        Self { reports: Some(Mutex::default()), ..Self::new(sites, None) }
+    }
+
+    /// The sampler of the process of one site, which samples nothing until its router asks for it.
+    pub(crate) fn of_process(sites: u16, site_cpu: Option<f64>) -> Self {
+        Self { every: AtomicU32::new(0), ..Self::new(sites, site_cpu) }
+    }
+
+    /// One transaction of so many is sampled; 0: none.
     pub(crate) fn every(&self) -> u32 {
         self.every.load(Ordering::Relaxed)
     }
 
+    /// Sets of how many one is sampled; 0: none.
+    pub(crate) fn set_every(&self, every: u32) {
+        self.every.store(every.min(EVERY_MAX), Ordering::Relaxed);
+    }
+
     /// Sets of how many one is sampled, by the rate of transactions.
     pub(crate) fn adjust(&self, rate_s: f64) {
-        self.every
-            .store((rate_s / SAMPLES_S).ceil().clamp(1.0, 65_536.0) as u32, Ordering::Relaxed);
+        self.set_every((rate_s / SAMPLES_S).ceil().clamp(1.0, f64::from(EVERY_MAX)) as u32);
     }
 
     pub(crate) fn put(&self, sampled: Sampled) {
@@ -105,7 +138,37 @@ impl Sampler {
         }
     }
 
+    /// Takes a report of a site apart.
+    pub(crate) fn take(&self, site: Site, report: SampleReport) {
+        let Some(reports) = &self.reports else { return };
+        let mut reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
+        if reports.len() < REPORTS_MAX {
+            reports.push((site, Instant::now(), report));
+        } else {
+            let lost = report.samples.len() as u64 + report.dropped;
+            self.dropped.fetch_add(lost, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts the reports that have come since the last fetch.
+    fn count_reports(&self) {
+        let Some(reports) = &self.reports else { return };
+        let come = std::mem::take(&mut *reports.lock().unwrap_or_else(PoisonError::into_inner));
+        for (site, at, report) in come {
+            self.dropped.fetch_add(report.dropped, Ordering::Relaxed);
+            if let Some(work) = self.sites.get(usize::from(site.0)) {
+                work.add(&report);
+            }
+            for one in report.samples {
+                let was_returned = one.was_returned;
+                let sampled = one.sampled(site, at);
+                if was_returned { self.put_returned(sampled) } else { self.put(sampled) }
+            }
+        }
+    }
+
     pub(crate) fn fetch(&self) -> Vec<Sampled> {
+        self.count_reports();
         std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -120,7 +183,7 @@ impl Sampler {
 
     /// The processor time of a site so far, and the rows that it read, wrote and applied in it.
     pub(crate) fn work(&self, site: Site) -> (Duration, [u64; 3]) {
-        let Some(SiteWork { cpu_ns, rows }) = self.sites.get(usize::from(site.0)) else {
+        let Some(SiteWork { cpu_ns, rows, .. }) = self.sites.get(usize::from(site.0)) else {
             return Default::default();
         };
         let load = |of: &AtomicU64| of.load(Ordering::Relaxed);
@@ -132,9 +195,33 @@ impl Sampler {
         self.sites.len() as u16
     }
 
-    /// The share of a core that a site has.
-    pub(crate) fn share(&self) -> f64 {
-        self.site_cpu.unwrap_or(1.0)
+    /// The time in which a site has done that work; of a site apart, as far as its reports go.
+    pub(crate) fn span(&self, site: Site) -> Duration {
+        match (&self.reports, self.sites.get(usize::from(site.0))) {
+            (None, _) => self.began.elapsed(),
+            (Some(_), work) => work.map_or(Duration::ZERO, |work| {
+                Duration::from_nanos(work.span_ns.load(Ordering::Relaxed))
+            }),
+        }
+    }
+
+    /// The share of a core that a site has; of a site apart 1 until it has reported.
+    pub(crate) fn share_of(&self, site: Site) -> f64 {
+        let told = self.sites.get(usize::from(site.0)).and_then(SiteWork::share);
+        told.or(self.site_cpu).unwrap_or(1.0)
+    }
+
+    /// The share of a core that the sites have. Where they are apart: the least that one has told, or none if none has.
+    pub(crate) fn share(&self) -> Option<f64> {
+        match self.reports {
+            None => Some(self.site_cpu.unwrap_or(1.0)),
+            Some(_) => self.sites.iter().filter_map(SiteWork::share).reduce(f64::min),
+        }
+    }
+
+    /// True if a site's thread has something to tell, or is held to a share.
+    fn is_told(&self) -> bool {
+        self.reports.is_none() && (self.every() > 0 || self.site_cpu.is_some())
     }
 
     /// Told by a site's thread: its processor time so far, and its rows.
@@ -155,6 +242,29 @@ struct SiteWork {
     cpu_ns: AtomicU64,
     /// Rows read, written, and applied for other masters.
     rows: [AtomicU64; 3],
+    /// The time that the reports of a site apart are of, in ns, and the bits of the share that it has told; 0 before.
+    span_ns: AtomicU64,
+    share: AtomicU64,
+}
+
+impl SiteWork {
+    /// Adds what a site apart reports.
+    fn add(&self, report: &SampleReport) {
+        let span_ns = report.span_ns;
+        self.span_ns.fetch_add(span_ns, Ordering::Relaxed);
+        self.cpu_ns.fetch_add(report.cpu_ns.min(span_ns), Ordering::Relaxed);
+        for (into, rows) in self.rows.iter().zip(report.rows) {
+            into.fetch_add(rows, Ordering::Relaxed);
+        }
+        if report.share.is_finite() {
+            self.share.store(report.share.clamp(0.01, 1.0).to_bits(), Ordering::Relaxed);
+        }
+    }
+
+    fn share(&self) -> Option<f64> {
+        let share = f64::from_bits(self.share.load(Ordering::Relaxed));
+        (share > 0.0).then_some(share)
+    }
 }
 
 /// A thread's own processor time, which it tells, and by which it is held to its share.
@@ -168,6 +278,9 @@ pub(crate) struct ThreadTime {
 impl ThreadTime {
     /// Tells the thread's processor time, and waits if it has used more than its share.
     pub fn tell(&self, sampler: &Sampler, site: Site, rows: [u64; 3]) {
+        if !sampler.is_told() {
+            return;
+        }
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         let cpu = Duration::new(cpu.tv_sec.cast_unsigned(), cpu.tv_nsec as u32);
         sampler.tell(site, cpu, rows);

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, reason = "a test prints its seed and what it did")]
 
 mod adapt;
+mod adapt_apart;
 mod apart;
 mod change;
 mod counters;

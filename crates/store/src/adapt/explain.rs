@@ -16,7 +16,8 @@ use super::report::named;
 use crate::engine::unused::is_live;
 use crate::key::{Key, KeyRange};
 use crate::record::Site;
-use crate::transaction::{Abort, View};
+use crate::resp::exists;
+use crate::transaction::Abort;
 
 #[cfg(test)]
 mod tests;
@@ -148,12 +149,10 @@ impl Adaptation {
     }
 
     async fn has_row(&self, key: &Key) -> Result<bool, Abort> {
-        let sought = key.clone();
-        let read =
-            move |view: &mut View<'_>| Ok::<_, Abort>(vec![u8::from(view.get(&sought)?.is_some())]);
+        let (exists, yes) = exists(key);
         let reads = vec![KeyRange::only(key)];
-        let done = self.store.session().run(reads, Vec::new(), Box::new(read)).await?;
-        Ok(done.answer.into_bytes() == [1])
+        let done = self.store.session().run(reads, Vec::new(), exists).await?;
+        Ok(done.answer.into_bytes() == yes)
     }
 }
 

@@ -342,7 +342,7 @@ impl Planner<'_> {
             undone: self.undone,
             decisions: self.decisions.iter().map(|(_, report)| report.clone()).collect(),
             sites: sampler.sites(),
-            site_cpu: Some(sampler.share()),
+            site_cpu: self.learned_share,
             ..Kept::default()
         };
         kept.learn(&self.cost);
@@ -350,14 +350,17 @@ impl Planner<'_> {
         kept
     }
 
-    /// Goes on from what was kept. Functions that were learned of other sites are not taken.
+    /// Goes on from what was kept. Functions that were learned of other sites are not taken; where sites are apart, they
+    /// are taken until a site reports another share of a core.
     pub(super) fn restore(&mut self) {
         let earlier = self.of.earlier.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(kept) = earlier.filter(|kept| kept.version > 0) else { return };
         let sampler = &self.of.sampler;
         // Both were looked at when the file was read.
-        if (kept.sites, kept.site_cpu) == (sampler.sites(), Some(sampler.share())) {
+        let share = sampler.share().or(kept.site_cpu);
+        if kept.site_cpu.is_some() && (kept.sites, kept.site_cpu) == (sampler.sites(), share) {
             _ = kept.model(&mut self.cost);
+            self.learned_share = share;
         } else {
             tracing::info!("the cost functions are learned anew: they were of other sites");
         }

@@ -66,7 +66,7 @@ pub struct Options {
     pub seed: u64,
 }
 
-/// Adaptation of a store whose sites are in this process.
+/// Adaptation of a store, in the process that has its map.
 pub struct Adaptation {
     pub(super) store: Arc<Store>,
     pub(super) sampler: Arc<Sampler>,
@@ -192,6 +192,7 @@ impl Adaptation {
         if let Some(Err(ended)) = ended {
             let failure = format!("adaptation has ended, and the store serves on: {ended}");
             tracing::error!(%failure, "please report this");
+            self.sampler.set_every(0);
             let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
             (report.has_ended, report.failure) = (true, Some(failure));
         }
@@ -233,8 +234,13 @@ pub(super) struct Planner<'a> {
     fetched: Instant,
     pub(super) brakes: Brakes<Key>,
     dice: StdRng,
-    /// The processor time of each site, and its rows, when it was looked at last.
-    work: HashMap<Site, (Instant, Duration, [u64; 3])>,
+    /// The span of time of each site, its processor time in it, and its rows, as of the last round.
+    pub(super) work: HashMap<Site, (Duration, Duration, [u64; 3])>,
+    /// The spans that the last round's samples are of, and the shares that sites used in their last spans.
+    pub(super) spans: BTreeMap<layout::Site, Duration>,
+    pub(super) shares: BTreeMap<layout::Site, f64>,
+    /// The share of a core of the sites that the functions were learned of, if it is known.
+    pub(super) learned_share: Option<f64>,
     /// The mean latency of each round within the time in which changes are measured: when, its sum, of how many.
     latencies: VecDeque<(u64, f64, f64)>,
     pub(super) decisions: VecDeque<(u64, DecisionReport)>,
@@ -260,6 +266,9 @@ impl<'a> Planner<'a> {
             brakes: Brakes::new(options.limits),
             dice: StdRng::seed_from_u64(options.seed),
             work: HashMap::new(),
+            spans: BTreeMap::new(),
+            shares: BTreeMap::new(),
+            learned_share: None,
             latencies: VecDeque::new(),
             decisions: VecDeque::new(),
             next_decision: 0,
@@ -287,6 +296,7 @@ impl<'a> Planner<'a> {
         let layout = self.of.store.layout().await;
         let began = thread_cpu();
         let fetched = self.of.sampler.fetch();
+        self.check_share();
         let cpu = self.cpu_of_sites(&layout);
         self.of.record_heat(&fetched, &layout);
         self.learn(&layout, &fetched);
@@ -309,9 +319,11 @@ impl<'a> Planner<'a> {
         let now_ms = self.now_ms();
         let distrust = cost.distrust();
         let decided = if distrust.is_none() && !samples.is_empty() {
-            let brakes = &self.brakes;
+            let (brakes, store) = (&self.brakes, &self.of.store);
             let held = |layout: &Layout<Key>, operator: &layout::Operator<Key>| {
-                brakes.holds(layout, operator, now_ms)
+                let is_dead = !store.has_live_master(operator.key());
+                let absent = is_dead.then(|| "its master is not there".to_owned());
+                absent.or_else(|| brakes.holds(layout, operator, now_ms))
             };
             Some(decide(&layout, &situation, &parameters, &held, &mut self.dice))
         } else {
@@ -334,27 +346,6 @@ impl<'a> Planner<'a> {
 
     pub(super) fn is_paused(&self) -> bool {
         self.of.is_paused.load(Ordering::SeqCst)
-    }
-
-    /// The share that each site used since the last time of what it has; learns what its rows took.
-    fn cpu_of_sites(&mut self, layout: &Layout<Key>) -> BTreeMap<layout::Site, f64> {
-        let now = Instant::now();
-        let mut shares = BTreeMap::new();
-        for site in layout.sites() {
-            let (cpu, rows) = self.of.sampler.work(Site(site));
-            let last = self.work.insert(Site(site), (now, cpu, rows));
-            let Some((then, cpu_before, rows_before)) = last else { continue };
-            let passed_s = (now - then).as_secs_f64().max(1e-3);
-            let used = cpu.saturating_sub(cpu_before).as_secs_f64() / self.of.sampler.share();
-            let share = used / passed_s;
-            let mut load = [0.0; 3];
-            for (n, rate_s) in load.iter_mut().enumerate() {
-                *rate_s = rows[n].saturating_sub(rows_before[n]) as f64 / passed_s;
-            }
-            self.cost.cpu.observe(load, share);
-            shares.insert(site, share);
-        }
-        shares
     }
 
     fn learn(&mut self, layout: &Layout<Key>, fetched: &[Sampled]) {
@@ -412,13 +403,15 @@ impl<'a> Planner<'a> {
             self.reservoir.offer(at_ms, u64::from(sampled.every), chance, || sample);
         }
         // By Little's law: the time that transactions were there, of the time that passed.
-        let passed_us = self.fetched.elapsed().as_secs_f64() * 1e6;
-        self.fetched = Instant::now();
-        let all: f64 = waits.values().map(|wait| wait.all_us / passed_us).sum();
-        self.population += POPULATION_RATE * (all - self.population);
-        for wait in waits.values() {
-            self.cost.service.observe([wait.all_us / passed_us], wait.service_us / wait.samples);
+        let since = std::mem::replace(&mut self.fetched, Instant::now()).elapsed();
+        let mut all = 0.0;
+        for (site, wait) in &waits {
+            let passed = self.spans.get(site).copied().unwrap_or(since);
+            let queue = wait.all_us / (passed.as_secs_f64() * 1e6);
+            all += queue;
+            self.cost.service.observe([queue], wait.service_us / wait.samples);
         }
+        self.population += POPULATION_RATE * (all - self.population);
         self.reservoir.pass(now_ms);
         self.latencies.push_back((now_ms, sum_us, count));
         let oldest = now_ms.saturating_sub(self.of.options().limits.measured_ms);

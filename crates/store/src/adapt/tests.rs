@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use imago_plan::design::brakes::Limits;
 use imago_plan::design::decide::Parameters;
 
+mod apart;
+
 use super::{AdaptReport, Adaptation, Mode, Options, Verdict};
 use crate::engine::{self, Store};
 use crate::key::{Key, Table};

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use imago_plan::design::layout::{self, Layout, Partition};
 
 use super::Store;
+use super::unused::is_live;
 use crate::key::Key;
 use crate::record::{Operator, Site};
 use crate::transaction::Abort;
@@ -34,6 +35,12 @@ impl Store {
             sites.insert(0);
         }
         Layout::new(map.design.partitions().map(partition).collect(), sites)
+    }
+
+    /// True if the master of a key's partition takes part: no other site changes the partition.
+    pub(crate) fn has_live_master(&self, key: &Key) -> bool {
+        let map = self.map();
+        is_live(&map.design, map.design.of(key).master)
     }
 
     /// Carries out an operator that was decided on.

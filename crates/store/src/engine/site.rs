@@ -4,3 +4,4 @@ pub(crate) mod epoch;
 pub(in crate::engine) mod executor;
 pub(in crate::engine) mod mailbox;
 pub(in crate::engine) mod program;
+pub(in crate::engine) mod sampling;

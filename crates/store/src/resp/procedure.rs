@@ -138,6 +138,12 @@ pub(super) fn single(operation: Operation, protocol: Protocol) -> Result<Request
     request(reads, writes, Box::new(Single { operation, protocol }))
 }
 
+/// The procedure that tells if a key has a row, at any site, and its answer where the key has one.
+pub(crate) fn exists(key: &Key) -> (Box<dyn Procedure>, &'static [u8]) {
+    let operation = Operation::Exists(vec![key.clone()]);
+    (Box::new(Single { operation, protocol: Protocol::Two }), b":1\r\n")
+}
+
 pub(super) fn batch(
     steps: Vec<(Step, Protocol)>,
     watched: Vec<(Key, Option<u64>)>,

@@ -1,4 +1,4 @@
-//! `imago store serve --adapt`, and `imago store explain`: what the store decides about its own design.
+//! `--adapt` of `imago store serve` and `router`, and `imago store explain`: what the store decides about its own design.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -51,9 +51,23 @@ pub struct AdaptArgs {
     /// The most changes that adaptation makes a second, on average. [default: 10]
     #[arg(long, value_name = "N", value_parser = above_zero)]
     changes_s_max: Option<f64>,
+}
+
+/// The share of a core of each site of the process.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct SiteCpu {
     /// Hold the thread of each site to this share of a core: four sites then behave like four small machines.
     #[arg(long, value_name = "SHARE", value_parser = share)]
-    site_cpu: Option<f64>,
+    pub site_cpu: Option<f64>,
+}
+
+/// The place of the sites of a store that adapts.
+#[derive(Clone, Copy)]
+pub enum SitesAt {
+    /// In the store's process, each with a share of a core if it is held to one.
+    Here(Option<f64>),
+    /// In processes of their own, which report to the router.
+    Apart,
 }
 
 fn above_zero(typed: &str) -> Result<f64, String> {
@@ -76,12 +90,17 @@ impl AdaptArgs {
         &self,
         store: &Arc<Store>,
         folder: Option<&Path>,
+        at: SitesAt,
     ) -> Result<Option<Arc<Adaptation>>, Failure> {
-        let sampler = || Arc::new(Sampler::new(store.sites() as u16, self.site_cpu));
+        let sites = store.sites() as u16;
+        let sampler = match at {
+            SitesAt::Here(site_cpu) => Arc::new(Sampler::new(sites, site_cpu)),
+            SitesAt::Apart => Arc::new(Sampler::apart(sites)),
+        };
         let mode = match self.adapt {
             Adapt::Off => {
-                if self.site_cpu.is_some() {
-                    store.sample(sampler());
+                if let SitesAt::Here(Some(_)) = at {
+                    store.sample(sampler);
                 }
                 return Ok(None);
             }
@@ -99,7 +118,7 @@ impl AdaptArgs {
         let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let (parameters, limits) = (Parameters::default(), Limits::default());
         let options = Options { mode, parameters, limits, seed };
-        let adapts = Adaptation::in_folder(Arc::clone(store), sampler(), options, &given, folder);
+        let adapts = Adaptation::in_folder(Arc::clone(store), sampler, options, &given, folder);
         adapts.await.map(Some).map_err(|fault| {
             Failure::new(Exit::Usage, "limits", fault.to_string())
                 .help("limits that were set while the store served are kept in its folder, and flags count more")

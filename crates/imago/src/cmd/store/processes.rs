@@ -11,6 +11,7 @@ use imago_store::record::Site;
 use imago_store::resp::Settings;
 use serde::Serialize;
 
+use super::adapt::{AdaptArgs, SiteCpu, SitesAt};
 use super::secret as secrets;
 use super::serve;
 use crate::context::Context;
@@ -28,6 +29,8 @@ Example: imago store router --sites 2 --data /var/lib/imago --peers 10.0.0.1:738
 pub struct RouterArgs {
     #[command(flatten)]
     serve: serve::Args,
+    #[command(flatten)]
+    adapt: AdaptArgs,
     /// Address for the processes of sites; port 0 chooses a free one.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7380")]
     peers: SocketAddr,
@@ -64,10 +67,12 @@ pub struct SiteArgs {
     /// Time for which an absent router is looked for before this is an error, in s.
     #[arg(long, value_name = "S", default_value_t = 600)]
     patience_s: u64,
+    #[command(flatten)]
+    site_cpu: SiteCpu,
 }
 
 pub async fn router(args: RouterArgs, context: &Context) -> Result<(), Failure> {
-    let RouterArgs { serve: args, peers, secret_file, site_timeout_ms, threads } = args;
+    let RouterArgs { serve: args, adapt, peers, secret_file, site_timeout_ms, threads } = args;
     if secret_file.is_none() && !peers.ip().is_loopback() {
         let message = format!("any process that reaches {peers} could register as a site");
         return Err(Failure::new(Exit::Usage, "secret_file", message)
@@ -78,7 +83,8 @@ pub async fn router(args: RouterArgs, context: &Context) -> Result<(), Failure> 
     let silence = Duration::from_millis(site_timeout_ms);
     let options = engine::RouterOptions { client_threads, silence };
     let secret = secret(secret_file.as_deref())?;
-    serve::serve(args, Some(serve::RouterArgs { peers, secret, options }), None, context).await
+    let router = serve::RouterArgs { peers, secret, options };
+    serve::serve(args, Some(router), (adapt, SitesAt::Apart), context).await
 }
 
 fn secret(file: Option<&Path>) -> Result<String, Failure> {
@@ -94,13 +100,14 @@ enum Became {
 }
 
 pub async fn site(args: SiteArgs, context: &Context) -> Result<(), Failure> {
-    let SiteArgs { number, router, secret_file, patience_s } = args;
+    let SiteArgs { number, router, secret_file, patience_s, site_cpu: SiteCpu { site_cpu } } = args;
     let member = SiteProcess {
         site: Site(number),
         routers: router.clone(),
         secret: secret(secret_file.as_deref())?,
         patience: Duration::from_secs(patience_s),
         settings: Settings::new(env!("CARGO_PKG_VERSION"), 0),
+        site_cpu,
     };
     let (told, mut events) = tokio::sync::mpsc::unbounded_channel();
     let is_stopped = Arc::new(AtomicBool::new(false));

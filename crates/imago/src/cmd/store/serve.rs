@@ -12,7 +12,8 @@ use imago_store::log::Sync;
 use imago_store::resp::Settings;
 use serde::Serialize;
 
-use super::{adapt, secret};
+use super::adapt::{AdaptArgs, SiteCpu, SitesAt};
+use super::secret;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::memory;
@@ -86,13 +87,15 @@ pub struct Args {
     tls_key: Option<PathBuf>,
 }
 
-/// A store with all its sites: what it shares with a router, and its adaptation.
+/// A store with all its sites: what it shares with a router, and the share of a core of each site.
 #[derive(Debug, clap::Args)]
 pub struct ServeArgs {
     #[command(flatten)]
     serve: Args,
     #[command(flatten)]
-    adapt: adapt::AdaptArgs,
+    adapt: AdaptArgs,
+    #[command(flatten)]
+    site_cpu: SiteCpu,
 }
 
 /// The line printed once clients can connect.
@@ -136,14 +139,15 @@ pub(super) struct RouterArgs {
 }
 
 pub async fn run(args: ServeArgs, context: &Context) -> Result<(), Failure> {
-    serve(args.serve, None, Some(args.adapt), context).await
+    let at = SitesAt::Here(args.site_cpu.site_cpu);
+    serve(args.serve, None, (args.adapt, at), context).await
 }
 
 /// Serves a store until it is interrupted or the store ends: with all its sites, or as their router.
 pub(super) async fn serve(
     args: Args,
     router: Option<RouterArgs>,
-    adapt: Option<adapt::AdaptArgs>,
+    (adapt, at): (AdaptArgs, SitesAt),
     context: &Context,
 ) -> Result<(), Failure> {
     let settings = settings(&args)?;
@@ -163,10 +167,7 @@ pub(super) async fn serve(
     };
     let store = running.store();
     store.declare_unused(folder.as_deref(), unused).map_err(|error| undeclared(&error))?;
-    let adaptation = match &adapt {
-        Some(adapt) => adapt.start(store, folder.as_deref()).await?,
-        None => None,
-    };
+    let adaptation = adapt.start(store, folder.as_deref(), at).await?;
     let (output, input_quota) = (Arc::clone(&settings.output), Arc::clone(&settings.input_quota));
     let held = move || output.bytes() + input_quota.bytes();
     let listen = store.listen(listener, settings, tls).map_err(|error| failure(&error))?;

@@ -17,6 +17,7 @@ use serde_json::json;
 
 use imago_testbed::wait;
 
+use crate::store::adapt_apart::explained;
 use crate::store::change;
 use crate::store::processes::{
     Process, SILENCE, SITES, all_live, ask, await_design, change, design, peers, router,
@@ -39,6 +40,14 @@ fn what_was_acknowledged_outlives_deaths_of_sites_and_of_the_router() {
     outlives(&["--data", folder.path().to_str().unwrap(), "--sync", "5"]);
 }
 
+#[test]
+fn what_was_acknowledged_outlives_them_while_the_store_adapts() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    // A change pays at once where it pays at all.
+    outlives(&["--data", data, "--sync", "5", "--adapt", "on", "--adapt-horizon", "1000"]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_acknowledged_outlives_them_with_the_log_in_kafka() {
     let Some(kafka) = broker("apart").await else { return };
@@ -55,7 +64,10 @@ fn outlives(log: &[&str]) {
     let mut router_process = router(log, [anywhere(); 3]);
     let addresses = [router_process.listen, router_process.admin, peers(&router_process)];
     let [listen, _, peers] = addresses;
-    let mut sites: Vec<_> = (0..SITES).map(|site| Process::start(site, peers)).collect();
+    // Where the store adapts, sites have little, so that it pays to share the work.
+    let more: &[&str] = if log.contains(&"--adapt") { &["--site-cpu", "0.03"] } else { &[] };
+    let start = |site| Process::start_with(site, &[peers], more);
+    let mut sites: Vec<_> = (0..SITES).map(start).collect();
     sites.iter().for_each(|site| _ = site.serves());
     let options = Options { sessions: 6, seed, pause: Duration::from_millis(1) };
     let load = Load::start(listen, options).unwrap();
@@ -77,7 +89,7 @@ fn outlives(log: &[&str]) {
             0..=3 => {
                 sites[at].kill();
                 wait::lasts_blocking(Duration::from_millis(random.random_range(0..700)));
-                sites[at] = Process::start(number, peers);
+                sites[at] = start(number);
                 "site killed"
             }
             4..=5 => {
@@ -96,7 +108,7 @@ fn outlives(log: &[&str]) {
                 sites[at].kill();
                 router_process.kill();
                 router_process = router(log, addresses);
-                sites[at] = Process::start(number, peers);
+                sites[at] = start(number);
                 "both killed"
             }
         };
@@ -108,6 +120,11 @@ fn outlives(log: &[&str]) {
     println!("{happened:?}");
     // Transactions that need what a dead site had to itself wait for it.
     all_live(&router_process);
+    if log.contains(&"--adapt") {
+        let report = explained(&router_process);
+        assert_eq!(report["has_ended"], false, "{report}");
+        println!("{} changes by adaptation, {} undone", report["changes"], report["undone"]);
+    }
     let verdict = prove(load, listen);
     assert!(verdict.done > 200, "{verdict:?}");
 }

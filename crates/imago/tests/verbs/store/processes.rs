@@ -54,9 +54,15 @@ impl Process {
 
     /// One that is told of many routers.
     pub fn start_at(number: u16, routers: &[SocketAddr]) -> Self {
+        Self::start_with(number, routers, &[])
+    }
+
+    /// The same, with more flags.
+    pub fn start_with(number: u16, routers: &[SocketAddr], more: &[&str]) -> Self {
         let mut command = imago(&["store", "site", "--json"]);
         let routers: Vec<_> = routers.iter().map(SocketAddr::to_string).collect();
         command.args(["--number", &number.to_string(), "--router", &routers.join(",")]);
+        command.args(more);
         let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let (told, events) = channel();

@@ -105,6 +105,11 @@ impl Reader {
                 close(&mut part, &mut rows)?;
                 (self.parts)(part);
             }
+            ToRouter::Sampled(report) => {
+                if let Some(sampler) = self.shared.sampler.get() {
+                    sampler.take(self.site, report);
+                }
+            }
             ToRouter::Alive => {}
             ToRouter::Hello { .. } => return Err("it said twice who it is"),
         }

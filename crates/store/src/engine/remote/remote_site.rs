@@ -70,6 +70,8 @@ struct SiteConnection {
     subscription: Subscription,
     /// The positions at which parts of checkpoints were asked for.
     marks: Arc<Marks>,
+    /// Of how many transactions the process was told to sample one; 0: none.
+    every: u32,
 }
 
 impl RemoteSite {
@@ -130,6 +132,7 @@ impl RemoteSite {
                     other => self.handle(other),
                 }
             }
+            self.set_sampling();
             self.flush();
             // The reader may have ended before this thread received that event.
             if self.connection.as_ref().is_some_and(|connection| connection.reader.is_finished()) {
@@ -227,8 +230,9 @@ impl RemoteSite {
         };
         let number = self.wait_for(Waiter::ReplyTo(reply_to));
         let Transaction { reads, writes, session, client, at_masters, .. } = it;
-        let left_ms = left_ms(until);
-        Some(Asked { number, reads, writes, session, client, at_masters, procedure, left_ms })
+        let left = until.saturating_duration_since(Instant::now());
+        let left_us = u64::try_from(left.as_micros()).unwrap_or(u64::MAX);
+        Some(Asked { number, reads, writes, session, client, at_masters, procedure, left_us })
     }
 
     fn wait_for(&self, waiter: Waiter) -> u64 {
@@ -264,6 +268,16 @@ impl RemoteSite {
         let next = connection.subscription.known() + 1;
         if let Some(begins) = connection.subscription.execute(request) {
             self.send(&ToSite::Logged(next, vec![begins]));
+        }
+    }
+
+    /// Tells the process of how many transactions it is to sample one, if that is new to it.
+    fn set_sampling(&mut self) {
+        let every = self.shared.sampler.get().map_or(0, |sampler| sampler.every());
+        if let Some(connection) = &mut self.connection
+            && mem::replace(&mut connection.every, every) != every
+        {
+            self.send(&ToSite::Sample(every));
         }
     }
 
@@ -323,7 +337,9 @@ impl RemoteSite {
         let begun = self.start_reader(&stream, &marks).and_then(|reader| {
             let mut stream = BufWriter::new(stream);
             match self.begin(&mut stream, mailbox) {
-                Ok(subscription) => Ok(SiteConnection { stream, reader, subscription, marks }),
+                Ok(subscription) => {
+                    Ok(SiteConnection { stream, reader, subscription, marks, every: 0 })
+                }
                 Err(error) => {
                     close(stream, reader);
                     Err(error)

@@ -29,6 +29,8 @@ use crate::record::{Epoch, Site};
 use crate::resp::{Settings, decode};
 use crate::router::MostMastered;
 use crate::rows::{Row, Rows};
+use crate::sampler::Sampler;
+use crate::sampler::report::{REPORT_EVERY, Reporter};
 use crate::sequencer::Sequencer;
 use crate::site::{Core, Input, Part, Snapshot};
 use crate::sync::atomic::{AtomicU32, AtomicU64};
@@ -52,6 +54,8 @@ pub struct SiteProcess {
     pub patience: Duration,
     /// The limits of scripts.
     pub settings: Settings,
+    /// The share of a core that the site's thread is held to.
+    pub site_cpu: Option<f64>,
 }
 
 /// An event of its life.
@@ -171,9 +175,12 @@ impl SiteProcess {
         )?;
         let (leave, leaving) = std::sync::mpsc::channel();
         let to = stream.try_clone()?;
-        let speak = move || speak(to, &leaving);
+        let sampler = Arc::new(Sampler::of_process(self.site.0 + 1, self.site_cpu));
+        let reporter = Reporter::new(Arc::clone(&sampler), self.site);
+        let speak = move || speak(to, &leaving, reporter);
         let speaking = thread::Builder::new().name("words".into()).spawn(speak)?;
-        let mut serving = Serving { process: self, settings, leave, is_stopped, served: None };
+        let mut serving =
+            Serving { process: self, settings, leave, is_stopped, sampler, served: None };
         let ended = serving.listen(&stream, serves);
         let Serving { leave, served, .. } = serving;
         _ = stream.shutdown(Shutdown::Both);
@@ -212,6 +219,8 @@ struct Serving<'m> {
     settings: &'m Arc<Settings>,
     leave: Sender<Outgoing>,
     is_stopped: &'m AtomicBool,
+    /// Of this epoch.
+    sampler: Arc<Sampler>,
     served: Option<Served>,
 }
 
@@ -337,7 +346,7 @@ impl Serving<'_> {
             brought: AtomicU64::new(0),
             under_way: (0..=sites).map(|_| AtomicU32::new(0)).collect(),
             unused: Unused::none(),
-            sampler: OnceLock::new(),
+            sampler: OnceLock::from(Arc::clone(&self.sampler)),
             end: OnceLock::new(),
         });
         let leave = self.leave.clone();
@@ -353,7 +362,7 @@ impl Serving<'_> {
     /// The router's message as an event of the site's mailbox.
     fn event(&self, said: ToSite, sites: u16) -> Result<Option<SiteEvent>, End> {
         let invalid = |what| End::Lost(io::Error::new(io::ErrorKind::InvalidData, what));
-        let until = |left_ms| Instant::now() + Duration::from_millis(left_ms);
+        let until = |left| Instant::now() + left;
         Ok(Some(match said {
             ToSite::Logged(first, deliveries) => SiteEvent::Delivered(first, deliveries),
             ToSite::Transact(asked, room) => {
@@ -373,13 +382,14 @@ impl Serving<'_> {
                         procedure,
                     };
                     let reply_to = ReplyTo::Site(Site(sites), it.number);
-                    batch.push((reply_to, transaction, until(it.left_ms)));
+                    batch.push((reply_to, transaction, until(Duration::from_micros(it.left_us))));
                 }
                 SiteEvent::Transact(batch)
             }
             ToSite::Step(number, step, session, left_ms) => {
                 let answer = ReplyTo::Site(Site(sites), number);
-                SiteEvent::Step(StepRequest { step, session, until: until(left_ms), answer })
+                let until = until(Duration::from_millis(left_ms));
+                SiteEvent::Step(StepRequest { step, session, until, answer })
             }
             ToSite::Said(from, said) => {
                 let said = postcard::from_bytes(&said).map_err(|_| invalid("a site's message"))?;
@@ -392,6 +402,10 @@ impl Serving<'_> {
             }
             ToSite::Mark => SiteEvent::Mark,
             ToSite::Stalled(is_stalled) => SiteEvent::Stalled(is_stalled),
+            ToSite::Sample(every) => {
+                self.sampler.set_every(every);
+                return Ok(None);
+            }
             ToSite::Alive => return Ok(None),
             ToSite::Bye(why, is_use) => return Err(End::Bye(why, is_use)),
             ToSite::Welcome { .. } | ToSite::Partition(..) | ToSite::Rows(_) | ToSite::Begin => {
@@ -402,10 +416,10 @@ impl Serving<'_> {
 }
 
 /// Says to the router what leaves the site, and that the site is there.
-fn speak(to: TcpStream, leaving: &Receiver<Outgoing>) -> io::Result<()> {
+fn speak(to: TcpStream, leaving: &Receiver<Outgoing>, mut reporter: Reporter) -> io::Result<()> {
     let mut to = BufWriter::new(to);
     loop {
-        let mut next = match leaving.recv_timeout(ALIVE_EVERY) {
+        let mut next = match leaving.recv_timeout(ALIVE_EVERY.min(REPORT_EVERY)) {
             Ok(next) => Some(next),
             Err(RecvTimeoutError::Timeout) => {
                 wire::write(&mut to, &ToRouter::Alive)?;
@@ -417,9 +431,17 @@ fn speak(to: TcpStream, leaving: &Receiver<Outgoing>) -> io::Result<()> {
             if !say(&mut to, said)? {
                 return to.flush();
             }
+            report(&mut to, &mut reporter)?;
         }
+        report(&mut to, &mut reporter)?;
         to.flush()?;
     }
+}
+
+/// Reports what was sampled, if a report is due.
+fn report(to: &mut BufWriter<TcpStream>, reporter: &mut Reporter) -> io::Result<()> {
+    let report = reporter.report(Instant::now());
+    report.map_or(Ok(()), |report| wire::write(to, &ToRouter::Sampled(report)).map(drop))
 }
 
 /// False says that it was the last.

@@ -19,12 +19,13 @@ use crate::key::{Key, KeyRange, Value};
 use crate::record::{Epoch, LogEntry, Position, Site, StoredValue};
 use crate::router::Step;
 use crate::rows::{Row, Rows};
+use crate::sampler::report::SampleReport;
 use crate::site::Usage;
 use crate::subscription::{Delivery, Request};
 use crate::transaction::{Abort, Done};
 
 /// Version of the messages: both sides must have the same.
-pub(in crate::engine) const PROTOCOL: u32 = 3;
+pub(in crate::engine) const PROTOCOL: u32 = 4;
 /// How often each side says that it is there, if it has nothing else to say.
 pub(in crate::engine) const ALIVE_EVERY: Duration = Duration::from_millis(300);
 /// The longest message, in bytes: what has more rows comes in several, but for one partition's replica.
@@ -65,12 +66,15 @@ pub(in crate::engine) enum ToSite<F = Vec<Delivery<'static>>> {
     Mark,
     /// Whether the log takes nothing for now.
     Stalled(bool),
+    /// One transaction of so many is to be sampled, and reported; 0: none. Nothing is sampled before the first of these
+    /// messages of a connection.
+    Sample(u32),
     Alive,
     /// The connection ends, and why; whether it is any use to come again.
     Bye(String, bool),
 }
 
-/// A transaction, the number of the question, and for how many ms.
+/// A transaction, the number of the question, and the time that is left for it to begin, in µs.
 #[derive(Serialize, Deserialize)]
 pub(in crate::engine) struct Asked {
     pub number: u64,
@@ -81,7 +85,7 @@ pub(in crate::engine) struct Asked {
     pub at_masters: bool,
     #[serde(with = "bytes")]
     pub procedure: Vec<u8>,
-    pub left_ms: u64,
+    pub left_us: u64,
 }
 
 /// A message from a site's process to a router's.
@@ -109,6 +113,8 @@ pub(in crate::engine) enum ToRouter {
     Partition(Key, u64),
     Rows(Vec<(Key, u64, StoredValue)>),
     PartEnd,
+    /// What the site has sampled and used since the last of these messages, a few times a second.
+    Sampled(SampleReport),
     Alive,
 }
 
@@ -125,7 +131,7 @@ impl ToRouter {
                 client: transaction.client,
                 at_masters: transaction.at_masters,
                 procedure: transaction.procedure.encode().expect("it was sent here"),
-                left_ms: 0,
+                left_us: 0,
             }),
         }
     }

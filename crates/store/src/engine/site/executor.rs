@@ -17,7 +17,7 @@ use crate::design::Design;
 use crate::engine::client::connection::{Pipeline, serve};
 use crate::engine::client::listener::{Client, Listener};
 use crate::engine::client::tls::Tls;
-use crate::engine::{Map, PATIENCE, Shared};
+use crate::engine::{Map, Shared};
 use crate::key::Key;
 use crate::record::{Author, Body, LogEntry, Position, Site};
 use crate::router::Step;
@@ -39,9 +39,6 @@ const HOME_WAIT: Duration = Duration::from_millis(100);
 /// Events that are handled before connections run.
 const EVENTS_MAX: usize = 256;
 
-/// Sampled transactions that are under way.
-const SAMPLED_MAX: usize = 1_024;
-
 /// Takes parts of checkpoints.
 pub(in crate::engine) type CheckpointSink = Arc<dyn Fn(Part) + Send + Sync>;
 
@@ -49,7 +46,7 @@ pub(in crate::engine) type CheckpointSink = Arc<dyn Fn(Part) + Send + Sync>;
 pub(in crate::engine) struct Executor {
     pub(in crate::engine) shared: Arc<Shared>,
     pub(in crate::engine) site: Site,
-    core: RefCell<Core>,
+    pub(super) core: RefCell<Core>,
     callers: RefCell<HashMap<Ticket, Caller>>,
     next: Cell<Ticket>,
     /// Steps that must see more of the log than this site has.
@@ -61,8 +58,8 @@ pub(in crate::engine) struct Executor {
     /// True while pinned partitions are being fetched.
     is_fetching: Cell<bool>,
     /// Sampled transactions whose log entries are under way; how many are left until the next one is sampled.
-    sampled: RefCell<HashMap<Ticket, Sampled>>,
-    unsampled: Cell<u32>,
+    pub(super) sampled: RefCell<HashMap<Ticket, Sampled>>,
+    pub(super) unsampled: Cell<u32>,
     time: ThreadTime,
     program: Box<dyn Program>,
 }
@@ -365,61 +362,6 @@ impl Executor {
         let is_back = outputs.iter().any(is_back);
         self.execute(outputs);
         is_back
-    }
-
-    /// The sample of a transaction that has come here, if it is its turn.
-    fn sample(&self, transaction: &Transaction, until: Instant) -> Option<Sampled> {
-        let sampler = self.shared.sampler.get()?;
-        let left = self.unsampled.get();
-        if left > 0 {
-            self.unsampled.set(left - 1);
-            return None;
-        }
-        let (every, began) = (sampler.every(), Instant::now());
-        self.unsampled.set(every - 1);
-        let asked = until.checked_sub(PATIENCE).unwrap_or(began);
-        Some(Sampled {
-            began,
-            every,
-            site: self.site,
-            reads: transaction.reads.clone(),
-            writes: transaction.writes.clone(),
-            rows: None,
-            service_us: began.saturating_duration_since(asked).as_secs_f64() * 1e6,
-            run_us: 0.0,
-            commit_us: None,
-            met_conflict: false,
-        })
-    }
-
-    /// Takes note that a sampled transaction was run, or waits.
-    fn time_run(&self, ticket: Ticket, mut sampled: Sampled) {
-        sampled.run_us = sampled.began.elapsed().as_secs_f64() * 1e6;
-        let core = self.core.borrow();
-        (sampled.rows, sampled.met_conflict) = (core.rows_of(ticket), core.met_conflict(ticket));
-        let mut all = self.sampled.borrow_mut();
-        // The bound covers transactions that a site lost, which have no outcome.
-        if all.len() < SAMPLED_MAX {
-            all.insert(ticket, sampled);
-        }
-    }
-
-    /// Passes a sample on whose transaction has its outcome, or was returned.
-    fn time_outcome(&self, ticket: Ticket, outcome: &Outcome) {
-        if self.sampled.borrow().is_empty() {
-            return;
-        }
-        let Some(mut sampled) = self.sampled.borrow_mut().remove(&ticket) else { return };
-        let Some(sampler) = self.shared.sampler.get() else { return };
-        match outcome {
-            Outcome::Answer(_, Ok(done)) => {
-                let us = sampled.began.elapsed().as_secs_f64() * 1e6 - sampled.run_us;
-                sampled.commit_us = done.committed.map(|_| us);
-                sampler.put(sampled);
-            }
-            Outcome::Back(_) => sampler.put_returned(sampled),
-            Outcome::Answer(_, Err(_)) => {}
-        }
     }
 
     /// Sends transactions to another site.

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
+use crate::engine::remote::wire::{self, ToRouter, ToSite};
 use crate::record::Position;
 
 const SITES: u16 = 3;
@@ -32,6 +33,7 @@ impl SeparateSite {
             secret: "secret".into(),
             patience: Duration::from_secs(30),
             settings: Settings::new("test", 1),
+            site_cpu: None,
         };
         let tell = move |event| _ = told.send(event);
         let thread = thread::spawn(move || member.serve(&tell, &stopped));
@@ -198,6 +200,38 @@ fn a_site_that_is_not_there_is_waited_for_and_a_procedure_of_this_process_is_ref
         assert!(why.contains("another process"), "{why}");
         let absent = store.add_replica(&key(1), Site(2)).await;
         assert_eq!(absent, Err(Abort::Refused("site 2 is not there".into())));
+    });
+    site.stop();
+}
+
+#[test]
+fn a_change_at_a_site_that_falls_silent_fails_in_time() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let router = RouterOptions { client_threads: 1, silence: Duration::from_secs(1) };
+    let listener = TcpListener::bind(any_port()).expect("a free port");
+    let options = options(Some(folder.path()), 2);
+    let router = Router::start(&options, &router, listener, "secret".into()).expect("a router");
+    let site = SeparateSite::start(0, router.peers());
+    let mut silent = std::net::TcpStream::connect(router.peers()).expect("it is let in");
+    let hello = ToRouter::Hello {
+        protocol: wire::PROTOCOL,
+        version: "test".into(),
+        site: Site(1),
+        secret: "secret".into(),
+    };
+    wire::write(&mut silent, &hello).expect("it is heard");
+    while !matches!(wire::read(&mut silent).expect("it is told"), <ToSite>::Begin) {}
+    runtime().block_on(async {
+        let store = router.store();
+        let (began, at) = (Instant::now(), key(1));
+        let change = store.add_replica(&at, Site(1));
+        let failed = tokio::time::timeout(Duration::from_secs(60), change).await.expect("it ends");
+        assert_eq!(failed, Err(Abort::Deposed), "after {:?}", began.elapsed());
+        // What comes next is refused, and the other site is as it was.
+        let absent = store.add_replica(&at, Site(1)).await;
+        assert_eq!(absent, Err(Abort::Refused("site 1 is not there".into())));
+        let split = store.change(&key(5), Operator::Split(key(5))).await;
+        assert_eq!(split, Ok(()));
     });
     site.stop();
 }

@@ -2,6 +2,8 @@
 //! than the bytes that came.
 
 use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Instant;
 
 use proptest::prelude::*;
 
@@ -9,6 +11,8 @@ use crate::design::Design;
 use crate::engine::remote::wire::{self, Asked, ToRouter, ToSite};
 use crate::key::{Key, KeyRange, Table};
 use crate::record::{Author, Body, Epoch, LogEntry, Position, Site, StoredValue};
+use crate::sampler::report::{REPORT_EVERY, Reporter, SampleReport};
+use crate::sampler::{Sampled, Sampler};
 use crate::subscription::{Delivery, Request};
 use crate::transaction::{Abort, Done};
 
@@ -20,6 +24,28 @@ fn written(message: &impl serde::Serialize) -> Vec<u8> {
     let mut bytes = Vec::new();
     wire::write(&mut bytes, message).expect("memory takes it");
     bytes
+}
+
+/// A report of a sampled transaction.
+fn report() -> SampleReport {
+    let sampler = Arc::new(Sampler::of_process(1, None));
+    sampler.set_every(1);
+    let mut reporter = Reporter::new(Arc::clone(&sampler), Site(0));
+    let now = Instant::now() + REPORT_EVERY;
+    assert!(reporter.report(now).is_none(), "a span begins");
+    sampler.put(Sampled {
+        began: now,
+        every: 1,
+        site: Site(0),
+        reads: vec![KeyRange::only(&key(1))],
+        writes: vec![key(2)],
+        rows: Some((3, 300)),
+        service_us: 500.0,
+        run_us: 6.0,
+        commit_us: Some(7_000.0),
+        met_conflict: true,
+    });
+    reporter.report(now + REPORT_EVERY).expect("it is due")
 }
 
 /// One of each kind that has something in it.
@@ -35,7 +61,7 @@ fn messages() -> Vec<Vec<u8>> {
         client: Some(4),
         at_masters: true,
         procedure: vec![1, 2, 3],
-        left_ms: 5,
+        left_us: 5,
     };
     let done = Done { answer: vec![1; 300].into(), committed: Some(Position(7)) };
     let hello =
@@ -59,6 +85,7 @@ fn messages() -> Vec<Vec<u8>> {
         )),
         written(&<ToSite>::Transact(vec![asked(), asked()], 65_536)),
         written(&<ToSite>::Said(Site(1), vec![0; 40])),
+        written(&<ToSite>::Sample(300)),
         written(&<ToSite>::Bye("why".into(), true)),
         written(&hello),
         written(&ToRouter::Subscribe(Request::Begin(key(2), 3))),
@@ -66,13 +93,14 @@ fn messages() -> Vec<Vec<u8>> {
         written(&ToRouter::Ended(1, Position(2), Ok(done))),
         written(&ToRouter::Ended(1, Position(2), Err(Abort::Late))),
         written(&ToRouter::Back(asked())),
+        written(&ToRouter::Sampled(report())),
     ]
 }
 
 #[test]
 fn what_is_written_is_read_and_a_part_of_it_is_not() {
     for (n, bytes) in messages().into_iter().enumerate() {
-        let is_to_site = n < 6;
+        let is_to_site = n < 7;
         let read = |mut bytes: &[u8]| {
             if is_to_site {
                 wire::read::<ToSite>(&mut bytes).map(|message| written(&message))
@@ -92,7 +120,7 @@ proptest! {
 
     #[test]
     fn damaged_messages_are_refused_or_others(
-        which in 0_usize..12,
+        which in 0_usize..14,
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         tail in prop::collection::vec(any::<u8>(), 0..40),
     ) {

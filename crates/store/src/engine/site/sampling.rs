@@ -1,0 +1,72 @@
+//! How a site's thread samples the transactions that come to it ([`crate::sampler`]).
+
+use std::time::Instant;
+
+use super::executor::Executor;
+use super::mailbox::Outcome;
+use crate::engine::PATIENCE;
+use crate::sampler::Sampled;
+use crate::site::Ticket;
+use crate::transaction::Transaction;
+
+/// Sampled transactions that are under way.
+const SAMPLED_MAX: usize = 1_024;
+
+impl Executor {
+    /// The sample of a transaction that has come here, if it is its turn.
+    pub(super) fn sample(&self, transaction: &Transaction, until: Instant) -> Option<Sampled> {
+        let sampler = self.shared.sampler.get()?;
+        let every = Some(sampler.every()).filter(|every| *every > 0)?;
+        // It may have been more that one stood for.
+        let left = self.unsampled.get().min(every - 1);
+        if left > 0 {
+            self.unsampled.set(left - 1);
+            return None;
+        }
+        let began = Instant::now();
+        self.unsampled.set(every - 1);
+        let asked = until.checked_sub(PATIENCE).unwrap_or(began);
+        Some(Sampled {
+            began,
+            every,
+            site: self.site,
+            reads: transaction.reads.clone(),
+            writes: transaction.writes.clone(),
+            rows: None,
+            service_us: began.saturating_duration_since(asked).as_secs_f64() * 1e6,
+            run_us: 0.0,
+            commit_us: None,
+            met_conflict: false,
+        })
+    }
+
+    /// Takes note that a sampled transaction was run, or waits.
+    pub(super) fn time_run(&self, ticket: Ticket, mut sampled: Sampled) {
+        sampled.run_us = sampled.began.elapsed().as_secs_f64() * 1e6;
+        let core = self.core.borrow();
+        (sampled.rows, sampled.met_conflict) = (core.rows_of(ticket), core.met_conflict(ticket));
+        let mut all = self.sampled.borrow_mut();
+        // The bound covers transactions that a site lost, which have no outcome.
+        if all.len() < SAMPLED_MAX {
+            all.insert(ticket, sampled);
+        }
+    }
+
+    /// Passes a sample on whose transaction has its outcome, or was returned.
+    pub(super) fn time_outcome(&self, ticket: Ticket, outcome: &Outcome) {
+        if self.sampled.borrow().is_empty() {
+            return;
+        }
+        let Some(mut sampled) = self.sampled.borrow_mut().remove(&ticket) else { return };
+        let Some(sampler) = self.shared.sampler.get() else { return };
+        match outcome {
+            Outcome::Answer(_, Ok(done)) => {
+                let us = sampled.began.elapsed().as_secs_f64() * 1e6 - sampled.run_us;
+                sampled.commit_us = done.committed.map(|_| us);
+                sampler.put(sampled);
+            }
+            Outcome::Back(_) => sampler.put_returned(sampled),
+            Outcome::Answer(_, Err(_)) => {}
+        }
+    }
+}
