@@ -10,5 +10,5 @@ mod workload;
 pub use clients::Checked;
 pub use designs::{Part, balanced, random};
 pub use report::{Beside, Learned, Report, Size, run};
-pub use scene::{Outcome, Second, Setting, run as load, watch};
+pub use scene::{LoadSpec, Outcome, Second, run as load, watch};
 pub use workload::{Popularity, Workload};

@@ -6,7 +6,7 @@ use imago_store::adapt::{AdaptReport, Verdict};
 use serde::Serialize;
 
 use super::designs::{balanced, random};
-use super::scene::{self, Outcome, Setting};
+use super::scene::{self, LoadSpec, Outcome};
 use super::workload::{Popularity, Workload};
 use crate::Header;
 use crate::error::Result;
@@ -163,9 +163,9 @@ impl Bench<'_> {
     }
 
     /// A load from the random start.
-    fn setting(&self, workload: Workload, lasts_s: u64, adapts: bool) -> Setting {
+    fn setting(&self, workload: Workload, lasts_s: u64, adapts: bool) -> LoadSpec {
         let Size { users, sites, site_cpu, clients, partitions, .. } = self.size;
-        Setting {
+        LoadSpec {
             sites,
             site_cpu: Some(site_cpu),
             clients,
@@ -177,7 +177,7 @@ impl Bench<'_> {
         }
     }
 
-    fn load(&mut self, what: &str, setting: &Setting) -> Result<Outcome> {
+    fn load(&mut self, what: &str, setting: &LoadSpec) -> Result<Outcome> {
         (self.say)(&format!("{what}, {} s", setting.lasts.as_secs()));
         let outcome = scene::run(setting, |_, _, _| {})?;
         self.checks.acknowledged += outcome.checked.acknowledged;
@@ -195,7 +195,7 @@ impl Bench<'_> {
         let mut ideal_s: f64 = 0.0;
         for is_replicated in [false, true] {
             let design = balanced(&workload, sites, is_replicated);
-            let by_hand = Setting { design, ..alone.clone() };
+            let by_hand = LoadSpec { design, ..alone.clone() };
             ideal_s = ideal_s.max(steady(&self.load("a static design, made by hand", &by_hand)?));
         }
         let outcome =
@@ -261,7 +261,7 @@ impl Bench<'_> {
         for adapts in [false, true, true, false] {
             let setting = self.setting(workload, self.size.compared_s, adapts);
             let outcome =
-                self.load("read-modify-writes", &Setting { site_cpu: None, ..setting })?;
+                self.load("read-modify-writes", &LoadSpec { site_cpu: None, ..setting })?;
             let per_core_s = outcome.throughput_s.iter().sum::<f64>() / outcome.cpu_s;
             if adapts { on.push(per_core_s) } else { off.push(per_core_s) }
         }

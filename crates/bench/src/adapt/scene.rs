@@ -24,7 +24,7 @@ const HEAT_COLUMN: Duration = Duration::from_secs(2);
 
 /// The parameters of a load.
 #[derive(Clone, Debug)]
-pub struct Setting {
+pub struct LoadSpec {
     /// Sites of the store.
     pub sites: u16,
     /// The share of a core that each site has.
@@ -107,7 +107,7 @@ fn runtime() -> Result<Runtime> {
 /// # Errors
 /// Fails if the store refuses an operation, or a client receives a reply that it does not understand.
 pub fn run(
-    setting: &Setting,
+    setting: &LoadSpec,
     mut see: impl FnMut(usize, f64, Option<&AdaptReport>),
 ) -> Result<Outcome> {
     watch(setting, |second| {
@@ -121,7 +121,7 @@ pub fn run(
 /// # Errors
 /// As of [`run`].
 pub fn watch(
-    setting: &Setting,
+    setting: &LoadSpec,
     mut see: impl FnMut(&Second<'_>) -> ControlFlow<()>,
 ) -> Result<Outcome> {
     let options = engine::Options { sites: setting.sites, log: None };
@@ -218,7 +218,7 @@ mod tests {
     fn a_load_ends_when_it_is_told_to_and_each_transaction_ran_at_one_site() {
         let popularity = Popularity::Zipf(0.99);
         let workload = Workload { users: 400, scans: 0.5, popularity, shift_every_s: None };
-        let setting = Setting {
+        let setting = LoadSpec {
             sites: 2,
             site_cpu: None,
             clients: 8,

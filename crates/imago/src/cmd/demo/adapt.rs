@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use imago_bench::adapt::{Outcome, Popularity, Setting, Workload, random, watch};
+use imago_bench::adapt::{LoadSpec, Outcome, Popularity, Workload, random, watch};
 use serde::Serialize;
 
 use super::load::Clock;
@@ -100,10 +100,10 @@ const SITES: u16 = 4;
 const PARTITIONS: u64 = 32;
 
 impl Args {
-    fn setting(&self, adapts: bool) -> Setting {
+    fn setting(&self, adapts: bool) -> LoadSpec {
         let seconds = if adapts { self.seconds } else { self.off_seconds };
         let users = u64::from(self.users);
-        Setting {
+        LoadSpec {
             sites: SITES,
             site_cpu: Some(self.site_cpu),
             clients: u64::from(self.clients),
@@ -152,7 +152,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
 
 /// Runs a load beside the threads of the runtime. It ends early when a stop was requested.
 async fn load(
-    setting: Setting,
+    setting: LoadSpec,
     mut view: View,
     context: &Context,
 ) -> Result<(Outcome, View), Failure> {
