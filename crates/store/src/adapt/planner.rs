@@ -33,7 +33,7 @@ use crate::sampler::{Sampled, Sampler};
 /// Between two decisions, at least.
 const ROUND: Duration = Duration::from_millis(250);
 /// The share of a core that the planner may use, and how much of it at once, in seconds of a core.
-pub(super) const CPU_SHARE: f64 = 0.03;
+pub(super) const CPU_SHARE: f64 = 0.015;
 const CPU_AT_ONCE: f64 = 0.5;
 /// Samples that decisions are made by, and how old they may be: no older than the cool-down of a partition.
 const SAMPLES: usize = 160;
@@ -201,13 +201,14 @@ impl Adaptation {
     async fn decide(self: Arc<Self>) {
         let mut planner = Planner::new(&self);
         let (mut rest, mut left_s, mut looked) = (ROUND, CPU_AT_ONCE, Instant::now());
+        let (mut used, began) = (Duration::ZERO, Instant::now());
         loop {
             sleep(rest).await;
-            let began = Instant::now();
             let took = planner.round().await;
+            used += took;
             #[cfg(test)]
             assert!(!self.panics.load(Ordering::SeqCst), "it was told to");
-            let share = took.as_secs_f64() / (began.elapsed() + rest).as_secs_f64();
+            let share = used.as_secs_f64() / began.elapsed().as_secs_f64();
             self.report.lock().unwrap_or_else(PoisonError::into_inner).planner_cpu = share;
             let earned_s = looked.elapsed().as_secs_f64() * CPU_SHARE;
             left_s = (left_s + earned_s).min(CPU_AT_ONCE) - took.as_secs_f64();
