@@ -33,7 +33,7 @@ fn every_benchmark_is_listed() {
     let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
     let of_imago = ["copy", "replay", "verify", "reshard", "placement", "flows", "flows-real"];
     let of_morphus = ["morphus-table1", "morphus-fig7", "morphus-fig8"];
-    assert_eq!(names, [&of_imago[..], &["store"], &of_morphus[..]].concat());
+    assert_eq!(names, [&of_imago[..], &["store", "adapt"], &of_morphus[..]].concat());
 }
 
 #[test]
