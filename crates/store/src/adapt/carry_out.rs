@@ -150,7 +150,8 @@ impl Planner<'_> {
         self.next_decision += 1;
     }
 
-    /// Whether operators keep to the limits by the design now, whatever became of those whose outcome is unknown.
+    /// True if operators keep to the limits by the design now, with those of unknown outcome taken for done where they
+    /// still can be.
     async fn keeps(&self, operators: &[layout::Operator<Key>]) -> bool {
         let (layout, unsettled) =
             (self.of.store.layout().await, self.unsettled.iter().map(|one| &one.operator));

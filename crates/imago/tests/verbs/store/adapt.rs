@@ -79,9 +79,10 @@ fn a_store_explains_what_it_learns_and_holds_still_while_it_is_paused() {
     assert!(learned["transactions_s"].as_f64() > Some(10.0), "{learned}");
     assert_eq!((&learned["changes"], &learned["undone"]), (&json!(0), &json!(0)), "{learned}");
     every_rule_is_answered(&learned["explanation"]);
-    let error = fails(&["explain", "0:nobody", "--admin", &admin], 4);
+    let error = fails(&["explain", "0:cart:00000001", "--admin", &admin], 4);
     assert!(
-        text(&error).contains("0:nobody has no row; it would lie in the partition from (first)"),
+        text(&error)
+            .contains("0:cart:00000001 has no row; it would lie in the partition from (first)"),
         "{error}"
     );
     assert_eq!(explained(&admin, &["(first)"])["explanation"]["key"], "");
