@@ -9,6 +9,9 @@ use serde_json::Value;
 
 use crate::faults::stage::{Stage, Subject};
 
+/// The phases of a copy, in their order.
+const PHASES: [&str; 4] = ["prepare", "copy", "index", "follow"];
+
 async fn killed_in(stage: &Stage, phase: &str) {
     let subject = stage.collection(&format!("shop.killed_in_{phase}"), 4_000, 1_000).await;
     let mut copy = subject.copy(&["--documents-s", "4000"]);
@@ -20,7 +23,11 @@ async fn killed_in(stage: &Stage, phase: &str) {
     let kept = kept.phase().expect("it was at work").to_owned();
     let resumed = subject.resume(&job).ended().await.with(0);
     let again = resumed.said.iter().find(|said| said["event"] == "phase");
-    assert_eq!(again.unwrap()["to"], kept.as_str(), "it goes on where it was killed, in {phase}");
+    let again = again.unwrap()["to"].as_str().unwrap();
+    // A write that was on its way when it was killed may be kept after this reading: one phase more.
+    let at = PHASES.iter().position(|&known| known == kept).expect(&kept);
+    let may_be = &PHASES[at..PHASES.len().min(at + 2)];
+    assert!(may_be.contains(&again), "killed in {phase}, kept {kept}, it goes on in {again}");
     subject.prove(&job).await;
 }
 
