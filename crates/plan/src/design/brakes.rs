@@ -5,8 +5,9 @@
 //! - *Sustained*: a plan is carried out when it was found to pay in several decisions in a row. A burst is over
 //!   before that.
 //! - *Rate*: changes a second, on average and at once.
-//! - *Measured*: after a change the latency is compared with what it was before. One that made it worse is undone,
-//!   and not tried again for a time that doubles with each failure.
+//! - *Measured*: after a change the latency is compared with what it was before. One that made it worse, twice in a
+//!   row, is undone, and not tried again for a time that doubles with each failure. Twice, because a moment in which
+//!   the machine stood still is no fault of a change.
 //!
 //! Times are handed in, in ms.
 
@@ -27,7 +28,7 @@ pub struct Limits {
     pub sustained: u32,
     /// Operators a second, on average; so many at once.
     pub changes_s_max: f64,
-    /// For how long the latency is measured before a change is judged.
+    /// For how long the latency is measured before a change is judged; as long again before it is undone.
     pub measured_ms: u64,
     /// A change made it worse if the latency grew by more than this share.
     pub worse_by: f64,
@@ -71,6 +72,8 @@ pub struct Watched<K> {
     pub before: Latency,
     /// The mean latency that was predicted, in µs.
     pub predicted_us: f64,
+    /// True if it looked worse when it was measured first: it is measured once more, from this time on, in ms.
+    pub suspected_ms: Option<u64>,
 }
 
 /// The judgement on a change.
@@ -174,7 +177,16 @@ impl<K: Key> Brakes<K> {
         let reversal_ms = self.limits.reversal_ms;
         self.reversals.retain(|_, at_ms| now_ms.saturating_sub(*at_ms) < reversal_ms);
         self.reversals.extend(inverse.iter().map(|operator| (operator.clone(), now_ms)));
-        self.watched.push(Watched { operators, inverse, done_ms: now_ms, before, predicted_us });
+        let suspected_ms = None;
+        let done_ms = now_ms;
+        self.watched.push(Watched {
+            operators,
+            inverse,
+            done_ms,
+            before,
+            predicted_us,
+            suspected_ms,
+        });
     }
 
     fn touch(&mut self, before: &Layout<K>, operators: &[Operator<K>], now_ms: u64) {
@@ -196,19 +208,26 @@ impl<K: Key> Brakes<K> {
 
     /// Judges the changes that were measured for long enough, by the mean latency since.
     pub fn judge(&mut self, now_ms: u64, now: Latency) -> Vec<Judged<K>> {
+        let since = |one: &Watched<K>| one.suspected_ms.unwrap_or(one.done_ms);
         let is_due =
-            |one: &Watched<K>| now_ms.saturating_sub(one.done_ms) >= self.limits.measured_ms;
+            |one: &Watched<K>| now_ms.saturating_sub(since(one)) >= self.limits.measured_ms;
         let (due, rest) = std::mem::take(&mut self.watched).into_iter().partition(is_due);
         self.watched = rest;
         let due: Vec<Watched<K>> = due;
-        due.into_iter().map(|one| self.judged(one, now_ms, now)).collect()
+        due.into_iter().filter_map(|one| self.judged(one, now_ms, now)).collect()
     }
 
-    fn judged(&mut self, one: Watched<K>, now_ms: u64, now: Latency) -> Judged<K> {
+    /// The judgement on a change that was measured; none if it is measured once more.
+    fn judged(&mut self, mut one: Watched<K>, now_ms: u64, now: Latency) -> Option<Judged<K>> {
         // Chance makes latencies differ, too.
         let chance_us = 2.0 * now.error_us.hypot(one.before.error_us);
         if now.mean_us <= one.before.mean_us * (1.0 + self.limits.worse_by) + chance_us {
-            return Judged::Kept(one);
+            return Some(Judged::Kept(one));
+        }
+        if one.suspected_ms.is_none() {
+            one.suspected_ms = Some(now_ms);
+            self.watched.push(one);
+            return None;
         }
         for operator in &one.operators {
             let times = self.banned.get(operator).map_or(0, |(_, times)| *times) + 1;
@@ -219,7 +238,7 @@ impl<K: Key> Brakes<K> {
         if self.banned.len() > REMEMBERED_MAX {
             self.banned.retain(|_, (until_ms, _)| *until_ms > now_ms);
         }
-        Judged::Undo(one)
+        Some(Judged::Undo(one))
     }
 
     /// Changes that are being measured.

@@ -48,16 +48,19 @@ fn a_change_that_made_things_worse_is_undone_and_remembered() {
     let plan = vec![Operator::AddReplica(String::new(), 1), Operator::Remaster(String::new(), 1)];
     brakes.done(&layout, plan.clone(), 10_000, (latency(200.0), 150.0));
     assert_eq!(brakes.judge(12_999, latency(900.0)), [], "it is measured for three seconds");
-    let judged = brakes.judge(13_000, latency(245.0));
+    assert_eq!(brakes.judge(13_000, latency(245.0)), [], "it looks worse: measured once more");
+    assert_eq!(brakes.judge(15_999, latency(245.0)), [], "for three seconds");
+    let judged = brakes.judge(16_000, latency(245.0));
     let [Judged::Undo(one)] = &judged[..] else { panic!("{judged:?}") };
     let back = [Operator::Remaster(String::new(), 0), Operator::RemoveReplica(String::new(), 1)];
     assert_eq!(one.inverse, back);
-    assert!(brakes.holds(&layout, &plan[1], 13_001).unwrap().contains("made things worse 1 times"));
-    assert_eq!(brakes.holds(&layout, &plan[1], 73_001), None, "it is tried again after a minute");
+    assert!(brakes.holds(&layout, &plan[1], 16_001).unwrap().contains("made things worse 1 times"));
+    assert_eq!(brakes.holds(&layout, &plan[1], 76_001), None, "it is tried again after a minute");
     brakes.done(&layout, plan.clone(), 80_000, (latency(200.0), 150.0));
-    assert_eq!(brakes.judge(83_000, latency(300.0)).len(), 1);
-    assert!(brakes.holds(&layout, &plan[1], 83_000 + 119_000).is_some(), "then after two");
-    assert_eq!(brakes.holds(&layout, &plan[1], 83_000 + 121_000), None);
+    assert_eq!(brakes.judge(83_000, latency(300.0)), []);
+    assert_eq!(brakes.judge(86_000, latency(300.0)).len(), 1);
+    assert!(brakes.holds(&layout, &plan[1], 86_000 + 119_000).is_some(), "then after two");
+    assert_eq!(brakes.holds(&layout, &plan[1], 86_000 + 121_000), None);
 }
 
 #[test]
@@ -68,6 +71,17 @@ fn a_change_that_helped_stays() {
     let judged = brakes.judge(20_000, latency(225.0));
     assert!(matches!(&judged[..], [Judged::Kept(_)]), "within the bound: {judged:?}");
     assert_eq!(brakes.watched(), []);
+}
+
+#[test]
+fn a_change_that_looks_worse_for_a_moment_stays() {
+    let layout = users(&[(0, &[]), (1, &[0])]);
+    let mut brakes = Brakes::new(Limits::default());
+    brakes.done(&layout, vec![Operator::Split(user(500))], 10_000, (latency(200.0), 150.0));
+    assert_eq!(brakes.judge(13_000, latency(900.0)), []);
+    let judged = brakes.judge(16_000, latency(160.0));
+    assert!(matches!(&judged[..], [Judged::Kept(_)]), "{judged:?}");
+    assert!(brakes.holds(&layout, &Operator::Split(user(500)), 16_000).is_none());
 }
 
 #[test]
