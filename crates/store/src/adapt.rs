@@ -17,6 +17,7 @@ mod drain;
 mod explain;
 mod heat;
 mod kept;
+mod learn;
 mod limits;
 mod planner;
 mod report;

@@ -73,10 +73,19 @@ pub struct Learned {
     pub changes: u64,
     /// Plans that were undone, of all.
     pub undone_share: f64,
-    /// Measured plans after which transactions were quicker, of all measured ones.
+    /// Plans after which transactions were quicker, of all that were measured.
     pub gained_share: f64,
+    /// Plans after which transactions were quicker or slower by more than chance explains (twice the standard error),
+    /// and the share of the quicker ones among these; none if there were no such plans.
+    pub told_apart: usize,
+    /// See [`Learned::told_apart`].
+    pub gained_share_told_apart: Option<f64>,
     /// The share of the process's processor time that the planner used.
     pub planner_share: f64,
+    /// R² of what transactions and operators were predicted to take in all.
+    pub r_squared_transactions: Option<f64>,
+    /// See [`Learned::r_squared_transactions`].
+    pub r_squared_operators: Option<f64>,
     /// R² of each function on samples that it was not learned from.
     pub r_squared: Vec<(String, Option<f64>)>,
 }
@@ -205,6 +214,7 @@ impl Bench<'_> {
         let late: u64 = outcome.changes_s.iter().skip(30).sum();
         let late_s = outcome.throughput_s.iter().skip(30).sum::<f64>();
         let (measured, gained, done, undone) = counted(&report);
+        let (told_apart, quicker) = told_apart(&report);
         Ok(Learned {
             scans,
             random_s,
@@ -218,7 +228,11 @@ impl Bench<'_> {
             changes: report.changes,
             undone_share: undone as f64 / done.max(1) as f64,
             gained_share: gained as f64 / measured.max(1) as f64,
+            told_apart,
+            gained_share_told_apart: (told_apart > 0).then(|| quicker as f64 / told_apart as f64),
             planner_share: report.planner_cpu * outcome.throughput_s.len() as f64 / outcome.cpu_s,
+            r_squared_transactions: report.r_squared_transactions,
+            r_squared_operators: report.r_squared_operators,
             r_squared: report.functions.iter().map(|of| (of.name.clone(), of.r_squared)).collect(),
         })
     }
@@ -284,6 +298,15 @@ fn counted(report: &AdaptReport) -> (usize, usize, usize, usize) {
     let gained = measured().filter(|(before, after)| after < before).count();
     let undone = is(&Verdict::Undone);
     (measured().count(), gained, is(&Verdict::Done) + undone, undone)
+}
+
+/// Plans after which transactions were quicker or slower by more than chance explains, and the quicker of them.
+fn told_apart(report: &AdaptReport) -> (usize, usize) {
+    let measured =
+        report.decisions.iter().filter_map(|one| one.measured_us.zip(one.measured_error_us));
+    let beyond = measured.filter(|((before, after), error)| (after - before).abs() > 2.0 * error);
+    let quicker: Vec<bool> = beyond.map(|((before, after), _)| after < before).collect();
+    (quicker.len(), quicker.iter().filter(|is_quicker| **is_quicker).count())
 }
 
 #[cfg(test)]

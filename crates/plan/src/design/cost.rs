@@ -1,6 +1,6 @@
 //! The learned cost model (MorphoSys, §5.2): what a transaction and an operator take, in µs.
 //!
-//! Six linear functions, of which each operation uses those of Table 1. What they measure in this store:
+//! Linear functions, of which each operation uses those of Table 1. What they measure in this store:
 //! - `service`(transactions at the site): all waits for the site's thread, which runs its transactions one after
 //!   another: from when a request is sent until the site looks at it, and for one that writes, from when the log
 //!   has it until the site looks at that. The paper's input is the CPU of the site; here that is 1 as soon as
@@ -10,7 +10,8 @@
 //!   for the paper's vₙ − vᵣ of a partition, and u of Eq. 2 is the share of the site's entries that concern it.
 //! - `lock`(w): the wait for partitions that are changing hands. There is no lock of a partition for the time of
 //!   a transaction, for the thread is one.
-//! - `read_write`(rows read, rows written): the procedure itself.
+//! - `read_write`(rows read, rows written): the procedure itself. For a new replica it is a function of its own,
+//!   `copy`(rows copied): they are read and written in bulk, and are a thousand times as many.
 //! - `commit`(partitions read, partitions written): the log itself, from the procedure's end until it has the entry.
 //! - `cpu`(reads, writes and applied updates a second): the share that a site uses of what it has.
 //!
@@ -33,6 +34,8 @@ pub struct Inputs {
     pub contention: f64,
     /// Rows read and written.
     pub rows: (f64, f64),
+    /// Rows that are copied to a new replica.
+    pub copied: f64,
     /// Partitions read and written.
     pub partitions: (f64, f64),
 }
@@ -122,6 +125,8 @@ pub struct CostModel {
     pub lock: Linear<1>,
     /// Of rows read and written.
     pub read_write: Linear<2>,
+    /// Of rows copied.
+    pub copy: Linear<1>,
     /// Of partitions read and written.
     pub commit: Linear<2>,
     /// Of reads, writes and updates a second.
@@ -135,6 +140,7 @@ impl Default for CostModel {
             wait_updates: Linear::new([1.0, 0.01]),
             lock: Linear::new([0.01]),
             read_write: Linear::new([1.0, 1.0]).rising(),
+            copy: Linear::new([100.0]).led_by([1.0]).rising().rehearsing(40),
             commit: Linear::new([1.0, 1.0]),
             cpu: Linear::new([10.0; 3]).led_by(ROWS_WORTH).rising().rehearsing(60),
         }
@@ -176,7 +182,7 @@ impl CostModel {
         let uses = operation.uses();
         let both = matches!(operation, Operation::Remaster | Operation::AddReplica);
         let used = |is_used: bool, value: f64| if is_used { value } else { 0.0 };
-        let (rows, parts) = (inputs.rows, inputs.partitions);
+        let parts = inputs.partitions;
         used(uses.service, self.service.predict([inputs.queue]))
             + used(uses.service && both, self.service.predict([inputs.other_queue]))
             + used(
@@ -184,8 +190,37 @@ impl CostModel {
                 self.wait_updates.predict([inputs.behind, inputs.update_share]),
             )
             + used(uses.lock, self.lock.predict([inputs.contention]))
-            + used(uses.read_write, self.read_write.predict([rows.0, rows.1]))
+            + used(uses.read_write, self.rows(operation, inputs))
             + used(uses.commit, self.commit.predict([parts.0, parts.1]))
+    }
+
+    /// Reading and writing rows, or copying them.
+    fn rows(&self, operation: Operation, inputs: &Inputs) -> f64 {
+        match operation {
+            Operation::AddReplica if self.copy.samples() > 0 => self.copy.predict([inputs.copied]),
+            // Not known yet: as if a procedure read and wrote them.
+            Operation::AddReplica => self.read_write.predict([inputs.copied; 2]),
+            _ => self.read_write.predict([inputs.rows.0, inputs.rows.1]),
+        }
+    }
+
+    /// Learns from what an operator took in all: what the other functions do not explain is laid to the one by which
+    /// the operator differs from others.
+    pub fn observe_whole(&mut self, operation: Operation, inputs: &Inputs, us: f64) {
+        let (behind, parts) = ([inputs.behind, inputs.update_share], inputs.partitions);
+        let own = match operation {
+            Operation::AddReplica => self.rows(operation, inputs),
+            Operation::Remaster => self.wait_updates.predict(behind),
+            Operation::Split | Operation::Merge => self.commit.predict([parts.0, parts.1]),
+            Operation::Transaction { .. } | Operation::RemoveReplica => return,
+        };
+        let rest = Some((us - (self.predict(operation, inputs) - own)).max(0.0));
+        let measured = match operation {
+            Operation::AddReplica => Measured { read_write: rest, ..Measured::default() },
+            Operation::Remaster => Measured { wait_updates: rest, ..Measured::default() },
+            _ => Measured { commit: rest, ..Measured::default() },
+        };
+        self.observe(operation, inputs, &measured);
     }
 
     /// Learns from what was measured of an operation.
@@ -201,7 +236,10 @@ impl CostModel {
         if let Some(us) = of(uses.lock, measured.lock) {
             self.lock.observe([inputs.contention], us);
         }
-        if let Some(us) = of(uses.read_write, measured.read_write) {
+        let read_write = of(uses.read_write, measured.read_write);
+        if let (Operation::AddReplica, Some(us)) = (operation, read_write) {
+            self.copy.observe([inputs.copied], us);
+        } else if let Some(us) = read_write {
             self.read_write.observe([inputs.rows.0, inputs.rows.1], us);
         }
         if let Some(us) = of(uses.commit, measured.commit) {

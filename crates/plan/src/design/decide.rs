@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 
 use rand::{Rng, RngExt as _};
 
+use super::coarse::coarse;
 use super::layout::{Key, Layout, Operator, Site};
 use super::plans::{NoPlan, Thresholds, View, plans, removals};
 use super::price::{Price, Situation, plan_cost, price};
@@ -205,17 +206,19 @@ pub fn decide<K: Key>(
     situation: &Situation<'_, K>,
     parameters: &Parameters,
     held: &Held<'_, K>,
-    dice: &mut impl Rng,
+    dice: &mut (impl Rng + ?Sized),
 ) -> Decided<K> {
     let ranks = Ranks::of(layout, situation.samples);
     let samples = situation.samples.iter().map(|(weight, of)| (*weight, ranks.sample(of)));
     let samples: Vec<(f64, Sample<u32>)> = samples.collect();
+    let design = ranks.layout(layout);
+    let samples = coarse(&design, &samples, parameters.thresholds.split_above);
     let Situation { rate_s, population, cost, behind, cpu_weight, .. } = *situation;
     let situation = Situation { samples: &samples, rate_s, population, cost, behind, cpu_weight };
     let held = |layout: &Layout<u32>, operator: &Operator<u32>| {
         held(&ranks.named(layout), &ranks.operator(operator))
     };
-    let decided = decide_ranked(&ranks.layout(layout), &situation, parameters, &held, dice);
+    let decided = decide_ranked(&design, &situation, parameters, &held, dice);
     let named = |plan: Considered<u32>| Considered {
         trigger: plan.trigger.map(|rank| ranks.key(rank)),
         site: plan.site,
@@ -237,14 +240,11 @@ fn decide_ranked<K: Key>(
     situation: &Situation<'_, K>,
     parameters: &Parameters,
     held: &Held<'_, K>,
-    dice: &mut impl Rng,
+    dice: &mut (impl Rng + ?Sized),
 ) -> Decided<K> {
     let samples = situation.samples;
     let before = price(layout, situation);
-    let triggers: Vec<usize> = match samples.len() {
-        0 => Vec::new(),
-        len => (0..parameters.triggers).map(|_| dice.random_range(0..len)).collect(),
-    };
+    let triggers = triggers(samples, parameters.triggers, dice);
     let (mut design, mut design_price) = (layout.clone(), before.clone());
     let (mut chosen, mut others) = (Vec::<Considered<K>>::new(), Vec::new());
     for round in 0..=parameters.plans_max {
@@ -279,13 +279,35 @@ fn decide_ranked<K: Key>(
     Decided { considered: chosen, before, after: design_price }
 }
 
+/// Draws samples by their weights, each once at most.
+fn triggers<K>(
+    samples: &[(f64, Sample<K>)],
+    many: usize,
+    dice: &mut (impl Rng + ?Sized),
+) -> BTreeSet<usize> {
+    let mut sum = 0.0;
+    let sums: Vec<f64> = samples
+        .iter()
+        .map(|(weight, _)| {
+            sum += weight;
+            sum
+        })
+        .collect();
+    let one = |_| {
+        let at = dice.random::<f64>() * sum;
+        sums.partition_point(|sum| *sum <= at)
+    };
+    // The last one has no sum above it, where that was rounded.
+    (0..many).map(one).filter(|one| *one < samples.len()).collect()
+}
+
 /// Looks at all plans of the triggers by one design.
 fn look<K: Key>(
     layout: &Layout<K>,
     before: &Price,
     situation: &Situation<'_, K>,
     parameters: &Parameters,
-    triggers: &[usize],
+    triggers: &BTreeSet<usize>,
     held: &Held<'_, K>,
 ) -> Vec<Considered<K>> {
     let numbered = Numbered::new(layout);

@@ -256,8 +256,8 @@ pub fn split_key<K: Key>(view: &View<'_, K>, partition: usize) -> Option<K> {
 /// The mean access of a partition. While there are fewer partitions than sites, the mean of that many: a single
 /// partition has all accesses, and should be split.
 #[must_use]
-pub fn mean_access<K: Key>(view: &View<'_, K>) -> f64 {
-    let (partitions, sites) = (view.numbered.layout.len(), view.numbered.layout.sites().count());
+pub fn mean_access<K: Key>(layout: &Layout<K>) -> f64 {
+    let (partitions, sites) = (layout.len(), layout.sites().count());
     1.0 / partitions.max(sites) as f64
 }
 
@@ -316,8 +316,8 @@ fn together<K: Key>(view: &View<'_, K>, touched: &Touched, site: Site, growing: 
 }
 
 fn may_split<K: Key>(view: &View<'_, K>, partition: usize) -> Option<K> {
-    let is_hot =
-        view.statistics.accesses(partition) > view.thresholds.split_above * mean_access(view);
+    let is_hot = view.statistics.accesses(partition)
+        > view.thresholds.split_above * mean_access(view.numbered.layout);
     let has_room = view.numbered.layout.len() < view.thresholds.partitions_max;
     (is_hot && has_room).then(|| split_key(view, partition)).flatten()
 }
@@ -348,7 +348,7 @@ fn split_and_move<K: Key>(
 
 /// Merges with either neighbour, if all are hardly accessed.
 fn merge<K: Key>(view: &View<'_, K>, partition: usize) -> Vec<Vec<Operator<K>>> {
-    let limit = view.thresholds.merge_below * mean_access(view);
+    let limit = view.thresholds.merge_below * mean_access(view.numbered.layout);
     let is_cold = |one: usize| view.statistics.accesses(one) < limit;
     let count = view.numbered.layout.len();
     let pairs = [partition.checked_sub(1), Some(partition).filter(|one| one + 1 < count)];

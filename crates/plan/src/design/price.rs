@@ -130,6 +130,7 @@ pub fn price<K: Key>(layout: &Layout<K>, situation: &Situation<'_, K>) -> Price 
             update_share: furthest.fold(0.0, f64::max),
             contention,
             rows: (f64::from(sample.rows_read), f64::from(sample.rows_written)),
+            copied: 0.0,
             partitions: (reads.len() as f64, writes.len() as f64),
         };
         let is = Operation::Transaction { reads: !reads.is_empty(), writes: !writes.is_empty() };
@@ -140,7 +141,7 @@ pub fn price<K: Key>(layout: &Layout<K>, situation: &Situation<'_, K>) -> Price 
             let missing = reads.iter().chain(writes).filter(|one| !partitions[**one].is_at(site));
             for one in missing {
                 let rows = partitions[*one].rows as f64;
-                let copy = Inputs { rows: (rows, rows), ..inputs };
+                let copy = Inputs { copied: rows, ..inputs };
                 us += situation.cost.predict(Operation::AddReplica, &copy);
             }
         }
@@ -202,6 +203,37 @@ fn updates_at(sites: &[Site], partitions: &[&Partition], statistics: &Statistics
     sites.iter().map(of).collect()
 }
 
+/// Returns what an operator's cost is told from: by the partition that it changes, the queues at the sites and what they
+/// are behind, and the share of writes that the partition has.
+#[must_use]
+pub fn inputs_of<K>(
+    operator: &Operator<K>,
+    partition: &Partition,
+    queues: &BTreeMap<Site, f64>,
+    behind: &BTreeMap<Site, f64>,
+    contention: f64,
+) -> (Operation, Inputs) {
+    let queue = |site: Site| queues.get(&site).copied().unwrap_or(0.0);
+    let behind = |site: Site| behind.get(&site).copied().unwrap_or(0.0);
+    let of = Inputs { queue: queue(partition.master), contention, ..Inputs::default() };
+    match operator {
+        Operator::Split(_) => (Operation::Split, Inputs { partitions: (0.0, 3.0), ..of }),
+        Operator::Merge(_) => (Operation::Merge, Inputs { partitions: (0.0, 3.0), ..of }),
+        Operator::AddReplica(_, site) => {
+            let (other_queue, copied) = (queue(*site), partition.rows as f64);
+            (Operation::AddReplica, Inputs { other_queue, copied, ..of })
+        }
+        Operator::RemoveReplica(_, site) => {
+            (Operation::RemoveReplica, Inputs { queue: queue(*site), ..of })
+        }
+        Operator::Remaster(_, site) => {
+            let (other_queue, behind) = (queue(*site), behind(*site));
+            let inputs = Inputs { other_queue, behind, partitions: (0.0, 1.0), ..of };
+            (Operation::Remaster, inputs)
+        }
+    }
+}
+
 /// Applies the operators of a plan to the present design, one after the other, and predicts their cost
 /// (§5.3). Returns the design after them, and the cost in µs.
 ///
@@ -218,31 +250,9 @@ pub fn plan_cost<K: Key>(
     let (mut after, mut us) = (layout.clone(), 0.0);
     for operator in operators {
         let (_, partition) = after.of(operator.key());
-        let queue = |site: Site| before.queues.get(&site).copied().unwrap_or(0.0);
-        let behind = |site: Site| situation.behind.get(&site).copied().unwrap_or(0.0);
         let writes = statistics.writes(numbered.of(operator.key()));
-        let of = Inputs { queue: queue(partition.master), contention: writes, ..Inputs::default() };
-        let rows = partition.rows as f64;
-        let (operation, inputs) = match operator {
-            Operator::Split(_) => (Operation::Split, Inputs { partitions: (0.0, 3.0), ..of }),
-            Operator::Merge(_) => (Operation::Merge, Inputs { partitions: (0.0, 3.0), ..of }),
-            Operator::AddReplica(_, site) => (
-                Operation::AddReplica,
-                Inputs { other_queue: queue(*site), rows: (rows, rows), ..of },
-            ),
-            Operator::RemoveReplica(_, site) => {
-                (Operation::RemoveReplica, Inputs { queue: queue(*site), ..of })
-            }
-            Operator::Remaster(_, site) => (
-                Operation::Remaster,
-                Inputs {
-                    other_queue: queue(*site),
-                    behind: behind(*site),
-                    partitions: (0.0, 1.0),
-                    ..of
-                },
-            ),
-        };
+        let (operation, inputs) =
+            inputs_of(operator, partition, &before.queues, situation.behind, writes);
         us += situation.cost.predict(operation, &inputs);
         after.apply(operator)?;
     }

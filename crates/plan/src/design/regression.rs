@@ -13,8 +13,10 @@
 
 use std::collections::VecDeque;
 
+mod held_out;
 mod parts;
 
+pub use held_out::HeldOut;
 pub use parts::Parts;
 
 /// Step of the descent, its momentum, and the pull of weights towards zero.
@@ -31,10 +33,6 @@ const SCALE_MAX: f64 = 1e12;
 const OUTLIER: f64 = 4.0;
 /// One sample of so many is held out.
 const HELD_OUT_EVERY: u64 = 5;
-/// Held-out samples that R² is told from.
-const HELD_OUT: usize = 200;
-/// With fewer held-out samples nothing is known of a function.
-const HELD_OUT_MIN: usize = 20;
 
 /// A linear function of `N` inputs with a constant.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,8 +59,7 @@ pub struct Linear<const N: usize> {
     constant_step: f64,
     usual_error: f64,
     samples: u64,
-    /// Observed and predicted.
-    held_out: VecDeque<(f64, f64)>,
+    held_out: HeldOut,
 }
 
 impl<const N: usize> Linear<N> {
@@ -90,7 +87,7 @@ impl<const N: usize> Linear<N> {
             constant_step: 0.0,
             usual_error: 0.0,
             samples: 0,
-            held_out: VecDeque::new(),
+            held_out: HeldOut::default(),
         }
     }
 
@@ -146,10 +143,7 @@ impl<const N: usize> Linear<N> {
         let observed = observed.max(0.0);
         self.samples += 1;
         if self.samples.is_multiple_of(HELD_OUT_EVERY) {
-            if self.held_out.len() == HELD_OUT {
-                self.held_out.pop_front();
-            }
-            self.held_out.push_back((observed, self.predict(inputs)));
+            self.held_out.push(observed, self.predict(inputs));
             return;
         }
         self.rescale(inputs);
@@ -240,37 +234,16 @@ impl<const N: usize> Linear<N> {
         }
     }
 
-    /// Returns the share of the variance of the last held-out samples that was predicted (R²): 1 is all of
-    /// it, 0 as good as their mean; none while there are too few. A function of samples that hardly vary is
-    /// judged by its error: within a tenth of the mean it is right.
+    /// Returns the share of the variance of the last held-out samples that was predicted: see [`HeldOut::r_squared`].
     #[must_use]
     pub fn r_squared(&self) -> Option<f64> {
-        if self.held_out.len() < HELD_OUT_MIN {
-            return None;
-        }
-        let count = self.held_out.len() as f64;
-        let mean = self.held_out.iter().map(|(observed, _)| observed).sum::<f64>() / count;
-        let squares = |of: &dyn Fn(&(f64, f64)) -> f64| {
-            self.held_out.iter().map(|held| of(held).powi(2)).sum::<f64>()
-        };
-        let around_mean = squares(&|(observed, _)| observed - mean);
-        let around_prediction = squares(&|(observed, predicted)| observed - predicted);
-        let slight = count * (0.1 * mean).powi(2);
-        if around_prediction <= slight {
-            return Some(1.0 - around_prediction / (around_mean + slight).max(f64::MIN_POSITIVE));
-        }
-        Some(1.0 - around_prediction / around_mean.max(slight))
+        self.held_out.r_squared()
     }
 
     /// The mean error of the last held-out samples, as a share of their mean.
     #[must_use]
     pub fn error_share(&self) -> Option<f64> {
-        if self.held_out.len() < HELD_OUT_MIN {
-            return None;
-        }
-        let sum = self.held_out.iter().map(|(observed, _)| observed).sum::<f64>();
-        let wrong = self.held_out.iter().map(|(observed, predicted)| (observed - predicted).abs());
-        Some(wrong.sum::<f64>() / sum.max(f64::MIN_POSITIVE))
+        self.held_out.error_share()
     }
 
     /// The constant, and what each input adds by unit, in units of the output.

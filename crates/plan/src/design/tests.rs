@@ -14,8 +14,10 @@ use super::price::{CPU_WEIGHT, Situation};
 use super::workload::{Given, Numbered, Sample, Statistics, Touched};
 
 mod brakes;
+mod coarse;
 mod limits;
 mod regression;
+mod waves;
 
 fn user(n: u64) -> String {
     format!("user:{n:010}")
@@ -56,6 +58,7 @@ fn learned() -> CostModel {
             update_share: random(1.0),
             contention: random(0.5),
             rows: (random(300.0), random(20.0)),
+            copied: 0.0,
             partitions: (random(4.0), random(4.0)),
         };
         let measured = Measured {

@@ -1,12 +1,15 @@
 //! Carrying out what pays, and judging what came of it.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use imago_plan::design::brakes::{Judged, Latency, inverse};
-use imago_plan::design::cost::{Inputs, Measured, Operation};
 use imago_plan::design::decide::{Considered, Decided};
 use imago_plan::design::layout::{self, Layout};
 use imago_plan::design::plans::Thresholds;
+use imago_plan::design::waves::waves;
+use tokio::task::JoinSet;
 
 use super::planner::{Carried, Planner};
 use super::report::{DecisionReport, Verdict, reason};
@@ -54,6 +57,7 @@ impl Planner<'_> {
             let of_it = |(number, _): &&mut (u64, DecisionReport)| Some(*number) == decision;
             if let Some((_, report)) = self.decisions.iter_mut().find(of_it) {
                 report.measured_us = Some((watched.before.mean_us, latency.mean_us));
+                report.measured_error_us = Some(watched.before.error_us.hypot(latency.error_us));
                 if is_undone {
                     let operators = report.operators.join(", ");
                     tracing::info!(%operators, before_us = watched.before.mean_us, latency_us = latency.mean_us, "undone");
@@ -184,79 +188,73 @@ impl Planner<'_> {
         }
     }
 
-    /// Carries out operators, one after the other, as long as they keep to the limits; those that were, and why the
-    /// next one was not.
+    /// Carries out operators as long as they keep to the limits, those of different partitions at the same time; those
+    /// that were, and why another one was not.
     async fn apply(
         &mut self,
         operators: &[layout::Operator<Key>],
         layout: &Layout<Key>,
     ) -> (Vec<layout::Operator<Key>>, Option<String>) {
-        let mut done = Vec::new();
-        for (at, operator) in operators.iter().enumerate() {
+        let (mut done, mut design) = (Vec::new(), layout.clone());
+        let mut ahead = VecDeque::from(waves(layout, operators));
+        while let Some(mut wave) = ahead.pop_front() {
+            // Splits first: so a limit of partitions holds in whatever order they come to be done.
+            wave.sort_by_key(|operator| !matches!(operator, layout::Operator::Split(_)));
+            let rest: Vec<_> = wave.iter().chain(ahead.iter().flatten()).cloned().collect();
             // Commands and the router change the design, too.
-            let failure = match self.keeps(&operators[at..]).await {
-                true => self.carry_out_one(operator, layout).await.err(),
-                false => Some(OUTDATED.to_owned()),
-            };
+            let mut failure = (!self.keeps(&rest).await).then(|| OUTDATED.to_owned());
+            if failure.is_none() {
+                for (operator, failed) in self.carry_out_together(wave, &design).await {
+                    match failed {
+                        None => {
+                            _ = design.apply(&operator);
+                            done.push(operator);
+                        }
+                        Some(why) => _ = failure.get_or_insert(why),
+                    }
+                }
+            }
             if failure.is_some() {
                 self.owed.extend(done.iter().cloned());
                 return (done, failure);
             }
-            done.push(operator.clone());
         }
         (done, None)
     }
 
-    async fn carry_out_one(
+    /// Carries out operators of different partitions at the same time; each with why it was not, if so.
+    async fn carry_out_together(
         &mut self,
-        operator: &layout::Operator<Key>,
+        operators: Vec<layout::Operator<Key>>,
         layout: &Layout<Key>,
-    ) -> Result<(), String> {
-        let since = Instant::now();
-        let by = {
-            let map = self.of.store.map();
+    ) -> Vec<(layout::Operator<Key>, Option<String>)> {
+        let mut under_way = JoinSet::new();
+        let map = self.of.store.map();
+        for operator in operators {
+            let (store, since) = (Arc::clone(&self.of.store), Instant::now());
             let master = map.design.of(operator.key()).master;
-            (master, map.design.epoch(master))
-        };
-        if let Err(abort) = self.of.store.carry_out(operator).await {
-            if matches!(abort, Abort::Late | Abort::Unlogged | Abort::Deposed) {
-                self.owed.push(operator.clone());
-                self.unsettled.push(Unsettled { operator: operator.clone(), by, since });
-            }
-            return Err(abort.to_string());
+            let by = (master, map.design.epoch(master));
+            under_way.spawn(async move {
+                let done = store.carry_out(&operator).await;
+                (operator, by, since, done, since.elapsed())
+            });
         }
-        self.learn_operator(operator, layout, since.elapsed());
-        self.changes += 1;
-        Ok(())
-    }
-
-    /// Only the whole of an operator is measured: it teaches the function that it differs by.
-    fn learn_operator(
-        &mut self,
-        operator: &layout::Operator<Key>,
-        layout: &Layout<Key>,
-        took: Duration,
-    ) {
-        let us = Some(took.as_secs_f64() * 1e6);
-        let rows = layout.of(operator.key()).1.rows as f64;
-        let (operation, inputs, measured) = match operator {
-            layout::Operator::AddReplica(..) => (
-                Operation::AddReplica,
-                Inputs { rows: (rows, rows), ..Inputs::default() },
-                Measured { read_write: us, ..Measured::default() },
-            ),
-            layout::Operator::Remaster(..) => (
-                Operation::Remaster,
-                Inputs::default(),
-                Measured { wait_updates: us, ..Measured::default() },
-            ),
-            layout::Operator::Split(_) | layout::Operator::Merge(_) => (
-                Operation::Split,
-                Inputs { partitions: (0.0, 3.0), ..Inputs::default() },
-                Measured { commit: us, ..Measured::default() },
-            ),
-            layout::Operator::RemoveReplica(..) => return,
-        };
-        self.cost.observe(operation, &inputs, &measured);
+        let mut ended = Vec::new();
+        for (operator, by, since, done, took) in under_way.join_all().await {
+            let failed = done.as_ref().err().map(ToString::to_string);
+            match done {
+                Ok(()) => {
+                    self.learn_operator(&operator, layout, took);
+                    self.changes += 1;
+                }
+                Err(Abort::Late | Abort::Unlogged | Abort::Deposed) => {
+                    self.owed.push(operator.clone());
+                    self.unsettled.push(Unsettled { operator: operator.clone(), by, since });
+                }
+                Err(_) => {}
+            }
+            ended.push((operator, failed));
+        }
+        ended
     }
 }

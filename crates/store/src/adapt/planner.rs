@@ -5,16 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use imago_plan::design::brakes::{Brakes, Latency, Limits};
-use imago_plan::design::cost::{CostModel, Inputs, Measured, Operation};
-use imago_plan::design::decide::{Parameters, decide, emulated};
+use imago_plan::design::brakes::{Brakes, Limits};
+use imago_plan::design::cost::CostModel;
+use imago_plan::design::decide::{Parameters, emulated};
 use imago_plan::design::layout::{self, Layout};
 use imago_plan::design::price::{CPU_WEIGHT, Price, Situation, price};
 use imago_plan::design::regression::Linear;
 use imago_plan::design::reservoir::Reservoir;
-use imago_plan::design::workload::{Numbered, Sample, Statistics, Touched};
+use imago_plan::design::strategy::{MorphoSys, Strategy};
+use imago_plan::design::workload::Sample;
+use rand::SeedableRng as _;
 use rand::rngs::StdRng;
-use rand::{RngExt as _, SeedableRng as _};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -23,8 +24,10 @@ use super::carry_out::Unsettled;
 use super::explain::Known;
 use super::heat::{HeatRecorder, HeatReport};
 use super::kept::{Keeper, Kept};
+use super::learn::{Fits, Pending};
 use super::limits::LimitsRequest;
 use super::report::{AdaptReport, DecisionReport, FunctionReport, SiteLoadReport};
+use super::site_work::Work;
 use crate::engine::Store;
 use crate::key::Key;
 use crate::record::Site;
@@ -36,12 +39,10 @@ const ROUND: Duration = Duration::from_millis(250);
 pub(super) const CPU_SHARE: f64 = 0.015;
 const CPU_AT_ONCE: f64 = 0.5;
 /// Samples that decisions are made by, and how old they may be: no older than the cool-down of a partition.
-const SAMPLES: usize = 160;
+const SAMPLES: usize = 1_000;
 const WINDOW_MS: u64 = 5_000;
-/// The weight of a round in the moving mean of transactions under way.
-const POPULATION_RATE: f64 = 0.3;
 /// Generated transactions beside them.
-const GENERATED: usize = 30;
+const GENERATED: usize = 100;
 /// The treatment of plans that pay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -82,6 +83,7 @@ pub struct Adaptation {
     /// The kept state of an earlier run, until the planner takes it.
     pub(super) earlier: Mutex<Option<Kept>>,
     known: Mutex<Arc<Known>>,
+    strategy: Mutex<Box<dyn Strategy<Key>>>,
     heat: Mutex<HeatRecorder>,
     /// A deliberate fault.
     #[cfg(test)]
@@ -93,6 +95,12 @@ impl Adaptation {
     #[must_use]
     pub fn new(store: Arc<Store>, sampler: Arc<Sampler>, options: Options) -> Arc<Self> {
         Self::with_kept(store, sampler, options, Keeper::default(), Kept::default())
+    }
+
+    /// Lets another strategy decide from the next decision on.
+    pub fn decide_by(&self, strategy: Box<dyn Strategy<Key>>) {
+        let mut deciding = self.strategy.lock().unwrap_or_else(PoisonError::into_inner);
+        *deciding = strategy;
     }
 
     /// The same, going on from what was kept.
@@ -121,6 +129,7 @@ impl Adaptation {
             keeper,
             earlier: Mutex::new(Some(earlier)),
             known: Mutex::default(),
+            strategy: Mutex::new(Box::new(MorphoSys)),
             heat: Mutex::new(HeatRecorder::new()),
             #[cfg(test)]
             panics: AtomicBool::new(false),
@@ -163,7 +172,7 @@ impl Adaptation {
     }
 
     /// A moment by that clock.
-    fn ms_of(&self, at: Instant) -> u64 {
+    pub(super) fn ms_of(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.began);
         self.base_ms.saturating_add(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
@@ -227,23 +236,31 @@ pub(super) struct Carried {
 
 pub(super) struct Planner<'a> {
     pub(super) of: &'a Adaptation,
-    reservoir: Reservoir<Sample<Key>>,
+    pub(super) reservoir: Reservoir<Sample<Key>>,
     pub(super) cost: CostModel,
     /// Transactions under way at once, as of the last rounds.
-    population: f64,
+    pub(super) population: f64,
     /// The time at which samples were fetched last.
-    fetched: Instant,
+    pub(super) fetched: Instant,
+    /// What was sampled at each site since it was learned from last.
+    pub(super) pending: BTreeMap<layout::Site, Pending>,
+    /// Transactions under way at each site, as of when it was learned from last.
+    pub(super) queues: BTreeMap<layout::Site, f64>,
+    /// Predicted costs of transactions and of operators in whole, beside what was measured.
+    pub(super) fits: Fits,
     pub(super) brakes: Brakes<Key>,
-    dice: StdRng,
+    pub(super) dice: StdRng,
     /// The span of time of each site, its processor time in it, and its rows, as of the last round.
-    pub(super) work: HashMap<Site, (Duration, Duration, [u64; 3])>,
+    pub(super) work: HashMap<Site, Work>,
+    /// The same as of when it was learned from last.
+    pub(super) learned_work: HashMap<Site, Work>,
     /// The spans that the last round's samples are of, and the shares that sites used in their last spans.
     pub(super) spans: BTreeMap<layout::Site, Duration>,
     pub(super) shares: BTreeMap<layout::Site, f64>,
     /// The share of a core of the sites that the functions were learned of, if it is known.
     pub(super) learned_share: Option<f64>,
     /// The mean latency of each round within the time in which changes are measured: when, its sum, of how many.
-    latencies: VecDeque<(u64, f64, f64)>,
+    pub(super) latencies: VecDeque<(u64, f64, f64)>,
     pub(super) decisions: VecDeque<(u64, DecisionReport)>,
     pub(super) next_decision: u64,
     pub(super) carried: Vec<Carried>,
@@ -264,9 +281,13 @@ impl<'a> Planner<'a> {
             cost: CostModel::default(),
             population: 0.0,
             fetched: Instant::now(),
+            pending: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            fits: Fits::default(),
             brakes: Brakes::new(options.limits),
             dice: StdRng::seed_from_u64(options.seed),
             work: HashMap::new(),
+            learned_work: HashMap::new(),
             spans: BTreeMap::new(),
             shares: BTreeMap::new(),
             learned_share: None,
@@ -306,7 +327,8 @@ impl<'a> Planner<'a> {
             self.reservoir.samples().map(|(_, sample)| sample.clone()).collect();
         let samples = emulated(&layout, &samples, GENERATED, &mut self.dice);
         let behind = BTreeMap::new();
-        let (rate_s, parameters) = (self.reservoir.rate_s(), options.parameters);
+        let (rate_s, mut parameters) = (self.reservoir.rate_s(), options.parameters);
+        parameters.gain_min = parameters.gain_min.max(self.gain_seen_min());
         let cost = self.cost.clone();
         let situation = Situation {
             samples: &samples,
@@ -318,17 +340,19 @@ impl<'a> Planner<'a> {
         };
         let is = price(&layout, &situation);
         let now_ms = self.now_ms();
-        let distrust = cost.distrust();
-        let decided = if distrust.is_none() && !samples.is_empty() {
+        let (distrust, decided) = {
+            let mut strategy = self.of.strategy.lock().unwrap_or_else(PoisonError::into_inner);
+            let distrust = strategy.distrust(&situation);
             let (brakes, store) = (&self.brakes, &self.of.store);
             let held = |layout: &Layout<Key>, operator: &layout::Operator<Key>| {
                 let is_dead = !store.has_live_master(operator.key());
                 let absent = is_dead.then(|| "its master is not there".to_owned());
                 absent.or_else(|| brakes.holds(layout, operator, now_ms))
             };
-            Some(decide(&layout, &situation, &parameters, &held, &mut self.dice))
-        } else {
-            None
+            let may_decide = distrust.is_none() && !samples.is_empty();
+            let decided = may_decide
+                .then(|| strategy.decide(&layout, &situation, &parameters, &held, &mut self.dice));
+            (distrust, decided)
         };
         // Nothing was awaited in between: it was one thread.
         let took = thread_cpu().saturating_sub(began);
@@ -349,91 +373,12 @@ impl<'a> Planner<'a> {
         self.of.is_paused.load(Ordering::SeqCst)
     }
 
-    fn learn(&mut self, layout: &Layout<Key>, fetched: &[Sampled]) {
-        let numbered = Numbered::new(layout);
-        let touched: Vec<Touched> =
-            self.reservoir.samples().map(|(_, sample)| numbered.touched(sample)).collect();
-        let statistics = Statistics::of(layout.len(), touched.iter().map(|touched| (1.0, touched)));
-        let now_ms = self.now_ms();
-        let (mut sum_us, mut count) = (0.0, 0.0);
-        // The mean wait of each site: single ones vary by more than their cause.
-        let mut waits: BTreeMap<layout::Site, Waits> = BTreeMap::new();
-        let commits = fetched.iter().filter(|sampled| sampled.rows.is_some());
-        let quickest_us = commits.filter_map(|sampled| sampled.commit_us).fold(f64::MAX, f64::min);
-        for sampled in fetched {
-            let written = sampled.writes.len() as u32;
-            let declared = (written + sampled.reads.len() as u32, written);
-            let rows = sampled.rows.unwrap_or(declared);
-            let sample = Sample {
-                reads: sampled.reads.iter().map(|of| (of.start.clone(), of.end.clone())).collect(),
-                writes: sampled.writes.clone(),
-                rows_read: rows.0,
-                rows_written: rows.1,
-            };
-            let touched = numbered.touched(&sample);
-            let contention = touched.writes.iter().map(|write| statistics.writes(*write)).sum();
-            let inputs = Inputs {
-                contention,
-                rows: (f64::from(rows.0), f64::from(rows.1)),
-                partitions: (touched.reads.len() as f64, touched.writes.len() as f64),
-                ..Inputs::default()
-            };
-            let ran_at_once = sampled.rows.is_some();
-            // The log takes what it takes at its quickest; what is beyond is the wait for the site's thread.
-            let commit_us = sampled.commit_us.filter(|_| ran_at_once);
-            let waited_us = commit_us.map_or(0.0, |us| us - quickest_us);
-            let service_us = sampled.service_us + waited_us;
-            let wait = waits.entry(sampled.site.0).or_default();
-            wait.samples += 1.0;
-            wait.service_us += service_us;
-            wait.all_us += sampled.latency_us() * f64::from(sampled.every);
-            let measured = Measured {
-                read_write: Some(sampled.run_us).filter(|_| ran_at_once),
-                commit: commit_us.map(|_| quickest_us),
-                ..Measured::default()
-            };
-            let is = Operation::Transaction {
-                reads: !touched.reads.is_empty(),
-                writes: !touched.writes.is_empty(),
-            };
-            self.cost.observe(is, &inputs, &measured);
-            sum_us += sampled.latency_us() * f64::from(sampled.every);
-            count += f64::from(sampled.every);
-            let chance = self.dice.random::<f64>();
-            let at_ms = self.of.ms_of(sampled.began);
-            self.reservoir.offer(at_ms, u64::from(sampled.every), chance, || sample);
-        }
-        // By Little's law: the time that transactions were there, of the time that passed.
-        let since = std::mem::replace(&mut self.fetched, Instant::now()).elapsed();
-        let mut all = 0.0;
-        for (site, wait) in &waits {
-            let passed = self.spans.get(site).copied().unwrap_or(since);
-            let queue = wait.all_us / (passed.as_secs_f64() * 1e6);
-            all += queue;
-            self.cost.service.observe([queue], wait.service_us / wait.samples);
-        }
-        self.population += POPULATION_RATE * (all - self.population);
-        self.reservoir.pass(now_ms);
-        self.latencies.push_back((now_ms, sum_us, count));
-        let oldest = now_ms.saturating_sub(self.of.options().limits.measured_ms);
-        while self.latencies.front().is_some_and(|(at_ms, _, _)| *at_ms < oldest) {
-            self.latencies.pop_front();
-        }
-    }
-
-    /// The mean latency of the last seconds; its error is told from those of the rounds.
-    pub(super) fn latency(&self) -> Option<Latency> {
-        let sum = |of: fn(&(u64, f64, f64)) -> f64| self.latencies.iter().map(of).sum::<f64>();
-        let count = sum(|(_, _, count)| *count);
-        let mean_us = (count > 0.0).then(|| sum(|(_, us, _)| *us) / count)?;
-        let rounds = self.latencies.iter().filter(|(_, _, count)| *count > 0.0);
-        let far = rounds.clone().map(|(_, us, count)| (us / count - mean_us).powi(2)).sum::<f64>();
-        let error_us = far.sqrt() / rounds.count() as f64;
-        Some(Latency { mean_us, error_us })
-    }
-
     fn tell(&self, distrust: Option<String>, is: &Price, cpu: &BTreeMap<layout::Site, f64>) {
+        let strategy = self.of.strategy.lock().unwrap_or_else(PoisonError::into_inner).name();
         let mut report = self.of.report.lock().unwrap_or_else(PoisonError::into_inner);
+        report.strategy = strategy.to_owned();
+        report.r_squared_transactions = self.fits.transactions.r_squared();
+        report.r_squared_operators = self.fits.operators.r_squared();
         report.distrust = distrust;
         report.transactions_s = self.reservoir.rate_s();
         report.latency_us = self.latency().map(|latency| latency.mean_us);
@@ -447,6 +392,7 @@ impl<'a> Planner<'a> {
             function("wait_updates", &self.cost.wait_updates),
             function("lock", &self.cost.lock),
             function("read_write", &self.cost.read_write),
+            function("copy", &self.cost.copy),
             function("commit", &self.cost.commit),
             function("cpu", &self.cost.cpu),
         ];
@@ -469,16 +415,6 @@ fn function<const N: usize>(name: &str, of: &Linear<N>) -> FunctionReport {
         samples: of.samples(),
         r_squared: of.r_squared(),
     }
-}
-
-/// Waits of sampled transactions at a site, in one round.
-#[derive(Default)]
-struct Waits {
-    samples: f64,
-    /// For the site's thread.
-    service_us: f64,
-    /// In all, with those that the samples stand for.
-    all_us: f64,
 }
 
 /// Processor time of the present thread so far.

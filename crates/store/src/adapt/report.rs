@@ -45,6 +45,16 @@ pub struct AdaptReport {
     pub undone: u64,
     /// Why the last change failed, if it did.
     pub failure: Option<String>,
+    /// The strategy that decides.
+    #[serde(default)]
+    pub strategy: String,
+    /// R² of what transactions were predicted to take in all, the mean of those of one kind at one site each second,
+    /// before anything was learned from it.
+    #[serde(default)]
+    pub r_squared_transactions: Option<f64>,
+    /// The same of operators, each by itself.
+    #[serde(default)]
+    pub r_squared_operators: Option<f64>,
     /// The learned functions.
     pub functions: Vec<FunctionReport>,
     /// The sites' loads.
@@ -119,6 +129,9 @@ pub struct DecisionReport {
     pub verdict: Verdict,
     /// The mean latency that was measured before and afterwards, in µs.
     pub measured_us: Option<(f64, f64)>,
+    /// The standard error of the difference of the two, in µs: what is not beyond twice this cannot be told from chance.
+    #[serde(default)]
+    pub measured_error_us: Option<f64>,
 }
 
 impl DecisionReport {
@@ -135,6 +148,7 @@ impl DecisionReport {
             cost_us: plan.cost_us,
             verdict,
             measured_us: None,
+            measured_error_us: None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A function in parts, to be kept and restored.
 
-use super::{HELD_OUT, Linear};
+use super::{HeldOut, Linear};
 
 /// All that a function has learned.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +22,7 @@ impl<const N: usize> Linear<N> {
         Parts {
             numbers: of_inputs.copied().chain(others).collect(),
             samples: self.samples,
-            held_out: self.held_out.iter().copied().collect(),
+            held_out: self.held_out.samples().collect(),
         }
     }
 
@@ -42,8 +42,7 @@ impl<const N: usize> Linear<N> {
             return None;
         }
         let [unit, constant, constant_step, usual_error] = numbers[3 * N..] else { return None };
-        let held_out = held_out.iter().rev().take(HELD_OUT).rev().copied().collect();
-        let samples = *samples;
+        let (held_out, samples) = (HeldOut::of(held_out), *samples);
         Some(Self {
             scales,
             unit,

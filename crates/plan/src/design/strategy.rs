@@ -1,0 +1,54 @@
+//! Strategies that choose a store's design: each sees the same statistics, and answers with the same plans.
+//!
+//! What carries plans out, holds them back, watches and explains them knows no strategy but by this trait.
+
+use rand::Rng;
+
+use super::decide::{Decided, Held, Parameters, decide};
+use super::layout::{Key, Layout};
+use super::price::Situation;
+
+/// A strategy.
+pub trait Strategy<K: Key>: Send {
+    /// Its name, as it is told with its decisions.
+    fn name(&self) -> &'static str;
+
+    /// The reason why it can decide nothing yet, if so.
+    fn distrust(&self, situation: &Situation<'_, K>) -> Option<String>;
+
+    /// Decides which plans pay, by the design that is and the workload. `held` says why an operator may not be carried
+    /// out now, if it may not.
+    fn decide(
+        &mut self,
+        layout: &Layout<K>,
+        situation: &Situation<'_, K>,
+        parameters: &Parameters,
+        held: &Held<'_, K>,
+        dice: &mut dyn Rng,
+    ) -> Decided<K>;
+}
+
+/// Plans that save more time than they take, by learned costs (MorphoSys, §5).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MorphoSys;
+
+impl<K: Key> Strategy<K> for MorphoSys {
+    fn name(&self) -> &'static str {
+        "morphosys"
+    }
+
+    fn distrust(&self, situation: &Situation<'_, K>) -> Option<String> {
+        situation.cost.distrust()
+    }
+
+    fn decide(
+        &mut self,
+        layout: &Layout<K>,
+        situation: &Situation<'_, K>,
+        parameters: &Parameters,
+        held: &Held<'_, K>,
+        dice: &mut dyn Rng,
+    ) -> Decided<K> {
+        decide(layout, situation, parameters, held, dice)
+    }
+}

@@ -1,0 +1,40 @@
+//! Which operators of a plan can be carried out at the same time (MorphoSys, §6).
+//!
+//! Operators of different partitions do not touch each other. So a plan is carried out in *waves*: those of one wave
+//! concern different partitions, and each operator is in the first wave behind all those before it that concern the
+//! partitions that it does.
+//!
+//! Invariants:
+//! - The operators of a wave lead to the same design in any order.
+//! - Waves, one after the other, lead to the design that the plan leads to.
+
+use std::collections::BTreeMap;
+
+use super::layout::{Key, Layout, Operator};
+
+/// The waves of a plan for a design. One that is impossible at its place is in a wave behind all so far.
+#[must_use]
+pub fn waves<K: Key>(before: &Layout<K>, operators: &[Operator<K>]) -> Vec<Vec<Operator<K>>> {
+    let mut layout = before.clone();
+    // The first wave in which a partition may be changed next, by its start.
+    let mut free: BTreeMap<K, usize> = BTreeMap::new();
+    let mut waves: Vec<Vec<Operator<K>>> = Vec::new();
+    for operator in operators {
+        let start = layout.of(operator.key()).0.clone();
+        let other = match operator {
+            Operator::Split(key) => Some(key.clone()),
+            Operator::Merge(_) => layout.next(&start).map(|(next, _)| next.clone()),
+            _ => None,
+        };
+        let starts: Vec<K> = std::iter::once(start).chain(other).collect();
+        let is_possible = layout.apply(operator).is_ok();
+        let earliest = starts.iter().filter_map(|start| free.get(start)).max().copied();
+        let wave = if is_possible { earliest.unwrap_or(0) } else { waves.len() };
+        if wave == waves.len() {
+            waves.push(Vec::new());
+        }
+        waves[wave].push(operator.clone());
+        free.extend(starts.into_iter().map(|start| (start, wave + 1)));
+    }
+    waves
+}

@@ -1,0 +1,237 @@
+//! What the planner learns from samples, and how well it foretells what transactions and operators take.
+//!
+//! The idea: single transactions vary by far more than their cause, by chance and by what else the machine does. So
+//! samples of a site are kept until they are of a second at least, and what is learned is their mean, for
+//! transactions that only read, only write, or do both, each by itself.
+//!
+//! Invariant: [`Fits`] compares with predictions of before anything was learned from the same samples.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use imago_plan::design::brakes::Latency;
+use imago_plan::design::cost::{Inputs, Measured, Operation};
+use imago_plan::design::layout::{self, Layout};
+use imago_plan::design::price::inputs_of;
+use imago_plan::design::regression::HeldOut;
+use imago_plan::design::workload::{Numbered, Sample, Statistics, Touched};
+use rand::RngExt as _;
+
+use super::planner::Planner;
+use crate::key::Key;
+use crate::sampler::Sampled;
+
+/// Samples of a site are learned from when they are of so long and so many, or of so long.
+const SPAN_MIN: Duration = Duration::from_secs(1);
+const SAMPLES_MIN: f64 = 20.0;
+const SPAN_MAX: Duration = Duration::from_secs(5);
+/// The weight of a round in the moving mean of transactions under way.
+const POPULATION_RATE: f64 = 0.3;
+/// A plan saves at least so many standard errors of the mean latency: what cannot be told from chance afterwards is
+/// no reason for a change.
+const ERRORS_MIN: f64 = 2.0;
+/// No more than this share of the latency, however much it varies.
+const GAIN_SEEN_MAX: f64 = 0.05;
+
+/// Predicted costs beside measured ones, in whole.
+#[derive(Default)]
+pub(super) struct Fits {
+    /// Of transactions: the mean of those of one kind at one site.
+    pub transactions: HeldOut,
+    /// Of operators that were carried out.
+    pub operators: HeldOut,
+}
+
+/// What was sampled at a site since it was learned from last.
+#[derive(Default)]
+pub(super) struct Pending {
+    span: Duration,
+    /// The time that transactions were there, in all, in µs: with those that the samples stand for.
+    all_us: f64,
+    /// By whether they read what they do not write, and whether they write.
+    kinds: BTreeMap<(bool, bool), Sums>,
+}
+
+/// Sums over transactions of one kind.
+#[derive(Default)]
+struct Sums {
+    samples: f64,
+    service_us: f64,
+    /// Of those that ran at once.
+    ran: f64,
+    run_us: f64,
+    commit_us: f64,
+    contention: f64,
+    rows: (f64, f64),
+    partitions: (f64, f64),
+}
+
+impl Planner<'_> {
+    /// Takes note of samples, and learns from those of sites of which there are enough.
+    pub(super) fn learn(&mut self, layout: &Layout<Key>, fetched: &[Sampled]) {
+        let numbered = Numbered::new(layout);
+        let touched: Vec<Touched> =
+            self.reservoir.samples().map(|(_, sample)| numbered.touched(sample)).collect();
+        let statistics = Statistics::of(layout.len(), touched.iter().map(|touched| (1.0, touched)));
+        let now_ms = self.now_ms();
+        let (mut sum_us, mut count) = (0.0, 0.0);
+        let mut there_us: BTreeMap<layout::Site, f64> = BTreeMap::new();
+        let commits = fetched.iter().filter(|sampled| sampled.rows.is_some());
+        let quickest_us = commits.filter_map(|sampled| sampled.commit_us).fold(f64::MAX, f64::min);
+        for sampled in fetched {
+            let written = sampled.writes.len() as u32;
+            let declared = (written + sampled.reads.len() as u32, written);
+            let rows = sampled.rows.unwrap_or(declared);
+            let sample = Sample {
+                reads: sampled.reads.iter().map(|of| (of.start.clone(), of.end.clone())).collect(),
+                writes: sampled.writes.clone(),
+                rows_read: rows.0,
+                rows_written: rows.1,
+            };
+            let touched = numbered.touched(&sample);
+            let all_us = sampled.latency_us() * f64::from(sampled.every);
+            *there_us.entry(sampled.site.0).or_default() += all_us;
+            let pending = self.pending.entry(sampled.site.0).or_default();
+            let kind = (!touched.reads.is_empty(), !touched.writes.is_empty());
+            let contention = touched.writes.iter().map(|write| statistics.writes(*write)).sum();
+            pending.kinds.entry(kind).or_default().add(sampled, &touched, contention, quickest_us);
+            sum_us += all_us;
+            count += f64::from(sampled.every);
+            let chance = self.dice.random::<f64>();
+            let at_ms = self.of.ms_of(sampled.began);
+            self.reservoir.offer(at_ms, u64::from(sampled.every), chance, || sample);
+        }
+        // By Little's law: the time that transactions were there, of the time that passed.
+        let since = std::mem::replace(&mut self.fetched, Instant::now()).elapsed();
+        let mut under_way = 0.0;
+        for (site, all_us) in there_us {
+            let passed = self.spans.get(&site).copied().unwrap_or(since);
+            under_way += all_us / (passed.as_secs_f64() * 1e6);
+            self.pending.entry(site).or_default().all_us += all_us;
+        }
+        for (site, pending) in &mut self.pending {
+            pending.span += self.spans.get(site).copied().unwrap_or_default();
+        }
+        self.learn_pending();
+        self.population += POPULATION_RATE * (under_way - self.population);
+        self.reservoir.pass(now_ms);
+        self.latencies.push_back((now_ms, sum_us, count));
+        let oldest = now_ms.saturating_sub(self.of.options().limits.measured_ms);
+        while self.latencies.front().is_some_and(|(at_ms, _, _)| *at_ms < oldest) {
+            self.latencies.pop_front();
+        }
+    }
+
+    fn learn_pending(&mut self) {
+        let due: Vec<layout::Site> =
+            self.pending.iter().filter(|(_, one)| one.is_due()).map(|(site, _)| *site).collect();
+        for site in due {
+            let Some(Pending { span, all_us, kinds }) = self.pending.remove(&site) else {
+                continue;
+            };
+            let queue = all_us / (span.as_secs_f64() * 1e6).max(1.0);
+            self.queues.insert(site, queue);
+            let samples: f64 = kinds.values().map(|sums| sums.samples).sum();
+            let service_us: f64 = kinds.values().map(|sums| sums.service_us).sum();
+            let is_known = self.cost.distrust().is_none();
+            for ((reads, writes), sums) in kinds {
+                let (inputs, measured) = (sums.inputs(queue), sums.measured());
+                let is = Operation::Transaction { reads, writes };
+                if is_known && let Some(us) = sums.whole_us() {
+                    self.fits.transactions.push(us, self.cost.predict(is, &inputs));
+                }
+                self.cost.observe(is, &inputs, &measured);
+            }
+            if samples > 0.0 {
+                self.cost.service.observe([queue], service_us / samples);
+            }
+        }
+    }
+
+    /// Learns from what an operator took in all, by the design that it was carried out on.
+    pub(super) fn learn_operator(
+        &mut self,
+        operator: &layout::Operator<Key>,
+        layout: &Layout<Key>,
+        took: Duration,
+    ) {
+        let partition = layout.of(operator.key()).1;
+        let (operation, inputs) =
+            inputs_of(operator, partition, &self.queues, &BTreeMap::new(), 0.0);
+        let us = took.as_secs_f64() * 1e6;
+        self.fits.operators.push(us, self.cost.predict(operation, &inputs));
+        self.cost.observe_whole(operation, &inputs, us);
+    }
+
+    /// The least saving that could be told from chance when a change is measured, as a share of the latency.
+    pub(super) fn gain_seen_min(&self) -> f64 {
+        let share = self.latency().map(|latency| latency.error_us / latency.mean_us.max(1e-9));
+        share.map_or(0.0, |share| (ERRORS_MIN * share).min(GAIN_SEEN_MAX))
+    }
+
+    /// The mean latency of the last seconds; its error is told from those of the rounds.
+    pub(super) fn latency(&self) -> Option<Latency> {
+        let sum = |of: fn(&(u64, f64, f64)) -> f64| self.latencies.iter().map(of).sum::<f64>();
+        let count = sum(|(_, _, count)| *count);
+        let mean_us = (count > 0.0).then(|| sum(|(_, us, _)| *us) / count)?;
+        let rounds = self.latencies.iter().filter(|(_, _, count)| *count > 0.0);
+        let far = rounds.clone().map(|(_, us, count)| (us / count - mean_us).powi(2)).sum::<f64>();
+        let error_us = far.sqrt() / rounds.count() as f64;
+        Some(Latency { mean_us, error_us })
+    }
+}
+
+impl Pending {
+    fn is_due(&self) -> bool {
+        let samples: f64 = self.kinds.values().map(|sums| sums.samples).sum();
+        self.span >= SPAN_MAX || self.span >= SPAN_MIN && samples >= SAMPLES_MIN
+    }
+}
+
+impl Sums {
+    fn add(&mut self, sampled: &Sampled, touched: &Touched, contention: f64, quickest_us: f64) {
+        let ran_at_once = sampled.rows.is_some();
+        // The log takes what it takes at its quickest; what is beyond is the wait for the site's thread.
+        let commit_us = sampled.commit_us.filter(|_| ran_at_once);
+        self.samples += 1.0;
+        self.service_us += sampled.service_us + commit_us.map_or(0.0, |us| us - quickest_us);
+        self.contention += contention;
+        self.partitions.0 += touched.reads.len() as f64;
+        self.partitions.1 += touched.writes.len() as f64;
+        if let Some((read, written)) = sampled.rows {
+            self.ran += 1.0;
+            self.run_us += sampled.run_us;
+            self.commit_us += commit_us.map_or(0.0, |_| quickest_us);
+            self.rows.0 += f64::from(read);
+            self.rows.1 += f64::from(written);
+        }
+    }
+
+    /// The means of what costs are told from.
+    fn inputs(&self, queue: f64) -> Inputs {
+        let (samples, ran) = (self.samples.max(1.0), self.ran.max(1.0));
+        Inputs {
+            queue,
+            contention: self.contention / samples,
+            rows: (self.rows.0 / ran, self.rows.1 / ran),
+            partitions: (self.partitions.0 / samples, self.partitions.1 / samples),
+            ..Inputs::default()
+        }
+    }
+
+    /// The mean times, but for that of waits: all kinds wait for the same thread.
+    fn measured(&self) -> Measured {
+        let of_ran = |us: f64| (self.ran > 0.0).then_some(us / self.ran);
+        Measured {
+            read_write: of_ran(self.run_us),
+            commit: of_ran(self.commit_us).filter(|us| *us > 0.0),
+            ..Measured::default()
+        }
+    }
+
+    /// The mean time in all; none if it is not known of most.
+    fn whole_us(&self) -> Option<f64> {
+        let is_known = 2.0 * self.ran >= self.samples;
+        is_known.then(|| self.service_us / self.samples + (self.run_us + self.commit_us) / self.ran)
+    }
+}
