@@ -48,6 +48,8 @@ pub struct Price {
     pub cpu: BTreeMap<Site, f64>,
     /// The predicted number of transactions at each site.
     pub queues: BTreeMap<Site, f64>,
+    /// The predicted work ahead of one wait at each site, in µs: see [`Inputs::ahead_us`].
+    pub ahead_us: BTreeMap<Site, f64>,
     /// The inputs of the CPU prediction for each site: rows read, rows written and rows applied for others, a
     /// second.
     pub loads: BTreeMap<Site, [f64; 3]>,
@@ -112,7 +114,9 @@ pub fn price<K: Key>(layout: &Layout<K>, situation: &Situation<'_, K>) -> Price 
     let own = |load: &[f64; 3]| situation.cost.cpu.predict([load[0], load[1], 0.0]) - idle;
     let demands: Vec<f64> = loads.iter().map(|load| own(load).max(0.0)).collect();
     let applied = cpu.iter().zip(&demands).map(|(cpu, own)| (cpu - idle - own).max(0.0));
-    let queues = queues(&slowed(&demands, &applied.collect::<Vec<f64>>()), situation.population);
+    let demands = slowed(&demands, &applied.collect::<Vec<f64>>());
+    let queues = queues(&demands, situation.population);
+    let ahead_us = ahead_us(situation, &touched, &placed, &demands, &queues, all_weight);
     let updates_at = updates_at(&sites, &partitions, &statistics);
     let latency = |placed: &Placed| {
         let (_, sample) = &situation.samples[placed.sample];
@@ -124,8 +128,8 @@ pub fn price<K: Key>(layout: &Layout<K>, situation: &Situation<'_, K>) -> Price 
         let furthest =
             reads.iter().filter(|read| partitions[**read].master != site).map(update_share);
         let inputs = Inputs {
-            queue: queues[placed.site],
-            other_queue: queues.iter().sum::<f64>() / queues.len() as f64,
+            ahead_us: ahead_us[placed.site],
+            other_ahead_us: ahead_us.iter().sum::<f64>() / ahead_us.len() as f64,
             behind: situation.behind.get(&site).copied().unwrap_or(0.0),
             update_share: furthest.fold(0.0, f64::max),
             contention,
@@ -133,7 +137,7 @@ pub fn price<K: Key>(layout: &Layout<K>, situation: &Situation<'_, K>) -> Price 
             copied: 0.0,
             partitions: (reads.len() as f64, writes.len() as f64),
         };
-        let is = Operation::Transaction { reads: !reads.is_empty(), writes: !writes.is_empty() };
+        let is = kind(&touched[placed.sample]);
         let mut us = situation.cost.predict(is, &inputs);
         if placed.masters + placed.replicas > 0 {
             let change = Inputs { partitions: (0.0, 1.0), ..inputs };
@@ -155,9 +159,42 @@ pub fn price<K: Key>(layout: &Layout<K>, situation: &Situation<'_, K>) -> Price 
         total_us: latency_us + situation.cpu_weight * work_us,
         cpu: sites.iter().copied().zip(cpu.iter().copied()).collect(),
         queues: sites.iter().copied().zip(queues.iter().copied()).collect(),
+        ahead_us: sites.iter().copied().zip(ahead_us.iter().copied()).collect(),
         loads: sites.iter().copied().zip(loads).collect(),
         single_site: able_weight / all_weight,
     }
+}
+
+fn kind(touched: &Touched) -> Operation {
+    Operation::Transaction { reads: !touched.reads.is_empty(), writes: !touched.writes.is_empty() }
+}
+
+/// The work ahead of one wait at each site: the transactions there, times what one needs of the site, divided by
+/// the waits of one.
+fn ahead_us<K>(
+    situation: &Situation<'_, K>,
+    touched: &[Touched],
+    placed: &[Placed],
+    demands: &[f64],
+    queues: &[f64],
+    all_weight: f64,
+) -> Vec<f64> {
+    let mut waits = vec![(0.0, 0.0); demands.len()];
+    for Placed { sample, weight, site, .. } in placed {
+        let of: &mut (f64, f64) = &mut waits[*site];
+        of.0 += weight;
+        of.1 += weight * kind(&touched[*sample]).waits().0;
+    }
+    let of = |site: usize| {
+        let (weight, waits) = waits[site];
+        let here_s = situation.rate_s * weight / all_weight;
+        if here_s <= 0.0 {
+            return 0.0;
+        }
+        let each_us = demands[site] * 1e6 / here_s;
+        queues[site] * each_us * weight / waits
+    };
+    (0..demands.len()).map(of).collect()
 }
 
 /// Counts the replicas and the masters that a site lacks for a transaction.
@@ -203,32 +240,32 @@ fn updates_at(sites: &[Site], partitions: &[&Partition], statistics: &Statistics
     sites.iter().map(of).collect()
 }
 
-/// Returns what an operator's cost is told from: by the partition that it changes, the queues at the sites and what they
-/// are behind, and the share of writes that the partition has.
+/// Returns what an operator's cost is told from: by the partition that it changes, the work ahead at the sites and what
+/// they are behind, and the share of writes that the partition has.
 #[must_use]
 pub fn inputs_of<K>(
     operator: &Operator<K>,
     partition: &Partition,
-    queues: &BTreeMap<Site, f64>,
+    ahead_us: &BTreeMap<Site, f64>,
     behind: &BTreeMap<Site, f64>,
     contention: f64,
 ) -> (Operation, Inputs) {
-    let queue = |site: Site| queues.get(&site).copied().unwrap_or(0.0);
+    let ahead_us = |site: Site| ahead_us.get(&site).copied().unwrap_or(0.0);
     let behind = |site: Site| behind.get(&site).copied().unwrap_or(0.0);
-    let of = Inputs { queue: queue(partition.master), contention, ..Inputs::default() };
+    let of = Inputs { ahead_us: ahead_us(partition.master), contention, ..Inputs::default() };
     match operator {
         Operator::Split(_) => (Operation::Split, Inputs { partitions: (0.0, 3.0), ..of }),
         Operator::Merge(_) => (Operation::Merge, Inputs { partitions: (0.0, 3.0), ..of }),
         Operator::AddReplica(_, site) => {
-            let (other_queue, copied) = (queue(*site), partition.rows as f64);
-            (Operation::AddReplica, Inputs { other_queue, copied, ..of })
+            let (other_ahead_us, copied) = (ahead_us(*site), partition.rows as f64);
+            (Operation::AddReplica, Inputs { other_ahead_us, copied, ..of })
         }
         Operator::RemoveReplica(_, site) => {
-            (Operation::RemoveReplica, Inputs { queue: queue(*site), ..of })
+            (Operation::RemoveReplica, Inputs { ahead_us: ahead_us(*site), ..of })
         }
         Operator::Remaster(_, site) => {
-            let (other_queue, behind) = (queue(*site), behind(*site));
-            let inputs = Inputs { other_queue, behind, partitions: (0.0, 1.0), ..of };
+            let (other_ahead_us, behind) = (ahead_us(*site), behind(*site));
+            let inputs = Inputs { other_ahead_us, behind, partitions: (0.0, 1.0), ..of };
             (Operation::Remaster, inputs)
         }
     }
@@ -252,7 +289,7 @@ pub fn plan_cost<K: Key>(
         let (_, partition) = after.of(operator.key());
         let writes = statistics.writes(numbered.of(operator.key()));
         let (operation, inputs) =
-            inputs_of(operator, partition, &before.queues, situation.behind, writes);
+            inputs_of(operator, partition, &before.ahead_us, situation.behind, writes);
         us += situation.cost.predict(operation, &inputs);
         after.apply(operator)?;
     }

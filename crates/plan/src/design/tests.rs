@@ -52,8 +52,8 @@ fn learned() -> CostModel {
     for _ in 0..4_000 {
         let mut random = |max: f64| dice.random_range(0.0..max);
         let inputs = Inputs {
-            queue: random(40.0),
-            other_queue: 0.0,
+            ahead_us: random(20_000.0),
+            other_ahead_us: 0.0,
             behind: random(2_000.0),
             update_share: random(1.0),
             contention: random(0.5),
@@ -62,7 +62,7 @@ fn learned() -> CostModel {
             partitions: (random(4.0), random(4.0)),
         };
         let measured = Measured {
-            service: Some(20.0 * inputs.queue),
+            service: Some(inputs.ahead_us),
             wait_updates: Some(10.0 + 0.05 * inputs.behind + 20.0 * inputs.update_share),
             lock: Some(5.0 + 200.0 * inputs.contention),
             read_write: Some(3.0 + 0.5 * inputs.rows.0 + 2.0 * inputs.rows.1),
@@ -304,7 +304,7 @@ mod figure_2 {
         let layout = users(&[(0, &[1, 2, 3]), (1, &[]), (2, &[]), (3, &[])]);
         let samples: Vec<_> = (0..200).map(|n| writes([n * 13 % 1_000])).collect();
         let thresholds = Thresholds { split_above: 10.0, ..Thresholds::default() };
-        let parameters = Parameters { thresholds, gain_min: 0.005, ..Parameters::default() };
+        let parameters = Parameters { thresholds, gain_min: 0.001, ..Parameters::default() };
         let decided = decided(&layout, &samples, 20_000.0, &parameters);
         let operators = chosen(&decided);
         assert!(

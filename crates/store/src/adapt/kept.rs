@@ -216,6 +216,7 @@ impl Kept {
         add("lock", cost.lock.parts());
         add("read_write", cost.read_write.parts());
         add("copy", cost.copy.parts());
+        add("change", cost.change.parts());
         add("commit", cost.commit.parts());
         add("cpu", cost.cpu.parts());
     }
@@ -227,6 +228,7 @@ impl Kept {
         self.function("lock", &mut cost.lock)?;
         self.function("read_write", &mut cost.read_write)?;
         self.function("copy", &mut cost.copy)?;
+        self.function("change", &mut cost.change)?;
         self.function("commit", &mut cost.commit)?;
         self.function("cpu", &mut cost.cpu)
     }

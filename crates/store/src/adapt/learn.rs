@@ -46,8 +46,11 @@ pub(super) struct Fits {
 #[derive(Default)]
 pub(super) struct Pending {
     span: Duration,
-    /// The time that transactions were there, in all, in µs: with those that the samples stand for.
+    /// The time that transactions were there, in all, in µs, and how many: with those that the samples stand for.
     all_us: f64,
+    count: f64,
+    /// The time that the site needed, as a share of what it has, in µs.
+    busy_us: f64,
     /// By whether they read what they do not write, and whether they write.
     kinds: BTreeMap<(bool, bool), Sums>,
 }
@@ -93,6 +96,7 @@ impl Planner<'_> {
             *there_us.entry(sampled.site.0).or_default() += all_us;
             let pending = self.pending.entry(sampled.site.0).or_default();
             let kind = (!touched.reads.is_empty(), !touched.writes.is_empty());
+            pending.count += f64::from(sampled.every);
             let contention = touched.writes.iter().map(|write| statistics.writes(*write)).sum();
             pending.kinds.entry(kind).or_default().add(sampled, &touched, contention, quickest_us);
             sum_us += all_us;
@@ -110,7 +114,10 @@ impl Planner<'_> {
             self.pending.entry(site).or_default().all_us += all_us;
         }
         for (site, pending) in &mut self.pending {
-            pending.span += self.spans.get(site).copied().unwrap_or_default();
+            let passed = self.spans.get(site).copied().unwrap_or_default();
+            let share = self.shares.get(site).copied().unwrap_or(0.0);
+            pending.span += passed;
+            pending.busy_us += share * passed.as_secs_f64() * 1e6;
         }
         self.learn_pending();
         self.population += POPULATION_RATE * (under_way - self.population);
@@ -126,24 +133,21 @@ impl Planner<'_> {
         let due: Vec<layout::Site> =
             self.pending.iter().filter(|(_, one)| one.is_due()).map(|(site, _)| *site).collect();
         for site in due {
-            let Some(Pending { span, all_us, kinds }) = self.pending.remove(&site) else {
-                continue;
-            };
-            let queue = all_us / (span.as_secs_f64() * 1e6).max(1.0);
-            self.queues.insert(site, queue);
-            let samples: f64 = kinds.values().map(|sums| sums.samples).sum();
-            let service_us: f64 = kinds.values().map(|sums| sums.service_us).sum();
+            let Some(pending) = self.pending.remove(&site) else { continue };
+            let (waits, waited_us) = pending.waits();
+            let ahead_us = pending.ahead_us();
+            self.ahead_us.insert(site, ahead_us);
             let is_known = self.cost.distrust().is_none();
-            for ((reads, writes), sums) in kinds {
-                let (inputs, measured) = (sums.inputs(queue), sums.measured());
+            for ((reads, writes), sums) in pending.kinds {
+                let (inputs, measured) = (sums.inputs(ahead_us), sums.measured());
                 let is = Operation::Transaction { reads, writes };
                 if is_known && let Some(us) = sums.whole_us() {
                     self.fits.transactions.push(us, self.cost.predict(is, &inputs));
                 }
                 self.cost.observe(is, &inputs, &measured);
             }
-            if samples > 0.0 {
-                self.cost.service.observe([queue], service_us / samples);
+            if waits > 0.0 {
+                self.cost.service.observe([ahead_us], waited_us / waits);
             }
         }
     }
@@ -157,10 +161,10 @@ impl Planner<'_> {
     ) {
         let partition = layout.of(operator.key()).1;
         let (operation, inputs) =
-            inputs_of(operator, partition, &self.queues, &BTreeMap::new(), 0.0);
+            inputs_of(operator, partition, &self.ahead_us, &BTreeMap::new(), 0.0);
         let us = took.as_secs_f64() * 1e6;
         self.fits.operators.push(us, self.cost.predict(operation, &inputs));
-        self.cost.observe_whole(operation, &inputs, us);
+        self.cost.observe_operator(operation, &inputs, us);
     }
 
     /// The least saving that could be told from chance when a change is measured, as a share of the latency.
@@ -186,6 +190,22 @@ impl Pending {
         let samples: f64 = self.kinds.values().map(|sums| sums.samples).sum();
         self.span >= SPAN_MAX || self.span >= SPAN_MIN && samples >= SAMPLES_MIN
     }
+
+    /// The waits for the site's thread, and how long they were in all, in µs.
+    fn waits(&self) -> (f64, f64) {
+        let of = |(&(reads, writes), sums): (&(bool, bool), &Sums)| {
+            (sums.samples * Operation::Transaction { reads, writes }.waits().0, sums.service_us)
+        };
+        self.kinds.iter().map(of).fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    }
+
+    /// The work ahead of one wait, in µs; the transactions that are there are told by Little's law.
+    fn ahead_us(&self) -> f64 {
+        let samples: f64 = self.kinds.values().map(|sums| sums.samples).sum();
+        let there = self.all_us / (self.span.as_secs_f64() * 1e6).max(1.0);
+        let each_us = self.busy_us / self.count.max(1.0);
+        there * each_us * samples / self.waits().0.max(1.0)
+    }
 }
 
 impl Sums {
@@ -208,10 +228,10 @@ impl Sums {
     }
 
     /// The means of what costs are told from.
-    fn inputs(&self, queue: f64) -> Inputs {
+    fn inputs(&self, ahead_us: f64) -> Inputs {
         let (samples, ran) = (self.samples.max(1.0), self.ran.max(1.0));
         Inputs {
-            queue,
+            ahead_us,
             contention: self.contention / samples,
             rows: (self.rows.0 / ran, self.rows.1 / ran),
             partitions: (self.partitions.0 / samples, self.partitions.1 / samples),
@@ -225,6 +245,9 @@ impl Sums {
         Measured {
             read_write: of_ran(self.run_us),
             commit: of_ran(self.commit_us).filter(|us| *us > 0.0),
+            // What ran at once waited neither for updates nor for a partition.
+            wait_updates: of_ran(0.0),
+            lock: of_ran(0.0),
             ..Measured::default()
         }
     }

@@ -244,8 +244,8 @@ pub(super) struct Planner<'a> {
     pub(super) fetched: Instant,
     /// What was sampled at each site since it was learned from last.
     pub(super) pending: BTreeMap<layout::Site, Pending>,
-    /// Transactions under way at each site, as of when it was learned from last.
-    pub(super) queues: BTreeMap<layout::Site, f64>,
+    /// The work ahead of one wait at each site, in µs, as of when it was learned from last.
+    pub(super) ahead_us: BTreeMap<layout::Site, f64>,
     /// Predicted costs of transactions and of operators in whole, beside what was measured.
     pub(super) fits: Fits,
     pub(super) brakes: Brakes<Key>,
@@ -282,7 +282,7 @@ impl<'a> Planner<'a> {
             population: 0.0,
             fetched: Instant::now(),
             pending: BTreeMap::new(),
-            queues: BTreeMap::new(),
+            ahead_us: BTreeMap::new(),
             fits: Fits::default(),
             brakes: Brakes::new(options.limits),
             dice: StdRng::seed_from_u64(options.seed),
@@ -393,6 +393,7 @@ impl<'a> Planner<'a> {
             function("lock", &self.cost.lock),
             function("read_write", &self.cost.read_write),
             function("copy", &self.cost.copy),
+            function("change", &self.cost.change),
             function("commit", &self.cost.commit),
             function("cpu", &self.cost.cpu),
         ];

@@ -32,7 +32,7 @@ impl HeldOut {
     }
 
     /// Returns the share of the variance of the samples that was predicted (R²): 1 is all of it, 0 as good as
-    /// their mean; none while there are too few. Predictions of samples that hardly vary are judged by their
+    /// their mean; none while there are too few, or if all are zero. Predictions of samples that hardly vary are judged by their
     /// error: within a tenth of the mean they are right.
     #[must_use]
     pub fn r_squared(&self) -> Option<f64> {
@@ -46,6 +46,9 @@ impl HeldOut {
         };
         let around_mean = squares(&|(observed, _)| observed - mean);
         let around_prediction = squares(&|(observed, predicted)| observed - predicted);
+        if mean == 0.0 {
+            return None;
+        }
         let slight = count * (0.1 * mean).powi(2);
         if around_prediction <= slight {
             return Some(1.0 - around_prediction / (around_mean + slight).max(f64::MIN_POSITIVE));
@@ -85,6 +88,7 @@ mod tests {
         let wrong = held_out((0..20).map(|n| (observed(n), observed(19 - n))));
         assert!(wrong.r_squared().unwrap() < -1.0);
         assert_eq!(held_out((0..19).map(|n| (observed(n), 0.0))).r_squared(), None);
+        assert_eq!(held_out((0..20).map(|_| (0.0, 1e-9))).r_squared(), None);
     }
 
     #[test]

@@ -183,7 +183,7 @@ impl Planner {
         let cpu = self.cpu.get(&site.0).copied().unwrap_or(0.0);
         observe(
             &mut self.cost,
-            POPULATION * cpu,
+            POPULATION * cpu * ROW_US[1],
             (sample.rows_read, written),
             !wish.reads.is_empty(),
         );
@@ -294,12 +294,16 @@ fn measured(mean_us: f64) -> Latency {
 }
 
 /// What a transaction costs, by a law that the model can learn.
-fn observe(cost: &mut CostModel, queue: f64, rows: (u32, u32), reads: bool) {
+fn observe(cost: &mut CostModel, ahead_us: f64, rows: (u32, u32), reads: bool) {
     let (read, written) = (f64::from(rows.0), f64::from(rows.1));
-    let inputs =
-        Inputs { queue, rows: (read, written), partitions: (read, written), ..Inputs::default() };
+    let inputs = Inputs {
+        ahead_us,
+        rows: (read, written),
+        partitions: (read, written),
+        ..Inputs::default()
+    };
     let measured = Measured {
-        service: Some(50.0 + 700.0 * queue),
+        service: Some(50.0 + ahead_us),
         read_write: Some(ROW_US[0] * read + ROW_US[1] * written),
         commit: (written > 0.0).then_some(100.0),
         ..Measured::default()
@@ -322,7 +326,7 @@ fn learned(dice: &mut StdRng) -> CostModel {
         ];
         cost.cpu.observe(load, cpu_of(load));
         let rows = (dice.random_range(0..4), dice.random_range(0..3));
-        observe(&mut cost, POPULATION * cpu_of(load), rows, rows.0 > rows.1);
+        observe(&mut cost, POPULATION * cpu_of(load) * ROW_US[1], rows, rows.0 > rows.1);
     }
     cost
 }
