@@ -164,7 +164,7 @@ impl Default for CostModel {
             copy: Linear::new([100.0]).led_by([1.0]).rising().rehearsing(40),
             change: Linear::new([1.0, 1.0]).rising().rehearsing(40),
             commit: Linear::new([1.0, 1.0]),
-            cpu: Linear::new([10.0; 3]).led_by(ROWS_WORTH).rising().rehearsing(60),
+            cpu: Linear::new([10.0; 3]).led_by(ROWS_WORTH).rising().proportional().rehearsing(60),
         }
     }
 }
@@ -172,7 +172,7 @@ impl Default for CostModel {
 /// The relative costs of a row that is read among many, a row that is written, and a row that is applied for
 /// another master, transactions' own costs spread over them; used until more is known.
 const ROWS_WORTH: [f64; 3] = [1.0, 30.0, 12.0];
-/// Samples of a function with which something can be decided by it.
+/// Samples of a function, most of them means of a second, with which something can be decided by it.
 const TRUSTED_SAMPLES: u64 = 5;
 /// The largest mean error with which something can be decided.
 const TRUSTED_ERROR: f64 = 0.6;

@@ -47,6 +47,8 @@ pub struct Linear<const N: usize> {
     means: (f64, f64),
     /// True if no weight may be below zero.
     is_rising: bool,
+    /// True if there is no constant.
+    is_proportional: bool,
     /// The last samples, which are learned from again with each new one, and how many are kept.
     recent: VecDeque<([f64; N], f64)>,
     recent_max: usize,
@@ -78,6 +80,7 @@ impl<const N: usize> Linear<N> {
             prior_unit: 0.0,
             means: (0.0, 0.0),
             is_rising: false,
+            is_proportional: false,
             recent: VecDeque::new(),
             recent_max: 0,
             unit: 0.0,
@@ -105,6 +108,14 @@ impl<const N: usize> Linear<N> {
     #[must_use]
     pub fn rising(mut self) -> Self {
         self.is_rising = true;
+        self
+    }
+
+    /// The same, but nothing comes of nothing: it has no constant, which could explain everything where the output
+    /// hardly varies. It needs [`Linear::led_by`] to begin with.
+    #[must_use]
+    pub fn proportional(mut self) -> Self {
+        self.is_proportional = true;
         self
     }
 
@@ -187,7 +198,7 @@ impl<const N: usize> Linear<N> {
                         *weight = of * scale / worth;
                     }
                 }
-                _ => self.constant = 1.0,
+                _ => self.constant = f64::from(!self.is_proportional),
             }
         }
         let wrong = observed / self.unit - self.raw(scaled);
@@ -212,6 +223,9 @@ impl<const N: usize> Linear<N> {
         let pull = self.prior.map_or(0.0, |_| PRIOR_PULL * self.constant);
         self.constant_step = MOMENTUM * self.constant_step + rate * (claimed - pull);
         self.constant += self.constant_step;
+        if self.is_proportional {
+            (self.constant, self.constant_step) = (0.0, 0.0);
+        }
         if self.is_rising {
             self.weights.iter_mut().for_each(|weight| *weight = weight.max(0.0));
             self.constant = self.constant.max(0.0);
