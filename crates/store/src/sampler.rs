@@ -70,6 +70,8 @@ pub struct Sampler {
     /// Those that were returned, which have no outcome at that site.
     returned: Mutex<Vec<Sampled>>,
     dropped: AtomicU64,
+    /// The processor time for changes of the design, in ns.
+    changing_ns: AtomicU64,
     sites: Vec<SiteWork>,
     /// The share of a core that a site may use.
     site_cpu: Option<f64>,
@@ -89,6 +91,7 @@ impl Sampler {
             waiting: Mutex::new(Vec::new()),
             returned: Mutex::new(Vec::new()),
             dropped: AtomicU64::new(0),
+            changing_ns: AtomicU64::new(0),
             sites: (0..sites).map(|_| SiteWork::default()).collect(),
             site_cpu,
         }
@@ -219,6 +222,23 @@ impl Sampler {
         }
     }
 
+    /// Runs what a site's thread does for a change of the design, and counts the processor time that it takes.
+    pub(crate) fn changing<T>(&self, run: impl FnOnce() -> T) -> T {
+        if !self.is_told() {
+            return run();
+        }
+        let before = thread_cpu();
+        let done = run();
+        let ns = u64::try_from((thread_cpu() - before).as_nanos()).unwrap_or(u64::MAX);
+        self.changing_ns.fetch_add(ns, Ordering::Relaxed);
+        done
+    }
+
+    /// The processor time of the sites' threads for changes of the design so far; of sites apart it is not told.
+    pub(crate) fn changing_cpu(&self) -> Duration {
+        Duration::from_nanos(self.changing_ns.load(Ordering::Relaxed))
+    }
+
     /// True if a site's thread has something to tell, or is held to a share.
     fn is_told(&self) -> bool {
         self.reports.is_none() && (self.every() > 0 || self.site_cpu.is_some())
@@ -267,6 +287,12 @@ impl SiteWork {
     }
 }
 
+/// Processor time of the present thread so far.
+pub(crate) fn thread_cpu() -> Duration {
+    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(cpu.tv_sec.cast_unsigned(), cpu.tv_nsec as u32)
+}
+
 /// A thread's own processor time, which it tells, and by which it is held to its share.
 #[derive(Default)]
 pub(crate) struct ThreadTime {
@@ -281,8 +307,7 @@ impl ThreadTime {
         if !sampler.is_told() {
             return;
         }
-        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        let cpu = Duration::new(cpu.tv_sec.cast_unsigned(), cpu.tv_nsec as u32);
+        let cpu = thread_cpu();
         sampler.tell(site, cpu, rows);
         let Some(share) = sampler.site_cpu else { return };
         let now = Instant::now();

@@ -1,14 +1,17 @@
-//! Clients of a store in this process: a closed loop, in which each has one transaction under way. What they
-//! were told is checked, as it comes and at the end.
+//! Clients of a store in this process, each with one transaction under way: in a closed loop, or in an open one, in
+//! which transactions are due at a rate and their latency counts from when they were due. What clients were told is
+//! checked, as it comes and at the end.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
 use imago_store::engine::{Session, Store};
 use imago_store::transaction::{Abort, Done, View};
+use imago_workload::timeline::Latency;
 use serde::Serialize;
 use tokio::task::JoinHandle;
 
@@ -17,6 +20,8 @@ use crate::error::{Error, Result};
 
 /// Numbers that a client remembers of users.
 const REMEMBERED_MAX: usize = 1_000;
+/// Longer latencies count as this.
+const LATENCY_US_MAX: u64 = 600_000_000;
 /// Attempts of a transaction that the store put off.
 const ATTEMPTS_MAX: u32 = 100;
 
@@ -33,9 +38,24 @@ pub struct Checked {
     pub anomalies: u64,
 }
 
+/// The clients of a load.
+#[derive(Clone, Copy, Debug)]
+pub struct Clients {
+    /// How many.
+    pub many: u64,
+    /// Transactions that are due a second, of all together; none if each begins its next one at once.
+    pub open_rate_s: Option<f64>,
+    /// From this time on latencies count, of transactions that are due at a rate.
+    pub warm: Duration,
+    /// The seed of what they draw.
+    pub seed: u64,
+}
+
 /// State shared by the clients of one load.
 struct Tally {
     began: Instant,
+    clients: Clients,
+    latency: Mutex<Histogram<u64>>,
     /// Transactions that ended in each tenth of a second.
     tenths: Vec<AtomicU64>,
     /// Acknowledged increments of each user.
@@ -58,10 +78,13 @@ const TENTHS_MAX: usize = 36_000;
 
 impl Load {
     /// Starts so many clients on the present runtime.
-    pub fn start(store: &Arc<Store>, workload: Workload, clients: u64, seed: u64) -> Self {
+    pub fn start(store: &Arc<Store>, workload: Workload, clients: Clients) -> Self {
         let zeros = |many: usize| (0..many).map(|_| AtomicU64::new(0)).collect();
+        let histogram = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3);
         let tally = Arc::new(Tally {
             began: Instant::now(),
+            clients,
+            latency: Mutex::new(histogram.expect("the bounds are constants in order")),
             tenths: zeros(TENTHS_MAX),
             counted: zeros(workload.users as usize),
             single_site: AtomicU64::new(0),
@@ -70,9 +93,9 @@ impl Load {
         });
         let client = |n| {
             let (session, tally) = (store.session(), Arc::clone(&tally));
-            tokio::spawn(client(session, workload, seed + n, tally))
+            tokio::spawn(client(session, workload, n, tally))
         };
-        let clients = (0..clients).map(client).collect();
+        let clients = (0..clients.many).map(client).collect();
         Self { tally, clients, store: Arc::clone(store), users: workload.users }
     }
 
@@ -86,6 +109,11 @@ impl Load {
         let tenths = &self.tally.tenths[from.min(TENTHS_MAX)..to.min(TENTHS_MAX)];
         let done: u64 = tenths.iter().map(|tenth| tenth.load(Ordering::Relaxed)).sum();
         done as f64 * 10.0 / tenths.len().max(1) as f64
+    }
+
+    /// The latency so far.
+    pub fn latency(&self) -> Latency {
+        Latency::of(&self.tally.latency.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Ends it, and checks the whole.
@@ -158,12 +186,17 @@ fn ran_at_one_site(done: &Done) -> bool {
 async fn client(
     mut session: Session,
     workload: Workload,
-    seed: u64,
+    number: u64,
     tally: Arc<Tally>,
 ) -> Result<()> {
-    let mut drawing = workload.drawing(seed);
+    let mut drawing = workload.drawing(tally.clients.seed + number);
     let mut seen: HashMap<u64, u64> = HashMap::new();
-    while !tally.is_over.load(Ordering::Relaxed) {
+    let mut due = Due { clients: tally.clients, next: number };
+    loop {
+        let from = due.wait(tally.began).await;
+        if tally.is_over.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let kind = drawing.next(tally.began.elapsed());
         let done = run(&mut session, kind).await?;
         let (first, torn) = numbers(Ok(&done))?;
@@ -181,8 +214,33 @@ async fn client(
         tally.single_site.fetch_add(u64::from(ran_at_one_site(&done)), Ordering::Relaxed);
         let tenth = (tally.began.elapsed().as_millis() / 100) as usize;
         tally.tenths[tenth.min(TENTHS_MAX - 1)].fetch_add(1, Ordering::Relaxed);
+        if tally.clients.open_rate_s.is_some() && tally.began.elapsed() >= tally.clients.warm {
+            let us = u64::try_from(from.elapsed().as_micros()).unwrap_or(u64::MAX);
+            tally
+                .latency
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .saturating_record(us.max(1));
+        }
     }
-    Ok(())
+}
+
+/// The transactions of one client, by the times at which they are due.
+struct Due {
+    clients: Clients,
+    next: u64,
+}
+
+impl Due {
+    /// Waits until the next one is due; the time from which its latency counts. One that is due already, because
+    /// the client was late, does not wait, and counts from then.
+    async fn wait(&mut self, began: Instant) -> Instant {
+        let Some(rate_s) = self.clients.open_rate_s else { return Instant::now() };
+        let at = began + Duration::from_secs_f64(self.next as f64 / rate_s);
+        self.next += self.clients.many;
+        tokio::time::sleep_until(at.into()).await;
+        at
+    }
 }
 
 /// Runs a transaction, again where the store put it off.
@@ -210,6 +268,23 @@ async fn run(session: &mut Session, kind: Kind) -> Result<Done> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_late_client_counts_from_when_its_transaction_was_due() {
+        let clients =
+            Clients { many: 2, open_rate_s: Some(1_000.0), warm: Duration::ZERO, seed: 1 };
+        let began = Instant::now().checked_sub(Duration::from_millis(50)).unwrap();
+        let mut due = Due { clients, next: 1 };
+        let ms = Duration::from_millis;
+        assert_eq!(due.wait(began).await, began + ms(1));
+        assert_eq!(due.wait(began).await, began + ms(3), "the other client has the second one");
+        assert!(began.elapsed() < ms(1_000));
+        due.next = 101;
+        assert_eq!(due.wait(began).await, began + ms(101));
+        assert!(began.elapsed() >= ms(101));
+        let mut closed = Due { clients: Clients { open_rate_s: None, ..clients }, next: 0 };
+        assert!(closed.wait(began).await > began + ms(100));
+    }
 
     #[test]
     fn a_second_site_is_counted_and_the_same_one_is_not() {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use imago_store::adapt::{AdaptReport, Verdict};
+use imago_workload::timeline::Latency;
 use serde::Serialize;
 
 use super::designs::{balanced, random};
@@ -29,12 +30,24 @@ pub struct Size {
     pub compared_s: u64,
     /// Seconds of a load that is run with and without adaptation.
     pub beside_s: u64,
+    /// How often each of these is run.
+    pub rounds: u64,
     /// Seconds of a load under which a store learns.
     pub learns_s: u64,
+    /// Seconds after which latencies of a store that adapts count.
+    pub learned_s: u64,
     /// Seconds between two moves of the most popular users, and how often they move.
     pub shift_s: u64,
     /// Moves of the most popular users.
     pub shifts: u64,
+}
+
+impl Size {
+    /// Without and with adaptation, in an order that is fair to both.
+    fn in_turn(self) -> impl Iterator<Item = bool> {
+        (0..self.rounds)
+            .flat_map(|round| if round % 2 == 0 { [false, true] } else { [true, false] })
+    }
 }
 
 /// The exponent of Zipf's law, as in YCSB.
@@ -43,6 +56,8 @@ const EXPONENT: f64 = 0.99;
 const TOO_FAST_S: f64 = 2.0;
 /// Seconds at the beginning of a load that do not count.
 const WARM_S: usize = 2;
+/// The share of a random start's throughput at which latencies are measured.
+const OPEN_RATE: f64 = 0.8;
 /// The share of the best throughput that counts as back.
 const BACK: f64 = 0.9;
 /// The seed of the random start.
@@ -53,6 +68,8 @@ const SEED: u64 = 11;
 pub struct Learned {
     /// The share of scans.
     pub scans: f64,
+    /// Latencies at a rate that each design can serve; none where they were not measured.
+    pub open: Option<OpenLoop>,
     /// Transactions a second of the random start that is left alone.
     pub random_s: f64,
     /// Of the best static design that is made by hand.
@@ -82,12 +99,29 @@ pub struct Learned {
     pub gained_share_told_apart: Option<f64>,
     /// The share of the process's processor time that the planner used.
     pub planner_share: f64,
+    /// That changes of the design took at the sites.
+    pub operators_share: f64,
+    /// That it takes to find the sites of transactions: the time for one, times all of them.
+    pub router_share: f64,
     /// R² of what transactions and operators were predicted to take in all.
     pub r_squared_transactions: Option<f64>,
     /// See [`Learned::r_squared_transactions`].
     pub r_squared_operators: Option<f64>,
     /// R² of each function on samples that it was not learned from.
     pub r_squared: Vec<(String, Option<f64>)>,
+}
+
+/// Latencies of transactions that are due at a rate, from when they were due.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OpenLoop {
+    /// Transactions a second: 80 % of what the random start serves in a closed loop.
+    pub rate_s: f64,
+    /// Of the random start that is left alone.
+    pub random: Latency,
+    /// Of the better static design that is made by hand.
+    pub ideal: Latency,
+    /// Of the store that adapts, after 30 s.
+    pub adapted: Latency,
 }
 
 /// A load with and without adaptation.
@@ -146,8 +180,7 @@ struct Bench<'s> {
 /// Fails if a load cannot be run.
 pub fn run(size: Size, say: &dyn Fn(&str)) -> Result<Report> {
     let mut bench = Bench { size, checks: Checks::default(), say };
-    let learned =
-        [0.5, 0.1].into_iter().map(|scans| bench.learned(scans)).collect::<Result<_>>()?;
+    let learned = vec![bench.learned(0.5, true)?, bench.learned(0.1, false)?];
     let recover_s = bench.shifted()?;
     let uniform = bench.beside(Popularity::Uniform, None)?;
     let too_fast = bench.beside(Popularity::Zipf(EXPONENT), Some(TOO_FAST_S))?;
@@ -178,6 +211,8 @@ impl Bench<'_> {
             sites,
             site_cpu: Some(site_cpu),
             clients,
+            open_rate_s: None,
+            warm: Duration::ZERO,
             lasts: Duration::from_secs(lasts_s),
             workload,
             design: random(users, partitions, sites, SEED),
@@ -195,20 +230,33 @@ impl Bench<'_> {
         Ok(outcome)
     }
 
-    fn learned(&mut self, scans: f64) -> Result<Learned> {
+    fn learned(&mut self, scans: f64, with_latencies: bool) -> Result<Learned> {
         let Size { sites, compared_s, learns_s, .. } = self.size;
         let workload = self.workload(scans, Popularity::Zipf(EXPONENT));
         let steady = |outcome: &Outcome| outcome.mean_s(WARM_S, usize::MAX);
         let alone = self.setting(workload, compared_s, false);
-        let random_s = steady(&self.load("a random start, left alone", &alone)?);
-        let mut ideal_s: f64 = 0.0;
+        let (mut randoms_s, mut best) = (Vec::new(), (0.0, None));
+        randoms_s.push(steady(&self.load("a random start, left alone", &alone)?));
         for is_replicated in [false, true] {
             let design = balanced(&workload, sites, is_replicated);
             let by_hand = LoadSpec { design, ..alone.clone() };
-            ideal_s = ideal_s.max(steady(&self.load("a static design, made by hand", &by_hand)?));
+            let rate_s = steady(&self.load("a static design, made by hand", &by_hand)?);
+            if rate_s > best.0 {
+                best = (rate_s, Some(by_hand));
+            }
         }
         let outcome =
             self.load("a random start that adapts", &self.setting(workload, learns_s, true))?;
+        // Around it once more: a machine may be slower than a minute ago.
+        let (before_s, by_hand) = (best.0, best.1.unwrap_or_else(|| alone.clone()));
+        let after_s = steady(&self.load("the better static design again", &by_hand)?);
+        randoms_s.push(steady(&self.load("a random start, left alone", &alone)?));
+        let ideal_s = f64::midpoint(before_s, after_s);
+        let random_s = Figure::of(randoms_s).median;
+        let open = match with_latencies {
+            true => Some(self.open_loop(&alone, &by_hand, OPEN_RATE * random_s)?),
+            false => None,
+        };
         let report = outcome.report.clone().unwrap_or_default();
         let adapted_s = outcome.mean_s(27, usize::MAX);
         let late: u64 = outcome.changes_s.iter().skip(30).sum();
@@ -217,6 +265,7 @@ impl Bench<'_> {
         let (told_apart, quicker) = told_apart(&report);
         Ok(Learned {
             scans,
+            open,
             random_s,
             ideal_s,
             adapted_s,
@@ -231,9 +280,33 @@ impl Bench<'_> {
             told_apart,
             gained_share_told_apart: (told_apart > 0).then(|| quicker as f64 / told_apart as f64),
             planner_share: report.planner_cpu * outcome.throughput_s.len() as f64 / outcome.cpu_s,
+            operators_share: report.changing_cpu_s / outcome.cpu_s,
+            router_share: outcome.route_us * outcome.checked.acknowledged as f64
+                / (outcome.cpu_s * 1e6),
             r_squared_transactions: report.r_squared_transactions,
             r_squared_operators: report.r_squared_operators,
             r_squared: report.functions.iter().map(|of| (of.name.clone(), of.r_squared)).collect(),
+        })
+    }
+
+    /// The same load at a rate, by each design.
+    fn open_loop(&mut self, alone: &LoadSpec, by_hand: &LoadSpec, rate_s: f64) -> Result<OpenLoop> {
+        let at_rate = |of: &LoadSpec, warm: Duration| LoadSpec {
+            open_rate_s: Some(rate_s),
+            warm,
+            lasts: warm + of.lasts,
+            ..of.clone()
+        };
+        let (short, long) =
+            (Duration::from_secs(WARM_S as u64), Duration::from_secs(self.size.learned_s));
+        let adapting = LoadSpec { adapts: true, ..alone.clone() };
+        let mut latency =
+            |what: &str, of: &LoadSpec| Ok::<_, crate::error::Error>(self.load(what, of)?.latency);
+        Ok(OpenLoop {
+            rate_s,
+            random: latency("a random start at a rate", &at_rate(alone, short))?,
+            ideal: latency("the static design at a rate", &at_rate(by_hand, short))?,
+            adapted: latency("a store that adapts at a rate", &at_rate(&adapting, long))?,
         })
     }
 
@@ -256,11 +329,11 @@ impl Bench<'_> {
         Ok((1..=shifts).map(recovered).collect())
     }
 
-    /// The same load without adaptation and with it, each twice, in an order that is fair to both.
+    /// The same load without adaptation and with it.
     fn beside(&mut self, popularity: Popularity, shift_every_s: Option<f64>) -> Result<Beside> {
         let workload = Workload { shift_every_s, ..self.workload(0.5, popularity) };
         let (mut off, mut on) = (Vec::new(), Vec::new());
-        for adapts in [false, true, true, false] {
+        for adapts in self.size.in_turn() {
             let setting = self.setting(workload, self.size.beside_s, adapts);
             let what = if adapts { "the load, adapting" } else { "the load, left alone" };
             let rate_s = self.load(what, &setting)?.mean_s(WARM_S, usize::MAX);
@@ -272,7 +345,7 @@ impl Bench<'_> {
     fn per_core(&mut self) -> Result<Beside> {
         let workload = self.workload(0.0, Popularity::Uniform);
         let (mut off, mut on) = (Vec::new(), Vec::new());
-        for adapts in [false, true, true, false] {
+        for adapts in self.size.in_turn() {
             let setting = self.setting(workload, self.size.compared_s, adapts);
             let outcome =
                 self.load("read-modify-writes", &LoadSpec { site_cpu: None, ..setting })?;
@@ -329,7 +402,9 @@ mod tests {
             partitions: 8,
             compared_s: 1,
             beside_s: 1,
+            rounds: 1,
             learns_s: 1,
+            learned_s: 1,
             shift_s: 1,
             shifts: 1,
         };

@@ -9,16 +9,19 @@ use imago_plan::design::decide::Parameters;
 use imago_store::adapt::{AdaptReport, Adaptation, HeatReport, Mode, Options};
 use imago_store::engine::{self, Store};
 use imago_store::sampler::Sampler;
+use imago_workload::timeline::Latency;
 use serde::Serialize;
 use tokio::runtime::Runtime;
 
-use super::clients::{Checked, Load};
+use super::clients::{Checked, Clients, Load};
 use super::designs::{self, Part};
-use super::workload::{self, Workload};
+use super::workload::{self, Kind, Workload};
 use crate::error::{Error, Result, process};
 
 /// Rows that are written together while a store is filled, one user each.
 const FILLERS: u64 = 32;
+/// Transactions for which a site is looked for to time it.
+const ROUTED: usize = 20_000;
 /// The time of a column of heat.
 const HEAT_COLUMN: Duration = Duration::from_secs(2);
 
@@ -31,6 +34,10 @@ pub struct LoadSpec {
     pub site_cpu: Option<f64>,
     /// Clients, each with one transaction under way.
     pub clients: u64,
+    /// Transactions that are due a second; none if each client begins its next one at once.
+    pub open_rate_s: Option<f64>,
+    /// The time from which on latencies count.
+    pub warm: Duration,
     /// The duration of the load.
     pub lasts: Duration,
     /// The workload of the clients.
@@ -48,6 +55,8 @@ pub struct LoadSpec {
 pub struct Outcome {
     /// Transactions a second in each second of the load.
     pub throughput_s: Vec<f64>,
+    /// Latencies from when transactions were due, where they were due at a rate.
+    pub latency: Latency,
     /// Results of the checks.
     pub checked: Checked,
     /// Adaptation at the end.
@@ -61,6 +70,8 @@ pub struct Outcome {
     pub partitions: usize,
     /// Transactions for which the design was changed before they could run.
     pub brought_together: u64,
+    /// The processor time to find the site of a transaction by the design at the end, in µs.
+    pub route_us: f64,
 }
 
 impl Outcome {
@@ -147,17 +158,20 @@ pub fn watch(
         store.sample(sampler);
         None
     };
+    let LoadSpec { clients: many, open_rate_s, warm, seed, .. } = *setting;
+    let of_load = Clients { many, open_rate_s, warm, seed };
     let (cpu_before, brought) = (cpu_s(), store.brought_together());
-    let load = clients
-        .block_on(async { Load::start(&store, setting.workload, setting.clients, setting.seed) });
+    let load = clients.block_on(async { Load::start(&store, setting.workload, of_load) });
     let mut outcome = Outcome {
         throughput_s: Vec::new(),
+        latency: Latency::default(),
         checked: Checked::default(),
         report: None,
         changes_s: Vec::new(),
         cpu_s: 0.0,
         partitions: 0,
         brought_together: 0,
+        route_us: 0.0,
     };
     let mut changes = 0;
     for second in 0..setting.lasts.as_secs() as usize {
@@ -175,13 +189,29 @@ pub fn watch(
         }
     }
     outcome.cpu_s = cpu_s() - cpu_before;
+    outcome.latency = load.latency();
     outcome.checked = clients.block_on(load.finish())?;
     outcome.report = adaptation.map(|adaptation| adaptation.report());
     outcome.brought_together = store.brought_together() - brought;
     outcome.partitions = store.map().design.partitions().count();
+    outcome.route_us = route_us(&store, setting);
     drop(planner);
     drop(clients);
     Ok(outcome)
+}
+
+/// The processor time to find the site of a transaction, in µs: the mean over many.
+fn route_us(store: &Store, setting: &LoadSpec) -> f64 {
+    let mut drawing = setting.workload.drawing(setting.seed);
+    let kinds: Vec<Kind> = (0..ROUTED).map(|_| drawing.next(setting.lasts)).collect();
+    let before = cpu_s();
+    for kind in kinds {
+        std::hint::black_box(match kind {
+            Kind::Count(user) => store.site_for(&[], &workload::rows(user)),
+            Kind::Scan(user, users) => store.site_for(&[workload::scanned(user, users)], &[]),
+        });
+    }
+    (cpu_s() - before) * 1e6 / ROUTED as f64
 }
 
 fn cpu_s() -> f64 {
@@ -222,6 +252,8 @@ mod tests {
             sites: 2,
             site_cpu: None,
             clients: 8,
+            open_rate_s: None,
+            warm: Duration::ZERO,
             lasts: Duration::from_secs(600),
             workload,
             design: designs::random(400, 8, 2, 3),
@@ -244,6 +276,8 @@ mod tests {
     #[test]
     fn a_load_is_back_where_three_seconds_in_a_row_are() {
         let mut outcome = Outcome {
+            latency: Latency::default(),
+            route_us: 0.0,
             throughput_s: vec![10.0, 9.5, 2.0, 4.0, 12.0, 3.0, 9.0, 9.0, 9.0],
             checked: Checked::default(),
             report: None,

@@ -31,7 +31,7 @@ use super::site_work::Work;
 use crate::engine::Store;
 use crate::key::Key;
 use crate::record::Site;
-use crate::sampler::{Sampled, Sampler};
+use crate::sampler::{Sampled, Sampler, thread_cpu};
 
 /// Between two decisions, at least.
 const ROUND: Duration = Duration::from_millis(250);
@@ -384,6 +384,7 @@ impl<'a> Planner<'a> {
         report.latency_us = self.latency().map(|latency| latency.mean_us);
         report.samples = self.reservoir.samples().len();
         report.dropped = self.of.sampler.dropped();
+        report.changing_cpu_s = self.of.sampler.changing_cpu().as_secs_f64();
         report.changes = self.changes;
         report.undone = self.undone;
         report.failure.clone_from(&self.failure);
@@ -416,10 +417,4 @@ fn function<const N: usize>(name: &str, of: &Linear<N>) -> FunctionReport {
         samples: of.samples(),
         r_squared: of.r_squared(),
     }
-}
-
-/// Processor time of the present thread so far.
-fn thread_cpu() -> Duration {
-    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(cpu.tv_sec.cast_unsigned(), cpu.tv_nsec as u32)
 }

@@ -39,6 +39,10 @@ pub struct AdaptReport {
     pub horizon_s: f64,
     /// The share of a core that the planner used.
     pub planner_cpu: f64,
+    /// The processor time of the sites' threads for changes of the design, in seconds of a core; of sites apart it is not
+    /// told.
+    #[serde(default)]
+    pub changing_cpu_s: f64,
     /// Operators that were carried out, and of those that were undone.
     pub changes: u64,
     /// Plans that made things worse and were undone.

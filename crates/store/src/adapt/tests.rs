@@ -9,6 +9,7 @@ use imago_plan::design::brakes::Limits;
 use imago_plan::design::decide::Parameters;
 
 mod apart;
+mod strategy;
 
 use super::{AdaptReport, Adaptation, Mode, Options, Verdict};
 use crate::engine::{self, Store};

@@ -6,8 +6,9 @@ use imago_plan::design::layout::{self, Layout, Partition};
 
 use super::Store;
 use super::unused::is_live;
-use crate::key::Key;
+use crate::key::{Key, KeyRange};
 use crate::record::{Operator, Site};
+use crate::router::Route;
 use crate::transaction::Abort;
 
 impl Store {
@@ -35,6 +36,16 @@ impl Store {
             sites.insert(0);
         }
         Layout::new(map.design.partitions().map(partition).collect(), sites)
+    }
+
+    /// The site at which a transaction with these reads and writes would run now; none if the design would be changed
+    /// first.
+    #[must_use]
+    pub fn site_for(&self, reads: &[KeyRange], writes: &[Key]) -> Option<Site> {
+        match self.shared.route(reads, writes, None, false) {
+            Route::Run(site) => Some(site),
+            Route::First(_) | Route::Never(_) => None,
+        }
     }
 
     /// True if the master of a key's partition takes part: no other site changes the partition.

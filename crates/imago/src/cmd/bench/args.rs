@@ -146,7 +146,9 @@ impl Adapting {
             partitions: 32,
             compared_s: 12,
             beside_s: 20,
+            rounds: 2,
             learns_s: 70,
+            learned_s: 30,
             shift_s: 60,
             shifts,
         };
@@ -155,7 +157,9 @@ impl Adapting {
                 users: 4_000,
                 compared_s: 3,
                 beside_s: 3,
+                rounds: 1,
                 learns_s: 5,
+                learned_s: 2,
                 shift_s: 4,
                 shifts: 1,
                 ..size

@@ -46,6 +46,8 @@ const TABLES: [(&str, &[&str]); 9] = [
             "changes_per_1000",
             "undone_share",
             "gained_share",
+            "r_squared_transactions",
+            "planner_share",
         ],
     ),
     (

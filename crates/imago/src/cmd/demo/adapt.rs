@@ -107,6 +107,8 @@ impl Args {
             sites: SITES,
             site_cpu: Some(self.site_cpu),
             clients: u64::from(self.clients),
+            open_rate_s: None,
+            warm: Duration::ZERO,
             lasts: Duration::from_secs(u64::from(seconds)),
             workload: Workload {
                 users,

@@ -75,7 +75,7 @@ fn a_store_explains_what_it_learns_and_holds_still_while_it_is_paused() {
     let functions = learned["functions"].as_array().unwrap();
     let of = |name: &str| functions.iter().find(|one| one["name"] == name).unwrap();
     assert!(of("read_write")["constant"].as_f64() > Some(0.0), "{learned}");
-    assert!(of("commit")["samples"].as_u64() > Some(10), "{learned}");
+    assert!(of("commit")["samples"].as_u64() > Some(0), "{learned}");
     assert!(learned["transactions_s"].as_f64() > Some(10.0), "{learned}");
     assert_eq!((&learned["changes"], &learned["undone"]), (&json!(0), &json!(0)), "{learned}");
     every_rule_is_answered(&learned["explanation"]);

@@ -149,7 +149,7 @@ impl Executor {
             }
             SiteEvent::Step(step) => {
                 self.early.borrow_mut().push(step);
-                self.take_steps();
+                self.changing(|| self.take_steps());
             }
             SiteEvent::Outcome(ticket, outcome) => self.answer(ticket, outcome),
             SiteEvent::Listen(listener) => {
@@ -164,7 +164,9 @@ impl Executor {
                     tokio::task::spawn_local(served);
                 }
             }
-            SiteEvent::Said(from, message) => self.tell(Input::Said(from, message)),
+            SiteEvent::Said(from, message) => {
+                self.changing(|| self.tell(Input::Said(from, message)));
+            }
             SiteEvent::Logged(first, entries) => {
                 let is_change = entries.iter().any(LogEntry::is_of_design);
                 return self.follow(Input::Logged(first, entries), is_change);
@@ -204,9 +206,18 @@ impl Executor {
         true
     }
 
+    /// Runs what is done for a change of the design, and counts what it takes.
+    fn changing<T>(&self, run: impl FnOnce() -> T) -> T {
+        match self.shared.sampler.get() {
+            Some(sampler) => sampler.changing(run),
+            None => run(),
+        }
+    }
+
     /// Lets the site follow the log; whether that changes the design. False when the thread is to end.
     fn follow(self: &Rc<Self>, logged: Input, is_change: bool) -> bool {
-        let outputs = self.core.borrow_mut().on(logged);
+        let on_log = || self.core.borrow_mut().on(logged);
+        let outputs = if is_change { self.changing(on_log) } else { on_log() };
         #[cfg(feature = "shuttle")]
         if fault::is(Fault::MapBehindAnswer) {
             self.execute(outputs);

@@ -1,0 +1,75 @@
+//! A strategy of its own decides: its plans are carried out, held back, measured and told as those of any other.
+
+use imago_plan::design::decide::{Considered, Decided, Held, Parameters, Rejected};
+use imago_plan::design::layout::{self, Layout, Operator};
+use imago_plan::design::price::{Situation, price};
+use imago_plan::design::strategy::Strategy;
+use rand::Rng;
+
+use super::Busy;
+use crate::adapt::{Mode, Verdict};
+use crate::key::Key;
+use crate::record::Site;
+
+/// All partitions belong to one site, whatever that costs.
+struct AllAt(layout::Site);
+
+impl Strategy<Key> for AllAt {
+    fn name(&self) -> &'static str {
+        "all at one site"
+    }
+
+    fn distrust(&self, _: &Situation<'_, Key>) -> Option<String> {
+        None
+    }
+
+    fn decide(
+        &mut self,
+        layout: &Layout<Key>,
+        situation: &Situation<'_, Key>,
+        _: &Parameters,
+        held: &Held<'_, Key>,
+        _: &mut dyn Rng,
+    ) -> Decided<Key> {
+        let is = price(layout, situation);
+        let elsewhere = layout.partitions().filter(|(_, one)| one.master != self.0);
+        let plan = |(start, one): (&Key, &layout::Partition)| {
+            let copy = (!one.is_at(self.0)).then(|| Operator::AddReplica(start.clone(), self.0));
+            let operators: Vec<Operator<Key>> =
+                copy.into_iter().chain([Operator::Remaster(start.clone(), self.0)]).collect();
+            let why = operators.iter().find_map(|operator| held(layout, operator));
+            Considered {
+                trigger: None,
+                site: self.0,
+                operators,
+                latency_us: (is.latency_us, is.latency_us),
+                benefit_us: 1.0,
+                cost_us: 0.0,
+                rejected: why.map(Rejected::Held),
+            }
+        };
+        let considered = elsewhere.map(plan).collect();
+        Decided { considered, before: is.clone(), after: is }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_strategy_decides_is_carried_out() {
+    let busy = Busy::start(Mode::On);
+    busy.adaptation.decide_by(Box::new(AllAt(1)));
+    let report = busy
+        .until("the other site masters all", |busy, report| {
+            busy.masters() == [Site(1)].into() && report.changes >= 2
+        })
+        .await;
+    assert_eq!(report.strategy, "all at one site");
+    let done = |report: &crate::adapt::AdaptReport| {
+        let is_its = |one: &&crate::adapt::DecisionReport| {
+            one.verdict == Verdict::Done
+                && one.operators.concat().contains("remaster (first) --site 1")
+        };
+        report.decisions.iter().any(|one| is_its(&one))
+    };
+    busy.until("it is told", |_, report| done(report)).await;
+    busy.end().await;
+}
