@@ -338,7 +338,6 @@ impl<'a> Planner<'a> {
             behind: &behind,
             cpu_weight: CPU_WEIGHT,
         };
-        let is = price(&layout, &situation);
         let now_ms = self.now_ms();
         let (distrust, decided) = {
             let mut strategy = self.of.strategy.lock().unwrap_or_else(PoisonError::into_inner);
@@ -354,6 +353,9 @@ impl<'a> Planner<'a> {
                 .then(|| strategy.decide(&layout, &situation, &parameters, &held, &mut self.dice));
             (distrust, decided)
         };
+        let is = decided
+            .as_ref()
+            .map_or_else(|| price(&layout, &situation), |decided| decided.before.clone());
         // Nothing was awaited in between: it was one thread.
         let took = thread_cpu().saturating_sub(began);
         let is_undone = self.judge(now_ms, may_change).await;

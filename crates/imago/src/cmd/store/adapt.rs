@@ -197,6 +197,14 @@ fn in_words(report: &AdaptReport) -> String {
             site.predicted_cpu * 100.0
         );
     }
+    let squared =
+        |of: Option<f64>| of.map_or_else(|| "-".into(), |squared| format!("{squared:.2}"));
+    _ = writeln!(
+        text,
+        "R² of what was foretold in all: {} of transactions, {} of operators",
+        squared(report.r_squared_transactions),
+        squared(report.r_squared_operators)
+    );
     let title = ["function", "constant", "weights", "samples", "R²"];
     let rows = report.functions.iter().map(|function| {
         let weights: Vec<String> = function.weights.iter().map(|of| format!("{of:.3e}")).collect();
@@ -205,7 +213,7 @@ fn in_words(report: &AdaptReport) -> String {
             format!("{:.3}", function.constant),
             weights.join(" "),
             function.samples.to_string(),
-            function.r_squared.map_or_else(|| "-".into(), |squared| format!("{squared:.2}")),
+            squared(function.r_squared),
         ]
     });
     text += &crate::table::table(&title, rows, &[]);
@@ -242,7 +250,8 @@ fn decided(decision: &DecisionReport) -> String {
         Verdict::Failed(why) => format!("failed: {why}"),
     };
     let measured = decision.measured_us.map_or_else(String::new, |(before, after)| {
-        format!("; measured {before:.0} -> {after:.0} µs")
+        let error = decision.measured_error_us.map(|error| format!(" (± {error:.0})"));
+        format!("; measured {before:.0} -> {after:.0}{} µs", error.unwrap_or_default())
     });
     let (before, after) = decision.predicted_us;
     format!(

@@ -12,6 +12,7 @@ use std::time::Duration;
 use imago_testbed::wait;
 use serde_json::Value;
 
+use crate::store::drain;
 use crate::store::misuse::run;
 use crate::store::processes::{Process, SITES, all_live, ask, await_design, design, peers, router};
 use crate::store::served::{Served, anywhere};
@@ -185,5 +186,14 @@ fn adaptation_moves_masters_to_sites_apart_and_outlives_their_deaths() {
         functions.iter().find(|one| one["name"] == name).unwrap()["samples"].as_u64()
     };
     assert!(of("commit") > Some(4), "{report}");
+    // A site that is drained gets nothing back, though adaptation goes on.
+    let admin = served.admin.to_string();
+    let site = killed;
+    assert_eq!(told(&served, &["drain", &site.to_string()])["state"], "drained");
+    wait::lasts_blocking(Duration::from_secs(1));
+    assert_eq!(drain::site(&admin, site), (false, 0, 0));
+    assert_eq!(explained(&served)["has_ended"], false);
+    told(&served, &["add", &site.to_string()]);
+    assert!(drain::site(&admin, site).0, "it is in use again");
     counting.end(listen);
 }

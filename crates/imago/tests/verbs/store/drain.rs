@@ -25,7 +25,7 @@ fn asked(admin: &str, words: &[&str]) -> Value {
 }
 
 /// A site's use, the number of partitions that it masters, and that of its replicas.
-fn site(admin: &str, number: usize) -> (bool, u64, u64) {
+pub fn site(admin: &str, number: usize) -> (bool, u64, u64) {
     let design = asked(admin, &["design"]);
     let site = &design["sites"][number];
     (
