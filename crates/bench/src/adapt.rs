@@ -3,12 +3,14 @@
 
 mod clients;
 mod designs;
+mod larger;
 mod report;
 mod scene;
+mod simulated;
 mod workload;
 
 pub use clients::Checked;
 pub use designs::{Part, balanced, random};
-pub use report::{Beside, Learned, Report, Size, run};
+pub use report::{Beside, Learned, Parts, Report, Size, run};
 pub use scene::{LoadSpec, Outcome, Second, run as load, watch};
 pub use workload::{Popularity, Workload};

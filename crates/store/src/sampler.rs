@@ -31,6 +31,8 @@ const EVERY_MAX: u32 = 65_536;
 const SAMPLES_S: f64 = 400.0;
 /// A site that is held to a share of a core may use so much at once.
 const BURST: Duration = Duration::from_millis(20);
+/// A thread that is not held to a share tells its work no more often.
+const TOLD_EVERY: Duration = Duration::from_millis(10);
 /// The longest that a site is held at once.
 const HELD_MAX: Duration = Duration::from_millis(100);
 
@@ -193,6 +195,12 @@ impl Sampler {
         (Duration::from_nanos(load(cpu_ns)), [load(&rows[0]), load(&rows[1]), load(&rows[2])])
     }
 
+    /// The processor time of a site's thread so far.
+    #[must_use]
+    pub fn cpu(&self, site: Site) -> Duration {
+        self.work(site).0
+    }
+
     /// Returns the number of sites.
     pub(crate) fn sites(&self) -> u16 {
         self.sites.len() as u16
@@ -299,6 +307,8 @@ pub(crate) struct ThreadTime {
     /// The time of the last look, the thread's processor time then, and how much more it might use at once, in
     /// s.
     last: Cell<Option<(Instant, Duration, f64)>>,
+    /// The time at which it was told last.
+    told: Cell<Option<Instant>>,
 }
 
 impl ThreadTime {
@@ -307,10 +317,16 @@ impl ThreadTime {
         if !sampler.is_told() {
             return;
         }
+        let now = Instant::now();
+        let is_recent = self.told.get().is_some_and(|told| now - told < TOLD_EVERY);
+        if is_recent && sampler.site_cpu.is_none() {
+            return;
+        }
+        self.told.set(Some(now));
+        // This asks the kernel, unlike the time of day.
         let cpu = thread_cpu();
         sampler.tell(site, cpu, rows);
         let Some(share) = sampler.site_cpu else { return };
-        let now = Instant::now();
         let (then, before, left) = self.last.get().unwrap_or((now, cpu, BURST.as_secs_f64()));
         let earned = share * (now - then).as_secs_f64();
         let left = (left + earned).min(BURST.as_secs_f64()) - (cpu - before).as_secs_f64();

@@ -7,6 +7,7 @@ use imago_workload::timeline::Latency;
 use serde::Serialize;
 
 use super::designs::{balanced, random};
+use super::larger::{self, Larger};
 use super::scene::{self, LoadSpec, Outcome};
 use super::workload::{Popularity, Workload};
 use crate::Header;
@@ -30,7 +31,11 @@ pub struct Size {
     pub compared_s: u64,
     /// Seconds of a load that is run with and without adaptation.
     pub beside_s: u64,
-    /// How often each of these is run.
+    /// Mixes of transactions from a random start: half scans, and with 2 one scan in ten.
+    pub mixes: u8,
+    /// Simulated sites; a quarter of so many are compared with the real engine.
+    pub sites_max: u16,
+    /// How often each load is run with and without adaptation.
     pub rounds: u64,
     /// Seconds of a load under which a store learns.
     pub learns_s: u64,
@@ -40,6 +45,21 @@ pub struct Size {
     pub shift_s: u64,
     /// Moves of the most popular users.
     pub shifts: u64,
+    /// The parts that are measured.
+    pub parts: Parts,
+}
+
+/// Parts of the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Parts {
+    /// From a random start, beside static designs.
+    pub starts: bool,
+    /// The popular users move.
+    pub shifts: bool,
+    /// Loads at which nothing is to be gained.
+    pub beside: bool,
+    /// More sites, in simulation.
+    pub sites: bool,
 }
 
 impl Size {
@@ -55,13 +75,13 @@ const EXPONENT: f64 = 0.99;
 /// Seconds between moves of the most popular users that are too fast for adaptation to follow.
 const TOO_FAST_S: f64 = 2.0;
 /// Seconds at the beginning of a load that do not count.
-const WARM_S: usize = 2;
+pub(super) const WARM_S: usize = 2;
 /// The share of a random start's throughput at which latencies are measured.
 const OPEN_RATE: f64 = 0.8;
 /// The share of the best throughput that counts as back.
 const BACK: f64 = 0.9;
 /// The seed of the random start.
-const SEED: u64 = 11;
+pub(super) const SEED: u64 = 11;
 
 /// Results of adaptation from a random start, under one mix of transactions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -135,7 +155,7 @@ pub struct Beside {
     pub ratio: f64,
 }
 
-/// The measurements.
+/// The measurements; those of a part that was not measured are none.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The benchmark, its size, and the machine.
@@ -147,11 +167,14 @@ pub struct Report {
     /// it was not until the next one.
     pub recover_s: Vec<Option<usize>>,
     /// All users alike.
-    pub uniform: Beside,
+    pub uniform: Option<Beside>,
     /// The most popular users move every two seconds.
-    pub too_fast: Beside,
+    pub too_fast: Option<Beside>,
     /// Read-modify-writes of three rows, uniform, for each second of processor time; sites use what they want.
-    pub rmw3_txn_per_core_s: Beside,
+    pub rmw3_txn_per_core_s: Option<Beside>,
+    /// More sites than this machine can run, in simulation.
+    #[serde(flatten)]
+    pub larger: Option<Larger>,
     /// Acknowledged transactions of all loads.
     pub acknowledged: u64,
     /// Acknowledged increments that are not there.
@@ -168,10 +191,11 @@ struct Checks {
     anomalies: u64,
 }
 
-struct Bench<'s> {
-    size: Size,
+/// The benchmark under way.
+pub(super) struct Bench<'s> {
+    pub(super) size: Size,
     checks: Checks,
-    say: &'s dyn Fn(&str),
+    pub(super) say: &'s dyn Fn(&str),
 }
 
 /// Measures. `say` is told what is done. Blocks.
@@ -180,11 +204,25 @@ struct Bench<'s> {
 /// Fails if a load cannot be run.
 pub fn run(size: Size, say: &dyn Fn(&str)) -> Result<Report> {
     let mut bench = Bench { size, checks: Checks::default(), say };
-    let learned = vec![bench.learned(0.5, true)?, bench.learned(0.1, false)?];
-    let recover_s = bench.shifted()?;
-    let uniform = bench.beside(Popularity::Uniform, None)?;
-    let too_fast = bench.beside(Popularity::Zipf(EXPONENT), Some(TOO_FAST_S))?;
-    let rmw3_txn_per_core_s = bench.per_core()?;
+    let Parts { starts, shifts, beside, sites } = size.parts;
+    let (mut learned, mut recover_s) = (Vec::new(), Vec::new());
+    if starts {
+        learned.push(bench.learned(0.5, true)?);
+    }
+    if starts && size.mixes > 1 {
+        learned.push(bench.learned(0.1, false)?);
+    }
+    if shifts {
+        recover_s = bench.shifted()?;
+    }
+    let [mut uniform, mut too_fast, mut rmw3_txn_per_core_s] = [None, None, None];
+    if beside {
+        uniform = Some(bench.beside(Popularity::Uniform, None)?);
+        too_fast = Some(bench.beside(Popularity::Zipf(EXPONENT), Some(TOO_FAST_S))?);
+        rmw3_txn_per_core_s = Some(bench.per_core()?);
+    }
+    let workload = bench.workload(0.5, Popularity::Zipf(EXPONENT));
+    let larger = if sites { Some(larger::run(&mut bench, workload)?) } else { None };
     let Checks { acknowledged, lost, anomalies } = bench.checks;
     Ok(Report {
         header: Header::of("adapt", size),
@@ -193,6 +231,7 @@ pub fn run(size: Size, say: &dyn Fn(&str)) -> Result<Report> {
         uniform,
         too_fast,
         rmw3_txn_per_core_s,
+        larger,
         acknowledged,
         lost,
         anomalies,
@@ -205,7 +244,7 @@ impl Bench<'_> {
     }
 
     /// A load from the random start.
-    fn setting(&self, workload: Workload, lasts_s: u64, adapts: bool) -> LoadSpec {
+    pub(super) fn setting(&self, workload: Workload, lasts_s: u64, adapts: bool) -> LoadSpec {
         let Size { users, sites, site_cpu, clients, partitions, .. } = self.size;
         LoadSpec {
             sites,
@@ -221,7 +260,7 @@ impl Bench<'_> {
         }
     }
 
-    fn load(&mut self, what: &str, setting: &LoadSpec) -> Result<Outcome> {
+    pub(super) fn load(&mut self, what: &str, setting: &LoadSpec) -> Result<Outcome> {
         (self.say)(&format!("{what}, {} s", setting.lasts.as_secs()));
         let outcome = scene::run(setting, |_, _, _| {})?;
         self.checks.acknowledged += outcome.checked.acknowledged;
@@ -402,11 +441,14 @@ mod tests {
             partitions: 8,
             compared_s: 1,
             beside_s: 1,
+            mixes: 1,
+            sites_max: 8,
             rounds: 1,
             learns_s: 1,
             learned_s: 1,
             shift_s: 1,
             shifts: 1,
+            parts: Parts { starts: true, shifts: true, beside: true, sites: true },
         };
         let mut bench = Bench { size, checks: Checks::default(), say: &|_| {} };
         let workload = bench.workload(0.5, Popularity::Zipf(EXPONENT));

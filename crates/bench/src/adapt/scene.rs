@@ -8,6 +8,7 @@ use imago_plan::design::brakes::Limits;
 use imago_plan::design::decide::Parameters;
 use imago_store::adapt::{AdaptReport, Adaptation, HeatReport, Mode, Options};
 use imago_store::engine::{self, Store};
+use imago_store::record::Site;
 use imago_store::sampler::Sampler;
 use imago_workload::timeline::Latency;
 use serde::Serialize;
@@ -70,6 +71,8 @@ pub struct Outcome {
     pub partitions: usize,
     /// Transactions for which the design was changed before they could run.
     pub brought_together: u64,
+    /// The share that each site used of what it has, over the load.
+    pub site_shares: Vec<f64>,
     /// The processor time to find the site of a transaction by the design at the end, in µs.
     pub route_us: f64,
 }
@@ -143,6 +146,8 @@ pub fn watch(
     clients.block_on(designs::lay_out(&store, &setting.design))?;
     clients.block_on(fill(&store, setting.workload.users))?;
     let sampler = Arc::new(Sampler::new(setting.sites, setting.site_cpu));
+    let sites = Arc::clone(&sampler);
+    let worked = || (0..setting.sites).map(|site| sites.cpu(Site(site))).collect::<Vec<_>>();
     let adaptation = if setting.adapts {
         let options = Options {
             mode: Mode::On,
@@ -155,11 +160,15 @@ pub fn watch(
         planner.spawn(Arc::clone(&adaptation).run());
         Some(adaptation)
     } else {
-        store.sample(sampler);
+        // Sites that are held to a share tell their processor time; others need not even be sampled.
+        if setting.site_cpu.is_some() {
+            store.sample(sampler);
+        }
         None
     };
     let LoadSpec { clients: many, open_rate_s, warm, seed, .. } = *setting;
     let of_load = Clients { many, open_rate_s, warm, seed };
+    let worked_before = worked();
     let (cpu_before, brought) = (cpu_s(), store.brought_together());
     let load = clients.block_on(async { Load::start(&store, setting.workload, of_load) });
     let mut outcome = Outcome {
@@ -171,6 +180,7 @@ pub fn watch(
         cpu_s: 0.0,
         partitions: 0,
         brought_together: 0,
+        site_shares: Vec::new(),
         route_us: 0.0,
     };
     let mut changes = 0;
@@ -190,6 +200,9 @@ pub fn watch(
     }
     outcome.cpu_s = cpu_s() - cpu_before;
     outcome.latency = load.latency();
+    let had_s = load.began().elapsed().as_secs_f64() * setting.site_cpu.unwrap_or(1.0);
+    let share = |(now, before): (Duration, Duration)| (now - before).as_secs_f64() / had_s;
+    outcome.site_shares = worked().into_iter().zip(worked_before).map(share).collect();
     outcome.checked = clients.block_on(load.finish())?;
     outcome.report = adaptation.map(|adaptation| adaptation.report());
     outcome.brought_together = store.brought_together() - brought;
@@ -277,6 +290,7 @@ mod tests {
     fn a_load_is_back_where_three_seconds_in_a_row_are() {
         let mut outcome = Outcome {
             latency: Latency::default(),
+            site_shares: Vec::new(),
             route_us: 0.0,
             throughput_s: vec![10.0, 9.5, 2.0, 4.0, 12.0, 3.0, 9.0, 9.0, 9.0],
             checked: Checked::default(),

@@ -11,15 +11,17 @@
 //!   for the paper's vₙ − vᵣ of a partition, and u of Eq. 2 is the share of the site's entries that concern it.
 //! - `lock`(w): the wait for partitions that are changing hands. There is no lock of a partition for the time of
 //!   a transaction, for the thread is one.
-//! - `read_write`(rows read, rows written): the procedure itself. For a new replica it is a function of its own,
-//!   `copy`(rows copied): they are read and written in bulk, and are a thousand times as many.
+//! - `read_write`(rows read, rows written): the procedure itself; for a new replica the rows that are copied are an input
+//!   of `change`, since they are read and written in bulk.
 //! - `commit`(partitions read, partitions written): the log itself, from the procedure's end until it has the entry.
-//! - `change`(is it a remaster; a split or merge): what such an operator takes beyond these. The paper lays it to
-//!   the functions above, but here it is several steps through the log, one after the other, which no transaction has.
+//! - `change`(work ahead of a remaster; of a split or merge; of a new replica; rows copied): what such an operator takes
+//!   beyond these. Here it is several steps through the log, one after the other, which no transaction has, and each
+//!   waits for the thread of the master.
 //! - `cpu`(reads, writes and applied updates a second): the share that a site uses of what it has.
 //!
 //! Invariants:
-//! - An operation uses exactly the functions of its column of Table 1, and operators `copy` and `change` besides.
+//! - An operation uses exactly the functions of its column of Table 1, and an operator `change` besides, which stands for
+//!   `read_write` in that of a new replica.
 //! - What operators take teaches nothing of transactions.
 
 use super::regression::Linear;
@@ -144,10 +146,8 @@ pub struct CostModel {
     pub lock: Linear<1>,
     /// Of rows read and written.
     pub read_write: Linear<2>,
-    /// Of rows copied.
-    pub copy: Linear<1>,
-    /// Of remasters, and of splits and merges.
-    pub change: Linear<2>,
+    /// Of the work ahead of a remaster, of a split or merge and of a new replica, and of rows copied.
+    pub change: Linear<4>,
     /// Of partitions read and written.
     pub commit: Linear<2>,
     /// Of reads, writes and updates a second.
@@ -161,8 +161,11 @@ impl Default for CostModel {
             wait_updates: Linear::new([1.0, 0.01]),
             lock: Linear::new([0.01]),
             read_write: Linear::new([1.0, 1.0]).rising(),
-            copy: Linear::new([100.0]).led_by([1.0]).rising().rehearsing(40),
-            change: Linear::new([1.0, 1.0]).rising().rehearsing(40),
+            change: Linear::new([10.0, 10.0, 10.0, 100.0])
+                .led_by(CHANGE_WORTH)
+                .rising()
+                .proportional()
+                .rehearsing(60),
             commit: Linear::new([1.0, 1.0]),
             cpu: Linear::new([10.0; 3]).led_by(ROWS_WORTH).rising().proportional().rehearsing(60),
         }
@@ -172,6 +175,8 @@ impl Default for CostModel {
 /// The relative costs of a row that is read among many, a row that is written, and a row that is applied for
 /// another master, transactions' own costs spread over them; used until more is known.
 const ROWS_WORTH: [f64; 3] = [1.0, 30.0, 12.0];
+/// The relative costs of a µs of work ahead of each kind of operator, and of a row that is copied; used until more is known.
+const CHANGE_WORTH: [f64; 4] = [1.0, 1.0, 1.0, 2.0];
 /// Samples of a function, most of them means of a second, with which something can be decided by it.
 const TRUSTED_SAMPLES: u64 = 5;
 /// The largest mean error with which something can be decided.
@@ -211,36 +216,32 @@ impl CostModel {
                 self.wait_updates.predict([inputs.behind, inputs.update_share]),
             )
             + used(uses.lock, self.lock.predict([inputs.contention]))
-            + used(uses.read_write, self.rows(operation, inputs))
+            + used(uses.read_write && change(operation, inputs).is_none(), self.rows(inputs))
             + used(uses.commit, self.commit.predict([parts.0, parts.1]))
-            + self.change_of(operation)
+            + self.change_of(operation, inputs)
     }
 
-    /// What an operator takes beyond the functions of Table 1.
-    fn change_of(&self, operation: Operation) -> f64 {
-        change(operation).map_or(0.0, |is| self.change.predict(is))
+    /// Reading and writing rows.
+    fn rows(&self, inputs: &Inputs) -> f64 {
+        self.read_write.predict([inputs.rows.0, inputs.rows.1])
     }
 
-    /// Reading and writing rows, or copying them.
-    fn rows(&self, operation: Operation, inputs: &Inputs) -> f64 {
-        match operation {
-            Operation::AddReplica if self.copy.samples() > 0 => self.copy.predict([inputs.copied]),
-            // Not known yet: as if a procedure read and wrote them.
-            Operation::AddReplica => self.read_write.predict([inputs.copied; 2]),
-            _ => self.read_write.predict([inputs.rows.0, inputs.rows.1]),
+    /// What an operator takes beyond the functions of Table 1. Until one was seen, copied rows cost what a procedure
+    /// would take for them.
+    fn change_of(&self, operator: Operation, inputs: &Inputs) -> f64 {
+        match change(operator, inputs) {
+            Some(of) if self.change.samples() > 0 => self.change.predict(of),
+            Some(of) => self.read_write.predict([of[3]; 2]),
+            None => 0.0,
         }
     }
 
     /// Learns from what an operator took in all: what the other functions do not explain is laid to the one that is for
-    /// operators of its kind alone.
+    /// operators alone.
     pub fn observe_operator(&mut self, operator: Operation, inputs: &Inputs, us: f64) {
-        let all = self.predict(operator, inputs);
-        if let Some(is) = change(operator) {
-            let rest = us - (all - self.change_of(operator));
-            self.change.observe(is, rest.max(0.0));
-        } else if operator == Operation::AddReplica {
-            let rest = us - (all - self.rows(operator, inputs));
-            self.copy.observe([inputs.copied], rest.max(0.0));
+        if let Some(of) = change(operator, inputs) {
+            let others = self.predict(operator, inputs) - self.change_of(operator, inputs);
+            self.change.observe(of, (us - others).max(0.0));
         }
     }
 
@@ -266,11 +267,13 @@ impl CostModel {
     }
 }
 
-/// The input of `change` for an operator that has one.
-fn change(operator: Operation) -> Option<[f64; 2]> {
+/// The inputs of `change` for an operator that has any.
+fn change(operator: Operation, inputs: &Inputs) -> Option<[f64; 4]> {
+    let ahead_us = inputs.ahead_us + inputs.other_ahead_us;
     match operator {
-        Operation::Remaster => Some([1.0, 0.0]),
-        Operation::Split | Operation::Merge => Some([0.0, 1.0]),
-        Operation::Transaction { .. } | Operation::AddReplica | Operation::RemoveReplica => None,
+        Operation::Remaster => Some([ahead_us, 0.0, 0.0, 0.0]),
+        Operation::Split | Operation::Merge => Some([0.0, ahead_us, 0.0, 0.0]),
+        Operation::AddReplica => Some([0.0, 0.0, ahead_us, inputs.copied]),
+        Operation::Transaction { .. } | Operation::RemoveReplica => None,
     }
 }

@@ -215,7 +215,6 @@ impl Kept {
         add("wait_updates", cost.wait_updates.parts());
         add("lock", cost.lock.parts());
         add("read_write", cost.read_write.parts());
-        add("copy", cost.copy.parts());
         add("change", cost.change.parts());
         add("commit", cost.commit.parts());
         add("cpu", cost.cpu.parts());
@@ -227,7 +226,6 @@ impl Kept {
         self.function("wait_updates", &mut cost.wait_updates)?;
         self.function("lock", &mut cost.lock)?;
         self.function("read_write", &mut cost.read_write)?;
-        self.function("copy", &mut cost.copy)?;
         self.function("change", &mut cost.change)?;
         self.function("commit", &mut cost.commit)?;
         self.function("cpu", &mut cost.cpu)

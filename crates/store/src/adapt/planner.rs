@@ -36,8 +36,8 @@ use crate::sampler::{Sampled, Sampler, thread_cpu};
 /// Between two decisions, at least.
 const ROUND: Duration = Duration::from_millis(250);
 /// The share of a core that the planner may use, and how much of it at once, in seconds of a core.
-pub(super) const CPU_SHARE: f64 = 0.015;
-const CPU_AT_ONCE: f64 = 0.5;
+pub(super) const CPU_SHARE: f64 = 0.0125;
+const CPU_AT_ONCE: f64 = 0.25;
 /// Samples that decisions are made by, and how old they may be: no older than the cool-down of a partition.
 const SAMPLES: usize = 1_000;
 const WINDOW_MS: u64 = 5_000;
@@ -395,7 +395,6 @@ impl<'a> Planner<'a> {
             function("wait_updates", &self.cost.wait_updates),
             function("lock", &self.cost.lock),
             function("read_write", &self.cost.read_write),
-            function("copy", &self.cost.copy),
             function("change", &self.cost.change),
             function("commit", &self.cost.commit),
             function("cpu", &self.cost.cpu),

@@ -130,14 +130,43 @@ pub struct Adapting {
     /// Moves of the most popular users, one a minute.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
     pub shifts: u64,
+    /// The parts to measure.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "PART",
+        value_delimiter = ',',
+        default_value = "starts,shifts,beside,sites"
+    )]
+    parts: Vec<AdaptPart>,
     /// Only show that the benchmark works: 4,000 users, loads of a few seconds.
     #[arg(long, conflicts_with_all = ["users", "shifts"])]
     pub quick: bool,
 }
 
+/// A part of the benchmark of adaptation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum AdaptPart {
+    /// From a random start, beside static designs.
+    Starts,
+    /// The popular users move.
+    Shifts,
+    /// Loads at which nothing is to be gained, with adaptation and without.
+    Beside,
+    /// More sites, in simulation.
+    Sites,
+}
+
 impl Adapting {
     pub fn size(&self) -> adapt::Size {
-        let Self { users, site_cpu, clients, shifts, quick } = *self;
+        let Self { users, site_cpu, clients, shifts, quick, .. } = *self;
+        let has = |part| self.parts.contains(&part);
+        let parts = adapt::Parts {
+            starts: has(AdaptPart::Starts),
+            shifts: has(AdaptPart::Shifts),
+            beside: has(AdaptPart::Beside),
+            sites: has(AdaptPart::Sites),
+        };
         let size = adapt::Size {
             users,
             sites: 4,
@@ -146,17 +175,22 @@ impl Adapting {
             partitions: 32,
             compared_s: 12,
             beside_s: 20,
+            mixes: 2,
+            sites_max: 16,
             rounds: 2,
             learns_s: 70,
             learned_s: 30,
             shift_s: 60,
             shifts,
+            parts,
         };
         match quick {
             true => adapt::Size {
                 users: 4_000,
                 compared_s: 3,
                 beside_s: 3,
+                mixes: 1,
+                sites_max: 8,
                 rounds: 1,
                 learns_s: 5,
                 learned_s: 2,

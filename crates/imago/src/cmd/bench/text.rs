@@ -32,7 +32,7 @@ pub fn text(report: &Value) -> String {
 }
 
 /// The lists of a report that are shown, with what is shown of each of their items.
-const TABLES: [(&str, &[&str]); 9] = [
+const TABLES: [(&str, &[&str]); 11] = [
     (
         "learned",
         &[
@@ -50,6 +50,8 @@ const TABLES: [(&str, &[&str]); 9] = [
             "planner_share",
         ],
     ),
+    ("compared", &["sites", "design", "measured_s", "simulated_s", "error"]),
+    ("larger", &["sites", "random_s", "ideal_s", "adapted_s", "of_ideal", "of_random", "changes"]),
     (
         "resp",
         &["command", "store_per_s", "redis_per_s", "store_per_core_s", "redis_per_core_s", "ratio"],

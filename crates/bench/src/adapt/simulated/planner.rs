@@ -1,0 +1,230 @@
+//! The planner of a simulated store: it learns and decides as the store's own does, in virtual time.
+
+use std::collections::BTreeMap;
+
+use imago_plan::design::brakes::{Brakes, Judged, Latency, Limits};
+use imago_plan::design::cost::{CostModel, Inputs, Measured, Operation};
+use imago_plan::design::decide::{Parameters, emulated};
+use imago_plan::design::layout::{Layout, Operator, Site};
+use imago_plan::design::price::{CPU_WEIGHT, Situation};
+use imago_plan::design::reservoir::Reservoir;
+use imago_plan::design::strategy::{MorphoSys, Strategy as _};
+use imago_plan::design::workload::Sample;
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::{ROUND_US, US_S, share};
+use crate::adapt::workload::{Kind, ROWS};
+
+/// As of the store's planner.
+const SAMPLES: usize = 1_000;
+const WINDOW_MS: u64 = 5_000;
+const GENERATED: usize = 100;
+const SAMPLES_S: f64 = 400.0;
+/// What is learned from is of so many rounds.
+const LEARNED_ROUNDS: u64 = 4;
+/// Rounds whose latencies a change is judged by.
+const JUDGED_ROUNDS: usize = 12;
+
+/// A transaction that a site has taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ran {
+    pub kind: Kind,
+    pub at_us: u64,
+    pub site: Site,
+    pub wait_us: f64,
+    pub run_us: f64,
+}
+
+/// Sums over the transactions of one kind at a site.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    count: f64,
+    wait_us: f64,
+    run_us: f64,
+    rows: (f64, f64),
+}
+
+pub(super) struct Planner {
+    dice: StdRng,
+    reservoir: Reservoir<Sample<u64>>,
+    cost: CostModel,
+    brakes: Brakes<u64>,
+    every: u64,
+    skipped: u64,
+    rounds: u64,
+    /// By site, and whether they write; since they were learned from last.
+    sums: BTreeMap<(Site, bool), Sums>,
+    /// The sites' work when it was learned from last.
+    work: Vec<(f64, [u64; 3])>,
+    population: f64,
+    /// The latencies of the present round, and the mean of each of the last ones.
+    round: (f64, f64),
+    latencies_us: Vec<f64>,
+    pub changes: u64,
+}
+
+impl Planner {
+    pub fn new(seed: u64, sites: u16) -> Self {
+        Self {
+            dice: StdRng::seed_from_u64(seed),
+            reservoir: Reservoir::new(SAMPLES, WINDOW_MS),
+            cost: CostModel::default(),
+            brakes: Brakes::new(Limits::default()),
+            every: 8,
+            skipped: 0,
+            rounds: 0,
+            sums: BTreeMap::new(),
+            work: vec![(0.0, [0; 3]); usize::from(sites)],
+            population: 0.0,
+            round: (0.0, 0.0),
+            latencies_us: Vec::new(),
+            changes: 0,
+        }
+    }
+
+    /// Takes note of a transaction, if it is its turn to be sampled.
+    pub fn ran(&mut self, ran: Ran) {
+        self.skipped += 1;
+        if self.skipped < self.every {
+            return;
+        }
+        self.skipped = 0;
+        let (sample, writes) = match ran.kind {
+            Kind::Count(user) => (sample(Vec::new(), vec![user], ROWS, ROWS), true),
+            Kind::Scan(user, users) => {
+                (sample(vec![(user, Some(user + users))], Vec::new(), users * ROWS, 0), false)
+            }
+        };
+        let sums = self.sums.entry((ran.site, writes)).or_default();
+        sums.count += 1.0;
+        sums.wait_us += ran.wait_us;
+        sums.run_us += ran.run_us;
+        sums.rows.0 += f64::from(sample.rows_read);
+        sums.rows.1 += f64::from(sample.rows_written);
+        self.round.0 += ran.wait_us + ran.run_us;
+        self.round.1 += 1.0;
+        let chance = self.dice.random::<f64>();
+        self.reservoir.offer(ran.at_us / 1_000, self.every, chance, || sample);
+    }
+
+    /// One decision, by the design and the sites' work so far; the plans that are to be carried out.
+    pub fn round(
+        &mut self,
+        now_us: u64,
+        layout: &Layout<u64>,
+        work: &[(f64, [u64; 3])],
+    ) -> Vec<Vec<Operator<u64>>> {
+        let now_ms = now_us / 1_000;
+        self.reservoir.pass(now_ms);
+        let (sum_us, count) = std::mem::take(&mut self.round);
+        let under_way = sum_us * self.every as f64 / ROUND_US as f64;
+        self.population += 0.3 * (under_way - self.population);
+        if count > 0.0 {
+            self.latencies_us.push(sum_us / count);
+        }
+        if self.latencies_us.len() > JUDGED_ROUNDS {
+            self.latencies_us.remove(0);
+        }
+        self.rounds += 1;
+        if self.rounds.is_multiple_of(LEARNED_ROUNDS) {
+            self.learn(work);
+        }
+        let rate_s = self.reservoir.rate_s();
+        self.every = (rate_s / SAMPLES_S).ceil().max(1.0) as u64;
+        let samples: Vec<Sample<u64>> =
+            self.reservoir.samples().map(|(_, sample)| sample.clone()).collect();
+        let samples = emulated(layout, &samples, GENERATED, &mut self.dice);
+        let (behind, cost) = (BTreeMap::new(), self.cost.clone());
+        let situation = Situation {
+            samples: &samples,
+            rate_s,
+            population: self.population,
+            cost: &cost,
+            behind: &behind,
+            cpu_weight: CPU_WEIGHT,
+        };
+        if cost.distrust().is_some() || samples.is_empty() {
+            return Vec::new();
+        }
+        let latency = self.latency();
+        let mut plans: Vec<Vec<Operator<u64>>> = Vec::new();
+        for judged in self.brakes.judge(now_ms, latency) {
+            if let Judged::Undo(watched) = judged {
+                self.brakes.spend(watched.inverse.len(), now_ms);
+                plans.push(watched.inverse);
+            }
+        }
+        if !plans.is_empty() {
+            return plans;
+        }
+        let brakes = &self.brakes;
+        let held =
+            |layout: &Layout<u64>, operator: &Operator<u64>| brakes.holds(layout, operator, now_ms);
+        let parameters = Parameters::default();
+        let decided = MorphoSys.decide(layout, &situation, &parameters, &held, &mut self.dice);
+        let chosen: Vec<_> = decided.chosen().collect();
+        let paying: Vec<&[Operator<u64>]> = chosen.iter().map(|one| &one.operators[..]).collect();
+        let sustained = self.brakes.sustained(layout, &paying);
+        for (plan, is_sustained) in chosen.into_iter().zip(sustained) {
+            if is_sustained && self.brakes.may_spend(plan.operators.len(), now_ms) {
+                let told = (latency, plan.latency_us.1);
+                self.brakes.done(layout, plan.operators.clone(), now_ms, told);
+                self.changes += plan.operators.len() as u64;
+                plans.push(plan.operators.clone());
+            }
+        }
+        plans
+    }
+
+    /// The mean latency of the last rounds.
+    fn latency(&self) -> Latency {
+        let count = self.latencies_us.len().max(1) as f64;
+        let mean_us = self.latencies_us.iter().sum::<f64>() / count;
+        let far = self.latencies_us.iter().map(|us| (us - mean_us).powi(2)).sum::<f64>();
+        Latency { mean_us, error_us: far.sqrt() / count }
+    }
+
+    /// Learns from the means of what was sampled, and from the sites' work since the last time.
+    fn learn(&mut self, work: &[(f64, [u64; 3])]) {
+        let passed_us = (LEARNED_ROUNDS * ROUND_US) as f64;
+        let sums = std::mem::take(&mut self.sums);
+        let before = std::mem::replace(&mut self.work, work.to_vec());
+        for (site, (now, before)) in work.iter().zip(&before).enumerate() {
+            let share = share(now.0 - before.0, passed_us);
+            let rate = |n: usize| (now.1[n] - before.1[n]) as f64 * US_S / passed_us;
+            self.cost.cpu.observe([rate(0), rate(1), rate(2)], share);
+            let of = |writes: bool| sums.get(&(site as Site, writes)).copied().unwrap_or_default();
+            let kinds = [(of(false), false), (of(true), true)];
+            let count: f64 = kinds.iter().map(|(sums, _)| sums.count).sum();
+            if count == 0.0 {
+                continue;
+            }
+            let is = |writes: bool| Operation::Transaction { reads: !writes, writes };
+            let waits: f64 =
+                kinds.iter().map(|(sums, writes)| sums.count * is(*writes).waits().0).sum();
+            let waited_us: f64 = kinds.iter().map(|(sums, _)| sums.wait_us).sum();
+            let all_us = waited_us + kinds.iter().map(|(sums, _)| sums.run_us).sum::<f64>();
+            let there = all_us * self.every as f64 / passed_us;
+            let each_us = share * passed_us / (count * self.every as f64);
+            let ahead_us = there * each_us * count / waits;
+            self.cost.service.observe([ahead_us], waited_us / waits);
+            for (sums, writes) in kinds.into_iter().filter(|(sums, _)| sums.count > 0.0) {
+                let rows = (sums.rows.0 / sums.count, sums.rows.1 / sums.count);
+                let inputs = Inputs { rows, ..Inputs::default() };
+                let read_write = Some(sums.run_us / sums.count);
+                let measured = Measured { read_write, ..Measured::default() };
+                self.cost.observe(is(writes), &inputs, &measured);
+            }
+        }
+    }
+}
+
+fn sample(
+    reads: Vec<(u64, Option<u64>)>,
+    writes: Vec<u64>,
+    rows_read: u64,
+    rows_written: u64,
+) -> Sample<u64> {
+    Sample { reads, writes, rows_read: rows_read as u32, rows_written: rows_written as u32 }
+}
