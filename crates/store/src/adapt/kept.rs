@@ -33,8 +33,8 @@ use crate::sampler::Sampler;
 
 /// Shortest time between two writes of the file.
 pub(super) const EVERY: Duration = Duration::from_secs(3);
-/// The version of the file's form.
-const VERSION: u32 = 1;
+/// The version of the file's form; functions of an earlier one had other inputs, and are learned anew.
+const VERSION: u32 = 2;
 const NAME: &str = "adapt.json";
 
 /// The file's content.
@@ -193,7 +193,10 @@ fn read(file: &Path) -> Result<Kept, String> {
     if version > VERSION {
         return Err(format!("it is of version {version}, and this program knows {VERSION}"));
     }
-    let kept: Kept = serde_json::from_slice(&bytes).map_err(damaged)?;
+    let mut kept: Kept = serde_json::from_slice(&bytes).map_err(damaged)?;
+    if version < VERSION {
+        kept.functions.clear();
+    }
     kept.check()?;
     Ok(kept)
 }
@@ -409,7 +412,7 @@ mod tests {
         keeper.offer(|| kept.clone());
         keeper.write();
         let (again, read) = Keeper::open(Some(folder.path()));
-        assert_eq!((&read, again.report().refused), (&Kept { version: 1, ..kept }, None));
+        assert_eq!((&read, again.report().refused), (&Kept { version: VERSION, ..kept }, None));
         let (mut restored, mut brakes) = (CostModel::default(), Brakes::new(Default::default()));
         read.model(&mut restored).unwrap();
         read.restore_bans(&mut brakes).unwrap();
@@ -423,18 +426,28 @@ mod tests {
     }
 
     #[test]
+    fn functions_of_an_earlier_version_are_not_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = Kept { version: VERSION - 1, ..kept().0 };
+        fs::write(folder.path().join("adapt.json"), serde_json::to_string(&kept).unwrap()).unwrap();
+        let (keeper, read) = Keeper::open(Some(folder.path()));
+        assert_eq!(keeper.report().refused, None);
+        assert_eq!(read, Kept { functions: BTreeMap::new(), ..kept });
+    }
+
+    #[test]
     fn a_file_that_cannot_be_used_is_told_and_put_aside() {
         let (good, _, _) = kept();
-        let good = serde_json::to_string(&Kept { version: 1, ..good }).unwrap();
+        let good = serde_json::to_string(&Kept { version: VERSION, ..good }).unwrap();
         let cut = good[..good.len() / 2].to_owned();
-        let newer = good.replacen("\"version\":1", "\"version\":2", 1);
+        let newer = good.replacen("\"version\":2", "\"version\":3", 1);
         let unknown = good.replace("\"split\"", "\"explode\"");
         let short = good.replace("\"numbers\":[", "\"numbers\":[1.0,");
         for (content, why) in [
             (cut, "damaged"),
             (String::new(), "damaged"),
             ("[]".to_owned(), "damaged"),
-            (newer, "version 2, and this program knows 1"),
+            (newer, "version 3, and this program knows 2"),
             (unknown, "a ban is damaged"),
             (short, "cost function"),
         ] {

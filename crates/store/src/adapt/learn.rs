@@ -75,7 +75,8 @@ impl Planner<'_> {
         let numbered = Numbered::new(layout);
         let touched: Vec<Touched> =
             self.reservoir.samples().map(|(_, sample)| numbered.touched(sample)).collect();
-        let statistics = Statistics::of(layout.len(), touched.iter().map(|touched| (1.0, touched)));
+        let touched = touched.iter().map(|touched| (1.0, touched));
+        let statistics = Statistics::counted(layout.len(), touched);
         let now_ms = self.now_ms();
         let (mut sum_us, mut count) = (0.0, 0.0);
         let mut there_us: BTreeMap<layout::Site, f64> = BTreeMap::new();

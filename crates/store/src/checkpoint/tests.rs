@@ -204,7 +204,7 @@ fn damage_anywhere_is_an_error() {
     write(folder.path(), Position(42), &design, &snapshots, None).expect("it is written");
     let path = path_of(folder.path(), Position(42));
     let content = fs::read(&path).expect("it is there");
-    for at in (0..content.len()).step_by(997).chain(content.len() - 40..content.len()) {
+    for at in (0..content.len()).step_by(1_999).chain(content.len() - 40..content.len()) {
         let mut changed = content.clone();
         changed[at] ^= 4;
         fs::write(&path, &changed).expect("it is written");
