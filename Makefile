@@ -4,9 +4,6 @@ CARGO ?= cargo
 # Tests wait much of the time, so more run at once than there are cores. How many servers they have at work
 # is bounded by the testbed's pool, or elections would time out.
 export RUST_TEST_THREADS ?= 6
-# Keeping notes for the next build costs a fresh one more than they save: a crate is built anew in seconds. It is the
-# same for all commands here, or each would build anew what another has built.
-export CARGO_INCREMENTAL ?= 0
 # A broker lives for seconds there: what Java's second compiler costs is never gained back.
 export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1
 # What is passed on: `make demo ARGS=--json`, `make bench ARGS=--json`, `make test ARGS=cutover`.
