@@ -41,7 +41,7 @@ pub struct Checked {
 /// The clients of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Clients {
-    /// How many.
+    /// Their number.
     pub many: u64,
     /// Transactions that are due a second, of all together; none if each begins its next one at once.
     pub open_rate_s: Option<f64>,

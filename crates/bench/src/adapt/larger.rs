@@ -23,7 +23,7 @@ const DRAWN: usize = 20_000;
 /// The results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Larger {
-    /// What a site's work takes, as it was measured.
+    /// The measured demands.
     pub demands: Demands,
     /// The simulation beside the real engine.
     pub compared: Vec<Compared>,
@@ -42,7 +42,7 @@ pub struct Compared {
     pub measured_s: f64,
     /// Those of the simulation.
     pub simulated_s: f64,
-    /// How far the second is from the first, as a share of it.
+    /// The difference of the second from the first, as a share of the first.
     pub error: f64,
 }
 
@@ -97,7 +97,7 @@ fn load(
     bench.load(what, &LoadSpec { sites, clients, design, ..setting })
 }
 
-/// What a site's work takes: from the processor time of saturated sites, and what they did in it.
+/// Measures the demands: the processor time of a site, divided by the transactions of that time.
 fn demands(bench: &mut Bench<'_>, workload: Workload) -> Result<Demands> {
     let part = |replicas: &[u16]| vec![Part { from: 0, master: 0, replicas: replicas.to_vec() }];
     let writes = Workload { scans: 0.0, ..workload };

@@ -35,7 +35,7 @@ pub struct Size {
     pub mixes: u8,
     /// Simulated sites; a quarter of so many are compared with the real engine.
     pub sites_max: u16,
-    /// How often each load is run with and without adaptation.
+    /// Runs of each load with and without adaptation.
     pub rounds: u64,
     /// Seconds of a load under which a store learns.
     pub learns_s: u64,
@@ -119,9 +119,9 @@ pub struct Learned {
     pub gained_share_told_apart: Option<f64>,
     /// The share of the process's processor time that the planner used.
     pub planner_share: f64,
-    /// That changes of the design took at the sites.
+    /// The share of changes of the design at the sites.
     pub operators_share: f64,
-    /// That it takes to find the sites of transactions: the time for one, times all of them.
+    /// The share of finding the sites of transactions: the time for one, times their number.
     pub router_share: f64,
     /// R² of what transactions and operators were predicted to take in all.
     pub r_squared_transactions: Option<f64>,

@@ -31,7 +31,7 @@ pub struct Demands {
 /// The parameters of a simulated load.
 #[derive(Clone, Debug)]
 pub struct SimulationSpec {
-    /// What a site's work takes.
+    /// The demands on a site.
     pub demands: Demands,
     /// Sites.
     pub sites: u16,

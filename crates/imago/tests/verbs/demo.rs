@@ -80,8 +80,8 @@ fn a_store_chooses_its_design_while_a_hotspot_moves_and_loses_nothing() {
     assert!(summary["acknowledged"].as_u64() > Some(200), "{summary}");
     assert_eq!(summary["single_site_share"], 1.0, "{summary}");
     assert!(summary["partitions"].as_u64() > Some(0), "{summary}");
-    // How fast it is, what it has changed by then, and whether it is back before the end, depends on the machine: that
-    // a store gives work away is waited for in the tests of adaptation itself.
+    // Speed, changes and recovery by then depend on the machine. The tests of adaptation itself wait until a
+    // store gives work away.
     assert!(summary["changes"].is_u64(), "{summary}");
     for measured in ["throughput_off", "throughput_on", "throughput_ratio", "undone", "total_s"] {
         assert!(summary[measured].is_number(), "{measured}: {summary}");

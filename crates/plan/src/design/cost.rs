@@ -86,7 +86,7 @@ pub struct Uses {
 }
 
 impl Operation {
-    /// How often it waits for the thread of its site, and of the other site that takes part.
+    /// The number of its waits for the thread of its site, and for that of the other site that takes part.
     #[must_use]
     pub fn waits(self) -> (f64, f64) {
         match self {
@@ -226,8 +226,8 @@ impl CostModel {
         self.read_write.predict([inputs.rows.0, inputs.rows.1])
     }
 
-    /// What an operator takes beyond the functions of Table 1. Until one was seen, copied rows cost what a procedure
-    /// would take for them.
+    /// The time of an operator beyond the functions of Table 1. Until one was seen, copied rows cost as much as in a
+    /// procedure.
     fn change_of(&self, operator: Operation, inputs: &Inputs) -> f64 {
         match change(operator, inputs) {
             Some(of) if self.change.samples() > 0 => self.change.predict(of),

@@ -1,6 +1,6 @@
 //! Strategies that choose a store's design: each sees the same statistics, and answers with the same plans.
 //!
-//! What carries plans out, holds them back, watches and explains them knows no strategy but by this trait.
+//! The code that carries plans out, holds them back, watches and explains them knows a strategy by this trait alone.
 
 use rand::Rng;
 

@@ -198,7 +198,7 @@ impl Planner<'_> {
         let (mut done, mut design) = (Vec::new(), layout.clone());
         let mut ahead = VecDeque::from(waves(layout, operators));
         while let Some(mut wave) = ahead.pop_front() {
-            // Splits first: so a limit of partitions holds in whatever order they come to be done.
+            // Splits are counted first, so that the limit of partitions holds in any order of completion.
             wave.sort_by_key(|operator| !matches!(operator, layout::Operator::Split(_)));
             let rest: Vec<_> = wave.iter().chain(ahead.iter().flatten()).cloned().collect();
             // Commands and the router change the design, too.

@@ -1,4 +1,4 @@
-//! What the planner learns from samples, and how well it foretells what transactions and operators take.
+//! Learning from samples, and the quality of the predicted costs of transactions and operators.
 //!
 //! The idea: single transactions vary by far more than their cause, by chance and by what else the machine does. So
 //! samples of a site are kept until they are of a second at least, and what is learned is their mean, for
@@ -42,7 +42,7 @@ pub(super) struct Fits {
     pub operators: HeldOut,
 }
 
-/// What was sampled at a site since it was learned from last.
+/// The samples of a site since the model learned from them last.
 #[derive(Default)]
 pub(super) struct Pending {
     span: Duration,
@@ -246,7 +246,7 @@ impl Sums {
         Measured {
             read_write: of_ran(self.run_us),
             commit: of_ran(self.commit_us).filter(|us| *us > 0.0),
-            // What ran at once waited neither for updates nor for a partition.
+            // A transaction that ran at once waited neither for updates nor for a partition.
             wait_updates: of_ran(0.0),
             lock: of_ran(0.0),
             ..Measured::default()

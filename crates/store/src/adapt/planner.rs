@@ -242,7 +242,7 @@ pub(super) struct Planner<'a> {
     pub(super) population: f64,
     /// The time at which samples were fetched last.
     pub(super) fetched: Instant,
-    /// What was sampled at each site since it was learned from last.
+    /// The samples of each site since the model learned from them last.
     pub(super) pending: BTreeMap<layout::Site, Pending>,
     /// The work ahead of one wait at each site, in µs, as of when it was learned from last.
     pub(super) ahead_us: BTreeMap<layout::Site, f64>,

@@ -13,7 +13,7 @@ use super::planner::Planner;
 use crate::key::Key;
 use crate::record::Site;
 
-/// What is learned from is of so long at least.
+/// The model learns from spans of this length at least.
 const SPAN_MIN: Duration = Duration::from_secs(1);
 
 /// A site's work since it began.

@@ -21,7 +21,7 @@ const SAMPLES: usize = 1_000;
 const WINDOW_MS: u64 = 5_000;
 const GENERATED: usize = 100;
 const SAMPLES_S: f64 = 400.0;
-/// What is learned from is of so many rounds.
+/// The model learns from so many rounds at once.
 const LEARNED_ROUNDS: u64 = 4;
 /// Rounds whose latencies a change is judged by.
 const JUDGED_ROUNDS: usize = 12;

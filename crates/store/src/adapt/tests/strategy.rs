@@ -11,7 +11,7 @@ use crate::adapt::{Mode, Verdict};
 use crate::key::Key;
 use crate::record::Site;
 
-/// All partitions belong to one site, whatever that costs.
+/// All partitions belong to one site, at any cost.
 struct AllAt(layout::Site);
 
 impl Strategy<Key> for AllAt {

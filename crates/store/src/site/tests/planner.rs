@@ -116,7 +116,7 @@ impl Planner {
         }
     }
 
-    /// Whether operators keep to the limits by the design now, whatever became of those whose outcome is unknown.
+    /// True if operators keep to the limits by the design now, for any outcome of those that are unknown.
     fn keeps<'a>(
         &self,
         layout: &Layout<Key>,
