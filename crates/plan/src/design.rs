@@ -17,6 +17,7 @@ mod ranks;
 pub mod regression;
 pub mod reservoir;
 pub mod strategy;
+pub mod updates;
 pub mod waves;
 pub mod workload;
 

@@ -10,6 +10,8 @@ use std::cell::Cell;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use crate::key::{Key, KeyRange};
 use crate::record::Site;
 use crate::sync::Mutex;
@@ -45,8 +47,12 @@ pub(crate) struct Sampled {
     pub site: Site,
     pub reads: Vec<KeyRange>,
     pub writes: Vec<Key>,
-    /// Rows that it read and wrote; none where it waited for something before it ran.
+    /// Rows that it read and wrote; none where it did not run.
     pub rows: Option<(u32, u32)>,
+    /// Log entries that the site was behind when it came.
+    pub behind: u64,
+    /// From when the site looked at it until it could begin, and why, where it had to wait.
+    pub waited: Option<Waited>,
     /// From when it was asked for until the site looked at it; of a site apart without the way there.
     pub service_us: f64,
     /// The procedure.
@@ -58,10 +64,29 @@ pub(crate) struct Sampled {
     pub met_conflict: bool,
 }
 
+/// A reason why a request waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Cause {
+    /// Log entries that its session has seen, or the site's own until the log has them.
+    Updates,
+    /// A partition that an earlier request or a change of design has locked.
+    Partition,
+    /// An earlier request of its client.
+    Client,
+}
+
+/// The wait of a sampled transaction at its site.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Waited {
+    pub cause: Cause,
+    pub us: f64,
+}
+
 impl Sampled {
     /// All of it.
     pub fn latency_us(&self) -> f64 {
-        self.service_us + self.run_us + self.commit_us.unwrap_or(0.0)
+        let waited_us = self.waited.map_or(0.0, |waited| waited.us);
+        self.service_us + waited_us + self.run_us + self.commit_us.unwrap_or(0.0)
     }
 }
 

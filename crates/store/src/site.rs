@@ -58,6 +58,7 @@ use copy::Copy;
 pub use image::{Part, Snapshot};
 pub use install_replica::Message;
 use install_replica::{Installation, Wanted};
+pub(crate) use waiting::Woken;
 use waiting::{Held, Waiting, Want};
 
 /// Identifies the caller of a request.
@@ -168,6 +169,8 @@ pub struct Core {
     work: [u64; 3],
     /// The request that last met a lock, or a watched row that another transaction had changed.
     last_conflict: Option<Ticket>,
+    /// Transactions that had to wait and were run by the last input.
+    woken: Vec<Woken>,
     /// Log entries of its own that others may still look at.
     spent: VecDeque<Arc<[LogEntry]>>,
     /// Deliberate faults, to see whether the tests notice.
@@ -219,6 +222,7 @@ impl Core {
             last_run: None,
             work: [0; 3],
             last_conflict: None,
+            woken: Vec::new(),
             spent: VecDeque::new(),
             #[cfg(test)]
             broken: tests::Broken::default(),
@@ -257,6 +261,7 @@ impl Core {
 
     /// Goes on by one thing that happened, and says what is to be done, in this order.
     pub fn on(&mut self, input: Input) -> Vec<Output> {
+        self.woken.clear();
         match input {
             Input::Transact(ticket, mut transaction, until_ms) => {
                 transaction.put_in_order();
@@ -342,6 +347,16 @@ impl Core {
     /// True if a transaction met another one or a change of design, if it is the last that did.
     pub(crate) fn met_conflict(&self, ticket: Ticket) -> bool {
         self.last_conflict == Some(ticket)
+    }
+
+    /// The transactions that had to wait and were run by the last input.
+    pub(crate) fn woken(&self) -> &[Woken] {
+        &self.woken
+    }
+
+    /// Log entries that the site lacks for a session, and its own that it does not have back from the log.
+    pub(crate) fn behind(&self, session: Position) -> u64 {
+        self.known.entries_to(session) + (self.written - self.ordered)
     }
 
     /// True if it takes part: the log has its beginning, and not its end.

@@ -7,10 +7,13 @@
 //!   once, from when its request is sent until the site looks at it. One that writes waits again, from when the log has
 //!   it until the site looks at that, and then for about as long as two others ([`Operation::waits`]).
 //! - `wait_updates`(log entries that the site is behind, u): from then until the site has applied what the
-//!   session has seen, or what a new master has to know. There is one log for all partitions: `behind` stands
-//!   for the paper's vₙ − vᵣ of a partition, and u of Eq. 2 is the share of the site's entries that concern it.
-//! - `lock`(w): the wait for partitions that are changing hands. There is no lock of a partition for the time of
-//!   a transaction, for the thread is one.
+//!   session has seen, and until the log has what the site itself wrote, where a replica is read: only then the site
+//!   is one state of the database. There is one log for all partitions: `behind` stands for the paper's vₙ − vᵣ of a
+//!   partition, and u of Eq. 2 is the share of the site's entries that concern it ([`super::updates`]). Both are 0
+//!   where no replica is read. What a transaction that writes nothing waits for is laid to this function, whatever
+//!   it was.
+//! - `lock`(w): the wait for partitions that are changing hands, or that a transaction which reads replicas has locked
+//!   while it waits for the log. No transaction locks a partition while it runs, for the thread is one.
 //! - `read_write`(rows read, rows written): the procedure itself; for a new replica the rows that are copied are an input
 //!   of `change`, since they are read and written in bulk.
 //! - `commit`(partitions read, partitions written): the log itself, from the procedure's end until it has the entry.
@@ -34,7 +37,7 @@ pub struct Inputs {
     pub ahead_us: f64,
     /// The same at the other site that takes part, for a remaster and a new replica.
     pub other_ahead_us: f64,
-    /// Log entries that the site is behind.
+    /// Log entries that the site is behind, where a replica is read.
     pub behind: f64,
     /// u of Eq. 2.
     pub update_share: f64,
@@ -158,8 +161,12 @@ impl Default for CostModel {
     fn default() -> Self {
         Self {
             service: Linear::new([10.0]).led_by([1.0]).rising().rehearsing(40),
-            wait_updates: Linear::new([1.0, 0.01]),
-            lock: Linear::new([0.01]),
+            wait_updates: Linear::new([1.0, 0.01])
+                .led_by(BEHIND_WORTH)
+                .rising()
+                .proportional()
+                .rehearsing(40),
+            lock: Linear::new([0.01]).rising(),
             read_write: Linear::new([1.0, 1.0]).rising(),
             change: Linear::new([10.0, 10.0, 10.0, 100.0])
                 .led_by(CHANGE_WORTH)
@@ -175,6 +182,8 @@ impl Default for CostModel {
 /// The relative costs of a row that is read among many, a row that is written, and a row that is applied for
 /// another master, transactions' own costs spread over them; used until more is known.
 const ROWS_WORTH: [f64; 3] = [1.0, 30.0, 12.0];
+/// The relative costs of an entry that a site is behind and of a partition's share in these; used until more is known.
+const BEHIND_WORTH: [f64; 2] = [1.0, 0.0];
 /// The relative costs of a µs of work ahead of each kind of operator, and of a row that is copied; used until more is known.
 const CHANGE_WORTH: [f64; 4] = [1.0, 1.0, 1.0, 2.0];
 /// Samples of a function, most of them means of a second, with which something can be decided by it.

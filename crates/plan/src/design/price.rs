@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use super::cost::{CostModel, Inputs, Operation};
 use super::layout::{Key, Layout, Operator, Partition, Site};
 use super::queues::{queues, slowed};
+use super::updates::Updates;
 use super::workload::{Numbered, Sample, Statistics, Touched};
 
 /// The default weight of a µs of a site's processor, against a µs of latency.
@@ -117,21 +118,21 @@ pub fn price<K: Key>(layout: &Layout<K>, situation: &Situation<'_, K>) -> Price 
     let demands = slowed(&demands, &applied.collect::<Vec<f64>>());
     let queues = queues(&demands, situation.population);
     let ahead_us = ahead_us(situation, &touched, &placed, &demands, &queues, all_weight);
-    let updates_at = updates_at(&sites, &partitions, &statistics);
+    let updates = Updates::new(&sites, &partitions, &statistics);
     let latency = |placed: &Placed| {
         let (_, sample) = &situation.samples[placed.sample];
         let Touched { reads, writes } = &touched[placed.sample];
         let site = sites[placed.site];
         let contention = writes.iter().map(|write| statistics.writes(*write)).sum();
-        let update_share = |of: &usize| statistics.writes(*of) / updates_at[placed.site].max(1e-9);
-        // It waits for the replica that is furthest behind.
-        let furthest =
-            reads.iter().filter(|read| partitions[**read].master != site).map(update_share);
+        let (behind, update_share) =
+            updates.share(placed.site, reads).map_or((0.0, 0.0), |share| {
+                (situation.behind.get(&site).copied().unwrap_or(0.0), share)
+            });
         let inputs = Inputs {
             ahead_us: ahead_us[placed.site],
             other_ahead_us: ahead_us.iter().sum::<f64>() / ahead_us.len() as f64,
-            behind: situation.behind.get(&site).copied().unwrap_or(0.0),
-            update_share: furthest.fold(0.0, f64::max),
+            behind,
+            update_share,
             contention,
             rows: (f64::from(sample.rows_read), f64::from(sample.rows_written)),
             copied: 0.0,
@@ -228,16 +229,6 @@ fn loads<K>(
         }
     }
     loads
-}
-
-/// The denominator of Eq. 2 for each site: the writes of all partitions that it replicates.
-fn updates_at(sites: &[Site], partitions: &[&Partition], statistics: &Statistics) -> Vec<f64> {
-    let of = |site: &Site| {
-        let replicated =
-            partitions.iter().enumerate().filter(|(_, one)| one.replicas.contains(site));
-        replicated.map(|(n, _)| statistics.writes(n)).sum()
-    };
-    sites.iter().map(of).collect()
 }
 
 /// Returns what an operator's cost is told from: by the partition that it changes, the work ahead at the sites and what

@@ -186,6 +186,10 @@ impl<const N: usize> Linear<N> {
     fn step(&mut self, inputs: [f64; N], observed: f64) {
         let scaled = self.scaled(inputs);
         if self.unit == 0.0 {
+            // As long as nothing but zeros were seen, it is zero everywhere already.
+            if observed <= 0.0 {
+                return;
+            }
             self.unit = observed.max(f64::MIN_POSITIVE.sqrt());
             self.usual_error = 1.0;
             let worth = self

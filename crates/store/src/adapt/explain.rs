@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use imago_plan::design::brakes::Brakes;
 use imago_plan::design::cost::CostModel;
 use imago_plan::design::decide::{Parameters, Rejected, weigh};
-use imago_plan::design::layout::{Layout, Operator, Partition};
+use imago_plan::design::layout::{self, Layout, Operator, Partition};
 use imago_plan::design::price::{CPU_WEIGHT, Price, Situation, price};
 use imago_plan::design::workload::Sample;
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,7 @@ pub(super) struct Known {
     pub samples: Vec<(f64, Sample<Key>)>,
     pub rate_s: f64,
     pub population: f64,
+    pub behind: BTreeMap<layout::Site, f64>,
     pub cost: CostModel,
     pub brakes: Option<Brakes<Key>>,
 }
@@ -109,13 +110,12 @@ impl Adaptation {
             return Err(NotExplained::NoRow(key.to_string(), named(start), partition.master));
         }
         let known = self.known();
-        let behind = BTreeMap::new();
         let situation = Situation {
             samples: &known.samples,
             rate_s: known.rate_s,
             population: known.population,
             cost: &known.cost,
-            behind: &behind,
+            behind: &known.behind,
             cpu_weight: CPU_WEIGHT,
         };
         let unpredicted = match known.cost.distrust() {

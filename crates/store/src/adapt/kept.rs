@@ -34,7 +34,7 @@ use crate::sampler::Sampler;
 /// Shortest time between two writes of the file.
 pub(super) const EVERY: Duration = Duration::from_secs(3);
 /// The version of the file's form; functions of an earlier one had other inputs, and are learned anew.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const NAME: &str = "adapt.json";
 
 /// The file's content.
@@ -440,14 +440,14 @@ mod tests {
         let (good, _, _) = kept();
         let good = serde_json::to_string(&Kept { version: VERSION, ..good }).unwrap();
         let cut = good[..good.len() / 2].to_owned();
-        let newer = good.replacen("\"version\":2", "\"version\":3", 1);
+        let newer = good.replacen("\"version\":3", "\"version\":4", 1);
         let unknown = good.replace("\"split\"", "\"explode\"");
         let short = good.replace("\"numbers\":[", "\"numbers\":[1.0,");
         for (content, why) in [
             (cut, "damaged"),
             (String::new(), "damaged"),
             ("[]".to_owned(), "damaged"),
-            (newer, "version 3, and this program knows 2"),
+            (newer, "version 4, and this program knows 3"),
             (unknown, "a ban is damaged"),
             (short, "cost function"),
         ] {

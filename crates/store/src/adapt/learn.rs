@@ -11,22 +11,25 @@ use std::time::{Duration, Instant};
 
 use imago_plan::design::brakes::Latency;
 use imago_plan::design::cost::{Inputs, Measured, Operation};
-use imago_plan::design::layout::{self, Layout};
+use imago_plan::design::layout::{self, Layout, Partition};
 use imago_plan::design::price::inputs_of;
 use imago_plan::design::regression::HeldOut;
+use imago_plan::design::updates::Updates;
 use imago_plan::design::workload::{Numbered, Sample, Statistics, Touched};
 use rand::RngExt as _;
 
 use super::planner::Planner;
 use crate::key::Key;
-use crate::sampler::Sampled;
+use crate::sampler::{Cause, Sampled};
 
 /// Samples of a site are learned from when they are of so long and so many, or of so long.
 const SPAN_MIN: Duration = Duration::from_secs(1);
 const SAMPLES_MIN: f64 = 20.0;
 const SPAN_MAX: Duration = Duration::from_secs(5);
 /// The weight of a round in the moving mean of transactions under way.
-const POPULATION_RATE: f64 = 0.3;
+const MEAN_RATE: f64 = 0.3;
+/// The weight of a sample in the moving mean of what its site is behind.
+const BEHIND_RATE: f64 = 0.02;
 /// A plan saves at least so many standard errors of the mean latency: what cannot be told from chance afterwards is
 /// no reason for a change.
 const ERRORS_MIN: f64 = 2.0;
@@ -64,7 +67,13 @@ struct Sums {
     ran: f64,
     run_us: f64,
     commit_us: f64,
+    /// Of those that ran at once or whose wait has a cause among the functions.
+    begun: f64,
+    updates_us: f64,
+    lock_us: f64,
     contention: f64,
+    behind: f64,
+    update_share: f64,
     rows: (f64, f64),
     partitions: (f64, f64),
 }
@@ -77,6 +86,9 @@ impl Planner<'_> {
             self.reservoir.samples().map(|(_, sample)| numbered.touched(sample)).collect();
         let touched = touched.iter().map(|touched| (1.0, touched));
         let statistics = Statistics::counted(layout.len(), touched);
+        let sites: Vec<layout::Site> = layout.sites().collect();
+        let partitions: Vec<&Partition> = layout.partitions().map(|(_, one)| one).collect();
+        let updates = Updates::new(&sites, &partitions, &statistics);
         let now_ms = self.now_ms();
         let (mut sum_us, mut count) = (0.0, 0.0);
         let mut there_us: BTreeMap<layout::Site, f64> = BTreeMap::new();
@@ -99,7 +111,15 @@ impl Planner<'_> {
             let kind = (!touched.reads.is_empty(), !touched.writes.is_empty());
             pending.count += f64::from(sampled.every);
             let contention = touched.writes.iter().map(|write| statistics.writes(*write)).sum();
-            pending.kinds.entry(kind).or_default().add(sampled, &touched, contention, quickest_us);
+            let sums = pending.kinds.entry(kind).or_default();
+            sums.add(sampled, &touched, contention, quickest_us);
+            let site = sites.binary_search(&sampled.site.0).ok();
+            if let Some(share) = site.and_then(|site| updates.share(site, &touched.reads)) {
+                sums.behind += sampled.behind as f64;
+                sums.update_share += share;
+            }
+            let behind = self.behind.entry(sampled.site.0).or_default();
+            *behind += BEHIND_RATE * (sampled.behind as f64 - *behind);
             sum_us += all_us;
             count += f64::from(sampled.every);
             let chance = self.dice.random::<f64>();
@@ -121,7 +141,7 @@ impl Planner<'_> {
             pending.busy_us += share * passed.as_secs_f64() * 1e6;
         }
         self.learn_pending();
-        self.population += POPULATION_RATE * (under_way - self.population);
+        self.population += MEAN_RATE * (under_way - self.population);
         self.reservoir.pass(now_ms);
         self.latencies.push_back((now_ms, sum_us, count));
         let oldest = now_ms.saturating_sub(self.of.options().limits.measured_ms);
@@ -161,8 +181,7 @@ impl Planner<'_> {
         took: Duration,
     ) {
         let partition = layout.of(operator.key()).1;
-        let (operation, inputs) =
-            inputs_of(operator, partition, &self.ahead_us, &BTreeMap::new(), 0.0);
+        let (operation, inputs) = inputs_of(operator, partition, &self.ahead_us, &self.behind, 0.0);
         let us = took.as_secs_f64() * 1e6;
         self.fits.operators.push(us, self.cost.predict(operation, &inputs));
         self.cost.observe_operator(operation, &inputs, us);
@@ -211,7 +230,7 @@ impl Pending {
 
 impl Sums {
     fn add(&mut self, sampled: &Sampled, touched: &Touched, contention: f64, quickest_us: f64) {
-        let ran_at_once = sampled.rows.is_some();
+        let ran_at_once = sampled.rows.is_some() && sampled.waited.is_none();
         // The log takes what it takes at its quickest; what is beyond is the wait for the site's thread.
         let commit_us = sampled.commit_us.filter(|_| ran_at_once);
         self.samples += 1.0;
@@ -219,7 +238,19 @@ impl Sums {
         self.contention += contention;
         self.partitions.0 += touched.reads.len() as f64;
         self.partitions.1 += touched.writes.len() as f64;
-        if let Some((read, written)) = sampled.rows {
+        let waited = sampled.waited;
+        if sampled.rows.is_some() && waited.is_none_or(|waited| waited.cause != Cause::Client) {
+            self.begun += 1.0;
+            // Writers wait for a lock, readers for updates; a transaction that does both for what it met first.
+            let us = waited.map_or(0.0, |waited| waited.us);
+            let is_for_updates = waited.is_some_and(|waited| waited.cause == Cause::Updates);
+            match (touched.reads.is_empty(), touched.writes.is_empty()) {
+                (false, true) => self.updates_us += us,
+                (false, false) if is_for_updates => self.updates_us += us,
+                _ => self.lock_us += us,
+            }
+        }
+        if let Some((read, written)) = sampled.rows.filter(|_| ran_at_once) {
             self.ran += 1.0;
             self.run_us += sampled.run_us;
             self.commit_us += commit_us.map_or(0.0, |_| quickest_us);
@@ -233,6 +264,8 @@ impl Sums {
         let (samples, ran) = (self.samples.max(1.0), self.ran.max(1.0));
         Inputs {
             ahead_us,
+            behind: self.behind / samples,
+            update_share: self.update_share / samples,
             contention: self.contention / samples,
             rows: (self.rows.0 / ran, self.rows.1 / ran),
             partitions: (self.partitions.0 / samples, self.partitions.1 / samples),
@@ -243,12 +276,12 @@ impl Sums {
     /// The mean times, but for that of waits: all kinds wait for the same thread.
     fn measured(&self) -> Measured {
         let of_ran = |us: f64| (self.ran > 0.0).then_some(us / self.ran);
+        let of_begun = |us: f64| (self.begun > 0.0).then_some(us / self.begun);
         Measured {
             read_write: of_ran(self.run_us),
             commit: of_ran(self.commit_us).filter(|us| *us > 0.0),
-            // A transaction that ran at once waited neither for updates nor for a partition.
-            wait_updates: of_ran(0.0),
-            lock: of_ran(0.0),
+            wait_updates: of_begun(self.updates_us),
+            lock: of_begun(self.lock_us),
             ..Measured::default()
         }
     }
@@ -256,6 +289,8 @@ impl Sums {
     /// The mean time in all; none if it is not known of most.
     fn whole_us(&self) -> Option<f64> {
         let is_known = 2.0 * self.ran >= self.samples;
-        is_known.then(|| self.service_us / self.samples + (self.run_us + self.commit_us) / self.ran)
+        let waited_us = (self.updates_us + self.lock_us) / self.begun.max(1.0);
+        let service_us = self.service_us / self.samples;
+        is_known.then(|| service_us + waited_us + (self.run_us + self.commit_us) / self.ran)
     }
 }

@@ -246,6 +246,8 @@ pub(super) struct Planner<'a> {
     pub(super) pending: BTreeMap<layout::Site, Pending>,
     /// The work ahead of one wait at each site, in µs, as of when it was learned from last.
     pub(super) ahead_us: BTreeMap<layout::Site, f64>,
+    /// The log entries that each site is behind, as of its last samples.
+    pub(super) behind: BTreeMap<layout::Site, f64>,
     /// Predicted costs of transactions and of operators in whole, beside what was measured.
     pub(super) fits: Fits,
     pub(super) brakes: Brakes<Key>,
@@ -283,6 +285,7 @@ impl<'a> Planner<'a> {
             fetched: Instant::now(),
             pending: BTreeMap::new(),
             ahead_us: BTreeMap::new(),
+            behind: BTreeMap::new(),
             fits: Fits::default(),
             brakes: Brakes::new(options.limits),
             dice: StdRng::seed_from_u64(options.seed),
@@ -326,7 +329,7 @@ impl<'a> Planner<'a> {
         let samples: Vec<Sample<Key>> =
             self.reservoir.samples().map(|(_, sample)| sample.clone()).collect();
         let samples = emulated(&layout, &samples, GENERATED, &mut self.dice);
-        let behind = BTreeMap::new();
+        let behind = self.behind.clone();
         let (rate_s, mut parameters) = (self.reservoir.rate_s(), options.parameters);
         parameters.gain_min = parameters.gain_min.max(self.gain_seen_min());
         let cost = self.cost.clone();
@@ -365,7 +368,8 @@ impl<'a> Planner<'a> {
         }
         self.tell(distrust, &is, &cpu);
         let brakes = Some(self.brakes.clone());
-        let known = Arc::new(Known { samples, rate_s, population: self.population, cost, brakes });
+        let population = self.population;
+        let known = Arc::new(Known { samples, rate_s, population, behind, cost, brakes });
         *self.of.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
         self.of.keeper.offer(|| self.keep());
         took

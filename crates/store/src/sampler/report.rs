@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{EVERY_MAX, Sampled, Sampler};
+use super::{Cause, EVERY_MAX, Sampled, Sampler, Waited};
 use crate::key::{Key, KeyRange};
 use crate::record::Site;
 
@@ -50,6 +50,9 @@ pub(super) struct Reported {
     reads: Vec<KeyRange>,
     writes: Vec<Key>,
     rows: Option<(u32, u32)>,
+    behind: u64,
+    /// The wait before it began.
+    waited: Option<(Cause, u64)>,
     service_ns: u64,
     run_ns: u64,
     commit_ns: Option<u64>,
@@ -69,6 +72,8 @@ impl Reported {
             reads: it.reads,
             writes: it.writes,
             rows: it.rows,
+            behind: it.behind,
+            waited: it.waited.map(|waited| (waited.cause, ns(waited.us))),
             met_conflict: it.met_conflict,
             was_returned,
         }
@@ -95,6 +100,8 @@ impl Reported {
             reads: self.reads,
             writes: self.writes,
             rows: self.rows,
+            behind: self.behind,
+            waited: self.waited.map(|(cause, wait_ns)| Waited { cause, us: us(wait_ns) }),
             met_conflict: self.met_conflict,
         }
     }

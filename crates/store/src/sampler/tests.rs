@@ -20,6 +20,8 @@ fn sampled(write: Key, began: Instant) -> Sampled {
         reads: vec![KeyRange::only(&key(b"read"))],
         writes: vec![write],
         rows: Some((2, 1)),
+        behind: 0,
+        waited: None,
         service_us: 40.0,
         run_us: 1.5,
         commit_us: Some(700.0),

@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::mem;
 
-use super::{BEHIND_MS_MAX, Core, Held, Output, Ticket, WAITING_MAX, Waiting, Want};
+use super::{BEHIND_MS_MAX, Core, Held, Output, Ticket, WAITING_MAX, Waiting, Want, Woken};
 use crate::key::{Key, KeyRange, Value};
 use crate::output_buffer::UNCOUNTED_BYTES;
 use crate::record::{Body, Position, Update, Write};
 use crate::reply::Reply;
+use crate::sampler::Cause;
 use crate::transaction::{Abort, Done, Transaction, View, WRITTEN_BYTES_MAX};
 
 /// The most log entries that a site may be ahead of the log; a log that stands still must not fill its memory.
@@ -20,7 +21,8 @@ const AHEAD_MAX: u64 = 100_000;
 impl Core {
     pub(super) fn ask(&mut self, ticket: Ticket, until_ms: u64, mut what: Want) {
         if !self.is_live || !what.has_room() {
-            return self.give_back(Waiting { ticket, since_ms: self.now_ms, until_ms, what });
+            let waiting = Waiting { ticket, since_ms: self.now_ms, until_ms, what, cause: None };
+            return self.give_back(waiting);
         }
         if self.is_stalled && what.writes() {
             return self.refuse(ticket, Abort::LogFull);
@@ -43,7 +45,8 @@ impl Core {
         }
         // Those of its client that were given back are none that waits now.
         self.returned.clear();
-        let waiting = self.attempt(Waiting { ticket, since_ms: self.now_ms, until_ms, what });
+        let waiting = Waiting { ticket, since_ms: self.now_ms, until_ms, what, cause: None };
+        let waiting = self.attempt(waiting);
         self.waiting.extend(waiting);
     }
 
@@ -89,6 +92,8 @@ impl Core {
             return None;
         }
         if is_early || client.is_some_and(|client| self.queued.contains(&client)) {
+            let cause = if is_early { Cause::Updates } else { Cause::Client };
+            waiting.cause.get_or_insert(cause);
             self.queued.extend(client);
             return Some(waiting);
         }
@@ -114,6 +119,8 @@ impl Core {
         if !is_unlocked {
             self.last_conflict = Some(waiting.ticket);
         }
+        let cause = if is_unlocked { Cause::Updates } else { Cause::Partition };
+        waiting.cause.get_or_insert(cause);
         self.taken.extend(locks);
         self.queued.extend(client);
         Some(waiting)
@@ -125,6 +132,10 @@ impl Core {
             Want::Transaction(transaction) => {
                 let Some(last) = self.last_if_possible(transaction) else { return false };
                 self.run(waiting.ticket, transaction, last);
+                let rows = self.rows_of(waiting.ticket);
+                if let Some((cause, rows)) = waiting.cause.zip(rows) {
+                    self.woken.push(Woken { ticket: waiting.ticket, cause, rows });
+                }
             }
             Want::Change(change) => {
                 let number = self.write(Body::Change(change.clone()));

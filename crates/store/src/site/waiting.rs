@@ -4,6 +4,7 @@ use super::Ticket;
 use crate::key::KeyRange;
 use crate::record::{Change, Position};
 use crate::reply::Reply;
+use crate::sampler::Cause;
 use crate::transaction::{Abort, Transaction};
 
 /// A transaction or a change of the design that cannot begin yet.
@@ -12,6 +13,17 @@ pub(super) struct Waiting {
     pub since_ms: u64,
     pub until_ms: u64,
     pub what: Want,
+    /// The first reason why it waits.
+    pub cause: Option<Cause>,
+}
+
+/// A transaction that has run after it had to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Woken {
+    pub ticket: Ticket,
+    pub cause: Cause,
+    /// Rows that it read and wrote.
+    pub rows: (u32, u32),
 }
 
 /// The work of a site.

@@ -28,6 +28,8 @@ fn sampled(site: u16) -> Sampled {
         reads: vec![KeyRange::only(&key("a"))],
         writes: vec![key("b")],
         rows: Some((2, 1)),
+        behind: 0,
+        waited: None,
         service_us: 5.0,
         run_us: 20.0,
         commit_us: None,

@@ -25,7 +25,7 @@ use crate::subscription::{Delivery, Request};
 use crate::transaction::{Abort, Done};
 
 /// Version of the messages: both sides must have the same.
-pub(in crate::engine) const PROTOCOL: u32 = 4;
+pub(in crate::engine) const PROTOCOL: u32 = 5;
 /// How often each side says that it is there, if it has nothing else to say.
 pub(in crate::engine) const ALIVE_EVERY: Duration = Duration::from_millis(300);
 /// The longest message, in bytes: what has more rows comes in several, but for one partition's replica.

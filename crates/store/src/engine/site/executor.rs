@@ -60,6 +60,8 @@ pub(in crate::engine) struct Executor {
     /// Sampled transactions whose log entries are under way; how many are left until the next one is sampled.
     pub(super) sampled: RefCell<HashMap<Ticket, Sampled>>,
     pub(super) unsampled: Cell<u32>,
+    /// How many of them have not begun yet.
+    pub(super) waiting: Cell<usize>,
     time: ThreadTime,
     program: Box<dyn Program>,
 }
@@ -94,6 +96,7 @@ impl Executor {
             is_fetching: Cell::new(false),
             sampled: RefCell::default(),
             unsampled: Cell::new(0),
+            waiting: Cell::new(0),
             time: ThreadTime::default(),
             program,
         });
@@ -216,7 +219,7 @@ impl Executor {
 
     /// Lets the site follow the log; whether that changes the design. False when the thread is to end.
     fn follow(self: &Rc<Self>, logged: Input, is_change: bool) -> bool {
-        let on_log = || self.core.borrow_mut().on(logged);
+        let on_log = || self.on(logged);
         let outputs = if is_change { self.changing(on_log) } else { on_log() };
         #[cfg(feature = "shuttle")]
         if fault::is(Fault::MapBehindAnswer) {
@@ -312,6 +315,7 @@ impl Executor {
     fn begin_again(&self) -> bool {
         self.forget_callers();
         self.sampled.borrow_mut().clear();
+        self.waiting.set(0);
         let Some(log) = &self.shared.log else { return false };
         let (known, epoch, newest) = {
             let core = self.core.borrow();
@@ -365,7 +369,7 @@ impl Executor {
         let ticket = self.expect(caller);
         let until_ms = self.shared.now_ms(until);
         let sampled = self.sample(&transaction, until);
-        let outputs = self.core.borrow_mut().on(Input::Transact(ticket, transaction, until_ms));
+        let outputs = self.on(Input::Transact(ticket, transaction, until_ms));
         if let Some(sampled) = sampled {
             self.time_run(ticket, sampled);
         }
@@ -390,7 +394,7 @@ impl Executor {
     }
 
     fn tell(&self, input: Input) {
-        let outputs = self.core.borrow_mut().on(input);
+        let outputs = self.on(input);
         self.execute(outputs);
     }
 

@@ -5,8 +5,8 @@ use std::time::Instant;
 use super::executor::Executor;
 use super::mailbox::Outcome;
 use crate::engine::PATIENCE;
-use crate::sampler::Sampled;
-use crate::site::Ticket;
+use crate::sampler::{Sampled, Waited};
+use crate::site::{Input, Output, Ticket, Woken};
 use crate::transaction::Transaction;
 
 /// Sampled transactions that are under way.
@@ -33,6 +33,8 @@ impl Executor {
             reads: transaction.reads.clone(),
             writes: transaction.writes.clone(),
             rows: None,
+            behind: self.core.borrow().behind(transaction.session),
+            waited: None,
             service_us: began.saturating_duration_since(asked).as_secs_f64() * 1e6,
             run_us: 0.0,
             commit_us: None,
@@ -48,7 +50,34 @@ impl Executor {
         let mut all = self.sampled.borrow_mut();
         // The bound covers transactions that a site lost, which have no outcome.
         if all.len() < SAMPLED_MAX {
+            if sampled.rows.is_none() {
+                self.waiting.set(self.waiting.get() + 1);
+            }
             all.insert(ticket, sampled);
+        }
+    }
+
+    /// Tells the core an input, and times the sampled transactions that had waited for it.
+    pub(super) fn on(&self, input: Input) -> Vec<Output> {
+        let mut core = self.core.borrow_mut();
+        if self.waiting.get() == 0 {
+            return core.on(input);
+        }
+        let began = Instant::now();
+        let outputs = core.on(input);
+        core.woken().iter().for_each(|woken| self.time_wait(woken, began));
+        outputs
+    }
+
+    /// Takes note that a transaction could begin when it did.
+    fn time_wait(&self, woken: &Woken, began: Instant) {
+        let Woken { ticket, cause, rows } = *woken;
+        let mut all = self.sampled.borrow_mut();
+        if let Some(sampled) = all.get_mut(&ticket).filter(|sampled| sampled.rows.is_none()) {
+            let us = began.saturating_duration_since(sampled.began).as_secs_f64() * 1e6;
+            sampled.run_us = began.elapsed().as_secs_f64() * 1e6;
+            (sampled.rows, sampled.waited) = (Some(rows), Some(Waited { cause, us }));
+            self.waiting.set(self.waiting.get() - 1);
         }
     }
 
@@ -58,10 +87,14 @@ impl Executor {
             return;
         }
         let Some(mut sampled) = self.sampled.borrow_mut().remove(&ticket) else { return };
+        if sampled.rows.is_none() {
+            self.waiting.set(self.waiting.get() - 1);
+        }
         let Some(sampler) = self.shared.sampler.get() else { return };
         match outcome {
             Outcome::Answer(_, Ok(done)) => {
-                let us = sampled.began.elapsed().as_secs_f64() * 1e6 - sampled.run_us;
+                let before_us = sampled.run_us + sampled.waited.map_or(0.0, |waited| waited.us);
+                let us = sampled.began.elapsed().as_secs_f64() * 1e6 - before_us;
                 sampled.commit_us = done.committed.map(|_| us);
                 sampler.put(sampled);
             }

@@ -1,0 +1,75 @@
+//! Updates that a site applies for other masters, and the share that a partition has in them: u of Eq. 2
+//! (MorphoSys, §5.2).
+//!
+//! The paper estimates how far a replica is behind its master by this share. Here a site follows one log, so all
+//! its replicas are as far behind as the site is. A transaction that reads no replica waits for no update.
+
+use super::layout::{Partition, Site};
+use super::workload::Statistics;
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Updates<'u> {
+    sites: &'u [Site],
+    partitions: &'u [&'u Partition],
+    statistics: &'u Statistics,
+    /// For each site: the writes of all partitions of which it has a replica.
+    at: Vec<f64>,
+}
+
+impl<'u> Updates<'u> {
+    /// Of these sites by a design's partitions, with their statistics.
+    #[must_use]
+    pub fn new(
+        sites: &'u [Site],
+        partitions: &'u [&'u Partition],
+        statistics: &'u Statistics,
+    ) -> Self {
+        let of = |site: &Site| {
+            let replicated =
+                partitions.iter().enumerate().filter(|(_, one)| one.replicas.contains(site));
+            replicated.map(|(n, _)| statistics.writes(n)).sum()
+        };
+        let at = sites.iter().map(of).collect();
+        Self { sites, partitions, statistics, at }
+    }
+
+    /// u for what is read at a site, by the site's place among the sites: that of the replica with the largest share.
+    /// None if it masters all of it.
+    #[must_use]
+    pub fn share(&self, site: usize, reads: &[usize]) -> Option<f64> {
+        let of = |read: &usize| self.statistics.writes(*read) / self.at[site].max(1e-9);
+        let replicas =
+            reads.iter().filter(|read| self.partitions[**read].master != self.sites[site]);
+        replicas.map(of).reduce(f64::max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::workload::Touched;
+    use super::*;
+
+    #[test]
+    fn a_replica_has_the_share_of_its_writes_among_those_that_the_site_applies() {
+        let partition = |master, replicas: &[Site]| Partition {
+            master,
+            replicas: replicas.iter().copied().collect(),
+            rows: 5_000,
+            bytes: 600_000,
+            pin: None,
+        };
+        let all = [partition(0, &[1]), partition(0, &[1]), partition(1, &[]), partition(0, &[])];
+        let all: Vec<&Partition> = all.iter().collect();
+        let wrote = |n| Touched { reads: vec![], writes: vec![n] };
+        let touched = [(3.0, wrote(0)), (1.0, wrote(1)), (4.0, wrote(2)), (2.0, wrote(3))];
+        let touched = touched.iter().map(|(weight, touched)| (*weight, touched));
+        let statistics = Statistics::of(all.len(), touched);
+        let updates = Updates::new(&[0, 1], &all, &statistics);
+        let is = |share: Option<f64>, expected: f64| (share.unwrap() - expected).abs() < 1e-9;
+        assert!(is(updates.share(1, &[1]), 0.25));
+        assert!(is(updates.share(1, &[1, 0, 2]), 0.75), "the one with most");
+        assert_eq!(updates.share(1, &[2]), None, "it masters that");
+        assert_eq!(updates.share(0, &[0, 1, 3]), None);
+    }
+}
