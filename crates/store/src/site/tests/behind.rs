@@ -3,6 +3,7 @@
 use super::*;
 use crate::key::Table;
 use crate::record::Operator;
+use crate::sampler::Cause;
 
 /// Two sites, the log between them, and what they answered.
 struct Pair {
@@ -46,16 +47,24 @@ impl Pair {
     /// The log has what was written, until nothing is.
     fn log(&mut self) {
         for _ in 0..100 {
-            let entries: Arc<[LogEntry]> = mem::take(&mut self.leaving).into();
-            if entries.is_empty() {
+            if !self.log_once() {
                 return;
             }
-            for site in 0..2 {
-                self.tell(site, Input::Logged(self.next, Arc::clone(&entries)));
-            }
-            self.next += entries.len() as u64;
         }
         panic!("the sites write without an end");
+    }
+
+    /// The log has what was written, if anything was.
+    fn log_once(&mut self) -> bool {
+        let entries: Arc<[LogEntry]> = mem::take(&mut self.leaving).into();
+        if entries.is_empty() {
+            return false;
+        }
+        for site in 0..2 {
+            self.tell(site, Input::Logged(self.next, Arc::clone(&entries)));
+        }
+        self.next += entries.len() as u64;
+        true
     }
 
     fn transact(&mut self, ticket: Ticket, client: u64, reads: Vec<KeyRange>, writes: Vec<Key>) {
@@ -98,8 +107,20 @@ fn a_read_of_replicas_waits_for_what_its_client_wrote_before_it() {
     pair.transact(5, 7, replicated(), Vec::new());
     pair.transact(6, 8, replicated(), Vec::new());
     assert_eq!(pair.answered[3..], [6], "only another client's prefix may be that of before");
+    assert_eq!(pair.cores[0].behind(Position(0)), 1, "its own entry");
     pair.log();
     assert_eq!(pair.answered[4..], [4, 5]);
+    let woken = |ticket, cause, rows| Woken { ticket, cause, rows };
+    assert_eq!(pair.cores[0].woken(), [woken(5, Cause::Updates, (0, 0))]);
+
+    // Its reads of its own partition lock that until the log has the site's entries there.
+    let both = || vec![KeyRange::only(&key(b"a")), KeyRange::only(&key(b"z"))];
+    pair.transact(7, 8, Vec::new(), vec![key(b"b")]);
+    pair.transact(8, 9, both(), Vec::new());
+    pair.transact(9, 10, Vec::new(), vec![key(b"c")]);
+    assert!(pair.log_once());
+    let written = woken(9, Cause::Partition, (0, 1));
+    assert_eq!(pair.cores[0].woken(), [woken(8, Cause::Updates, (0, 0)), written]);
 }
 
 #[test]
