@@ -17,6 +17,8 @@ const LARGER: [u16; 2] = [8, 16];
 /// Clients and partitions of a random start, for each site.
 const CLIENTS: u64 = 16;
 const PARTITIONS: u64 = 8;
+/// Shares of scans by which the demands of both kinds are told.
+const MIXES: [f64; 2] = [0.25, 0.75];
 /// Transactions by whose rows the mean of a scan is told.
 const DRAWN: usize = 20_000;
 
@@ -97,28 +99,48 @@ fn load(
     bench.load(what, &LoadSpec { sites, clients, design, ..setting })
 }
 
-/// Measures the demands: the processor time of a site, divided by the transactions of that time.
+/// Measures the demands: the time of a site that is busy throughout, divided by the transactions of that time. What a
+/// transaction takes depends on what else its site does, so it is told from two mixes of both kinds.
 fn demands(bench: &mut Bench<'_>, workload: Workload) -> Result<Demands> {
     let part = |replicas: &[u16]| vec![Part { from: 0, master: 0, replicas: replicas.to_vec() }];
-    let writes = Workload { scans: 0.0, ..workload };
-    let scans = Workload { scans: 1.0, ..workload };
+    let mix = |scans: f64| Workload { scans, ..workload };
     let each_us = |outcome: &Outcome, site: usize| {
         outcome.site_shares[site] * 1e6 / outcome.mean_s(0, usize::MAX).max(1.0)
     };
-    let counted = load(bench, writes, 1, part(&[]), "read-modify-writes at one site")?;
-    let scanned = load(bench, scans, 1, part(&[]), "scans at one site")?;
-    let applied = load(bench, writes, 2, part(&[1]), "read-modify-writes with a copy")?;
-    let mut drawing = scans.drawing(SEED);
+    let parts = || random(workload.users, PARTITIONS, 1, SEED);
+    let mut of_mix = |scans| {
+        let what = format!("{:.0} % scans at one site", scans * 100.0);
+        load(bench, mix(scans), 1, parts(), &what).map(|outcome| each_us(&outcome, 0))
+    };
+    let [few, many] = MIXES;
+    // Once more in between: a machine may be slower than a minute ago.
+    let (few_us, many_us) = (of_mix(few)?, of_mix(many)?);
+    let (many_us, few_us) =
+        (f64::midpoint(many_us, of_mix(many)?), f64::midpoint(few_us, of_mix(few)?));
+    let (count_us, scan_us) = told_apart((few, few_us), (many, many_us));
+    let applied = load(bench, mix(0.0), 2, part(&[1]), "read-modify-writes with a copy")?;
+    let setting = bench.setting(mix(0.0), bench.size.compared_s, false);
+    let alone = LoadSpec { sites: 1, clients: 1, design: part(&[]), ..setting };
+    let alone = bench.load("one client", &alone)?;
+    let mut drawing = mix(1.0).drawing(SEED);
     let rows = |kind: Kind| match kind {
         Kind::Scan(_, users) => users * ROWS,
         Kind::Count(_) => 0,
     };
     let all: u64 = (0..DRAWN).map(|_| rows(drawing.next(std::time::Duration::ZERO))).sum();
     Ok(Demands {
-        count_us: each_us(&counted, 0),
-        scanned_row_us: each_us(&scanned, 0) * DRAWN as f64 / all as f64,
+        count_us,
+        scanned_row_us: scan_us * DRAWN as f64 / all as f64,
         applied_us: each_us(&applied, 1),
+        log_us: 1e6 / alone.mean_s(WARM_S, usize::MAX).max(1.0),
     })
+}
+
+/// The times of a read-modify-write and of a scan, from the means of two mixes with so large a share of scans.
+fn told_apart((few, few_us): (f64, f64), (many, many_us): (f64, f64)) -> (f64, f64) {
+    let scan_more_us = (many_us - few_us) / (many - few);
+    let count_us = (few_us - few * scan_more_us).max(1.0);
+    (count_us, (count_us + scan_more_us).max(1.0))
 }
 
 fn compare(
@@ -162,4 +184,16 @@ fn beyond(bench: &Bench<'_>, workload: Workload, demands: Demands, sites: u16) -
     let adapted_s = adapted.mean_s(bench.size.learns_s as usize * 2 / 3);
     let (of_ideal, of_random) = (adapted_s / ideal_s, adapted_s / random_s);
     Beyond { sites, random_s, ideal_s, adapted_s, of_ideal, of_random, changes: adapted.changes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_both_kinds_take_is_told_from_two_mixes() {
+        let mean = |scans: f64| scans * 410.0 + (1.0 - scans) * 64.0;
+        let (count_us, scan_us) = told_apart((0.25, mean(0.25)), (0.75, mean(0.75)));
+        assert!((count_us - 64.0).abs() < 1e-9 && (scan_us - 410.0).abs() < 1e-9);
+    }
 }

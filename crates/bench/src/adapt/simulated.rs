@@ -1,11 +1,12 @@
 //! More sites than one machine can run: the store's sites as queues, in virtual time.
 //!
-//! Each site serves one transaction after the other, and what it applies for other masters between them. What each
-//! needs of a site's time is measured on the real engine ([`Demands`], [`super::larger`]); the rest of the
-//! engine takes no time here. Clients, workload and designs are those of the real loads, and decisions are those of
-//! `imago_plan::design` ([`planner`]). A run is determined by its specification.
+//! Each site serves one transaction after the other, and what it applies for other masters between them
+//! ([`site_queue`]). What each needs of a site's time is measured on the real engine ([`Demands`], [`super::larger`]), and
+//! so is the way to the log and back. Clients, workload and designs are those of the real loads, and decisions are those
+//! of `imago_plan::design` ([`planner`]). A run is determined by its specification.
 
 mod planner;
+mod site_queue;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -16,6 +17,7 @@ use serde::Serialize;
 use super::designs::Part;
 use super::workload::{Drawing, Kind, ROWS, Workload};
 use planner::{Planner, Ran};
+use site_queue::{Job, Partitions, SiteQueue, Transaction};
 
 /// The time that a site needs, of what it has, in µs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -26,6 +28,8 @@ pub struct Demands {
     pub scanned_row_us: f64,
     /// To apply such a read-modify-write for its master.
     pub applied_us: f64,
+    /// From the end of such a read-modify-write until the log's entry is back at an idle site; not a demand on it.
+    pub log_us: f64,
 }
 
 /// The parameters of a simulated load.
@@ -76,38 +80,16 @@ const ROW_BYTES: u64 = 120;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A client's transaction has ended; a new one begins.
-    Ended { client: usize, site: Site },
+    /// A site has done its job.
+    Done(Site),
+    /// A site's own write is back from the log.
+    Logged(Site, u64),
     /// A write has come to a site with a copy.
-    Applied { site: Site },
+    Applied(Site),
     /// A decision is due.
     Round,
     /// A change of the design takes effect, by its number.
     Changed(usize),
-}
-
-/// A site: the time until which it has work, and what it was given.
-#[derive(Clone, Copy, Debug, Default)]
-struct SiteQueue {
-    busy_until_us: f64,
-    given_us: f64,
-    rows: [u64; 3],
-    under_way: u32,
-}
-
-impl SiteQueue {
-    /// Gives it work now; when it begins that, and when it ends it.
-    fn give(&mut self, now_us: f64, demand_us: f64) -> (f64, f64) {
-        let begins_us = self.busy_until_us.max(now_us);
-        self.busy_until_us = begins_us + demand_us;
-        self.given_us += demand_us;
-        (begins_us, self.busy_until_us)
-    }
-
-    /// The time that it has worked so far.
-    fn worked_us(&self, now_us: f64) -> f64 {
-        self.given_us - (self.busy_until_us - now_us).max(0.0)
-    }
 }
 
 struct Simulation<'s> {
@@ -117,9 +99,8 @@ struct Simulation<'s> {
     planned: u64,
     sites: Vec<SiteQueue>,
     layout: Layout<u64>,
-    /// The partitions' starts and partitions, as the layout has them.
-    starts: Vec<u64>,
-    partitions: Vec<Partition>,
+    /// Its partitions.
+    partitions: Partitions,
     drawings: Vec<Drawing>,
     changes: Vec<Operator<u64>>,
     planner: Option<Planner>,
@@ -154,10 +135,9 @@ impl<'s> Simulation<'s> {
             spec,
             events: BinaryHeap::new(),
             planned: 0,
-            sites: vec![SiteQueue::default(); usize::from(spec.sites)],
+            sites: (0..spec.sites).map(SiteQueue::new).collect(),
             layout: Layout::new(partitions, (0..spec.sites).collect()),
-            starts: Vec::new(),
-            partitions: Vec::new(),
+            partitions: Partitions::default(),
             drawings: (0..spec.clients).map(|n| spec.workload.drawing(spec.seed + n)).collect(),
             changes: Vec::new(),
             planner: spec.adapts.then(|| Planner::new(spec.seed, spec.sites)),
@@ -167,10 +147,10 @@ impl<'s> Simulation<'s> {
         simulation
     }
 
-    /// Has the arrays follow the layout.
+    /// Has the partitions follow the layout.
     fn relay_out(&mut self) {
         let all = self.layout.partitions().map(|(start, one)| (*start, one.clone()));
-        (self.starts, self.partitions) = all.unzip();
+        (self.partitions.starts, self.partitions.all) = all.unzip();
     }
 
     fn plan(&mut self, at_us: f64, event: Event) {
@@ -191,16 +171,9 @@ impl<'s> Simulation<'s> {
                 return;
             }
             match event {
-                Event::Ended { client, site } => {
-                    self.throughput_s[(now_us / 1_000_000) as usize] += 1;
-                    self.sites[usize::from(site)].under_way -= 1;
-                    self.begin(now_us, client);
-                }
-                Event::Applied { site } => {
-                    let site = &mut self.sites[usize::from(site)];
-                    site.rows[2] += ROWS;
-                    site.give(now_us as f64, self.spec.demands.applied_us);
-                }
+                Event::Done(site) => self.done(now_us, site),
+                Event::Logged(site, number) => self.give(now_us, site, Job::Logged(number)),
+                Event::Applied(site) => self.give(now_us, site, Job::Applied),
                 Event::Round => self.decide(now_us),
                 Event::Changed(number) => {
                     // A plan was made for the design of then: what is impossible by now is not done.
@@ -212,59 +185,92 @@ impl<'s> Simulation<'s> {
         }
     }
 
-    fn partition_of(&self, user: u64) -> usize {
-        self.starts.partition_point(|start| *start <= user).saturating_sub(1)
+    fn give(&mut self, now_us: u64, site: Site, job: Job) {
+        self.sites[usize::from(site)].push(job);
+        self.go_on(now_us, site);
+    }
+
+    /// Has a site take its next job, if it has none.
+    fn go_on(&mut self, now_us: u64, site: Site) {
+        let (now, demands) = (now_us as f64, &self.spec.demands);
+        let begun = self.sites[usize::from(site)].begin(now, &self.partitions, demands);
+        if let Some(demand_us) = begun {
+            self.plan(now + demand_us, Event::Done(site));
+        }
+    }
+
+    fn done(&mut self, now_us: u64, site: Site) {
+        let ended = self.sites[usize::from(site)].end(&self.partitions);
+        if let Some((number, user)) = ended.wrote {
+            let logged_us = now_us as f64 + self.spec.demands.log_us;
+            self.plan(logged_us, Event::Logged(site, number));
+            let copies = &self.partitions.all[self.partitions.number_of(user)].replicas;
+            for site in copies.clone() {
+                self.plan(logged_us, Event::Applied(site));
+            }
+        }
+        for of in ended.answered {
+            self.throughput_s[(now_us / 1_000_000) as usize] += 1;
+            self.tell_planner(now_us, site, &of);
+            self.begin(now_us, of.client);
+        }
+        self.go_on(now_us, site);
+    }
+
+    fn tell_planner(&mut self, now_us: u64, site: Site, of: &Transaction) {
+        let Some(planner) = &mut self.planner else { return };
+        let demands = &self.spec.demands;
+        let (run_us, commit_us) = match of.kind {
+            Kind::Count(_) => (demands.count_us, demands.log_us),
+            Kind::Scan(_, users) => (demands.scanned_row_us * (users * ROWS) as f64, 0.0),
+        };
+        let looked_us = of.looked_us.unwrap_or(of.began_us);
+        // Beyond what the log takes, a commit waits for the site's thread.
+        let commit_wait_us = (now_us as f64 - of.began_us - run_us - commit_us).max(0.0);
+        planner.ran(Ran {
+            kind: of.kind,
+            at_us: now_us,
+            site,
+            service_us: looked_us - of.came_us + commit_wait_us,
+            waited_us: of.began_us - looked_us,
+            behind: of.behind,
+            run_us,
+            commit_us,
+        });
     }
 
     /// A client begins its next transaction.
     fn begin(&mut self, now_us: u64, client: usize) {
         let after = std::time::Duration::from_micros(now_us);
         let kind = self.drawings[client].next(after);
-        let now = now_us as f64;
-        let Demands { count_us, scanned_row_us, .. } = self.spec.demands;
-        let (site, demand_us, rows) = match kind {
-            Kind::Count(user) => {
-                (self.partitions[self.partition_of(user)].master, count_us, [ROWS, ROWS])
-            }
-            Kind::Scan(user, users) => {
-                let rows = users * ROWS;
-                let site = self.site_to_scan(now, user, users);
-                (site, scanned_row_us * rows as f64, [rows, 0])
-            }
+        let site = match kind {
+            Kind::Count(user) => self.partitions.all[self.partitions.number_of(user)].master,
+            Kind::Scan(..) => self.site_to_scan(now_us, kind),
         };
-        let queue = &mut self.sites[usize::from(site)];
-        queue.under_way += 1;
-        queue.rows[0] += rows[0];
-        queue.rows[1] += rows[1];
-        let (begins_us, ends_us) = queue.give(now, demand_us);
-        self.plan(ends_us, Event::Ended { client, site });
-        if let Kind::Count(user) = kind {
-            let copies: Vec<Site> =
-                self.partitions[self.partition_of(user)].replicas.iter().copied().collect();
-            copies.into_iter().for_each(|site| self.plan(ends_us, Event::Applied { site }));
-        }
-        if let Some(planner) = &mut self.planner {
-            let (wait_us, run_us) = (begins_us - now, demand_us);
-            planner.ran(Ran { kind, at_us: now_us, site, wait_us, run_us });
-        }
+        let (came_us, looked_us, behind) = (now_us as f64, None, None);
+        let of = Transaction { client, kind, came_us, looked_us, began_us: came_us, behind };
+        self.give(now_us, site, Job::Transaction(of));
     }
 
     /// The site with the fewest transactions of those that have all that a scan reads. If none has, the one with most of
-    /// it gets copies of the rest first.
-    fn site_to_scan(&mut self, now_us: f64, user: u64, users: u64) -> Site {
-        let (first, last) = (self.partition_of(user), self.partition_of(user + users - 1));
-        let read = &self.partitions[first..=last];
-        let has = |site: &Site| read.iter().filter(|one| one.is_at(*site)).count();
+    /// it gets copies of the rest first, as the real router has it (`imago_store::router::MostMastered`).
+    fn site_to_scan(&mut self, now_us: u64, kind: Kind) -> Site {
+        let touched = self.partitions.touched(kind);
+        let read = &self.partitions.all[touched.clone()];
+        let has_all = |site: &Site| read.iter().all(|one| one.is_at(*site));
         let least = |site: &Site| self.sites[usize::from(*site)].under_way;
-        let all = (0..self.spec.sites).filter(|site| has(site) == read.len());
-        if let Some(site) = all.min_by_key(least) {
+        if let Some(site) = (0..self.spec.sites).filter(has_all).min_by_key(least) {
             return site;
         }
-        let site = (0..self.spec.sites).max_by_key(has).expect("there are sites");
-        for number in first..=last {
-            if !self.partitions[number].is_at(site) {
+        let merit = |site: &Site| {
+            let of = |one: &Partition| u32::from(one.is_at(*site)) + u32::from(one.master == *site);
+            (read.iter().map(of).sum::<u32>(), Reverse(*site))
+        };
+        let site = (0..self.spec.sites).max_by_key(merit).expect("there are sites");
+        for number in touched {
+            if !self.partitions.all[number].is_at(site) {
                 self.copy(now_us, number, site);
-                let start = self.starts[number];
+                let start = self.partitions.starts[number];
                 _ = self.layout.apply(&Operator::AddReplica(start, site));
             }
         }
@@ -272,32 +278,28 @@ impl<'s> Simulation<'s> {
         site
     }
 
-    /// Has a site get a copy of a partition; when it has it. A copied row costs as much as one that is scanned.
-    fn copy(&mut self, now_us: f64, partition: usize, to: Site) -> f64 {
-        let Partition { master, rows, .. } = self.partitions[partition];
+    /// Has a site get a copy of a partition; how long that takes at least. A copied row costs as much as one that is
+    /// scanned.
+    fn copy(&mut self, now_us: u64, partition: usize, to: Site) -> f64 {
+        let Partition { master, rows, .. } = self.partitions.all[partition];
         let demand_us = self.spec.demands.scanned_row_us * rows as f64;
-        let (_, read_us) = self.sites[usize::from(master)].give(now_us, demand_us);
-        let (_, written_us) = self.sites[usize::from(to)].give(now_us, demand_us);
-        read_us.max(written_us)
+        self.give(now_us, master, Job::Copied(demand_us));
+        self.give(now_us, to, Job::Copied(demand_us));
+        2.0 * demand_us
     }
 
     fn decide(&mut self, now_us: u64) {
-        let now = now_us as f64;
         let work: Vec<(f64, [u64; 3])> =
-            self.sites.iter().map(|site| (site.worked_us(now), site.rows)).collect();
+            self.sites.iter().map(|site| (site.worked_us, site.rows)).collect();
         let planner = self.planner.as_mut().expect("it adapts");
         let plans = planner.round(now_us, &self.layout, &work);
         for operators in plans {
-            let mut at_us = now;
+            let mut at_us = now_us as f64;
             for operator in operators {
-                let number = self.partition_of(*operator.key());
-                at_us = match &operator {
-                    Operator::AddReplica(_, site) => self.copy(at_us, number, *site),
-                    // It is logged behind what its master has at work.
-                    _ => {
-                        let master = usize::from(self.partitions[number].master);
-                        at_us.max(self.sites[master].busy_until_us)
-                    }
+                let number = self.partitions.number_of(*operator.key());
+                at_us += match &operator {
+                    Operator::AddReplica(_, site) => self.copy(now_us, number, *site),
+                    _ => self.spec.demands.log_us,
                 };
                 self.changes.push(operator);
                 self.plan(at_us, Event::Changed(self.changes.len() - 1));
@@ -325,7 +327,8 @@ mod tests {
             popularity: Popularity::Zipf(0.99),
             shift_every_s: None,
         };
-        let demands = Demands { count_us: 600.0, scanned_row_us: 10.0, applied_us: 200.0 };
+        let demands =
+            Demands { count_us: 600.0, scanned_row_us: 10.0, applied_us: 200.0, log_us: 150.0 };
         let design = random(4_000, 32, sites, 11);
         let clients = 8 * u64::from(sites);
         SimulationSpec { demands, sites, clients, lasts_s: 12, workload, design, adapts, seed: 11 }

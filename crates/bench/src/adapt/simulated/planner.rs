@@ -21,6 +21,7 @@ const SAMPLES: usize = 1_000;
 const WINDOW_MS: u64 = 5_000;
 const GENERATED: usize = 100;
 const SAMPLES_S: f64 = 400.0;
+const BEHIND_RATE: f64 = 0.02;
 /// The model learns from so many rounds at once.
 const LEARNED_ROUNDS: u64 = 4;
 /// Rounds whose latencies a change is judged by.
@@ -32,17 +33,33 @@ pub(super) struct Ran {
     pub kind: Kind,
     pub at_us: u64,
     pub site: Site,
-    pub wait_us: f64,
+    /// The waits for the site's thread.
+    pub service_us: f64,
+    /// The wait for updates of a scan, or for a partition of a write.
+    pub waited_us: f64,
+    /// Log entries that the site was behind, if it read a replica.
+    pub behind: Option<u64>,
     pub run_us: f64,
+    pub commit_us: f64,
 }
 
 /// Sums over the transactions of one kind at a site.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     count: f64,
-    wait_us: f64,
+    service_us: f64,
+    waited_us: f64,
+    behind: f64,
     run_us: f64,
+    commit_us: f64,
     rows: (f64, f64),
+}
+
+impl Sums {
+    /// The time apart from waits for the site's thread.
+    fn beside_us(&self) -> f64 {
+        self.waited_us + self.run_us + self.commit_us
+    }
 }
 
 pub(super) struct Planner {
@@ -58,6 +75,7 @@ pub(super) struct Planner {
     /// The sites' work when it was learned from last.
     work: Vec<(f64, [u64; 3])>,
     population: f64,
+    behind: BTreeMap<Site, f64>,
     /// The latencies of the present round, and the mean of each of the last ones.
     round: (f64, f64),
     latencies_us: Vec<f64>,
@@ -77,6 +95,7 @@ impl Planner {
             sums: BTreeMap::new(),
             work: vec![(0.0, [0; 3]); usize::from(sites)],
             population: 0.0,
+            behind: BTreeMap::new(),
             round: (0.0, 0.0),
             latencies_us: Vec::new(),
             changes: 0,
@@ -98,11 +117,18 @@ impl Planner {
         };
         let sums = self.sums.entry((ran.site, writes)).or_default();
         sums.count += 1.0;
-        sums.wait_us += ran.wait_us;
+        sums.service_us += ran.service_us;
+        sums.waited_us += ran.waited_us;
+        sums.behind += ran.behind.unwrap_or(0) as f64;
         sums.run_us += ran.run_us;
+        sums.commit_us += ran.commit_us;
+        if let Some(behind) = ran.behind {
+            let mean = self.behind.entry(ran.site).or_default();
+            *mean += BEHIND_RATE * (behind as f64 - *mean);
+        }
         sums.rows.0 += f64::from(sample.rows_read);
         sums.rows.1 += f64::from(sample.rows_written);
-        self.round.0 += ran.wait_us + ran.run_us;
+        self.round.0 += ran.service_us + ran.waited_us + ran.run_us + ran.commit_us;
         self.round.1 += 1.0;
         let chance = self.dice.random::<f64>();
         self.reservoir.offer(ran.at_us / 1_000, self.every, chance, || sample);
@@ -135,7 +161,7 @@ impl Planner {
         let samples: Vec<Sample<u64>> =
             self.reservoir.samples().map(|(_, sample)| sample.clone()).collect();
         let samples = emulated(layout, &samples, GENERATED, &mut self.dice);
-        let (behind, cost) = (BTreeMap::new(), self.cost.clone());
+        let (behind, cost) = (self.behind.clone(), self.cost.clone());
         let situation = Situation {
             samples: &samples,
             rate_s,
@@ -203,17 +229,25 @@ impl Planner {
             let is = |writes: bool| Operation::Transaction { reads: !writes, writes };
             let waits: f64 =
                 kinds.iter().map(|(sums, writes)| sums.count * is(*writes).waits().0).sum();
-            let waited_us: f64 = kinds.iter().map(|(sums, _)| sums.wait_us).sum();
-            let all_us = waited_us + kinds.iter().map(|(sums, _)| sums.run_us).sum::<f64>();
+            let service_us: f64 = kinds.iter().map(|(sums, _)| sums.service_us).sum();
+            let all_us = service_us + kinds.iter().map(|(sums, _)| sums.beside_us()).sum::<f64>();
             let there = all_us * self.every as f64 / passed_us;
             let each_us = share * passed_us / (count * self.every as f64);
             let ahead_us = there * each_us * count / waits;
-            self.cost.service.observe([ahead_us], waited_us / waits);
+            self.cost.service.observe([ahead_us], service_us / waits);
             for (sums, writes) in kinds.into_iter().filter(|(sums, _)| sums.count > 0.0) {
                 let rows = (sums.rows.0 / sums.count, sums.rows.1 / sums.count);
-                let inputs = Inputs { rows, ..Inputs::default() };
-                let read_write = Some(sums.run_us / sums.count);
-                let measured = Measured { read_write, ..Measured::default() };
+                let mean = |of: f64| Some(of / sums.count);
+                let behind = sums.behind / sums.count;
+                let partitions = if writes { (0.0, 1.0) } else { (1.0, 0.0) };
+                let inputs = Inputs { rows, behind, partitions, ..Inputs::default() };
+                let measured = Measured {
+                    service: None,
+                    read_write: mean(sums.run_us),
+                    commit: mean(sums.commit_us).filter(|_| writes),
+                    wait_updates: mean(sums.waited_us),
+                    lock: mean(sums.waited_us),
+                };
                 self.cost.observe(is(writes), &inputs, &measured);
             }
         }
