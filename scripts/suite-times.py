@@ -5,9 +5,9 @@ processors busy and idle), and what tests waited for servers.
     scripts/suite-times.py [--fresh] [--slowest N] [PROGRAM...]
 
 --fresh builds into a new target folder first, through a linker that notes its times. PROGRAM is a test
-program as PACKAGE/NAME, e.g. imago/verbs; without any, all are run, one after the other, as `make test`
-does. Standard library only. Linux only: busy and idle are those of the whole machine (/proc/stat), so run
-it on one that does nothing else.
+program as PACKAGE/NAME, e.g. imago/verbs; without any, all are run, one after the other: `make test` runs
+imago/verbs beside the others, which fill its gaps, and takes less. Standard library only. Linux only: busy
+and idle are those of the whole machine (/proc/stat), so run it on one that does nothing else.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def main():
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        env = {"RUST_TEST_THREADS": "5", **os.environ}
+        env = {"RUST_TEST_THREADS": "6", **os.environ}
         if args.fresh:
             notes, more = linker(folder)
             env |= {**more, "CARGO_TARGET_DIR": str(folder / "target")}

@@ -4,6 +4,7 @@
 mod clients;
 mod designs;
 mod larger;
+mod quality;
 mod report;
 mod scene;
 mod simulated;
@@ -11,6 +12,7 @@ mod workload;
 
 pub use clients::Checked;
 pub use designs::{Part, balanced, random};
-pub use report::{Beside, Learned, Parts, Report, Size, run};
+pub use quality::Quality;
+pub use report::{Beside, Learned, Parts, Report, Shifted, Size, run};
 pub use scene::{LoadSpec, Outcome, Second, run as load, watch};
 pub use workload::{Popularity, Workload};

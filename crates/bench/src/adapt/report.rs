@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use imago_store::adapt::{AdaptReport, Verdict};
 use imago_workload::timeline::Latency;
 use serde::Serialize;
 
 use super::designs::{balanced, random};
 use super::larger::{self, Larger};
+use super::quality::Quality;
 use super::scene::{self, LoadSpec, Outcome};
 use super::workload::{Popularity, Workload};
 use crate::Header;
@@ -106,29 +106,15 @@ pub struct Learned {
     pub reaches_90_percent_s: Option<usize>,
     /// Changes for 1,000 transactions after the first 30 s.
     pub changes_per_1000: f64,
-    /// Changes in all.
-    pub changes: u64,
-    /// Plans that were undone, of all.
-    pub undone_share: f64,
-    /// Plans after which transactions were quicker, of all that were measured.
-    pub gained_share: f64,
-    /// Plans after which transactions were quicker or slower by more than chance explains (twice the standard error),
-    /// and the share of the quicker ones among these; none if there were no such plans.
-    pub told_apart: usize,
-    /// See [`Learned::told_apart`].
-    pub gained_share_told_apart: Option<f64>,
     /// The share of the process's processor time that the planner used.
     pub planner_share: f64,
     /// The share of changes of the design at the sites.
     pub operators_share: f64,
     /// The share of finding the sites of transactions: the time for one, times their number.
     pub router_share: f64,
-    /// R² of what transactions and operators were predicted to take in all.
-    pub r_squared_transactions: Option<f64>,
-    /// See [`Learned::r_squared_transactions`].
-    pub r_squared_operators: Option<f64>,
-    /// R² of each function on samples that it was not learned from.
-    pub r_squared: Vec<(String, Option<f64>)>,
+    /// What came of its decisions, and how good its predictions were.
+    #[serde(flatten)]
+    pub quality: Quality,
 }
 
 /// Latencies of transactions that are due at a rate, from when they were due.
@@ -142,6 +128,17 @@ pub struct OpenLoop {
     pub ideal: Latency,
     /// Of the store that adapts, after 30 s.
     pub adapted: Latency,
+}
+
+/// Adaptation under a load whose most popular users move.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Shifted {
+    /// Seconds until the throughput is back at 90 % of the best, after each move; none if it was not until the next
+    /// one.
+    pub recover_s: Vec<Option<usize>>,
+    /// What came of its decisions, and how good its predictions were.
+    #[serde(flatten)]
+    pub quality: Quality,
 }
 
 /// A load with and without adaptation.
@@ -163,9 +160,8 @@ pub struct Report {
     pub header: Header<Size>,
     /// Random start, skewed load.
     pub learned: Vec<Learned>,
-    /// Seconds until the throughput is back at 90 % of the best, after each move of the most popular users; none if
-    /// it was not until the next one.
-    pub recover_s: Vec<Option<usize>>,
+    /// The most popular users move once a minute.
+    pub shifted: Option<Shifted>,
     /// All users alike.
     pub uniform: Option<Beside>,
     /// The most popular users move every two seconds.
@@ -205,16 +201,14 @@ pub(super) struct Bench<'s> {
 pub fn run(size: Size, say: &dyn Fn(&str)) -> Result<Report> {
     let mut bench = Bench { size, checks: Checks::default(), say };
     let Parts { starts, shifts, beside, sites } = size.parts;
-    let (mut learned, mut recover_s) = (Vec::new(), Vec::new());
+    let mut learned = Vec::new();
     if starts {
         learned.push(bench.learned(0.5, true)?);
     }
     if starts && size.mixes > 1 {
         learned.push(bench.learned(0.1, false)?);
     }
-    if shifts {
-        recover_s = bench.shifted()?;
-    }
+    let shifted = if shifts { Some(bench.shifted()?) } else { None };
     let [mut uniform, mut too_fast, mut rmw3_txn_per_core_s] = [None, None, None];
     if beside {
         uniform = Some(bench.beside(Popularity::Uniform, None)?);
@@ -227,7 +221,7 @@ pub fn run(size: Size, say: &dyn Fn(&str)) -> Result<Report> {
     Ok(Report {
         header: Header::of("adapt", size),
         learned,
-        recover_s,
+        shifted,
         uniform,
         too_fast,
         rmw3_txn_per_core_s,
@@ -300,8 +294,6 @@ impl Bench<'_> {
         let adapted_s = outcome.mean_s(27, usize::MAX);
         let late: u64 = outcome.changes_s.iter().skip(30).sum();
         let late_s = outcome.throughput_s.iter().skip(30).sum::<f64>();
-        let (measured, gained, done, undone) = counted(&report);
-        let (told_apart, quicker) = told_apart(&report);
         Ok(Learned {
             scans,
             open,
@@ -313,18 +305,11 @@ impl Bench<'_> {
             of_random: adapted_s / random_s,
             reaches_90_percent_s: outcome.reaches_s(0, BACK * ideal_s),
             changes_per_1000: late as f64 * 1_000.0 / late_s.max(1.0),
-            changes: report.changes,
-            undone_share: undone as f64 / done.max(1) as f64,
-            gained_share: gained as f64 / measured.max(1) as f64,
-            told_apart,
-            gained_share_told_apart: (told_apart > 0).then(|| quicker as f64 / told_apart as f64),
             planner_share: report.planner_cpu * outcome.throughput_s.len() as f64 / outcome.cpu_s,
             operators_share: report.changing_cpu_s / outcome.cpu_s,
             router_share: outcome.route_us * outcome.checked.acknowledged as f64
                 / (outcome.cpu_s * 1e6),
-            r_squared_transactions: report.r_squared_transactions,
-            r_squared_operators: report.r_squared_operators,
-            r_squared: report.functions.iter().map(|of| (of.name.clone(), of.r_squared)).collect(),
+            quality: Quality::of(&report),
         })
     }
 
@@ -350,7 +335,7 @@ impl Bench<'_> {
     }
 
     /// The most popular users move, while the store adapts.
-    fn shifted(&mut self) -> Result<Vec<Option<usize>>> {
+    fn shifted(&mut self) -> Result<Shifted> {
         let Size { shift_s, shifts, .. } = self.size;
         let workload = Workload {
             shift_every_s: Some(shift_s as f64),
@@ -365,7 +350,8 @@ impl Bench<'_> {
             let seconds = outcome.reaches_s(at, BACK * best_s)?;
             (seconds < shift_s as usize).then_some(seconds)
         };
-        Ok((1..=shifts).map(recovered).collect())
+        let recover_s = (1..=shifts).map(recovered).collect();
+        Ok(Shifted { recover_s, quality: Quality::of(&outcome.report.clone().unwrap_or_default()) })
     }
 
     /// The same load without adaptation and with it.
@@ -403,25 +389,6 @@ impl Beside {
         let [off_s, on_s, ratio] = [off, on, ratios].map(|all| Figure::of(all).median);
         Self { off_s, on_s, ratio }
     }
-}
-
-/// Plans that were measured, those after which transactions were quicker, those that were carried out, and undone.
-fn counted(report: &AdaptReport) -> (usize, usize, usize, usize) {
-    let is =
-        |verdict: &Verdict| report.decisions.iter().filter(|one| one.verdict == *verdict).count();
-    let measured = || report.decisions.iter().filter_map(|one| one.measured_us);
-    let gained = measured().filter(|(before, after)| after < before).count();
-    let undone = is(&Verdict::Undone);
-    (measured().count(), gained, is(&Verdict::Done) + undone, undone)
-}
-
-/// Plans after which transactions were quicker or slower by more than chance explains, and the quicker of them.
-fn told_apart(report: &AdaptReport) -> (usize, usize) {
-    let measured =
-        report.decisions.iter().filter_map(|one| one.measured_us.zip(one.measured_error_us));
-    let beyond = measured.filter(|((before, after), error)| (after - before).abs() > 2.0 * error);
-    let quicker: Vec<bool> = beyond.map(|((before, after), _)| after < before).collect();
-    (quicker.len(), quicker.iter().filter(|is_quicker| **is_quicker).count())
 }
 
 #[cfg(test)]

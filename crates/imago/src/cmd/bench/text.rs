@@ -8,7 +8,8 @@ use serde_json::Value;
 pub fn text(report: &Value) -> String {
     let mut text = String::new();
     for (name, value) in report.as_object().into_iter().flatten() {
-        if let Some(shown) = scalar(value) {
+        // Two figures side by side are shown by their ratio.
+        if let Some(shown) = scalar(value).or_else(|| scalar(&value["ratio"])) {
             let _ = writeln!(text, "{name:22} {shown}");
         }
     }
@@ -23,16 +24,19 @@ pub fn text(report: &Value) -> String {
         let _ = writeln!(text, "{:22} {}", "picture", picture.as_str().unwrap_or_default());
     }
     for (name, columns) in TABLES {
-        if let Some(rows) = report[name].as_array() {
-            text.push('\n');
-            text.push_str(&columns_of(rows, columns));
-        }
+        let rows = match &report[name] {
+            Value::Array(rows) => &rows[..],
+            Value::Null => continue,
+            one => std::slice::from_ref(one),
+        };
+        text.push('\n');
+        text.push_str(&columns_of(rows, columns));
     }
     text
 }
 
 /// The lists of a report that are shown, with what is shown of each of their items.
-const TABLES: [(&str, &[&str]); 11] = [
+const TABLES: [(&str, &[&str]); 12] = [
     (
         "learned",
         &[
@@ -47,7 +51,20 @@ const TABLES: [(&str, &[&str]); 11] = [
             "undone_share",
             "gained_share",
             "r_squared_transactions",
+            "r_squared_operators",
             "planner_share",
+        ],
+    ),
+    (
+        "shifted",
+        &[
+            "recover_s",
+            "changes",
+            "undone_share",
+            "gained_share",
+            "gained_share_told_apart",
+            "r_squared_transactions",
+            "r_squared_operators",
         ],
     ),
     ("compared", &["sites", "design", "measured_s", "simulated_s", "error"]),
@@ -152,7 +169,7 @@ fn columns_of(rows: &[Value], columns: &[&str]) -> String {
     let columns: Vec<&str> = columns.iter().filter(is_there).copied().collect();
     let is_word = |column: &str| rows.iter().all(|row| inside(row, column).is_string());
     let right = (0..columns.len()).filter(|at| !is_word(columns[*at])).collect::<Vec<_>>();
-    let cell = |row, column| scalar(inside(row, column)).unwrap_or_default();
+    let cell = |row, column| shown(inside(row, column)).unwrap_or_default();
     let lines = rows.iter().map(|row| columns.iter().map(move |column| cell(row, column)));
     crate::table::table(&columns, lines, &right)
 }
@@ -170,6 +187,13 @@ fn scalar(value: &Value) -> Option<String> {
         Value::String(word) => Some(word.clone()),
         _ => None,
     }
+}
+
+/// The same, or a list of such values, of which some may be missing.
+fn shown(value: &Value) -> Option<String> {
+    let Value::Array(all) = value else { return scalar(value) };
+    let all = all.iter().map(|one| scalar(one).unwrap_or_else(|| "-".to_owned()));
+    Some(all.collect::<Vec<_>>().join(" "))
 }
 
 /// Three decimals, or as many as three digits need.
@@ -204,5 +228,9 @@ mod tests {
     fn a_column_may_lie_within_another_and_be_missing() {
         let rows = [json!({"a": "x", "b": {"n": 1}}), json!({"a": "y", "b": null})];
         assert_eq!(columns_of(&rows, &["a", "b.n"]), "a  b.n\nx    1\ny\n");
+        let report = json!({"shifted": {"recover_s": [3, null], "changes": 9}});
+        assert_eq!(text(&report), "\nrecover_s  changes\n      3 -        9\n");
+        let report = json!({"uniform": {"off_s": 8_000.0, "on_s": 8_800.0, "ratio": 1.1}});
+        assert_eq!(text(&report), "uniform                1.100\n");
     }
 }
