@@ -22,7 +22,8 @@ FORMATTED = $(CARGO) fmt --all --check
 SCHEDULES = --locked --workspace --features imago-store/shuttle --test schedules
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install lint tidy check quick test test-verbs test-others test-long demo bench
+.PHONY: help setup build install lint tidy check quick test test-verbs test-others test-programs test-docs test-schedules test-long \
+	demo bench
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -61,7 +62,8 @@ quick: setup ## after a change: clippy, layout rules, all unit tests, and one pa
 	$(TEST) --locked --workspace --lib --bins --test tidy --test copy_model --test place_model
 	$(TEST) --locked --workspace --test verbs -- $(QUICK)
 
-# The longest program at the same time as all others, which leave a quarter of the processors' time idle.
+# The longest program at the same time as all others, which leave a quarter of the processors' time idle. Servers at
+# work are bounded for each program, so the others run fewer tests at once.
 test: setup ## everything that must pass: formatting, clippy, then all tests against real servers
 	$(FORMATTED)
 	$(TEST) --locked --workspace --no-run
@@ -71,8 +73,15 @@ test-verbs:
 	$(TEST) --locked --workspace --test 'v*' $(ARGS)
 
 test-others:
+	@RUST_TEST_THREADS=3 $(MAKE) --no-print-directory --keep-going test-programs test-docs test-schedules
+
+test-programs:
 	$(TEST) --locked --workspace --no-fail-fast --lib --bins --test '[!v]*' $(ARGS)
+
+test-docs:
 	$(TEST) --locked --workspace --doc $(ARGS)
+
+test-schedules:
 	$(TEST) $(SCHEDULES) $(ARGS)
 
 # As a job of its own: an hour of one cluster after the other on two cores.
