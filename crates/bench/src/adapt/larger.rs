@@ -18,7 +18,7 @@ const LARGER: [u16; 2] = [8, 16];
 const CLIENTS: u64 = 16;
 const PARTITIONS: u64 = 8;
 /// Shares of scans by which the demands of both kinds are told.
-const MIXES: [f64; 2] = [0.25, 0.75];
+const MIXES: [f64; 3] = [0.0, 0.25, 0.75];
 /// Transactions by whose rows the mean of a scan is told.
 const DRAWN: usize = 20_000;
 
@@ -100,28 +100,33 @@ fn load(
 }
 
 /// Measures the demands: the time of a site that is busy throughout, divided by the transactions of that time. What a
-/// transaction takes depends on what else its site does, so it is told from two mixes of both kinds.
+/// transaction takes depends on what else its site does, so it is told from mixes of both kinds.
 fn demands(bench: &mut Bench<'_>, workload: Workload) -> Result<Demands> {
     let part = |replicas: &[u16]| vec![Part { from: 0, master: 0, replicas: replicas.to_vec() }];
     let mix = |scans: f64| Workload { scans, ..workload };
     let each_us = |outcome: &Outcome, site: usize| {
         outcome.site_shares[site] * 1e6 / outcome.mean_s(0, usize::MAX).max(1.0)
     };
-    let parts = || random(workload.users, PARTITIONS, 1, SEED);
     let mut of_mix = |scans| {
         let what = format!("{:.0} % scans at one site", scans * 100.0);
-        load(bench, mix(scans), 1, parts(), &what).map(|outcome| each_us(&outcome, 0))
+        let parts = random(workload.users, PARTITIONS, 1, SEED);
+        load(bench, mix(scans), 1, parts, &what).map(|outcome| each_us(&outcome, 0))
     };
-    let [few, many] = MIXES;
-    // Once more in between: a machine may be slower than a minute ago.
-    let (few_us, many_us) = (of_mix(few)?, of_mix(many)?);
-    let (many_us, few_us) =
-        (f64::midpoint(many_us, of_mix(many)?), f64::midpoint(few_us, of_mix(few)?));
-    let (count_us, scan_us) = told_apart((few, few_us), (many, many_us));
+    // There and back: a machine may be slower than a minute ago.
+    let mut there = [0.0; MIXES.len()];
+    for (scans, us) in MIXES.iter().zip(&mut there) {
+        *us = of_mix(*scans)?;
+    }
+    for (scans, us) in MIXES.iter().zip(&mut there).rev() {
+        *us = f64::midpoint(*us, of_mix(*scans)?);
+    }
+    let (count_us, count_beside_us, scan_us) = told_apart(there);
     let applied = load(bench, mix(0.0), 2, part(&[1]), "read-modify-writes with a copy")?;
     let setting = bench.setting(mix(0.0), bench.size.compared_s, false);
     let alone = LoadSpec { sites: 1, clients: 1, design: part(&[]), ..setting };
     let alone = bench.load("one client", &alone)?;
+    // One client alone leaves its site idle, which so runs at the speed of the machine.
+    let alone_us = 1e6 / alone.mean_s(WARM_S, usize::MAX).max(1.0);
     let mut drawing = mix(1.0).drawing(SEED);
     let rows = |kind: Kind| match kind {
         Kind::Scan(_, users) => users * ROWS,
@@ -130,17 +135,23 @@ fn demands(bench: &mut Bench<'_>, workload: Workload) -> Result<Demands> {
     let all: u64 = (0..DRAWN).map(|_| rows(drawing.next(std::time::Duration::ZERO))).sum();
     Ok(Demands {
         count_us,
+        count_beside_us,
         scanned_row_us: scan_us * DRAWN as f64 / all as f64,
         applied_us: each_us(&applied, 1),
-        log_us: 1e6 / alone.mean_s(WARM_S, usize::MAX).max(1.0),
+        log_us: (alone_us - count_us * bench.size.site_cpu).max(0.0),
     })
 }
 
-/// The times of a read-modify-write and of a scan, from the means of two mixes with so large a share of scans.
-fn told_apart((few, few_us): (f64, f64), (many, many_us): (f64, f64)) -> (f64, f64) {
-    let scan_more_us = (many_us - few_us) / (many - few);
-    let count_us = (few_us - few * scan_more_us).max(1.0);
-    (count_us, (count_us + scan_more_us).max(1.0))
+/// The time of a read-modify-write alone, what it takes more beside scans, and the time of a scan, from the means of
+/// [`MIXES`]. A mean is `(1 - s) (count + s beside) + s scan`, where `s` is the share of scans.
+fn told_apart([alone_us, few_us, many_us]: [f64; MIXES.len()]) -> (f64, f64, f64) {
+    let [_, few, many] = MIXES;
+    // What scans add, for each of them: `(1 - s) beside + scan`.
+    let added = |scans: f64, us: f64| (us - (1.0 - scans) * alone_us) / scans;
+    let (added_few, added_many) = (added(few, few_us), added(many, many_us));
+    let beside_us = ((added_few - added_many) / (many - few)).max(0.0);
+    let scan_us = added_many - (1.0 - many) * beside_us;
+    (alone_us, beside_us, scan_us.max(1.0))
 }
 
 fn compare(
@@ -191,9 +202,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_both_kinds_take_is_told_from_two_mixes() {
-        let mean = |scans: f64| scans * 410.0 + (1.0 - scans) * 64.0;
-        let (count_us, scan_us) = told_apart((0.25, mean(0.25)), (0.75, mean(0.75)));
-        assert!((count_us - 64.0).abs() < 1e-9 && (scan_us - 410.0).abs() < 1e-9);
+    fn what_both_kinds_take_is_told_from_mixes() {
+        let mean = |scans: f64| scans * 410.0 + (1.0 - scans) * (52.0 + scans * 90.0);
+        let (count_us, beside_us, scan_us) = told_apart(MIXES.map(mean));
+        for (told, is) in [(count_us, 52.0), (beside_us, 90.0), (scan_us, 410.0)] {
+            assert!((told - is).abs() < 1e-9, "{told}, and it is {is}");
+        }
     }
 }

@@ -22,14 +22,26 @@ use site_queue::{Job, Partitions, SiteQueue, Transaction};
 /// The time that a site needs, of what it has, in µs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Demands {
-    /// For a read-modify-write of a user's rows.
+    /// For a read-modify-write of a user's rows, at a site without scans.
     pub count_us: f64,
+    /// How much more it takes at a site, times the share of scans among the transactions there: scans take the caches.
+    pub count_beside_us: f64,
     /// For each row of a scan.
     pub scanned_row_us: f64,
     /// To apply such a read-modify-write for its master.
     pub applied_us: f64,
     /// From the end of such a read-modify-write until the log's entry is back at an idle site; not a demand on it.
     pub log_us: f64,
+}
+
+impl Demands {
+    /// A transaction's, at a site with so large a share of scans.
+    fn of(&self, kind: Kind, scans: f64) -> f64 {
+        match kind {
+            Kind::Count(_) => self.count_us + scans * self.count_beside_us,
+            Kind::Scan(_, users) => self.scanned_row_us * (users * ROWS) as f64,
+        }
+    }
 }
 
 /// The parameters of a simulated load.
@@ -219,14 +231,17 @@ impl<'s> Simulation<'s> {
 
     fn tell_planner(&mut self, now_us: u64, site: Site, of: &Transaction) {
         let Some(planner) = &mut self.planner else { return };
-        let demands = &self.spec.demands;
-        let (run_us, commit_us) = match of.kind {
-            Kind::Count(_) => (demands.count_us, demands.log_us),
-            Kind::Scan(_, users) => (demands.scanned_row_us * (users * ROWS) as f64, 0.0),
-        };
+        let run_us = of.demand_us;
         let looked_us = of.looked_us.unwrap_or(of.began_us);
-        // Beyond what the log takes, a commit waits for the site's thread.
-        let commit_wait_us = (now_us as f64 - of.began_us - run_us - commit_us).max(0.0);
+        // Beyond what the log takes, a commit waits for the site's thread. A scan's answer may wait for the log, too,
+        // but as in the store that is not told.
+        let (commit_us, commit_wait_us) = match of.kind {
+            Kind::Count(_) => {
+                let commit_us = self.spec.demands.log_us;
+                (commit_us, (now_us as f64 - of.began_us - run_us - commit_us).max(0.0))
+            }
+            Kind::Scan(..) => (0.0, 0.0),
+        };
         planner.ran(Ran {
             kind: of.kind,
             at_us: now_us,
@@ -234,6 +249,7 @@ impl<'s> Simulation<'s> {
             service_us: looked_us - of.came_us + commit_wait_us,
             waited_us: of.began_us - looked_us,
             behind: of.behind,
+            reads_replica: of.reads_replica,
             run_us,
             commit_us,
         });
@@ -247,9 +263,7 @@ impl<'s> Simulation<'s> {
             Kind::Count(user) => self.partitions.all[self.partitions.number_of(user)].master,
             Kind::Scan(..) => self.site_to_scan(now_us, kind),
         };
-        let (came_us, looked_us, behind) = (now_us as f64, None, None);
-        let of = Transaction { client, kind, came_us, looked_us, began_us: came_us, behind };
-        self.give(now_us, site, Job::Transaction(of));
+        self.give(now_us, site, Job::Transaction(Transaction::new(client, kind, now_us as f64)));
     }
 
     /// The site with the fewest transactions of those that have all that a scan reads. If none has, the one with most of
@@ -327,8 +341,13 @@ mod tests {
             popularity: Popularity::Zipf(0.99),
             shift_every_s: None,
         };
-        let demands =
-            Demands { count_us: 600.0, scanned_row_us: 10.0, applied_us: 200.0, log_us: 150.0 };
+        let demands = Demands {
+            count_us: 600.0,
+            count_beside_us: 0.0,
+            scanned_row_us: 10.0,
+            applied_us: 200.0,
+            log_us: 150.0,
+        };
         let design = random(4_000, 32, sites, 11);
         let clients = 8 * u64::from(sites);
         SimulationSpec { demands, sites, clients, lasts_s: 12, workload, design, adapts, seed: 11 }

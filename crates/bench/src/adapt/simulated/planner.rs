@@ -9,7 +9,7 @@ use imago_plan::design::layout::{Layout, Operator, Site};
 use imago_plan::design::price::{CPU_WEIGHT, Situation};
 use imago_plan::design::reservoir::Reservoir;
 use imago_plan::design::strategy::{MorphoSys, Strategy as _};
-use imago_plan::design::workload::Sample;
+use imago_plan::design::workload::{Numbered, Sample, Statistics};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
@@ -37,8 +37,9 @@ pub(super) struct Ran {
     pub service_us: f64,
     /// The wait for updates of a scan, or for a partition of a write.
     pub waited_us: f64,
-    /// Log entries that the site was behind, if it read a replica.
-    pub behind: Option<u64>,
+    /// Log entries that the site was behind.
+    pub behind: u64,
+    pub reads_replica: bool,
     pub run_us: f64,
     pub commit_us: f64,
 }
@@ -50,9 +51,34 @@ struct Sums {
     service_us: f64,
     waited_us: f64,
     behind: f64,
+    contention: f64,
     run_us: f64,
     commit_us: f64,
     rows: (f64, f64),
+}
+
+/// W of each partition, by its start.
+#[derive(Clone, Debug, Default)]
+struct Written {
+    starts: Vec<u64>,
+    shares: Vec<f64>,
+}
+
+impl Written {
+    fn of(layout: &Layout<u64>, samples: &[Sample<u64>]) -> Self {
+        let numbered = Numbered::new(layout);
+        let touched: Vec<_> = samples.iter().map(|sample| numbered.touched(sample)).collect();
+        let weighed = touched.iter().map(|touched| (1.0, touched));
+        let statistics = Statistics::counted(layout.len(), weighed);
+        let starts = layout.partitions().map(|(start, _)| *start).collect();
+        Self { starts, shares: (0..layout.len()).map(|one| statistics.writes(one)).collect() }
+    }
+
+    /// That of the partition of a user.
+    fn share(&self, user: u64) -> f64 {
+        let at = self.starts.partition_point(|start| *start <= user).saturating_sub(1);
+        self.shares.get(at).copied().unwrap_or(0.0)
+    }
 }
 
 impl Sums {
@@ -76,6 +102,7 @@ pub(super) struct Planner {
     work: Vec<(f64, [u64; 3])>,
     population: f64,
     behind: BTreeMap<Site, f64>,
+    written: Written,
     /// The latencies of the present round, and the mean of each of the last ones.
     round: (f64, f64),
     latencies_us: Vec<f64>,
@@ -96,6 +123,7 @@ impl Planner {
             work: vec![(0.0, [0; 3]); usize::from(sites)],
             population: 0.0,
             behind: BTreeMap::new(),
+            written: Written::default(),
             round: (0.0, 0.0),
             latencies_us: Vec::new(),
             changes: 0,
@@ -119,13 +147,14 @@ impl Planner {
         sums.count += 1.0;
         sums.service_us += ran.service_us;
         sums.waited_us += ran.waited_us;
-        sums.behind += ran.behind.unwrap_or(0) as f64;
+        if ran.reads_replica {
+            sums.behind += ran.behind as f64;
+        }
+        sums.contention += sample.writes.iter().map(|user| self.written.share(*user)).sum::<f64>();
         sums.run_us += ran.run_us;
         sums.commit_us += ran.commit_us;
-        if let Some(behind) = ran.behind {
-            let mean = self.behind.entry(ran.site).or_default();
-            *mean += BEHIND_RATE * (behind as f64 - *mean);
-        }
+        let behind = self.behind.entry(ran.site).or_default();
+        *behind += BEHIND_RATE * (ran.behind as f64 - *behind);
         sums.rows.0 += f64::from(sample.rows_read);
         sums.rows.1 += f64::from(sample.rows_written);
         self.round.0 += ran.service_us + ran.waited_us + ran.run_us + ran.commit_us;
@@ -160,6 +189,7 @@ impl Planner {
         self.every = (rate_s / SAMPLES_S).ceil().max(1.0) as u64;
         let samples: Vec<Sample<u64>> =
             self.reservoir.samples().map(|(_, sample)| sample.clone()).collect();
+        self.written = Written::of(layout, &samples);
         let samples = emulated(layout, &samples, GENERATED, &mut self.dice);
         let (behind, cost) = (self.behind.clone(), self.cost.clone());
         let situation = Situation {
@@ -238,9 +268,9 @@ impl Planner {
             for (sums, writes) in kinds.into_iter().filter(|(sums, _)| sums.count > 0.0) {
                 let rows = (sums.rows.0 / sums.count, sums.rows.1 / sums.count);
                 let mean = |of: f64| Some(of / sums.count);
-                let behind = sums.behind / sums.count;
+                let (behind, contention) = (sums.behind / sums.count, sums.contention / sums.count);
                 let partitions = if writes { (0.0, 1.0) } else { (1.0, 0.0) };
-                let inputs = Inputs { rows, behind, partitions, ..Inputs::default() };
+                let inputs = Inputs { rows, behind, contention, partitions, ..Inputs::default() };
                 let measured = Measured {
                     service: None,
                     read_write: mean(sums.run_us),

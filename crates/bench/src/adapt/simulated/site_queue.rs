@@ -12,6 +12,9 @@ use imago_plan::design::layout::{Partition, Site};
 use super::Demands;
 use crate::adapt::workload::{Kind, ROWS};
 
+/// The weight of a transaction in the share of scans among the last ones.
+const SCANS_RATE: f64 = 0.02;
+
 /// A client's transaction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transaction {
@@ -21,8 +24,21 @@ pub(super) struct Transaction {
     pub came_us: f64,
     pub looked_us: Option<f64>,
     pub began_us: f64,
-    /// Log entries that the site was behind when it looked at it, if it reads a replica.
-    pub behind: Option<u64>,
+    /// The time that it needs of the site.
+    pub demand_us: f64,
+    /// Own writes that the site had not seen in the log when it looked at it.
+    pub behind: u64,
+    /// True if it reads a partition that the site does not master.
+    pub reads_replica: bool,
+}
+
+impl Transaction {
+    /// One that comes to a site now.
+    pub fn new(client: usize, kind: Kind, now_us: f64) -> Self {
+        let (came_us, began_us, demand_us) = (now_us, now_us, 0.0);
+        let (looked_us, behind, reads_replica) = (None, 0, false);
+        Self { client, kind, came_us, looked_us, began_us, demand_us, behind, reads_replica }
+    }
 }
 
 /// Work of a site's thread.
@@ -42,14 +58,6 @@ pub(super) enum Job {
 struct Held {
     number: u64,
     of: Transaction,
-}
-
-/// A scan that waits for the log, and the starts of the partitions that it has locked.
-#[derive(Clone, Debug)]
-struct Reader {
-    number: u64,
-    of: Transaction,
-    locked: Vec<u64>,
 }
 
 /// The partitions of a design, by their starts.
@@ -81,6 +89,8 @@ pub(super) struct SiteQueue {
     running: Option<(Job, f64)>,
     pub worked_us: f64,
     pub rows: [u64; 3],
+    /// The share of scans among its last transactions.
+    scans: f64,
     /// Transactions that came and are not answered.
     pub under_way: u32,
     /// Own writes: the number of the last one, and of the last that the site has seen in the log.
@@ -89,9 +99,8 @@ pub(super) struct SiteQueue {
     /// The last own write to each partition, by its start.
     last: BTreeMap<u64, u64>,
     held: VecDeque<Held>,
-    readers: Vec<Reader>,
-    /// Writes that wait for a lock.
-    blocked: Vec<Transaction>,
+    /// Scans that wait for the log and writes that wait for these, as they came, and the starts that they lock.
+    waiting: Vec<(Transaction, Vec<u64>)>,
 }
 
 /// The end of a job.
@@ -111,13 +120,13 @@ impl SiteQueue {
             running: None,
             worked_us: 0.0,
             rows: [0; 3],
+            scans: 0.0,
             under_way: 0,
             written: 0,
             ordered: 0,
             last: BTreeMap::new(),
             held: VecDeque::new(),
-            readers: Vec::new(),
-            blocked: Vec::new(),
+            waiting: Vec::new(),
         }
     }
 
@@ -136,17 +145,18 @@ impl SiteQueue {
         while let Some(job) = self.queue.pop_front() {
             let demand_us = match job {
                 Job::Transaction(mut of) => {
-                    let demand_us = match of.kind {
-                        Kind::Count(_) => demands.count_us,
-                        Kind::Scan(_, users) => demands.scanned_row_us * (users * ROWS) as f64,
-                    };
-                    of.looked_us.get_or_insert(now_us);
+                    if of.looked_us.is_none() {
+                        (of.looked_us, of.behind) = (Some(now_us), self.written - self.ordered);
+                    }
                     if !self.may_begin(&mut of, by) {
                         continue;
                     }
+                    let is_scan = f64::from(u8::from(matches!(of.kind, Kind::Scan(..))));
+                    self.scans += SCANS_RATE * (is_scan - self.scans);
                     of.began_us = now_us;
-                    self.running = Some((Job::Transaction(of), demand_us));
-                    return Some(demand_us);
+                    of.demand_us = demands.of(of.kind, self.scans);
+                    self.running = Some((Job::Transaction(of), of.demand_us));
+                    return Some(of.demand_us);
                 }
                 Job::Applied => demands.applied_us,
                 Job::Logged(_) => 0.0,
@@ -158,26 +168,23 @@ impl SiteQueue {
         None
     }
 
-    /// True if a transaction waits for nothing; else it is kept until it does not.
+    /// True if a transaction waits for nothing; else it is kept until it does not. What waits is granted its locks in
+    /// the order in which it came.
     fn may_begin(&mut self, of: &mut Transaction, by: &Partitions) -> bool {
-        let touched = by.touched(of.kind);
-        if let Kind::Count(user) = of.kind {
-            let start = by.starts[by.number_of(user)];
-            let is_locked = self.readers.iter().any(|reader| reader.locked.contains(&start));
-            if is_locked {
-                self.blocked.push(*of);
-            }
-            return !is_locked;
-        }
         let is_own = |number: &usize| by.all[*number].master == self.site;
-        if touched.clone().all(|number| is_own(&number)) {
+        let touched = by.touched(of.kind);
+        of.reads_replica = !touched.clone().all(|number| is_own(&number));
+        let locks: Vec<u64> = match of.kind {
+            Kind::Scan(..) if !of.reads_replica => return true,
+            _ => touched.filter(is_own).map(|number| by.starts[number]).collect(),
+        };
+        let is_taken = |start: &u64| self.waiting.iter().any(|(_, taken)| taken.contains(start));
+        let is_unseen = |start: &u64| self.last.get(start).is_some_and(|last| *last > self.ordered);
+        let must_see = of.reads_replica && locks.iter().any(is_unseen);
+        if !must_see && !locks.iter().any(is_taken) {
             return true;
         }
-        of.behind.get_or_insert(self.written - self.ordered);
-        let locked: Vec<u64> = touched.filter(is_own).map(|number| by.starts[number]).collect();
-        let number = locked.iter().filter_map(|start| self.last.get(start)).max().copied();
-        let Some(number) = number.filter(|number| *number > self.ordered) else { return true };
-        self.readers.push(Reader { number, of: *of, locked });
+        self.waiting.push((*of, locks));
         false
     }
 
@@ -223,16 +230,9 @@ impl SiteQueue {
         ended
     }
 
-    /// Scans for which the log has all, and writes whose partitions they had locked, are next.
+    /// Looks at what waits again, before all else and in its order.
     fn wake(&mut self) {
-        let ready: Vec<Reader> =
-            self.readers.extract_if(.., |reader| reader.number <= self.ordered).collect();
-        if ready.is_empty() {
-            return;
-        }
-        let blocked = std::mem::take(&mut self.blocked);
-        let next = ready.into_iter().map(|reader| reader.of).chain(blocked);
-        for of in next.collect::<Vec<_>>().into_iter().rev() {
+        for (of, _) in std::mem::take(&mut self.waiting).into_iter().rev() {
             self.queue.push_front(Job::Transaction(of));
         }
     }
@@ -244,13 +244,13 @@ mod tests {
 
     use super::*;
 
-    const DEMANDS: Demands =
-        Demands { count_us: 50.0, scanned_row_us: 0.7, applied_us: 14.0, log_us: 90.0 };
-
-    fn transaction(client: usize, kind: Kind) -> Job {
-        let (looked_us, began_us, behind) = (None, 0.0, None);
-        Job::Transaction(Transaction { client, kind, came_us: 0.0, looked_us, began_us, behind })
-    }
+    const DEMANDS: Demands = Demands {
+        count_us: 50.0,
+        count_beside_us: 0.0,
+        scanned_row_us: 0.7,
+        applied_us: 14.0,
+        log_us: 90.0,
+    };
 
     #[test]
     fn a_scan_of_a_replica_waits_for_the_sites_own_writes_and_holds_up_others() {
@@ -267,7 +267,7 @@ mod tests {
         for (client, kind) in
             [Kind::Count(4_990), Kind::Scan(4_980, 100), Kind::Count(17)].into_iter().enumerate()
         {
-            site.push(transaction(client, kind));
+            site.push(Job::Transaction(Transaction::new(client, kind, 0.0)));
         }
         assert_eq!(site.begin(0.0, &by, &DEMANDS), Some(DEMANDS.count_us));
         assert_eq!(site.end(&by).wrote, Some((1, 4_990)));
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(site.begin(140.0, &by, &DEMANDS), Some(300.0 * DEMANDS.scanned_row_us));
         let scan = site.end(&by).answered[0];
         assert_eq!((scan.client, scan.looked_us, scan.began_us), (1, Some(50.0), 140.0));
-        assert_eq!(scan.behind, Some(1));
+        assert_eq!((scan.behind, scan.reads_replica), (1, true));
         assert_eq!(site.begin(350.0, &by, &DEMANDS), Some(DEMANDS.count_us));
         assert_eq!((site.end(&by).wrote, site.under_way), (Some((2, 17)), 1));
     }
