@@ -10,8 +10,8 @@
 //!   session has seen, and until the log has what the site itself wrote, where a replica is read: only then the site
 //!   is one state of the database. There is one log for all partitions: `behind` stands for the paper's vₙ − vᵣ of a
 //!   partition, and u of Eq. 2 is the share of the site's entries that concern it ([`super::updates`]). Both are 0
-//!   where no replica is read. What a transaction that writes nothing waits for is laid to this function, whatever
-//!   it was.
+//!   where no replica is read. All that a transaction that writes nothing waits for is laid to this function, and to
+//!   `lock` all that one waits for that does nothing but write; waits for an earlier request of its client to none.
 //! - `lock`(w): the wait for partitions that are changing hands, or that a transaction which reads replicas has locked
 //!   while it waits for the log. No transaction locks a partition while it runs, for the thread is one.
 //! - `read_write`(rows read, rows written): the procedure itself; for a new replica the rows that are copied are an input

@@ -192,6 +192,8 @@ impl<const N: usize> Linear<N> {
             }
             self.unit = observed.max(f64::MIN_POSITIVE.sqrt());
             self.usual_error = 1.0;
+            // Zeros that were seen before count, too.
+            let share = 1.0 / self.samples.max(1) as f64;
             let worth = self
                 .prior
                 .map(|prior| prior.iter().zip(inputs).map(|(of, input)| of * input).sum::<f64>());
@@ -199,10 +201,11 @@ impl<const N: usize> Linear<N> {
                 (Some(prior), Some(worth)) if worth > 0.0 => {
                     for ((weight, scale), of) in self.weights.iter_mut().zip(self.scales).zip(prior)
                     {
-                        *weight = of * scale / worth;
+                        *weight = share * of * scale / worth;
                     }
                 }
-                _ => self.constant = f64::from(!self.is_proportional),
+                _ if self.is_proportional => {}
+                _ => self.constant = share,
             }
         }
         let wrong = observed / self.unit - self.raw(scaled);

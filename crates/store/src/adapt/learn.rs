@@ -232,7 +232,7 @@ impl Sums {
     fn add(&mut self, sampled: &Sampled, touched: &Touched, contention: f64, quickest_us: f64) {
         let ran_at_once = sampled.rows.is_some() && sampled.waited.is_none();
         // The log takes what it takes at its quickest; what is beyond is the wait for the site's thread.
-        let commit_us = sampled.commit_us.filter(|_| ran_at_once);
+        let commit_us = sampled.commit_us.filter(|_| sampled.rows.is_some());
         self.samples += 1.0;
         self.service_us += sampled.service_us + commit_us.map_or(0.0, |us| us - quickest_us);
         self.contention += contention;
@@ -292,5 +292,50 @@ impl Sums {
         let waited_us = (self.updates_us + self.lock_us) / self.begun.max(1.0);
         let service_us = self.service_us / self.samples;
         is_known.then(|| service_us + waited_us + (self.run_us + self.commit_us) / self.ran)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Site;
+    use crate::sampler::Waited;
+
+    /// Takes note of transactions of one kind, with what each waited for.
+    fn sums(reads: &[usize], writes: &[usize], waits: &[Option<(Cause, f64)>]) -> Measured {
+        let touched = Touched { reads: reads.to_vec(), writes: writes.to_vec() };
+        let mut sums = Sums::default();
+        for waited in waits {
+            let sampled = Sampled {
+                began: Instant::now(),
+                every: 8,
+                site: Site(1),
+                reads: Vec::new(),
+                writes: Vec::new(),
+                rows: Some((600, 3)),
+                behind: 7,
+                waited: waited.map(|(cause, us)| Waited { cause, us }),
+                service_us: 900.0,
+                run_us: 60.0,
+                commit_us: Some(450.0),
+                met_conflict: false,
+            };
+            sums.add(&sampled, &touched, 0.25, 400.0);
+        }
+        sums.measured()
+    }
+
+    #[test]
+    fn waits_are_laid_to_updates_of_readers_and_to_locks_of_writers() {
+        let (updates, partition) = (Some((Cause::Updates, 800.0)), Some((Cause::Partition, 200.0)));
+        // Waits for an earlier request of its client are none of the design's.
+        let client = Some((Cause::Client, 5_000.0));
+        let all = [updates, partition, None, client, None];
+        let waits = |measured: Measured| (measured.wait_updates, measured.lock);
+        assert_eq!(waits(sums(&[4], &[], &all)), (Some(250.0), Some(0.0)));
+        assert_eq!(waits(sums(&[], &[9], &all)), (Some(0.0), Some(250.0)));
+        assert_eq!(waits(sums(&[4], &[9], &all)), (Some(200.0), Some(50.0)));
+        assert_eq!(sums(&[4], &[], &all).read_write, Some(60.0), "of those that ran at once");
+        assert_eq!(waits(sums(&[4], &[], &[client])), (None, None));
     }
 }

@@ -17,6 +17,7 @@ mod apart;
 
 mod pins;
 mod request_timeout;
+mod waits;
 mod wire;
 
 fn options(folder: Option<&std::path::Path>, sites: u16) -> Options {

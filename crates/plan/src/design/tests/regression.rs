@@ -111,3 +111,12 @@ fn a_function_that_saw_nothing_says_so() {
     none.observe([0.7], 250.0);
     assert!(none.r_squared().unwrap() > 0.9, "{:?}", none.r_squared());
 }
+
+#[test]
+fn what_comes_once_among_many_zeros_is_not_expected_again() {
+    let mut lock = Linear::new([0.01]).rising();
+    (0..300).for_each(|_| lock.observe([0.2], 0.0));
+    assert_eq!(lock.predict([0.2]), 0.0);
+    lock.observe([0.2], 9_000.0);
+    assert!(lock.predict([0.2]) < 200.0, "{}", lock.predict([0.2]));
+}
