@@ -6,7 +6,7 @@ processors busy and idle), and what tests waited for servers.
 
 --fresh builds into a new target folder first, through a linker that notes its times. PROGRAM is a test
 program as PACKAGE/NAME, e.g. imago/verbs; without any, all are run, one after the other: `make test` runs
-imago/verbs beside the others, which fill its gaps, and takes less. Standard library only. Linux only: busy
+imago/verbs beside those without servers, which fill its gaps, and takes less. Standard library only. Linux only: busy
 and idle are those of the whole machine (/proc/stat), so run it on one that does nothing else.
 """
 
