@@ -22,8 +22,7 @@ FORMATTED = $(CARGO) fmt --all --check
 SCHEDULES = --locked --workspace --features imago-store/shuttle --test schedules
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install lint tidy check quick test test-verbs test-others test-programs test-servers test-docs \
-	test-schedules test-long demo bench
+.PHONY: help setup build install lint tidy check quick test test-long demo bench
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -62,29 +61,9 @@ quick: setup ## after a change: clippy, layout rules, all unit tests, and one pa
 	$(TEST) --locked --workspace --lib --bins --test tidy --test copy_model --test place_model
 	$(TEST) --locked --workspace --test verbs -- $(QUICK)
 
-# The longest program at the same time as all that start no servers: it leaves processors idle now and then. More
-# servers than its own at once would miss each other's heartbeats, so the other programs with servers come behind.
 test: setup ## everything that must pass: formatting, clippy, then all tests against real servers
 	$(FORMATTED)
-	$(TEST) --locked --workspace --no-run
-	@$(MAKE) --no-print-directory --keep-going --jobs=2 test-verbs test-others; beside=$$?; \
-		$(MAKE) --no-print-directory test-servers && exit $$beside
-
-test-verbs:
-	$(TEST) --locked --workspace --test 'v*' $(ARGS)
-
-test-others: test-programs test-docs test-schedules
-
-test-programs:
-	$(TEST) --locked --workspace --no-fail-fast --lib --bins --test '[!sv]*' $(ARGS)
-
-test-servers:
-	$(TEST) --locked --workspace --no-fail-fast --test 's*' $(ARGS)
-
-test-docs:
-	$(TEST) --locked --workspace --doc $(ARGS)
-
-test-schedules:
+	$(TEST) --locked --workspace --no-fail-fast $(ARGS)
 	$(TEST) $(SCHEDULES) $(ARGS)
 
 # As a job of its own: an hour of one cluster after the other on two cores.

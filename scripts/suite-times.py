@@ -5,9 +5,9 @@ processors busy and idle), and what tests waited for servers.
     scripts/suite-times.py [--fresh] [--slowest N] [PROGRAM...]
 
 --fresh builds into a new target folder first, through a linker that notes its times. PROGRAM is a test
-program as PACKAGE/NAME, e.g. imago/verbs; without any, all are run, one after the other: `make test` runs
-imago/verbs beside those without servers, which fill its gaps, and takes less. Standard library only. Linux only: busy
-and idle are those of the whole machine (/proc/stat), so run it on one that does nothing else.
+program as PACKAGE/NAME, e.g. imago/verbs; without any, all are run, one after the other, as `make test`
+does. Standard library only. Linux only: busy and idle are those of the whole machine (/proc/stat), so run
+it on one that does nothing else.
 """
 
 import argparse

@@ -3,9 +3,8 @@
 //! by chance, or with few changes at places that are drawn (PCT, Burckhardt et al., ASPLOS 2010).
 //!
 //! No thread may wait for ever, in time that stands still; each answer has to be of one order; and what is
-//! broken on purpose has to be noticed. Without the feature it is empty: then there is nothing to draw.
+//! broken on purpose has to be noticed.
 
-#![cfg(feature = "shuttle")]
 #![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
