@@ -67,6 +67,7 @@ fn candidates() -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wait::until_blocking;
 
     #[test]
     fn a_reserved_port_is_not_handed_out_twice_even_when_nothing_listens() {
@@ -78,7 +79,12 @@ mod tests {
     fn a_port_in_use_by_a_stranger_is_not_reserved() {
         let port = Port::reserve().unwrap();
         let number = port.number();
-        let _stranger = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).unwrap();
+        // A child that another test has just forked holds what was open here until it is another program.
+        let mut stranger = None;
+        until_blocking("the port is free", || {
+            stranger = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok();
+            stranger.is_some()
+        });
         drop(port);
         assert!(Port::try_reserve(number).is_none());
     }

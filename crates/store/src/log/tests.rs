@@ -259,6 +259,8 @@ proptest! {
         let begins = ends.iter().rev().nth(1).copied().filter(|at| *at < content.len() as u64);
         let begins = begins.map_or(mark::LENGTH, |at| usize::try_from(at).unwrap());
         let kept = begins + ((content.len() - begins) as f64 * part) as usize;
+        // By chance it may be what was torn off: then nothing is missing.
+        prop_assume!(!rubbish.starts_with(&content[kept..]));
         fs::write(&path, [&content[..kept], &rubbish].concat()).unwrap();
         let before = entries.len() - groups.last().unwrap();
         let (mut log, read) = open(folder.path()).unwrap();
