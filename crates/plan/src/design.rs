@@ -16,6 +16,7 @@ pub mod queues;
 mod ranks;
 pub mod regression;
 pub mod reservoir;
+pub mod site_set;
 pub mod strategy;
 pub mod updates;
 pub mod waves;

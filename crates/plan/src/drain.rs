@@ -97,7 +97,7 @@ impl<K: Key> Giving<K> {
         if partition.master == from {
             let with_replica =
                 partition.replicas.iter().filter(|one| self.masters.contains_key(one));
-            let heir = with_replica.min_by_key(|one| (self.masters[one], **one)).copied();
+            let heir = with_replica.min_by_key(|one| (self.masters[one], *one));
             let heir = match heir {
                 Some(heir) => heir,
                 None if self.masters.is_empty() => return Err(NowhereToGo::NoSite),
@@ -163,6 +163,7 @@ mod tests {
             let partition =
                 |(n, (master, mut replicas, bytes)): (usize, (Site, BTreeSet<Site>, u64))| {
                     replicas.remove(&master);
+                    let replicas = replicas.into_iter().collect();
                     (n as u8, Partition { master, replicas, rows: 1, bytes, pin: None })
                 };
             Layout::new(
@@ -212,8 +213,7 @@ mod tests {
     #[test]
     fn what_is_pinned_there_stays() {
         let pinned = Partition { pin: Some(1), ..partition(1, &[], 5) };
-        let partitions =
-            BTreeMap::from([(0_u8, partition(1, &[], 5)), (5, pinned.clone()), (9, pinned)]);
+        let partitions = BTreeMap::from([(0_u8, partition(1, &[], 5)), (5, pinned), (9, pinned)]);
         let layout = Layout::new(partitions, (0..3).collect());
         assert_eq!(drain(&layout, 1, &[0, 2], None), Err(NowhereToGo::Pinned(vec![5, 9])));
         assert_eq!(drain(&layout, 0, &[1, 2], None), Ok(Drain { operators: vec![], dropped: 0 }));

@@ -56,7 +56,7 @@ use site::program::LocalSite;
 pub use unused::UnusedError;
 
 /// The most sites of a store.
-pub const SITES_MAX: u16 = 64;
+pub const SITES_MAX: u16 = imago_plan::design::site_set::SITES_MAX;
 /// Longest time until a transaction, or a change of design, has begun.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Delay before a returned transaction is routed again.

@@ -161,7 +161,7 @@ impl<'s> Simulation<'s> {
 
     /// Has the partitions follow the layout.
     fn relay_out(&mut self) {
-        let all = self.layout.partitions().map(|(start, one)| (*start, one.clone()));
+        let all = self.layout.partitions().map(|(start, one)| (*start, *one));
         (self.partitions.starts, self.partitions.all) = all.unzip();
     }
 
@@ -216,8 +216,8 @@ impl<'s> Simulation<'s> {
         if let Some((number, user)) = ended.wrote {
             let logged_us = now_us as f64 + self.spec.demands.log_us;
             self.plan(logged_us, Event::Logged(site, number));
-            let copies = &self.partitions.all[self.partitions.number_of(user)].replicas;
-            for site in copies.clone() {
+            let copies = self.partitions.all[self.partitions.number_of(user)].replicas;
+            for site in copies.iter() {
                 self.plan(logged_us, Event::Applied(site));
             }
         }

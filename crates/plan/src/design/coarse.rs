@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::layout::{Key, Layout};
 use super::plans::mean_access;
-use super::workload::{Numbered, Sample, Statistics, Touched};
+use super::workload::{Accesses, Numbered, Sample};
 
 /// Pieces of a partition that may be split, at least.
 const PIECES: f64 = 8.0;
@@ -83,10 +83,7 @@ pub(super) fn starts<K: Key>(
     split_above: f64,
 ) -> Vec<K> {
     let numbered = Numbered::new(layout);
-    let touched: Vec<Touched> =
-        samples.iter().map(|(_, sample)| numbered.touched(sample)).collect();
-    let weights = samples.iter().map(|(weight, _)| *weight);
-    let statistics = Statistics::counted(layout.len(), weights.zip(&touched));
+    let Accesses { statistics, .. } = Accesses::counted(&numbered, samples);
     let mean = mean_access(layout);
     let is_hot = |partition: usize| statistics.accesses(partition) > split_above * mean;
     // The accesses of each hot partition by the first key of a transaction there: no piece begins within one.

@@ -8,8 +8,9 @@
 //!   decision.
 //! - C is what the plan's operators take.
 //!
-//! The best plan above a least gain is chosen; then, by the design that it leads to, the next one, of other
-//! partitions. Everything that was compared comes back: the chosen plan, and for each of the others why not.
+//! The best plan above a least gain is chosen; then, of those that pay as well and change other partitions, the one that
+//! is best by the design that the first leads to. Everything that was compared comes back: the chosen plans, and for
+//! each of the others why not.
 
 use std::collections::BTreeSet;
 
@@ -18,9 +19,9 @@ use rand::{Rng, RngExt as _};
 use super::coarse::coarse;
 use super::layout::{Key, Layout, Operator, Site};
 use super::plans::{NoPlan, Thresholds, View, plans, removals};
-use super::price::{Price, Situation, plan_cost, price};
+use super::price::{Price, Situation, plan_cost, price, price_by};
 use super::ranks::Ranks;
-use super::workload::{Given, Numbered, Sample, Statistics, Touched};
+use super::workload::{Accesses, Given, Numbered, Sample};
 
 /// The parameters of decisions.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,7 +30,8 @@ pub struct Parameters {
     pub lambda: f64,
     /// For how long a plan is credited with what it saves, in seconds.
     pub horizon_s: f64,
-    /// A plan saves at least this share of what a transaction costs.
+    /// A plan saves at least this share of what a transaction costs, with up to four sites: see
+    /// [`Self::least_gain`].
     pub gain_min: f64,
     /// Sampled transactions for which plans are made.
     pub triggers: usize,
@@ -52,6 +54,18 @@ impl Default for Parameters {
             memory_max: None,
             thresholds: Thresholds::default(),
         }
+    }
+}
+
+/// Sites up to which the least gain does not depend on their number.
+const FEW_SITES: usize = 4;
+
+impl Parameters {
+    /// The share of what a transaction costs that a plan has to save. With more sites a plan, which concerns few of
+    /// them, saves less of what all transactions cost, though as much of what those at its sites do.
+    #[must_use]
+    pub fn least_gain(&self, sites: usize) -> f64 {
+        self.gain_min * FEW_SITES as f64 / sites.max(FEW_SITES) as f64
     }
 }
 
@@ -141,10 +155,9 @@ pub fn emulated<K: Key>(
     dice: &mut impl Rng,
 ) -> Vec<(f64, Sample<K>)> {
     let numbered = Numbered::new(layout);
-    let touched: Vec<Touched> = samples.iter().map(|sample| numbered.touched(sample)).collect();
-    let statistics = Statistics::of(layout.len(), touched.iter().map(|touched| (1.0, touched)));
     let mut all: Vec<(f64, Sample<K>)> =
         samples.iter().map(|sample| (1.0, sample.clone())).collect();
+    let Accesses { touched, statistics } = Accesses::of(&numbered, &all);
     if samples.is_empty() {
         return all;
     }
@@ -200,12 +213,14 @@ fn pick(among: &[usize], dice: &mut impl Rng) -> Option<usize> {
 /// Says why an operator may not be carried out on a design now, if it may not.
 pub type Held<'h, K> = dyn Fn(&Layout<K>, &Operator<K>) -> Option<String> + 'h;
 
-/// Decides which plans pay. `held` says why an operator may not be carried out now, if it may not.
+/// Decides which plans pay. `held` says why an operator may not be carried out now, if it may not; `again` has the
+/// triggers of plans that paid before, which are looked at beside those that are drawn.
 pub fn decide<K: Key>(
     layout: &Layout<K>,
     situation: &Situation<'_, K>,
     parameters: &Parameters,
     held: &Held<'_, K>,
+    again: &[K],
     dice: &mut (impl Rng + ?Sized),
 ) -> Decided<K> {
     let ranks = Ranks::of(layout, situation.samples);
@@ -215,10 +230,15 @@ pub fn decide<K: Key>(
     let samples = coarse(&design, &samples, parameters.thresholds.split_above);
     let Situation { rate_s, population, cost, behind, cpu_weight, .. } = *situation;
     let situation = Situation { samples: &samples, rate_s, population, cost, behind, cpu_weight };
-    let held = |layout: &Layout<u32>, operator: &Operator<u32>| {
-        held(&ranks.named(layout), &ranks.operator(operator))
+    let held_by = |layout: &Layout<u32>| {
+        let layout = ranks.named(layout);
+        let ranks = &ranks;
+        move |operator: &Operator<u32>| held(&layout, &ranks.operator(operator))
     };
-    let decided = decide_ranked(&design, &situation, parameters, &held, dice);
+    let again: Vec<u32> = again.iter().map(|key| ranks.nearest(key)).collect();
+    let mut triggers = triggers(&samples, parameters.triggers, dice);
+    triggers.extend(again.iter().flat_map(|key| heaviest(&samples, key)));
+    let decided = decide_ranked(&design, &situation, parameters, held_by, &triggers);
     let named = |plan: Considered<u32>| Considered {
         trigger: plan.trigger.map(|rank| ranks.key(rank)),
         site: plan.site,
@@ -235,46 +255,50 @@ pub fn decide<K: Key>(
     }
 }
 
-fn decide_ranked<K: Key>(
+/// `held_by` says of a design which operators are held back.
+fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<String>>(
     layout: &Layout<K>,
     situation: &Situation<'_, K>,
     parameters: &Parameters,
-    held: &Held<'_, K>,
-    dice: &mut (impl Rng + ?Sized),
+    held_by: impl Fn(&Layout<K>) -> H,
+    triggers: &BTreeSet<usize>,
 ) -> Decided<K> {
-    let samples = situation.samples;
     let before = price(layout, situation);
-    let triggers = triggers(samples, parameters.triggers, dice);
+    let looked = look(layout, &before, situation, parameters, triggers, &held_by(layout));
+    let (mut paying, mut others): (Vec<_>, Vec<_>) =
+        looked.into_iter().partition(|plan| plan.rejected.is_none());
     let (mut design, mut design_price) = (layout.clone(), before.clone());
-    let (mut chosen, mut others) = (Vec::<Considered<K>>::new(), Vec::new());
-    for round in 0..=parameters.plans_max {
-        let looked = look(&design, &design_price, situation, parameters, &triggers, held);
-        let touches_chosen = |plan: &Considered<K>| {
-            let keys = chosen.iter().flat_map(|plan| &plan.operators);
-            let starts: Vec<&K> = keys.map(|operator| layout.of(operator.key()).0).collect();
-            plan.operators.iter().any(|operator| starts.contains(&layout.of(operator.key()).0))
-        };
+    let mut chosen = Vec::<Considered<K>>::new();
+    while chosen.len() < parameters.plans_max {
         let net = |plan: &Considered<K>| plan.net_us(parameters.lambda);
-        let best = looked
-            .iter()
-            .enumerate()
-            .filter(|(_, plan)| plan.rejected.is_none() && !touches_chosen(plan));
-        let best = best.max_by(|(_, one), (_, two)| net(one).total_cmp(&net(two))).map(|(n, _)| n);
-        let is_last = round == parameters.plans_max || best.is_none();
-        if is_last {
-            others = looked;
-            break;
-        }
-        let best = looked.into_iter().nth(best.expect("not the last")).expect("it is there");
+        let open = paying.iter().enumerate().filter(|(_, plan)| plan.rejected.is_none());
+        let best = open.max_by(|(_, one), (_, two)| net(one).total_cmp(&net(two)));
+        let Some((best, _)) = best else { break };
+        let best = paying.remove(best);
         for operator in &best.operators {
             design.apply(operator).expect("a plan can be applied to its design");
         }
-        design_price = price(&design, situation);
+        let changed: BTreeSet<&K> =
+            best.operators.iter().map(|operator| layout.of(operator.key()).0).collect();
+        let is_changed = |operator: &Operator<K>| changed.contains(layout.of(operator.key()).0);
+        // Behind it the others save something else.
+        let accesses = Accesses::counted(&Numbered::new(&design), situation.samples);
+        design_price = price_by(&accesses, &design, situation);
+        let (layout, before, held) = (&design, &design_price, &held_by(&design));
+        let by = Weighing { layout, before, situation, parameters, accesses: &accesses, held };
+        for plan in paying.iter_mut().filter(|plan| plan.rejected.is_none()) {
+            if plan.operators.iter().any(is_changed) || !by.is_possible(&plan.operators) {
+                plan.rejected = Some(Rejected::Another);
+            } else {
+                *plan = by.weighed(plan.trigger.clone(), plan.site, plan.operators.clone());
+            }
+        }
         chosen.push(best);
     }
-    for plan in &mut others {
+    for plan in &mut paying {
         plan.rejected.get_or_insert(Rejected::Another);
     }
+    chosen.append(&mut paying);
     chosen.append(&mut others);
     Decided { considered: chosen, before, after: design_price }
 }
@@ -301,6 +325,27 @@ fn triggers<K>(
     (0..many).map(one).filter(|one| *one < samples.len()).collect()
 }
 
+/// The key that a trigger is told by.
+fn first_key<K>(sample: &Sample<K>) -> Option<&K> {
+    sample.writes.first().or(sample.reads.first().map(|(from, _)| from))
+}
+
+/// The samples with most weight, one that writes and one that only reads, of those that begin with the last key up to
+/// this one.
+fn heaviest<K: Key>(samples: &[(f64, Sample<K>)], key: &K) -> impl Iterator<Item = usize> {
+    let firsts = samples.iter().filter_map(|(_, sample)| first_key(sample));
+    let last = firsts.filter(|first| *first <= key).max();
+    let of = |writes: bool| {
+        let begins = |(_, (_, sample)): &(usize, &(f64, Sample<K>))| {
+            first_key(sample) == last && sample.writes.is_empty() != writes
+        };
+        let all = samples.iter().enumerate().filter(begins);
+        all.max_by(|(_, (one, _)), (_, (two, _))| one.total_cmp(two)).map(|(number, _)| number)
+    };
+    let both = last.map(|_| [of(true), of(false)]);
+    both.into_iter().flatten().flatten()
+}
+
 /// Looks at all plans of the triggers by one design.
 fn look<K: Key>(
     layout: &Layout<K>,
@@ -308,24 +353,21 @@ fn look<K: Key>(
     situation: &Situation<'_, K>,
     parameters: &Parameters,
     triggers: &BTreeSet<usize>,
-    held: &Held<'_, K>,
+    held: &dyn Fn(&Operator<K>) -> Option<String>,
 ) -> Vec<Considered<K>> {
     let numbered = Numbered::new(layout);
     let samples = situation.samples;
-    let touched: Vec<Touched> =
-        samples.iter().map(|(_, sample)| numbered.touched(sample)).collect();
-    let weights = samples.iter().map(|(weight, _)| *weight);
-    let statistics = Statistics::of(layout.len(), weights.zip(&touched));
+    let accesses = Accesses::of(&numbered, samples);
     let (numbered, thresholds) = (&numbered, &parameters.thresholds);
-    let view = View { numbered, statistics: &statistics, samples, thresholds };
-    let by = Weighing { layout, before, situation, parameters, statistics: &statistics, held };
+    let view = View::new(numbered, &accesses.statistics, samples, thresholds);
+    let by = Weighing { layout, before, situation, parameters, accesses: &accesses, held };
     let (mut considered, mut without_plan) = (Vec::new(), Vec::new());
     let mut seen = BTreeSet::new();
     for trigger in triggers {
         let (_, sample) = &samples[*trigger];
-        let first = sample.writes.first().or(sample.reads.first().map(|(from, _)| from));
-        for site in layout.sites() {
-            match plans(&view, &touched[*trigger], site) {
+        let first = first_key(sample);
+        for site in layout.sites().iter() {
+            match plans(&view, &accesses.touched[*trigger], site) {
                 Ok(plans) => {
                     let new = plans.into_iter().filter(|plan| seen.insert(plan.clone()));
                     considered.extend(new.map(|plan| by.weighed(first.cloned(), site, plan)));
@@ -354,8 +396,8 @@ struct Weighing<'w, K: Key> {
     before: &'w Price,
     situation: &'w Situation<'w, K>,
     parameters: &'w Parameters,
-    statistics: &'w Statistics,
-    held: &'w Held<'w, K>,
+    accesses: &'w Accesses,
+    held: &'w dyn Fn(&Operator<K>) -> Option<String>,
 }
 
 impl<K: Key> Weighing<'_, K> {
@@ -371,6 +413,11 @@ impl<K: Key> Weighing<'_, K> {
         Considered { trigger, site, operators, latency_us, benefit_us, cost_us, rejected }
     }
 
+    /// True if a plan for another design can be carried out on this one, within its limits.
+    fn is_possible(&self, operators: &[Operator<K>]) -> bool {
+        self.parameters.thresholds.keeps(self.layout, operators)
+    }
+
     /// A plan with its benefit and cost, and why it is not to be chosen, if so.
     fn weighed(
         &self,
@@ -378,28 +425,34 @@ impl<K: Key> Weighing<'_, K> {
         site: Site,
         operators: Vec<Operator<K>>,
     ) -> Considered<K> {
-        let Self { layout, before, situation, parameters, statistics, held } = self;
+        let Self { layout, before, situation, parameters, accesses, held } = self;
         let mut plan = self.untouched(trigger, site, operators);
-        if let Some(why) = plan.operators.iter().find_map(|operator| held(layout, operator)) {
+        if let Some(why) = plan.operators.iter().find_map(held) {
             plan.rejected = Some(Rejected::Held(why));
             return plan;
         }
-        let costed = plan_cost(layout, &plan.operators, situation, before, statistics);
+        let costed = plan_cost(layout, &plan.operators, situation, before, &accesses.statistics);
         let (after, cost_us) = costed.expect("a plan can be applied to its design");
-        let after_price = price(&after, situation);
+        let moves_boundary =
+            |one: &Operator<K>| matches!(one, Operator::Split(_) | Operator::Merge(_));
+        let after_price = if plan.operators.iter().any(moves_boundary) {
+            price(&after, situation)
+        } else {
+            price_by(accesses, &after, situation)
+        };
         let saved_us = before.total_us - after_price.total_us;
         plan.latency_us.1 = after_price.latency_us;
         plan.benefit_us = saved_us * situation.rate_s * parameters.horizon_s;
         plan.cost_us = cost_us;
         let grows = |site: &Site| after.bytes_at(*site) > layout.bytes_at(*site);
-        let full = parameters
-            .memory_max
-            .and_then(|max| layout.sites().find(|site| grows(site) && after.bytes_at(*site) > max));
+        let full = parameters.memory_max.and_then(|max| {
+            layout.sites().iter().find(|site| grows(site) && after.bytes_at(*site) > max)
+        });
         plan.rejected = if let Some(site) = full {
             Some(Rejected::Memory(site))
         } else if plan.net_us(parameters.lambda) <= 0.0 {
             Some(Rejected::DoesNotPay)
-        } else if saved_us < parameters.gain_min * before.total_us {
+        } else if saved_us < parameters.least_gain(layout.sites().len()) * before.total_us {
             Some(Rejected::TooLittle)
         } else {
             None
@@ -419,12 +472,8 @@ pub fn weigh<K: Key>(
     site: Site,
     operators: &[Operator<K>],
 ) -> Considered<K> {
-    let numbered = Numbered::new(layout);
-    let touched: Vec<Touched> =
-        situation.samples.iter().map(|(_, sample)| numbered.touched(sample)).collect();
-    let weights = situation.samples.iter().map(|(weight, _)| *weight);
-    let statistics = &Statistics::of(layout.len(), weights.zip(&touched));
-    let held = &|_: &Layout<K>, _: &Operator<K>| None;
-    let by = Weighing { layout, before, situation, parameters, statistics, held };
+    let accesses = &Accesses::of(&Numbered::new(layout), situation.samples);
+    let held = &|_: &Operator<K>| None;
+    let by = Weighing { layout, before, situation, parameters, accesses, held };
     by.weighed(None, site, operators.to_vec())
 }

@@ -3,8 +3,10 @@
 //! The planner tries operators (§3.1) on copies of it: what an operator cannot do here, the store would
 //! refuse.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Debug;
+
+use super::site_set::SiteSet;
 
 /// A site, by number.
 pub type Site = u16;
@@ -15,12 +17,12 @@ pub trait Key: Ord + Clone + Debug {}
 impl<T: Ord + Clone + Debug> Key for T {}
 
 /// A partition; where it begins is its key in the [`Layout`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partition {
     /// The site that writes it.
     pub master: Site,
     /// The sites that have copies, besides.
-    pub replicas: BTreeSet<Site>,
+    pub replicas: SiteSet,
     /// Its rows, about.
     pub rows: u64,
     /// Their bytes, about.
@@ -33,11 +35,17 @@ impl Partition {
     /// True if a site has a copy.
     #[must_use]
     pub fn is_at(&self, site: Site) -> bool {
-        self.master == site || self.replicas.contains(&site)
+        self.master == site || self.replicas.contains(site)
+    }
+
+    /// The sites that have a copy.
+    #[must_use]
+    pub fn copies(&self) -> SiteSet {
+        self.replicas.union(SiteSet::only(self.master))
     }
 
     fn is_like(&self, other: &Self) -> bool {
-        (self.master, &self.replicas, self.pin) == (other.master, &other.replicas, other.pin)
+        (self.master, self.replicas, self.pin) == (other.master, other.replicas, other.pin)
     }
 }
 
@@ -94,7 +102,7 @@ pub enum Impossible {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout<K> {
     partitions: BTreeMap<K, Partition>,
-    sites: BTreeSet<Site>,
+    sites: SiteSet,
 }
 
 impl<K: Key> Layout<K> {
@@ -103,7 +111,7 @@ impl<K: Key> Layout<K> {
     /// # Panics
     /// If there is no partition or no site.
     #[must_use]
-    pub fn new(partitions: BTreeMap<K, Partition>, sites: BTreeSet<Site>) -> Self {
+    pub fn new(partitions: BTreeMap<K, Partition>, sites: SiteSet) -> Self {
         assert!(!partitions.is_empty() && !sites.is_empty(), "a design of nothing");
         Self { partitions, sites }
     }
@@ -126,8 +134,9 @@ impl<K: Key> Layout<K> {
     }
 
     /// The sites that are alive.
-    pub fn sites(&self) -> impl Iterator<Item = Site> {
-        self.sites.iter().copied()
+    #[must_use]
+    pub fn sites(&self) -> SiteSet {
+        self.sites
     }
 
     /// The partition that a key belongs to, and where it begins.
@@ -190,12 +199,12 @@ impl<K: Key> Layout<K> {
                 if start >= key {
                     return Err(Impossible::NothingThere);
                 }
-                let (start, whole) = (start.clone(), whole.clone());
+                let (start, whole) = (start.clone(), *whole);
                 // The rows on either side of the key are not known here: each gets half, until they are counted
                 // again.
                 let half = |of: u64| (of - of / 2, of / 2);
                 let (rows, bytes) = (half(whole.rows), half(whole.bytes));
-                let part = |rows, bytes| Partition { rows, bytes, ..whole.clone() };
+                let part = |rows, bytes| Partition { rows, bytes, ..whole };
                 self.partitions.insert(start, part(rows.0, bytes.0));
                 self.partitions.insert(key.clone(), part(rows.1, bytes.1));
             }
@@ -219,7 +228,7 @@ impl<K: Key> Layout<K> {
             }
             Operator::RemoveReplica(start, site) => {
                 let one = self.partitions.get_mut(start).ok_or(Impossible::NoPartition)?;
-                if !one.replicas.remove(site) {
+                if !one.replicas.remove(*site) {
                     return Err(Impossible::WrongSite);
                 }
             }
@@ -228,7 +237,7 @@ impl<K: Key> Layout<K> {
                 if one.pin.is_some_and(|pin| pin != *site) {
                     return Err(Impossible::Pinned);
                 }
-                if !one.replicas.remove(site) {
+                if !one.replicas.remove(*site) {
                     return Err(Impossible::WrongSite);
                 }
                 one.replicas.insert(one.master);

@@ -11,6 +11,8 @@
 //! - A partition is split only above 1.5 times the mean access and merged only below half of it with its
 //!   neighbour likewise: so no merge undoes a split, nor the reverse, unless the workload changes.
 
+use std::collections::BTreeMap;
+
 use super::layout::{Key, Layout, Operator, Site};
 use super::workload::{Given, Numbered, Sample, Statistics, Touched};
 
@@ -92,14 +94,14 @@ impl Thresholds {
         made.into_iter().filter_map(|operator| {
             let Operator::AddReplica(key, site) = operator else { return None };
             let (start, partition) = now.of(key);
-            let replicas = &partition.replicas;
+            let replicas = partition.replicas;
             // It may have become the master meanwhile: then the old one has the copy that is too many.
             let copy = match partition.master == *site {
                 true => replicas.iter().next(),
-                false => replicas.get(site),
+                false => replicas.contains(*site).then_some(*site),
             };
             let surplus = copy.filter(|_| replicas.len() > self.replicas_max);
-            surplus.map(|site| Operator::RemoveReplica(start.clone(), *site))
+            surplus.map(|site| Operator::RemoveReplica(start.clone(), site))
         })
     }
 
@@ -114,7 +116,7 @@ impl Thresholds {
 }
 
 /// A design with the statistics of what was sampled by it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct View<'v, K> {
     /// The partitions by number.
     pub numbered: &'v Numbered<'v, K>,
@@ -124,6 +126,22 @@ pub struct View<'v, K> {
     pub samples: &'v [(f64, Sample<K>)],
     /// The thresholds.
     pub thresholds: &'v Thresholds,
+    /// For each partition that may be split: the best key for it.
+    splits: BTreeMap<usize, K>,
+}
+
+impl<'v, K: Key> View<'v, K> {
+    /// A view of a design; its statistics are those of the samples by it.
+    #[must_use]
+    pub fn new(
+        numbered: &'v Numbered<'v, K>,
+        statistics: &'v Statistics,
+        samples: &'v [(f64, Sample<K>)],
+        thresholds: &'v Thresholds,
+    ) -> Self {
+        let splits = splits(numbered, statistics, samples, thresholds);
+        Self { numbered, statistics, samples, thresholds, splits }
+    }
 }
 
 /// Why there is no plan for a transaction at a site.
@@ -222,29 +240,52 @@ fn grown<K: Key>(
     Ok(growing)
 }
 
-/// Returns the best key to split a partition at: the median of the sampled accesses, in front of the first
-/// key of some transaction there, which so is not torn apart. A key with half of them or more begins a
-/// partition, and the next one the one behind it, so that a single hot row ends alone. No key, if only one
-/// was sampled.
-#[must_use]
-pub fn split_key<K: Key>(view: &View<'_, K>, partition: usize) -> Option<K> {
-    let mut weights: std::collections::BTreeMap<&K, f64> = std::collections::BTreeMap::new();
-    for (weight, sample) in view.samples {
-        let keys = sample.writes.iter().chain(sample.reads.iter().map(|(from, _)| from));
-        let here = keys.filter(|key| view.numbered.of(key) == partition);
-        if let Some(first) = here.clone().min() {
-            *weights.entry(first).or_default() += weight * here.count() as f64;
+/// The best keys to split partitions at that have more than their share: the median of the sampled accesses, in front
+/// of the first key of some transaction there, which so is not torn apart. A key with half of them or more begins a
+/// partition, and the next one the one behind it, so that a single hot row ends alone. A partition of which only one
+/// key was sampled has none.
+fn splits<K: Key>(
+    numbered: &Numbered<'_, K>,
+    statistics: &Statistics,
+    samples: &[(f64, Sample<K>)],
+    thresholds: &Thresholds,
+) -> BTreeMap<usize, K> {
+    let layout = numbered.layout;
+    if layout.len() >= thresholds.partitions_max {
+        return BTreeMap::new();
+    }
+    let hot_above = thresholds.split_above * mean_access(layout);
+    let is_hot = |partition: usize| statistics.accesses(partition) > hot_above;
+    let mut hot: BTreeMap<usize, BTreeMap<&K, f64>> =
+        (0..layout.len()).filter(|one| is_hot(*one)).map(|one| (one, BTreeMap::new())).collect();
+    for (weight, sample) in samples {
+        let mut here: BTreeMap<usize, (&K, f64)> = BTreeMap::new();
+        for key in sample.writes.iter().chain(sample.reads.iter().map(|(from, _)| from)) {
+            let of = here.entry(numbered.of(key)).or_insert((key, 0.0));
+            *of = (of.0.min(key), of.1 + weight);
+        }
+        for (partition, (first, weight)) in here {
+            if let Some(weights) = hot.get_mut(&partition) {
+                *weights.entry(first).or_default() += weight;
+            }
         }
     }
+    let key = |(partition, weights): (usize, BTreeMap<&K, f64>)| {
+        split_key(numbered.start(partition), &weights).map(|key| (partition, key))
+    };
+    hot.into_iter().filter_map(key).collect()
+}
+
+/// Where a partition is split by the weights of keys in it.
+fn split_key<K: Key>(start: &K, weights: &BTreeMap<&K, f64>) -> Option<K> {
     let all: f64 = weights.values().sum();
-    let first = view.numbered.start(partition);
     let mut before = 0.0;
     let mut keys = weights.iter().peekable();
     while let Some((key, weight)) = keys.next() {
         if before + weight >= all / 2.0 {
             // In front of it, or behind, by which halves are more alike; in front where nothing lies before.
             let next = keys.peek().map(|(next, _)| (**next).clone());
-            let in_front = (before > 0.0 && *key > first).then(|| (**key).clone());
+            let in_front = (before > 0.0 && *key > start).then(|| (**key).clone());
             let behind_is_better = all - before - weight > before;
             return if behind_is_better { next.or(in_front) } else { in_front.or(next) };
         }
@@ -257,7 +298,7 @@ pub fn split_key<K: Key>(view: &View<'_, K>, partition: usize) -> Option<K> {
 /// partition has all accesses, and should be split.
 #[must_use]
 pub fn mean_access<K: Key>(layout: &Layout<K>) -> f64 {
-    let (partitions, sites) = (layout.len(), layout.sites().count());
+    let (partitions, sites) = (layout.len(), layout.sites().len());
     1.0 / partitions.max(sites) as f64
 }
 
@@ -315,15 +356,8 @@ fn together<K: Key>(view: &View<'_, K>, touched: &Touched, site: Site, growing: 
     }
 }
 
-fn may_split<K: Key>(view: &View<'_, K>, partition: usize) -> Option<K> {
-    let is_hot = view.statistics.accesses(partition)
-        > view.thresholds.split_above * mean_access(view.numbered.layout);
-    let has_room = view.numbered.layout.len() < view.thresholds.partitions_max;
-    (is_hot && has_room).then(|| split_key(view, partition)).flatten()
-}
-
 fn split<K: Key>(view: &View<'_, K>, partition: usize) -> Vec<Vec<Operator<K>>> {
-    may_split(view, partition).map(|key| vec![Operator::Split(key)]).into_iter().collect()
+    view.splits.get(&partition).map(|key| vec![Operator::Split(key.clone())]).into_iter().collect()
 }
 
 /// A split whose one half goes to the site: here a split pays by what it lets the halves do.
@@ -333,7 +367,7 @@ fn split_and_move<K: Key>(
     site: Site,
 ) -> Vec<Vec<Operator<K>>> {
     let start = view.numbered.start(partition);
-    let Some(key) = may_split(view, partition) else { return Vec::new() };
+    let Some(key) = view.splits.get(&partition) else { return Vec::new() };
     let replicas_max = view.thresholds.replicas_max;
     let move_one = |half: &K| {
         let layout = view.numbered.layout.clone();
@@ -343,7 +377,7 @@ fn split_and_move<K: Key>(
             && growing.master_to(half, site, replicas_max);
         is_moved.then_some(growing.operators)
     };
-    [start, &key].into_iter().filter_map(move_one).collect()
+    [start, key].into_iter().filter_map(move_one).collect()
 }
 
 /// Merges with either neighbour, if all are hardly accessed.
@@ -364,6 +398,6 @@ fn merge<K: Key>(view: &View<'_, K>, partition: usize) -> Vec<Vec<Operator<K>>> 
 /// Replicas that might be removed: each alone.
 pub fn removals<'v, K: Key>(view: &'v View<'v, K>) -> impl Iterator<Item = Vec<Operator<K>>> + 'v {
     view.numbered.layout.partitions().flat_map(|(start, one)| {
-        one.replicas.iter().map(|site| vec![Operator::RemoveReplica(start.clone(), *site)])
+        one.replicas.iter().map(|site| vec![Operator::RemoveReplica(start.clone(), site)])
     })
 }

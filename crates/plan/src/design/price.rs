@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 use super::cost::{CostModel, Inputs, Operation};
 use super::layout::{Key, Layout, Operator, Partition, Site};
 use super::queues::{queues, slowed};
+use super::site_set::SiteSet;
 use super::updates::Updates;
-use super::workload::{Numbered, Sample, Statistics, Touched};
+use super::workload::{Accesses, Numbered, Sample, Statistics, Touched};
 
 /// The default weight of a µs of a site's processor, against a µs of latency.
 pub const CPU_WEIGHT: f64 = 0.5;
@@ -71,40 +72,46 @@ struct Placed {
 /// Prices a design.
 #[must_use]
 pub fn price<K: Key>(layout: &Layout<K>, situation: &Situation<'_, K>) -> Price {
-    let numbered = Numbered::new(layout);
-    let touched: Vec<Touched> =
-        situation.samples.iter().map(|(_, sample)| numbered.touched(sample)).collect();
-    let weights = situation.samples.iter().map(|(weight, _)| *weight);
-    let statistics = Statistics::counted(layout.len(), weights.zip(&touched));
+    let accesses = Accesses::counted(&Numbered::new(layout), situation.samples);
+    price_by(&accesses, layout, situation)
+}
+
+/// Prices a design by the accesses to its partitions, which are those of any design with the same partitions.
+#[must_use]
+pub fn price_by<K: Key>(
+    Accesses { touched, statistics }: &Accesses,
+    layout: &Layout<K>,
+    situation: &Situation<'_, K>,
+) -> Price {
     let partitions: Vec<&Partition> = layout.partitions().map(|(_, one)| one).collect();
-    let sites: Vec<Site> = layout.sites().collect();
+    let sites: Vec<Site> = layout.sites().iter().collect();
     let mut placed = Vec::with_capacity(touched.len());
     // Reads that several sites can run.
-    let mut roaming: Vec<(usize, Vec<usize>)> = Vec::new();
+    let mut roaming: Vec<(usize, SiteSet)> = Vec::new();
     let (mut able_weight, mut all_weight) = (0.0, 0.0);
-    for (sample, ((weight, _), touched)) in situation.samples.iter().zip(&touched).enumerate() {
-        let at = |site: usize| needs(touched, &partitions, sites[site]);
-        let able: Vec<usize> = (0..sites.len()).filter(|site| at(*site) == (0, 0)).collect();
+    for (sample, ((weight, _), touched)) in situation.samples.iter().zip(touched).enumerate() {
+        let able = able(touched, &partitions, layout.sites());
         all_weight += weight;
         let place = |site| Placed { sample, weight: *weight, site, replicas: 0, masters: 0 };
         if able.len() > 1 {
             roaming.push((sample, able));
             able_weight += weight;
-        } else if let Some(site) = able.first() {
-            placed.push(place(*site));
+        } else if let Some(site) = able.iter().next() {
+            placed.push(place(layout.sites().place_of(site)));
             able_weight += weight;
         } else {
-            let cheapest = (0..sites.len()).min_by_key(|site| at(*site)).expect("there is a site");
-            let (replicas, masters) = at(cheapest);
+            let at = |site: &usize| needs(touched, &partitions, sites[*site]);
+            let cheapest = (0..sites.len()).min_by_key(at).expect("there is a site");
+            let (replicas, masters) = at(&cheapest);
             placed.push(Placed { sample, weight: *weight, site: cheapest, replicas, masters });
         }
     }
     let all_weight: f64 = if all_weight > 0.0 { all_weight } else { 1.0 };
-    let mut loads = loads(situation, &sites, &partitions, &touched, &placed, all_weight);
+    let mut loads = loads(situation, layout.sites(), &partitions, touched, &placed, all_weight);
     let mut cpu: Vec<f64> = loads.iter().map(|load| situation.cost.cpu.predict(*load)).collect();
     for (sample, able) in roaming {
-        let by_cpu = |one: &&usize, two: &&usize| cpu[**one].total_cmp(&cpu[**two]);
-        let site = *able.iter().min_by(by_cpu).expect("some can");
+        let able = able.iter().map(|site| layout.sites().place_of(site));
+        let site = able.min_by(|one, two| cpu[*one].total_cmp(&cpu[*two])).expect("some can");
         let (weight, of) = &situation.samples[sample];
         loads[site][0] += situation.rate_s * weight / all_weight * f64::from(of.rows_read);
         cpu[site] = situation.cost.cpu.predict(loads[site]);
@@ -117,17 +124,16 @@ pub fn price<K: Key>(layout: &Layout<K>, situation: &Situation<'_, K>) -> Price 
     let applied = cpu.iter().zip(&demands).map(|(cpu, own)| (cpu - idle - own).max(0.0));
     let demands = slowed(&demands, &applied.collect::<Vec<f64>>());
     let queues = queues(&demands, situation.population);
-    let ahead_us = ahead_us(situation, &touched, &placed, &demands, &queues, all_weight);
-    let updates = Updates::new(&sites, &partitions, &statistics);
+    let ahead_us = ahead_us(situation, touched, &placed, &demands, &queues, all_weight);
+    let updates = Updates::new(layout.sites(), &partitions, statistics);
     let latency = |placed: &Placed| {
         let (_, sample) = &situation.samples[placed.sample];
         let Touched { reads, writes } = &touched[placed.sample];
         let site = sites[placed.site];
         let contention = writes.iter().map(|write| statistics.writes(*write)).sum();
-        let (behind, update_share) =
-            updates.share(placed.site, reads).map_or((0.0, 0.0), |share| {
-                (situation.behind.get(&site).copied().unwrap_or(0.0), share)
-            });
+        let (behind, update_share) = updates.share(site, reads).map_or((0.0, 0.0), |share| {
+            (situation.behind.get(&site).copied().unwrap_or(0.0), share)
+        });
         let inputs = Inputs {
             ahead_us: ahead_us[placed.site],
             other_ahead_us: ahead_us.iter().sum::<f64>() / ahead_us.len() as f64,
@@ -198,6 +204,13 @@ fn ahead_us<K>(
     (0..demands.len()).map(of).collect()
 }
 
+/// The sites that can run a transaction without a change.
+fn able(touched: &Touched, partitions: &[&Partition], sites: SiteSet) -> SiteSet {
+    let readable = touched.reads.iter().map(|read| partitions[*read].copies());
+    let writable = touched.writes.iter().map(|write| SiteSet::only(partitions[*write].master));
+    readable.chain(writable).fold(sites, SiteSet::intersection)
+}
+
 /// Counts the replicas and the masters that a site lacks for a transaction.
 fn needs(touched: &Touched, partitions: &[&Partition], site: Site) -> (u32, u32) {
     let missing = touched.reads.iter().chain(&touched.writes);
@@ -209,7 +222,7 @@ fn needs(touched: &Touched, partitions: &[&Partition], site: Site) -> (u32, u32)
 /// Rows read, rows written and rows applied for others, a second, of each site.
 fn loads<K>(
     situation: &Situation<'_, K>,
-    sites: &[Site],
+    sites: SiteSet,
     partitions: &[&Partition],
     touched: &[Touched],
     placed: &[Placed],
@@ -223,9 +236,11 @@ fn loads<K>(
         loads[*site][1] += rate_s * f64::from(of.rows_written);
         let writes = &touched[*sample].writes;
         let each = f64::from(of.rows_written) / writes.len().max(1) as f64;
-        for (n, other) in sites.iter().enumerate().filter(|(n, _)| n != site) {
-            let applied = writes.iter().filter(|write| partitions[**write].is_at(*other)).count();
-            loads[n][2] += rate_s * each * applied as f64;
+        for write in writes {
+            let copies = partitions[*write].copies().intersection(sites);
+            for other in copies.iter().map(|other| sites.place_of(other)).filter(|n| n != site) {
+                loads[other][2] += rate_s * each;
+            }
         }
     }
     loads

@@ -31,19 +31,24 @@ impl<K: Key> Ranks<K> {
         self.keys.binary_search(key).expect("a key of the design or of a sample") as u32
     }
 
+    /// The number of the last key that is not behind this one; the first one's for one before all.
+    pub(super) fn nearest(&self, key: &K) -> u32 {
+        self.keys.partition_point(|one| one <= key).saturating_sub(1) as u32
+    }
+
     /// The key of a number.
     pub(super) fn key(&self, rank: u32) -> K {
         self.keys[rank as usize].clone()
     }
 
     pub(super) fn layout(&self, layout: &Layout<K>) -> Layout<u32> {
-        let partitions = layout.partitions().map(|(start, one)| (self.rank(start), one.clone()));
-        Layout::new(partitions.collect(), layout.sites().collect())
+        let partitions = layout.partitions().map(|(start, one)| (self.rank(start), *one));
+        Layout::new(partitions.collect(), layout.sites())
     }
 
     pub(super) fn named(&self, layout: &Layout<u32>) -> Layout<K> {
-        let named = |(start, one): (&u32, &Partition)| (self.key(*start), one.clone());
-        Layout::new(layout.partitions().map(named).collect(), layout.sites().collect())
+        let named = |(start, one): (&u32, &Partition)| (self.key(*start), *one);
+        Layout::new(layout.partitions().map(named).collect(), layout.sites())
     }
 
     pub(super) fn sample(&self, sample: &Sample<K>) -> Sample<u32> {

@@ -29,10 +29,22 @@ pub trait Strategy<K: Key>: Send {
 }
 
 /// Plans that save more time than they take, by learned costs (MorphoSys, §5).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct MorphoSys;
+///
+/// A plan is carried out when it paid in several decisions in a row. Of many partitions and sites each decision looks
+/// at a few alone: so what gave rise to a plan that paid is looked at again in the next one.
+#[derive(Clone, Debug)]
+pub struct MorphoSys<K> {
+    /// The triggers of the plans that were chosen last.
+    paid: Vec<K>,
+}
 
-impl<K: Key> Strategy<K> for MorphoSys {
+impl<K> Default for MorphoSys<K> {
+    fn default() -> Self {
+        Self { paid: Vec::new() }
+    }
+}
+
+impl<K: Key + Send> Strategy<K> for MorphoSys<K> {
     fn name(&self) -> &'static str {
         "morphosys"
     }
@@ -49,6 +61,8 @@ impl<K: Key> Strategy<K> for MorphoSys {
         held: &Held<'_, K>,
         dice: &mut dyn Rng,
     ) -> Decided<K> {
-        decide(layout, situation, parameters, held, dice)
+        let decided = decide(layout, situation, parameters, held, &self.paid, dice);
+        self.paid = decided.chosen().filter_map(|plan| plan.trigger.clone()).collect();
+        decided
     }
 }

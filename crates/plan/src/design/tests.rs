@@ -16,7 +16,9 @@ use super::workload::{Given, Numbered, Sample, Statistics, Touched};
 mod brakes;
 mod coarse;
 mod limits;
+mod price;
 mod regression;
+mod triggers;
 mod waves;
 
 fn user(n: u64) -> String {
@@ -94,7 +96,7 @@ fn decided(
         behind: &behind,
         cpu_weight: CPU_WEIGHT,
     };
-    decide(layout, &known, parameters, &|_, _| None, &mut dice)
+    decide(layout, &known, parameters, &|_, _| None, &[], &mut dice)
 }
 
 fn chosen(decided: &Decided<String>) -> Vec<Operator<String>> {
@@ -153,6 +155,7 @@ fn layouts() -> impl Strategy<Value = Layout<String>> {
             // A pinned partition is mastered by the site that it is pinned to.
             let master = pin.unwrap_or(master);
             replicas.remove(&master);
+            let replicas = replicas.into_iter().collect();
             (start, Partition { master, replicas, rows: 500, bytes: 100_000, pin })
         };
         let all = cuts.into_iter().map(|(n, of)| (user(n * 25), of));
@@ -215,10 +218,7 @@ proptest! {
         let statistics = Statistics::of(layout.len(), touched.iter().map(|of| (1.0, of)));
         let thresholds = Thresholds { replicas_max, partitions_max: 14, ..Thresholds::default() };
         let weighed: Vec<(f64, Sample<String>)> = samples.iter().map(|one| (1.0, one.clone())).collect();
-        let view = View {
-            numbered: &numbered, statistics: &statistics, samples: &weighed,
-            thresholds: &thresholds,
-        };
+        let view = View::new(&numbered, &statistics, &weighed, &thresholds);
         for (sample, touched) in samples.iter().zip(&touched) {
             let Ok(all) = plans(&view, touched, site) else { continue };
             let mut first = layout.clone();
@@ -364,7 +364,7 @@ fn a_model_that_learned_nothing_changes_nothing() {
         cpu_weight: CPU_WEIGHT,
     };
     let mut dice = StdRng::seed_from_u64(1);
-    let decided = decide(&layout, &known, &Parameters::default(), &|_, _| None, &mut dice);
+    let decided = decide(&layout, &known, &Parameters::default(), &|_, _| None, &[], &mut dice);
     assert_eq!(chosen(&decided), []);
     assert!(!decided.considered.is_empty(), "it was looked at, and says why not");
 }
@@ -404,7 +404,7 @@ fn what_is_held_back_says_why() {
         matches!(operator, Operator::Remaster(..)).then(|| "it was changed 2 s ago".to_owned())
     };
     let decided =
-        decide(&layout, &known, &Parameters::default(), &held, &mut StdRng::seed_from_u64(1));
+        decide(&layout, &known, &Parameters::default(), &held, &[], &mut StdRng::seed_from_u64(1));
     let is_held =
         |plan: &super::decide::Considered<String>| matches!(plan.rejected, Some(Rejected::Held(_)));
     assert!(decided.considered.iter().any(is_held), "{decided:?}");
@@ -426,5 +426,5 @@ fn no_site_gets_more_than_it_may_hold() {
     for operator in chosen(&decided) {
         after.apply(&operator).unwrap();
     }
-    assert!(after.sites().all(|site| after.bytes_at(site) <= 500_000));
+    assert!(after.sites().iter().all(|site| after.bytes_at(site) <= 500_000));
 }

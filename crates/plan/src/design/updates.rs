@@ -5,15 +5,16 @@
 //! its replicas are as far behind as the site is. A transaction that reads no replica waits for no update.
 
 use super::layout::{Partition, Site};
+use super::site_set::SiteSet;
 use super::workload::Statistics;
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Updates<'u> {
-    sites: &'u [Site],
+    sites: SiteSet,
     partitions: &'u [&'u Partition],
     statistics: &'u Statistics,
-    /// For each site: the writes of all partitions of which it has a replica.
+    /// For each site, in their order: the writes of all partitions of which it has a replica.
     at: Vec<f64>,
 }
 
@@ -21,26 +22,26 @@ impl<'u> Updates<'u> {
     /// Of these sites by a design's partitions, with their statistics.
     #[must_use]
     pub fn new(
-        sites: &'u [Site],
+        sites: SiteSet,
         partitions: &'u [&'u Partition],
         statistics: &'u Statistics,
     ) -> Self {
-        let of = |site: &Site| {
-            let replicated =
-                partitions.iter().enumerate().filter(|(_, one)| one.replicas.contains(site));
-            replicated.map(|(n, _)| statistics.writes(n)).sum()
-        };
-        let at = sites.iter().map(of).collect();
+        let mut at = vec![0.0; sites.len()];
+        for (n, partition) in partitions.iter().enumerate() {
+            for site in partition.replicas.intersection(sites).iter() {
+                at[sites.place_of(site)] += statistics.writes(n);
+            }
+        }
         Self { sites, partitions, statistics, at }
     }
 
-    /// u for what is read at a site, by the site's place among the sites: that of the replica with the largest share.
-    /// None if it masters all of it.
+    /// u for what is read at one of the sites: that of the replica with the largest share. None if it masters all of
+    /// it.
     #[must_use]
-    pub fn share(&self, site: usize, reads: &[usize]) -> Option<f64> {
-        let of = |read: &usize| self.statistics.writes(*read) / self.at[site].max(1e-9);
-        let replicas =
-            reads.iter().filter(|read| self.partitions[**read].master != self.sites[site]);
+    pub fn share(&self, site: Site, reads: &[usize]) -> Option<f64> {
+        let at = self.at[self.sites.place_of(site)].max(1e-9);
+        let of = |read: &usize| self.statistics.writes(*read) / at;
+        let replicas = reads.iter().filter(|read| self.partitions[**read].master != site);
         replicas.map(of).reduce(f64::max)
     }
 }
@@ -65,7 +66,7 @@ mod tests {
         let touched = [(3.0, wrote(0)), (1.0, wrote(1)), (4.0, wrote(2)), (2.0, wrote(3))];
         let touched = touched.iter().map(|(weight, touched)| (*weight, touched));
         let statistics = Statistics::of(all.len(), touched);
-        let updates = Updates::new(&[0, 1], &all, &statistics);
+        let updates = Updates::new([0, 1].into_iter().collect(), &all, &statistics);
         let is = |share: Option<f64>, expected: f64| (share.unwrap() - expected).abs() < 1e-9;
         assert!(is(updates.share(1, &[1]), 0.25));
         assert!(is(updates.share(1, &[1, 0, 2]), 0.75), "the one with most");

@@ -80,6 +80,45 @@ impl<'l, K: Key> Numbered<'l, K> {
     }
 }
 
+/// Weighted samples by a design: the partitions that each touches, and the frequencies of accesses to these.
+/// They depend on where partitions begin, and not on their masters and replicas.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Accesses {
+    /// For each sample, in their order.
+    pub touched: Vec<Touched>,
+    /// The statistics of all.
+    pub statistics: Statistics,
+}
+
+impl Accesses {
+    /// Of these samples, with what is touched together.
+    #[must_use]
+    pub fn of<K: Key>(numbered: &Numbered<'_, K>, samples: &[(f64, Sample<K>)]) -> Self {
+        let touched = touched(numbered, samples);
+        let statistics = Statistics::of(numbered.layout.len(), weighed(samples, &touched));
+        Self { touched, statistics }
+    }
+
+    /// The same without what is touched together, which takes most of the time.
+    #[must_use]
+    pub fn counted<K: Key>(numbered: &Numbered<'_, K>, samples: &[(f64, Sample<K>)]) -> Self {
+        let touched = touched(numbered, samples);
+        let statistics = Statistics::counted(numbered.layout.len(), weighed(samples, &touched));
+        Self { touched, statistics }
+    }
+}
+
+fn touched<K: Key>(numbered: &Numbered<'_, K>, samples: &[(f64, Sample<K>)]) -> Vec<Touched> {
+    samples.iter().map(|(_, sample)| numbered.touched(sample)).collect()
+}
+
+fn weighed<'t, K>(
+    samples: &'t [(f64, Sample<K>)],
+    touched: &'t [Touched],
+) -> impl Iterator<Item = (f64, &'t Touched)> {
+    samples.iter().map(|(weight, _)| *weight).zip(touched)
+}
+
 /// Which of two accesses is meant, the given one first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Given {

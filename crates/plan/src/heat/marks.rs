@@ -16,20 +16,20 @@ pub fn differences<K: Key>(before: &Layout<K>, after: &Layout<K>) -> Vec<Operato
             found.push(Operator::Split(start.clone()));
         }
         let was = before.of(start).1;
-        for site in is.replicas.difference(&was.replicas).filter(|site| **site != was.master) {
-            found.push(Operator::AddReplica(start.clone(), *site));
+        for site in is.replicas.difference(was.copies()).iter() {
+            found.push(Operator::AddReplica(start.clone(), site));
         }
         if was.master != is.master {
-            if !was.replicas.contains(&is.master) {
+            if !was.replicas.contains(is.master) {
                 found.push(Operator::AddReplica(start.clone(), is.master));
             }
             found.push(Operator::Remaster(start.clone(), is.master));
-            if !is.replicas.contains(&was.master) {
+            if !is.replicas.contains(was.master) {
                 found.push(Operator::RemoveReplica(start.clone(), was.master));
             }
         }
-        for site in was.replicas.difference(&is.replicas).filter(|site| **site != is.master) {
-            found.push(Operator::RemoveReplica(start.clone(), *site));
+        for site in was.replicas.difference(is.copies()).iter() {
+            found.push(Operator::RemoveReplica(start.clone(), site));
         }
     }
     found

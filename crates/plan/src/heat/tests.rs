@@ -1,11 +1,12 @@
 //! The table beside a plain sum of what was added, over random uses; and where it cuts and merges.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::design::layout::{Layout, Operator, Partition};
+use crate::design::site_set::SiteSet;
 
 const SMALL: Bounds = Bounds { column_ms: 100, columns_max: 6, rows_max: 8 };
 
@@ -47,7 +48,7 @@ proptest! {
 
     #[test]
     fn what_happened_to_a_design_is_seen(steps in prop::collection::vec((0..5_u8, 0..100_u16, 0..3_u16), 1..40)) {
-        let all = Partition { master: 0, replicas: BTreeSet::new(), rows: 0, bytes: 0, pin: None };
+        let all = Partition { master: 0, replicas: SiteSet::default(), rows: 0, bytes: 0, pin: None };
         let mut layout = Layout::new(BTreeMap::from([(0, all)]), (0..3).collect());
         for (kind, key, site) in steps {
             let before = layout.clone();

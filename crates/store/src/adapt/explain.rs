@@ -140,7 +140,7 @@ impl Adaptation {
             start: start.to_string(),
             end: layout.next(start).map(|(end, _)| end.to_string()),
             master: partition.master,
-            replicas: partition.replicas.iter().copied().collect(),
+            replicas: partition.replicas.iter().collect(),
             rows: partition.rows,
             bytes: partition.bytes,
             sites: sites.collect(),

@@ -86,9 +86,9 @@ impl Planner<'_> {
             self.reservoir.samples().map(|(_, sample)| numbered.touched(sample)).collect();
         let touched = touched.iter().map(|touched| (1.0, touched));
         let statistics = Statistics::counted(layout.len(), touched);
-        let sites: Vec<layout::Site> = layout.sites().collect();
+        let sites = layout.sites();
         let partitions: Vec<&Partition> = layout.partitions().map(|(_, one)| one).collect();
-        let updates = Updates::new(&sites, &partitions, &statistics);
+        let updates = Updates::new(sites, &partitions, &statistics);
         let now_ms = self.now_ms();
         let (mut sum_us, mut count) = (0.0, 0.0);
         let mut there_us: BTreeMap<layout::Site, f64> = BTreeMap::new();
@@ -113,7 +113,7 @@ impl Planner<'_> {
             let contention = touched.writes.iter().map(|write| statistics.writes(*write)).sum();
             let sums = pending.kinds.entry(kind).or_default();
             sums.add(sampled, &touched, contention, quickest_us);
-            let site = sites.binary_search(&sampled.site.0).ok();
+            let site = Some(sampled.site.0).filter(|site| sites.contains(*site));
             if let Some(share) = site.and_then(|site| updates.share(site, &touched.reads)) {
                 sums.behind += sampled.behind as f64;
                 sums.update_share += share;

@@ -353,7 +353,7 @@ impl Adaptation {
         let grows = |before: usize, after: usize, most: usize| after > most && after > before;
         let is_full = memory_max.is_some_and(|most| {
             let bytes = |site| (layout.bytes_at(site) as usize, after.bytes_at(site) as usize);
-            let mut sites = layout.sites().map(bytes);
+            let mut sites = layout.sites().iter().map(bytes);
             sites.any(|(before, after)| {
                 grows(before, after, usize::try_from(most).unwrap_or(usize::MAX))
             })

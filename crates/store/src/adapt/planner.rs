@@ -129,7 +129,7 @@ impl Adaptation {
             keeper,
             earlier: Mutex::new(Some(earlier)),
             known: Mutex::default(),
-            strategy: Mutex::new(Box::new(MorphoSys)),
+            strategy: Mutex::new(Box::new(MorphoSys::default())),
             heat: Mutex::new(HeatRecorder::new()),
             #[cfg(test)]
             panics: AtomicBool::new(false),

@@ -45,7 +45,7 @@ impl Planner<'_> {
     /// The share that each site used since the last time of what it has; learns what its rows took.
     pub(super) fn cpu_of_sites(&mut self, layout: &Layout<Key>) -> BTreeMap<layout::Site, f64> {
         self.spans.clear();
-        for site in layout.sites() {
+        for site in layout.sites().iter() {
             let (span, (cpu, rows)) =
                 (self.of.sampler.span(Site(site)), self.of.sampler.work(Site(site)));
             let (work, share_of) = (Work { span, cpu, rows }, self.of.sampler.share_of(Site(site)));
@@ -66,7 +66,7 @@ impl Planner<'_> {
                 self.cost.cpu.observe(load, share);
             }
         }
-        self.shares.retain(|site, _| layout.sites().any(|one| one == *site));
+        self.shares.retain(|site, _| layout.sites().contains(*site));
         self.shares.clone()
     }
 

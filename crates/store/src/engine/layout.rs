@@ -1,8 +1,9 @@
 //! The design as decisions see it, with the sizes of partitions; and the operators that are decided on, carried out.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use imago_plan::design::layout::{self, Layout, Partition};
+use imago_plan::design::site_set::SiteSet;
 
 use super::Store;
 use super::unused::is_live;
@@ -30,7 +31,7 @@ impl Store {
             (of.range.start.clone(), partition)
         };
         let used = self.live_and_used(&map).into_iter().map(|site| site.0);
-        let mut sites: BTreeSet<layout::Site> = used.collect();
+        let mut sites: SiteSet = used.collect();
         if sites.is_empty() {
             // While none is alive nothing is sampled, and nothing decided.
             sites.insert(0);

@@ -93,6 +93,7 @@ pub(super) struct Planner {
     reservoir: Reservoir<Sample<u64>>,
     cost: CostModel,
     brakes: Brakes<u64>,
+    strategy: MorphoSys<u64>,
     every: u64,
     skipped: u64,
     rounds: u64,
@@ -116,6 +117,7 @@ impl Planner {
             reservoir: Reservoir::new(SAMPLES, WINDOW_MS),
             cost: CostModel::default(),
             brakes: Brakes::new(Limits::default()),
+            strategy: MorphoSys::default(),
             every: 8,
             skipped: 0,
             rounds: 0,
@@ -218,7 +220,7 @@ impl Planner {
         let held =
             |layout: &Layout<u64>, operator: &Operator<u64>| brakes.holds(layout, operator, now_ms);
         let parameters = Parameters::default();
-        let decided = MorphoSys.decide(layout, &situation, &parameters, &held, &mut self.dice);
+        let decided = self.strategy.decide(layout, &situation, &parameters, &held, &mut self.dice);
         let chosen: Vec<_> = decided.chosen().collect();
         let paying: Vec<&[Operator<u64>]> = chosen.iter().map(|one| &one.operators[..]).collect();
         let sustained = self.brakes.sustained(layout, &paying);

@@ -240,7 +240,7 @@ impl SiteQueue {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use imago_plan::design::site_set::SiteSet;
 
     use super::*;
 
@@ -254,14 +254,14 @@ mod tests {
 
     #[test]
     fn a_scan_of_a_replica_waits_for_the_sites_own_writes_and_holds_up_others() {
-        let partition = |master, replicas: BTreeSet<Site>| Partition {
+        let partition = |master, replicas: SiteSet| Partition {
             master,
             replicas,
             rows: 15_000,
             bytes: 1_800_000,
             pin: None,
         };
-        let all = vec![partition(0, BTreeSet::new()), partition(1, [0].into())];
+        let all = vec![partition(0, SiteSet::default()), partition(1, SiteSet::only(0))];
         let by = Partitions { starts: vec![0, 5_000], all };
         let mut site = SiteQueue::new(0);
         for (client, kind) in

@@ -17,12 +17,10 @@ proptest! {
         let touched: Vec<Touched> = samples.iter().map(|sample| numbered.touched(sample)).collect();
         let statistics = Statistics::of(layout.len(), touched.iter().map(|of| (1.0, of)));
         let weighed: Vec<(f64, Sample<String>)> = samples.iter().map(|one| (1.0, one.clone())).collect();
-        let view = View {
-            numbered: &numbered, statistics: &statistics, samples: &weighed,
-            thresholds: &Thresholds::default(),
-        };
+        let thresholds = Thresholds::default();
+        let view = View::new(&numbered, &statistics, &weighed, &thresholds);
         let design = |layout: &Layout<String>| -> Vec<_> {
-            let of = |(start, one): (&String, &Partition)| (start.clone(), one.master, one.replicas.clone());
+            let of = |(start, one): (&String, &Partition)| (start.clone(), one.master, one.replicas);
             layout.partitions().map(of).collect()
         };
         for touched in &touched {

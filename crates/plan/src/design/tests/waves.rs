@@ -12,7 +12,7 @@ type Shape = Vec<(String, u16, Vec<u16>)>;
 
 fn shape(layout: &Layout<String>) -> Shape {
     let of = |(start, one): (&String, &Partition)| {
-        (start.clone(), one.master, one.replicas.iter().copied().collect())
+        (start.clone(), one.master, one.replicas.iter().collect())
     };
     layout.partitions().map(of).collect()
 }
@@ -59,10 +59,8 @@ proptest! {
         let touched: Vec<Touched> = samples.iter().map(|sample| numbered.touched(sample)).collect();
         let statistics = Statistics::of(layout.len(), touched.iter().map(|of| (1.0, of)));
         let weighed: Vec<(f64, Sample<String>)> = samples.iter().map(|one| (1.0, one.clone())).collect();
-        let view = View {
-            numbered: &numbered, statistics: &statistics, samples: &weighed,
-            thresholds: &Thresholds::default(),
-        };
+        let thresholds = Thresholds::default();
+        let view = View::new(&numbered, &statistics, &weighed, &thresholds);
         for touched in &touched {
             for plan in plans(&view, touched, sites[0]).into_iter().flatten() {
                 let waves = waves(&layout, &plan);

@@ -1,9 +1,10 @@
 //! Heat from samples: counts, processor time, marks, and clocks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use imago_plan::design::layout::{Layout, Operator, Partition};
+use imago_plan::design::site_set::SiteSet;
 
 use super::{HeatRecorder, HeatReport};
 use crate::key::{Key, KeyRange, Table};
@@ -15,7 +16,7 @@ fn key(row: &str) -> Key {
 }
 
 fn layout() -> Layout<Key> {
-    let all = Partition { master: 0, replicas: BTreeSet::new(), rows: 0, bytes: 0, pin: None };
+    let all = Partition { master: 0, replicas: SiteSet::default(), rows: 0, bytes: 0, pin: None };
     Layout::new(BTreeMap::from([(Key::least(), all)]), (0..2).collect())
 }
 

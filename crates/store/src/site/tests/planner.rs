@@ -10,6 +10,7 @@ use imago_plan::design::layout::{self, Layout};
 use imago_plan::design::plans::Thresholds;
 use imago_plan::design::price::{CPU_WEIGHT, Situation, price};
 use imago_plan::design::reservoir::Reservoir;
+use imago_plan::design::site_set::SiteSet;
 use imago_plan::design::workload::Sample;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -225,7 +226,7 @@ impl Planner {
             let held = |layout: &Layout<Key>, operator: &layout::Operator<Key>| {
                 brakes.holds(layout, operator, now_ms)
             };
-            decide(&layout, &situation, &self.parameters, &held, &mut self.dice)
+            decide(&layout, &situation, &self.parameters, &held, &[], &mut self.dice)
         });
         let Some(latency_us) = self.latency_us(now_ms) else { return };
         let undone = self.undone;
@@ -346,7 +347,7 @@ fn layout_of(design: &Design) -> Layout<Key> {
     };
     let is_live =
         |site: &u16| design.epoch(Site(*site)).has_begun() && !design.is_fenced(Site(*site));
-    let mut sites: BTreeSet<u16> = (0..SITES).filter(is_live).collect();
+    let mut sites: SiteSet = (0..SITES).filter(is_live).collect();
     if sites.is_empty() {
         sites.insert(0);
     }
