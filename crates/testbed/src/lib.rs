@@ -16,7 +16,7 @@ mod fault;
 mod kafka;
 mod place;
 pub mod pool;
-mod port;
+pub mod port;
 pub mod process;
 mod program;
 mod redis;

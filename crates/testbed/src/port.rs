@@ -17,14 +17,14 @@ const FIRST: u32 = 20_000;
 
 /// A port that no other testbed takes while this value lives.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub struct Port {
     number: u16,
     _reserved: UnixDatagram,
 }
 
 impl Port {
     /// Reserves a port on which nothing listens now.
-    pub(crate) fn reserve() -> Result<Self> {
+    pub fn reserve() -> Result<Self> {
         // Concurrent processes begin at different places, so that they rarely meet.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (first, count) = candidates();
@@ -47,7 +47,9 @@ impl Port {
         Some(Self { number, _reserved: reserved })
     }
 
-    pub(crate) fn number(&self) -> u16 {
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> u16 {
         self.number
     }
 }

@@ -1,11 +1,11 @@
 //! The store over RESP beside a Redis server, both driven by Redis's own benchmark, one after the other.
 
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use imago_testbed::port::Port;
 use serde::Serialize;
 
 use super::Size;
@@ -52,6 +52,8 @@ impl From<Error> for Absent {
 struct Server {
     child: Child,
     port: u16,
+    /// Its port, as long as it runs; a store finds one itself.
+    _reserved: Option<Port>,
 }
 
 impl Drop for Server {
@@ -73,7 +75,7 @@ impl Server {
         let mut command = Command::new(program);
         command.args(["store", "serve", "--json", "--listen", "127.0.0.1:0"]);
         command.args(["--admin", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut server = Self { child: spawn("imago", &mut command)?, port: 0 };
+        let mut server = Self { child: spawn("imago", &mut command)?, port: 0, _reserved: None };
         let mut line = String::new();
         if let Some(output) = server.child.stdout.take() {
             let read = BufReader::new(output).read_line(&mut line);
@@ -86,12 +88,13 @@ impl Server {
     }
 
     fn redis() -> Result<Self, Absent> {
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
-        let port = free.map_err(process("find a free port"))?.port();
+        let reserved = Port::reserve().map_err(|error| Absent::Failed(error.into()))?;
+        let port = reserved.number();
         let mut command = Command::new("redis-server");
         command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port"]);
         command.arg(port.to_string()).stdout(Stdio::null()).stderr(Stdio::null());
-        let server = Self { child: spawn("redis-server", &mut command)?, port };
+        let child = spawn("redis-server", &mut command)?;
+        let server = Self { child, port, _reserved: Some(reserved) };
         let until = Instant::now() + START_WAIT;
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             if Instant::now() > until {

@@ -1,12 +1,12 @@
 //! Refusals of `imago copy`: each comes with one clear error and its exit code, before anything is
 //! written.
 
-use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 
 use bson::{Document, doc};
 use imago_mongo::server::endpoint::Endpoint;
 use imago_testbed::pool::{self, Leased, replica_set};
+use imago_testbed::port::Port;
 use imago_testbed::{find_mongod, wait};
 use serde_json::Value;
 
@@ -203,12 +203,14 @@ struct Standalone {
     server: Child,
     uri: String,
     _folder: tempfile::TempDir,
+    _port: Port,
 }
 
 impl Standalone {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let reserved = Port::reserve().unwrap();
+        let port = reserved.number();
         let mut command = Command::new(find_mongod().unwrap());
         command.args([
             "--bind_ip",
@@ -219,8 +221,12 @@ impl Standalone {
         ]);
         command.arg("--port").arg(port.to_string()).arg("--dbpath").arg(folder.path());
         let server = command.stdout(Stdio::null()).spawn().unwrap();
-        let standalone =
-            Self { server, uri: format!("mongodb://127.0.0.1:{port}/"), _folder: folder };
+        let standalone = Self {
+            server,
+            uri: format!("mongodb://127.0.0.1:{port}/"),
+            _folder: folder,
+            _port: reserved,
+        };
         wait::until("the server listens", async || {
             tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok()
         })

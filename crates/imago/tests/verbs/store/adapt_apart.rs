@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::store::drain;
 use crate::store::misuse::run;
 use crate::store::processes::{Process, SITES, all_live, ask, await_design, design, peers, router};
-use crate::store::served::{Served, anywhere};
+use crate::store::served::{Served, addresses};
 
 /// Counters of each kind.
 const COUNTERS: u64 = 400;
@@ -131,7 +131,7 @@ fn adaptation_moves_masters_to_sites_apart_and_outlives_their_deaths() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().to_str().unwrap();
     let flags = ["--data", data, "--sync", "5", "--adapt", "on"];
-    let mut served = router(&flags, [anywhere(); 3]);
+    let mut served = router(&flags, addresses());
     let [listen, admin, peers] = [served.listen, served.admin, peers(&served)];
     let mut sites: Vec<_> = (0..SITES).map(|number| site(number, peers)).collect();
     sites.iter().for_each(|site| _ = site.serves());

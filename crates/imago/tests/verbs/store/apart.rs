@@ -23,7 +23,7 @@ use crate::store::processes::{
     Process, SILENCE, SITES, all_live, ask, await_design, change, design, peers, router,
 };
 use crate::store::proof::{is_long, prove, seed};
-use crate::store::served::{Served, anywhere, imago};
+use crate::store::served::{Served, addresses, anywhere, imago};
 use crate::store::topic::broker;
 
 const HANDFUL: u32 = 8;
@@ -31,7 +31,7 @@ const MANY: u32 = 100;
 
 /// One with its log in a folder.
 fn alone(folder: &Path) -> Served {
-    router(&["--data", folder.to_str().unwrap(), "--sync", "5"], [anywhere(); 3])
+    router(&["--data", folder.to_str().unwrap(), "--sync", "5"], addresses())
 }
 
 #[test]
@@ -61,7 +61,7 @@ async fn what_was_acknowledged_outlives_them_with_the_log_in_kafka() {
 fn outlives(log: &[&str]) {
     let seed = seed();
     let mut random = StdRng::seed_from_u64(seed);
-    let mut router_process = router(log, [anywhere(); 3]);
+    let mut router_process = router(log, addresses());
     let addresses = [router_process.listen, router_process.admin, peers(&router_process)];
     let [listen, _, peers] = addresses;
     // Where the store adapts, sites have little, so that it pays to share the work.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::store::misuse::{fails, run, serve, text};
 use crate::store::processes::{Process, peers};
-use crate::store::served::{Served, anywhere, request};
+use crate::store::served::{Served, addresses, anywhere, request};
 
 const WRITERS: usize = 4;
 const KEYS: usize = 60;
@@ -227,7 +227,7 @@ fn a_site_joins_a_router_that_serves_and_takes_over_from_another() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().to_str().unwrap();
     let words = ["--data", data, "--unused", "1", "--peers", "127.0.0.1:0"];
-    let router = Served::try_start_as("router", &words, 2, [anywhere(); 2]).unwrap();
+    let router = Served::try_start_as("router", &words, 2, addresses()).unwrap();
     let (admin, peers) = (router.admin.to_string(), peers(&router));
     let first = Process::start(0, peers);
     first.serves();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use imago_testbed::wait;
 
-use crate::store::served::{Served, anywhere, imago, request};
+use crate::store::served::{Served, addresses, imago, request};
 
 /// The size of the disk, and of a row.
 const DISK_MB: usize = 24;
@@ -38,7 +38,7 @@ fn on_small_disk(folder: &Path, more: &[&str]) -> Option<Served> {
         .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data"])
         .arg(folder)
         .args(more);
-    Some(Served::try_start(command, [anywhere(); 2]).unwrap_or_else(|(_, why)| panic!("{why}")))
+    Some(Served::try_start(command, addresses()).unwrap_or_else(|(_, why)| panic!("{why}")))
 }
 
 /// The disk as its process sees it.

@@ -1,8 +1,9 @@
 //! A store in a process of its own, which ends with the test that started it.
 
+use imago_testbed::port::Port;
 use imago_testbed::wait;
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
@@ -39,9 +40,18 @@ pub fn request(words: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// A free port on this machine.
+/// An address at which nothing listens, and which stays free for a process that is started there again: no other test
+/// takes it until this program ends, nor does any outgoing connection.
 pub fn anywhere() -> SocketAddr {
-    "127.0.0.1:0".parse().unwrap()
+    let port = Port::reserve().unwrap();
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.number()));
+    std::mem::forget(port);
+    address
+}
+
+/// Several of them, of which none is another.
+pub fn addresses<const N: usize>() -> [SocketAddr; N] {
+    [(); N].map(|()| anywhere())
 }
 
 impl Served {

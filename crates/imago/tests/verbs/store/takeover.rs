@@ -1,7 +1,7 @@
 //! A store in many processes with its log in Kafka: another router takes the topic over, and the sites go
 //! to it. `IMAGO_LONG` asks for many takeovers instead of a handful.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use imago_bench::load::store::{Load, Options};
@@ -17,7 +17,7 @@ use crate::store::processes::{
     Process, SILENCE, SITES, all_live, ask, change, design, router, try_router,
 };
 use crate::store::proof::{is_long, prove, seed};
-use crate::store::served::{Served, anywhere};
+use crate::store::served::{Served, addresses};
 use crate::store::topic::broker;
 
 /// Number of pairs of routers that start at once, and of takeovers of one router by the other.
@@ -28,11 +28,9 @@ const MANY: usize = 30;
 /// A router's addresses for clients, orders and sites.
 type Addresses = [SocketAddr; 3];
 
-/// Addresses that were free a moment ago, for two routers.
+/// Addresses for two routers.
 fn two() -> [Addresses; 2] {
-    let bound = [(); 6].map(|()| TcpListener::bind(anywhere()).unwrap());
-    let free = bound.map(|listener| listener.local_addr().unwrap());
-    [[free[0], free[1], free[2]], [free[3], free[4], free[5]]]
+    [addresses(), addresses()]
 }
 
 /// Sites that are told of both.

@@ -15,7 +15,7 @@ use imago_testbed::wait;
 
 use crate::store::processes::{Process, SITES, all_live, change, peers, router};
 use crate::store::proof::{is_long, seed};
-use crate::store::served::anywhere;
+use crate::store::served::addresses;
 
 const CLIENTS: u64 = 5;
 /// Deaths: so many at least, then until a transfer's outcome is unknown, at most `DEATHS_MAX`.
@@ -106,7 +106,7 @@ fn money_is_moved_and_never_made_while_processes_of_sites_die() {
     let mut random = StdRng::seed_from_u64(seed());
     let folder = tempfile::tempdir().unwrap();
     let log = ["--data", folder.path().to_str().unwrap(), "--sync", "5"];
-    let router = router(&log, [anywhere(); 3]);
+    let router = router(&log, addresses());
     let (at, peers) = (router.listen, peers(&router));
     let mut sites: Vec<_> = (0..SITES).map(|site| Process::start(site, peers)).collect();
     sites.iter().for_each(|site| _ = site.serves());
