@@ -21,3 +21,4 @@ pub mod pending_changes;
 pub mod placement;
 pub mod rounds;
 pub mod slice_picker;
+pub mod tune;

@@ -1,0 +1,306 @@
+//! How many nodes may be away at once, and which (SOPHIA, §4.5).
+//!
+//! A consistency level needs some replicas of each range of tokens. So a set of nodes may be away together if each range
+//! keeps as many as it needs, and as many more as may fail meanwhile. The paper takes R = N_s − N_s·CL/RF nodes, which
+//! holds where each node has one token and the nodes are chosen to suit; with virtual nodes any two nodes may have a range
+//! in common. So every range is looked at.
+//!
+//! Invariants:
+//! - A step that is planned takes away no replica that a range needs.
+//! - The steps cover all nodes, each once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A node, by number.
+pub type Node = usize;
+
+/// A range of tokens, as far as one consistency level asks for it: with a level for each data centre, one for each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// The keyspace and the range, as they are told.
+    pub name: String,
+    /// The nodes that have its replicas.
+    pub replicas: Vec<Node>,
+    /// The replicas that have to answer.
+    pub needed: usize,
+}
+
+/// The cluster as it was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ring {
+    /// The rack of each node.
+    pub racks: Vec<String>,
+    /// The nodes that are away already.
+    pub away: BTreeSet<Node>,
+    /// The ranges.
+    pub demands: Vec<Demand>,
+    /// The failures that have to be withstood besides.
+    pub tolerate: usize,
+}
+
+/// Why a node may not be taken away.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{name} needs {needed} of its {replicas} replicas{}, and would have {left}",
+    if *tolerate > 0 { format!(" and {tolerate} more in case of failures") } else { String::new() }
+)]
+pub struct Unsafe {
+    /// The node.
+    pub node: Node,
+    /// The range.
+    pub name: String,
+    /// The replicas that have to answer.
+    pub needed: usize,
+    /// Its replicas.
+    pub replicas: usize,
+    /// Those that would be left.
+    pub left: usize,
+    /// The failures to be withstood.
+    pub tolerate: usize,
+}
+
+/// A largest set of nodes that may be away together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Largest {
+    /// The nodes.
+    pub nodes: BTreeSet<Node>,
+    /// True if there is none larger; otherwise the search ended before all were looked at.
+    pub is_proven: bool,
+}
+
+/// Sets that a search looks at, at most.
+const LOOKED_MAX: usize = 200_000;
+
+impl Ring {
+    /// The first range that would be left with too few replicas without these nodes.
+    #[must_use]
+    pub fn broken_by(&self, nodes: &BTreeSet<Node>) -> Option<&Demand> {
+        self.demands.iter().find(|demand| self.left(demand, nodes) < demand.needed + self.tolerate)
+    }
+
+    fn left(&self, demand: &Demand, nodes: &BTreeSet<Node>) -> usize {
+        let is_there = |node: &&Node| !nodes.contains(node) && !self.away.contains(node);
+        demand.replicas.iter().filter(is_there).count()
+    }
+
+    /// Checks that one node can be taken away.
+    ///
+    /// # Errors
+    /// The range that forbids it.
+    pub fn check(&self, node: Node) -> Result<(), Unsafe> {
+        let without = BTreeSet::from([node]);
+        match self.broken_by(&without) {
+            None => Ok(()),
+            Some(demand) => Err(Unsafe {
+                node,
+                name: demand.name.clone(),
+                needed: demand.needed,
+                replicas: demand.replicas.len(),
+                left: self.left(demand, &without),
+                tolerate: self.tolerate,
+            }),
+        }
+    }
+
+    /// A largest set of these nodes that may be away together. A part of a set that may be away may be, too: so sets
+    /// grow node by node.
+    #[must_use]
+    pub fn largest(&self, among: &BTreeSet<Node>) -> Largest {
+        let among: Vec<Node> = among.iter().copied().collect();
+        let mut best = BTreeSet::new();
+        let mut looked = 0;
+        self.grow(&among, &mut BTreeSet::new(), &mut best, &mut looked);
+        Largest { nodes: best, is_proven: looked < LOOKED_MAX }
+    }
+
+    fn grow(
+        &self,
+        rest: &[Node],
+        taken: &mut BTreeSet<Node>,
+        best: &mut BTreeSet<Node>,
+        looked: &mut usize,
+    ) {
+        *looked += 1;
+        if taken.len() > best.len() {
+            best.clone_from(taken);
+        }
+        let Some((first, rest)) = rest.split_first() else { return };
+        if taken.len() + rest.len() < best.len() || *looked >= LOOKED_MAX {
+            return;
+        }
+        taken.insert(*first);
+        if self.broken_by(taken).is_none() {
+            self.grow(rest, taken, best, looked);
+        }
+        taken.remove(first);
+        self.grow(rest, taken, best, looked);
+    }
+
+    /// The steps of a roll over all nodes that are there: those of a step may be away together. Whole racks, where
+    /// replicas are spread so that each may be; otherwise a largest set of those that are left, again and again.
+    ///
+    /// # Errors
+    /// The first node that may not be away even alone, and the range that forbids it.
+    pub fn steps(&self) -> Result<Vec<BTreeSet<Node>>, Unsafe> {
+        let mut left: BTreeSet<Node> =
+            (0..self.racks.len()).filter(|node| !self.away.contains(node)).collect();
+        left.iter().try_for_each(|node| self.check(*node))?;
+        let mut racks: BTreeMap<&str, BTreeSet<Node>> = BTreeMap::new();
+        for node in &left {
+            racks.entry(&self.racks[*node]).or_default().insert(*node);
+        }
+        let by_rack: Vec<BTreeSet<Node>> = racks.into_values().collect();
+        let mut steps = Vec::new();
+        while !left.is_empty() {
+            let step = self.largest(&left).nodes;
+            left.retain(|node| !step.contains(node));
+            steps.push(step);
+        }
+        let may_be_racks = by_rack.iter().all(|rack| self.broken_by(rack).is_none());
+        Ok(if may_be_racks && by_rack.len() <= steps.len() { by_rack } else { steps })
+    }
+}
+
+/// R as it is published: N_s − N_s·CL/RF.
+///
+/// # Panics
+/// If there are no replicas.
+#[must_use]
+pub fn published(nodes: usize, replicas: usize, needed: usize) -> usize {
+    assert!(replicas > 0, "data without a replica");
+    nodes.saturating_sub((nodes * needed).div_ceil(replicas))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rand::SeedableRng as _;
+    use rand::rngs::StdRng;
+    use rand::seq::SliceRandom as _;
+
+    use super::*;
+
+    /// A ring of tokens in their order, by the node of each: replicas are the next nodes, of other racks as long as there
+    /// are some.
+    fn ring(owners: &[Node], racks: &[&str], replicas: usize, needed: usize) -> Ring {
+        let demand = |first: usize| {
+            let following = (0..owners.len()).map(|n| owners[(first + n) % owners.len()]);
+            let mut chosen: Vec<Node> = Vec::new();
+            for is_strict in [true, false] {
+                for node in following.clone() {
+                    let is_new_rack = chosen.iter().all(|one| racks[*one] != racks[node]);
+                    if chosen.len() < replicas
+                        && !chosen.contains(&node)
+                        && (is_new_rack || !is_strict)
+                    {
+                        chosen.push(node);
+                    }
+                }
+            }
+            Demand { name: format!("reviews, range {first}"), replicas: chosen, needed }
+        };
+        Ring {
+            racks: racks.iter().map(|rack| (*rack).to_owned()).collect(),
+            away: BTreeSet::new(),
+            demands: (0..owners.len()).map(demand).collect(),
+            tolerate: 0,
+        }
+    }
+
+    fn all(nodes: usize) -> BTreeSet<Node> {
+        (0..nodes).collect()
+    }
+
+    #[test]
+    fn with_one_token_each_as_many_may_be_away_as_published() {
+        for (nodes, replicas, needed) in [(6, 3, 1), (6, 3, 2), (9, 3, 1), (8, 4, 2), (10, 5, 3)] {
+            let owners: Vec<Node> = (0..nodes).collect();
+            let racks = vec!["r1"; nodes];
+            let largest = ring(&owners, &racks, replicas, needed).largest(&all(nodes));
+            assert!(largest.is_proven);
+            let published = published(nodes, replicas, needed);
+            assert_eq!(largest.nodes.len(), published, "{nodes} {replicas} {needed}");
+        }
+    }
+
+    #[test]
+    fn as_many_as_published_are_not_safe_wherever_they_are() {
+        let owners: Vec<Node> = (0..6).collect();
+        let ring = ring(&owners, &["r1"; 6], 3, 2);
+        assert_eq!(published(6, 3, 2), 2);
+        let neighbours = ring.broken_by(&BTreeSet::from([2, 3]));
+        assert_eq!(neighbours.map(|demand| demand.name.as_str()), Some("reviews, range 1"));
+        assert_eq!(ring.broken_by(&BTreeSet::from([0, 3])), None);
+    }
+
+    #[test]
+    fn with_virtual_nodes_two_of_six_have_a_range_in_common() {
+        // Eight tokens for each node, as they are drawn.
+        let mut owners: Vec<Node> = (0..48).map(|token| token % 6).collect();
+        owners.shuffle(&mut StdRng::seed_from_u64(2));
+        let ring = ring(&owners, &["r1"; 6], 3, 2);
+        assert_eq!(published(6, 3, 2), 2);
+        assert_eq!(ring.largest(&all(6)).nodes.len(), 1);
+        assert_eq!(ring.steps().unwrap().len(), 6);
+    }
+
+    #[test]
+    fn a_rack_may_go_as_a_whole_where_each_has_one_replica() {
+        let owners = [0, 3, 1, 5, 2, 4, 5, 0, 4, 1, 3, 2];
+        let racks = ["r1", "r2", "r3", "r1", "r2", "r3"];
+        let ring = ring(&owners, &racks, 3, 2);
+        let steps = ring.steps().unwrap();
+        assert_eq!(steps, [BTreeSet::from([0, 3]), BTreeSet::from([1, 4]), BTreeSet::from([2, 5])]);
+    }
+
+    #[test]
+    fn what_forbids_a_roll_is_named() {
+        let owners = [0, 1, 2];
+        let full = ring(&owners, &["r1"; 3], 3, 3);
+        let refused = full.steps().unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "reviews, range 0 needs 3 of its 3 replicas, and would have 2"
+        );
+        let mut quorum = ring(&owners, &["r1"; 3], 3, 2);
+        assert_eq!(quorum.steps().unwrap().len(), 3);
+        quorum.tolerate = 1;
+        let refused = quorum.steps().unwrap_err();
+        assert!(refused.to_string().contains("and 1 more in case of failures"), "{refused}");
+        quorum.tolerate = 0;
+        quorum.away.insert(2);
+        assert_eq!(quorum.steps().unwrap_err().left, 1, "one is away already");
+    }
+
+    proptest! {
+        #[test]
+        fn no_larger_set_may_be_away_and_steps_keep_what_ranges_need(
+            nodes in 1..8_usize, tokens in prop::collection::vec(any::<prop::sample::Index>(), 1..30),
+            replicas in 1..5_usize, needed in 1..4_usize, tolerate in 0..2_usize, racks in 1..4_usize,
+        ) {
+            let owners: Vec<Node> = tokens.iter().map(|at| at.index(nodes)).collect();
+            let names = ["r1", "r2", "r3"];
+            let of: Vec<&str> = (0..nodes).map(|node| names[node % racks]).collect();
+            let mut ring = ring(&owners, &of, replicas, needed);
+            ring.tolerate = tolerate;
+            let largest = ring.largest(&all(nodes));
+            let subsets = (0..1_u32 << nodes).map(|bits| {
+                (0..nodes).filter(|node| bits & 1 << node != 0).collect::<BTreeSet<Node>>()
+            });
+            let safe = subsets.filter(|set| ring.broken_by(set).is_none());
+            prop_assert_eq!(largest.nodes.len(), safe.map(|set| set.len()).max().unwrap_or(0));
+            prop_assert!(largest.is_proven);
+            match ring.steps() {
+                Ok(steps) => {
+                    prop_assert!(steps.iter().all(|step| ring.broken_by(step).is_none()));
+                    let covered: Vec<Node> = steps.iter().flatten().copied().collect();
+                    prop_assert_eq!(covered.len(), nodes);
+                    prop_assert_eq!(covered.into_iter().collect::<BTreeSet<_>>(), all(nodes));
+                }
+                Err(refused) => {
+                    prop_assert!(ring.broken_by(&BTreeSet::from([refused.node])).is_some());
+                }
+            }
+        }
+    }
+}

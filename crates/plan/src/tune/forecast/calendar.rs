@@ -1,0 +1,101 @@
+//! The paper's straw men: the mean mix of the last ten intervals at the same time of day, or of the week (SOPHIA, §6.2).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::{Chances, Forecast};
+use crate::tune::workload::{Interval, Mix};
+
+/// Intervals of a time that are remembered.
+const REMEMBERED: usize = 10;
+const DAY_S: u64 = 86_400;
+const WEEK_S: u64 = 7 * DAY_S;
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Calendar {
+    period_s: u64,
+    interval_s: u64,
+    /// The mixes of the last intervals, by their number within the period.
+    seen: BTreeMap<u64, VecDeque<Mix>>,
+    last_s: Option<u64>,
+}
+
+impl Calendar {
+    /// By the time of day alone.
+    ///
+    /// # Panics
+    /// If an interval has no length.
+    #[must_use]
+    pub fn of_day(interval_s: u64) -> Self {
+        Self::new(DAY_S, interval_s)
+    }
+
+    /// By the time of day and the day of the week.
+    ///
+    /// # Panics
+    /// If an interval has no length.
+    #[must_use]
+    pub fn of_week(interval_s: u64) -> Self {
+        Self::new(WEEK_S, interval_s)
+    }
+
+    fn new(period_s: u64, interval_s: u64) -> Self {
+        assert!(interval_s > 0, "an interval of no length");
+        Self { period_s, interval_s, seen: BTreeMap::new(), last_s: None }
+    }
+
+    fn number(&self, start_s: u64) -> u64 {
+        start_s % self.period_s / self.interval_s
+    }
+}
+
+impl Forecast for Calendar {
+    fn name(&self) -> &'static str {
+        if self.period_s == DAY_S { "time of day" } else { "time of week" }
+    }
+
+    fn observe(&mut self, seen: &Interval) {
+        self.last_s = Some(seen.start_s);
+        let Some(mix) = seen.mix else { return };
+        let of = self.seen.entry(self.number(seen.start_s)).or_default();
+        of.push_back(mix);
+        if of.len() > REMEMBERED {
+            of.pop_front();
+        }
+    }
+
+    fn ahead(&self, intervals: usize) -> Option<Vec<Chances>> {
+        let last_s = self.last_s?;
+        let of = |n: usize| {
+            let seen = self.seen.get(&self.number(last_s + n as u64 * self.interval_s))?;
+            Mix::mean(seen.iter().map(|mix| (1.0, *mix))).map(|mean| vec![(1.0, mean)])
+        };
+        (1..=intervals).map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_week_knows_its_weekend() {
+        let interval = |n: u64| {
+            let is_weekend = n / 24 % 7 >= 5;
+            let mix = Some(Mix::of_reads(if is_weekend { 0.95 } else { 0.2 }));
+            Interval { start_s: 1_489_968_000 + n * 3_600, mix, rate_s: 900.0 }
+        };
+        let (mut day, mut week) = (Calendar::of_day(3_600), Calendar::of_week(3_600));
+        assert_eq!(week.ahead(1), None);
+        for n in 0..4 * 7 * 24 {
+            day.observe(&interval(n));
+            week.observe(&interval(n));
+        }
+        let reads = |chances: &Chances| chances[0].1.shares()[0];
+        let said: Vec<f64> = week.ahead(7 * 24).unwrap().iter().map(reads).collect();
+        assert!(said[..5 * 24].iter().all(|share| (share - 0.2).abs() < 1e-9));
+        assert!(said[5 * 24..].iter().all(|share| (share - 0.95).abs() < 1e-9));
+        let of_day = reads(&day.ahead(1).unwrap()[0]);
+        assert!(of_day > 0.3 && of_day < 0.6, "the mean of ten days: {of_day}");
+    }
+}

@@ -1,0 +1,68 @@
+//! The forecast of a batch queue: the jobs that wait are known, and so is what they will ask for (SOPHIA, §5).
+
+use super::{Chances, Forecast};
+use crate::tune::workload::{Interval, Mix};
+
+/// Intervals as they are scheduled; beyond the last one nothing is known.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    /// By their starts, in order.
+    scheduled: Vec<Interval>,
+    last_s: Option<u64>,
+}
+
+impl Queue {
+    /// A forecast by a schedule, in the order of its intervals' starts.
+    #[must_use]
+    pub fn new(mut scheduled: Vec<Interval>) -> Self {
+        scheduled.sort_by_key(|interval| interval.start_s);
+        Self { scheduled, last_s: None }
+    }
+}
+
+impl Forecast for Queue {
+    fn name(&self) -> &'static str {
+        "job queue"
+    }
+
+    fn observe(&mut self, seen: &Interval) {
+        self.last_s = Some(seen.start_s);
+    }
+
+    fn ahead(&self, intervals: usize) -> Option<Vec<Chances>> {
+        let last_s = self.last_s?;
+        let from = self.scheduled.partition_point(|interval| interval.start_s <= last_s);
+        let coming = self.scheduled.get(from..from + intervals)?;
+        // In an interval without jobs nothing is asked for, and any mix serves: that of the one before.
+        let mut mix = self.scheduled[..from].iter().rev().find_map(|interval| interval.mix);
+        let of = |interval: &Interval| -> Option<Chances> {
+            mix = interval.mix.or(mix);
+            mix.map(|mix: Mix| vec![(1.0, mix)])
+        };
+        coming.iter().map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_scheduled_is_known_as_far_as_it_reaches() {
+        let interval = |n: u64, reads: Option<f64>| Interval {
+            start_s: 1_600_000_000 + n * 20,
+            mix: reads.map(Mix::of_reads),
+            rate_s: 3_000.0,
+        };
+        let scheduled = [Some(0.0), Some(0.9), None, Some(0.05)];
+        let scheduled: Vec<Interval> =
+            (0..).zip(scheduled).map(|(n, reads)| interval(n, reads)).collect();
+        let mut queue = Queue::new(scheduled.clone());
+        assert_eq!(queue.ahead(1), None);
+        queue.observe(&scheduled[0]);
+        let said = queue.ahead(3).unwrap();
+        let reads: Vec<f64> = said.iter().map(|chances| chances[0].1.shares()[0]).collect();
+        assert_eq!(reads, [0.9, 0.9, 0.05]);
+        assert_eq!(queue.ahead(4), None, "nothing is known of what comes behind");
+    }
+}

@@ -1,0 +1,146 @@
+//! The paper's search for a plan: a genetic algorithm (SOPHIA, §4.4), kept to be compared with the exact one
+//! ([`super::schedule`]).
+//!
+//! An individual is a plan: for each interval no change, or the configuration to change to. What it serves is its
+//! fitness. As published: a population of 200, a crossover fraction of 0.8, and the best of ten searches. The rest is
+//! that of the library which the authors used (pyeasyga), by its documentation: 100 generations, a mutation probability
+//! of 0.2, tournaments among a tenth of the population, and the best individual survives.
+
+use rand::{Rng, RngExt as _};
+
+use super::schedule::{Change, Outlook, Schedule};
+
+/// The parameters of a search.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Search {
+    /// Individuals.
+    pub population: usize,
+    /// Generations.
+    pub generations: usize,
+    /// The probability that two parents are crossed.
+    pub crossover: f64,
+    /// The probability that a child is mutated.
+    pub mutation: f64,
+    /// Searches, of which the best result counts.
+    pub searches: usize,
+}
+
+impl Default for Search {
+    fn default() -> Self {
+        Self { population: 200, generations: 100, crossover: 0.8, mutation: 0.2, searches: 10 }
+    }
+}
+
+/// For each interval the configuration to change to, if any.
+type Genes = Vec<Option<usize>>;
+
+impl Search {
+    /// The best plan that is found. Bounds of changes are kept by leaving out those beyond.
+    ///
+    /// # Panics
+    /// If there is no individual or no search.
+    #[must_use]
+    pub fn run(&self, outlook: &Outlook, dice: &mut impl Rng) -> Schedule {
+        let found = (0..self.searches).map(|_| self.search(outlook, dice));
+        let by_operations =
+            |one: &Schedule, two: &Schedule| one.operations.total_cmp(&two.operations);
+        found.max_by(by_operations).expect("a search")
+    }
+
+    fn search(&self, outlook: &Outlook, dice: &mut impl Rng) -> Schedule {
+        let mut all: Vec<(Genes, f64)> = (0..self.population)
+            .map(|_| {
+                rated(outlook, (0..outlook.intervals()).map(|_| gene(outlook, dice)).collect())
+            })
+            .collect();
+        for _ in 0..self.generations {
+            let mut next = vec![best(&all).clone()];
+            while next.len() < self.population {
+                let (mut one, mut two) = (self.parent(&all, dice), self.parent(&all, dice));
+                if dice.random::<f64>() < self.crossover {
+                    let at = dice.random_range(0..=outlook.intervals());
+                    one[at..].swap_with_slice(&mut two[at..]);
+                }
+                for mut child in [one, two] {
+                    if dice.random::<f64>() < self.mutation && !child.is_empty() {
+                        let at = dice.random_range(0..child.len());
+                        child[at] = gene(outlook, dice);
+                    }
+                    next.push(rated(outlook, child));
+                }
+            }
+            next.truncate(self.population);
+            all = next;
+        }
+        outlook.served(&changes(outlook, &best(&all).0))
+    }
+
+    /// The winner of a tournament.
+    fn parent(&self, all: &[(Genes, f64)], dice: &mut impl Rng) -> Genes {
+        let entrants = (self.population / 10).max(2);
+        let drawn = (0..entrants).map(|_| &all[dice.random_range(0..all.len())]);
+        let winner = drawn.max_by(|one, two| one.1.total_cmp(&two.1)).expect("two at least");
+        winner.0.clone()
+    }
+}
+
+fn best(all: &[(Genes, f64)]) -> &(Genes, f64) {
+    all.iter().max_by(|one, two| one.1.total_cmp(&two.1)).expect("an individual")
+}
+
+/// No change, or one to any configuration, each as likely.
+fn gene(outlook: &Outlook, dice: &mut impl Rng) -> Option<usize> {
+    let drawn = dice.random_range(0..=outlook.configurations());
+    (drawn < outlook.configurations()).then_some(drawn)
+}
+
+fn changes(outlook: &Outlook, genes: &Genes) -> Vec<Change> {
+    let all = genes.iter().enumerate();
+    let all = all.filter_map(|(interval, to)| to.map(|to| Change { interval, to }));
+    let done = outlook.served(&all.collect::<Vec<_>>()).changes;
+    done.into_iter().take(outlook.changes_max.unwrap_or(usize::MAX)).collect()
+}
+
+fn rated(outlook: &Outlook, genes: Genes) -> (Genes, f64) {
+    let operations = outlook.served(&changes(outlook, &genes)).operations;
+    (genes, operations)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rand::SeedableRng as _;
+    use rand::rngs::StdRng;
+
+    use super::super::schedule::tests::outlooks;
+    use super::*;
+
+    const SMALL: Search =
+        Search { population: 30, generations: 20, crossover: 0.8, mutation: 0.2, searches: 2 };
+
+    proptest! {
+        #[test]
+        fn it_never_finds_more_than_the_exact_plan(outlook in outlooks(24), seed: u64) {
+            let found = SMALL.run(&outlook, &mut StdRng::seed_from_u64(seed));
+            let best = outlook.best();
+            prop_assert!(found.operations <= best.operations * (1.0 + 1e-9), "{found:?} {best:?}");
+            prop_assert!(found.changes.len() <= outlook.changes_max.unwrap_or(usize::MAX));
+            prop_assert_eq!(outlook.served(&found.changes), found);
+        }
+    }
+
+    #[test]
+    fn as_published_it_finds_a_plan_of_one_change() {
+        let roll = super::super::roll::Sliced { capacity_s: vec![(10.0, 15.0)] };
+        let rates_s = (0..30)
+            .map(|n| if n < 10 { vec![40_000.0, 30_000.0] } else { vec![40_000.0, 52_000.0] });
+        let rates_s: Vec<_> = rates_s.collect();
+        let rolls = vec![vec![roll; 2]; 2];
+        let outlook = Outlook { rates_s, interval_s: 30.0, rolls, start: 0, changes_max: None };
+        let found = Search { searches: 1, ..Search::default() }
+            .run(&outlook, &mut StdRng::seed_from_u64(7));
+        assert_eq!(found, outlook.best());
+        // Before clients turn: then the new configuration is there from the first interval that it suits.
+        assert_eq!(found.changes, [Change { interval: 9, to: 1 }]);
+    }
+}

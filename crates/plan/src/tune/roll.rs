@@ -1,0 +1,260 @@
+//! A change of configuration while it lasts: how much of the cluster serves, and by which configuration (SOPHIA, §4.5
+//! and Eq. 8).
+//!
+//! A roll is a sequence of phases. In each, a share of the cluster's capacity serves by the old configuration and a share
+//! by the new one; the rest is away, or busy with the change. The shares are those of equal nodes, as in the paper.
+//!
+//! The paper's Eq. 8 charges a change with `H(W, C_k) · T_r`: the throughput of the whole cluster for as long as one node
+//! is away, since R nodes at a time in N_s/R steps cancel out. The text before it says that what is lost is the *old*
+//! configuration's throughput, and the formula takes the *new* one's; and in a roll some nodes serve by the one and some
+//! by the other, which it leaves out. So there are two: [`Rule::Printed`], and [`Rule::Phases`], which adds up what is
+//! served in each phase. The latter decides unless the former is asked for.
+
+/// What it takes to change a knob, from the cheapest on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CostClass {
+    /// Changed in a running node.
+    Live,
+    /// Changed for all nodes at once by a statement; data is rewritten as far as it would be anyway.
+    Alter,
+    /// Each node restarts.
+    Restart,
+    /// All data is rewritten.
+    Rewrite,
+}
+
+/// What changes take in a cluster.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs {
+    /// N_s: the nodes.
+    pub nodes: usize,
+    /// R: the nodes that may be away together.
+    pub at_once: usize,
+    /// T_r: from a node's stop until it has what it missed, in seconds.
+    pub restart_s: f64,
+    /// The share of T_r in which the node serves again, and its peers send what it missed. 0.6 to 0.7 in the paper.
+    pub catch_up: f64,
+    /// The capacity of a node in that time, as a share of its own.
+    pub catch_up_capacity: f64,
+    /// For a live change at one node, in seconds.
+    pub live_s: f64,
+    /// For a statement to reach all nodes, in seconds.
+    pub alter_s: f64,
+    /// For the data to be rewritten, in seconds, and the share of the capacity that it takes.
+    pub rewrite_s: f64,
+    /// See [`Self::rewrite_s`].
+    pub rewrite_takes: f64,
+}
+
+/// A phase of a roll.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Phase {
+    /// Its length, in seconds.
+    pub seconds: f64,
+    /// The share of the capacity that serves by the old configuration.
+    pub old: f64,
+    /// The share that serves by the new one.
+    pub new: f64,
+}
+
+impl Costs {
+    /// T_R: from the first stop to the end of the last node's catch-up, T_r · ⌈N_s/R⌉, in seconds.
+    #[must_use]
+    pub fn roll_s(&self) -> f64 {
+        self.restart_s * self.nodes.div_ceil(self.at_once.max(1)) as f64
+    }
+
+    /// The phases of a change of knobs of which the dearest is of this class.
+    ///
+    /// # Panics
+    /// If there is no node.
+    #[must_use]
+    pub fn phases(&self, class: CostClass) -> Vec<Phase> {
+        assert!(self.nodes > 0, "a cluster of no node");
+        match class {
+            CostClass::Live => self.live(),
+            CostClass::Alter => vec![Phase { seconds: self.alter_s, old: 1.0, new: 0.0 }],
+            CostClass::Restart => self.restarts(),
+            CostClass::Rewrite => {
+                let taken = 1.0 - self.rewrite_takes;
+                let rewrite = Phase { seconds: self.rewrite_s, old: 0.0, new: taken };
+                self.restarts().into_iter().chain([rewrite]).collect()
+            }
+        }
+    }
+
+    fn live(&self) -> Vec<Phase> {
+        let all = self.nodes as f64;
+        let at = |done: usize| {
+            let new = done as f64 / all;
+            Phase { seconds: self.live_s, old: 1.0 - new, new }
+        };
+        (0..self.nodes).map(at).collect()
+    }
+
+    fn restarts(&self) -> Vec<Phase> {
+        let (all, at_once) = (self.nodes as f64, self.at_once.max(1));
+        let mut phases = Vec::new();
+        for done in (0..self.nodes).step_by(at_once) {
+            let away = at_once.min(self.nodes - done) as f64;
+            let (done, rest) = (done as f64, (self.nodes - done) as f64 - away);
+            let catching_up = away * self.catch_up_capacity;
+            phases.push(Phase {
+                seconds: self.restart_s * (1.0 - self.catch_up),
+                old: rest / all,
+                new: done / all,
+            });
+            phases.push(Phase {
+                seconds: self.restart_s * self.catch_up,
+                old: rest / all,
+                new: (done + catching_up) / all,
+            });
+        }
+        phases
+    }
+}
+
+/// How what is served during a roll is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rule {
+    /// Phase by phase.
+    #[default]
+    Phases,
+    /// By Eq. 8 as it is printed: as by the new configuration from the roll's start on, less all of its throughput
+    /// for T_r.
+    Printed,
+}
+
+/// A roll in intervals of time: seconds at full capacity by the old and by the new configuration in each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sliced {
+    /// For each interval from the roll's start to its end, rounded up to whole ones; one at least.
+    pub capacity_s: Vec<(f64, f64)>,
+}
+
+impl Sliced {
+    /// Slices a roll that begins with an interval; behind its end the rest of the last interval is by the new
+    /// configuration. `restart_s` is T_r of the paper's rule.
+    ///
+    /// # Panics
+    /// If an interval has no length.
+    #[must_use]
+    pub fn new(phases: &[Phase], interval_s: f64, rule: Rule, restart_s: f64) -> Self {
+        assert!(interval_s > 0.0, "an interval of {interval_s} s");
+        let all_s: f64 = phases.iter().map(|phase| phase.seconds).sum();
+        let intervals = ((all_s / interval_s - 1e-9).ceil() as usize).max(1);
+        let mut capacity_s = vec![(0.0, 0.0); intervals];
+        if rule == Rule::Printed {
+            capacity_s.iter_mut().for_each(|of| of.1 = interval_s);
+            // W(t_k) of Eq. 8 is the workload of the roll's first interval.
+            capacity_s[0].1 -= restart_s;
+            return Self { capacity_s };
+        }
+        let rest = Phase { seconds: f64::INFINITY, old: 0.0, new: 1.0 };
+        let mut at_s = 0.0;
+        for phase in phases.iter().chain([&rest]) {
+            let end_s = (at_s + phase.seconds).min(intervals as f64 * interval_s);
+            while at_s < end_s - 1e-9 {
+                let interval = ((at_s / interval_s + 1e-9) as usize).min(intervals - 1);
+                let until_s = end_s.min((interval + 1) as f64 * interval_s);
+                capacity_s[interval].0 += phase.old * (until_s - at_s);
+                capacity_s[interval].1 += phase.new * (until_s - at_s);
+                at_s = until_s;
+            }
+        }
+        Self { capacity_s }
+    }
+
+    /// The intervals in which no other roll begins.
+    #[must_use]
+    pub fn intervals(&self) -> usize {
+        self.capacity_s.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const THREE: Costs = Costs {
+        nodes: 3,
+        at_once: 1,
+        restart_s: 30.0,
+        catch_up: 0.6,
+        catch_up_capacity: 0.5,
+        live_s: 0.5,
+        alter_s: 1.2,
+        rewrite_s: 90.0,
+        rewrite_takes: 0.25,
+    };
+
+    #[test]
+    fn a_roll_of_three_nodes_has_two_phases_for_each() {
+        let phases = THREE.phases(CostClass::Restart);
+        let is = |phase: &Phase, seconds: f64, old: f64, new: f64| {
+            (phase.seconds - seconds).abs() < 1e-9
+                && (phase.old - old / 3.0).abs() < 1e-9
+                && (phase.new - new / 3.0).abs() < 1e-9
+        };
+        let expected = [
+            (12.0, 2.0, 0.0),
+            (18.0, 2.0, 0.5),
+            (12.0, 1.0, 1.0),
+            (18.0, 1.0, 1.5),
+            (12.0, 0.0, 2.0),
+            (18.0, 0.0, 2.5),
+        ];
+        assert_eq!(phases.len(), expected.len());
+        for (phase, (seconds, old, new)) in phases.iter().zip(expected) {
+            assert!(is(phase, seconds, old, new), "{phase:?}");
+        }
+        assert!((THREE.roll_s() - 90.0).abs() < 1e-9);
+        let both = Costs { at_once: 2, ..THREE };
+        assert!((both.roll_s() - 60.0).abs() < 1e-9, "two, then the last one");
+        let away = |phase: &Phase| phase.old + phase.new;
+        let least = both.phases(CostClass::Restart).iter().map(away).fold(1.0, f64::min);
+        assert!((least - 1.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn dearer_classes_serve_less_while_they_change() {
+        let lost = |class: CostClass| {
+            let phases = THREE.phases(class);
+            phases.iter().map(|phase| phase.seconds * (1.0 - phase.old - phase.new)).sum::<f64>()
+        };
+        assert!(lost(CostClass::Live).abs() < 1e-9 && lost(CostClass::Alter).abs() < 1e-9);
+        assert!((lost(CostClass::Restart) - 21.0).abs() < 1e-9, "{}", lost(CostClass::Restart));
+        assert!((lost(CostClass::Rewrite) - 43.5).abs() < 1e-9, "{}", lost(CostClass::Rewrite));
+    }
+
+    #[test]
+    fn the_printed_rule_takes_the_new_throughput_for_one_restart() {
+        let sliced = Sliced::new(&THREE.phases(CostClass::Restart), 30.0, Rule::Printed, 30.0);
+        assert_eq!(sliced.capacity_s, [(0.0, 0.0), (0.0, 30.0), (0.0, 30.0)]);
+    }
+
+    proptest! {
+        #[test]
+        fn slices_lose_nothing(
+            nodes in 1..20_usize, at_once in 1..6_usize, restart_s in 1.0..200.0_f64, catch_up in 0.0..1.0_f64,
+            interval_s in 5.0..400.0_f64,
+        ) {
+            let costs = Costs { nodes, at_once, restart_s, catch_up, ..THREE };
+            let phases = costs.phases(CostClass::Restart);
+            let all_s: f64 = phases.iter().map(|phase| phase.seconds).sum();
+            prop_assert!((all_s - costs.roll_s()).abs() < 1e-6);
+            let sliced = Sliced::new(&phases, interval_s, Rule::Phases, restart_s);
+            let lasts_s = sliced.intervals() as f64 * interval_s;
+            prop_assert!(lasts_s > all_s - 1e-6 && lasts_s < all_s + interval_s + 1e-6);
+            let sums = sliced.capacity_s.iter().fold((0.0, 0.0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+            let of = |share: fn(&Phase) -> f64| {
+                phases.iter().map(|phase| phase.seconds * share(phase)).sum::<f64>()
+            };
+            prop_assert!((sums.0 - of(|phase| phase.old)).abs() < 1e-6);
+            prop_assert!((sums.1 - of(|phase| phase.new) - (lasts_s - all_s)).abs() < 1e-6);
+            prop_assert!(sliced.capacity_s.iter().all(|(old, new)| old + new <= interval_s + 1e-6));
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The best times to change the configuration, and what to change to, over a look-ahead (SOPHIA, §4.4, Eqs. 5 to 8).
+//!
+//! The paper searches with a genetic algorithm, because the space of plans is large. But a plan has a state: the interval,
+//! and the configuration that the cluster has when no roll is under way. What is served from there on does not depend
+//! on how it came to be, so the best plan is found exactly, from the last interval back to the first. A roll is not
+//! broken off: no other one begins before it ends (§4.3), which bounds M, the changes of a plan. One that would end behind
+//! the look-ahead counts for as far as that reaches.
+//!
+//! Invariants:
+//! - No plan of the same rules serves more.
+//! - Of plans that serve as much, the one that stays longer is taken: a change has to gain something.
+
+use super::roll::Sliced;
+
+/// What is known of a look-ahead.
+#[derive(Clone, Debug)]
+pub struct Outlook {
+    /// For each interval, the operations a second that each configuration would serve.
+    pub rates_s: Vec<Vec<f64>>,
+    /// The length of an interval, in seconds: T_d.
+    pub interval_s: f64,
+    /// For each configuration, the roll to each other one.
+    pub rolls: Vec<Vec<Sliced>>,
+    /// The configuration at the start.
+    pub start: usize,
+    /// The most changes: M. Without it as many as there is time for.
+    pub changes_max: Option<usize>,
+}
+
+/// A change of the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Change {
+    /// The interval in which its roll begins.
+    pub interval: usize,
+    /// The configuration that it leads to.
+    pub to: usize,
+}
+
+/// A plan: changes in their order, and the operations that are served by it in all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schedule {
+    /// The changes.
+    pub changes: Vec<Change>,
+    /// The operations.
+    pub operations: f64,
+}
+
+/// A plan has to serve so much more than one that stays, as a share: what is less is rounding.
+const GAIN_MIN: f64 = 1e-12;
+
+impl Outlook {
+    /// Returns the number of intervals.
+    #[must_use]
+    pub fn intervals(&self) -> usize {
+        self.rates_s.len()
+    }
+
+    /// Returns the number of configurations.
+    #[must_use]
+    pub fn configurations(&self) -> usize {
+        self.rolls.len()
+    }
+
+    /// # Panics
+    /// If the matrices do not fit together.
+    fn check(&self) {
+        let configurations = self.configurations();
+        assert!(self.start < configurations, "configuration {} is not there", self.start);
+        assert!(self.rates_s.iter().all(|rates| rates.len() == configurations), "rates of others");
+        assert!(self.rolls.iter().all(|rolls| rolls.len() == configurations), "rolls of others");
+    }
+
+    /// Operations served in an interval without a change.
+    fn stays(&self, interval: usize, configuration: usize) -> f64 {
+        self.rates_s[interval][configuration] * self.interval_s
+    }
+
+    /// Operations served in the intervals of a roll, as far as the look-ahead reaches; and the interval behind it.
+    fn rolls(&self, interval: usize, from: usize, to: usize) -> (f64, usize) {
+        let roll = &self.rolls[from][to];
+        let rates = self.rates_s[interval..].iter().zip(&roll.capacity_s);
+        let served = rates.map(|(rates, (old_s, new_s))| rates[from] * old_s + rates[to] * new_s);
+        (served.sum(), (interval + roll.intervals()).min(self.intervals()))
+    }
+
+    /// The operations that are served by changes in their order. One that comes while a roll is under way, or that
+    /// leads to the same configuration, is left out.
+    #[must_use]
+    pub fn served(&self, changes: &[Change]) -> Schedule {
+        let (mut interval, mut configuration) = (0, self.start);
+        let mut done = Schedule { changes: Vec::new(), operations: 0.0 };
+        let mut changes = changes.iter().copied().peekable();
+        while interval < self.intervals() {
+            while changes.next_if(|change| change.interval < interval).is_some() {}
+            let due = changes.next_if(|change| change.interval == interval);
+            match due.filter(|change| change.to != configuration) {
+                Some(change) => {
+                    let (operations, behind) = self.rolls(interval, configuration, change.to);
+                    done.operations += operations;
+                    done.changes.push(change);
+                    (interval, configuration) = (behind, change.to);
+                }
+                None => {
+                    done.operations += self.stays(interval, configuration);
+                    interval += 1;
+                }
+            }
+        }
+        done
+    }
+
+    /// The plan by which most operations are served.
+    ///
+    /// # Panics
+    /// If rates or rolls are not those of the same configurations.
+    #[must_use]
+    pub fn best(&self) -> Schedule {
+        self.check();
+        let configurations = self.configurations();
+        // A bound of the changes that never holds need not be counted.
+        let bound = self.changes_max.filter(|most| *most < self.intervals());
+        let floors = bound.map_or(1, |most| most + 1);
+        // By the changes that are left, the interval and the configuration: what is served from there on, and the
+        // configuration to change to.
+        let floor_of = (self.intervals() + 1) * configurations;
+        let mut best: Vec<(f64, Option<usize>)> = vec![(0.0, None); floors * floor_of];
+        let at = |left: usize, interval: usize, configuration: usize| {
+            left * floor_of + interval * configurations + configuration
+        };
+        for interval in (0..self.intervals()).rev() {
+            for left in 0..floors {
+                for from in 0..configurations {
+                    let stays = self.stays(interval, from) + best[at(left, interval + 1, from)].0;
+                    let mut found = (stays, None);
+                    let left_behind =
+                        if bound.is_some() { left.checked_sub(1) } else { Some(left) };
+                    for to in (0..configurations).filter(|to| *to != from) {
+                        let Some(left) = left_behind else { break };
+                        let (operations, behind) = self.rolls(interval, from, to);
+                        let all = operations + best[at(left, behind, to)].0;
+                        if all > found.0 + GAIN_MIN * found.0.abs() {
+                            found = (all, Some(to));
+                        }
+                    }
+                    best[at(left, interval, from)] = found;
+                }
+            }
+        }
+        let (mut changes, mut interval, mut configuration) = (Vec::new(), 0, self.start);
+        let mut left = floors - 1;
+        while interval < self.intervals() {
+            match best[at(left, interval, configuration)].1 {
+                Some(to) => {
+                    changes.push(Change { interval, to });
+                    interval = self.rolls(interval, configuration, to).1;
+                    configuration = to;
+                    left = if bound.is_some() { left - 1 } else { left };
+                }
+                None => interval += 1,
+            }
+        }
+        Schedule { changes, operations: best[at(floors - 1, 0, self.start)].0 }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The most that can be served, by trying every plan.
+    fn brute_force(outlook: &Outlook, interval: usize, from: usize, left: usize) -> f64 {
+        if interval == outlook.intervals() {
+            return 0.0;
+        }
+        let stays = outlook.stays(interval, from) + brute_force(outlook, interval + 1, from, left);
+        let others = (0..outlook.configurations()).filter(|to| *to != from && left > 0);
+        let changed = others.map(|to| {
+            let (operations, behind) = outlook.rolls(interval, from, to);
+            operations + brute_force(outlook, behind, to, left - 1)
+        });
+        changed.fold(stays, f64::max)
+    }
+
+    /// Small instances: throughputs as of real clusters, rolls of one to three intervals.
+    pub(in crate::tune) fn outlooks(intervals_max: usize) -> impl Strategy<Value = Outlook> {
+        let roll = prop::collection::vec((0.0..30.0_f64, 0.0..30.0_f64), 1..4);
+        let roll = roll.prop_map(|capacity_s| Sliced { capacity_s });
+        let sizes = (1..intervals_max + 1, 1..4_usize);
+        sizes.prop_flat_map(move |(intervals, configurations)| {
+            let rates = prop::collection::vec(8_000.0..60_000.0_f64, configurations);
+            let rolls = prop::collection::vec(roll.clone(), configurations);
+            (
+                prop::collection::vec(rates, intervals),
+                prop::collection::vec(rolls, configurations),
+                0..configurations,
+                prop::option::of(0..4_usize),
+            )
+                .prop_map(|(rates_s, rolls, start, changes_max)| Outlook {
+                    rates_s,
+                    interval_s: 30.0,
+                    rolls,
+                    start,
+                    changes_max,
+                })
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+        #[test]
+        fn no_plan_serves_more(outlook in outlooks(6)) {
+            let best = outlook.best();
+            let most = brute_force(&outlook, 0, outlook.start, outlook.changes_max.unwrap_or(usize::MAX));
+            prop_assert!((best.operations - most).abs() <= 1e-9 * most, "{} {most}", best.operations);
+            let served = outlook.served(&best.changes);
+            prop_assert_eq!(&served.changes, &best.changes, "each of them is carried out");
+            prop_assert!((served.operations - most).abs() <= 1e-9 * most);
+            prop_assert!(best.changes.len() <= outlook.changes_max.unwrap_or(usize::MAX));
+        }
+    }
+
+    #[test]
+    fn of_equal_plans_the_one_that_stays_is_taken() {
+        let free = Sliced { capacity_s: vec![(0.0, 30.0)] };
+        let rolls = vec![vec![free; 2]; 2];
+        let rates_s = vec![vec![41_000.0, 41_000.0]; 20];
+        let outlook = Outlook { rates_s, interval_s: 30.0, rolls, start: 0, changes_max: None };
+        assert_eq!(outlook.best().changes, []);
+    }
+
+    /// Two workloads in turn: each is served best by a configuration of its own, and a third one is nearly as good at
+    /// both (§4.4).
+    #[test]
+    fn a_configuration_that_suits_both_is_not_left() {
+        let away = Sliced { capacity_s: vec![(15.0, 10.0)] };
+        let rolls = vec![vec![away; 3]; 3];
+        let (reads, writes) =
+            (vec![50_000.0, 30_000.0, 48_000.0], vec![30_000.0, 50_000.0, 48_000.0]);
+        let rates_s =
+            (0..12_usize).map(|n| if n.is_multiple_of(2) { reads.clone() } else { writes.clone() });
+        let rates_s: Vec<_> = rates_s.collect();
+        let outlook = Outlook { rates_s, interval_s: 30.0, rolls, start: 0, changes_max: None };
+        assert_eq!(outlook.best().changes, [Change { interval: 0, to: 2 }]);
+    }
+}

@@ -1,0 +1,119 @@
+//! What clients ask of a cluster in an interval (SOPHIA, §4.1, Eq. 1).
+
+/// Kinds of operations.
+pub const KINDS: usize = 4;
+
+/// The mix of operations of an interval: the shares of reads, updates, inserts and scans, which are 1 in all.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mix([f64; KINDS]);
+
+impl Mix {
+    /// The mix of counted operations: reads, updates, inserts, scans. None if there were none.
+    ///
+    /// # Panics
+    /// If a count is negative or not finite.
+    #[must_use]
+    pub fn of(counts: [f64; KINDS]) -> Option<Self> {
+        assert!(counts.iter().all(|count| *count >= 0.0 && count.is_finite()), "{counts:?}");
+        let all: f64 = counts.iter().sum();
+        (all > 0.0).then(|| Self(counts.map(|count| count / all)))
+    }
+
+    /// The share of reads in a mix of reads and updates.
+    ///
+    /// # Panics
+    /// If it is not from 0 to 1.
+    #[must_use]
+    pub fn of_reads(share: f64) -> Self {
+        assert!((0.0..=1.0).contains(&share), "{share} is no share");
+        Self([share, 1.0 - share, 0.0, 0.0])
+    }
+
+    /// The shares of reads, updates, inserts and scans.
+    #[must_use]
+    pub fn shares(self) -> [f64; KINDS] {
+        self.0
+    }
+
+    /// The root of the mean square of the differences between shares.
+    #[must_use]
+    pub fn distance(self, other: Self) -> f64 {
+        let squares = self.0.iter().zip(other.0).map(|(one, two)| (one - two).powi(2));
+        (squares.sum::<f64>() / KINDS as f64).sqrt()
+    }
+
+    /// The mean of mixes by their weights; none if these are zero.
+    pub fn mean(weighted: impl IntoIterator<Item = (f64, Self)>) -> Option<Self> {
+        let mut sums = [0.0; KINDS];
+        for (weight, mix) in weighted {
+            sums.iter_mut().zip(mix.0).for_each(|(sum, share)| *sum += weight * share);
+        }
+        Self::of(sums)
+    }
+}
+
+/// A mix in tenths, which are ten in all: the state of a Markov chain (§6.1, a quantisation level of 10 %).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tenths([u8; KINDS]);
+
+impl Tenths {
+    /// The nearest state: tenths by largest remainders, of equal ones to the first kind.
+    #[must_use]
+    pub fn of(mix: Mix) -> Self {
+        let exact = mix.0.map(|share| share * 10.0);
+        let mut tenths = exact.map(|of| of.floor() as u8);
+        let left = 10 - tenths.iter().sum::<u8>().min(10);
+        let mut by_remainder: Vec<usize> = (0..KINDS).collect();
+        let remainder = |kind: &usize| exact[*kind] - exact[*kind].floor();
+        by_remainder.sort_by(|one, two| remainder(two).total_cmp(&remainder(one)));
+        by_remainder.into_iter().cycle().take(left.into()).for_each(|kind| tenths[kind] += 1);
+        Self(tenths)
+    }
+
+    /// The mix that it stands for.
+    #[must_use]
+    pub fn mix(self) -> Mix {
+        Mix(self.0.map(|tenths| f64::from(tenths) / 10.0))
+    }
+}
+
+/// What was seen of the clients in one interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// The start, in seconds since 1970 (UTC).
+    pub start_s: u64,
+    /// The mix of operations; none if there was none.
+    pub mix: Option<Mix>,
+    /// Operations a second.
+    pub rate_s: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn tenths_are_ten_and_no_share_is_off_by_a_tenth(counts in prop::array::uniform4(0.0..5_000.0_f64)) {
+            prop_assume!(counts.iter().sum::<f64>() > 0.0);
+            let mix = Mix::of(counts).unwrap();
+            let state = Tenths::of(mix);
+            prop_assert_eq!(state.0.iter().sum::<u8>(), 10);
+            for (share, near) in mix.shares().iter().zip(state.mix().shares()) {
+                prop_assert!((share - near).abs() < 0.1 + 1e-9, "{mix:?} {state:?}");
+            }
+            prop_assert_eq!(Tenths::of(state.mix()), state);
+        }
+    }
+
+    #[test]
+    fn distances_are_those_between_shares() {
+        assert_eq!(Mix::of([0.0; KINDS]), None);
+        let (reads, writes) = (Mix::of_reads(1.0), Mix::of_reads(0.0));
+        assert!((reads.distance(writes) - 0.5_f64.sqrt()).abs() < 1e-12);
+        assert_eq!(Mix::mean([(1.0, reads), (3.0, writes)]), Some(Mix::of_reads(0.25)));
+        assert_eq!(Mix::mean([]), None);
+    }
+}
