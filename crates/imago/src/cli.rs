@@ -97,6 +97,8 @@ pub enum Verb {
     Reshard(cmd::reshard::Args),
     /// Serve transactions from a store whose partitions, masters and replicas change while it runs.
     Store(cmd::store::Args),
+    /// Say when a database's configuration should change, and to what.
+    Tune(cmd::tune::Args),
     /// Watch a busy collection move between two real clusters on this machine.
     Demo(cmd::demo::Args),
     /// Measure what Imago costs, beside what the servers alone need.
@@ -120,6 +122,7 @@ impl Verb {
             Verb::Repair(args) => cmd::repair::run(args, context).await,
             Verb::Reshard(args) => cmd::reshard::run(args, context).await,
             Verb::Store(args) => cmd::store::run(args, context).await,
+            Verb::Tune(args) => cmd::tune::run(args, context).await,
             Verb::Bench(args) => cmd::bench::run(args, context).await,
             Verb::Completions(args) => cmd::completions::run(args, context).await,
             Verb::Load(args) => cmd::load::run(args, context).await,

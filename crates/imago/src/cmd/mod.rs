@@ -14,4 +14,5 @@ pub mod reshard;
 mod speed;
 pub mod store;
 pub mod testbed;
+pub mod tune;
 pub mod verify;

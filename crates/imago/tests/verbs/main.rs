@@ -18,3 +18,4 @@ mod reshard;
 mod reshard_plan;
 mod store;
 mod testbed;
+mod tune;

@@ -1,0 +1,240 @@
+//! `imago tune plan`: advice from a trace and measurements.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use imago_plan::tune::roll::{CostClass, Costs, Rule};
+use imago_tune::advice::{Advice, FORECASTS, Question, advise};
+use imago_tune::error::Error;
+use imago_tune::measurements::Measurements;
+use imago_tune::trace::Trace;
+
+use crate::cmd::load::duration;
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+use crate::table::table;
+
+/// The command's arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+TRACE is a CSV of what clients asked for, interval by interval: start,reads,updates,inserts,scans. \
+Starts are seconds since 1970, or as 2014-04-10T00:04:00Z. The measurements are a CSV of what each \
+configuration served of a mix: configuration,operations_s,reads,updates,inserts,scans. Columns of \
+operations that there are not may be left out.
+
+The first two thirds of the trace are learned from, the last third is lived through by the plans \
+that would have been made, beside other ways to choose; then the whole trace is learned from, and \
+the plan from its end on is the advice.
+
+Example: imago tune plan buses.csv --measurements here.csv --current size-tiered --nodes 6 \
+--at-once 2 --restart 60s")]
+pub struct Args {
+    /// What clients asked for.
+    #[arg(value_name = "TRACE")]
+    trace: PathBuf,
+    /// What each configuration served of each mix.
+    #[arg(long, value_name = "FILE")]
+    measurements: PathBuf,
+    /// The configuration at present; without it the first one in the measurements.
+    #[arg(long, value_name = "NAME")]
+    current: Option<String>,
+    /// The default configuration, to compare with; without it the first one in the measurements.
+    #[arg(long, value_name = "NAME")]
+    default: Option<String>,
+    /// The number of nodes.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    nodes: u16,
+    /// Nodes that may be away together.
+    #[arg(long, value_name = "R", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    at_once: u16,
+    /// Dearest change between two configurations.
+    #[arg(long, value_enum, default_value = "restart", value_name = "CLASS")]
+    class: Class,
+    /// Time from a node's stop until it has what it missed; for example 60s, 5m.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    restart: Duration,
+    /// Share of that time in which the node serves again and catches up.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.65, value_parser = share)]
+    catch_up: f64,
+    /// Capacity of a node that catches up, as a share of its own.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = share)]
+    catch_up_capacity: f64,
+    /// Time for all data to be rewritten, for the class rewrite.
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
+    rewrite: Duration,
+    /// Share of the capacity that rewriting takes.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.25, value_parser = share)]
+    rewrite_takes: f64,
+    /// Rule by which a roll is counted: phase by phase, or by SOPHIA's Eq. 8 as it is printed.
+    #[arg(long, value_enum, default_value = "phases", value_name = "HOW")]
+    rule: By,
+    /// Forecast to use; without it the one that would have served most.
+    #[arg(long, value_name = "NAME", value_parser = FORECASTS)]
+    forecast: Option<String>,
+    /// Intervals to plan for; without it as many as would have served most.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    look_ahead: Option<u16>,
+}
+
+/// What it takes to change a configuration.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Class {
+    /// In running nodes.
+    Live,
+    /// By a statement, for all nodes at once.
+    Alter,
+    /// By a restart of each node.
+    Restart,
+    /// By a restart of each node, behind which all data is rewritten.
+    Rewrite,
+}
+
+/// How a roll is counted.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum By {
+    /// What is served in each phase.
+    Phases,
+    /// Eq. 8 as it is printed.
+    Printed,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "it must be from 0 to 1".into())
+}
+
+impl Args {
+    fn costs(&self) -> Costs {
+        Costs {
+            nodes: self.nodes.into(),
+            at_once: self.at_once.min(self.nodes).into(),
+            restart_s: self.restart.as_secs_f64(),
+            catch_up: self.catch_up,
+            catch_up_capacity: self.catch_up_capacity,
+            live_s: 2.0,
+            alter_s: 2.0,
+            rewrite_s: self.rewrite.as_secs_f64(),
+            rewrite_takes: self.rewrite_takes,
+        }
+    }
+}
+
+/// Prints the advice.
+pub fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let file = args.trace.display().to_string();
+    let trace = Trace::read(&file, opened(&args.trace)?).map_err(failure)?;
+    let measured = args.measurements.display().to_string();
+    let measurements =
+        Measurements::read(&measured, opened(&args.measurements)?).map_err(failure)?;
+    let number = |name: &Option<String>| match name {
+        Some(name) => measurements.number(name).map_err(failure),
+        None => Ok(0),
+    };
+    let advice = advise(&Question {
+        trace: &trace,
+        file: &file,
+        measurements: &measurements,
+        current: number(&args.current)?,
+        default: number(&args.default)?,
+        costs: args.costs(),
+        class: match args.class {
+            Class::Live => CostClass::Live,
+            Class::Alter => CostClass::Alter,
+            Class::Restart => CostClass::Restart,
+            Class::Rewrite => CostClass::Rewrite,
+        },
+        rule: match args.rule {
+            By::Phases => Rule::Phases,
+            By::Printed => Rule::Printed,
+        },
+        forecast: args.forecast.as_deref(),
+        look_ahead: args.look_ahead.map(usize::from),
+    });
+    context.output.result(&advice.map_err(failure)?, text)
+}
+
+fn opened(path: &Path) -> Result<File, Failure> {
+    File::open(path).map_err(|cause| {
+        let problem = format!("cannot read {}", path.display());
+        Failure::new(Exit::Usage, "file", problem).because(&cause)
+    })
+}
+
+fn failure(error: Error) -> Failure {
+    Failure::from_error(Exit::Usage, "trace", &error)
+}
+
+fn text(advice: &Advice) -> String {
+    let percent = |share: f64| format!("{:+.1} %", share * 100.0);
+    let minutes = |intervals: usize| intervals as f64 * advice.interval_s as f64 / 60.0;
+    let mut text = match advice.plan.first() {
+        None => format!("Stay with {}: no change pays.\n", advice.current),
+        Some(first) => {
+            format!(
+                "Change from {} to {}: {}.\n",
+                advice.current,
+                first.to,
+                percent(advice.expected.gain)
+            )
+        }
+    };
+    for change in &advice.plan {
+        _ = writeln!(text, "  at {}  {}", moment(change.at_s), change.to);
+    }
+    _ = writeln!(
+        text,
+        "  expected by {} within {} intervals ({:.0} min); a roll takes {:.0} s",
+        advice.forecast,
+        advice.look_ahead,
+        minutes(advice.look_ahead),
+        advice.roll_s
+    );
+    for other in &advice.alternatives {
+        _ = writeln!(text, "  {}", other.because);
+    }
+    let lived = &advice.replay;
+    _ = writeln!(
+        text,
+        "\nThe last {} of {} intervals, lived through: {} changes, {} plans, {} of them because clients asked for \
+         something else than was expected{}.",
+        lived.lived,
+        advice.intervals,
+        lived.changes,
+        lived.plans,
+        lived.departures,
+        if advice.missing > 0 {
+            format!("; {} intervals of the trace are missing", advice.missing)
+        } else {
+            String::new()
+        }
+    );
+    let rows = advice.baselines.iter().map(|one| {
+        let against = percent(one.planned_ratio - 1.0);
+        [one.name.to_owned(), format!("{:.0}", one.operations), one.changes.to_string(), against]
+    });
+    text.push_str(&table(&["BESIDE", "OPERATIONS", "CHANGES", "PLANNED"], rows, &[1, 2, 3]));
+    text.push('\n');
+    let error = |rmse: Option<&Option<f64>>| {
+        rmse.copied()
+            .flatten()
+            .map_or_else(|| "-".into(), |error| format!("{:.1} %", error * 100.0))
+    };
+    let rows = advice.forecasts.iter().map(|one| {
+        let at = |distance: usize| error(one.rmse.get(distance - 1));
+        [one.name.to_owned(), at(1), at(3), at(12)]
+    });
+    text.push_str(&table(&["FORECAST", "RMSE 1", "3", "12 INTERVALS"], rows, &[1, 2, 3]));
+    text
+}
+
+/// A moment as people write it, in UTC.
+fn moment(at_s: u64) -> String {
+    let at =
+        i64::try_from(at_s).ok().and_then(|s| time::OffsetDateTime::from_unix_timestamp(s).ok());
+    let told = at.map(|at| {
+        format!("{} {:02}:{:02}:{:02} UTC", at.date(), at.hour(), at.minute(), at.second())
+    });
+    told.unwrap_or_else(|| format!("{at_s} s"))
+}

@@ -1,0 +1,102 @@
+//! `imago tune` as a user meets it: advice from files, and what is said of wrong ones.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const MEASURED: &str = "\
+configuration,operations_s,reads,updates
+size-tiered,52000,0,1
+size-tiered,30000,1,0
+leveled,37000,0,1
+leveled,46000,1,0
+";
+
+fn plan(folder: &Path, more: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_imago"));
+    command.current_dir(folder).env_clear();
+    command.args(["tune", "plan", "trace.csv", "--measurements", "here.csv"]);
+    command.args(more).output().unwrap()
+}
+
+/// Nine days of quarters of an hour, written to by day and read by night.
+fn days() -> String {
+    let mut text = String::from("start,reads,updates\n");
+    for n in 0..9 * 96 {
+        let (reads, updates) =
+            if (28..76).contains(&(n % 96)) { (900, 9_100) } else { (9_500, 500) };
+        _ = writeln!(text, "{},{reads},{updates}", 1_490_054_400 + n * 900);
+    }
+    text
+}
+
+fn folder(trace: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("trace.csv"), trace).unwrap();
+    std::fs::write(folder.path().join("here.csv"), MEASURED).unwrap();
+    folder
+}
+
+fn json(bytes: &[u8]) -> Value {
+    serde_json::from_slice(bytes).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(bytes)))
+}
+
+#[test]
+fn days_and_nights_are_worth_two_changes_a_day_and_it_is_said_what_else_there_is() {
+    let folder = folder(&days());
+    let told = plan(folder.path(), &["--json", "--nodes", "6", "--at-once", "2"]);
+    assert_eq!(told.status.code(), Some(0), "{told:?}");
+    let advice = json(&told.stdout);
+    assert_eq!(
+        (&advice["current"], &advice["plan"][0]["to"]),
+        (&"size-tiered".into(), &"leveled".into())
+    );
+    assert!(advice["expected"]["gain"].as_f64() > Some(0.05), "{advice}");
+    assert_eq!(advice["replay"]["changes"], 7, "{advice}");
+    let names: Vec<&Value> =
+        advice["baselines"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+    let expected =
+        ["default", "static optimal", "naive", "oracle", "theoretical best", "aggressive"];
+    assert_eq!(names, expected);
+
+    // Ten hours from midnight on: it changes in the morning.
+    let told = plan(folder.path(), &["--current", "leveled", "--look-ahead", "40"]);
+    let text = String::from_utf8(told.stdout).unwrap();
+    for part in [
+        "Change from leveled to size-tiered",
+        "07:00:00 UTC",
+        "theoretical best",
+        "time of day",
+        "RMSE",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // As if a node were away for half a day: nothing pays.
+    let dear = plan(folder.path(), &["--restart", "6h", "--catch-up", "0"]);
+    let text = String::from_utf8(dear.stdout).unwrap();
+    assert!(text.starts_with("Stay with size-tiered: no change pays."), "{text}");
+    assert!(text.contains("the change costs") || text.contains("serves no more"), "{text}");
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_said_with_its_line() {
+    let good = days();
+    let back = good.replacen("1490056200", "1490050000", 1);
+    let folder = folder(&back);
+    let told = plan(folder.path(), &["--json"]);
+    assert_eq!((told.status.code(), told.stdout.len()), (Some(2), 0), "{told:?}");
+    let said = json(&told.stderr)["error"]["message"].as_str().unwrap().to_owned();
+    assert!(said.starts_with("trace.csv, line 4: it begins"), "{said}");
+    std::fs::write(folder.path().join("trace.csv"), good).unwrap();
+    let told = plan(folder.path(), &["--current", "unified"]);
+    let said = String::from_utf8(told.stderr).unwrap();
+    assert_eq!(told.status.code(), Some(2));
+    assert!(said.contains("there are size-tiered, leveled"), "{said}");
+    std::fs::remove_file(folder.path().join("here.csv")).unwrap();
+    let told = plan(folder.path(), &[]);
+    let said = String::from_utf8(told.stderr).unwrap();
+    assert_eq!(told.status.code(), Some(2));
+    assert!(said.contains("cannot read here.csv"), "{said}");
+}

@@ -1,0 +1,13 @@
+//! Tuning: from what clients asked for in the past, and what configurations were measured to serve, to advice when a
+//! cluster's configuration should change, and to what (SOPHIA).
+//!
+//! A [`trace`] says what clients asked for, [`measurements`] what each configuration serves of it; [`advice`] puts both
+//! together by the decisions of `imago_plan::tune`.
+//!
+//! This crate must not know the command line, nor how servers are started.
+
+pub mod advice;
+pub mod error;
+pub mod measurements;
+mod table;
+pub mod trace;

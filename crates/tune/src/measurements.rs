@@ -1,0 +1,118 @@
+//! Measurements: what each configuration served of a mix, in operations a second.
+//!
+//! As CSV: `configuration,operations_s,reads,updates,inserts,scans`, with the columns in any order; the operations in any
+//! unit, as they are only compared with each other. Configurations are numbered as they first come.
+
+use std::io::Read;
+
+use imago_plan::tune::throughput::{Measured, Throughputs};
+use imago_plan::tune::workload::Mix;
+
+use crate::error::{Error, Result};
+use crate::table::Table;
+
+/// See the module's documentation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measurements {
+    /// The configurations' names.
+    pub names: Vec<String>,
+    /// The throughputs of the configurations, by their numbers.
+    pub throughputs: Throughputs,
+    /// How many were read.
+    pub count: usize,
+}
+
+impl Measurements {
+    /// Reads measurements; `file` is their name in errors.
+    ///
+    /// # Errors
+    /// What is wrong with them, and where.
+    pub fn read(file: &str, from: impl Read) -> Result<Self> {
+        let table = Table::read(file, from, &["configuration", "operations_s"])?;
+        let (mut names, mut all) = (Vec::<String>::new(), Vec::new());
+        for row in table.rows() {
+            let name = row.text("configuration").unwrap_or_default().to_owned();
+            if name.is_empty() {
+                return Err(row.wrong("configuration", "a name"));
+            }
+            let mix = Mix::of(row.operations()?);
+            let mix = mix.ok_or_else(|| {
+                row.wrong("configuration", "measured with operations of some kind")
+            })?;
+            let rate_s = row.number("operations_s")?;
+            let known = names.iter().position(|one| *one == name);
+            let configuration = known.unwrap_or_else(|| {
+                names.push(name);
+                names.len() - 1
+            });
+            all.push(Measured { configuration, mix, rate_s });
+        }
+        if names.len() < 2 {
+            return Err(Error::TooLittle {
+                file: file.to_owned(),
+                found: format!("{} configurations", names.len()),
+                needed: "there is a choice only between two at least".to_owned(),
+            });
+        }
+        let throughputs = Throughputs::new(names.len(), &all).expect("each name has a measurement");
+        Ok(Self { names, throughputs, count: all.len() })
+    }
+
+    /// The number of a configuration.
+    ///
+    /// # Errors
+    /// Fails if there is none of that name; the error says which there are.
+    pub fn number(&self, name: &str) -> Result<usize> {
+        let found = self.names.iter().position(|one| one == name);
+        found.ok_or_else(|| Error::Unknown { name: name.to_owned(), known: self.names.join(", ") })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "\
+configuration,operations_s,reads,updates
+size-tiered,41000,0,1
+leveled,30000,0,1
+size-tiered,26000,100,0
+leveled,44000,100,0
+";
+
+    #[test]
+    fn configurations_are_numbered_as_they_come() {
+        let read = Measurements::read("here.csv", FILE.as_bytes()).unwrap();
+        assert_eq!(
+            (read.names.clone(), read.count),
+            (vec!["size-tiered".into(), "leveled".into()], 4)
+        );
+        assert_eq!(read.throughputs.of(Mix::of_reads(1.0)), [26_000.0, 44_000.0]);
+        assert_eq!(read.number("leveled"), Ok(1));
+        let unknown = read.number("unified").unwrap_err().to_string();
+        assert_eq!(unknown, "no configuration is named unified; there are size-tiered, leveled");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        for (text, said) in [
+            ("configuration,reads\na,1\n", "the column operations_s is missing"),
+            (
+                "configuration,operations_s,reads\na,100,1\n",
+                "1 configurations, and there is a choice",
+            ),
+            (
+                "configuration,operations_s,reads\na,100,1\n,100,1\n",
+                "line 3: configuration is \"\"",
+            ),
+            (
+                "configuration,operations_s,reads\na,100,0\n",
+                "line 2: configuration is \"a\", and it must be measured",
+            ),
+            ("configuration,operations_s,reads\na,fast,1\n", "line 2: operations_s is \"fast\""),
+        ] {
+            let error = Measurements::read("here.csv", text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}

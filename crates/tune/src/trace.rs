@@ -1,0 +1,179 @@
+//! A trace: how many operations of each kind clients asked for, interval by interval.
+//!
+//! As CSV: `start,reads,updates,inserts,scans`, with the columns in any order and of the operations only those that there
+//! are. A start is in seconds since 1970, or as RFC 3339 has it (`2014-04-10T00:04:00Z`). Intervals have one length, which
+//! is told from most of them. A gap is filled with intervals in which nothing was asked for, and counted.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use imago_plan::tune::workload::{Interval, Mix};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::error::{Error, Result};
+use crate::table::Table;
+
+/// Intervals that a trace may have, gaps included: ten years of five minutes.
+const INTERVALS_MAX: u64 = 1_100_000;
+
+/// See the module's documentation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trace {
+    /// The length of an interval, in seconds.
+    pub interval_s: u64,
+    /// The intervals, one behind the other.
+    pub intervals: Vec<Interval>,
+    /// Those among them that were missing.
+    pub missing: usize,
+}
+
+impl Trace {
+    /// Reads a trace; `file` is its name in errors.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn read(file: &str, from: impl Read) -> Result<Self> {
+        let table = Table::read(file, from, &["start"])?;
+        let mut rows: Vec<(u64, u64, [f64; 4])> = Vec::new();
+        for row in table.rows() {
+            let text = row.text("start").unwrap_or_default();
+            let wanted = "seconds since 1970, or as 2014-04-10T00:04:00Z";
+            let start_s = seconds(text).ok_or_else(|| row.wrong("start", wanted))?;
+            rows.push((row.line, start_s, row.operations()?));
+        }
+        if rows.len() < 2 {
+            return Err(Error::TooLittle {
+                file: file.to_owned(),
+                found: format!("{} intervals", rows.len()),
+                needed: "the length of an interval is told from two at least".to_owned(),
+            });
+        }
+        let wrong =
+            |line: u64, problem: String| Error::Order { file: file.to_owned(), line, problem };
+        for pair in rows.windows(2) {
+            let ((_, before_s, _), (line, start_s, _)) = (pair[0], pair[1]);
+            if start_s <= before_s {
+                let back_s = before_s - start_s;
+                let problem = match back_s {
+                    0 => "it begins when the one before does".to_owned(),
+                    _ => format!("it begins {back_s} s before the one before it"),
+                };
+                return Err(wrong(
+                    line,
+                    format!("{problem}: intervals have to be in their order, each once"),
+                ));
+            }
+        }
+        let interval_s = most_common(rows.windows(2).map(|pair| pair[1].1 - pair[0].1));
+        let mut intervals = Vec::with_capacity(rows.len());
+        let mut missing = 0;
+        let first_s = rows[0].1;
+        for (line, start_s, counts) in rows {
+            let since_s = start_s - first_s;
+            if !since_s.is_multiple_of(interval_s) {
+                let problem = format!(
+                    "it begins {since_s} s behind the first one, and most intervals are {interval_s} s long"
+                );
+                return Err(wrong(line, problem));
+            }
+            if since_s / interval_s >= INTERVALS_MAX {
+                let problem = format!("a trace may have {INTERVALS_MAX} intervals, gaps included");
+                return Err(wrong(line, problem));
+            }
+            while first_s + intervals.len() as u64 * interval_s < start_s {
+                let start_s = first_s + intervals.len() as u64 * interval_s;
+                intervals.push(Interval { start_s, mix: None, rate_s: 0.0 });
+                missing += 1;
+            }
+            let rate_s = counts.iter().sum::<f64>() / interval_s as f64;
+            intervals.push(Interval { start_s, mix: Mix::of(counts), rate_s });
+        }
+        Ok(Self { interval_s, intervals, missing })
+    }
+}
+
+fn seconds(text: &str) -> Option<u64> {
+    let parsed = text.parse::<u64>().ok();
+    parsed.or_else(|| {
+        let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+        u64::try_from(at.unix_timestamp()).ok()
+    })
+}
+
+/// The value that is there most often; of several the least.
+fn most_common(values: impl Iterator<Item = u64>) -> u64 {
+    let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
+    values.for_each(|value| *counts.entry(value).or_default() += 1);
+    let most = counts.iter().max_by_key(|(value, count)| (**count, std::cmp::Reverse(**value)));
+    *most.expect("a value at least").0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Trace> {
+        Trace::read("buses.csv", text.as_bytes())
+    }
+
+    #[test]
+    fn columns_may_be_in_any_order_and_times_either_way() {
+        let seconds =
+            read("start,scans,updates\n1397088000,10,90\n1397088300,80,20\n1397088600,0,0\n");
+        let dates = read(
+            "updates, start, scans\n90,2014-04-10T00:00:00Z,10\n20,2014-04-10T02:05:00+02:00,80\n0,2014-04-10T00:10:00Z,0\n",
+        );
+        let seconds = seconds.unwrap();
+        assert_eq!(dates.unwrap(), seconds);
+        assert_eq!((seconds.interval_s, seconds.missing), (300, 0));
+        let shares = seconds.intervals[0].mix.unwrap().shares();
+        assert_eq!(shares, [0.0, 0.9, 0.0, 0.1]);
+        assert!((seconds.intervals[0].rate_s - 100.0 / 300.0).abs() < 1e-12);
+        assert_eq!(seconds.intervals[2].mix, None);
+    }
+
+    #[test]
+    fn a_gap_is_filled_and_counted() {
+        let trace = read("start,reads\n1000,5\n1060,5\n1300,5\n1360,5\n").unwrap();
+        assert_eq!((trace.interval_s, trace.missing, trace.intervals.len()), (60, 3, 7));
+        let starts: Vec<u64> = trace.intervals.iter().map(|one| one.start_s).collect();
+        assert_eq!(starts, [1000, 1060, 1120, 1180, 1240, 1300, 1360]);
+        assert!(trace.intervals[2..5].iter().all(|one| one.mix.is_none()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        for (text, said) in [
+            (
+                "reads\n5\n",
+                "buses.csv: the column start is missing; its first line names the columns: start,reads",
+            ),
+            ("start\n1000\n", "no column counts operations"),
+            ("start,reads,writes\n1000,5,5\n", "the column \"writes\" means nothing here"),
+            ("start,reads,reads\n1000,5,5\n", "the column reads is there twice"),
+            ("start,reads\n", "0 intervals, and the length"),
+            ("start,reads\n1000,5\n", "1 intervals, and the length"),
+            ("start,reads\n1000,5\nyesterday,5\n", "buses.csv, line 3: start is \"yesterday\""),
+            ("start,reads\n1000,5\n1060,-5\n", "line 3: reads is \"-5\", and it must be a number"),
+            ("start,reads\n1000,5\n1060,NaN\n", "line 3: reads is \"NaN\""),
+            (
+                "start,reads\n1000,5\n1060,5\n1030,5\n",
+                "line 4: it begins 30 s before the one before it",
+            ),
+            ("start,reads\n1000,5\n1060,5\n1060,5\n", "line 4: it begins when the one before does"),
+            (
+                "start,reads\n1000,5\n1060,5\n1120,5\n1210,5\n",
+                "line 5: it begins 210 s behind the first one",
+            ),
+            (
+                "start,reads\n0,5\n1,5\n2,5\n99999999,5\n",
+                "line 5: a trace may have 1100000 intervals",
+            ),
+            ("start,reads\n1000,5\n1060\n", "line: 3"),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}
