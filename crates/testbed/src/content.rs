@@ -1,12 +1,13 @@
-//! The servers under a testbed's name: a MongoDB cluster, or a server that stands alone.
+//! The servers under a testbed's name: a MongoDB cluster, a Cassandra cluster, or a server that stands alone.
 //!
-//! Only here do the two meet; the [`supervisor`](crate::supervisor) keeps either by the same rules.
+//! Only here do they meet; the [`supervisor`](crate::supervisor) keeps each by the same rules.
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use crate::binary;
+use crate::cassandra_cluster::{CassandraCluster, CassandraSpec};
 use crate::cluster::{Cluster, ClusterSpec, NodeInfo};
 use crate::error::{Error, Result};
 use crate::single::{Engine, Single, SingleSpec};
@@ -17,8 +18,16 @@ use crate::single::{Engine, Single, SingleSpec};
 pub enum ContentSpec {
     /// A replica set or a sharded cluster of MongoDB.
     Cluster(ClusterSpec),
+    /// Nodes of Cassandra.
+    Cassandra(CassandraSpec),
     /// One server of another kind.
     Single(SingleSpec),
+}
+
+impl From<CassandraSpec> for ContentSpec {
+    fn from(spec: CassandraSpec) -> Self {
+        Self::Cassandra(spec)
+    }
 }
 
 impl From<ClusterSpec> for ContentSpec {
@@ -39,6 +48,7 @@ impl ContentSpec {
     pub fn name(&self) -> &str {
         match self {
             Self::Cluster(spec) => &spec.name,
+            Self::Cassandra(spec) => &spec.name,
             Self::Single(spec) => &spec.name,
         }
     }
@@ -48,6 +58,7 @@ impl ContentSpec {
     pub fn database(&self) -> &'static str {
         match self {
             Self::Cluster(_) => "mongodb",
+            Self::Cassandra(_) => "cassandra",
             Self::Single(spec) => spec.engine.name(),
         }
     }
@@ -58,10 +69,14 @@ impl ContentSpec {
         self.cluster().and_then(|spec| spec.shards)
     }
 
-    /// Members of each replica set that holds data; 1 for a server that stands alone.
+    /// Members of each replica set that holds data, or nodes among equals; 1 for a server that stands alone.
     #[must_use]
     pub fn members(&self) -> u32 {
-        self.cluster().map_or(1, |spec| spec.members)
+        match self {
+            Self::Cluster(spec) => spec.members,
+            Self::Cassandra(spec) => spec.nodes.into(),
+            Self::Single(_) => 1,
+        }
     }
 
     /// True if it has users and a key file.
@@ -73,7 +88,7 @@ impl ContentSpec {
     fn cluster(&self) -> Option<&ClusterSpec> {
         match self {
             Self::Cluster(spec) => Some(spec),
-            Self::Single(_) => None,
+            Self::Cassandra(_) | Self::Single(_) => None,
         }
     }
 
@@ -81,6 +96,7 @@ impl ContentSpec {
     pub fn check(&self) -> Result<()> {
         match self {
             Self::Cluster(spec) => spec.check(),
+            Self::Cassandra(spec) => spec.check(),
             Self::Single(spec) => spec.check(),
         }
     }
@@ -89,6 +105,7 @@ impl ContentSpec {
     pub fn find_programs(&self) -> Result<()> {
         match self {
             Self::Cluster(_) => binary::find_mongod().map(drop),
+            Self::Cassandra(_) => binary::find_cassandra().map(drop),
             Self::Single(SingleSpec { engine: Engine::Redis, .. }) => {
                 binary::find_redis().map(drop)
             }
@@ -103,6 +120,7 @@ impl ContentSpec {
 #[derive(Debug)]
 pub(crate) enum Content {
     Cluster(Cluster),
+    Cassandra(CassandraCluster),
     Single(Single),
 }
 
@@ -111,6 +129,9 @@ impl Content {
     pub(crate) async fn start(spec: ContentSpec) -> Result<Self> {
         match spec {
             ContentSpec::Cluster(spec) => Cluster::start(spec).await.map(Self::Cluster),
+            ContentSpec::Cassandra(spec) => {
+                CassandraCluster::start(spec).await.map(Self::Cassandra)
+            }
             ContentSpec::Single(spec) => Single::start(spec).await.map(Self::Single),
         }
     }
@@ -119,6 +140,7 @@ impl Content {
     pub(crate) fn uri(&self) -> String {
         match self {
             Self::Cluster(cluster) => cluster.uri(),
+            Self::Cassandra(cluster) => cluster.uri(),
             Self::Single(single) => single.uri(),
         }
     }
@@ -127,6 +149,7 @@ impl Content {
     pub(crate) fn admin_uri(&self) -> String {
         match self {
             Self::Cluster(cluster) => cluster.admin_uri(),
+            Self::Cassandra(cluster) => cluster.uri(),
             Self::Single(single) => single.uri(),
         }
     }
@@ -134,6 +157,7 @@ impl Content {
     pub(crate) fn nodes(&self) -> Vec<NodeInfo> {
         match self {
             Self::Cluster(cluster) => cluster.nodes(),
+            Self::Cassandra(cluster) => cluster.nodes(),
             Self::Single(single) => vec![single.node()],
         }
     }
@@ -141,6 +165,7 @@ impl Content {
     pub(crate) fn folder(&self) -> &Path {
         match self {
             Self::Cluster(cluster) => cluster.folder(),
+            Self::Cassandra(cluster) => cluster.folder(),
             Self::Single(single) => single.folder(),
         }
     }
@@ -148,6 +173,7 @@ impl Content {
     pub(crate) fn kill(&self, node: &str) -> Result<()> {
         match self {
             Self::Cluster(cluster) => cluster.kill(node),
+            Self::Cassandra(cluster) => cluster.kill(node),
             Self::Single(single) => named(single, node)?.kill(),
         }
     }
@@ -155,6 +181,7 @@ impl Content {
     pub(crate) fn stop(&self, node: &str) -> Result<()> {
         match self {
             Self::Cluster(cluster) => cluster.stop(node),
+            Self::Cassandra(cluster) => cluster.stop(node),
             Self::Single(single) => named(single, node)?.stop(),
         }
     }
@@ -162,6 +189,7 @@ impl Content {
     pub(crate) fn resume(&self, node: &str) -> Result<()> {
         match self {
             Self::Cluster(cluster) => cluster.resume(node),
+            Self::Cassandra(cluster) => cluster.resume(node),
             Self::Single(single) => named(single, node)?.resume(),
         }
     }
@@ -169,6 +197,7 @@ impl Content {
     pub(crate) async fn restart(&self, node: &str) -> Result<()> {
         match self {
             Self::Cluster(cluster) => cluster.restart(node).await,
+            Self::Cassandra(cluster) => cluster.restart(node).await,
             Self::Single(single) => named(single, node)?.restart().await,
         }
     }
@@ -181,6 +210,11 @@ impl Content {
                 let primary = cluster.step_down(&set).await?;
                 Ok((set, primary))
             }
+            Self::Cassandra(cluster) => Err(Error::WrongState {
+                action: "step down",
+                node: cluster.node_named(node)?.to_owned(),
+                state: "has no primary, as all nodes are equals",
+            }),
             Self::Single(single) => Err(Error::WrongState {
                 action: "step down",
                 node: named(single, node)?.node().name,

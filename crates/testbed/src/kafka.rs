@@ -171,7 +171,7 @@ pub(crate) async fn ask_versions(port: u16, bound: Duration) -> Result<()> {
     const REQUEST: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 7, 0xff, 0xff];
     const ID: i32 = 7;
     let exchange = async {
-        let mut stream = wire::connect(port).await?;
+        let mut stream = wire::connect(wire::local(port)).await?;
         stream.write_all(&REQUEST).await?;
         let _length = stream.read_i32().await?;
         let id = stream.read_i32().await?;
@@ -181,7 +181,7 @@ pub(crate) async fn ask_versions(port: u16, bound: Duration) -> Result<()> {
             _ => Err(wire::invalid(format!("an answer to {id} with the error code {code}"))),
         }
     };
-    wire::within(port, "ApiVersions", bound, exchange).await
+    wire::within(wire::local(port), "ApiVersions", bound, exchange).await
 }
 
 #[cfg(test)]

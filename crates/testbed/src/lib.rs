@@ -1,7 +1,8 @@
 //! Starting, stopping and hurting real servers on this machine, for tests, demos and benchmarks.
 //!
 //! A [`Cluster`] is a replica set, or a sharded cluster with its config server and a router, made
-//! of real `mongod` processes on loopback ports; a [`Single`] is one Redis or Kafka server. The
+//! of real `mongod` processes on loopback ports; a [`Single`] is one Redis or Kafka server, a [`CassandraCluster`] nodes
+//! that are equals. The
 //! invariant: a server lives no longer than the process that started it, however that process ends. [`process`] has the kernel kill the servers
 //! of a process that dies, [`scratch`] removes the data of one that could not do so itself.
 //!
@@ -9,6 +10,8 @@
 
 mod auth;
 mod binary;
+mod cassandra;
+mod cassandra_cluster;
 mod cluster;
 mod content;
 mod error;
@@ -34,7 +37,10 @@ pub mod wait;
 mod wire;
 
 pub use auth::{Credentials, User};
-pub use binary::{KafkaFiles, find_kafka, find_mongod, find_mongos, find_redis};
+pub use binary::{
+    CassandraFiles, KafkaFiles, find_cassandra, find_kafka, find_mongod, find_mongos, find_redis,
+};
+pub use cassandra_cluster::{CassandraCluster, CassandraSpec};
 pub use cluster::{Cluster, ClusterSpec, NodeInfo, Role, valid_name};
 pub use content::ContentSpec;
 pub use error::{Error, Result};

@@ -4,10 +4,12 @@
 //! All else (ports, data, signals, ends) is [`crate::server`]'s and the same for each.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use crate::cassandra::Cassandra;
 use crate::error::Result;
 use crate::kafka::{self, Kafka};
 pub(crate) use crate::place::Place;
@@ -29,6 +31,8 @@ pub(crate) enum Program {
     Redis(Redis),
     /// Kafka, broker and controller in one.
     Kafka(Kafka),
+    /// A node of a Cassandra cluster.
+    Cassandra(Cassandra),
 }
 
 impl Program {
@@ -38,6 +42,15 @@ impl Program {
             Self::Mongo(mongo) => &mongo.path,
             Self::Redis(redis) => &redis.path,
             Self::Kafka(kafka) => &kafka.installed.java,
+            Self::Cassandra(node) => &node.installed.java,
+        }
+    }
+
+    /// The address of a program that does not take a port of its own, but has one of its cluster's.
+    pub(crate) fn fixed_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Cassandra(node) => Some(node.address()),
+            Self::Mongo(_) | Self::Redis(_) | Self::Kafka(_) => None,
         }
     }
 
@@ -51,6 +64,7 @@ impl Program {
         match self {
             Self::Mongo(_) | Self::Redis(_) => Ok(()),
             Self::Kafka(kafka) => kafka.prepare(place).await,
+            Self::Cassandra(node) => node.prepare(place),
         }
     }
 
@@ -60,6 +74,7 @@ impl Program {
             Self::Mongo(mongo) => mongo.command(place),
             Self::Redis(redis) => redis.command(place)?,
             Self::Kafka(kafka) => kafka.command(place)?,
+            Self::Cassandra(node) => node.command(place)?,
         };
         command.current_dir(&place.folder).stdin(Stdio::null());
         Ok(command)
@@ -71,6 +86,7 @@ impl Program {
             Self::Mongo(_) => wire::hello(port, PROBE_BOUND).await.map(drop),
             Self::Redis(_) => redis::ping(port, PROBE_BOUND).await,
             Self::Kafka(_) => kafka::ask_versions(port, PROBE_BOUND).await,
+            Self::Cassandra(node) => node.probe(PROBE_BOUND).await,
         }
     }
 
@@ -78,7 +94,7 @@ impl Program {
     pub(crate) fn found_port_taken(&self, status: ExitStatus, log: &Path) -> bool {
         match self {
             Self::Mongo(_) => status.code() == Some(MONGO_EXIT_PORT_TAKEN),
-            Self::Redis(_) | Self::Kafka(_) => {
+            Self::Redis(_) | Self::Kafka(_) | Self::Cassandra(_) => {
                 std::fs::read_to_string(log).is_ok_and(|log| log.contains(PORT_TAKEN))
             }
         }
@@ -87,7 +103,7 @@ impl Program {
     /// Has it take other ports than before, besides the one that [`Place`] names.
     pub(crate) fn change_ports(&mut self) -> Result<()> {
         match self {
-            Self::Mongo(_) | Self::Redis(_) => Ok(()),
+            Self::Mongo(_) | Self::Redis(_) | Self::Cassandra(_) => Ok(()),
             Self::Kafka(kafka) => kafka.change_ports(),
         }
     }

@@ -44,7 +44,7 @@ impl Redis {
 pub(crate) async fn ping(port: u16, bound: Duration) -> Result<()> {
     const EXPECTED: &[u8] = b"+PONG\r\n";
     let exchange = async {
-        let mut stream = wire::connect(port).await?;
+        let mut stream = wire::connect(wire::local(port)).await?;
         stream.write_all(b"PING\r\n").await?;
         let mut answer = [0; 256];
         let mut length = 0;
@@ -59,5 +59,5 @@ pub(crate) async fn ping(port: u16, bound: Duration) -> Result<()> {
             other => Err(wire::invalid(String::from_utf8_lossy(other).trim_end().to_owned())),
         }
     };
-    wire::within(port, "PING", bound, exchange).await
+    wire::within(wire::local(port), "PING", bound, exchange).await
 }

@@ -5,6 +5,7 @@
 //! clients of any runtime, and outlives the one on which the cluster was started.
 
 use std::ffi::OsString;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -118,6 +119,7 @@ impl RouterProcess {
             name: self.name().to_owned(),
             set: String::new(),
             role: Role::Router,
+            host: Ipv4Addr::LOCALHOST.into(),
             port,
             process,
             log,

@@ -1,6 +1,7 @@
 //! One server process: started on a reserved port, stopped with its value, restarted on the same
 //! port and data.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,7 +34,8 @@ pub(crate) struct Launch {
 pub(crate) struct Server {
     launch: Launch,
     folder: PathBuf,
-    port: Port,
+    /// Its own port on 127.0.0.1; none of a program that has an address of its cluster's.
+    port: Option<Port>,
     child: Mutex<Option<Child>>,
 }
 
@@ -45,7 +47,8 @@ impl Server {
             let doing = format!("make the data folder {}", data.display());
             std::fs::create_dir_all(&data).map_err(Error::io(doing))?;
         }
-        let port = Port::reserve()?;
+        let is_fixed = launch.program.fixed_address().is_some();
+        let port = if is_fixed { None } else { Some(Port::reserve()?) };
         let folder = folder.to_path_buf();
         let mut server = Self { launch, folder, port, child: Mutex::new(None) };
         for attempt in 1.. {
@@ -55,9 +58,10 @@ impl Server {
                 // Another process took the port between its reservation and the server's start.
                 Err(Error::ServerEnded { status, log, .. })
                     if attempt < PORT_ATTEMPTS
+                        && !is_fixed
                         && server.launch.program.found_port_taken(status, &log) =>
                 {
-                    server.port = Port::reserve()?;
+                    server.port = Some(Port::reserve()?);
                     server.launch.program.change_ports()?;
                 }
                 outcome => return outcome.map(|()| server),
@@ -171,14 +175,21 @@ impl Server {
         &self.launch.name
     }
 
-    /// The port it listens on, also while it is down.
+    /// The address it listens on, also while it is down.
+    pub(crate) fn socket(&self) -> SocketAddr {
+        let own = |port: &Port| SocketAddr::from((Ipv4Addr::LOCALHOST, port.number()));
+        let fixed = self.launch.program.fixed_address();
+        fixed.or(self.port.as_ref().map(own)).expect("a port of its own, or its cluster's")
+    }
+
+    /// The port of [`Self::socket`].
     pub(crate) fn port(&self) -> u16 {
-        self.port.number()
+        self.socket().port()
     }
 
     /// `host:port`, as it stands in connection strings.
     pub(crate) fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port())
+        self.socket().to_string()
     }
 
     /// Its log file.

@@ -1,5 +1,6 @@
 //! The specification of a cluster, and its nodes.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -117,6 +118,8 @@ pub enum Role {
     Router,
     /// A server that stands alone.
     Alone,
+    /// A node among equals.
+    Node,
 }
 
 /// One node, as it is now.
@@ -128,10 +131,18 @@ pub struct NodeInfo {
     pub set: String,
     /// Its role.
     pub role: Role,
-    /// The port on 127.0.0.1 that it listens on.
+    /// The address that it listens on.
+    #[serde(default = "loopback")]
+    pub host: IpAddr,
+    /// The port there.
     pub port: u16,
     /// Its process; `None` while it is down.
     pub process: Option<ProcessId>,
     /// Its log file; `None` for the stand-in router, which is a part of the testbed's process.
     pub log: Option<PathBuf>,
+}
+
+/// The address of nodes that were noted before others had another one.
+fn loopback() -> IpAddr {
+    Ipv4Addr::LOCALHOST.into()
 }

@@ -30,7 +30,7 @@ pub(crate) async fn run(
     let name = command.keys().next().cloned().unwrap_or_default();
     let mut command = command;
     command.insert("$db", database);
-    let answer = within(port, &name, bound, exchange(port, &command)).await?;
+    let answer = within(local(port), &name, bound, exchange(port, &command)).await?;
     if answer.get("ok").and_then(as_f64) == Some(1.0) {
         return Ok(answer);
     }
@@ -42,10 +42,9 @@ pub(crate) async fn run(
     })
 }
 
-/// Waits for `exchange`, which asks the server at `port` of this machine for `command`, at most so
-/// long.
+/// Waits for `exchange`, which asks the server at an address for `command`, at most so long.
 pub(crate) async fn within<T>(
-    port: u16,
+    node: SocketAddr,
     command: &str,
     bound: Duration,
     exchange: impl Future<Output = std::io::Result<T>>,
@@ -55,16 +54,17 @@ pub(crate) async fn within<T>(
         Ok(Err(error)) => error.to_string(),
         Err(_) => format!("no answer within {} ms", bound.as_millis()),
     };
-    Err(Error::Unanswered {
-        node: format!("127.0.0.1:{port}"),
-        command: command.to_owned(),
-        reason,
-    })
+    Err(Error::Unanswered { node: node.to_string(), command: command.to_owned(), reason })
 }
 
-/// A connection to the server at `port` of this machine.
-pub(crate) async fn connect(port: u16) -> std::io::Result<TcpStream> {
-    TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await
+/// The address of the server at `port` of this machine.
+pub(crate) fn local(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+/// A connection to a server.
+pub(crate) async fn connect(node: SocketAddr) -> std::io::Result<TcpStream> {
+    TcpStream::connect(node).await
 }
 
 /// An answer that cannot be one.
@@ -81,7 +81,7 @@ fn as_f64(value: &bson::Bson) -> Option<f64> {
 }
 
 async fn exchange(port: u16, command: &Document) -> std::io::Result<Document> {
-    let mut stream = connect(port).await?;
+    let mut stream = connect(local(port)).await?;
     let body = command.to_vec().map_err(|error| invalid(error.to_string()))?;
     let length = i32::try_from(HEADER_BYTES + 5 + body.len())
         .map_err(|_| invalid("the command is too long".into()))?;

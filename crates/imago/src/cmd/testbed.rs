@@ -28,13 +28,14 @@ enum Action {
     /// Start a cluster or a server, and wait until it can be used.
     #[command(after_help = "\
 It stands in the background until `imago testbed down NAME`; with --foreground, until Ctrl-C. \
-Servers listen on 127.0.0.1 only, at ports that were free.
+Servers listen on loopback addresses only, at ports that were free.
 
 Examples:
   imago testbed up mongodb --name old --members 3 --auth
   imago testbed up mongodb --name new --shards 2
   imago testbed up redis --name cache
-  imago testbed up kafka --name log --heap-mb 512")]
+  imago testbed up kafka --name log --heap-mb 512
+  imago testbed up cassandra --name ring --nodes 3")]
     Up {
         #[command(subcommand)]
         database: up::Database,
@@ -182,10 +183,12 @@ async fn harm(inject: Inject, registry: &Registry, context: &Context) -> Result<
 }
 
 fn shape(database: &str, shards: Option<u32>, members: u32, auth: bool) -> String {
-    if database != "mongodb" {
-        return format!("{database} server");
-    }
     let plural = |count: u32| if count == 1 { "" } else { "s" };
+    match database {
+        "mongodb" => {}
+        "cassandra" => return format!("cassandra, {members} node{}", plural(members)),
+        _ => return format!("{database} server"),
+    }
     let set = format!("{members} member{}", plural(members));
     let shape = match shards {
         None => format!("replica set of {set}"),
@@ -207,7 +210,7 @@ fn status_text(status: &Status) -> String {
         _ = writeln!(text, "  admin uri  {}", status.admin_uri);
     }
     let rows = status.nodes.iter().map(node_row);
-    text.push_str(&table(&["NODE", "STATE", "PORT", "PID", "LOG"], rows, &[]));
+    text.push_str(&table(&["NODE", "STATE", "ADDRESS", "PID", "LOG"], rows, &[]));
     text
 }
 
@@ -222,7 +225,8 @@ fn node_row(status: &NodeStatus) -> [String; 5] {
     };
     let pid = status.node.process.map_or_else(|| "-".into(), |process| process.pid.to_string());
     let log = status.node.log.as_ref().map_or_else(|| "-".into(), |log| log.display().to_string());
-    [status.node.name.clone(), state.into(), status.node.port.to_string(), pid, log]
+    let address = std::net::SocketAddr::from((status.node.host, status.node.port)).to_string();
+    [status.node.name.clone(), state.into(), address, pid, log]
 }
 
 fn list_text(all: &[Status]) -> String {

@@ -1,11 +1,13 @@
 //! The present state of testbeds: the kernel is asked about each process and each server about its
 //! state; the registry only says where to look.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde::Serialize;
 
+use crate::cassandra;
 use crate::cluster::{NodeInfo, Role};
 use crate::content::ContentSpec;
 use crate::process::Liveness;
@@ -38,7 +40,7 @@ pub struct NodeStatus {
     pub node: NodeInfo,
     /// The kernel's view of its process.
     pub liveness: Liveness,
-    /// Its own state: `primary`, `secondary`, `router`, `neither`, or `serving` if it stands alone;
+    /// Its own state: `primary`, `secondary`, `router`, `neither`, or `serving` of another database;
     /// `None` if it does not answer.
     pub state: Option<&'static str>,
 }
@@ -52,7 +54,7 @@ pub struct Status {
     pub health: Health,
     /// The supervisor's process id.
     pub supervisor_pid: u32,
-    /// Its database: `mongodb`, `redis`, `kafka`.
+    /// Its database: `mongodb`, `redis`, `kafka`, `cassandra`.
     pub database: &'static str,
     /// Shards; `None` without any.
     pub shards: Option<u32>,
@@ -94,6 +96,10 @@ async fn look_at_node(spec: &ContentSpec, node: &NodeInfo) -> NodeStatus {
             let hello = wire::hello(node.port, PROBE_BOUND).await.ok();
             let is_router = node.role == Role::Router;
             hello.map(|hello| if is_router { "router" } else { hello.state_name() })
+        }
+        (Liveness::Running, ContentSpec::Cassandra(_)) => {
+            let address = SocketAddr::from((node.host, node.port));
+            cassandra::ask_options(address, PROBE_BOUND).await.ok().map(|()| "serving")
         }
         (Liveness::Running, ContentSpec::Single(spec)) => {
             spec.engine.probe(node.port, PROBE_BOUND).await.ok().map(|()| "serving")

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod auth;
+mod cassandra;
 mod kafka;
 mod nothing_stays;
 mod pool;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use imago_testbed::supervisor;
 use imago_testbed::supervisor::launch;
 use imago_testbed::supervisor::registry::{Registry, Standing};
-use imago_testbed::{ClusterSpec, ContentSpec, Error, SingleSpec};
+use imago_testbed::{CassandraSpec, ClusterSpec, ContentSpec, Error, SingleSpec};
 use serde::Serialize;
 
 use super::{failure, shape};
@@ -22,6 +22,8 @@ pub(super) enum Database {
     Redis(Redis),
     /// Kafka: one server, broker and controller (KRaft) in one.
     Kafka(Kafka),
+    /// Cassandra: a cluster of nodes, in racks if asked for.
+    Cassandra(Cassandra),
 }
 
 /// The options that all of them share.
@@ -99,6 +101,27 @@ pub(super) struct Kafka {
     heap_mb: u32,
 }
 
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The server is the one whose jars lie in IMAGO_CASSANDRA, else the one that `make setup` fetched; the \
+Java (17 or newer) is the one named by IMAGO_JAVA, else that on PATH. Nodes have the same ports, each \
+on a loopback address of its own, and start one after the other: about ten seconds each.
+
+Example: imago testbed up cassandra --name ring --nodes 3 --racks 3")]
+pub(super) struct Cassandra {
+    #[command(flatten)]
+    kept: Kept,
+    /// The number of nodes.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    nodes: u8,
+    /// The number of racks, to which the nodes belong in turn.
+    #[arg(long, value_name = "R", default_value_t = 1)]
+    racks: u8,
+    /// The heap of each node, in MB.
+    #[arg(long, value_name = "MB", default_value_t = CassandraSpec::HEAP_MB)]
+    heap_mb: u32,
+}
+
 fn parameter(typed: &str) -> Result<(String, String), String> {
     match typed.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -126,6 +149,12 @@ impl Database {
             }
             Self::Redis(up) => up.kept.single(SingleSpec::redis, up.memory_mb)?,
             Self::Kafka(up) => up.kept.single(SingleSpec::kafka, up.heap_mb)?,
+            Self::Cassandra(up) => {
+                let (nodes, racks, heap_mb) = (up.nodes, up.racks, up.heap_mb);
+                let folder = up.kept.folder()?;
+                let spec = CassandraSpec { name: up.kept.name, nodes, racks, heap_mb, folder };
+                (spec.into(), up.kept.foreground)
+            }
         })
     }
 }

@@ -1,0 +1,214 @@
+//! One node of a Cassandra cluster: its configuration, its command line, and the probe of its readiness.
+//!
+//! All nodes of a cluster have the same ports, each on a loopback address of its own, as they would have on machines of
+//! their own: drivers take the port of the node that they know for that of all others.
+
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::binary::CassandraFiles;
+use crate::error::{Error, Result};
+use crate::place::Place;
+use crate::port::Port;
+use crate::wire;
+
+/// Tokens of a node: few, so that ranges are quickly told, and more than one, as in real clusters.
+const TOKENS: u32 = 8;
+
+/// Packages of Java's that Cassandra uses although they are not exported to it, with their modules.
+const EXPORTS: [&str; 11] = [
+    "java.base/jdk.internal.misc",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.management.rmi/com.sun.jmx.remote.internal.rmi",
+    "java.rmi/sun.rmi.registry",
+    "java.rmi/sun.rmi.server",
+    "java.rmi/sun.rmi.transport",
+    "java.rmi/sun.rmi.transport.tcp",
+    "java.sql/java.sql",
+    "jdk.unsupported/sun.misc",
+    "jdk.compiler/com.sun.tools.javac.file",
+];
+
+/// Those that it looks into.
+const OPENS: [&str; 14] = [
+    "java.base/java.io",
+    "java.base/java.lang",
+    "java.base/java.lang.module",
+    "java.base/java.lang.reflect",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/java.nio",
+    "java.base/jdk.internal.loader",
+    "java.base/jdk.internal.ref",
+    "java.base/jdk.internal.reflect",
+    "java.base/jdk.internal.math",
+    "java.base/jdk.internal.module",
+    "java.base/sun.nio.ch",
+];
+
+/// The logging configuration of a node.
+const LOGGING: &str = r#"<configuration>
+  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%date{ISO8601} %-5level %logger{0} %msg%n</pattern></encoder>
+  </appender>
+  <root level="INFO"><appender-ref ref="out"/></root>
+</configuration>
+"#;
+
+/// The ports that all nodes of a cluster have.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    /// For clients.
+    native: Port,
+    /// Between nodes.
+    storage: Port,
+}
+
+impl Ports {
+    pub(crate) fn reserve() -> Result<Self> {
+        Ok(Self { native: Port::reserve()?, storage: Port::reserve()? })
+    }
+
+    /// The address of a node, from 1 on: a network of the loopback interface that no other cluster has.
+    pub(crate) fn host(&self, node: u8) -> Ipv4Addr {
+        let [high, low] = self.native.number().to_be_bytes();
+        Ipv4Addr::new(127, high, low, node)
+    }
+}
+
+/// A node.
+#[derive(Debug)]
+pub(crate) struct Cassandra {
+    pub(crate) installed: CassandraFiles,
+    pub(crate) cluster: String,
+    pub(crate) ports: Arc<Ports>,
+    /// Its address.
+    pub(crate) host: Ipv4Addr,
+    /// The address of the node that others learn of the cluster from.
+    pub(crate) seed: Ipv4Addr,
+    pub(crate) rack: String,
+    pub(crate) heap_mb: u32,
+}
+
+impl Cassandra {
+    /// Writes the configuration.
+    pub(crate) fn prepare(&self, place: &Place) -> Result<()> {
+        let folder = configuration(place);
+        let doing = || format!("write the configuration {}", folder.display());
+        std::fs::create_dir_all(&folder).map_err(Error::io(doing()))?;
+        for (file, content) in [
+            ("cassandra.yaml", self.settings(place)),
+            ("cassandra-rackdc.properties", format!("dc=dc1\nrack={}\n", self.rack)),
+            ("logback.xml", LOGGING.into()),
+        ] {
+            std::fs::write(folder.join(file), content).map_err(Error::io(doing()))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn command(&self, place: &Place) -> Result<Command> {
+        let (output, errors) = place.log_output()?;
+        let mut classes = configuration(place).into_os_string();
+        classes.push(":");
+        classes.push(self.installed.jars.join("*"));
+        let heap_mb = self.heap_mb;
+        let mut command = Command::new(&self.installed.java);
+        command
+            .args([format!("-Xms{heap_mb}m"), format!("-Xmx{heap_mb}m")])
+            .arg(format!("-XX:MaxDirectMemorySize={}m", heap_mb / 2))
+            .args(["-XX:+UseSerialGC", "-XX:-UsePerfData", "-Djdk.attach.allowAttachSelf=true"]);
+        for export in EXPORTS.into_iter().chain(["jdk.compiler/com.sun.tools.javac.util"]) {
+            command.args(["--add-exports".to_owned(), format!("{export}=ALL-UNNAMED")]);
+        }
+        for open in OPENS
+            .into_iter()
+            .chain(["jdk.management/com.sun.management.internal", "java.rmi/sun.rmi.transport.tcp"])
+        {
+            command.args(["--add-opens".to_owned(), format!("{open}=ALL-UNNAMED")]);
+        }
+        let file = configuration(place).join("cassandra.yaml");
+        command
+            .arg(format!("-Djava.io.tmpdir={}", place.folder.display()))
+            .arg(format!("-Dcassandra.config=file://{}", file.display()))
+            .arg(format!("-Dcassandra.storagedir={}", place.data.display()))
+            // All waits below are for clusters whose nodes are far from each other.
+            .args([
+                "-Dcassandra-foreground=yes",
+                "-Dcassandra.skip_wait_for_gossip_to_settle=0",
+                "-Dcassandra.ring_delay_ms=2000",
+                "-Dcassandra.superuser_setup_delay_ms=0",
+            ])
+            .arg("-cp")
+            .arg(classes)
+            .arg("org.apache.cassandra.service.CassandraDaemon")
+            .stdout(output)
+            .stderr(errors);
+        Ok(command)
+    }
+
+    fn settings(&self, place: &Place) -> String {
+        let (host, seed, cluster) = (self.host, self.seed, &self.cluster);
+        let (native, storage) = (self.ports.native.number(), self.ports.storage.number());
+        let mut settings = format!(
+            "cluster_name: '{cluster}'\n\
+             num_tokens: {TOKENS}\n\
+             partitioner: org.apache.cassandra.dht.Murmur3Partitioner\n\
+             endpoint_snitch: GossipingPropertyFileSnitch\n\
+             listen_address: {host}\n\
+             rpc_address: {host}\n\
+             storage_port: {storage}\n\
+             native_transport_port: {native}\n\
+             commitlog_sync: periodic\n\
+             commitlog_sync_period: 1000ms\n\
+             seed_provider:\n\
+             - class_name: org.apache.cassandra.locator.SimpleSeedProvider\n\
+             \u{20}\u{20}parameters:\n\
+             \u{20}\u{20}- seeds: \"{seed}:{storage}\"\n"
+        );
+        let data = place.data.display();
+        writeln!(settings, "data_file_directories:\n- {data}/data").expect("into a string");
+        for name in ["commitlog", "saved_caches", "hints", "cdc_raw"] {
+            writeln!(settings, "{name}_directory: {data}/{name}").expect("into a string");
+        }
+        settings
+    }
+
+    /// Its address for clients.
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::from((self.host, self.ports.native.number()))
+    }
+
+    pub(crate) async fn probe(&self, bound: Duration) -> Result<()> {
+        ask_options(self.address(), bound).await
+    }
+}
+
+fn configuration(place: &Place) -> PathBuf {
+    place.data.with_extension("conf")
+}
+
+/// Asks a node which options its protocol has. It answers that only once it has joined, and takes clients.
+pub(crate) async fn ask_options(node: SocketAddr, bound: Duration) -> Result<()> {
+    // Version 4, no flags, stream 0, OPTIONS (5), no body.
+    const REQUEST: [u8; 9] = [4, 0, 0, 0, 5, 0, 0, 0, 0];
+    const SUPPORTED: u8 = 6;
+    let exchange = async {
+        let mut stream = wire::connect(node).await?;
+        stream.write_all(&REQUEST).await?;
+        let mut header = [0; 9];
+        stream.read_exact(&mut header).await?;
+        match header[4] {
+            SUPPORTED => Ok(()),
+            other => Err(wire::invalid(format!("an answer of the kind {other}"))),
+        }
+    };
+    wire::within(node, "OPTIONS", bound, exchange).await
+}

@@ -1,0 +1,156 @@
+//! A Cassandra cluster: nodes that are equals, each with a loopback address of its own.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::binary;
+use crate::cassandra::{Cassandra, Ports};
+use crate::cluster::{NodeInfo, Role, valid_name};
+use crate::error::{Error, Result};
+use crate::program::Program;
+use crate::scratch::Scratch;
+use crate::server::{Launch, Server};
+
+/// The specification of a Cassandra cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CassandraSpec {
+    /// The testbed's name, after which its nodes are named; as that of another cluster.
+    pub name: String,
+    /// The number of nodes.
+    pub nodes: u8,
+    /// The number of racks, to which the nodes belong in turn.
+    pub racks: u8,
+    /// The heap of each node, in MiB.
+    pub heap_mb: u32,
+    /// The folder below which data and logs are put; the system's temporary folder if `None`.
+    pub folder: Option<PathBuf>,
+}
+
+impl CassandraSpec {
+    /// The default heap, in MiB.
+    pub const HEAP_MB: u32 = 512;
+    /// The least heap with which a node serves, in MiB.
+    const HEAP_MB_MIN: u32 = 256;
+    /// The most nodes on one machine.
+    const NODES_MAX: u8 = 32;
+
+    /// A cluster of so many nodes, all in one rack.
+    #[must_use]
+    pub fn new(name: &str, nodes: u8) -> Self {
+        Self { name: name.into(), nodes, racks: 1, heap_mb: Self::HEAP_MB, folder: None }
+    }
+
+    /// Checks that such a cluster can be started; the error says what to change.
+    pub fn check(&self) -> Result<()> {
+        let Self { nodes, racks, heap_mb, .. } = *self;
+        if !valid_name(&self.name) {
+            return Err(Error::BadName { name: self.name.clone() });
+        }
+        let wrong = if !(1..=Self::NODES_MAX).contains(&nodes) {
+            format!("{nodes} nodes: it must be 1 to {} on one machine", Self::NODES_MAX)
+        } else if !(1..=nodes).contains(&racks) {
+            format!("{racks} racks for {nodes} nodes: each rack needs one at least")
+        } else if heap_mb < Self::HEAP_MB_MIN {
+            format!("a heap of {heap_mb} MB: Cassandra takes at least {}", Self::HEAP_MB_MIN)
+        } else {
+            return Ok(());
+        };
+        Err(Error::Spec(wrong))
+    }
+}
+
+/// A running Cassandra cluster; dropping it kills its nodes and removes their data.
+#[derive(Debug)]
+pub struct CassandraCluster {
+    // Fields drop in this order: the nodes, then the folder with their data.
+    nodes: Vec<Server>,
+    spec: CassandraSpec,
+    scratch: Scratch,
+}
+
+impl CassandraCluster {
+    /// Starts the nodes, one after the other, as each has to know of those before it; and waits until all take clients.
+    pub async fn start(spec: CassandraSpec) -> Result<Self> {
+        spec.check()?;
+        let installed = binary::find_cassandra()?;
+        let scratch = Scratch::new(&spec.name, spec.folder.as_deref())?;
+        let ports = Arc::new(Ports::reserve()?);
+        let mut nodes = Vec::new();
+        for number in 1..=spec.nodes {
+            let node = Cassandra {
+                installed: installed.clone(),
+                cluster: spec.name.clone(),
+                ports: Arc::clone(&ports),
+                host: ports.host(number),
+                seed: ports.host(1),
+                rack: format!("rack{}", (number - 1) % spec.racks + 1),
+                heap_mb: spec.heap_mb,
+            };
+            let name = format!("{}-{number}", spec.name);
+            let launch = Launch { name, program: Program::Cassandra(node) };
+            nodes.push(Server::start(launch, scratch.path()).await?);
+        }
+        Ok(Self { nodes, spec, scratch })
+    }
+
+    /// Its specification.
+    #[must_use]
+    pub fn spec(&self) -> &CassandraSpec {
+        &self.spec
+    }
+
+    /// The addresses for clients, `host:port,host:port`.
+    #[must_use]
+    pub fn uri(&self) -> String {
+        self.nodes.iter().map(Server::address).collect::<Vec<_>>().join(",")
+    }
+
+    /// All nodes as they are now.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<NodeInfo> {
+        self.nodes.iter().map(|node| NodeInfo::of(node, "", Role::Node)).collect()
+    }
+
+    /// The folder with data and logs.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// Kills a node at once (kill -9). Its address and data stay its own.
+    pub fn kill(&self, node: &str) -> Result<()> {
+        self.node(node)?.kill()
+    }
+
+    /// Stops a node where it is (SIGSTOP): its connections stay open and silent.
+    pub fn stop(&self, node: &str) -> Result<()> {
+        self.node(node)?.stop()
+    }
+
+    /// Lets a node go on after a stop (SIGCONT).
+    pub fn resume(&self, node: &str) -> Result<()> {
+        self.node(node)?.resume()
+    }
+
+    /// Starts a node again after a kill, and waits until it takes clients.
+    pub async fn restart(&self, node: &str) -> Result<()> {
+        self.node(node)?.restart().await
+    }
+
+    /// The name of a node, if there is one of that name.
+    pub(crate) fn node_named(&self, name: &str) -> Result<&str> {
+        self.node(name).map(Server::name)
+    }
+
+    fn node(&self, name: &str) -> Result<&Server> {
+        let found = self.nodes.iter().find(|node| node.name() == name);
+        found.ok_or_else(|| Error::Unknown {
+            cluster: self.spec.name.clone(),
+            what: "node",
+            name: name.to_owned(),
+            known: self.nodes.iter().map(Server::name).collect::<Vec<_>>().join(", "),
+        })
+    }
+}
