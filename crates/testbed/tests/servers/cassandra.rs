@@ -44,6 +44,15 @@ async fn try_ask(node: &NodeInfo, query: &str, consistency: u16) -> Result<Vec<u
     }
 }
 
+/// Waits until a node answers a read with a quorum, and with this: it may not see its peers yet.
+async fn reads(node: &NodeInfo, query: &str, text: &str) {
+    let what = format!("{} reads with a quorum", node.name);
+    wait::until(&what, async || {
+        try_ask(node, query, QUORUM).await.is_ok_and(|answer| has(&answer, text))
+    })
+    .await;
+}
+
 async fn ask(node: &NodeInfo, query: &str, consistency: u16) -> Vec<u8> {
     let answer = try_ask(node, query, consistency).await;
     answer.unwrap_or_else(|error| panic!("{query}: {error}"))
@@ -55,6 +64,10 @@ fn has(answer: &[u8], text: &str) -> bool {
 
 #[tokio::test]
 async fn a_quorum_serves_without_a_node_and_the_node_comes_back_with_what_it_missed() {
+    if std::env::var_os("IMAGO_LONG").is_none() {
+        eprintln!("skipped: three nodes of Java are started by make test-long");
+        return;
+    }
     if let Err(missing) = find_cassandra() {
         eprintln!("skipped: {missing}");
         return;
@@ -86,7 +99,7 @@ async fn a_quorum_serves_without_a_node_and_the_node_comes_back_with_what_it_mis
         })
         .await;
     }
-    assert!(has(&ask(&nodes[2], read, QUORUM).await, "before"));
+    reads(&nodes[2], read, "before").await;
 
     cluster.kill("ring-2").unwrap();
     assert_eq!(cluster.nodes()[1].process, None);
@@ -96,19 +109,19 @@ async fn a_quorum_serves_without_a_node_and_the_node_comes_back_with_what_it_mis
         QUORUM,
     )
     .await;
-    assert!(has(&ask(&nodes[2], read, QUORUM).await, "while it was away"));
+    reads(&nodes[2], read, "while it was away").await;
 
     cluster.restart("ring-2").await.unwrap();
     let again = cluster.nodes();
     assert_eq!((again[1].host, again[1].port), (nodes[1].host, nodes[1].port));
-    assert!(has(&ask(&nodes[1], read, QUORUM).await, "while it was away"));
+    reads(&nodes[1], read, "while it was away").await;
     assert!(cluster.kill("ring-4").unwrap_err().to_string().contains("ring-1, ring-2, ring-3"));
 
     cluster.stop("ring-3").unwrap();
     let stopped = cluster.nodes()[2].process.unwrap();
     assert_eq!(stopped.liveness(), Liveness::Stopped);
     cluster.resume("ring-3").unwrap();
-    assert!(has(&ask(&nodes[2], read, QUORUM).await, "while it was away"));
+    reads(&nodes[2], read, "while it was away").await;
 }
 
 #[test]
