@@ -8,7 +8,7 @@ use super::schedule::{Change, Outlook, Schedule};
 pub enum Baseline {
     /// The default configuration throughout.
     Default,
-    /// The one configuration that serves most over the whole time, which nobody knows before.
+    /// The one configuration that serves most over the whole time, chosen in hindsight.
     StaticOptimal,
     /// Always the best configuration for what clients ask for now, by a restart of all nodes at once.
     Naive,

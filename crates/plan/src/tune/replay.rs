@@ -2,7 +2,7 @@
 //! plans anew.
 //!
 //! A plan is made for a look-ahead. It is made anew at its end, and before when clients ask for something else than was
-//! expected; that as often as a limit allows, so that a workload which nobody can foretell does not lead to one plan after
+//! expected; that as often as a limit allows, so that an unpredictable workload does not lead to one plan after
 //! the other. While a roll is under way nothing is planned.
 //!
 //! Invariant: a plan is made from nothing but the intervals before it.
