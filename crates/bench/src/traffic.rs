@@ -12,7 +12,7 @@ use crate::load::mongo::{MongoTarget, Schema, show_content};
 use imago_mongo::namespace::Namespace;
 use imago_workload::check::{Checker, Verdict};
 use imago_workload::driver::{self, Options, Running};
-use imago_workload::history::{Fate, Header, History, Op, Recorder};
+use imago_workload::history::{Fate, Header, History, Model, Op, Recorder};
 use imago_workload::keys::Distribution;
 use imago_workload::mix::{Kind, Mix};
 
@@ -86,6 +86,8 @@ impl Traffic {
             preloaded: documents,
             reviews: schema.reviews,
             id_form: schema.id_form,
+            model: Model::Documents,
+            reads_are_current: false,
             namespace: ns.to_string(),
             started_unix_ms: u64::try_from(unix_ms).unwrap_or(0),
         };
@@ -134,7 +136,7 @@ impl Traffic {
         self.load.finish().await.map_err(|error| wrong("the load failed")(&error))?;
         let unreadable = wrong("the load's history cannot be read");
         let mut ops = Vec::new();
-        History::scan(&self.history, |op| ops.push(op)).map_err(|error| unreadable(&error))?;
+        History::scan(&self.history, |_, op| ops.push(op)).map_err(|error| unreadable(&error))?;
         let history = History::read(&self.history).map_err(|error| unreadable(&error))?;
         let mut checker = Checker::new(history);
         let target = MongoTarget::connect(&self.uri, &self.ns, self.schema).await?;

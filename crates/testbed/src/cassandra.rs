@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -96,6 +97,8 @@ pub(crate) struct Cassandra {
     pub(crate) seed: Ipv4Addr,
     pub(crate) rack: String,
     pub(crate) heap_mb: u32,
+    /// Where `nodetool` asks: of each node its own, as it is on 127.0.0.1.
+    pub(crate) management: Port,
 }
 
 impl Cassandra {
@@ -111,7 +114,28 @@ impl Cassandra {
         ] {
             std::fs::write(folder.join(file), content).map_err(Error::io(doing()))?;
         }
-        Ok(())
+        let tool = folder.join("nodetool");
+        std::fs::write(&tool, self.nodetool(place)).map_err(Error::io(doing()))?;
+        std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o700))
+            .map_err(Error::io(doing()))
+    }
+
+    /// A script that runs Cassandra's `nodetool` against this node.
+    fn nodetool(&self, place: &Place) -> String {
+        let mut words = vec![self.installed.java.display().to_string()];
+        words.extend(["-Xmx64m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"].map(str::to_owned));
+        words.extend(module_options());
+        let configuration = configuration(place);
+        words.push(format!("-Dcassandra.config=file://{}/cassandra.yaml", configuration.display()));
+        words.push(format!("-Dcassandra.storagedir={}", place.data.display()));
+        words.push("-cp".into());
+        let jars = self.installed.jars.join("*");
+        words.push(format!("{}:{}", configuration.display(), jars.display()));
+        words.push("org.apache.cassandra.tools.NodeTool".into());
+        words.extend(["-h".into(), "127.0.0.1".into(), "-p".into()]);
+        words.push(self.management.number().to_string());
+        let quoted: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+        format!("#!/bin/sh\nexec {} \"$@\"\n", quoted.join(" "))
     }
 
     pub(crate) fn command(&self, place: &Place) -> Result<Command> {
@@ -125,15 +149,7 @@ impl Cassandra {
             .args([format!("-Xms{heap_mb}m"), format!("-Xmx{heap_mb}m")])
             .arg(format!("-XX:MaxDirectMemorySize={}m", heap_mb / 2))
             .args(["-XX:+UseSerialGC", "-XX:-UsePerfData", "-Djdk.attach.allowAttachSelf=true"]);
-        for export in EXPORTS.into_iter().chain(["jdk.compiler/com.sun.tools.javac.util"]) {
-            command.args(["--add-exports".to_owned(), format!("{export}=ALL-UNNAMED")]);
-        }
-        for open in OPENS
-            .into_iter()
-            .chain(["jdk.management/com.sun.management.internal", "java.rmi/sun.rmi.transport.tcp"])
-        {
-            command.args(["--add-opens".to_owned(), format!("{open}=ALL-UNNAMED")]);
-        }
+        command.args(module_options());
         let file = configuration(place).join("cassandra.yaml");
         command
             .arg(format!("-Djava.io.tmpdir={}", place.folder.display()))
@@ -146,6 +162,7 @@ impl Cassandra {
                 "-Dcassandra.ring_delay_ms=2000",
                 "-Dcassandra.superuser_setup_delay_ms=0",
             ])
+            .arg(format!("-Dcassandra.jmx.local.port={}", self.management.number()))
             .arg("-cp")
             .arg(classes)
             .arg("org.apache.cassandra.service.CassandraDaemon")
@@ -191,7 +208,24 @@ impl Cassandra {
     }
 }
 
-fn configuration(place: &Place) -> PathBuf {
+/// The options that let Cassandra use those packages.
+fn module_options() -> Vec<String> {
+    let exports = EXPORTS.into_iter().chain(["jdk.compiler/com.sun.tools.javac.util"]);
+    let opens = OPENS
+        .into_iter()
+        .chain(["jdk.management/com.sun.management.internal", "java.rmi/sun.rmi.transport.tcp"]);
+    let option = |of: &str, name: &str| [of.to_owned(), format!("{name}=ALL-UNNAMED")];
+    let exports = exports.flat_map(|name| option("--add-exports", name));
+    exports.chain(opens.flat_map(|name| option("--add-opens", name))).collect()
+}
+
+/// A word that the shell takes as it is.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+/// The folder with the configuration of a node whose data lies there.
+pub(crate) fn configuration(place: &Place) -> PathBuf {
     place.data.with_extension("conf")
 }
 

@@ -9,6 +9,7 @@ use crate::binary;
 use crate::cassandra::{Cassandra, Ports};
 use crate::cluster::{NodeInfo, Role, valid_name};
 use crate::error::{Error, Result};
+use crate::port::Port;
 use crate::program::Program;
 use crate::scratch::Scratch;
 use crate::server::{Launch, Server};
@@ -87,6 +88,7 @@ impl CassandraCluster {
                 seed: ports.host(1),
                 rack: format!("rack{}", (number - 1) % spec.racks + 1),
                 heap_mb: spec.heap_mb,
+                management: Port::reserve()?,
             };
             let name = format!("{}-{number}", spec.name);
             let launch = Launch { name, program: Program::Cassandra(node) };
@@ -101,10 +103,11 @@ impl CassandraCluster {
         &self.spec
     }
 
-    /// The addresses for clients, `host:port,host:port`.
+    /// The connection string, `cassandra://host:port,host:port`.
     #[must_use]
     pub fn uri(&self) -> String {
-        self.nodes.iter().map(Server::address).collect::<Vec<_>>().join(",")
+        let nodes: Vec<String> = self.nodes.iter().map(Server::address).collect();
+        format!("cassandra://{}", nodes.join(","))
     }
 
     /// All nodes as they are now.
@@ -124,6 +127,11 @@ impl CassandraCluster {
         self.node(node)?.kill()
     }
 
+    /// Asks a node to end (SIGTERM), and waits until it is gone. Its address and data stay its own.
+    pub async fn terminate(&self, node: &str) -> Result<()> {
+        self.node(node)?.terminate().await
+    }
+
     /// Stops a node where it is (SIGSTOP): its connections stay open and silent.
     pub fn stop(&self, node: &str) -> Result<()> {
         self.node(node)?.stop()
@@ -137,6 +145,12 @@ impl CassandraCluster {
     /// Starts a node again after a kill, and waits until it takes clients.
     pub async fn restart(&self, node: &str) -> Result<()> {
         self.node(node)?.restart().await
+    }
+
+    /// The folder with the configuration of a node, and its `nodetool`, below the folder of the cluster.
+    #[must_use]
+    pub fn configuration_of(folder: &Path, node: &str) -> PathBuf {
+        folder.join(node).with_extension("conf")
     }
 
     /// The name of a node, if there is one of that name.

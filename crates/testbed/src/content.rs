@@ -178,6 +178,14 @@ impl Content {
         }
     }
 
+    pub(crate) async fn terminate(&self, node: &str) -> Result<()> {
+        match self {
+            Self::Cluster(cluster) => cluster.terminate(node).await,
+            Self::Cassandra(cluster) => cluster.terminate(node).await,
+            Self::Single(single) => named(single, node)?.terminate().await,
+        }
+    }
+
     pub(crate) fn stop(&self, node: &str) -> Result<()> {
         match self {
             Self::Cluster(cluster) => cluster.stop(node),

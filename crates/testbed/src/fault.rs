@@ -26,6 +26,12 @@ impl Cluster {
         }
     }
 
+    /// Asks a node that holds data to end (SIGTERM), and waits until it is gone. Its port and data stay its own.
+    pub async fn terminate(&self, node: &str) -> Result<()> {
+        self.injects(node);
+        self.server(node)?.terminate().await
+    }
+
     /// Stops a node where it is (SIGSTOP): its connections stay open and silent.
     pub fn stop(&self, node: &str) -> Result<()> {
         self.injects(node);

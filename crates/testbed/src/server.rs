@@ -17,6 +17,8 @@ use crate::program::{Place, Program};
 /// Longest time for a server to answer after its start; a busy machine needs far longer than an
 /// idle one's second.
 const ANSWER_BOUND: Duration = Duration::from_secs(120);
+/// Longest time for a server to end after it was asked to.
+const END_BOUND: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(40);
 const PORT_ATTEMPTS: u32 = 5;
 
@@ -133,6 +135,20 @@ impl Server {
             .and_then(|()| child.wait())
             .map(|_| ())
             .map_err(Error::io(format!("kill {}", self.name())))
+    }
+
+    /// Asks the process to end (SIGTERM), as the system does when it shuts down, and waits until it is gone.
+    pub(crate) async fn terminate(&self) -> Result<()> {
+        self.signal("end", Signal::TERM)?;
+        let started = Instant::now();
+        while self.child().is_some() && self.reap()?.is_none() {
+            if started.elapsed() > END_BOUND {
+                let (what, last) = (format!("{} to end", self.name()), "it runs still".into());
+                return Err(Error::TimedOut { what, bound_s: END_BOUND.as_secs(), last });
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
     }
 
     /// Stops the process where it is (SIGSTOP): its connections stay open and silent.

@@ -166,6 +166,11 @@ impl Single {
         self.server.kill()
     }
 
+    /// Asks it to end (SIGTERM), and waits until it is gone. Its port and data stay its own.
+    pub async fn terminate(&self) -> Result<()> {
+        self.server.terminate().await
+    }
+
     /// Stops it where it is (SIGSTOP): its connections stay open and silent.
     pub fn stop(&self) -> Result<()> {
         self.server.stop()

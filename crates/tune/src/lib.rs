@@ -7,6 +7,7 @@
 //! This crate must not know the command line, nor how servers are started.
 
 pub mod advice;
+pub mod cassandra;
 pub mod error;
 pub mod measurements;
 mod table;

@@ -1,4 +1,4 @@
-//! The mix: which share of the operations reads, updates, inserts and deletes.
+//! The mix: which share of the operations reads, updates, inserts, deletes and scans.
 //!
 //! The default is that of Morphus §5.1: 40 % reads, 40 % updates, 20 % inserts.
 
@@ -19,11 +19,13 @@ pub enum Kind {
     Update,
     /// Deletes the document under a key.
     Delete,
+    /// Reads some documents that follow each other, in the order in which the database keeps them.
+    Scan,
 }
 
 impl Kind {
     /// All kinds, in the order in which reports list them.
-    pub const ALL: [Self; 4] = [Self::Read, Self::Insert, Self::Update, Self::Delete];
+    pub const ALL: [Self; 5] = [Self::Read, Self::Insert, Self::Update, Self::Delete, Self::Scan];
 
     /// The word for this kind.
     #[must_use]
@@ -33,13 +35,14 @@ impl Kind {
             Self::Insert => "insert",
             Self::Update => "update",
             Self::Delete => "delete",
+            Self::Scan => "scan",
         }
     }
 
     /// True if this kind changes the database.
     #[must_use]
     pub fn writes(self) -> bool {
-        self != Self::Read
+        !matches!(self, Self::Read | Self::Scan)
     }
 }
 
@@ -54,11 +57,14 @@ pub struct Mix {
     pub insert: f64,
     /// Weight of deletes.
     pub delete: f64,
+    /// Weight of scans.
+    #[serde(default)]
+    pub scan: f64,
 }
 
 impl Default for Mix {
     fn default() -> Self {
-        Self { read: 40.0, update: 40.0, insert: 20.0, delete: 0.0 }
+        Self { read: 40.0, update: 40.0, insert: 20.0, delete: 0.0, scan: 0.0 }
     }
 }
 
@@ -69,7 +75,7 @@ pub enum MixError {
     #[error("`{0}` is not of the form kind=weight, such as read=40")]
     Form(String),
     /// A kind that does not exist.
-    #[error("`{0}` is no kind of operation; the kinds are read, update, insert, delete")]
+    #[error("`{0}` is no kind of operation; the kinds are read, update, insert, delete, scan")]
     Kind(String),
     /// A weight that is not a number of at least 0.
     #[error("the weight `{0}` is not a number of at least 0")]
@@ -85,7 +91,7 @@ impl Mix {
     /// # Errors
     /// Says which weight cannot be used.
     pub fn validate(&self) -> Result<(), MixError> {
-        let weights = [self.read, self.update, self.insert, self.delete];
+        let weights = [self.read, self.update, self.insert, self.delete, self.scan];
         if let Some(bad) = weights.iter().find(|weight| !weight.is_finite() || **weight < 0.0) {
             return Err(MixError::Weight(bad.to_string()));
         }
@@ -98,13 +104,14 @@ impl Mix {
     /// The kind that belongs to a number drawn evenly from `0.0..1.0`.
     #[must_use]
     pub fn pick(&self, drawn: f64) -> Kind {
-        let total = self.read + self.update + self.insert + self.delete;
+        let total = self.read + self.update + self.insert + self.delete + self.scan;
         let mut rest = drawn * total;
         let parts = [
             (Kind::Read, self.read),
             (Kind::Update, self.update),
             (Kind::Insert, self.insert),
             (Kind::Delete, self.delete),
+            (Kind::Scan, self.scan),
         ];
         for (kind, weight) in parts {
             if rest < weight {
@@ -122,7 +129,7 @@ impl FromStr for Mix {
 
     /// Reads `read=40,update=40,insert=20,delete=0`; a kind that is not named gets the weight 0.
     fn from_str(text: &str) -> Result<Self, MixError> {
-        let mut mix = Self { read: 0.0, update: 0.0, insert: 0.0, delete: 0.0 };
+        let mut mix = Self { read: 0.0, update: 0.0, insert: 0.0, delete: 0.0, scan: 0.0 };
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let (kind, weight) =
                 part.split_once('=').ok_or_else(|| MixError::Form(part.to_owned()))?;
@@ -133,6 +140,7 @@ impl FromStr for Mix {
                 "update" => mix.update = value,
                 "insert" => mix.insert = value,
                 "delete" => mix.delete = value,
+                "scan" => mix.scan = value,
                 other => return Err(MixError::Kind(other.to_owned())),
             }
         }
@@ -143,8 +151,9 @@ impl FromStr for Mix {
 
 impl fmt::Display for Mix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { read, update, insert, delete } = self;
-        write!(f, "read={read},update={update},insert={insert},delete={delete}")
+        let Self { read, update, insert, delete, scan } = self;
+        write!(f, "read={read},update={update},insert={insert},delete={delete}")?;
+        if *scan > 0.0 { write!(f, ",scan={scan}") } else { Ok(()) }
     }
 }
 
@@ -159,10 +168,11 @@ mod tests {
 
     #[test]
     fn shares_follow_the_weights() {
-        let mix: Mix = "read=1,update=2,insert=3,delete=4".parse().unwrap();
+        let mix: Mix = "read=1,update=2,insert=3,delete=3,scan=1".parse().unwrap();
         let count = |kind| (0..1000).filter(|i| mix.pick(f64::from(*i) / 1000.0) == kind).count();
-        let counts = [Kind::Read, Kind::Update, Kind::Insert, Kind::Delete].map(count);
-        assert_eq!(counts, [100, 200, 300, 400]);
+        let counts = [Kind::Read, Kind::Update, Kind::Insert, Kind::Delete, Kind::Scan].map(count);
+        assert_eq!(counts, [100, 200, 300, 300, 100]);
+        assert_eq!(mix.to_string().parse(), Ok(mix));
     }
 
     #[test]
@@ -175,7 +185,7 @@ mod tests {
     fn what_cannot_be_used_is_named() {
         let parse = |text: &str| text.parse::<Mix>();
         assert_eq!(parse("read"), Err(MixError::Form("read".into())));
-        assert_eq!(parse("scan=1"), Err(MixError::Kind("scan".into())));
+        assert_eq!(parse("rename=1"), Err(MixError::Kind("rename".into())));
         assert_eq!(parse("read=-1"), Err(MixError::Weight("-1".into())));
         assert_eq!(parse("read=NaN"), Err(MixError::Weight("NaN".into())));
         assert_eq!(parse("read=0"), Err(MixError::Empty));

@@ -1,4 +1,4 @@
-//! The target of a load: a database behind four operations.
+//! The target of a load: a database behind five operations.
 //!
 //! Invariant that the check requires: a target returns [`Outcome::Refused`] only for a write that was
 //! certainly not applied and never will be. For everything uncertain it returns [`Outcome::Unknown`].
@@ -10,14 +10,23 @@ use crate::review::Review;
 /// The answer to an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// A read found its document; a write was applied and acknowledged.
+    /// A read found its document, a scan its documents; a write was applied and acknowledged.
     Acked,
+    /// A read found the document that this write left, by its `seq`.
+    Found(u64),
     /// There is no document under the key: nothing was read, updated or deleted.
     NotFound,
     /// It failed, and it certainly changed nothing.
     Refused(String),
     /// It failed, and may or may not have been applied, or may still be applied later.
     Unknown(String),
+    /// It failed because too few replicas could be asked, or answered in time.
+    Unavailable {
+        /// The database's words.
+        message: String,
+        /// True for a write that some replicas may have applied.
+        perhaps_applied: bool,
+    },
 }
 
 /// A document to insert.
@@ -55,6 +64,8 @@ pub trait Target: Send + Sync + 'static {
     fn update(&self, update: Update) -> impl Future<Output = Outcome> + Send;
     /// Deletes a document.
     fn delete(&self, key: u64) -> impl Future<Output = Outcome> + Send;
+    /// Reads documents from the key on, at most so many, in the order in which the database keeps them.
+    fn scan(&self, key: u64, documents_max: u32) -> impl Future<Output = Outcome> + Send;
     /// The name of the target, for people to read, without secrets.
     fn label(&self) -> String;
 }

@@ -183,7 +183,7 @@ impl Side {
 /// Collects measurements while a run goes on.
 #[derive(Debug)]
 pub struct Timeline {
-    kinds: [(Tally, Histogram<u64>); 4],
+    kinds: [(Tally, Histogram<u64>); Kind::ALL.len()],
     reads: Side,
     writes: Side,
     slots: Vec<Slot>,
@@ -313,11 +313,12 @@ impl Timeline {
     /// Latencies of all reads, and of all writes.
     #[must_use]
     pub fn latencies(&self) -> (Latency, Latency) {
-        let mut writes = histogram();
-        for kind in Kind::ALL.into_iter().filter(|kind| kind.writes()) {
-            writes.add(&self.kinds[kind as usize].1).expect("all histograms have the same bounds");
+        let (mut reads, mut writes) = (histogram(), histogram());
+        for kind in Kind::ALL {
+            let side = if kind.writes() { &mut writes } else { &mut reads };
+            side.add(&self.kinds[kind as usize].1).expect("all histograms have the same bounds");
         }
-        (Latency::of(&self.kinds[Kind::Read as usize].1), Latency::of(&writes))
+        (Latency::of(&reads), Latency::of(&writes))
     }
 }
 

@@ -14,6 +14,7 @@ mod preload;
 use std::time::Duration;
 
 use bson::{Bson, Document, RawBson, RawDocumentBuf, doc, rawdoc};
+use futures_util::TryStreamExt as _;
 use imago_workload::history::{Header, IdForm};
 use imago_workload::review::{Review, Reviews};
 use imago_workload::target::{Insert, Outcome, Target, Update};
@@ -82,13 +83,16 @@ impl Schema {
         }
     }
 
-    fn filter(&self, key: u64) -> Document {
-        let (product_id, user_id) = self.reviews.shard_keys(key);
-        let id = match self.id_form {
+    fn id_of(&self, key: u64) -> Bson {
+        match self.id_form {
             IdForm::Integer => Bson::Int64(key as i64),
             IdForm::Text | IdForm::Scattered => Bson::String(self.id_form.name(key)),
-        };
-        doc! { "_id": id, "productID": product_id, "userID": user_id }
+        }
+    }
+
+    fn filter(&self, key: u64) -> Document {
+        let (product_id, user_id) = self.reviews.shard_keys(key);
+        doc! { "_id": self.id_of(key), "productID": product_id, "userID": user_id }
     }
 }
 
@@ -164,6 +168,19 @@ impl Target for MongoTarget {
         let delete = self.collection.delete_one(self.schema.filter(key));
         let done = delete.into_future().await;
         outcome::of_write(done.map(|done| done.deleted_count))
+    }
+
+    async fn scan(&self, key: u64, documents_max: u32) -> Outcome {
+        let from = doc! { "_id": { "$gte": self.schema.id_of(key) } };
+        let find = self.collection.find(from).sort(doc! { "_id": 1 });
+        let read = async {
+            let cursor = find.limit(i64::from(documents_max)).into_future().await?;
+            cursor.try_for_each(|_| std::future::ready(Ok(()))).await
+        };
+        match read.await {
+            Ok(()) => Outcome::Acked,
+            Err(error) => Outcome::Refused(outcome::told(&error)),
+        }
     }
 
     fn label(&self) -> String {

@@ -1,6 +1,6 @@
-//! `imago load`: a realistic workload against a collection, and the check of what it left behind.
+//! `imago load`: a realistic workload against a collection or table, and the check of what it left behind.
 //!
-//! `imago load` runs one; `check` compares a collection with the answers that a load recorded;
+//! `imago load` runs one on MongoDB or Cassandra; `check` compares a collection with the answers that a load recorded;
 //! `switch`, `stop` and `status` steer a running load through its control socket, from any other
 //! process of the same user (a cut-over hook, for example); `history` prints a recording.
 
@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use imago_mongo::error::{Class, Error};
 use imago_mongo::namespace::Namespace;
+use imago_tune::cassandra;
+use imago_tune::cassandra::Consistency;
 use imago_workload::driver::Arrival;
 use imago_workload::history::IdForm;
 use imago_workload::mix::Mix;
@@ -28,7 +30,10 @@ use crate::exit::{Exit, Failure};
     imago load --uri mongodb://localhost:27017 --ns shop.reviews --documents 200000 \\\n    \
     --duration 5m --record load.history --control load.sock\n  \
     imago load switch --control load.sock --uri mongodb://newhost:27017\n  \
-    imago load check --uri mongodb://newhost:27017 --history load.history")]
+    imago load check --uri mongodb://newhost:27017 --history load.history
+  \
+    imago load --uri cassandra://127.0.0.1 --ns shop.reviews --documents 50000 \\\n    \
+    --mix read=60,update=20,insert=10,scan=10 --consistency quorum --record load.history")]
 pub struct Args {
     #[command(subcommand)]
     verb: Option<Verb>,
@@ -53,10 +58,10 @@ enum Verb {
 /// A load to run.
 #[derive(Debug, clap::Args)]
 struct RunArgs {
-    /// The cluster, as a MongoDB connection string.
+    /// The cluster, as a MongoDB connection string, or cassandra://NAME:PASSWORD@HOST:PORT,HOST:PORT.
     #[arg(long, required = true)]
     uri: Option<String>,
-    /// The collection, as database.collection.
+    /// The collection, as database.collection; of Cassandra the table, as keyspace.table, made if it is not there.
     #[arg(long, required = true, value_name = "DB.COLL")]
     ns: Option<Namespace>,
     /// Insert this many documents first; the collection must be empty.
@@ -75,9 +80,16 @@ struct RunArgs {
     /// Run until Ctrl-C or `imago load stop`.
     #[arg(long, conflicts_with = "duration")]
     until_stopped: bool,
-    /// Shares of the operations.
+    /// Shares of the operations: read, update, insert, delete and scan.
     #[arg(long, default_value = "read=40,update=40,insert=20,delete=0")]
     mix: Mix,
+    /// The most documents that a scan reads.
+    #[arg(long, default_value_t = 50, value_name = "N")]
+    scan_documents: u32,
+    /// The consistency level of all operations (Cassandra only): one, local_one, two, three, quorum, local_quorum,
+    /// each_quorum or all.
+    #[arg(long, default_value = "quorum", value_name = "LEVEL", value_parser = consistency)]
+    consistency: Consistency,
     /// The documents that operations go to.
     #[arg(long, default_value = "uniform", value_parser = ["uniform", "zipf", "latest"])]
     keys: String,
@@ -208,6 +220,38 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     };
     let number: f64 = number.parse().map_err(|_| format!("`{number}` is not a number"))?;
     Duration::try_from_secs_f64(number * unit_s).map_err(|error| error.to_string())
+}
+
+/// A consistency level by its name.
+fn consistency(text: &str) -> Result<Consistency, String> {
+    match &*text.to_ascii_lowercase() {
+        "one" => Ok(Consistency::One),
+        "local_one" => Ok(Consistency::LocalOne),
+        "two" => Ok(Consistency::Two),
+        "three" => Ok(Consistency::Three),
+        "quorum" => Ok(Consistency::Quorum),
+        "local_quorum" => Ok(Consistency::LocalQuorum),
+        "each_quorum" => Ok(Consistency::EachQuorum),
+        "all" => Ok(Consistency::All),
+        _ => Err("it must be one, local_one, two, three, quorum, local_quorum, each_quorum or all"
+            .into()),
+    }
+}
+
+/// An error of the Cassandra side as the way this command ends.
+fn cassandra_failure(error: &cassandra::Error) -> Failure {
+    let exit = match error {
+        cassandra::Error::Usage(_) => Exit::Usage,
+        cassandra::Error::Precondition { .. } | cassandra::Error::Connect { .. } => {
+            Exit::Precondition
+        }
+        cassandra::Error::Statement { .. } => Exit::Failed,
+    };
+    let failure = Failure::from_error(exit, "cassandra", error);
+    match error.help() {
+        Some(help) => failure.help(help),
+        None => failure,
+    }
 }
 
 /// An error of the MongoDB side as the way this command ends. A load cannot be resumed.

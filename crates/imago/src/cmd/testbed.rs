@@ -91,6 +91,8 @@ struct Inject {
 enum Harm {
     /// Kill it at once (kill -9).
     Kill,
+    /// Ask it to end (SIGTERM), and wait until it is gone.
+    Terminate,
     /// Stop it where it is (SIGSTOP): connections stay open and silent.
     Stop,
     /// Let a stopped one go on (SIGCONT).
@@ -172,6 +174,7 @@ async fn harm(inject: Inject, registry: &Registry, context: &Context) -> Result<
     let standing = registry.get(&inject.name).map_err(failure)?;
     let fault = match inject.fault {
         Harm::Kill => Fault::Kill,
+        Harm::Terminate => Fault::Terminate,
         Harm::Stop => Fault::Stop,
         Harm::Cont => Fault::Cont,
         Harm::Stepdown => Fault::StepDown,

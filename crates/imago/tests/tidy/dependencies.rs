@@ -22,14 +22,15 @@ const TWICE: &[Exception] = &[
     ("getrandom", "0.2 by ring, 0.3 by rand 0.9 (bson, mongodb), 0.4 by rand 0.10"),
     (
         "hashbrown",
-        "0.14 by dashmap (stateright, tests only), 0.16 by metrics-util, 0.17 by indexmap",
+        "0.14 by dashmap (stateright and scylla), 0.16 by metrics-util, 0.17 by indexmap",
     ),
     (
         "rand",
-        "0.8 by shuttle (tests only), 0.9 by bson and mongodb, 0.10 by Imago and the driver's DNS resolver",
+        "0.8 by shuttle (tests only), 0.9 by bson, mongodb and scylla, 0.10 by Imago and the driver's DNS resolver",
     ),
     ("rand_chacha", "follows rand"),
     ("rand_core", "follows rand"),
+    ("rand_pcg", "follows rand"),
     ("syn", "2 and 3, both at build time only: derive macros are moving from one to the other"),
     ("unicode-width", "0.1 by miette, 0.2 by indicatif and textwrap"),
 ];

@@ -183,7 +183,7 @@ fn table_1_of_morphus_has_the_share_of_each_load_that_succeeds() {
     }
     let loads = report["loads"].as_array().unwrap();
     let names: Vec<_> = loads.iter().map(|row| &row["load"]).collect();
-    assert_eq!(names, ["none", "read-only", "uniform", "latest", "zipf"]);
+    assert_eq!(names, ["none", "read-only", "uniform"], "the first two of four");
     for row in loads {
         let has_writes = row["load"] != "read-only";
         assert_eq!(row["writes"].is_object(), has_writes, "{row}");
@@ -218,9 +218,9 @@ fn fig_7_of_morphus_has_three_placements_of_two_data_sets() {
 #[test]
 fn fig_8_of_morphus_has_a_chart_for_each_part_that_was_asked_for() {
     let files = ["morphus-fig8a.svg", "morphus-fig8b.svg", "morphus-fig8d.svg"];
-    // The fourth part starts ten servers; it is another one only in what it varies.
-    let parts = if is_long() { 3 } else { 2 };
-    let words = ["run", "morphus-fig8", "--parts", ["a,b", "a,b,d"][parts - 2]];
+    // The others differ only in what they vary; the fourth starts ten servers.
+    let parts = if is_long() { 3 } else { 1 };
+    let words = ["run", "morphus-fig8", "--parts", if is_long() { "a,b,d" } else { "a" }];
     let report = drawn(&words, &files[..parts]);
     let points = report["points"].as_array().unwrap();
     let of = |part: &str, varied: &str| -> Vec<u64> {
@@ -230,7 +230,7 @@ fn fig_8_of_morphus_has_a_chart_for_each_part_that_was_asked_for() {
     };
     assert_eq!(points.len(), parts * 2 * 2, "{report}");
     assert_eq!(of("a", "documents"), [1_000, 2_000]);
-    assert_eq!(of("b", "rate_per_s"), [0, 100]);
+    assert_eq!(of("b", "rate_per_s"), if is_long() { vec![0, 100] } else { vec![] });
     assert_eq!(of("d", "members"), if is_long() { vec![1, 3] } else { vec![] });
     for point in points {
         assert_figures(point, &["chunks"]);

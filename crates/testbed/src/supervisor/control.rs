@@ -23,6 +23,8 @@ const LINE_BYTES_MAX: u64 = 64 * 1024;
 pub enum Fault {
     /// Kill it at once (kill -9).
     Kill,
+    /// Ask it to end (SIGTERM).
+    Terminate,
     /// Stop it where it is (SIGSTOP).
     Stop,
     /// Let it go on (SIGCONT).
@@ -84,6 +86,7 @@ async fn perform(content: &Content, request: &Request) -> Result<String> {
     let node = &request.node;
     match request.fault {
         Fault::Kill => content.kill(node).map(|()| format!("{node} is killed")),
+        Fault::Terminate => content.terminate(node).await.map(|()| format!("{node} has ended")),
         Fault::Stop => content.stop(node).map(|()| format!("{node} is stopped")),
         Fault::Cont => content.resume(node).map(|()| format!("{node} goes on")),
         Fault::Restart => content.restart(node).await.map(|()| format!("{node} is up again")),

@@ -8,15 +8,17 @@
 //! explains is named by the fault that must have caused it.
 
 mod explain;
+mod registers;
 mod turns;
 mod verdict;
 
-use crate::history::{Fate, Header, History, Op};
+use crate::history::{Fate, Header, History, Model, Op};
 use crate::mix::Kind;
 
 pub use verdict::{Anomaly, Counts, Verdict, Wrong};
 
 use explain::explain;
+use registers::Register;
 use verdict::Tracker;
 
 /// One document of the final content.
@@ -114,8 +116,23 @@ impl Checker {
             if ops.is_empty() && untouched(initial, content) {
                 continue;
             }
-            self.tracker.missed(key, ops, initial.is_some());
-            if let Err((wrong, why)) = judge(initial, ops, content) {
+            let judged = match self.header.model {
+                Model::Documents => {
+                    self.tracker.missed(key, ops, initial.is_some());
+                    judge(content, |seen| explain(initial, ops, seen))
+                }
+                Model::Registers => {
+                    let register = Register::new(initial, ops);
+                    let are_current = self.header.reads_are_current;
+                    let counts = &mut self.tracker.counts;
+                    let read = judge_reads(&register, ops, are_current, counts);
+                    let end = u64::MAX;
+                    let last =
+                        judge(content, |seen| register.see(seen.map(|(seq, _)| seq), end, end));
+                    last.and(read)
+                }
+            };
+            if let Err((wrong, why)) = judged {
                 self.tracker.anomaly(wrong, key, why, ops);
             }
         }
@@ -132,6 +149,34 @@ impl Checker {
             named: self.tracker.named,
         }
     }
+}
+
+/// Judges what reads of a key saw; the first fault counts. Where reads need not be current, an old document that was
+/// seen is counted, and is no fault.
+fn judge_reads(
+    register: &Register,
+    ops: &[Op],
+    are_current: bool,
+    counts: &mut Counts,
+) -> Result<(), (Wrong, String)> {
+    let mut judged = Ok(());
+    for op in ops.iter().filter(|op| op.kind == Kind::Read) {
+        let seen = match op.fate {
+            Fate::Acked => Some(op.seq),
+            Fate::NotFound => None,
+            Fate::Refused | Fate::Unknown => continue,
+        };
+        let Err((wrong, why)) = register.see(seen, op.start_ns, op.end_ns) else { continue };
+        if wrong != Wrong::Unknown {
+            counts.stale_reads += 1;
+            if !are_current {
+                continue;
+            }
+        }
+        let at_ms = op.start_ns / 1_000_000;
+        judged = judged.and_then(|()| Err((wrong, format!("read at {at_ms} ms: {why}"))));
+    }
+    judged
 }
 
 /// Splits off the operations of `key`. Keys that no insert ever used come last and are left: their
@@ -152,14 +197,18 @@ fn untouched(initial: Option<u64>, content: Content) -> bool {
     }
 }
 
-fn judge(initial: Option<u64>, ops: &[Op], content: Content) -> Result<(), (Wrong, String)> {
+/// Judges the final content; `allows` says whether a document of this write, with so many updates, may be there.
+fn judge(
+    content: Content,
+    allows: impl Fn(Option<(u64, u64)>) -> Result<(), (Wrong, String)>,
+) -> Result<(), (Wrong, String)> {
     match content.documents {
-        0 => explain(initial, ops, None),
+        0 => allows(None),
         1 if !content.intact => Err((
             Wrong::Unknown,
             format!("the document says it is from write {}, whose fields it has not", content.seq),
         )),
-        1 => explain(initial, ops, Some((content.seq, u64::from(content.n)))),
+        1 => allows(Some((content.seq, u64::from(content.n)))),
         more => Err((Wrong::Duplicated, format!("{more} documents have this key"))),
     }
 }

@@ -262,6 +262,8 @@ fn header(preloaded: u64) -> Header {
         preloaded,
         reviews: Reviews::default(),
         id_form: IdForm::Text,
+        model: Model::Documents,
+        reads_are_current: false,
         namespace: "shop.reviews".into(),
         started_unix_ms: 0,
     }
@@ -332,4 +334,25 @@ fn counts_are_exact_where_examples_are_few() {
     let verdict = check(1000, Vec::new(), &[]);
     assert_eq!(verdict.counts.lost, 1000);
     assert_eq!(verdict.named.len(), 50);
+}
+
+#[test]
+fn registers_are_judged_by_their_reads_and_their_end() {
+    let judged = |reads_are_current: bool, found: u64| {
+        let header = Header { model: Model::Registers, reads_are_current, ..header(1) };
+        let mut old = op(Kind::Read, Acked, 0, 60, 70);
+        old.key = 0;
+        let ops =
+            vec![op(Update, Acked, 81_003, 10, 20), op(Kind::Read, Acked, 81_003, 30, 40), old];
+        let mut checker = Checker::new(History { header, ops, recorded: 3 });
+        checker.saw(Found { key: 0, seq: found, n: 0, intact: true });
+        checker.finish().counts
+    };
+    let counts = judged(false, 81_003);
+    assert_eq!((counts.anomalies(), counts.stale_reads), (0, 1), "an old row was read");
+    let counts = judged(true, 81_003);
+    assert_eq!((counts.stale, counts.anomalies(), counts.stale_reads), (1, 1, 1));
+    let counts = judged(false, 0);
+    assert_eq!((counts.stale, counts.anomalies()), (1, 1), "the update is gone");
+    assert_eq!(judged(false, 4_711).unknown, 1);
 }

@@ -54,6 +54,10 @@ pub struct Counts {
     /// Reads that found nothing while the document must have existed. Not counted as an anomaly:
     /// a server that lost its role may answer a plain read with the past.
     pub missed_reads: u64,
+    /// Reads that saw what an acknowledged later write had replaced. Where reads must be current, each key with such
+    /// a read is an anomaly beside.
+    #[serde(default)]
+    pub stale_reads: u64,
 }
 
 impl Counts {

@@ -64,6 +64,8 @@ pub struct Options {
     pub reviews: Reviews,
     /// The share of inserts that go to keys whose document was deleted before; 0 to 1.
     pub reinsert: f64,
+    /// The most documents that a scan reads.
+    pub scan_documents: u32,
     /// The seed of all choices.
     pub seed: u64,
 }
@@ -81,6 +83,7 @@ impl Default for Options {
             preloaded: 0,
             reviews: Reviews::default(),
             reinsert: 0.0,
+            scan_documents: 50,
             seed: 1,
         }
     }
@@ -121,6 +124,9 @@ impl Options {
         }
         if self.in_flight_max == 0 || self.op_timeout.is_zero() {
             return refuse("the bound in flight and the time-out must be above 0".into());
+        }
+        if self.scan_documents == 0 {
+            return refuse("a scan must read one document at least".into());
         }
         if self.preloaded == 0 && self.mix.insert <= 0.0 {
             return refuse("there are no documents and the mix inserts none".into());
@@ -169,6 +175,7 @@ struct Measured {
     timeline: Timeline,
     start_delay_us: hdrhistogram::Histogram<u64>,
     failures: Failures,
+    unavailable: u64,
     switches: Vec<SwitchMark>,
     in_flight_peak: u64,
 }

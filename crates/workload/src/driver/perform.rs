@@ -21,11 +21,21 @@ pub(super) async fn run<T: Target>(
     let timeout = shared.options.op_timeout;
     let answer = tokio::time::timeout(timeout, ask(&*current.target, &shared, due)).await;
     let end_ns = shared.now_ns();
+    let mut seq = due.seq;
     let fate = match answer.unwrap_or_else(|_| gave_up(timeout)) {
         Outcome::Acked => Fate::Acked,
+        Outcome::Found(found) => {
+            seq = found;
+            Fate::Acked
+        }
         Outcome::NotFound => Fate::NotFound,
         Outcome::Refused(message) => failed(&shared, due.kind, Fate::Refused, message),
         Outcome::Unknown(message) => failed(&shared, due.kind, Fate::Unknown, message),
+        Outcome::Unavailable { message, perhaps_applied } => {
+            lock(&shared.measured).unavailable += 1;
+            let fate = if perhaps_applied { Fate::Unknown } else { Fate::Refused };
+            failed(&shared, due.kind, fate, message)
+        }
     };
     record_fate(&shared, due, fate);
     let op = Op {
@@ -33,7 +43,7 @@ pub(super) async fn run<T: Target>(
         fate,
         target: current.number,
         key: due.key,
-        seq: due.seq,
+        seq,
         intended_ns: due.intended_ns,
         start_ns,
         end_ns,
@@ -57,6 +67,7 @@ async fn ask<T: Target>(target: &T, shared: &Shared<T>, due: Due) -> Outcome {
         Kind::Insert => target.insert(Insert { key, seq, review: reviews.review(key, seq) }).await,
         Kind::Update => target.update(Update { key, seq, price: reviews.price(seq) }).await,
         Kind::Delete => target.delete(key).await,
+        Kind::Scan => target.scan(key, shared.options.scan_documents).await,
     }
 }
 

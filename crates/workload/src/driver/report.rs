@@ -76,6 +76,7 @@ impl Measured {
             start_delay_us: Histogram::new_with_bounds(1, 600_000_000, 3)
                 .expect("the bounds are constants in order"),
             failures: Failures::default(),
+            unavailable: 0,
             switches: vec![first],
             in_flight_peak: 0,
         }
@@ -93,6 +94,9 @@ pub struct Snapshot {
     pub in_flight: u64,
     /// Operations that were due and not sent, since too many were in flight.
     pub dropped: u64,
+    /// Operations that failed because too few replicas could be asked, or answered in time.
+    #[serde(default)]
+    pub unavailable: u64,
     /// Reads that ended.
     pub reads: Tally,
     /// Writes that ended.
@@ -122,6 +126,7 @@ impl Snapshot {
             started,
             in_flight: started.saturating_sub(ended),
             dropped: timeline.dropped_total(),
+            unavailable: measured.unavailable,
             reads: timeline.reads(),
             writes: timeline.writes(),
             reads_longest_silence,
@@ -175,6 +180,9 @@ pub struct Report {
     pub start_delay: Latency,
     /// The targets, in order.
     pub targets: Vec<SwitchMark>,
+    /// Operations that failed because too few replicas could be asked, or answered in time.
+    #[serde(default)]
+    pub unavailable: u64,
     /// The failures, the most frequent first.
     pub failures: Vec<FailureCount>,
     /// True if the run outlasted the time line, which then lacks its end.
@@ -208,6 +216,7 @@ impl Report {
             kinds: timeline.kinds(),
             start_delay: Latency::of(&measured.start_delay_us),
             targets: measured.switches.clone(),
+            unavailable: measured.unavailable,
             failures: measured.failures.list(),
             timeline_cut: timeline.slots().len() >= SLOTS_MAX,
             timeline: timeline.slots().to_vec(),

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::*;
-use crate::history::{Fate, Header, IdForm};
+use crate::history::{Fate, Header, IdForm, Model};
 use crate::target::{Insert, Outcome, Update};
 
 /// The reaction of a test's target to every operation.
@@ -48,6 +48,9 @@ impl Target for Plain {
     async fn delete(&self, _: u64) -> Outcome {
         self.serve().await
     }
+    async fn scan(&self, _: u64, _: u32) -> Outcome {
+        self.serve().await
+    }
     fn label(&self) -> String {
         "a test".into()
     }
@@ -69,6 +72,8 @@ fn memory() -> Recorder {
         preloaded: 100,
         reviews: Reviews::default(),
         id_form: IdForm::Text,
+        model: Model::Documents,
+        reads_are_current: false,
         namespace: String::new(),
         started_unix_ms: 0,
     };
@@ -169,6 +174,8 @@ async fn a_full_history_ends_the_load_with_an_error() {
         preloaded: 100,
         reviews: Reviews::default(),
         id_form: IdForm::Text,
+        model: Model::Documents,
+        reads_are_current: false,
         namespace: String::new(),
         started_unix_ms: 0,
     };

@@ -48,7 +48,7 @@ pub struct Op {
     pub target: u16,
     /// The key's number.
     pub key: u64,
-    /// The number of this write; 0 for reads.
+    /// The number of this write; of a read, that of the write that it saw, if it told, else 0.
     pub seq: u64,
     /// Time at which it was due, in ns since the start of the run.
     pub intended_ns: u64,
@@ -107,6 +107,12 @@ pub struct Header {
     pub reviews: Reviews,
     /// The documents' names.
     pub id_form: IdForm,
+    /// What the documents' writes leave; the first version knew only that of documents.
+    #[serde(default)]
+    pub model: Model,
+    /// True if a read must see every write that was acknowledged before it was sent. Only registers tell.
+    #[serde(default)]
+    pub reads_are_current: bool,
     /// The collection, for people to read.
     pub namespace: String,
     /// The clock's zero in milliseconds since 1970, for finding log lines of the same time.
@@ -114,11 +120,24 @@ pub struct Header {
 }
 
 impl Header {
-    /// The version that this build writes and reads.
-    pub const VERSION: u32 = 1;
+    /// The version that this build writes; it also reads the first one.
+    pub const VERSION: u32 = 2;
+    const FIRST_VERSION: u32 = 1;
 }
 
-/// A closed history: all writes, and the reads that found nothing.
+/// What writes leave, and so what a check compares with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Model {
+    /// An update changes the document that is there, counts itself in it, and never makes one.
+    #[default]
+    Documents,
+    /// Each write replaces all there is under the key, and of two at once the later one stays: insert and
+    /// update are one operation, as in Cassandra. Reads tell which write they saw.
+    Registers,
+}
+
+/// A closed history: all writes, the reads that found nothing, and those that tell what they saw.
 #[derive(Debug, Clone, PartialEq)]
 pub struct History {
     /// The circumstances.
@@ -179,8 +198,9 @@ const HEADER_BYTES_MAX: u64 = 64 * 1024;
 impl Op {
     /// True if a check looks at this entry.
     #[must_use]
-    pub fn matters(&self) -> bool {
-        self.kind.writes() || self.fate == Fate::NotFound
+    pub fn matters(&self, model: Model) -> bool {
+        let reads = self.kind == Kind::Read && model == Model::Registers;
+        self.kind.writes() || self.fate == Fate::NotFound || reads
     }
 
     fn encode(&self) -> [u8; ENTRY_BYTES] {
@@ -189,6 +209,7 @@ impl Op {
             Kind::Insert => 1,
             Kind::Update => 2,
             Kind::Delete => 3,
+            Kind::Scan => 4,
         };
         let fate = match self.fate {
             Fate::Acked => 0,
@@ -201,8 +222,8 @@ impl Op {
     }
 
     fn decode(bytes: &[u8; ENTRY_BYTES]) -> Option<Self> {
-        let kind =
-            *[Kind::Read, Kind::Insert, Kind::Update, Kind::Delete].get(bytes[0] as usize)?;
+        // In the order of [`Kind::ALL`].
+        let kind = *Kind::ALL.get(bytes[0] as usize)?;
         let fates = [Fate::Acked, Fate::NotFound, Fate::Refused, Fate::Unknown];
         Some(Self {
             kind,
@@ -250,20 +271,23 @@ impl History {
     /// The file cannot be read, is of another kind or version, is damaged, or was not closed.
     pub fn read(path: &Path) -> Result<Self, HistoryError> {
         let mut ops = Vec::new();
-        let (header, recorded) = Self::scan(path, |op| {
-            if op.matters() {
+        let (header, recorded) = Self::scan(path, |header, op| {
+            if op.matters(header.model) {
                 ops.push(op);
             }
         })?;
         Ok(Self { header, ops, recorded })
     }
 
-    /// Calls `visit` with every entry of a recording, in the order in which they ended; returns
+    /// Calls `visit` with the header and every entry of a recording, in the order in which they ended; returns
     /// the header and the number of entries.
     ///
     /// # Errors
     /// As [`History::read`].
-    pub fn scan(path: &Path, mut visit: impl FnMut(Op)) -> Result<(Header, u64), HistoryError> {
+    pub fn scan(
+        path: &Path,
+        mut visit: impl FnMut(&Header, Op),
+    ) -> Result<(Header, u64), HistoryError> {
         let read = |source| HistoryError::Read { path: path.to_owned(), source };
         let file = File::open(path).map_err(read)?;
         let mut input = BufReader::with_capacity(1 << 20, file);
@@ -288,7 +312,7 @@ impl History {
                     Err(damaged())
                 };
             }
-            visit(Op::decode(&bytes).ok_or_else(damaged)?);
+            visit(&header, Op::decode(&bytes).ok_or_else(damaged)?);
             index += 1;
         }
     }
@@ -302,7 +326,7 @@ fn read_header(path: &Path, input: &mut impl BufRead) -> Result<Header, HistoryE
         .map_err(|source| HistoryError::Read { path: path.to_owned(), source })?;
     let other = |reason: String| HistoryError::Header { path: path.to_owned(), reason };
     let header: Header = serde_json::from_slice(&line).map_err(|error| other(error.to_string()))?;
-    if header.imago_history != Header::VERSION {
+    if !(Header::FIRST_VERSION..=Header::VERSION).contains(&header.imago_history) {
         return Err(other(format!("its version is {}", header.imago_history)));
     }
     Ok(header)
@@ -319,6 +343,8 @@ mod tests {
             preloaded: 3,
             reviews: Reviews::default(),
             id_form: IdForm::Text,
+            model: Model::Documents,
+            reads_are_current: false,
             namespace: "shop.reviews".into(),
             started_unix_ms: 0,
         }
@@ -353,7 +379,7 @@ mod tests {
             let path = folder.path().join("history");
             write(&path, &ops);
             let mut seen = Vec::new();
-            let (read, count) = History::scan(&path, |op| seen.push(op)).unwrap();
+            let (read, count) = History::scan(&path, |_, op| seen.push(op)).unwrap();
             prop_assert_eq!(count, ops.len() as u64);
             prop_assert_eq!(read, header());
             prop_assert_eq!(seen, ops);

@@ -141,7 +141,7 @@ impl Recorder {
 fn remember(history: &Mutex<History>, entries_max: usize, op: Op) -> Result<(), RecorderError> {
     let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
     history.recorded += 1;
-    if !op.matters() {
+    if !op.matters(history.header.model) {
         return Ok(());
     }
     if history.ops.len() >= entries_max {
@@ -171,7 +171,7 @@ fn write_entries(mut output: BufWriter<File>, entries: &Receiver<Op>) -> std::io
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{Fate, IdForm};
+    use crate::history::{Fate, IdForm, Model};
     use crate::mix::Kind;
     use crate::review::Reviews;
 
@@ -181,6 +181,8 @@ mod tests {
             preloaded: 0,
             reviews: Reviews::default(),
             id_form: IdForm::Integer,
+            model: Model::Documents,
+            reads_are_current: false,
             namespace: String::new(),
             started_unix_ms: 0,
         }

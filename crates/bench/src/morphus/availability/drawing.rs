@@ -17,10 +17,14 @@ const IN_TIME: [(Kind, &str); 4] = [
 ];
 
 pub(super) fn pictures(all: &[Watched]) -> [Picture; 3] {
-    let reads = numbered(&IN_TIME, all, true);
-    let mut writes = numbered(&IN_TIME[1..], all, false);
-    writes.push(distributions("(d) Write latencies", &IN_TIME[1..], all, false));
-    let read_latencies = distributions("Read latencies", &IN_TIME, all, true);
+    let is_watched = |kind| all.iter().any(|watched| watched.kind == kind);
+    let kinds: Vec<_> = IN_TIME.into_iter().filter(|(kind, _)| is_watched(*kind)).collect();
+    let reads = numbered(&kinds, all, true);
+    let mut writes = numbered(&kinds[1..], all, false);
+    let letter = ('a'..).nth(writes.len()).expect("four loads at most");
+    let title = format!("({letter}) Write latencies");
+    writes.push(distributions(&title, &kinds[1..], all, false));
+    let read_latencies = distributions("Read latencies", &kinds, all, true);
     [
         Picture { name: "morphus-fig4", columns: 2, charts: reads },
         Picture { name: "morphus-fig5", columns: 1, charts: vec![read_latencies] },
@@ -38,7 +42,9 @@ fn numbered(kinds: &[(Kind, &str)], all: &[Watched], reads: bool) -> Vec<Chart> 
 }
 
 fn of(all: &[Watched], kind: Kind) -> &Watched {
-    all.iter().find(|watched| watched.kind == kind).expect("every load is watched")
+    all.iter()
+        .find(|watched| watched.kind == kind)
+        .expect("only loads that were watched are asked for")
 }
 
 impl Watched {

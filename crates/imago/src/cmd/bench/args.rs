@@ -318,7 +318,7 @@ pub struct Availability {
     around_s: u64,
     #[command(flatten)]
     pub drawn: Drawn,
-    /// Only show that the benchmark works: 2,000 documents, 2 s before and after the change.
+    /// Only show that the benchmark works: 2,000 documents, 2 s before and after the change, two of the four loads.
     #[arg(long, conflicts_with_all = ["documents", "around_s"])]
     quick: bool,
 }
@@ -326,12 +326,12 @@ pub struct Availability {
 impl Availability {
     pub fn size(&self) -> availability::Size {
         let Servers { size_bytes, shards, members } = self.servers;
-        let (documents, around_s) = match self.quick {
-            true => (2_000, 2),
-            false => (self.documents, self.around_s),
+        let (documents, around_s, loads) = match self.quick {
+            true => (2_000, 2, 2),
+            false => (self.documents, self.around_s, 4),
         };
         let rate_per_s = self.rate;
-        availability::Size { documents, size_bytes, shards, members, rate_per_s, around_s }
+        availability::Size { documents, size_bytes, shards, members, rate_per_s, around_s, loads }
     }
 }
 

@@ -9,7 +9,7 @@ use imago_job::record::Limits;
 use imago_mongo::namespace::Namespace;
 use imago_workload::check::{Checker, Verdict};
 use imago_workload::driver::{self, Options, Report, Running};
-use imago_workload::history::{Header, History, Recorder};
+use imago_workload::history::{Header, History, Model, Recorder};
 use imago_workload::mix::Kind;
 use serde::Serialize;
 
@@ -31,6 +31,8 @@ pub(super) fn begin_load(
         preloaded: documents,
         reviews: schema.reviews,
         id_form: schema.id_form,
+        model: Model::Documents,
+        reads_are_current: false,
         namespace: ns.to_string(),
         started_unix_ms: u64::try_from(
             SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis(),
@@ -74,7 +76,7 @@ pub(super) async fn check(
 ) -> Result<(Verdict, Latencies), Failure> {
     let unreadable = |error| Failure::from_error(Exit::Failed, "history", &error);
     let mut series: [Vec<u64>; 4] = Default::default();
-    History::scan(history, |op| {
+    History::scan(history, |_, op| {
         let is_read = op.kind == Kind::Read;
         let at = match op.intended_ns {
             before if before < copy_began_ns => 0,

@@ -297,7 +297,7 @@ fn early() -> Failure {
 fn draw(file: &Path, history: &Path, moments: &[(u64, &'static str)]) -> Result<PathBuf, Failure> {
     let mut operations = Vec::new();
     let seconds = |ns: u64| ns as f64 / 1e9;
-    History::scan(history, |op| {
+    History::scan(history, |_, op| {
         operations.push(Operation {
             due_s: seconds(op.intended_ns),
             ended_s: seconds(op.end_ns),

@@ -5,12 +5,14 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use imago_bench::load::mongo::{MongoTarget, Schema, show_content};
+use imago_bench::load::{cassandra, mongo};
 use imago_mongo::namespace::Namespace;
+use imago_tune::cassandra::Consistency;
+use imago_tune::cassandra::Uri;
 use imago_workload::check::{Anomaly, Checker, Verdict, Wrong};
-use imago_workload::history::{History, HistoryError};
+use imago_workload::history::{History, HistoryError, Model};
 
-use super::failure;
+use super::{cassandra_failure, failure};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -62,10 +64,18 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Some(namespace) => namespace,
         None => checker.header().namespace.parse().map_err(|error| failure(&error))?,
     };
-    let schema = Schema::of(checker.header());
-    let target =
-        MongoTarget::connect(&args.uri, &namespace, schema).await.map_err(|e| failure(&e))?;
-    show_content(&target, &mut checker).await.map_err(|error| failure(&error))?;
+    let of_cassandra = Uri::is_one(&args.uri);
+    if of_cassandra != (checker.header().model == Model::Registers) {
+        let recorded = if of_cassandra { "MongoDB" } else { "Cassandra" };
+        let what =
+            format!("the history is that of a load on {recorded}, and --uri names no such cluster");
+        return Err(Failure::new(Exit::Usage, "usage", what));
+    }
+    if of_cassandra {
+        show_table(&args.uri, &namespace, &mut checker).await.map_err(|e| cassandra_failure(&e))?;
+    } else {
+        show_collection(&args.uri, &namespace, &mut checker).await.map_err(|e| failure(&e))?;
+    }
     let verdict = checker.finish();
     context.output.result(&verdict, summary)?;
     if verdict.holds() {
@@ -74,6 +84,28 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let anomalies = verdict.counts.anomalies();
     let what = format!("{namespace} holds what was not acknowledged, {anomalies} times");
     Err(Failure::new(Exit::Differences, "differences", what))
+}
+
+async fn show_collection(
+    uri: &str,
+    namespace: &Namespace,
+    checker: &mut Checker,
+) -> imago_mongo::error::Result<u64> {
+    let schema = mongo::Schema::of(checker.header());
+    let target = mongo::MongoTarget::connect(uri, namespace, schema).await?;
+    mongo::show_content(&target, checker).await
+}
+
+async fn show_table(
+    uri: &str,
+    namespace: &Namespace,
+    checker: &mut Checker,
+) -> imago_tune::cassandra::Result<u64> {
+    let table = (&*namespace.db, &*namespace.coll);
+    let schema = cassandra::Schema::of(checker.header());
+    let uri = uri.parse()?;
+    let connected = cassandra::CassandraTarget::connect(&uri, table, Consistency::Quorum, schema);
+    cassandra::show_content(&connected.await?, checker).await
 }
 
 /// The verdict for people.
@@ -101,6 +133,10 @@ fn summary(verdict: &Verdict) -> String {
     let words: Vec<String> = kinds.iter().map(|(name, count)| format!("{name} {count}")).collect();
     text.push_str(&words.join(", "));
     text.push('\n');
+    if counts.stale_reads > 0 {
+        writeln!(text, "{} reads saw what had been replaced", counts.stale_reads)
+            .unwrap_or_default();
+    }
     let mut shown: HashMap<Wrong, usize> = HashMap::new();
     let mut left_out = 0;
     for Anomaly { wrong, id, why, ops } in &verdict.named {
@@ -126,7 +162,8 @@ pub(super) fn history(args: &HistoryArgs, context: &Context) -> Result<(), Failu
         Failure::new(Exit::Failed, "output", "cannot write an entry as JSON").because(&cause)
     };
     // The header comes first in the output, and only a first pass over the history finds it.
-    let (header, _) = History::scan(&args.history, |_| {}).map_err(|error| unreadable(&error))?;
+    let (header, _) =
+        History::scan(&args.history, |_, _| {}).map_err(|error| unreadable(&error))?;
     let wanted = match &args.id {
         Some(id) => Some(header.id_form.key(id).ok_or_else(|| {
             Failure::new(Exit::Usage, "usage", format!("{id} is no _id of this load"))
@@ -135,7 +172,7 @@ pub(super) fn history(args: &HistoryArgs, context: &Context) -> Result<(), Failu
     };
     context.output.text(&serde_json::to_string(&header).map_err(unwritable)?)?;
     let mut failed = None;
-    let scanned = History::scan(&args.history, |op| {
+    let scanned = History::scan(&args.history, |_, op| {
         if failed.is_some() || wanted.is_some_and(|key| key != op.key) {
             return;
         }

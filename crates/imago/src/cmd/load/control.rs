@@ -7,12 +7,13 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use imago_bench::load::mongo::{MongoTarget, Schema};
 use imago_mongo::namespace::Namespace;
 use imago_workload::driver::Control;
+use imago_workload::target::Target;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -81,13 +82,12 @@ impl Listener {
     }
 
     /// Answers requests until the handle is dropped.
-    pub(super) fn serve(
+    pub(super) fn serve<T: Target>(
         self,
-        control: Control<MongoTarget>,
-        namespace: Namespace,
-        schema: Schema,
+        control: Control<T>,
+        connect: Connect<T>,
     ) -> AbortOnDropHandle<()> {
-        let steered = Arc::new(Steered { control, namespace, schema, switching: Mutex::new(()) });
+        let steered = Arc::new(Steered { control, connect, switching: Mutex::new(()) });
         AbortOnDropHandle::new(tokio::spawn(async move {
             let Self { listener, path } = self;
             let mut answering = JoinSet::new();
@@ -107,16 +107,20 @@ impl Listener {
     }
 }
 
+/// Connects to another cluster, and to another collection there if it is named.
+pub(super) type Connect<T> = Box<dyn Fn(String, Option<Namespace>) -> Connecting<T> + Send + Sync>;
+/// The new target, or why there is none.
+pub(super) type Connecting<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
+
 /// The load behind the socket.
-struct Steered {
-    control: Control<MongoTarget>,
-    namespace: Namespace,
-    schema: Schema,
+struct Steered<T> {
+    control: Control<T>,
+    connect: Connect<T>,
     /// Held by a switch: two at once would have no order.
     switching: Mutex<()>,
 }
 
-async fn attend(stream: UnixStream, steered: Arc<Steered>) {
+async fn attend<T: Target>(stream: UnixStream, steered: Arc<Steered<T>>) {
     match tokio::time::timeout(PATIENCE, Box::pin(answer(stream, &steered))).await {
         Ok(Ok(())) => {}
         Ok(Err(cause)) => tracing::warn!(%cause, "a control request was not answered"),
@@ -138,7 +142,7 @@ fn remove_stale(path: &Path) -> std::io::Result<()> {
     }
 }
 
-async fn answer(stream: UnixStream, steered: &Steered) -> std::io::Result<()> {
+async fn answer<T: Target>(stream: UnixStream, steered: &Steered<T>) -> std::io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
     BufReader::new(read).take(LINE_BYTES_MAX).read_line(&mut line).await?;
@@ -149,18 +153,17 @@ async fn answer(stream: UnixStream, steered: &Steered) -> std::io::Result<()> {
     write.write_all(format!("{answer}\n").as_bytes()).await
 }
 
-async fn handle(request: Request, steered: &Steered) -> Value {
+async fn handle<T: Target>(request: Request, steered: &Steered<T>) -> Value {
     let control = &steered.control;
     match request {
         Request::Switch { uri, ns } => {
             let _alone = steered.switching.lock().await;
-            let namespace = ns.unwrap_or_else(|| steered.namespace.clone());
-            match MongoTarget::connect(&uri, &namespace, steered.schema).await {
+            match (steered.connect)(uri, ns).await {
                 Ok(target) => {
                     let at_ms = control.switch(Arc::new(target));
                     json!({ "switched_at_ms": at_ms, "target": control.snapshot().target })
                 }
-                Err(error) => json!({ "error": error.to_string() }),
+                Err(error) => json!({ "error": error }),
             }
         }
         Request::Stop => {

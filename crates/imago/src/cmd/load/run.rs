@@ -4,15 +4,18 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use imago_bench::load::mongo::{MongoTarget, Schema, preload, require_documents};
+use imago_bench::load::{cassandra, mongo};
 use imago_mongo::namespace::Namespace;
+use imago_tune::cassandra::Consistency;
+use imago_tune::cassandra::Uri;
 use imago_workload::driver::{self, DriverError, Options, Report, Running};
-use imago_workload::history::{Header, Recorder, RecorderError};
+use imago_workload::history::{Header, Model, Recorder, RecorderError};
 use imago_workload::keys::Distribution;
 use imago_workload::review::Reviews;
+use imago_workload::target::Target;
 use imago_workload::timeline::{Latency, Silence};
 
-use super::{RunArgs, control, failure, view};
+use super::{RunArgs, cassandra_failure, control, failure, view};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -22,17 +25,85 @@ pub(super) async fn run(args: RunArgs, context: &Context) -> Result<(), Failure>
     let uri = args.uri.as_deref().ok_or_else(|| missing("uri"))?;
     let namespace = args.ns.clone().ok_or_else(|| missing("ns"))?;
     let options = options(&args)?;
-    let schema = Schema { id_form: args.ids.into(), reviews: options.reviews };
-    let target = MongoTarget::connect(uri, &namespace, schema).await.map_err(|e| failure(&e))?;
-    fill(&args, &target, context).await?;
+    if Uri::is_one(uri) {
+        let uri = uri.parse().map_err(|error| cassandra_failure(&error))?;
+        return on_cassandra(&args, &uri, &namespace, options, context).await;
+    }
+    let schema = mongo::Schema { id_form: args.ids.into(), reviews: options.reviews };
+    let connected = mongo::MongoTarget::connect(uri, &namespace, schema).await;
+    let target = connected.map_err(|error| failure(&error))?;
+    let filling = async |told: &(dyn Fn(u64) + Sync)| {
+        let filled = if args.preloaded {
+            mongo::require_documents(&target, args.documents).await
+        } else {
+            mongo::preload(&target, args.documents, told).await
+        };
+        filled.map_err(|error| failure(&error))
+    };
+    fill(&args, filling, context).await?;
     if fills_only(&args) {
         return Ok(());
     }
-    let recorder = recorder(&args, &namespace, &options)?;
+    let recorder = recorder(&args, &namespace, &options, Model::Documents, false)?;
+    let connect: control::Connect<mongo::MongoTarget> = Box::new(move |uri, ns| {
+        let namespace = ns.unwrap_or_else(|| namespace.clone());
+        Box::pin(async move {
+            let connected = mongo::MongoTarget::connect(&uri, &namespace, schema).await;
+            connected.map_err(|error| error.to_string())
+        })
+    });
+    drive(&args, target, connect, options, recorder, context).await
+}
+
+/// Runs a load on a table of Cassandra's.
+async fn on_cassandra(
+    args: &RunArgs,
+    uri: &Uri,
+    namespace: &Namespace,
+    options: Options,
+    context: &Context,
+) -> Result<(), Failure> {
+    let schema = cassandra::Schema { id_form: args.ids.into(), reviews: options.reviews };
+    let table = (&*namespace.db, &*namespace.coll);
+    let connected = cassandra::CassandraTarget::connect(uri, table, args.consistency, schema).await;
+    let target = connected.map_err(|error| cassandra_failure(&error))?;
+    let filling = async |told: &(dyn Fn(u64) + Sync)| {
+        let filled = if args.preloaded {
+            cassandra::require_rows(&target, args.documents).await
+        } else {
+            cassandra::preload(&target, args.documents, told).await
+        };
+        filled.map_err(|error| cassandra_failure(&error))
+    };
+    fill(args, filling, context).await?;
+    if fills_only(args) {
+        return Ok(());
+    }
+    // What is written and read by a quorum meets in a replica at least.
+    let reads_are_current = matches!(
+        args.consistency,
+        Consistency::Quorum | Consistency::LocalQuorum | Consistency::EachQuorum | Consistency::All
+    );
+    let recorder = recorder(args, namespace, &options, Model::Registers, reads_are_current)?;
+    let connect: control::Connect<cassandra::CassandraTarget> = Box::new(|_, _| {
+        Box::pin(async { Err("a load on Cassandra cannot be sent to another cluster".into()) })
+    });
+    drive(args, target, connect, options, recorder, context).await
+}
+
+/// Runs the operations, and prints what was measured.
+async fn drive<T: Target>(
+    args: &RunArgs,
+    target: T,
+    connect: control::Connect<T>,
+    options: Options,
+    recorder: Recorder,
+    context: &Context,
+) -> Result<(), Failure> {
     // The socket is there before the first operation, so that a script may wait for it.
     let listener = args.control.as_deref().map(control::Listener::bind).transpose()?;
     let running = driver::start(options, Arc::new(target), recorder).map_err(|e| ended(&e))?;
-    let serving = listener.map(|listener| listener.serve(running.control(), namespace, schema));
+    let serving = listener.map(|listener| listener.serve(running.control(), connect));
     let report = steer(running, context).await;
     drop(serving);
     let mut report = report?;
@@ -69,6 +140,7 @@ fn options(args: &RunArgs) -> Result<Options, Failure> {
         preloaded: args.documents,
         reviews,
         reinsert: args.reinsert,
+        scan_documents: args.scan_documents,
         seed: args.seed,
     };
     // Filling only needs no operations that make sense.
@@ -87,26 +159,32 @@ fn ended(error: &DriverError) -> Failure {
     Failure::from_error(exit, "load", error)
 }
 
-async fn fill(args: &RunArgs, target: &MongoTarget, context: &Context) -> Result<(), Failure> {
-    let filled = if args.preloaded {
-        require_documents(target, args.documents).await
-    } else {
-        let bar = view::filling(context, args.documents);
-        let filling = preload(target, args.documents, |inserted| bar.set_position(inserted));
-        let filled = tokio::select! {
-            filled = Box::pin(filling) => filled,
-            () = context.cancel.cancelled() => {
-                return Err(Failure::new(Exit::Failed, "cancelled", "stopped while filling the \
-                    collection, which now holds a part of the documents"));
-            }
-        };
-        bar.finish_and_clear();
-        filled
+/// Fills the collection, or looks whether it is full, unless the user stops it.
+async fn fill(
+    args: &RunArgs,
+    filling: impl AsyncFnOnce(&(dyn Fn(u64) + Sync)) -> Result<(), Failure>,
+    context: &Context,
+) -> Result<(), Failure> {
+    let bar = view::filling(context, args.documents);
+    let told = |inserted| bar.set_position(inserted);
+    let filled = tokio::select! {
+        filled = Box::pin(filling(&told)) => filled,
+        () = context.cancel.cancelled() => {
+            Err(Failure::new(Exit::Failed, "cancelled", "stopped while filling the \
+                collection, which now holds a part of the documents"))
+        }
     };
-    filled.map_err(|error| failure(&error))
+    bar.finish_and_clear();
+    filled
 }
 
-fn recorder(args: &RunArgs, namespace: &Namespace, options: &Options) -> Result<Recorder, Failure> {
+fn recorder(
+    args: &RunArgs,
+    namespace: &Namespace,
+    options: &Options,
+    model: Model,
+    reads_are_current: bool,
+) -> Result<Recorder, Failure> {
     let Some(path) = &args.record else { return Ok(Recorder::nothing()) };
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let header = Header {
@@ -114,6 +192,8 @@ fn recorder(args: &RunArgs, namespace: &Namespace, options: &Options) -> Result<
         preloaded: args.documents,
         reviews: options.reviews,
         id_form: args.ids.into(),
+        model,
+        reads_are_current,
         namespace: namespace.to_string(),
         started_unix_ms: since_1970.as_millis() as u64,
     };
@@ -122,7 +202,7 @@ fn recorder(args: &RunArgs, namespace: &Namespace, options: &Options) -> Result<
 }
 
 /// Shows the load while it runs, and stops it when the user asks for it.
-async fn steer(running: Running<MongoTarget>, context: &Context) -> Result<Report, Failure> {
+async fn steer<T: Target>(running: Running<T>, context: &Context) -> Result<Report, Failure> {
     let control = running.control();
     let view = view::View::new(context);
     let mut finished = std::pin::pin!(running.finish());
@@ -196,6 +276,9 @@ fn summary(report: &Report) -> String {
             "{} operations were due and not sent: {} were in flight already",
             report.dropped, report.in_flight_max
         ));
+    }
+    if report.unavailable > 0 {
+        line(format_args!("{} operations failed for want of replicas", report.unavailable));
     }
     for failure in &report.failures {
         let sure = match failure.fate {

@@ -1,12 +1,12 @@
 //! `imago testbed up`: what may be started, with each database's own options, and starting it.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use imago_testbed::supervisor;
 use imago_testbed::supervisor::launch;
 use imago_testbed::supervisor::registry::{Registry, Standing};
-use imago_testbed::{CassandraSpec, ClusterSpec, ContentSpec, Error, SingleSpec};
+use imago_testbed::{CassandraCluster, CassandraSpec, ClusterSpec, ContentSpec, Error, SingleSpec};
 use serde::Serialize;
 
 use super::{failure, shape};
@@ -189,7 +189,9 @@ pub(super) async fn start(
     spec.find_programs().map_err(failure)?;
     if foreground {
         let ready = |standing: &Standing| {
-            let printed = context.output.result(&Summary::of(standing), summary_text);
+            let cluster_file = write_cluster_file(standing)?;
+            let summary = Summary::of(standing, cluster_file.as_deref());
+            let printed = context.output.result(&summary, summary_text);
             printed.map_err(|cause| Error::Io {
                 doing: "print where the servers are".into(),
                 source: std::io::Error::other(cause.to_string()),
@@ -207,7 +209,37 @@ pub(super) async fn start(
             format!("interrupted: the testbed {} takes down what it had started", spec.name()),
         )),
     };
-    context.output.result(&Summary::of(&standing), summary_text)
+    let cluster_file = write_cluster_file(&standing).map_err(failure)?;
+    context.output.result(&Summary::of(&standing, cluster_file.as_deref()), summary_text)
+}
+
+/// Writes how `imago tune roll` reaches the nodes of a Cassandra cluster, and returns where.
+fn write_cluster_file(standing: &Standing) -> Result<Option<PathBuf>, Error> {
+    let (ContentSpec::Cassandra(spec), Some(folder)) = (&standing.spec, &standing.folder) else {
+        return Ok(None);
+    };
+    let file = folder.join("cluster.toml");
+    let failed = |source| Error::Io { doing: format!("write {}", file.display()), source };
+    let program = std::env::current_exe().map_err(failed)?;
+    let (program, name) = (program.display(), &spec.name);
+    let mut text = format!(
+        "# How imago reaches the nodes of the testbed {name}.\n\
+         database = \"cassandra\"\n\
+         uri = \"{}\"\n\
+         configuration = \"{}\"\n\
+         nodetool = \"{}\"\n\
+         stop = \"'{program}' testbed inject {name} terminate --node {{name}}\"\n\
+         start = \"'{program}' testbed inject {name} restart --node {{name}}\"\n",
+        standing.uri,
+        CassandraCluster::configuration_of(folder, "{name}").join("cassandra.yaml").display(),
+        CassandraCluster::configuration_of(folder, "{name}").join("nodetool").display(),
+    );
+    for node in &standing.nodes {
+        let (name, host, port) = (&node.name, node.host, node.port);
+        _ = write!(text, "\n[[node]]\nname = \"{name}\"\naddress = \"{host}:{port}\"\n");
+    }
+    std::fs::write(&file, text).map_err(failed)?;
+    Ok(Some(file))
 }
 
 fn supervisor_command(spec: &ContentSpec) -> Result<tokio::process::Command, Failure> {
@@ -246,10 +278,12 @@ struct Summary<'a> {
     auth: bool,
     supervisor_pid: u32,
     nodes: Vec<&'a str>,
+    /// For `imago tune roll`.
+    cluster_file: Option<&'a Path>,
 }
 
 impl<'a> Summary<'a> {
-    fn of(standing: &'a Standing) -> Self {
+    fn of(standing: &'a Standing, cluster_file: Option<&'a Path>) -> Self {
         let spec = &standing.spec;
         Self {
             name: spec.name(),
@@ -261,6 +295,7 @@ impl<'a> Summary<'a> {
             auth: spec.auth(),
             supervisor_pid: standing.supervisor.pid,
             nodes: standing.nodes.iter().map(|node| &*node.name).collect(),
+            cluster_file,
         }
     }
 }
@@ -276,5 +311,8 @@ fn summary_text(summary: &Summary<'_>) -> String {
         _ = writeln!(text, "  admin uri  {}", summary.admin_uri);
     }
     _ = writeln!(text, "  nodes      {}", summary.nodes.join(", "));
+    if let Some(file) = summary.cluster_file {
+        _ = writeln!(text, "  file       {}", file.display());
+    }
     text
 }

@@ -10,7 +10,7 @@ use imago_testbed::pool::{self, Leased};
 use imago_testbed::{Cluster, wait};
 use imago_workload::check::{Checker, Verdict, Wrong};
 use imago_workload::driver::{self, Options, Report, Running};
-use imago_workload::history::{Fate, Header, History, IdForm, Op, Recorder};
+use imago_workload::history::{Fate, Header, History, IdForm, Model, Op, Recorder};
 use imago_workload::mix::Kind;
 use imago_workload::review::Reviews;
 
@@ -44,6 +44,8 @@ fn recorder() -> Recorder {
         preloaded: DOCUMENTS,
         reviews: schema().reviews,
         id_form: schema().id_form,
+        model: Model::Documents,
+        reads_are_current: false,
         namespace: namespace().to_string(),
         started_unix_ms: 0,
     };

@@ -125,7 +125,7 @@ fn adapt(seed: u64, thresholds: Thresholds) -> (Tally, Limited, u64, usize) {
 #[test]
 fn adaptation_keeps_histories_limits_and_the_progress_of_transactions() {
     let mut all = Tally::default();
-    let seeds = seeds(100);
+    let seeds = seeds(50);
     let runs = usize::try_from(seeds.end - seeds.start).unwrap();
     let (mut changed, mut moved, mut split, mut changes, mut undone) = (0, 0, 0, 0, 0);
     let mut waited = [0; 2];

@@ -1,0 +1,326 @@
+//! The settings of Cassandra 5.0 that tuning may change: type, bounds, default, and how each is applied.
+//!
+//! Bounds are those within which a node starts and serves; a value outside of them is refused before anything is
+//! touched. Names, units and defaults are those of `cassandra.yaml`; memory settings without a default follow the heap.
+
+use std::fmt;
+
+use super::error::Error;
+
+/// What a change costs, and how it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// By `nodetool`, at once and without a restart; the file is changed, too, for the next start.
+    Live {
+        /// The command, with `{}` in place of the value.
+        nodetool: &'static str,
+    },
+    /// By the file, and a restart of the node.
+    Restart,
+}
+
+impl Class {
+    /// Its name, as it is approved and printed.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Live { .. } => "live",
+            Self::Restart => "restart",
+        }
+    }
+}
+
+/// The values that a setting takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Values {
+    /// Whole numbers between these.
+    Count(u64, u64),
+    /// Sizes in this unit, between these numbers of it.
+    Size(&'static str, u64, u64),
+    /// Rates in this unit, between these numbers of it; 0 is no limit.
+    Rate(&'static str, u64, u64),
+    /// Times in this unit, between these numbers of it.
+    Time(&'static str, u64, u64),
+    /// Fractions between these.
+    Share(f64, f64),
+    /// One of these words.
+    Word(&'static [&'static str]),
+}
+
+/// A setting.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Knob {
+    /// Its key in `cassandra.yaml`.
+    pub name: &'static str,
+    /// Its value unless the file has another one; `None`: it follows the heap or the processors.
+    pub default: Option<&'static str>,
+    /// The values that it takes.
+    pub values: Values,
+    /// How it is applied.
+    pub class: Class,
+    /// Its column in `system_views.settings`, where it does not have the setting's name.
+    pub about: &'static str,
+}
+
+const YES_OR_NO: Values = Values::Word(&["true", "false"]);
+
+const fn restart(
+    name: &'static str,
+    default: Option<&'static str>,
+    values: Values,
+    about: &'static str,
+) -> Knob {
+    Knob { name, default, values, class: Class::Restart, about }
+}
+
+const fn live(
+    name: &'static str,
+    default: Option<&'static str>,
+    values: Values,
+    nodetool: &'static str,
+    about: &'static str,
+) -> Knob {
+    Knob { name, default, values, class: Class::Live { nodetool }, about }
+}
+
+/// All of them.
+pub const KNOBS: &[Knob] = &[
+    live(
+        "compaction_throughput",
+        Some("64MiB/s"),
+        Values::Rate("MiB/s", 0, 10_000),
+        "setcompactionthroughput {}",
+        "how fast compaction may write; 0 is no limit",
+    ),
+    live(
+        "concurrent_compactors",
+        None,
+        Values::Count(1, 64),
+        "setconcurrentcompactors {}",
+        "compactions at once",
+    ),
+    live(
+        "hinted_handoff_throttle",
+        Some("1024KiB"),
+        Values::Size("KiB", 1, 1_048_576),
+        "sethintedhandoffthrottlekb {}",
+        "how fast a node that was away is sent what it missed, per second",
+    ),
+    live(
+        "stream_throughput_outbound",
+        Some("24MiB/s"),
+        Values::Rate("MiB/s", 0, 10_000),
+        "setstreamthroughput -m {}",
+        "how fast data moves between nodes; 0 is no limit",
+    ),
+    restart("concurrent_reads", Some("32"), Values::Count(1, 1_024), "reads at once"),
+    restart("concurrent_writes", Some("32"), Values::Count(1, 1_024), "writes at once"),
+    restart(
+        "native_transport_max_threads",
+        Some("128"),
+        Values::Count(2, 4_096),
+        "requests of clients at once",
+    ),
+    restart(
+        "memtable_heap_space",
+        None,
+        Values::Size("MiB", 16, 65_536),
+        "memory for writes that are in no file yet, on the heap",
+    ),
+    restart(
+        "memtable_offheap_space",
+        None,
+        Values::Size("MiB", 16, 65_536),
+        "the same, beside the heap",
+    ),
+    restart(
+        "memtable_allocation_type",
+        Some("heap_buffers"),
+        Values::Word(&[
+            "heap_buffers",
+            "offheap_buffers",
+            "offheap_objects",
+            "unslabbed_heap_buffers",
+        ]),
+        "where memtables keep their content",
+    ),
+    restart(
+        "memtable_flush_writers",
+        None,
+        Values::Count(1, 64),
+        "memtables that are written at once",
+    ),
+    restart(
+        "memtable_cleanup_threshold",
+        None,
+        Values::Share(0.01, 0.99),
+        "share of the memtables' memory at which the largest is written; deprecated since 4.0",
+    ),
+    restart(
+        "commitlog_segment_size",
+        Some("32MiB"),
+        Values::Size("MiB", 4, 2_047),
+        "size of a file of the commit log",
+    ),
+    restart(
+        "commitlog_total_space",
+        None,
+        Values::Size("MiB", 64, 1_048_576),
+        "size of the commit log at which memtables are written",
+    ),
+    restart(
+        "commitlog_sync_period",
+        Some("10000ms"),
+        Values::Time("ms", 1, 60_000),
+        "interval at which the commit log is on disk, where it is not waited for",
+    ),
+    restart(
+        "key_cache_size",
+        None,
+        Values::Size("MiB", 0, 65_536),
+        "cache of where rows begin in files",
+    ),
+    restart("row_cache_size", Some("0MiB"), Values::Size("MiB", 0, 65_536), "cache of whole rows"),
+    restart(
+        "file_cache_size",
+        None,
+        Values::Size("MiB", 16, 65_536),
+        "cache of pieces of files, beside the heap",
+    ),
+    restart(
+        "trickle_fsync",
+        Some("false"),
+        YES_OR_NO,
+        "files are put on disk while they are written, not at their end",
+    ),
+    restart(
+        "trickle_fsync_interval",
+        Some("10240KiB"),
+        Values::Size("KiB", 64, 1_048_576),
+        "how much of a file is put on disk at once then",
+    ),
+    restart(
+        "column_index_size",
+        Some("4KiB"),
+        Values::Size("KiB", 1, 65_536),
+        "part of a large row that is read at once",
+    ),
+];
+
+/// The setting of this name.
+///
+/// # Errors
+/// There is none: the message lists those that there are.
+pub fn find(name: &str) -> Result<&'static Knob, Error> {
+    KNOBS.iter().find(|knob| knob.name == name).ok_or_else(|| {
+        let known: Vec<&str> = KNOBS.iter().map(|knob| knob.name).collect();
+        Error::Usage(format!("there is no setting {name}; there are {}", known.join(", ")))
+    })
+}
+
+impl Knob {
+    /// The value as the file has it, checked.
+    ///
+    /// # Errors
+    /// It is none of the values that the setting takes.
+    pub fn value(&self, text: &str) -> Result<Value, Error> {
+        let wrong =
+            || Error::Usage(format!("{} is \"{text}\", and it must be {}", self.name, self.values));
+        let whole = |number: &str, unit: &str, least: u64, most: u64| {
+            let number = number.trim().parse::<u64>().ok();
+            let number = number.filter(|number| (least..=most).contains(number));
+            number.map(|number| Value { number: number.to_string(), unit: unit.to_owned() })
+        };
+        let text = text.trim();
+        let value = match self.values {
+            Values::Count(least, most) => whole(text, "", least, most),
+            Values::Size(unit, least, most)
+            | Values::Rate(unit, least, most)
+            | Values::Time(unit, least, most) => {
+                text.strip_suffix(unit).and_then(|number| whole(number, unit, least, most))
+            }
+            Values::Share(least, most) => {
+                let number = text.parse::<f64>().ok();
+                let number = number.filter(|number| (least..=most).contains(number));
+                number.map(|number| Value { number: number.to_string(), unit: String::new() })
+            }
+            Values::Word(words) => words
+                .contains(&text)
+                .then(|| Value { number: text.to_owned(), unit: String::new() }),
+        };
+        value.ok_or_else(wrong)
+    }
+}
+
+/// A value of a setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// Without its unit, as `nodetool` takes it.
+    pub number: String,
+    /// Its unit; empty if it has none.
+    pub unit: String,
+}
+
+/// As the file has it.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.number, self.unit)
+    }
+}
+
+/// The values, as a message names them.
+impl fmt::Display for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(least, most) => write!(f, "a whole number from {least} to {most}"),
+            Self::Size(unit, least, most)
+            | Self::Rate(unit, least, most)
+            | Self::Time(unit, least, most) => write!(f, "{least}{unit} to {most}{unit}"),
+            Self::Share(least, most) => write!(f, "a number from {least} to {most}"),
+            Self::Word(words) => write!(f, "one of {}", words.join(", ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_is_a_value_of_its_setting() {
+        for knob in KNOBS {
+            if let Some(default) = knob.default {
+                assert_eq!(knob.value(default).unwrap().to_string(), default, "{}", knob.name);
+            }
+            assert_eq!(find(knob.name).unwrap(), knob);
+        }
+    }
+
+    #[test]
+    fn values_are_kept_within_their_bounds_and_units() {
+        let value = |name: &str, text: &str| {
+            let value = find(name).unwrap().value(text);
+            value.map(|value| value.to_string()).map_err(|error| error.to_string())
+        };
+        assert_eq!(value("concurrent_reads", "64"), Ok("64".into()));
+        assert_eq!(value("memtable_heap_space", "256MiB"), Ok("256MiB".into()));
+        assert_eq!(value("compaction_throughput", " 0MiB/s "), Ok("0MiB/s".into()));
+        assert_eq!(value("trickle_fsync", "true"), Ok("true".into()));
+        assert_eq!(value("memtable_cleanup_threshold", "0.25"), Ok("0.25".into()));
+        for (name, text, said) in [
+            ("concurrent_reads", "0", "a whole number from 1 to 1024"),
+            ("concurrent_reads", "-1", "a whole number"),
+            ("concurrent_reads", "many", "a whole number"),
+            ("memtable_heap_space", "256", "16MiB to 65536MiB"),
+            ("memtable_heap_space", "1GiB", "16MiB to 65536MiB"),
+            ("memtable_heap_space", "1MiB", "16MiB to 65536MiB"),
+            ("trickle_fsync", "yes", "one of true, false"),
+            ("memtable_cleanup_threshold", "NaN", "a number from 0.01 to 0.99"),
+            ("memtable_allocation_type", "true\nseeds: x", "one of heap_buffers"),
+        ] {
+            let error = value(name, text).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+        assert!(find("concurrent_read").unwrap_err().to_string().contains("concurrent_reads"));
+    }
+}
