@@ -8,9 +8,13 @@ use tracing_subscriber::EnvFilter;
 use crate::cli::{Global, ProgressMode, colour_wanted};
 use crate::exit::{Exit, Failure};
 
+/// What is logged unless something is asked for. Cassandra's driver warns of each connection that ends, which is what a
+/// node's restart looks like.
+const UNASKED: &str = "warn,scylla=error";
+
 /// Begins to log what the options want; `bars` are taken away while a line is written.
 pub fn begin(global: &Global, bars: &MultiProgress) -> Result<(), Failure> {
-    let filter = global.log_filter.as_deref().unwrap_or("warn");
+    let filter = global.log_filter.as_deref().unwrap_or(UNASKED);
     let filter = EnvFilter::try_new(filter).map_err(|cause| {
         Failure::new(Exit::Usage, "log_filter", format!("{filter:?} is not a log filter"))
             .because(&cause)

@@ -1,8 +1,13 @@
 //! Apache Cassandra: how its nodes are reached, asked, and changed.
 
+pub mod cluster_file;
 pub mod connection;
 pub mod error;
+pub mod journal;
 pub mod knobs;
+mod node;
+pub mod ring;
+pub mod roll;
 pub mod settings_file;
 pub mod uri;
 

@@ -144,21 +144,10 @@ impl CassandraTarget {
 
 /// Makes what is missing. All nodes know it when this returns.
 async fn make(session: &Session, keyspace: &str, table: &str) -> Result<()> {
-    let state = session.get_cluster_state();
-    let mut datacenters = std::collections::BTreeMap::<&str, usize>::new();
-    for node in state.get_nodes_info() {
-        *datacenters.entry(node.datacenter.as_deref().unwrap_or("datacenter1")).or_default() += 1;
-    }
-    let replicas: Vec<String> = datacenters
-        .iter()
-        .map(|(name, nodes)| format!("'{name}': {}", (*nodes).min(REPLICAS_MAX)))
-        .collect();
-    if state.get_keyspace(keyspace).is_none() {
-        let made = format!(
-            "CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {{'class': \
-             'NetworkTopologyStrategy', {}}}",
-            replicas.join(", ")
-        );
+    if session.get_cluster_state().get_keyspace(keyspace).is_none() {
+        let replication = connection::replication(session, REPLICAS_MAX);
+        let made =
+            format!("CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication}");
         let doing = format!("making the keyspace {keyspace}");
         session.query_unpaged(made, ()).await.map_err(failed(doing))?;
     }

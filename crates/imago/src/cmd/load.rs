@@ -12,6 +12,7 @@ mod view;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use imago_job::control::Stop;
 use imago_mongo::error::{Class, Error};
 use imago_mongo::namespace::Namespace;
 use imago_tune::cassandra;
@@ -224,28 +225,19 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 
 /// A consistency level by its name.
 fn consistency(text: &str) -> Result<Consistency, String> {
-    match &*text.to_ascii_lowercase() {
-        "one" => Ok(Consistency::One),
-        "local_one" => Ok(Consistency::LocalOne),
-        "two" => Ok(Consistency::Two),
-        "three" => Ok(Consistency::Three),
-        "quorum" => Ok(Consistency::Quorum),
-        "local_quorum" => Ok(Consistency::LocalQuorum),
-        "each_quorum" => Ok(Consistency::EachQuorum),
-        "all" => Ok(Consistency::All),
-        _ => Err("it must be one, local_one, two, three, quorum, local_quorum, each_quorum or all"
-            .into()),
-    }
+    let known = cassandra::connection::CONSISTENCIES;
+    cassandra::connection::consistency(text).ok_or_else(|| format!("it must be {known}"))
 }
 
 /// An error of the Cassandra side as the way this command ends.
-fn cassandra_failure(error: &cassandra::Error) -> Failure {
+pub(crate) fn cassandra_failure(error: &cassandra::Error) -> Failure {
     let exit = match error {
         cassandra::Error::Usage(_) => Exit::Usage,
         cassandra::Error::Precondition { .. } | cassandra::Error::Connect { .. } => {
             Exit::Precondition
         }
-        cassandra::Error::Statement { .. } => Exit::Failed,
+        cassandra::Error::Stopped(Stop::Interrupted | Stop::HandedOver) => Exit::Interrupted,
+        _ => Exit::Failed,
     };
     let failure = Failure::from_error(exit, "cassandra", error);
     match error.help() {

@@ -1,6 +1,11 @@
 //! `imago tune`: when a database's configuration should change, and to what.
 
+mod jobs;
+mod knobs;
 mod plan;
+mod roll;
+
+use imago_job::record::Requested;
 
 use crate::context::Context;
 use crate::exit::Failure;
@@ -16,11 +21,29 @@ pub struct Args {
 enum Action {
     /// Say from a trace whether the configuration should change, when and to what; changes nothing.
     Plan(plan::Args),
+    /// Give all nodes of a cluster other settings, while it serves.
+    Roll(roll::Args),
+    /// List the settings that a roll can change: values, defaults, and what a change costs.
+    Knobs,
+    /// List the rolls that a cluster keeps, the oldest first.
+    Jobs(jobs::Kept),
+    /// Have a roll wait before its next step.
+    Pause(jobs::One),
+    /// Have a roll that waits go on.
+    GoOn(jobs::One),
+    /// End a roll before its next step; nodes that have the new configuration keep it.
+    Cancel(jobs::One),
 }
 
 /// Runs the command.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::Plan(args) => plan::run(args, context),
+        Action::Roll(args) => roll::run(args, context).await,
+        Action::Knobs => knobs::run(context),
+        Action::Jobs(kept) => jobs::list(&kept, context).await,
+        Action::Pause(one) => jobs::ask(&one, Requested::Pause, context).await,
+        Action::GoOn(one) => jobs::ask(&one, Requested::Run, context).await,
+        Action::Cancel(one) => jobs::ask(&one, Requested::Cancel, context).await,
     }
 }

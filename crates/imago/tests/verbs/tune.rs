@@ -1,4 +1,6 @@
-//! `imago tune` as a user meets it: advice from files, and what is said of wrong ones.
+//! `imago tune` as a user meets it: advice from files, and what is said of wrong ones; and rolls of real clusters.
+
+mod roll;
 
 use std::fmt::Write as _;
 use std::path::Path;

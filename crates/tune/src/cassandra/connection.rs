@@ -36,7 +36,8 @@ pub async fn connect_to(node: SocketAddr, uri: &Uri) -> Result<Session> {
     let builder = builder(uri, Consistency::One)
         .known_node_addr(node)
         .host_filter(Arc::new(only))
-        .fetch_schema_metadata(false);
+        .fetch_schema_metadata(false)
+        .fetch_full_schema_metadata(false);
     let alone = Uri { nodes: vec![node.to_string()], user: uri.user.clone() };
     open(&alone, builder).await
 }
@@ -62,8 +63,43 @@ async fn open(uri: &Uri, builder: SessionBuilder) -> Result<Session> {
     builder.build().await.map_err(failed)
 }
 
+/// A consistency level by its name, as in `cqlsh`.
+#[must_use]
+pub fn consistency(name: &str) -> Option<Consistency> {
+    Some(match &*name.to_ascii_lowercase() {
+        "one" => Consistency::One,
+        "local_one" => Consistency::LocalOne,
+        "two" => Consistency::Two,
+        "three" => Consistency::Three,
+        "quorum" => Consistency::Quorum,
+        "local_quorum" => Consistency::LocalQuorum,
+        "each_quorum" => Consistency::EachQuorum,
+        "all" => Consistency::All,
+        _ => return None,
+    })
+}
+
+/// The names of consistency levels.
+pub const CONSISTENCIES: &str =
+    "one, local_one, two, three, quorum, local_quorum, each_quorum or all";
+
+/// The replication of a keyspace that has so many replicas in each data centre, as far as there are nodes.
+#[must_use]
+pub fn replication(session: &Session, replicas_max: usize) -> String {
+    let state = session.get_cluster_state();
+    let mut nodes = std::collections::BTreeMap::<&str, usize>::new();
+    for node in state.get_nodes_info() {
+        *nodes.entry(node.datacenter.as_deref().unwrap_or("datacenter1")).or_default() += 1;
+    }
+    let replicas: Vec<String> = nodes
+        .iter()
+        .map(|(name, nodes)| format!("'{name}': {}", (*nodes).min(replicas_max)))
+        .collect();
+    format!("{{'class': 'NetworkTopologyStrategy', {}}}", replicas.join(", "))
+}
+
 /// Runs a statement that may be repeated, and returns its rows; `doing` names it in errors.
-pub async fn rows<R>(
+pub(crate) async fn rows<R>(
     session: &Session,
     doing: &str,
     statement: &str,

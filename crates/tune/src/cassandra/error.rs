@@ -1,5 +1,8 @@
 //! What can go wrong with a Cassandra cluster, and what to do about it.
 
+use imago_job::control::Stop;
+use imago_job::journal::JournalError;
+use imago_job::run::RunError;
 use scylla::errors::{
     ExecutionError, NewSessionError, NextRowError, PagerExecutionError, PrepareError,
 };
@@ -29,6 +32,30 @@ pub enum Error {
         /// The driver's reason.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A command on a node failed, or took too long.
+    #[error("{doing} on {node} failed: {said}")]
+    Command {
+        /// The node's name.
+        node: String,
+        /// The operation.
+        doing: String,
+        /// The command's own words, or how it ended.
+        said: String,
+    },
+    /// The journal refused, or could not be reached.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The work was stopped.
+    #[error(transparent)]
+    Stopped(#[from] Stop),
+    /// The work was begun, and could not be done.
+    #[error("{what}")]
+    Failed {
+        /// What happened, and how things stand.
+        what: String,
+        /// What to do.
+        help: String,
+    },
     /// What must hold before does not.
     #[error("{what}")]
     Precondition {
@@ -40,8 +67,13 @@ pub enum Error {
 }
 
 impl Error {
+    /// The work was begun, and could not be done.
+    pub(crate) fn failed(what: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::Failed { what: what.into(), help: help.into() }
+    }
+
     /// What must hold before does not.
-    pub fn precondition(what: impl Into<String>, help: impl Into<String>) -> Self {
+    pub(crate) fn precondition(what: impl Into<String>, help: impl Into<String>) -> Self {
         Self::Precondition { what: what.into(), help: help.into() }
     }
 
@@ -49,11 +81,23 @@ impl Error {
     #[must_use]
     pub fn help(&self) -> Option<&str> {
         match self {
-            Self::Precondition { help, .. } => Some(help),
+            Self::Precondition { help, .. } | Self::Failed { help, .. } => Some(help),
             Self::Connect { .. } => Some(
                 "is the address that of native_transport_port, and are name and password right?",
             ),
-            Self::Usage(_) | Self::Statement { .. } => None,
+            _ => None,
+        }
+    }
+}
+
+impl From<RunError> for Error {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Stopped(stop) => Self::Stopped(stop),
+            RunError::Journal(error) => Self::Journal(error),
+            RunError::Unreachable(error) => {
+                Self::Statement { doing: "saving the state of the job".into(), source: error }
+            }
         }
     }
 }
@@ -63,6 +107,7 @@ pub trait StatementError: std::error::Error + Send + Sync + 'static {}
 
 impl StatementError for ExecutionError {}
 impl StatementError for PrepareError {}
+impl StatementError for scylla::errors::MetadataError {}
 impl StatementError for PagerExecutionError {}
 impl StatementError for NextRowError {}
 impl StatementError for scylla::response::query_result::IntoRowsResultError {}

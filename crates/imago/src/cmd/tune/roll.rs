@@ -1,0 +1,167 @@
+//! `imago tune roll`: a new configuration for all nodes of a cluster, while it serves.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use imago_job::id::JobId;
+use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::connection;
+use imago_tune::cassandra::roll::{self, Outcome, Preview, Roller, Spec};
+
+use crate::cmd::load::cassandra_failure;
+use crate::cmd::process::process;
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+use crate::table::table;
+
+/// The arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Settings that are live are applied by nodetool, node by node, and written for the next start. The others \
+need a restart: nodes are restarted in steps, of which no range of any keyspace needs another replica at \
+--consistency. Before each step every node must see all others up, with one schema, and none may keep \
+writes that another one has missed.
+
+The job's state is in the cluster (keyspace imago), so that any machine can go on with it. Ctrl-C lets the \
+node that is under way come back first.
+
+The cluster file:
+
+  database = \"cassandra\"
+  uri = \"cassandra://10.0.0.1:9042,10.0.0.2:9042\"
+  # A program that reads a script from its standard input, on the node; without it: sh, on this machine.
+  # {name} and {host} stand for those of the node. Each command may also stand in a node's own table.
+  shell = \"ssh {name} sudo sh\"
+  configuration = \"/etc/cassandra/cassandra.yaml\"
+  nodetool = \"nodetool\"
+  stop = \"systemctl stop cassandra\"
+  start = \"systemctl start cassandra\"
+
+  [[node]]
+  name = \"cas-1\"
+  address = \"10.0.0.1:9042\"
+
+Examples:
+  imago tune roll --cluster cluster.toml --set concurrent_reads=64 --set memtable_heap_space=512MiB --dry-run
+  imago tune roll --cluster cluster.toml --set compaction_throughput=32MiB/s")]
+pub(super) struct Args {
+    /// The file that says how the nodes are reached.
+    #[arg(long, value_name = "FILE")]
+    cluster: PathBuf,
+    /// A setting and its new value, as in cassandra.yaml; `imago tune knobs` lists them.
+    #[arg(long, value_name = "SETTING=VALUE", value_parser = setting, required_unless_present_any = ["resume", "unset"])]
+    set: Vec<(String, String)>,
+    /// A setting that gets its default again.
+    #[arg(long, value_name = "SETTING")]
+    unset: Vec<String>,
+    /// The consistency level that clients need meanwhile.
+    #[arg(long, value_name = "LEVEL", default_value = "quorum", value_parser = level)]
+    consistency: String,
+    /// Failures of further nodes that have to be withstood meanwhile.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    tolerate: usize,
+    /// Restart all nodes at once; clients are not served meanwhile.
+    #[arg(long)]
+    at_once: bool,
+    /// Say what would be done, and what speaks against it; change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Go on with a job whose process died or was interrupted.
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["set", "unset", "consistency", "tolerate", "at_once", "dry_run"])]
+    resume: Option<JobId>,
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        _ => Err("it must be SETTING=VALUE, such as concurrent_reads=64".into()),
+    }
+}
+
+fn level(text: &str) -> Result<String, String> {
+    let known = connection::CONSISTENCIES;
+    match connection::consistency(text) {
+        Some(_) => Ok(text.to_ascii_lowercase()),
+        None => Err(format!("it must be {known}")),
+    }
+}
+
+/// Runs the command.
+pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let file = ClusterFile::read(&args.cluster).map_err(|error| cassandra_failure(&error))?;
+    let (process, cancel) = (process(), context.cancel.clone());
+    let rolled = if let Some(job) = &args.resume {
+        Box::pin(roll::resume(file, job, &process, context.events(), cancel)).await
+    } else {
+        let mut changes: BTreeMap<String, Option<String>> = BTreeMap::new();
+        let set = args.set.into_iter().map(|(name, value)| (name, Some(value)));
+        for (name, value) in set.chain(args.unset.into_iter().map(|name| (name, None))) {
+            if changes.contains_key(&name) {
+                let what = format!("{name} is named twice");
+                return Err(Failure::new(Exit::Usage, "usage", what));
+            }
+            changes.insert(name, value);
+        }
+        let spec = Spec {
+            changes,
+            consistency: args.consistency,
+            tolerate: args.tolerate,
+            is_at_once: args.at_once,
+        };
+        let roller =
+            Roller::connect(file, spec).await.map_err(|error| cassandra_failure(&error))?;
+        if args.dry_run {
+            let preview = roller.preview().await.map_err(|error| cassandra_failure(&error))?;
+            return context.output.result(&preview, preview_text);
+        }
+        Box::pin(roller.begin(&process, context.events(), cancel)).await
+    };
+    let outcome = rolled.map_err(|error| cassandra_failure(&error))?;
+    context.output.result(&outcome, outcome_text)
+}
+
+fn preview_text(preview: &Preview) -> String {
+    let mut text = String::new();
+    let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "default".into());
+    let rows = preview.nodes.iter().flat_map(|node| {
+        let row = |setting: &str, from: String, to: String, class: &str| {
+            [node.name.clone(), node.rack.clone(), setting.into(), from, to, class.into()]
+        };
+        if node.changes.is_empty() {
+            return vec![row("-", "has it already".into(), "-".into(), "-")];
+        }
+        let changed = |change: &roll::ValueChange| {
+            row(&change.setting, shown(&change.from), shown(&change.to), change.class)
+        };
+        node.changes.iter().map(changed).collect()
+    });
+    text.push_str(&table(&["NODE", "RACK", "SETTING", "NOW", "THEN", "CLASS"], rows, &[]));
+    if preview.restarts {
+        _ = writeln!(text, "nodes are restarted in {} steps:", preview.steps.len());
+        for (step, names) in (1..).zip(&preview.steps) {
+            _ = writeln!(text, "  {step}. {}", names.join(", "));
+        }
+    } else {
+        text.push_str("no node is restarted\n");
+    }
+    for obstacle in &preview.obstacles {
+        _ = writeln!(text, "cannot begin now: {obstacle}");
+    }
+    text
+}
+
+fn outcome_text(outcome: &Outcome) -> String {
+    let mut text = format!(
+        "{} is done in {:.0} s: {} have the new configuration\n",
+        outcome.job,
+        outcome.elapsed_s,
+        outcome.nodes.join(", ")
+    );
+    for (name, seconds) in &outcome.seconds {
+        _ = writeln!(text, "  {name} was not fully there for {seconds:.0} s");
+    }
+    text
+}

@@ -1,0 +1,306 @@
+//! `imago tune roll` on three real nodes of Cassandra, under load.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use imago_job::id::JobId;
+use imago_job::journal::{Journal as _, Update};
+use imago_job::record::Record;
+use imago_job::state::State;
+use imago_testbed::{find_cassandra, wait};
+use imago_tune::cassandra::journal::CassandraJournal;
+use serde_json::Value;
+
+use crate::process::Process;
+use crate::reshard::dice::is_long;
+
+/// A testbed with three nodes in three racks, and the file that says how they are reached.
+struct Ring {
+    folder: tempfile::TempDir,
+    uri: String,
+    cluster: String,
+}
+
+impl Ring {
+    /// None where it cannot or need not be started; that is said.
+    fn start() -> Option<Self> {
+        if !is_long() {
+            eprintln!("skipped: three nodes of Java are started by make test-long");
+            return None;
+        }
+        if let Err(missing) = find_cassandra() {
+            eprintln!("skipped: {missing}");
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let mut ring = Self { folder, uri: String::new(), cluster: String::new() };
+        let up = ring.json(&[
+            "testbed",
+            "up",
+            "cassandra",
+            "--name",
+            "ring",
+            "--nodes",
+            "3",
+            "--racks",
+            "3",
+            "--heap-mb",
+            "256",
+        ]);
+        ring.uri = up["uri"].as_str().unwrap().to_owned();
+        ring.cluster = up["cluster_file"].as_str().unwrap().to_owned();
+        Some(ring)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_imago"));
+        command
+            .args(arguments)
+            .env("XDG_STATE_HOME", self.folder.path().join("state"))
+            .env("TMPDIR", self.folder.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// The result of a command that succeeds.
+    fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.run(&[arguments, &["--json"]].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {error}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// The failure of a command that has this exit code.
+    fn refused(&self, arguments: &[&str], exit: i32) -> String {
+        let output = self.run(&[arguments, &["--json"]].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(exit), "{arguments:?}: {said}");
+        said
+    }
+
+    fn start_process(&self, arguments: &[&str], name: &str) -> Process {
+        let arguments = [arguments, &["--json", "--progress", "json"]].concat();
+        Process::start(self.command(&arguments), self.path(name))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn configuration(&self, node: &str) -> PathBuf {
+        let folder = PathBuf::from(&self.cluster);
+        folder.parent().unwrap().join(format!("{node}.conf/cassandra.yaml"))
+    }
+
+    fn roll<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
+        [&["tune", "roll", "--cluster", &*self.cluster], more].concat()
+    }
+
+    fn pids(&self) -> Vec<Value> {
+        let status = self.json(&["testbed", "status", "ring"]);
+        let nodes = status["nodes"].as_array().unwrap();
+        nodes.iter().map(|node| node["process"]["pid"].clone()).collect()
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let _ = self.run(&["testbed", "down", "--all"]);
+    }
+}
+
+const NODES: [&str; 3] = ["ring-1", "ring-2", "ring-3"];
+
+/// The journal in the cluster does what every journal does.
+fn keeps_its_contract(uri: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let journal = CassandraJournal::open(&uri.parse().unwrap()).await.unwrap();
+        imago_job::journal::contract::check(&journal).await;
+        let ids = [Record::new("roll", Value::Null, 1), Record::new("roll", Value::Null, 2)];
+        for record in &ids {
+            journal.create(record).await.unwrap();
+        }
+        let [first, second] = ids.map(|record| record.id);
+        journal.lock(&first).await.unwrap();
+        journal.lock(&first).await.unwrap();
+        let refused = journal.lock(&second).await.unwrap_err().to_string();
+        assert!(refused.contains(first.as_str()), "{refused}");
+        let epoch = journal.claim(&first, "host/1", 0).await.unwrap().epoch;
+        let cancelled = Update { state: Some(State::Cancelled), ..Update::default() };
+        journal.save(&first, epoch, &cancelled).await.unwrap();
+        journal.lock(&second).await.unwrap();
+        journal.unlock(&first).await.unwrap();
+        assert!(journal.lock(&another_job()).await.is_err(), "the second holds it");
+        journal.unlock(&second).await.unwrap();
+        journal.lock(&another_job()).await.unwrap();
+        journal.unlock(&another_job()).await.unwrap();
+    });
+}
+
+fn another_job() -> JobId {
+    JobId::from_parts(1_498_442_107_000, 3)
+}
+
+#[test]
+fn a_node_that_does_not_start_gets_its_old_configuration_back() {
+    let Some(ring) = Ring::start() else { return };
+    keeps_its_contract(&ring.uri);
+    let filled = ring.run(&[
+        "load",
+        "--uri",
+        &ring.uri,
+        "--ns",
+        "shop.reviews",
+        "--documents",
+        "200",
+        "--duration",
+        "0s",
+    ]);
+    assert!(filled.status.success(), "{filled:?}");
+    let file = ring.configuration("ring-2");
+    let before = std::fs::read_to_string(&file).unwrap();
+    let text = std::fs::read_to_string(&ring.cluster).unwrap();
+    let start = text.lines().find_map(|line| line.strip_prefix("start = \"")).unwrap();
+    let start = start.trim_end_matches('"').replace("{name}", "ring-2");
+    let node = "name = \"ring-2\"\n";
+    let own = format!(
+        "{node}start = \"if grep -q 'concurrent_reads: 48' '{}'; then echo 'out of memory' >&2; exit 1; fi; {start}\"\n",
+        file.display()
+    );
+    let cluster = ring.path("cluster.toml");
+    std::fs::write(&cluster, text.replace(node, &own)).unwrap();
+    let cluster = cluster.to_str().unwrap();
+    let said =
+        ring.refused(&["tune", "roll", "--cluster", cluster, "--set", "concurrent_reads=48"], 1);
+    assert!(said.contains("ring-2 does not start") && said.contains("out of memory"), "{said}");
+    assert!(said.contains("runs with the old one again"), "{said}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
+    let has_new = |node: &str| {
+        std::fs::read_to_string(ring.configuration(node)).unwrap().contains("concurrent_reads: 48")
+    };
+    assert_eq!(NODES.map(has_new), [true, false, false], "the roll ended there");
+    let status = ring.json(&["testbed", "status", "ring"]);
+    assert_eq!(status["health"], "up", "{status}");
+    // Nothing is left that would keep the next one from beginning.
+    let preview = ring.json(&ring.roll(&["--unset", "concurrent_reads", "--dry-run"]));
+    assert_eq!(preview["obstacles"], Value::Array(vec![]), "{preview}");
+
+    // A node that is away is no time for a roll.
+    ring.json(&["testbed", "inject", "ring", "kill", "--node", "ring-3"]);
+    let said = ring.refused(&ring.roll(&["--unset", "concurrent_reads"]), 4);
+    assert!(said.contains("not settled") && said.contains("ring-3"), "{said}");
+    assert_eq!(NODES.map(has_new), [true, false, false]);
+}
+
+#[test]
+fn a_roll_under_load_fails_no_request_and_loses_nothing_though_its_process_is_killed() {
+    let Some(ring) = Ring::start() else { return };
+    let file = ring.configuration("ring-2");
+    let written = format!("# by hand: \"$HOME\"\n{}", std::fs::read_to_string(&file).unwrap());
+    std::fs::write(&file, written).unwrap();
+    let (history, socket) = (ring.path("history"), ring.path("load.sock"));
+    let (history, socket) = (history.to_str().unwrap(), socket.to_str().unwrap());
+    let mut load = ring.start_process(
+        &[
+            "load",
+            "--uri",
+            &ring.uri,
+            "--ns",
+            "shop.reviews",
+            "--documents",
+            "500",
+            "--rate",
+            "60",
+            "--mix",
+            "read=45,update=30,insert=15,delete=5,scan=5",
+            "--reinsert",
+            "0.3",
+            "--until-stopped",
+            "--record",
+            history,
+            "--control",
+            socket,
+            "--no-timeline",
+        ],
+        "load",
+    );
+    load.until("the load runs", |said| said["started"].as_u64() > Some(60));
+
+    // What must not be done is said before anything is touched.
+    let before = std::fs::read_to_string(&file).unwrap();
+    let said =
+        ring.refused(&ring.roll(&["--set", "concurrent_reads=48", "--consistency", "all"]), 4);
+    assert!(said.contains("keyspace shop") && said.contains("cannot be stopped"), "{said}");
+    let said = ring.refused(&ring.roll(&["--set", "concurrent_reads=0"]), 2);
+    assert!(said.contains("a whole number from 1"), "{said}");
+    let preview = ring.json(&ring.roll(&["--set", "concurrent_reads=48", "--dry-run"]));
+    assert_eq!(
+        (&preview["restarts"], &preview["obstacles"]),
+        (&true.into(), &Value::Array(vec![]))
+    );
+    assert_eq!(preview["steps"].as_array().unwrap().len(), 3, "{preview}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
+
+    // A live setting reaches all nodes, and none is restarted.
+    let pids = ring.pids();
+    let live = ring.json(&ring.roll(&["--set", "compaction_throughput=32MiB/s"]));
+    assert_eq!(live["nodes"].as_array().unwrap().len(), 3, "{live}");
+    assert_eq!(ring.pids(), pids);
+    for node in NODES {
+        let text = std::fs::read_to_string(ring.configuration(node)).unwrap();
+        assert!(text.contains("compaction_throughput: 32MiB/s\n"), "{text}");
+    }
+
+    let settings = ["--set", "concurrent_reads=48", "--set", "memtable_heap_space=64MiB"];
+    let mut roll = ring.start_process(&ring.roll(&settings), "roll");
+    let mut job = String::new();
+    roll.until("the second node stops", |said| {
+        job = said["job"].as_str().unwrap_or_default().to_owned();
+        said["event"] == "decision"
+            && said["what"].as_str().is_some_and(|what| what.ends_with("-2: stops"))
+    });
+    let said = ring.refused(&ring.roll(&["--set", "concurrent_writes=48"]), 4);
+    assert!(said.contains(&job) || said.contains("not settled"), "{said}");
+    roll.kill();
+
+    // Its successor waits until it must be dead.
+    let mut successor = None;
+    wait::until_blocking("the job can be taken over", || {
+        let mut process = ring.start_process(&ring.roll(&["--resume", &job]), "resumed");
+        let begins = |process: &Process| process.said().iter().any(|said| said["event"] == "phase");
+        wait::until_blocking("it begins or ends", || begins(&process) || !process.is_running());
+        let has_begun = begins(&process);
+        assert!(has_begun || process.errors().contains("sign of life"), "{}", process.errors());
+        successor = has_begun.then_some(process);
+        has_begun
+    });
+    let (exit, mut resumed) = successor.unwrap().ended();
+    assert_eq!(exit, 0, "{resumed}");
+    assert_eq!(resumed["nodes"].as_array_mut().unwrap().len(), 3, "{resumed}");
+    let after = ring.pids();
+    assert!(pids.iter().zip(&after).all(|(before, after)| before != after), "{pids:?} {after:?}");
+    for node in NODES {
+        let text = std::fs::read_to_string(ring.configuration(node)).unwrap();
+        assert!(text.contains("concurrent_reads: 48\n"), "{text}");
+        assert!(text.contains("memtable_heap_space: 64MiB\n"), "{text}");
+    }
+    assert!(std::fs::read_to_string(&file).unwrap().starts_with("# by hand: \"$HOME\"\n"));
+    let jobs = ring.json(&["tune", "jobs", "--uri", &ring.uri]);
+    assert_eq!(jobs.as_array().unwrap().len(), 2, "{jobs}");
+
+    ring.json(&["load", "stop", "--control", socket]);
+    let (exit, report) = load.ended();
+    assert_eq!((exit, &report["unavailable"]), (0, &0.into()), "{report}");
+    assert_eq!(report["reads"]["failed"], 0, "{report}");
+    assert_eq!(report["writes"]["failed"], 0, "{report}");
+    let verdict = ring.json(&["load", "check", "--uri", &ring.uri, "--history", history]);
+    assert!(verdict["writes_acknowledged"].as_u64() > Some(2_000), "{verdict}");
+    for fault in ["lost", "resurrected", "stale", "unknown", "stale_reads"] {
+        assert_eq!(verdict[fault], 0, "{verdict}");
+    }
+}

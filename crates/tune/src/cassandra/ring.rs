@@ -1,0 +1,361 @@
+//! The cluster as its nodes tell of it: who is there, who has which data, and what each thinks of the others.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use imago_plan::tune::availability::{Demand, Ring};
+use scylla::client::session::Session;
+use scylla::cluster::metadata::Strategy;
+use scylla::frame::response::result::TableSpec;
+use scylla::statement::Consistency;
+use uuid::Uuid;
+
+use super::cluster_file::{ClusterFile, NodeAccess};
+use super::connection::{connect_to, rows};
+use super::error::{Error, Result};
+use super::journal;
+use super::node::LOOK_BOUND;
+use super::uri::Uri;
+
+/// For one node to answer what it sees.
+const VIEW_BOUND: Duration = Duration::from_secs(20);
+/// Keyspaces that no client reads.
+const OWN: [&str; 7] = [
+    "system",
+    "system_auth",
+    "system_distributed",
+    "system_schema",
+    "system_traces",
+    "system_views",
+    "system_virtual_schema",
+];
+
+/// A node of the cluster.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// How it is reached.
+    pub access: NodeAccess,
+    /// Its identity, which outlives restarts.
+    pub id: Uuid,
+    /// Its data centre and rack.
+    pub rack: (String, String),
+}
+
+/// The cluster: its nodes, in the order of the cluster file, and who has which data.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    /// The nodes.
+    pub members: Vec<Member>,
+    /// The ranges of all keyspaces of clients, by the numbers of nodes.
+    pub ring: Ring,
+}
+
+/// What one node sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Each node that it knows of: whether it is up, and whether it neither joins, leaves nor moves.
+    pub sees: BTreeMap<Uuid, (bool, bool)>,
+    /// Its version of the schema.
+    pub schema: Uuid,
+    /// The nodes that it keeps writes for, because they were away.
+    pub hints: BTreeSet<Uuid>,
+}
+
+/// The cluster as its metadata tells; nodes that are away are part of it.
+///
+/// # Errors
+/// The cluster file and the cluster differ, or replicas are placed in a way that is not known.
+pub fn cluster(
+    session: &Session,
+    file: &ClusterFile,
+    consistency: Consistency,
+    tolerate: usize,
+) -> Result<Cluster> {
+    let state = session.get_cluster_state();
+    let nodes = state.get_nodes_info();
+    let mut members = Vec::new();
+    for access in &file.nodes {
+        let known = nodes.iter().find(|node| socket(node) == access.address);
+        let Some(node) = known else {
+            let there: Vec<String> = nodes.iter().map(|node| socket(node).to_string()).collect();
+            return Err(Error::precondition(
+                format!("the cluster has no node at {} ({})", access.address, access.name),
+                format!("correct the cluster file: it has {}", there.join(", ")),
+            ));
+        };
+        let rack = node.rack.clone().unwrap_or_default();
+        let datacenter = node.datacenter.clone().unwrap_or_default();
+        members.push(Member { access: access.clone(), id: node.host_id, rack: (datacenter, rack) });
+    }
+    if let Some(left_out) =
+        nodes.iter().find(|node| members.iter().all(|one| one.id != node.host_id))
+    {
+        return Err(Error::precondition(
+            format!("the cluster file leaves out the node at {}", socket(left_out)),
+            "add it: all nodes have to be looked at before one is stopped",
+        ));
+    }
+    let number: HashMap<Uuid, usize> =
+        members.iter().enumerate().map(|(number, one)| (one.id, number)).collect();
+    let mut demands = Demands::default();
+    for (name, keyspace) in state.keyspaces_iter() {
+        if OWN.contains(&name) || name == journal::KEYSPACE {
+            continue;
+        }
+        let by_datacenter: Vec<(Option<&str>, usize)> = match &keyspace.strategy {
+            Strategy::SimpleStrategy { replication_factor } => vec![(None, *replication_factor)],
+            Strategy::NetworkTopologyStrategy { datacenter_repfactors } => {
+                let each = datacenter_repfactors.iter();
+                each.map(|(datacenter, replicas)| (Some(&**datacenter), *replicas)).collect()
+            }
+            Strategy::LocalStrategy => continue,
+            other => {
+                let what = format!("the replicas of keyspace {name} are placed by {other:?}");
+                return Err(Error::precondition(what, "such a cluster cannot be rolled by Imago"));
+            }
+        };
+        let table = TableSpec::borrowed(name, "");
+        let locator = state.replica_locator();
+        for (token, _) in locator.ring().iter() {
+            let replicas = |datacenter: Option<&str>| -> Vec<usize> {
+                let found =
+                    locator.replicas_for_token(*token, &keyspace.strategy, datacenter, &table);
+                found
+                    .into_iter()
+                    .filter_map(|(node, _)| number.get(&node.host_id).copied())
+                    .collect()
+            };
+            let range = format!("keyspace {name}, the range that ends at token {}", token.value());
+            match consistency {
+                Consistency::LocalQuorum | Consistency::EachQuorum | Consistency::LocalOne => {
+                    for (datacenter, factor) in &by_datacenter {
+                        let needed = needed(consistency, *factor);
+                        let within =
+                            datacenter.map_or_else(String::new, |name| format!(" in {name}"));
+                        demands.add(format!("{range}{within}"), replicas(*datacenter), needed);
+                    }
+                }
+                _ => {
+                    let factor = by_datacenter.iter().map(|(_, factor)| factor).sum();
+                    demands.add(range, replicas(None), needed(consistency, factor));
+                }
+            }
+        }
+    }
+    let racks = members.iter().map(|one| format!("{} {}", one.rack.0, one.rack.1)).collect();
+    let ring = Ring { racks, away: BTreeSet::new(), demands: demands.list, tolerate };
+    Ok(Cluster { members, ring })
+}
+
+fn socket(node: &scylla::cluster::Node) -> SocketAddr {
+    SocketAddr::new(node.address.ip(), node.address.port())
+}
+
+/// Replicas that have to answer, of so many.
+fn needed(consistency: Consistency, replicas: usize) -> usize {
+    match consistency {
+        Consistency::Any | Consistency::One | Consistency::LocalOne => 1,
+        Consistency::Two => 2,
+        Consistency::Three => 3,
+        Consistency::All => replicas,
+        _ => replicas / 2 + 1,
+    }
+}
+
+/// Ranges, each set of replicas once: most ranges of a cluster share theirs with others.
+#[derive(Default)]
+struct Demands {
+    known: BTreeSet<(Vec<usize>, usize)>,
+    list: Vec<Demand>,
+}
+
+impl Demands {
+    fn add(&mut self, name: String, mut replicas: Vec<usize>, needed: usize) {
+        replicas.sort_unstable();
+        if self.known.insert((replicas.clone(), needed)) {
+            self.list.push(Demand { name, replicas, needed });
+        }
+    }
+}
+
+impl Cluster {
+    /// What each of these nodes sees, or why it does not answer.
+    pub(super) async fn views(
+        &self,
+        uri: &Uri,
+        of: &BTreeSet<usize>,
+    ) -> Vec<(usize, Result<View>)> {
+        join_all(of.iter().map(|number| async {
+            let member = &self.members[*number];
+            let looked = tokio::time::timeout(VIEW_BOUND, view(&member.access, uri)).await;
+            let late = || Error::Command {
+                node: member.access.name.clone(),
+                doing: "looking at the cluster".into(),
+                said: format!("no answer within {} s", VIEW_BOUND.as_secs()),
+            };
+            (*number, looked.unwrap_or_else(|_| Err(late())))
+        }))
+        .await
+    }
+
+    /// Why no node may be stopped now; empty if nothing speaks against it. `away` are those that this roll has stopped.
+    pub(super) async fn obstacles(&self, uri: &Uri, away: &BTreeSet<usize>) -> Vec<String> {
+        let there: BTreeSet<usize> =
+            (0..self.members.len()).filter(|number| !away.contains(number)).collect();
+        let mut obstacles = Vec::new();
+        let mut schemas = BTreeMap::<Uuid, Vec<&str>>::new();
+        for (number, looked) in self.views(uri, &there).await {
+            let name = &*self.members[number].access.name;
+            match looked {
+                Err(error) => obstacles.push(format!("{name} does not answer: {}", chain(&error))),
+                Ok(view) => {
+                    schemas.entry(view.schema).or_default().push(name);
+                    obstacles.extend(self.objections(name, &view, away));
+                }
+            }
+        }
+        if schemas.len() > 1 {
+            let groups: Vec<String> =
+                schemas.into_values().map(|names| names.join(" and ")).collect();
+            obstacles.push(format!("the nodes have different schemas: {}", groups.join("; ")));
+        }
+        obstacles
+    }
+
+    /// What speaks against stopping a node, by the view of one.
+    fn objections(&self, name: &str, view: &View, away: &BTreeSet<usize>) -> Vec<String> {
+        let mut found = Vec::new();
+        for (number, other) in self.members.iter().enumerate() {
+            if away.contains(&number) {
+                continue;
+            }
+            let other_name = &other.access.name;
+            match view.sees.get(&other.id) {
+                None => found.push(format!("{name} does not know {other_name}")),
+                Some((false, _)) => found.push(format!("{name} sees {other_name} down")),
+                Some((true, false)) => {
+                    found.push(format!("{name} sees {other_name} join, leave or move"));
+                }
+                Some((true, true)) => {}
+            }
+            if view.hints.contains(&other.id) {
+                found.push(format!("{name} keeps writes that {other_name} has missed"));
+            }
+        }
+        found
+    }
+}
+
+/// What a node tells of itself and of the others.
+async fn view(node: &NodeAccess, uri: &Uri) -> Result<View> {
+    let session = connect_to(node.address, uri).await?;
+    let local = rows::<(Uuid,)>(
+        &session,
+        "reading the schema's version",
+        "SELECT schema_version FROM system.local",
+        (),
+    );
+    let hints = rows::<(Uuid,)>(
+        &session,
+        "reading pending hints",
+        "SELECT host_id FROM system_views.pending_hints",
+        (),
+    );
+    let status = node.nodetool("status", LOOK_BOUND);
+    let (local, hints, status) = tokio::try_join!(local, hints, status)?;
+    let schema = local.first().map(|(version,)| *version).unwrap_or_default();
+    let hints = hints.into_iter().map(|(id,)| id).collect();
+    Ok(View { sees: seen(&status), schema, hints })
+}
+
+/// The settings that a node runs with.
+pub(super) async fn settings(node: &NodeAccess, uri: &Uri) -> Result<BTreeMap<String, String>> {
+    let session = connect_to(node.address, uri).await?;
+    let all = rows::<(String, Option<String>)>(
+        &session,
+        "reading the settings",
+        "SELECT name, value FROM system_views.settings",
+        (),
+    );
+    let all = all.await?;
+    Ok(all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
+}
+
+/// The lines of `nodetool status`: two letters for each node, and its identity.
+fn seen(status: &str) -> BTreeMap<Uuid, (bool, bool)> {
+    let mut seen = BTreeMap::new();
+    for line in status.lines() {
+        let mut letters = line.chars();
+        let (up, state) = (letters.next(), letters.next());
+        let is_node = matches!(up, Some('U' | 'D'))
+            && matches!(state, Some('N' | 'L' | 'J' | 'M'))
+            && letters.next().is_some_and(char::is_whitespace);
+        let id = line.split_whitespace().find_map(|word| word.parse::<Uuid>().ok());
+        if let (true, Some(id)) = (is_node, id) {
+            seen.insert(id, (up == Some('U'), state == Some('N')));
+        }
+    }
+    seen
+}
+
+/// An error with its causes, in one line.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let mut parts: Vec<String> = Vec::new();
+    for cause in causes.map(ToString::to_string) {
+        if parts.iter().all(|part| !part.contains(&cause)) {
+            parts.push(cause);
+        }
+    }
+    parts.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUS: &str = "\
+Datacenter: dc1
+===============
+Status=Up/Down
+|/ State=Normal/Leaving/Joining/Moving
+--  Address       Load        Tokens  Owns (effective)  Host ID                               Rack \n\
+UN  127.121.15.3  112.98 KiB  8       100.0%            1d38a840-df45-4890-abcf-faeebfd93f72  rack3
+DN  127.121.15.1  ?           8       100.0%            deb23d02-6790-4acd-931e-5caa8126474e  rack1
+UJ  127.121.15.2  118.34 KiB  8       ?                 8ebce959-b920-4072-abe3-89102b95009a  rack2
+
+Note: Non-system keyspaces don't have the same replication settings
+";
+
+    fn id(text: &str) -> Uuid {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn each_nodes_letters_are_read() {
+        let expected = BTreeMap::from([
+            (id("1d38a840-df45-4890-abcf-faeebfd93f72"), (true, true)),
+            (id("deb23d02-6790-4acd-931e-5caa8126474e"), (false, true)),
+            (id("8ebce959-b920-4072-abe3-89102b95009a"), (true, false)),
+        ]);
+        assert_eq!(seen(STATUS), expected);
+        assert!(seen("nodetool: Failed to connect to '127.0.0.1:7199'").is_empty());
+    }
+
+    #[test]
+    fn a_level_needs_its_share_of_the_replicas() {
+        for (level, replicas, expected) in [
+            (Consistency::One, 3, 1),
+            (Consistency::Two, 3, 2),
+            (Consistency::Quorum, 3, 2),
+            (Consistency::Quorum, 4, 3),
+            (Consistency::LocalQuorum, 5, 3),
+            (Consistency::All, 3, 3),
+            (Consistency::Quorum, 1, 1),
+        ] {
+            assert_eq!(needed(level, replicas), expected, "{level} of {replicas}");
+        }
+    }
+}
