@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
 use futures_util::future::join_all;
@@ -56,6 +56,8 @@ pub fn reach_within(max: Duration) {
 }
 
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(20);
+/// Pause before a cluster is asked again whose member had no set to tell of.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest wait of callers that can also go through the router.
 const SHARD_REACHED_WITHIN: Duration = Duration::from_secs(5);
@@ -85,14 +87,24 @@ impl Endpoint {
         // Of any member: during an election there is no primary to ask.
         let nearest = ReadPreference::Nearest { options: None };
         let nearest = SelectionCriteria::ReadPreference(nearest);
-        let hello = ask(doc! {"hello": 1}).selection_criteria(nearest).into_future();
         let within = Duration::from_millis(REACHED_WITHIN_MS.load(Ordering::Relaxed));
-        let hello = tokio::time::timeout(within, hello).await.map_err(|_| Error::Unreachable {
-            role,
-            cluster: redacted.clone(),
-            cause: format!("no server answered within {:.1} s", within.as_secs_f64()),
-        })?;
-        let hello = hello.map_err(|e| unanswered(role, &redacted, &e))?;
+        let began = Instant::now();
+        let hello = loop {
+            let asked = ask(doc! {"hello": 1}).selection_criteria(nearest.clone()).into_future();
+            let asked = tokio::time::timeout(within, asked).await;
+            let answer = asked.map_err(|_| Error::Unreachable {
+                role,
+                cluster: redacted.clone(),
+                cause: format!("no server answered within {:.1} s", within.as_secs_f64()),
+            })?;
+            let hello = answer.map_err(|e| unanswered(role, &redacted, &e))?;
+            // The driver may ask a member that was taken out of its set at this moment, or that is just starting.
+            let has_no_set = hello.get_bool("isreplicaset").unwrap_or(false);
+            if !has_no_set || began.elapsed() > within {
+                break hello;
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+        };
         let shape = shape_of(&hello).ok_or_else(|| {
             Error::precondition(
                 format!("the {role} {redacted} is a standalone server, which keeps no oplog"),
