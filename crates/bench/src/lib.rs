@@ -26,7 +26,9 @@ pub mod placement;
 mod process;
 pub mod replay;
 pub mod reshard;
+pub mod sample;
 mod scan;
+pub mod schedule;
 mod sharded_cluster;
 pub mod statistics;
 pub mod store;
@@ -92,7 +94,7 @@ impl Machine {
 }
 
 /// The benchmarks: the name, and the measured work.
-pub const BENCHMARKS: [(&str, &str); 12] = [
+pub const BENCHMARKS: [(&str, &str); 13] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
@@ -108,6 +110,10 @@ pub const BENCHMARKS: [(&str, &str); 12] = [
     ("flows-real", "the same with real processes in network namespaces, against the simulation"),
     ("store", "the adaptive store's transactions, beside Redis's; its changes, memory, recovery"),
     ("adapt", "a store that chooses its design, beside fixed designs and itself left alone"),
+    (
+        "tune-schedule",
+        "deciding when a configuration changes, exactly, against the paper's genetic search",
+    ),
     (
         "morphus-table1",
         "Table 1, Figs. 4 to 6 of Morphus: what succeeds while the shard key changes, and how fast",

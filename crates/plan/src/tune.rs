@@ -13,6 +13,7 @@ pub mod forecast;
 pub mod genetic;
 pub mod replay;
 pub mod roll;
+pub mod sampling;
 pub mod schedule;
 pub mod throughput;
 pub mod workload;

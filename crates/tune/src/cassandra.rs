@@ -1,6 +1,8 @@
 //! Apache Cassandra: how its nodes are reached, asked, and changed.
 
 pub mod cluster_file;
+pub mod compaction;
+pub mod configurations;
 pub mod connection;
 pub mod error;
 pub mod journal;

@@ -1,7 +1,8 @@
 //! Measurements: what each configuration served of a mix, in operations a second.
 //!
 //! As CSV: `configuration,operations_s,reads,updates,inserts,scans`, with the columns in any order; the operations in any
-//! unit, as they are only compared with each other. Configurations are numbered as they first come.
+//! unit, as they are only compared with each other. Configurations are numbered as they first come. Several measurements
+//! of one mix count by their mean.
 
 use std::io::Read;
 
@@ -10,6 +11,9 @@ use imago_plan::tune::workload::Mix;
 
 use crate::error::{Error, Result};
 use crate::table::Table;
+
+/// Columns that tell how a measurement was made, and that decide nothing.
+pub const SAMPLED: [&str; 3] = ["round", "warm_s", "spread"];
 
 /// See the module's documentation.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +32,7 @@ impl Measurements {
     /// # Errors
     /// What is wrong with them, and where.
     pub fn read(file: &str, from: impl Read) -> Result<Self> {
-        let table = Table::read(file, from, &["configuration", "operations_s"])?;
+        let table = Table::read(file, from, &["configuration", "operations_s"], &SAMPLED)?;
         let (mut names, mut all) = (Vec::<String>::new(), Vec::new());
         for row in table.rows() {
             let name = row.text("configuration").unwrap_or_default().to_owned();

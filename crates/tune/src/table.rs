@@ -23,14 +23,20 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Reads a table that has the needed columns and no others than these and [`OPERATIONS`], of which one is needed.
-    pub(crate) fn read(file: &str, from: impl Read, needed: &[&str]) -> Result<Self> {
+    /// Reads a table that has the needed columns and no others than these, the optional ones and [`OPERATIONS`], of which
+    /// one is needed.
+    pub(crate) fn read(
+        file: &str,
+        from: impl Read,
+        needed: &[&str],
+        optional: &[&str],
+    ) -> Result<Self> {
         let told =
             |error: csv::Error| Error::Table { file: file.to_owned(), reason: error.to_string() };
         let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(from);
         let headers = reader.headers().map_err(told)?;
         let columns: Vec<String> = headers.iter().map(str::to_ascii_lowercase).collect();
-        let known = || needed.iter().chain(&OPERATIONS);
+        let known = || needed.iter().chain(&OPERATIONS).chain(optional);
         let wrong = |problem: String| {
             let columns = known().copied().collect::<Vec<_>>().join(",");
             Err(Error::Columns { file: file.to_owned(), problem, columns })

@@ -34,7 +34,7 @@ impl Trace {
     /// # Errors
     /// What is wrong with it, and where.
     pub fn read(file: &str, from: impl Read) -> Result<Self> {
-        let table = Table::read(file, from, &["start"])?;
+        let table = Table::read(file, from, &["start"], &[])?;
         let mut rows: Vec<(u64, u64, [f64; 4])> = Vec::new();
         for row in table.rows() {
             let text = row.text("start").unwrap_or_default();

@@ -11,14 +11,14 @@ use std::time::Duration;
 use imago_bench::morphus::{availability, placing, scaling};
 use imago_bench::replay::Steady;
 use imago_bench::{
-    BENCHMARKS, Size, adapt, copy, flows, placement, replay, reshard, store, verify,
+    BENCHMARKS, Size, adapt, copy, flows, placement, replay, reshard, schedule, store, verify,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
-use args::{Benchmark, Chunks, Networks};
+use args::{Benchmark, Chunks, Networks, Schedules};
 
 /// The command's arguments.
 #[derive(Debug, clap::Args)]
@@ -114,6 +114,12 @@ async fn measure(benchmark: &Benchmark) -> Result<Value, Failure> {
             let measured = tokio::task::spawn_blocking(move || adapt::run(size, &say)).await;
             let stopped = |cause| Failure::from_error(Exit::Failed, "benchmark", &cause);
             json!(measured.map_err(stopped)??)
+        }
+        Benchmark::TuneSchedule(asked) => {
+            let &Schedules { intervals, configurations, runs, quick } = asked;
+            let size = schedule::Size { intervals, configurations, runs };
+            let quickest = schedule::Size { intervals: 24, configurations: 3, runs: 1 };
+            json!(schedule::run(if quick { quickest } else { size }))
         }
         Benchmark::MorphusTable1(asked) => {
             let folder = asked.drawn.pictures.as_deref();

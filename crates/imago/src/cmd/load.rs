@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use imago_job::control::Stop;
+use imago_job::journal::JournalError;
 use imago_mongo::error::{Class, Error};
 use imago_mongo::namespace::Namespace;
 use imago_tune::cassandra;
@@ -97,7 +98,8 @@ struct RunArgs {
     /// The skew of zipf and latest.
     #[arg(long, default_value_t = imago_workload::keys::PAPER_SHAPE)]
     shape: f64,
-    /// Times at which operations are due: independent of each other, or at equal distances.
+    /// Times at which operations are due: independent of each other, at equal distances, or (closed) as soon as another
+    /// one has ended, --in-flight at once whatever --rate says.
     #[arg(long, value_enum, default_value = "poisson")]
     arrival: ArrivalArg,
     /// The share of inserts that reuse the keys of deleted documents, 0 to 1.
@@ -163,6 +165,7 @@ struct SwitchArgs {
 enum ArrivalArg {
     Poisson,
     Uniform,
+    Closed,
 }
 
 impl From<ArrivalArg> for Arrival {
@@ -170,6 +173,7 @@ impl From<ArrivalArg> for Arrival {
         match arrival {
             ArrivalArg::Poisson => Self::Poisson,
             ArrivalArg::Uniform => Self::Uniform,
+            ArrivalArg::Closed => Self::Closed,
         }
     }
 }
@@ -224,7 +228,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A consistency level by its name.
-fn consistency(text: &str) -> Result<Consistency, String> {
+pub(crate) fn consistency(text: &str) -> Result<Consistency, String> {
     let known = cassandra::connection::CONSISTENCIES;
     cassandra::connection::consistency(text).ok_or_else(|| format!("it must be {known}"))
 }
@@ -236,6 +240,9 @@ pub(crate) fn cassandra_failure(error: &cassandra::Error) -> Failure {
         cassandra::Error::Precondition { .. } | cassandra::Error::Connect { .. } => {
             Exit::Precondition
         }
+        cassandra::Error::Journal(
+            JournalError::Owned { .. } | JournalError::Unknown { .. } | JournalError::Final { .. },
+        ) => Exit::Precondition,
         cassandra::Error::Stopped(Stop::Interrupted | Stop::HandedOver) => Exit::Interrupted,
         _ => Exit::Failed,
     };

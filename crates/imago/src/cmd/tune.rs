@@ -4,6 +4,7 @@ mod jobs;
 mod knobs;
 mod plan;
 mod roll;
+mod sample;
 
 use imago_job::record::Requested;
 
@@ -21,12 +22,16 @@ pub struct Args {
 enum Action {
     /// Say from a trace whether the configuration should change, when and to what; changes nothing.
     Plan(plan::Args),
+    /// Measure what each configuration of a real Cassandra cluster serves of each mix.
+    Sample(sample::Args),
     /// Give all nodes of a cluster other settings, while it serves.
     Roll(roll::Args),
     /// List the settings that a roll can change: values, defaults, and what a change costs.
     Knobs,
     /// List the rolls that a cluster keeps, the oldest first.
     Jobs(jobs::Kept),
+    /// Say what a roll did, step by step, and why.
+    Explain(jobs::One),
     /// Have a roll wait before its next step.
     Pause(jobs::One),
     /// Have a roll that waits go on.
@@ -39,11 +44,13 @@ enum Action {
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::Plan(args) => plan::run(args, context),
+        Action::Sample(args) => sample::run(args, context).await,
         Action::Roll(args) => roll::run(args, context).await,
         Action::Knobs => knobs::run(context),
         Action::Jobs(kept) => jobs::list(&kept, context).await,
+        Action::Explain(one) => jobs::explain(&one, context).await,
         Action::Pause(one) => jobs::ask(&one, Requested::Pause, context).await,
         Action::GoOn(one) => jobs::ask(&one, Requested::Run, context).await,
-        Action::Cancel(one) => jobs::ask(&one, Requested::Cancel, context).await,
+        Action::Cancel(one) => jobs::cancel(&one, context).await,
     }
 }

@@ -104,6 +104,13 @@ fn placements_are_decided_exactly_and_compared_with_the_hungarian_algorithm() {
 }
 
 #[test]
+fn changes_of_configuration_are_decided_exactly_and_compared_with_the_genetic_search() {
+    let report = bench(&["run", "tune-schedule", "--quick"]);
+    assert_figures(&report, &["exact_ms", "genetic_ms", "genetic_ratio", "static_ratio"]);
+    assert!(report["genetic_ratio_max"].as_f64() <= Some(1.0 + 1e-9), "{report}");
+}
+
+#[test]
 fn the_store_is_measured_in_process_and_beside_redis() {
     let report = bench(&["run", "store", "--quick"]);
     let figures = [

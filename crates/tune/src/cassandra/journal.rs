@@ -19,6 +19,7 @@ use imago_job::id::JobId;
 use imago_job::journal::{Answer, Asked, Claimed, Journal, JournalError, Request, Update};
 use imago_job::record::Record;
 use imago_job::retry::{Bound, Budget, RetryError, retry};
+use imago_job::state::State;
 use imago_plan::backoff::Backoff;
 use scylla::client::session::Session;
 use scylla::serialize::row::SerializeRow;
@@ -90,6 +91,7 @@ impl CassandraJournal {
         for columns in [
             "jobs (id text PRIMARY KEY, revision bigint, sending bigint, record text)",
             "locks (name text PRIMARY KEY, job text)",
+            "actions (job text, at timeuuid, what text, why text, PRIMARY KEY (job, at))",
         ] {
             made(format!("CREATE TABLE IF NOT EXISTS {KEYSPACE}.{columns}")).await?;
         }
@@ -113,7 +115,7 @@ impl CassandraJournal {
         let Some(other) = other.filter(|other| other != job.as_str()) else { return Ok(()) };
         let holds = match other.parse::<JobId>() {
             Ok(id) => match self.load(&id).await {
-                Ok(record) => Some(record).filter(|record| !record.state.is_final()),
+                Ok(record) => Some(record).filter(holds_on),
                 Err(JournalError::Unknown { .. }) => None,
                 Err(error) => return Err(Error::Journal(error)),
             },
@@ -147,6 +149,30 @@ impl CassandraJournal {
     pub async fn unlock(&self, job: &JobId) -> Result<()> {
         let statement = format!("DELETE FROM {KEYSPACE}.locks WHERE name = ? IF job = ?");
         self.conditional(&statement, (LOCK, job.as_str())).await.map(drop)
+    }
+
+    /// Keeps what a job does next, and why.
+    ///
+    /// # Errors
+    /// What the cluster said.
+    pub async fn note(&self, job: &JobId, what: &str, why: &str) -> Result<()> {
+        let statement =
+            format!("INSERT INTO {KEYSPACE}.actions (job, at, what, why) VALUES (?, now(), ?, ?)");
+        let noted = self.session.query_unpaged(statement, (job.as_str(), what, why)).await;
+        noted.map_err(failed("keeping what the job does")).map(drop)
+    }
+
+    /// What a job did, in its order.
+    ///
+    /// # Errors
+    /// What the cluster said.
+    pub async fn actions(&self, job: &JobId) -> Result<Vec<Action>> {
+        let statement =
+            format!("SELECT toUnixTimestamp(at), what, why FROM {KEYSPACE}.actions WHERE job = ?");
+        let doing = "reading what the job did";
+        let all = rows::<(i64, String, String)>(&self.session, doing, &statement, (job.as_str(),));
+        let action = |(at_ms, what, why)| Action { at_ms, what, why };
+        Ok(all.await?.into_iter().map(action).collect())
     }
 
     async fn conditional(&self, statement: &str, values: impl SerializeRow) -> Result<Applied> {
@@ -254,6 +280,22 @@ impl CassandraJournal {
     fn unknown(&self, id: &JobId) -> JournalError {
         JournalError::Unknown { id: id.clone(), place: self.place.clone() }
     }
+}
+
+/// True unless a job has ended, in whatever way: one that failed gives its lock up, and takes it again when it goes on.
+fn holds_on(record: &Record) -> bool {
+    !record.state.is_final() && !matches!(record.state, State::Failed { .. })
+}
+
+/// What a job did.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Action {
+    /// When it began with it, in milliseconds since the Unix epoch, by the clock of a node.
+    pub at_ms: i64,
+    /// The action.
+    pub what: String,
+    /// The reason.
+    pub why: String,
 }
 
 /// Whether a condition held.

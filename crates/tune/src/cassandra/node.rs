@@ -1,9 +1,12 @@
 //! What is done on a node's machine: scripts for its shell, each within a bound.
 
+use std::fs::File;
+use std::io::{Read, Seek as _, SeekFrom};
 use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use imago_job::id::JobId;
+use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -24,6 +27,8 @@ const END: &str = "IMAGO-END-OF-FILE";
 impl NodeAccess {
     /// Runs a script, and returns what it prints. Behind its bound the script is no longer waited for; what it began may
     /// go on.
+    ///
+    /// Its output goes into files: a server that a script starts may keep that open for as long as it lives.
     pub(super) async fn run(&self, doing: &str, script: &str, bound: Duration) -> Result<String> {
         let failed = |said: String| Error::Command {
             node: self.name.clone(),
@@ -31,42 +36,29 @@ impl NodeAccess {
             said,
         };
         let work = async {
+            let (mut printed, mut said) = (tempfile::tempfile()?, tempfile::tempfile()?);
             let mut child = Command::new("sh")
                 .args(["-c", &self.shell])
                 .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
+                .stdout(printed.try_clone()?)
+                .stderr(said.try_clone()?)
                 .kill_on_drop(true)
                 .spawn()?;
             let mut stdin = child.stdin.take().expect("it is piped");
-            let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-            let mut printed = Vec::new();
-            let mut said = Vec::new();
-            let write = async {
-                // A shell that ends at once, such as ssh without a key, says why by itself.
-                let _ = stdin.write_all(script.as_bytes()).await;
-                drop(stdin);
-            };
-            let read = stdout.expect("it is piped").take(OUTPUT_BYTES_MAX);
-            let mut read = std::pin::pin!(read);
-            let errors = stderr.expect("it is piped").take(OUTPUT_BYTES_MAX);
-            let mut errors = std::pin::pin!(errors);
-            let ((), out, err) =
-                tokio::join!(write, read.read_to_end(&mut printed), errors.read_to_end(&mut said));
-            out?;
-            err?;
-            Ok::<_, std::io::Error>((child.wait().await?, printed, said))
+            // A shell that ends at once, such as ssh without a key, says why by itself.
+            let _ = stdin.write_all(script.as_bytes()).await;
+            drop(stdin);
+            let status = child.wait().await?;
+            Ok::<_, std::io::Error>((status, text_of(&mut printed)?, text_of(&mut said)?))
         };
         let (status, printed, said) = match timeout(bound, work).await {
             Ok(Ok(ended)) => ended,
             Ok(Err(cause)) => return Err(failed(cause.to_string())),
             Err(_) => return Err(failed(format!("no end within {} s", bound.as_secs()))),
         };
-        let printed = String::from_utf8_lossy(&printed).into_owned();
         if status.success() {
             return Ok(printed);
         }
-        let said = String::from_utf8_lossy(&said);
         let said = if said.trim().is_empty() { printed.trim() } else { said.trim() };
         let skipped = said.chars().count().saturating_sub(QUOTED_CHARS);
         let quoted: String = said.chars().skip(skipped).collect();
@@ -81,19 +73,27 @@ impl NodeAccess {
 
     /// The content of its configuration.
     pub(super) async fn read_configuration(&self) -> Result<String> {
+        let doing = "reading the configuration";
         let script = format!("cat -- {}\n", quoted(&self.configuration));
-        self.run("reading the configuration", &script, FILE_BOUND).await
+        let text = self.run(doing, &script, FILE_BOUND).await?;
+        if text.contains(char::REPLACEMENT_CHARACTER) {
+            // It could not be written back as it is.
+            let (node, said) = (self.name.clone(), "it is not UTF-8 throughout".to_owned());
+            return Err(Error::Command { node, doing: doing.into(), said });
+        }
+        Ok(text)
     }
 
     /// Writes a new configuration beside the present one, with its owner and mode. The present one stays as it is.
-    pub(super) async fn stage_configuration(&self, text: &str) -> Result<()> {
+    pub(super) async fn stage_configuration(&self, job: &JobId, text: &str) -> Result<()> {
         let script = format!(
             "set -e\n\
              f={}\n\
-             trap 'rm -f -- \"$f.imago-new\"' EXIT\n\
-             cp -p -- \"$f\" \"$f.imago-new\"\n\
-             cat > \"$f.imago-new\" <<'{END}'\n{}{END}\n\
-             sync -- \"$f.imago-new\"\n\
+             n=\"$f.imago-new-{job}\"\n\
+             trap 'rm -f -- \"$n\"' EXIT\n\
+             cp -p -- \"$f\" \"$n\"\n\
+             cat > \"$n\" <<'{END}'\n{}{END}\n\
+             sync -- \"$n\"\n\
              trap - EXIT\n",
             quoted(&self.configuration),
             with_end(text),
@@ -103,22 +103,24 @@ impl NodeAccess {
 
     /// Puts the staged configuration in the place of the present one, which is kept beside it, unless that is not
     /// `expected` any more.
-    pub(super) async fn install_configuration(&self, expected: &str) -> Result<()> {
+    pub(super) async fn install_configuration(&self, job: &JobId, expected: &str) -> Result<()> {
         // The shell ends the last line, where the file may have left it open.
         let cut = if expected.ends_with('\n') || expected.is_empty() {
             ""
         } else {
-            "truncate -s -1 -- \"$f.imago-old\"\n"
+            "truncate -s -1 -- \"$o\"\n"
         };
         let script = format!(
             "set -e\n\
              f={}\n\
-             cat > \"$f.imago-old\" <<'{END}'\n{}{END}\n{cut}\
-             cmp -s -- \"$f\" \"$f.imago-old\" || {{ rm -f -- \"$f.imago-old\" \"$f.imago-new\"; echo \"$f has been \
-             changed meanwhile\" >&2; exit 1; }}\n\
-             rm -f -- \"$f.imago-old\"\n\
-             cp -p -- \"$f\" \"$f.imago-before\"\n\
-             mv -f -- \"$f.imago-new\" \"$f\"\n\
+             n=\"$f.imago-new-{job}\"\n\
+             o=\"$f.imago-old-{job}\"\n\
+             cat > \"$o\" <<'{END}'\n{}{END}\n{cut}\
+             cmp -s -- \"$f\" \"$o\" || {{ rm -f -- \"$o\" \"$n\"; echo \"$f has been changed meanwhile\" >&2; \
+             exit 1; }}\n\
+             rm -f -- \"$o\"\n\
+             cp -p -- \"$f\" \"$f.imago-before-{job}\"\n\
+             mv -f -- \"$n\" \"$f\"\n\
              sync\n",
             quoted(&self.configuration),
             with_end(expected),
@@ -126,14 +128,29 @@ impl NodeAccess {
         self.run("putting the new configuration in place", &script, FILE_BOUND).await.map(drop)
     }
 
-    /// Puts the configuration of before back.
-    pub(super) async fn restore_configuration(&self) -> Result<()> {
+    /// Puts the configuration back that was there before the job. False if the job has not changed it.
+    pub(super) async fn restore_configuration(&self, job: &JobId) -> Result<bool> {
         let script = format!(
-            "set -e\nf={}\ncp -p -- \"$f.imago-before\" \"$f\"\nsync\n",
+            "set -e\n\
+             f={}\n\
+             b=\"$f.imago-before-{job}\"\n\
+             [ -e \"$b\" ] || {{ echo none; exit 0; }}\n\
+             cp -p -- \"$b\" \"$f.imago-back-{job}\"\n\
+             mv -f -- \"$f.imago-back-{job}\" \"$f\"\n\
+             sync\n",
             quoted(&self.configuration)
         );
-        self.run("putting the old configuration back", &script, FILE_BOUND).await.map(drop)
+        let said = self.run("putting the old configuration back", &script, FILE_BOUND).await?;
+        Ok(said.trim() != "none")
     }
+}
+
+/// What a script has written into a file, as far as it is looked at.
+fn text_of(file: &mut File) -> std::io::Result<String> {
+    file.seek(SeekFrom::Start(0))?;
+    let mut bytes = Vec::new();
+    Read::by_ref(file).take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The text with an end of its last line, which the shell puts there in any case.
@@ -162,6 +179,10 @@ mod tests {
         }
     }
 
+    fn job() -> JobId {
+        JobId::from_parts(1_498_442_107_000, 7)
+    }
+
     const OLD: &str = "# it's ours: \"$HOME\" `id`\ncluster_name: 'shop'\nnum_tokens: 16\n";
 
     #[tokio::test]
@@ -172,12 +193,35 @@ mod tests {
         let node = node(&file);
         assert_eq!(node.read_configuration().await.unwrap(), OLD);
         let new = OLD.replace("16", "8");
-        node.stage_configuration(&new).await.unwrap();
+        node.stage_configuration(&job(), &new).await.unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), OLD, "only staged");
-        node.install_configuration(OLD).await.unwrap();
+        node.install_configuration(&job(), OLD).await.unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), new);
-        node.restore_configuration().await.unwrap();
+        assert!(node.restore_configuration(&job()).await.unwrap());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), OLD);
+        let other = JobId::from_parts(1_498_442_107_000, 8);
+        std::fs::write(&file, "num_tokens: 4 # by hand\n").unwrap();
+        assert!(!node.restore_configuration(&other).await.unwrap(), "it is another job's");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "num_tokens: 4 # by hand\n");
+    }
+
+    #[tokio::test]
+    async fn what_a_script_starts_may_live_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let node = node(&folder.path().join("cassandra.yaml"));
+        let began = std::time::Instant::now();
+        let said =
+            node.run("starting", "sleep 20 & echo up", Duration::from_secs(15)).await.unwrap();
+        assert_eq!((said.trim(), began.elapsed() < Duration::from_secs(10)), ("up", true));
+    }
+
+    #[tokio::test]
+    async fn a_file_of_another_encoding_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("cassandra.yaml");
+        std::fs::write(&file, b"# caf\xe9\nnum_tokens: 16\n").unwrap();
+        let error = node(&file).read_configuration().await.unwrap_err().to_string();
+        assert!(error.contains("not UTF-8"), "{error}");
     }
 
     #[tokio::test]
@@ -186,8 +230,8 @@ mod tests {
         let file = folder.path().join("cassandra.yaml");
         std::fs::write(&file, OLD.trim_end()).unwrap();
         let node = node(&file);
-        node.stage_configuration("num_tokens: 8").await.unwrap();
-        node.install_configuration(OLD.trim_end()).await.unwrap();
+        node.stage_configuration(&job(), "num_tokens: 8").await.unwrap();
+        node.install_configuration(&job(), OLD.trim_end()).await.unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "num_tokens: 8\n");
     }
 
@@ -197,9 +241,9 @@ mod tests {
         let file = folder.path().join("cassandra.yaml");
         std::fs::write(&file, OLD).unwrap();
         let node = node(&file);
-        node.stage_configuration("num_tokens: 8\n").await.unwrap();
+        node.stage_configuration(&job(), "num_tokens: 8\n").await.unwrap();
         std::fs::write(&file, "num_tokens: 4 # by hand\n").unwrap();
-        let error = node.install_configuration(OLD).await.unwrap_err().to_string();
+        let error = node.install_configuration(&job(), OLD).await.unwrap_err().to_string();
         assert!(error.contains("has been changed meanwhile"), "{error}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "num_tokens: 4 # by hand\n");
         let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
@@ -212,9 +256,12 @@ mod tests {
         let file = folder.path().join("cassandra.yaml");
         std::fs::write(&file, OLD).unwrap();
         // What is written there fails as on a full disk.
-        std::os::unix::fs::symlink("/dev/full", folder.path().join("cassandra.yaml.imago-new"))
-            .unwrap();
-        let error = node(&file).stage_configuration("num_tokens: 8\n").await.unwrap_err();
+        std::os::unix::fs::symlink(
+            "/dev/full",
+            folder.path().join(format!("cassandra.yaml.imago-new-{}", job())),
+        )
+        .unwrap();
+        let error = node(&file).stage_configuration(&job(), "num_tokens: 8\n").await.unwrap_err();
         assert!(error.to_string().contains("cas-1"), "{error}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), OLD);
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::stream::{StreamExt as _, iter};
 use imago_plan::tune::availability::{Demand, Ring};
 use scylla::client::session::Session;
 use scylla::cluster::metadata::Strategy;
@@ -21,6 +21,8 @@ use super::uri::Uri;
 
 /// For one node to answer what it sees.
 const VIEW_BOUND: Duration = Duration::from_secs(20);
+/// Nodes that are looked at at once.
+pub(super) const LOOKS_AT_ONCE: usize = 16;
 /// Keyspaces that no client reads.
 const OWN: [&str; 7] = [
     "system",
@@ -187,7 +189,7 @@ impl Cluster {
         uri: &Uri,
         of: &BTreeSet<usize>,
     ) -> Vec<(usize, Result<View>)> {
-        join_all(of.iter().map(|number| async {
+        let looks = of.iter().map(|number| async {
             let member = &self.members[*number];
             let looked = tokio::time::timeout(VIEW_BOUND, view(&member.access, uri)).await;
             let late = || Error::Command {
@@ -196,8 +198,8 @@ impl Cluster {
                 said: format!("no answer within {} s", VIEW_BOUND.as_secs()),
             };
             (*number, looked.unwrap_or_else(|_| Err(late())))
-        }))
-        .await
+        });
+        iter(looks).buffered(LOOKS_AT_ONCE).collect().await
     }
 
     /// Why no node may be stopped now; empty if nothing speaks against it. `away` are those that this roll has stopped.

@@ -48,6 +48,9 @@ pub(super) fn spawn<T: Target>(
 
 fn run<T: Target>(shared: &Arc<Shared<T>>, recorder: &Arc<Recorder>, runtime: &Handle) {
     let mut choice = Choice::new(shared);
+    if shared.options.arrival == Arrival::Closed {
+        return run_closed(shared, recorder, runtime, &mut choice);
+    }
     let mut schedule = Schedule::new(shared);
     let end_ns = shared.options.duration.map_or(u64::MAX, |d| d.as_nanos() as u64);
     loop {
@@ -64,6 +67,24 @@ fn run<T: Target>(shared: &Arc<Shared<T>>, recorder: &Arc<Recorder>, runtime: &H
             continue;
         };
         let due = choice.next(&mut lock(&shared.population), due_ns);
+        shared.started.fetch_add(1, Ordering::SeqCst);
+        runtime.spawn(perform::run(Arc::clone(shared), Arc::clone(recorder), due, permit));
+    }
+}
+
+/// Starts an operation whenever another one has ended.
+fn run_closed<T: Target>(
+    shared: &Arc<Shared<T>>,
+    recorder: &Arc<Recorder>,
+    runtime: &Handle,
+    choice: &mut Choice<'_, T>,
+) {
+    let end_ns = shared.options.duration.map_or(u64::MAX, |d| d.as_nanos() as u64);
+    while !shared.stopped.load(Ordering::Relaxed) && shared.now_ns() < end_ns {
+        let free = Arc::clone(&shared.in_flight).acquire_owned();
+        let permit = runtime.block_on(async { tokio::time::timeout(NAP, free).await });
+        let Ok(Ok(permit)) = permit else { continue };
+        let due = choice.next(&mut lock(&shared.population), shared.now_ns());
         shared.started.fetch_add(1, Ordering::SeqCst);
         runtime.spawn(perform::run(Arc::clone(shared), Arc::clone(recorder), due, permit));
     }
@@ -100,7 +121,7 @@ impl Schedule {
 
     fn next_ns(&mut self) -> u64 {
         self.at_ns += match self.arrival {
-            Arrival::Uniform => self.gap_ns,
+            Arrival::Uniform | Arrival::Closed => self.gap_ns,
             // `1 - u` lies in (0, 1], so that the logarithm is finite.
             Arrival::Poisson => -(1.0 - self.rng.random::<f64>()).ln() * self.gap_ns,
         };

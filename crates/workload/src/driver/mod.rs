@@ -39,6 +39,8 @@ pub enum Arrival {
     Poisson,
     /// At equal distances.
     Uniform,
+    /// As soon as another one has ended, so that as many are in flight as may be: for the most that a database serves.
+    Closed,
 }
 
 /// The load to drive.

@@ -81,6 +81,18 @@ fn memory() -> Recorder {
 }
 
 #[tokio::test]
+async fn a_closed_load_has_as_many_in_flight_as_may_be_and_drops_nothing() {
+    let options = Options { arrival: Arrival::Closed, in_flight_max: 16, ..options(200) };
+    let running = start(options.clone(), Plain::new(Manner::Serve), memory()).unwrap();
+    let (report, _) = running.finish().await.unwrap();
+    assert_eq!((report.dropped, report.reads.tally.failed), (0, 0));
+    assert!(report.started > 400, "{} at the rate of an open load would be 200", report.started);
+    let running = start(options, Plain::new(Manner::Hang), memory()).unwrap();
+    running.control().stop();
+    assert!(running.control().snapshot().in_flight <= 16);
+}
+
+#[tokio::test]
 async fn every_operation_that_is_due_is_sent_and_recorded() {
     let running = start(options(400), Plain::new(Manner::Serve), memory()).unwrap();
     let (report, history) = running.finish().await.unwrap();

@@ -52,9 +52,25 @@ pub async fn preload(
 /// # Errors
 /// It holds another number; otherwise what the server said.
 pub async fn require_rows(target: &CassandraTarget, rows: u64) -> Result<()> {
-    let doing = format!("counting the rows of {}", target.table);
+    let table = &target.table;
     // One more is enough to know that there are too many.
-    let limit = rows.saturating_add(1);
+    let (what, help) = match count_rows(target, rows.saturating_add(1)).await? {
+        found if found == rows => return Ok(()),
+        _ if rows == 0 => (format!("{table} is not empty"), "use another table, or drop this one"),
+        found => (
+            format!("{table} holds {found} rows or more, not {rows}"),
+            "say how many it was filled with",
+        ),
+    };
+    Err(Error::Precondition { what, help: help.into() })
+}
+
+/// The number of rows, counted up to a limit.
+///
+/// # Errors
+/// What the server said.
+pub async fn count_rows(target: &CassandraTarget, limit: u64) -> Result<u64> {
+    let doing = format!("counting the rows of {}", target.table);
     let mut statement = Statement::new(format!("SELECT id FROM {} LIMIT {limit}", target.table));
     statement.set_page_size(PAGE_ROWS);
     statement.set_is_idempotent(true);
@@ -64,14 +80,5 @@ pub async fn require_rows(target: &CassandraTarget, rows: u64) -> Result<()> {
     while ids.try_next().await.map_err(failed(&*doing))?.is_some() {
         found += 1;
     }
-    let table = &target.table;
-    let (what, help) = match found {
-        found if found == rows => return Ok(()),
-        _ if rows == 0 => (format!("{table} is not empty"), "use another table, or drop this one"),
-        found => (
-            format!("{table} holds {found} rows or more, not {rows}"),
-            "say how many it was filled with",
-        ),
-    };
-    Err(Error::Precondition { what, help: help.into() })
+    Ok(found)
 }

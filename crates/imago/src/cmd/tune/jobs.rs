@@ -1,13 +1,18 @@
-//! `imago tune jobs`, `pause`, `go-on` and `cancel`: the changes of a cluster's configuration, from any machine.
+//! `imago tune jobs`, `explain`, `pause`, `go-on` and `cancel`: the changes of a cluster's configuration, from any machine.
 
+use std::fmt::Write as _;
+
+use imago_job::clock;
 use imago_job::id::JobId;
 use imago_job::journal::{Journal as _, Request};
-use imago_job::record::{Record, Requested};
-use imago_tune::cassandra::journal::CassandraJournal;
-use imago_tune::cassandra::{Error, Uri};
+use imago_job::record::{Owner, Record, Requested};
+use imago_job::run::OwnerTiming;
+use imago_tune::cassandra::journal::{Action, CassandraJournal};
+use imago_tune::cassandra::{Error, Uri, roll};
 use serde::Serialize;
 
 use crate::cmd::load::cassandra_failure;
+use crate::cmd::process::process;
 use crate::context::Context;
 use crate::exit::Failure;
 use crate::table::table;
@@ -56,6 +61,40 @@ pub(super) async fn list(kept: &Kept, context: &Context) -> Result<(), Failure> 
     })
 }
 
+/// Prints what a job did, and why.
+pub(super) async fn explain(one: &One, context: &Context) -> Result<(), Failure> {
+    let read = async {
+        let journal = CassandraJournal::open(&one.kept.uri).await?;
+        let record = journal.load(&one.job).await?;
+        Ok((record, journal.actions(&one.job).await?))
+    };
+    let (record, actions) = read.await.map_err(|error: Error| cassandra_failure(&error))?;
+    let explained = Explained { job: one.job.clone(), state: record.state.to_string(), actions };
+    context.output.result(&explained, |explained| {
+        let mut text = format!("{} is {}\n", explained.job, explained.state);
+        let began_ms = explained.actions.first().map_or(0, |first| first.at_ms);
+        for Action { at_ms, what, why } in &explained.actions {
+            let after_s = (at_ms - began_ms) as f64 / 1_000.0;
+            _ = writeln!(text, "{after_s:>8.1} s  {what}, because {why}");
+        }
+        text
+    })
+}
+
+/// What a job did.
+#[derive(Serialize)]
+struct Explained {
+    job: JobId,
+    state: String,
+    actions: Vec<Action>,
+}
+
+/// True if the process has given a sign of life lately, as far as the clocks of this machine and of the nodes agree.
+fn is_alive(owner: &Owner) -> bool {
+    let stale_after_ms = OwnerTiming::default().stale_after.as_millis();
+    u128::from(clock::wall()().saturating_sub(owner.heartbeat_at_ms)) < stale_after_ms
+}
+
 /// The answer to a request.
 #[derive(Serialize)]
 struct Asked {
@@ -63,6 +102,16 @@ struct Asked {
     requested: Requested,
     /// The process that is to do it, if one works at the job.
     process: Option<String>,
+}
+
+/// Ends a job before its next step, at once if no process works at it.
+pub(super) async fn cancel(one: &One, context: &Context) -> Result<(), Failure> {
+    let cancelled = roll::cancel(&one.kept.uri, &one.job, &process()).await;
+    if !cancelled.map_err(|error| cassandra_failure(&error))? {
+        return ask(one, Requested::Cancel, context).await;
+    }
+    let asked = Asked { job: one.job.clone(), requested: Requested::Cancel, process: None };
+    context.output.result(&asked, |asked| format!("{} is cancelled\n", asked.job))
 }
 
 /// Asks something of a job.
@@ -74,7 +123,7 @@ pub(super) async fn ask(one: &One, wanted: Requested, context: &Context) -> Resu
         Ok(Asked {
             job: one.job.clone(),
             requested: wanted,
-            process: record.owner.map(|owner| owner.process),
+            process: record.owner.filter(is_alive).map(|owner| owner.process),
         })
     };
     let asked = asked.await.map_err(|error: Error| cassandra_failure(&error))?;

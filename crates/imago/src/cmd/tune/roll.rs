@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use imago_job::id::JobId;
 use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::compaction::Compaction;
 use imago_tune::cassandra::connection;
 use imago_tune::cassandra::roll::{self, Outcome, Preview, Roller, Spec};
 
@@ -50,11 +51,14 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     cluster: PathBuf,
     /// A setting and its new value, as in cassandra.yaml; `imago tune knobs` lists them.
-    #[arg(long, value_name = "SETTING=VALUE", value_parser = setting, required_unless_present_any = ["resume", "unset"])]
+    #[arg(long, value_name = "SETTING=VALUE", value_parser = setting, required_unless_present_any = ["resume", "unset", "compaction"])]
     set: Vec<(String, String)>,
     /// A setting that gets its default again.
     #[arg(long, value_name = "SETTING")]
     unset: Vec<String>,
+    /// A table and its new compaction, as keyspace.table={"class": …}; by ALTER TABLE, without a restart.
+    #[arg(long, value_name = "TABLE=JSON", value_parser = compaction)]
+    compaction: Vec<(String, Compaction)>,
     /// The consistency level that clients need meanwhile.
     #[arg(long, value_name = "LEVEL", default_value = "quorum", value_parser = level)]
     consistency: String,
@@ -68,7 +72,7 @@ pub(super) struct Args {
     #[arg(long)]
     dry_run: bool,
     /// Go on with a job whose process died or was interrupted.
-    #[arg(long, value_name = "JOB", conflicts_with_all = ["set", "unset", "consistency", "tolerate", "at_once", "dry_run"])]
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["set", "unset", "compaction", "consistency", "tolerate", "at_once", "dry_run"])]
     resume: Option<JobId>,
 }
 
@@ -79,6 +83,12 @@ fn setting(text: &str) -> Result<(String, String), String> {
         }
         _ => Err("it must be SETTING=VALUE, such as concurrent_reads=64".into()),
     }
+}
+
+fn compaction(text: &str) -> Result<(String, Compaction), String> {
+    let (table, json) = text.split_once('=').ok_or("it must be keyspace.table={\"class\": …}")?;
+    let compaction = Compaction::parse(json).map_err(|error| error.to_string())?;
+    Ok((table.to_owned(), compaction))
 }
 
 fn level(text: &str) -> Result<String, String> {
@@ -107,6 +117,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         }
         let spec = Spec {
             changes,
+            compaction: args.compaction.into_iter().collect(),
             consistency: args.consistency,
             tolerate: args.tolerate,
             is_at_once: args.at_once,
@@ -138,7 +149,16 @@ fn preview_text(preview: &Preview) -> String {
         };
         node.changes.iter().map(changed).collect()
     });
-    text.push_str(&table(&["NODE", "RACK", "SETTING", "NOW", "THEN", "CLASS"], rows, &[]));
+    if preview.nodes.iter().any(|node| !node.changes.is_empty()) || preview.tables.is_empty() {
+        text.push_str(&table(&["NODE", "RACK", "SETTING", "NOW", "THEN", "CLASS"], rows, &[]));
+    }
+    for table in &preview.tables {
+        _ = writeln!(
+            text,
+            "table {}: compaction {} instead of {}",
+            table.table, table.to, table.from
+        );
+    }
     if preview.restarts {
         _ = writeln!(text, "nodes are restarted in {} steps:", preview.steps.len());
         for (step, names) in (1..).zip(&preview.steps) {
@@ -154,12 +174,13 @@ fn preview_text(preview: &Preview) -> String {
 }
 
 fn outcome_text(outcome: &Outcome) -> String {
-    let mut text = format!(
-        "{} is done in {:.0} s: {} have the new configuration\n",
-        outcome.job,
-        outcome.elapsed_s,
-        outcome.nodes.join(", ")
-    );
+    let mut text = format!("{} is done in {:.0} s\n", outcome.job, outcome.elapsed_s);
+    if !outcome.nodes.is_empty() {
+        _ = writeln!(text, "  new settings: {}", outcome.nodes.join(", "));
+    }
+    if !outcome.tables.is_empty() {
+        _ = writeln!(text, "  new compaction: {}", outcome.tables.join(", "));
+    }
     for (name, seconds) in &outcome.seconds {
         _ = writeln!(text, "  {name} was not fully there for {seconds:.0} s");
     }

@@ -146,10 +146,70 @@ fn another_job() -> JobId {
     JobId::from_parts(1_498_442_107_000, 3)
 }
 
+/// Two configurations are measured, forth and back; and not again.
+fn configurations_are_measured(ring: &Ring) {
+    let (two, out) = (ring.path("two.toml"), ring.path("here.csv"));
+    let text = "[[configuration]]\nname = \"writes\"\nsettings = { compaction_throughput = \"32MiB/s\" }\n\
+        compaction = { class = \"UnifiedCompactionStrategy\", scaling_parameters = \"T8\" }\n\
+        [[configuration]]\nname = \"reads\"\n\
+        compaction = { class = \"UnifiedCompactionStrategy\", scaling_parameters = \"L10\" }\n";
+    std::fs::write(&two, text).unwrap();
+    let (two, out) = (two.to_str().unwrap(), out.to_str().unwrap());
+    let sample = [
+        "tune",
+        "sample",
+        "--cluster",
+        &ring.cluster,
+        "--ns",
+        "shop.sampled",
+        "--configurations",
+        two,
+        "--out",
+        out,
+        "--documents",
+        "200",
+        "--mix",
+        "read=90,update=10",
+        "--mix",
+        "update=100",
+        "--rounds",
+        "2",
+        "--clients",
+        "8",
+        "--window",
+        "1s",
+        "--windows",
+        "2",
+        "--warm-max",
+        "3s",
+    ];
+    let measured = ring.json(&sample);
+    let measured = measured.as_array().unwrap();
+    let order: Vec<&Value> = measured.iter().map(|one| &one["configuration"]).collect();
+    assert_eq!(order, ["writes", "writes", "reads", "reads", "reads", "reads", "writes", "writes"]);
+    assert!(measured.iter().all(|one| one["operations_s"].as_f64() > Some(1.0)), "{measured:?}");
+    assert_eq!(ring.json(&sample), Value::Array(vec![]), "the file has all of them");
+    let trace = "start,reads,updates\n0,900,100\n300,100,900\n600,900,100\n900,100,900\n1200,900,100\n1500,50,50\n\
+        1800,900,100\n2100,100,900\n2400,900,100\n2700,100,900\n3000,900,100\n3300,50,50\n";
+    let path = ring.path("trace.csv");
+    std::fs::write(&path, trace).unwrap();
+    let advice = ring.json(&[
+        "tune",
+        "plan",
+        path.to_str().unwrap(),
+        "--measurements",
+        out,
+        "--current",
+        "writes",
+    ]);
+    assert_eq!(advice["current"], "writes", "{advice}");
+}
+
 #[test]
 fn a_node_that_does_not_start_gets_its_old_configuration_back() {
     let Some(ring) = Ring::start() else { return };
     keeps_its_contract(&ring.uri);
+    configurations_are_measured(&ring);
     let filled = ring.run(&[
         "load",
         "--uri",
@@ -256,6 +316,14 @@ fn a_roll_under_load_fails_no_request_and_loses_nothing_though_its_process_is_ki
         assert!(text.contains("compaction_throughput: 32MiB/s\n"), "{text}");
     }
 
+    let unified =
+        r#"shop.reviews={"class": "UnifiedCompactionStrategy", "scaling_parameters": "T8"}"#;
+    let altered = ring.json(&ring.roll(&["--compaction", unified]));
+    assert_eq!(altered["nodes"], Value::Array(vec![]), "no node is touched: {altered}");
+    let preview = ring.json(&ring.roll(&["--compaction", unified, "--dry-run"]));
+    assert_eq!(preview["tables"], Value::Array(vec![]), "it has it now: {preview}");
+    assert_eq!(ring.pids(), pids);
+
     let settings = ["--set", "concurrent_reads=48", "--set", "memtable_heap_space=64MiB"];
     let mut roll = ring.start_process(&ring.roll(&settings), "roll");
     let mut job = String::new();
@@ -291,7 +359,14 @@ fn a_roll_under_load_fails_no_request_and_loses_nothing_though_its_process_is_ki
     }
     assert!(std::fs::read_to_string(&file).unwrap().starts_with("# by hand: \"$HOME\"\n"));
     let jobs = ring.json(&["tune", "jobs", "--uri", &ring.uri]);
-    assert_eq!(jobs.as_array().unwrap().len(), 2, "{jobs}");
+    assert_eq!(jobs.as_array().unwrap().len(), 3, "{jobs}");
+
+    let explained = ring.json(&["tune", "explain", &job, "--uri", &ring.uri]);
+    let actions = explained["actions"].as_array().unwrap();
+    let says = |what: &str| actions.iter().filter(|one| one["what"] == what).count();
+    assert_eq!((says("ring-1: stops"), says("ring-3: stops")), (1, 1), "{explained}");
+    assert!(says("ring-2: stops") >= 1, "its process died there: {explained}");
+    assert_eq!(says("ring-3: is back"), 1, "{explained}");
 
     ring.json(&["load", "stop", "--control", socket]);
     let (exit, report) = load.ended();

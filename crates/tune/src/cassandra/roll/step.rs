@@ -4,16 +4,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use imago_job::reporter::Reporter;
+use imago_job::control::Stop;
+use imago_job::id::JobId;
+use imago_job::journal::Journal as _;
+use imago_job::run::Run;
 
+use super::super::cluster_file::NodeAccess;
 use super::super::connection::connect_to;
 use super::super::error::{Error, Result};
+use super::super::journal::CassandraJournal;
 use super::super::knobs::Class;
+use super::super::node::LOOK_BOUND;
 use super::super::ring::{Cluster, chain, settings};
 use super::super::settings_file;
 use super::super::uri::Uri;
 use super::Change;
 
+/// Age of the journal's last answer behind which another process may have taken the job over; it is well below the
+/// silence after which that can be.
+const SURE_FOR: Duration = Duration::from_secs(20);
+/// For the journal to keep what is done to a node that was begun with.
+const NOTE_BOUND: Duration = Duration::from_secs(3);
+/// Times that a node is asked to end.
+const STOP_TRIES: u32 = 3;
 /// For a command by which a node takes no more clients.
 const DISABLE_BOUND: Duration = Duration::from_secs(60);
 /// For a node to write down what it has in memory only.
@@ -35,18 +48,12 @@ pub(super) struct Step<'a> {
     pub(super) uri: &'a Uri,
     pub(super) changes: &'a [Change],
     pub(super) restarts: bool,
-    pub(super) reporter: &'a Reporter,
+    pub(super) is_at_once: bool,
+    pub(super) run: &'a Run,
+    pub(super) journal: &'a CassandraJournal,
     pub(super) number: usize,
     /// The other nodes that are stopped meanwhile.
     pub(super) others: BTreeSet<usize>,
-}
-
-/// A node with its new configuration.
-pub(super) struct Taken {
-    /// The values that its file had.
-    pub(super) before: BTreeMap<String, Option<String>>,
-    /// How long it was not fully there.
-    pub(super) elapsed: Duration,
 }
 
 /// The content of a node's configuration, and what it is to be.
@@ -56,32 +63,81 @@ struct Contents {
 }
 
 impl Step<'_> {
-    pub(super) async fn take(&self) -> Result<Taken> {
+    /// How long the node was not fully there; nothing if it was left as it is.
+    pub(super) async fn take(&self) -> Result<Option<Duration>> {
         let began = Instant::now();
         let contents = self.contents().await?;
-        let before = self.before(&contents.old)?;
-        if self.restarts {
-            self.restart(&contents).await?;
+        let was_changed = if self.restarts {
+            self.restart(&contents).await?
         } else {
             self.apply(&contents).await?;
-        }
-        Ok(Taken { before, elapsed: began.elapsed() })
+            true
+        };
+        Ok(was_changed.then(|| began.elapsed()))
+    }
+
+    /// The values that its file has now.
+    pub(super) async fn before(&self) -> Result<BTreeMap<String, Option<String>>> {
+        let text = self.access().read_configuration().await?;
+        let value = |change: &Change| {
+            let name = change.knob.name;
+            settings_file::read(&text, name).map(|value| (name.to_owned(), value))
+        };
+        self.changes.iter().map(value).collect()
     }
 
     fn name(&self) -> &str {
-        &self.cluster.members[self.number].access.name
+        &self.access().name
     }
 
     fn address(&self) -> SocketAddr {
-        self.cluster.members[self.number].access.address
+        self.access().address
     }
 
-    fn access(&self) -> &super::super::cluster_file::NodeAccess {
+    fn access(&self) -> &NodeAccess {
         &self.cluster.members[self.number].access
     }
 
-    fn say(&self, what: &str, why: &str) {
-        self.reporter.decision(format!("{}: {what}", self.name()), why);
+    fn job(&self) -> &JobId {
+        &self.run.record().id
+    }
+
+    /// Makes sure that the job is still this process's own: one that was frozen is the last to know that another one
+    /// works in its place.
+    async fn is_own(&self) -> Result<()> {
+        if self.run.ownership().age() <= SURE_FOR {
+            return Ok(());
+        }
+        match self.journal.load(self.job()).await {
+            Ok(record) if record.epoch == self.run.epoch() => Ok(()),
+            Ok(_) => Err(Error::Stopped(Stop::TakenOver(format!(
+                "job {} has a new owner, which brings {} back",
+                self.job(),
+                self.name()
+            )))),
+            // A journal that does not answer gives the job to no other process either.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Says what is done next, keeps it, and makes sure that this process may.
+    async fn begin(&self, what: &str, why: &str) -> Result<()> {
+        let what = format!("{}: {what}", self.name());
+        self.journal.note(self.job(), &what, why).await?;
+        self.is_own().await?;
+        self.run.reporter().decision(what, why);
+        Ok(())
+    }
+
+    /// Says what is done next, or what came of it, and keeps it if it can: a node that was begun with has to come back,
+    /// though the nodes that keep the journal are away.
+    async fn say(&self, what: &str, why: &str) {
+        let what = format!("{}: {what}", self.name());
+        let noted = tokio::time::timeout(NOTE_BOUND, self.journal.note(self.job(), &what, why));
+        if !matches!(noted.await, Ok(Ok(()))) {
+            tracing::debug!(what, "an action is not kept");
+        }
+        self.run.reporter().decision(what, why);
     }
 
     async fn contents(&self) -> Result<Contents> {
@@ -96,19 +152,12 @@ impl Step<'_> {
         Ok(Contents { old, new })
     }
 
-    fn before(&self, old: &str) -> Result<BTreeMap<String, Option<String>>> {
-        let value = |change: &Change| {
-            let name = change.knob.name;
-            settings_file::read(old, name).map(|value| (name.to_owned(), value))
-        };
-        self.changes.iter().map(value).collect()
-    }
-
     /// Changes the file, and applies live what it says.
     async fn apply(&self, contents: &Contents) -> Result<()> {
         if contents.new != contents.old {
-            self.access().stage_configuration(&contents.new).await?;
-            self.access().install_configuration(&contents.old).await?;
+            self.begin("gets its new file", "what is set live is lost by a restart").await?;
+            self.access().stage_configuration(self.job(), &contents.new).await?;
+            self.access().install_configuration(self.job(), &contents.old).await?;
         }
         for Change { knob, value } in self.changes {
             let Class::Live { nodetool } = knob.class else { continue };
@@ -118,47 +167,59 @@ impl Step<'_> {
                 (None, None) => continue,
             };
             let command = nodetool.replace("{}", &value.number);
+            let what = format!("{} becomes {value}", knob.name);
+            self.begin(&what, "it can be set while the node runs").await?;
             self.access().nodetool(&command, DISABLE_BOUND).await?;
-            self.say(&format!("{} is {value}", knob.name), "it can be set while the node runs");
         }
         Ok(())
     }
 
-    /// Restarts the node with the new file.
-    async fn restart(&self, contents: &Contents) -> Result<()> {
+    /// Restarts the node with the new file. False if it was left as it is.
+    async fn restart(&self, contents: &Contents) -> Result<bool> {
         let is_new = contents.new == contents.old;
         let answers = answers(self.address(), self.uri).await;
         if answers && is_new && self.differences().await?.is_empty() {
-            self.say("left as it is", "it runs with this configuration already");
-            return self.has_returned().await;
+            self.say("left as it is", "it runs with this configuration already").await;
+            self.has_returned().await?;
+            return Ok(false);
         }
         if !is_new {
+            self.is_own().await?;
             // A disk that is full is found while the node still serves.
-            self.access().stage_configuration(&contents.new).await?;
+            self.access().stage_configuration(self.job(), &contents.new).await?;
         }
         if answers {
             self.leave().await?;
         }
+        // From here on the node comes back, whatever else fails.
         self.stop().await?;
-        let installed =
-            if is_new { Ok(()) } else { self.access().install_configuration(&contents.old).await };
-        let started = match &installed {
-            Ok(()) => self.start().await,
-            // It is started again in any case, with the file that is there.
-            Err(_) => Ok(()),
-        };
-        if let Err(error) = started {
-            return Err(self.go_back(&error).await);
+        let mut installed = Ok(());
+        if !is_new {
+            self.is_own().await?;
+            installed = self.access().install_configuration(self.job(), &contents.old).await;
         }
-        if let Err(error) = installed {
-            self.start().await?;
-            self.has_returned().await?;
-            return Err(error);
+        match (installed, self.start().await) {
+            (Ok(()), Ok(())) => {}
+            (Ok(()), Err(error)) => return Err(self.go_back(&error).await),
+            // It runs with the file that is there.
+            (Err(error), Ok(())) => {
+                self.has_returned().await?;
+                return Err(error);
+            }
+            (Err(error), Err(silent)) => {
+                let (name, why, silent) = (self.name(), chain(&error), chain(&silent));
+                return Err(Error::failed(
+                    format!(
+                        "{name} could not get its new file ({why}), and does not start ({silent})"
+                    ),
+                    "see its log; the other nodes serve, and no other one was stopped",
+                ));
+            }
         }
         self.has_returned().await?;
         let differences = self.differences().await?;
         if differences.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         Err(Error::failed(
             format!(
@@ -173,39 +234,59 @@ impl Step<'_> {
     /// Has the node take no more clients, and write down what it has in memory.
     async fn leave(&self) -> Result<()> {
         let why = "clients go to other nodes before it stops";
-        self.say("takes no more clients", why);
-        self.access().nodetool("disablebinary", DISABLE_BOUND).await?;
+        self.begin("takes no more clients", why).await?;
         let address = self.address();
-        let gone = within(DISABLE_BOUND, PROBE_EVERY, async || !accepts(address).await).await;
+        let disabled = self.access().nodetool("disablebinary", DISABLE_BOUND).await;
+        let gone = disabled.is_ok()
+            && within(DISABLE_BOUND, PROBE_EVERY, async || !accepts(address).await).await;
         if !gone {
+            // As it was: nothing else has been done yet.
             let _ = self.access().nodetool("enablebinary", DISABLE_BOUND).await;
-            return Err(Error::Command {
-                node: self.name().to_owned(),
-                doing: "closing the clients' connections".into(),
-                said: format!("it still takes some after {} s", DISABLE_BOUND.as_secs()),
-            });
+            let said = match disabled {
+                Err(error) => chain(&error),
+                Ok(_) => format!("it still takes some after {} s", DISABLE_BOUND.as_secs()),
+            };
+            let (node, doing) = (self.name().to_owned(), "closing the clients' connections".into());
+            return Err(Error::Command { node, doing, said });
         }
-        self.say("drains", "what it has in memory only is written, so that it starts quickly");
+        self.say("drains", "what it has in memory only is written, so that it starts quickly")
+            .await;
         if let Err(error) = self.access().nodetool("drain", DRAIN_BOUND).await {
             let help = "it is stopped all the same: what was acknowledged is in its commit log";
-            self.reporter.warning("drain", chain(&error), help);
+            self.run.reporter().warning("drain", chain(&error), help);
         }
         Ok(())
     }
 
     async fn stop(&self) -> Result<()> {
-        self.say("stops", "the new configuration needs a restart");
+        self.is_own().await?;
+        self.say("stops", "the new configuration needs a restart").await;
         let (access, stop) = (self.access(), format!("{}\n", self.access().stop));
-        let Err(error) = access.run("stopping", &stop, STOP_BOUND).await else { return Ok(()) };
-        // One that had stopped already is what was wanted.
-        if access.nodetool("info", DISABLE_BOUND).await.is_err() && !accepts(self.address()).await {
-            return Ok(());
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let Err(error) = access.run("stopping", &stop, STOP_BOUND).await else { return Ok(()) };
+            // One that had stopped already is what was wanted; where nothing can be run, nothing is known.
+            let reached = access.run("looking", "true\n", LOOK_BOUND).await.is_ok();
+            let stopped = access.nodetool("info", LOOK_BOUND).await.is_err();
+            if reached && stopped && !accepts(self.address()).await {
+                return Ok(());
+            }
+            if tries >= STOP_TRIES {
+                return Err(error);
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
         }
-        Err(error)
     }
 
     async fn start(&self) -> Result<()> {
-        self.say("starts", "its configuration is in place");
+        let why = "it is to serve again";
+        if self.is_at_once {
+            // No node keeps the journal at this moment.
+            self.run.reporter().decision(format!("{}: starts", self.name()), why);
+        } else {
+            self.say("starts", why).await;
+        }
         let (access, start) = (self.access(), format!("{}\n", self.access().start));
         access.run("starting", &start, START_BOUND).await?;
         let (address, uri) = (self.address(), self.uri);
@@ -221,8 +302,11 @@ impl Step<'_> {
 
     /// Gives the node its old configuration back after it did not start, and says what came of it.
     async fn go_back(&self, why: &Error) -> Error {
+        if let Err(taken_over) = self.is_own().await {
+            return taken_over;
+        }
         let name = self.name();
-        self.reporter.warning(
+        self.run.reporter().warning(
             "does_not_start",
             format!("{name} does not start with the new configuration: {}", chain(why)),
             "it gets the old one back",
@@ -231,14 +315,19 @@ impl Step<'_> {
             // It may be half up.
             let stop = format!("{}\n", self.access().stop);
             let _ = self.access().run("stopping", &stop, STOP_BOUND).await;
-            self.access().restore_configuration().await?;
+            let restored = self.access().restore_configuration(self.job()).await?;
             self.start().await?;
-            self.has_returned().await
+            self.has_returned().await?;
+            Ok::<_, Error>(restored)
         };
         let (now, help) = match back.await {
-            Ok(()) => (
+            Ok(true) => (
                 "it runs with the old one again".to_owned(),
                 "nodes before it keep the new one: see the node's log, and roll again with other values",
+            ),
+            Ok(false) => (
+                "it runs with the same file after another start".to_owned(),
+                "this roll had not changed its file: see the node's log",
             ),
             Err(error) => (
                 format!("and it does not come back with the old one either: {}", chain(&error)),
@@ -258,10 +347,8 @@ impl Step<'_> {
             let obstacles = self.cluster.obstacles(self.uri, &self.others).await;
             if obstacles.is_empty() {
                 let waited = began.elapsed().as_secs();
-                self.say(
-                    "is back",
-                    &format!("all nodes see it up, and it has what it missed ({waited} s)"),
-                );
+                let why = format!("all nodes see it up, and it has what it missed ({waited} s)");
+                self.say("is back", &why).await;
                 return Ok(());
             }
             if began.elapsed() > RETURN_BOUND {
@@ -283,9 +370,11 @@ impl Step<'_> {
     async fn differences(&self) -> Result<Vec<String>> {
         let running = settings(self.access(), self.uri).await?;
         let different = |change: &Change| {
-            let (name, value) = (change.knob.name, change.value.as_ref()?);
+            let name = change.knob.name;
+            let value = change.value.as_ref().map(ToString::to_string);
+            let value = value.or_else(|| change.knob.default.map(str::to_owned))?;
             let runs = running.get(name)?;
-            (*runs != value.to_string()).then(|| format!("{name} is {runs}, not {value}"))
+            (*runs != value).then(|| format!("{name} is {runs}, not {value}"))
         };
         let restart = self.changes.iter().filter(|change| change.knob.class == Class::Restart);
         Ok(restart.filter_map(different).collect())

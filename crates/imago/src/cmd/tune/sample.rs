@@ -1,0 +1,138 @@
+//! `imago tune sample`: what each configuration of a real cluster serves of each mix.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use imago_bench::sample::{self, Request, Sample};
+use imago_mongo::namespace::Namespace;
+use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::{Consistency, configurations};
+use imago_workload::mix::Mix;
+
+use crate::cmd::load::{cassandra_failure, consistency, duration};
+use crate::cmd::process::process;
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+use crate::table::table;
+
+/// The arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+On a cluster for tests: configurations are rolled out with all nodes at once, and the load takes all that the cluster has. \
+Each measurement is a line of the file as soon as it is made; a run that is begun again makes those that are missing.
+
+The configurations:
+
+  [[configuration]]
+  name = \"writes\"
+  settings = { concurrent_writes = 64 }
+  compaction = { class = \"UnifiedCompactionStrategy\", scaling_parameters = \"T8\" }
+
+  [[configuration]]
+  name = \"reads\"
+  settings = { concurrent_reads = 64 }
+  compaction = { class = \"UnifiedCompactionStrategy\", scaling_parameters = \"L10\" }
+
+Example:
+  imago tune sample --cluster cluster.toml --ns shop.sample --configurations two.toml --out here.csv")]
+pub(super) struct Args {
+    /// The file that says how the nodes are reached.
+    #[arg(long, value_name = "FILE")]
+    cluster: PathBuf,
+    /// The table that is loaded, as keyspace.table; it is made and filled if it is empty.
+    #[arg(long, value_name = "TABLE")]
+    ns: Namespace,
+    /// The file with the configurations.
+    #[arg(long, value_name = "FILE")]
+    configurations: PathBuf,
+    /// A mix to measure, as read=90,update=10; without any: only reads, only updates, half of each.
+    #[arg(long = "mix", value_name = "MIX")]
+    mixes: Vec<Mix>,
+    /// The file that gets the measurements, for `imago tune plan --measurements`.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Rows that an empty table is filled with.
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(100..))]
+    documents: u64,
+    /// Size of a row.
+    #[arg(long, value_name = "BYTES", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(400..=1_000_000))]
+    size_bytes: u32,
+    /// The consistency level of all operations.
+    #[arg(long, value_name = "LEVEL", default_value = "quorum", value_parser = consistency)]
+    consistency: Consistency,
+    /// Operations at once.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    clients: u32,
+    /// How often each configuration is measured, forth and back in turn.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=20))]
+    rounds: u8,
+    /// Length of a window; throughput is compared from one to the next.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
+    window: Duration,
+    /// Windows that are measured once throughput no longer rises.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(2..=100))]
+    windows: u8,
+    /// The longest that warming up may take.
+    #[arg(long, value_name = "TIME", default_value = "120s", value_parser = duration)]
+    warm_max: Duration,
+}
+
+/// Runs the command.
+pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let file = ClusterFile::read(&args.cluster).map_err(|error| cassandra_failure(&error))?;
+    let configurations =
+        configurations::read(&args.configurations).map_err(|error| cassandra_failure(&error))?;
+    let usual =
+        || ["read=100", "update=100", "read=50,update=50"].map(|mix| mix.parse().expect("a mix"));
+    let mixes = if args.mixes.is_empty() { usual().to_vec() } else { args.mixes };
+    if let Some(mix) = mixes.iter().find(|mix| mix.delete > 0.0) {
+        let what =
+            format!("the mix {mix} deletes, and rows that are gone are not what is measured");
+        return Err(Failure::new(Exit::Usage, "usage", what));
+    }
+    if args.window < Duration::from_millis(200) {
+        return Err(Failure::new(Exit::Usage, "usage", "--window must be 200ms at least"));
+    }
+    let request = Request {
+        file,
+        table: (args.ns.db, args.ns.coll),
+        consistency: args.consistency,
+        documents: args.documents,
+        size_bytes: args.size_bytes,
+        configurations,
+        mixes,
+        rounds: args.rounds.into(),
+        clients: args.clients,
+        window: args.window,
+        windows: args.windows.into(),
+        warm_max: args.warm_max,
+        out: args.out,
+    };
+    let say = |what: String| eprintln!("{what}");
+    let measured = Box::pin(sample::run(&request, &process(), &context.cancel, &say)).await;
+    let samples = measured.map_err(|error| cassandra_failure(&error))?;
+    context.output.result(&samples, |samples| text(samples))?;
+    if context.cancel.is_cancelled() {
+        let what = "interrupted: the same command goes on with what is missing";
+        return Err(Failure::new(Exit::Interrupted, "interrupted", what));
+    }
+    Ok(())
+}
+
+fn text(samples: &[Sample]) -> String {
+    if samples.is_empty() {
+        return "everything was measured already\n".into();
+    }
+    let row = |sample: &Sample| {
+        [
+            sample.configuration.clone(),
+            sample.mix.clone(),
+            (sample.round + 1).to_string(),
+            format!("{:.0}", sample.operations_s),
+            format!("{:.0} %", 100.0 * sample.spread),
+            format!("{:.0} s", sample.warm_s),
+        ]
+    };
+    let heads = ["CONFIGURATION", "MIX", "ROUND", "OPERATIONS/S", "SPREAD", "WARM AFTER"];
+    table(&heads, samples.iter().map(row), &[])
+}

@@ -1,0 +1,170 @@
+//! The configurations among which tuning chooses: a file that names each with its settings.
+//!
+//! ```toml
+//! [[configuration]]
+//! name = "default"
+//!
+//! [[configuration]]
+//! name = "reads"
+//! settings = { concurrent_reads = 64, memtable_heap_space = "256MiB" }
+//! compaction = { class = "UnifiedCompactionStrategy", scaling_parameters = "L10" }
+//! ```
+//!
+//! A setting that another configuration names, and this one does not, has its default here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::compaction::Compaction;
+use super::error::{Error, Result};
+use super::roll::Spec;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    #[serde(default, rename = "configuration")]
+    configurations: Vec<WrittenOne>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenOne {
+    name: String,
+    #[serde(default)]
+    settings: BTreeMap<String, toml::Value>,
+    compaction: Option<Compaction>,
+}
+
+/// A configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Configuration {
+    /// Its name.
+    pub name: String,
+    /// The settings that it names.
+    pub settings: BTreeMap<String, String>,
+    /// The compaction of the table in question.
+    pub compaction: Option<Compaction>,
+}
+
+/// Reads a file of configurations.
+///
+/// # Errors
+/// It cannot be read, or says something that makes no sense.
+pub fn read(path: &Path) -> Result<Vec<Configuration>> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|cause| Error::Usage(format!("cannot read {shown}: {cause}")))?;
+    parse(&text).map_err(|error| match error {
+        Error::Usage(why) => Error::Usage(format!("{shown}: {why}")),
+        other => other,
+    })
+}
+
+fn parse(text: &str) -> Result<Vec<Configuration>> {
+    let written: Written = toml::from_str(text)
+        .map_err(|error| Error::Usage(error.to_string().trim_end().to_owned()))?;
+    let mut all: Vec<Configuration> = Vec::new();
+    for WrittenOne { name, settings, compaction } in written.configurations {
+        if name.is_empty() || name.contains([',', '"', '\n']) {
+            return Err(Error::Usage(format!("\"{name}\" cannot name a configuration")));
+        }
+        if all.iter().any(|one| one.name == name) {
+            return Err(Error::Usage(format!("the configuration {name} is there twice")));
+        }
+        let plain = |(name, value): (String, toml::Value)| match value {
+            toml::Value::String(text) => (name, text),
+            other => (name, other.to_string()),
+        };
+        all.push(Configuration {
+            name,
+            settings: settings.into_iter().map(plain).collect(),
+            compaction,
+        });
+    }
+    if all.is_empty() {
+        return Err(Error::Usage("it has no [[configuration]]".into()));
+    }
+    let with = all.iter().filter(|one| one.compaction.is_some()).count();
+    if with > 0 && with < all.len() {
+        let why = "a table cannot be told to have its default again";
+        return Err(Error::Usage(format!(
+            "some configurations name a compaction, and some not: {why}"
+        )));
+    }
+    for number in 0..all.len() {
+        spec(&all, number, "shop.reviews").parsed()?;
+    }
+    Ok(all)
+}
+
+/// The roll that gives a cluster one of the configurations, and a table its compaction, with all nodes at once.
+#[must_use]
+pub fn spec(all: &[Configuration], number: usize, table: &str) -> Spec {
+    let names: BTreeSet<&String> = all.iter().flat_map(|one| one.settings.keys()).collect();
+    let own = &all[number];
+    let value = |name: &String| (name.clone(), own.settings.get(name).cloned());
+    let compaction = own.compaction.iter().map(|one| (table.to_owned(), one.clone()));
+    Spec {
+        changes: names.into_iter().map(value).collect(),
+        compaction: compaction.collect(),
+        consistency: "quorum".into(),
+        tolerate: 0,
+        is_at_once: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r#"
+[[configuration]]
+name = "writes"
+settings = { concurrent_writes = 64 }
+compaction = { class = "UnifiedCompactionStrategy", scaling_parameters = "T8" }
+
+[[configuration]]
+name = "reads"
+settings = { concurrent_reads = 64, memtable_heap_space = "256MiB" }
+compaction = { class = "UnifiedCompactionStrategy", scaling_parameters = "L10" }
+"#;
+
+    #[test]
+    fn what_others_name_has_its_default() {
+        let all = parse(FILE).unwrap();
+        let spec = spec(&all, 0, "shop.reviews");
+        let changes: Vec<_> =
+            spec.changes.iter().map(|(name, value)| (&**name, value.as_deref())).collect();
+        assert_eq!(
+            changes,
+            [
+                ("concurrent_reads", None),
+                ("concurrent_writes", Some("64")),
+                ("memtable_heap_space", None)
+            ]
+        );
+        assert!(spec.compaction["shop.reviews"].to_string().contains("T8"));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_said() {
+        let no_compaction = FILE.replacen("compaction =", "# compaction =", 1);
+        for (text, said) in [
+            (String::new(), "no [[configuration]]"),
+            (FILE.replace("\"reads\"", "\"writes\""), "is there twice"),
+            (
+                FILE.replace("concurrent_reads", "concurrent_reeds"),
+                "there is no setting concurrent_reeds",
+            ),
+            (FILE.replace("64 }", "0 }"), "a whole number from 1"),
+            (FILE.replace("settings", "setting"), "setting"),
+            (FILE.replace("\"Unified", "\"Fast"), "must be one of"),
+            (no_compaction, "some configurations name a compaction"),
+        ] {
+            let error = parse(&text).unwrap_err().to_string();
+            assert!(error.contains(said), "{said}: {error}");
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! The work at a roll's job, from its claim to its end, and by one process after another.
+
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use imago_job::clock;
+use imago_job::control::Stop;
+use imago_job::id::JobId;
+use imago_job::journal::{Journal as _, Update};
+use imago_job::record::Record;
+use imago_job::reporter::Events;
+use imago_job::run::{Ending, OwnerTiming, Run};
+use imago_job::state::State;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::super::cluster_file::ClusterFile;
+use super::super::compaction::{self, Compaction};
+use super::super::error::{Error, Result, failed};
+use super::super::journal::CassandraJournal;
+use super::super::ring::{Cluster, chain};
+use super::super::uri::Uri;
+use super::step::Step;
+use super::{KIND, Outcome, Roller, Spec};
+
+/// For the cluster to settle before a step, and behind the last one: hints of many hours take long.
+const SETTLE_BOUND: Duration = Duration::from_secs(1_800);
+/// Interval between two looks at the cluster while it settles.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// The state from which another process goes on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct Checkpoint {
+    /// The nodes that have the new configuration.
+    done: BTreeSet<Uuid>,
+    /// The nodes that may be stopped at this moment.
+    under_way: BTreeSet<Uuid>,
+    /// The values of before, of each node that was changed.
+    before: BTreeMap<Uuid, BTreeMap<String, Option<String>>>,
+    /// How long each node was not fully there, in seconds (T_r of SOPHIA, §4.4).
+    seconds: BTreeMap<Uuid, f64>,
+    /// The compactions of before, of each table that was changed.
+    compaction_before: BTreeMap<String, Compaction>,
+}
+
+impl Checkpoint {
+    fn of(saved: &Value) -> Result<Self> {
+        let unreadable = |error| Error::Usage(format!("the job's state cannot be read: {error}"));
+        if saved.is_null() {
+            return Ok(Self::default());
+        }
+        serde_json::from_value(saved.clone()).map_err(unreadable)
+    }
+
+    fn value(&self) -> Value {
+        serde_json::to_value(self).expect("texts and numbers")
+    }
+}
+
+/// One process's work at a job.
+struct Work<'a> {
+    roller: &'a Roller,
+    run: &'a Run,
+    journal: &'a CassandraJournal,
+    checkpoint: Checkpoint,
+}
+
+impl Roller {
+    /// Begins a job and does it.
+    ///
+    /// # Errors
+    /// Something speaks against it, and nothing was touched; or it failed on the way: the message says where it stands.
+    pub async fn begin(
+        &self,
+        process: &str,
+        events: &Events,
+        interrupted: CancellationToken,
+    ) -> Result<Outcome> {
+        let preview = self.preview().await?;
+        if !preview.obstacles.is_empty() {
+            return Err(Error::precondition(
+                format!("the cluster is not settled: {}", preview.obstacles.join("; ")),
+                "a roll begins only when every node sees all others up, with one schema and without missed writes",
+            ));
+        }
+        let journal = CassandraJournal::open(&self.file.uri).await?;
+        let spec = serde_json::to_value(&self.spec).expect("texts and numbers");
+        let record = Record::new(KIND, spec, clock::wall()());
+        journal.create(&record).await?;
+        self.work(&journal, &record.id, process, events, interrupted, true).await
+    }
+
+    /// Works at a job until it ends.
+    ///
+    /// The lock is taken under the claim and given up under it, so that no process works without it.
+    async fn work(
+        &self,
+        journal: &CassandraJournal,
+        id: &JobId,
+        process: &str,
+        events: &Events,
+        interrupted: CancellationToken,
+        is_new: bool,
+    ) -> Result<Outcome> {
+        let shared = Arc::new(journal.clone());
+        let timing = OwnerTiming::default();
+        let run = Run::begin(shared, id, process, timing, events, interrupted).await?;
+        if let Err(refusal) = journal.lock(id).await {
+            let stop = if is_new { Stop::Cancelled } else { Stop::Interrupted };
+            run.end(Ending::Stopped(stop)).await?;
+            return Err(refusal);
+        }
+        let checkpoint = Checkpoint::of(&run.record().checkpoint);
+        let rolled = match checkpoint {
+            Ok(checkpoint) => Work { roller: self, run: &run, journal, checkpoint }.roll().await,
+            Err(error) => Err(error),
+        };
+        let ending = match &rolled {
+            Ok(_) => Ending::Done,
+            Err(Error::Stopped(stop)) => Ending::Stopped(stop.clone()),
+            Err(error) => Ending::Failed(chain(error)),
+        };
+        let goes_on = matches!(
+            ending,
+            Ending::Stopped(
+                Stop::Interrupted | Stop::HandedOver | Stop::TakenOver(_) | Stop::JournalLost(_)
+            )
+        );
+        if !goes_on && let Err(error) = journal.unlock(id).await {
+            run.reporter().warning("lock", chain(&error), "the next roll takes the lock over");
+        }
+        match (rolled, run.end(ending).await) {
+            (Ok(outcome), ended) => ended.map(|()| outcome).map_err(Error::from),
+            (Err(error), ended) => {
+                // What went wrong with the nodes is what has to be known.
+                if let Err(unsaved) = ended {
+                    let help = "the job is still in the journal as it was";
+                    run.reporter().warning("journal", chain(&unsaved), help);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Work<'_> {
+    async fn roll(mut self) -> Result<Outcome> {
+        let began = Instant::now();
+        let cluster = self.roller.cluster()?;
+        let number = |id: &Uuid| cluster.members.iter().position(|one| one.id == *id);
+        // What a dead process left comes first, in whatever state it is, and whatever else is asked for by now.
+        let left: BTreeSet<usize> = self.checkpoint.under_way.iter().filter_map(number).collect();
+        if !left.is_empty() {
+            self.take(&cluster, &left).await?;
+        }
+        // Another roll may have changed the others since.
+        self.checkpoint.done.retain(|id| number(id).is_some_and(|number| left.contains(&number)));
+        let steps = self.roller.steps(&cluster)?;
+        self.run.enter("roll").await?;
+        for (table, to) in &self.roller.spec.compaction {
+            self.alter(table, to).await?;
+        }
+        for step in steps {
+            let is_done =
+                |number: &usize| self.checkpoint.done.contains(&cluster.members[*number].id);
+            let step: BTreeSet<usize> = step.into_iter().filter(|one| !is_done(one)).collect();
+            if step.is_empty() {
+                continue;
+            }
+            self.run.control().checkpoint().await.map_err(Error::Stopped)?;
+            let cluster = self.settled(&step).await?;
+            self.take(&cluster, &step).await?;
+        }
+        let name = |id: &Uuid| number(id).map(|at| cluster.members[at].access.name.clone());
+        let seconds = self.checkpoint.seconds.iter();
+        Ok(Outcome {
+            job: self.run.record().id.clone(),
+            nodes: self.checkpoint.done.iter().filter_map(name).collect(),
+            tables: self.roller.spec.compaction.keys().cloned().collect(),
+            seconds: seconds.filter_map(|(id, seconds)| Some((name(id)?, *seconds))).collect(),
+            elapsed_s: began.elapsed().as_secs_f64(),
+        })
+    }
+
+    /// Gives a table another compaction.
+    async fn alter(&mut self, table: &str, to: &Compaction) -> Result<()> {
+        self.run.control().checkpoint().await.map_err(Error::Stopped)?;
+        let session = &self.roller.session;
+        let before = compaction::present(session, table).await?;
+        self.checkpoint.compaction_before.entry(table.to_owned()).or_insert(before);
+        self.run.save(self.checkpoint.value()).await?;
+        let what = format!("{table}: compaction becomes {to}");
+        let why = "all nodes change it at once, and what is there is rewritten as it is compacted";
+        self.journal.note(&self.run.record().id, &what, why).await?;
+        if compaction::alter(session, table, to).await? {
+            self.run.reporter().decision(what, why);
+        }
+        Ok(())
+    }
+
+    /// Gives some nodes the new configuration.
+    async fn take(&mut self, cluster: &Cluster, numbers: &BTreeSet<usize>) -> Result<()> {
+        let steps: Vec<Step<'_>> = numbers
+            .iter()
+            .map(|number| Step {
+                cluster,
+                uri: &self.roller.file.uri,
+                changes: &self.roller.changes,
+                restarts: self.roller.restarts(),
+                is_at_once: self.roller.spec.is_at_once,
+                run: self.run,
+                journal: self.journal,
+                number: *number,
+                others: numbers.iter().copied().filter(|other| other != number).collect(),
+            })
+            .collect();
+        for step in &steps {
+            let id = cluster.members[step.number].id;
+            if let Entry::Vacant(unknown) = self.checkpoint.before.entry(id) {
+                unknown.insert(step.before().await?);
+            }
+        }
+        let ids = numbers.iter().map(|number| cluster.members[*number].id);
+        self.checkpoint.under_way = ids.collect();
+        // It is asked for by a job that is to end, too, if its nodes have to come back first.
+        self.run.save_at_last(self.checkpoint.value()).await?;
+        let ended = join_all(steps.iter().map(Step::take)).await;
+        let mut wrong = None;
+        for (step, ended) in steps.iter().zip(ended) {
+            let id = cluster.members[step.number].id;
+            match ended {
+                Ok(elapsed) => {
+                    self.checkpoint.done.insert(id);
+                    if let Some(elapsed) = elapsed {
+                        self.checkpoint.seconds.insert(id, elapsed.as_secs_f64());
+                    }
+                }
+                Err(error) => {
+                    wrong.get_or_insert(error);
+                }
+            }
+        }
+        if wrong.is_none() && numbers.len() > 1 {
+            // Each was waited for without the others.
+            wrong = self.all_see_each_other(cluster).await.err();
+        }
+        if wrong.is_none() {
+            self.checkpoint.under_way.clear();
+        } else {
+            let done = &self.checkpoint.done;
+            self.checkpoint.under_way.retain(|id| !done.contains(id));
+        }
+        let saved = self.run.save_at_last(self.checkpoint.value()).await;
+        match wrong {
+            Some(error) => Err(error),
+            None => Ok(saved?),
+        }
+    }
+
+    async fn all_see_each_other(&self, cluster: &Cluster) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            let obstacles = cluster.obstacles(&self.roller.file.uri, &BTreeSet::new()).await;
+            if obstacles.is_empty() {
+                return Ok(());
+            }
+            if began.elapsed() > SETTLE_BOUND {
+                return Err(unsettled(&obstacles));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Waits until nothing speaks against a step, and returns the cluster as it is then.
+    async fn settled(&self, step: &BTreeSet<usize>) -> Result<Cluster> {
+        let began = Instant::now();
+        let mut said = String::new();
+        loop {
+            // It may have changed since the last step.
+            let refreshed = self.roller.session.refresh_metadata().await;
+            refreshed.map_err(failed("looking at the ring"))?;
+            let cluster = self.roller.cluster()?;
+            if !self.roller.restarts() {
+                return Ok(cluster);
+            }
+            if !self.roller.spec.is_at_once
+                && let Some(demand) = cluster.ring.broken_by(step)
+            {
+                return Err(Error::failed(
+                    format!("the ring has changed: {} would lose too many replicas", demand.name),
+                    "begin another roll, which plans its steps anew",
+                ));
+            }
+            let obstacles = cluster.obstacles(&self.roller.file.uri, &BTreeSet::new()).await;
+            if obstacles.is_empty() {
+                return Ok(cluster);
+            }
+            if began.elapsed() > SETTLE_BOUND {
+                return Err(unsettled(&obstacles));
+            }
+            let now = obstacles.join("; ");
+            if now != said {
+                let help = "the next step waits for it";
+                self.run.reporter().warning("not_settled", now.clone(), help);
+                said = now;
+            }
+            self.run.control().sleep(LOOK_EVERY).await.map_err(Error::Stopped)?;
+        }
+    }
+}
+
+fn unsettled(obstacles: &[String]) -> Error {
+    let within = SETTLE_BOUND.as_secs();
+    Error::failed(
+        format!("the cluster did not settle within {within} s: {}", obstacles.join("; ")),
+        "mend that, and begin another roll: nodes that have the new configuration are left as they are",
+    )
+}
+
+/// Goes on with a job whose process has died or was interrupted.
+///
+/// # Errors
+/// There is no such job, another process works at it, or it failed on the way.
+pub async fn resume(
+    file: ClusterFile,
+    id: &JobId,
+    process: &str,
+    events: &Events,
+    interrupted: CancellationToken,
+) -> Result<Outcome> {
+    let journal = CassandraJournal::open(&file.uri).await?;
+    let record = journal.load(id).await?;
+    if record.kind != KIND {
+        return Err(Error::Usage(format!("job {id} is no roll but a {}", record.kind)));
+    }
+    let spec: Spec = serde_json::from_value(record.spec).map_err(|error| {
+        Error::Usage(format!("what job {id} was asked for cannot be read: {error}"))
+    })?;
+    let roller = Roller::connect(file, spec).await?;
+    roller.work(&journal, id, process, events, interrupted, false).await
+}
+
+/// Ends a job at which no process works any more, unless it left nodes that have to come back first: that is for
+/// [`resume`]. True if it has ended.
+///
+/// # Errors
+/// There is no such job, it has ended, or the journal cannot be reached.
+pub async fn cancel(uri: &Uri, id: &JobId, process: &str) -> Result<bool> {
+    let journal = CassandraJournal::open(uri).await?;
+    let stale_after = OwnerTiming::default().stale_after.as_millis();
+    let stale_after_ms = u64::try_from(stale_after).unwrap_or(u64::MAX);
+    let Ok(claimed) = journal.claim(id, process, stale_after_ms).await else { return Ok(false) };
+    let leaves = !Checkpoint::of(&claimed.record.checkpoint)?.under_way.is_empty();
+    if !leaves {
+        let cancelled = Update { state: Some(State::Cancelled), ..Update::default() };
+        journal.save(id, claimed.epoch, &cancelled).await?;
+        journal.unlock(id).await?;
+    }
+    journal.release(id, claimed.epoch).await?;
+    Ok(!leaves)
+}
