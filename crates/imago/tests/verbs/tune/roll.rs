@@ -189,8 +189,11 @@ fn configurations_are_measured(ring: &Ring) {
     assert_eq!(order, ["writes", "writes", "reads", "reads", "reads", "reads", "writes", "writes"]);
     assert!(measured.iter().all(|one| one["operations_s"].as_f64() > Some(1.0)), "{measured:?}");
     assert_eq!(ring.json(&sample), Value::Array(vec![]), "the file has all of them");
-    let trace = "start,reads,updates\n0,900,100\n300,100,900\n600,900,100\n900,100,900\n1200,900,100\n1500,50,50\n\
-        1800,900,100\n2100,100,900\n2400,900,100\n2700,100,900\n3000,900,100\n3300,50,50\n";
+    let interval = |n: u32| {
+        let (reads, updates) = if n % 12 < 6 { (900, 100) } else { (100, 900) };
+        format!("{},{reads},{updates}\n", 1_490_054_400 + n * 300)
+    };
+    let trace = format!("start,reads,updates\n{}", (0..96).map(interval).collect::<String>());
     let path = ring.path("trace.csv");
     std::fs::write(&path, trace).unwrap();
     let advice = ring.json(&[
