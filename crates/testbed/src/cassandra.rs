@@ -155,8 +155,10 @@ impl Cassandra {
             .arg(format!("-Djava.io.tmpdir={}", place.folder.display()))
             .arg(format!("-Dcassandra.config=file://{}", file.display()))
             .arg(format!("-Dcassandra.storagedir={}", place.data.display()))
-            // All waits below are for clusters whose nodes are far from each other.
+            // All waits below are for clusters whose nodes are far from each other. A node that joins right behind another
+            // one may still see that one join, and would refuse to; there is no data yet that could move wrongly.
             .args([
+                "-Dcassandra.consistent.rangemovement=false",
                 "-Dcassandra-foreground=yes",
                 "-Dcassandra.skip_wait_for_gossip_to_settle=0",
                 "-Dcassandra.ring_delay_ms=2000",
