@@ -1,6 +1,6 @@
 //! What each configuration of a real Cassandra cluster serves of each mix: the measurements that tuning decides by.
 //!
-//! Each configuration is rolled out (all nodes at once: nobody else is served), a closed load of one mix runs until
+//! Each configuration is rolled out (all nodes at once: no client is served), a closed load of one mix runs until
 //! throughput no longer rises, and then some windows are measured. Rounds go forth and back through the configurations, so
 //! that none is always the first. Each measurement is a line in a file as soon as it is made; those that the file has
 //! already are not made again.

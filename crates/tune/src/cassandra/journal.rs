@@ -282,7 +282,7 @@ impl CassandraJournal {
     }
 }
 
-/// True unless a job has ended, in whatever way: one that failed gives its lock up, and takes it again when it goes on.
+/// True unless a job has ended, in any way: one that failed gives its lock up, and takes it again when it goes on.
 fn holds_on(record: &Record) -> bool {
     !record.state.is_final() && !matches!(record.state, State::Failed { .. })
 }
