@@ -99,7 +99,7 @@ struct RunArgs {
     #[arg(long, default_value_t = imago_workload::keys::PAPER_SHAPE)]
     shape: f64,
     /// Times at which operations are due: independent of each other, at equal distances, or (closed) as soon as another
-    /// one has ended, --in-flight at once whatever --rate says.
+    /// one has ended, --in-flight at once; --rate does not count then.
     #[arg(long, value_enum, default_value = "poisson")]
     arrival: ArrivalArg,
     /// The share of inserts that reuse the keys of deleted documents, 0 to 1.

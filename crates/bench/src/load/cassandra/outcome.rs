@@ -1,7 +1,7 @@
 //! The meaning of a driver's error: for want of replicas, or another; applied, certainly not, or perhaps.
 //!
 //! The driver repeats a statement at another node when a connection breaks or a node refuses it, so that the last error
-//! says nothing about the attempts before: a write that failed is perhaps applied, whatever the error is.
+//! says nothing about the attempts before: a write that failed is perhaps applied, with any error.
 
 use imago_workload::target::Outcome;
 use scylla::errors::{DbError, ExecutionError, RequestAttemptError};

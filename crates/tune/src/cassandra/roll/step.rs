@@ -191,7 +191,7 @@ impl Step<'_> {
         if answers {
             self.leave().await?;
         }
-        // From here on the node comes back, whatever else fails.
+        // A node that has stopped is started again, unless another process has taken the job over and does that.
         self.stop().await?;
         let mut installed = Ok(());
         if !is_new {
@@ -273,7 +273,11 @@ impl Step<'_> {
                 return Ok(());
             }
             if tries >= STOP_TRIES {
-                return Err(error);
+                let (name, why) = (self.name(), chain(&error));
+                return Err(Error::failed(
+                    format!("{name} takes no more clients, and could not be stopped: {why}"),
+                    "stop and start it by hand: it has its old configuration; no other node was stopped",
+                ));
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }

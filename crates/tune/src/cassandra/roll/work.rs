@@ -154,7 +154,7 @@ impl Work<'_> {
         let began = Instant::now();
         let cluster = self.roller.cluster()?;
         let number = |id: &Uuid| cluster.members.iter().position(|one| one.id == *id);
-        // What a dead process left comes first, in any state, and whatever is asked for by now.
+        // What a dead process left comes first, in any state, also when the job is to end.
         let left: BTreeSet<usize> = self.checkpoint.under_way.iter().filter_map(number).collect();
         if !left.is_empty() {
             self.take(&cluster, &left).await?;
