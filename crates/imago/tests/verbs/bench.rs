@@ -31,9 +31,10 @@ fn assert_figures(report: &Value, names: &[&str]) {
 fn every_benchmark_is_listed() {
     let listed = bench(&["list"]);
     let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
-    let of_imago = ["copy", "replay", "verify", "reshard", "placement", "flows", "flows-real"];
+    let of_copies = ["copy", "replay", "verify", "reshard", "placement", "flows", "flows-real"];
+    let of_decisions = ["store", "adapt", "tune-schedule"];
     let of_morphus = ["morphus-table1", "morphus-fig7", "morphus-fig8"];
-    assert_eq!(names, [&of_imago[..], &["store", "adapt"], &of_morphus[..]].concat());
+    assert_eq!(names, [&of_copies[..], &of_decisions, &of_morphus].concat());
 }
 
 #[test]
