@@ -4,13 +4,16 @@
 //! extends into the future. What a cluster would serve in each interval by each configuration is its
 //! [`throughput`] (Eq. 3); what it serves while it changes from one to another is a [`roll`]. A [`schedule`]
 //! says when to change, and to what, so that most operations are served in all (Eqs. 5–8); [`genetic`] searches for
-//! one as the paper does, and [`baselines`] are what it is compared with. A [`replay`] lives through a past trace as a
-//! tuner would have. How many nodes may be away at once is [`availability`] (§4.5).
+//! one as the paper does, and [`baselines`] are what it is compared with. A [`planner`] goes with the time, beside a
+//! cluster or in a [`replay`] of a past trace; [`judge`] says what came of a change. How many nodes may be away at once is
+//! [`availability`] (§4.5).
 
 pub mod availability;
 pub mod baselines;
 pub mod forecast;
 pub mod genetic;
+pub mod judge;
+pub mod planner;
 pub mod replay;
 pub mod roll;
 pub mod sampling;

@@ -1,36 +1,11 @@
 //! A trace of the past, lived through as a tuner would have (SOPHIA, §4.4): it learns, forecasts, plans, changes, and
-//! plans anew.
-//!
-//! A plan is made for a look-ahead. It is made anew at its end, and before when clients ask for something else than was
-//! expected; that as often as a limit allows, so that an unpredictable workload does not lead to one plan after
-//! the other. While a roll is under way nothing is planned.
-//!
-//! Invariant: a plan is made from nothing but the intervals before it.
+//! plans anew ([`super::planner`]).
 
-use super::forecast::{Chances, Forecast};
-use super::roll::Sliced;
+use super::forecast::Forecast;
+use super::planner::{Planner, outlook};
+pub use super::planner::{Rates, Setting};
 use super::schedule::{Change, Outlook, Schedule};
-use super::workload::{Interval, Mix};
-
-/// The operations a second that each configuration serves of a mix.
-pub type Rates<'r> = dyn Fn(Mix) -> Vec<f64> + 'r;
-
-/// What a trace is lived through with.
-#[derive(Clone, Debug)]
-pub struct Setting {
-    /// The length of an interval, in seconds: T_d.
-    pub interval_s: f64,
-    /// For each configuration, the roll to each other one.
-    pub rolls: Vec<Vec<Sliced>>,
-    /// The configuration at the start.
-    pub start: usize,
-    /// T_L: intervals that a plan is made for.
-    pub look_ahead: usize,
-    /// A mix that is so far from what was expected calls for a new plan; see [`Mix::distance`].
-    pub departs: f64,
-    /// Intervals between a plan and one that a departure calls for, at least.
-    pub replan_min: usize,
-}
+use super::workload::Interval;
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,13 +18,6 @@ pub struct Replayed {
     pub departures: usize,
 }
 
-/// A plan that is being followed.
-struct Plan {
-    made: usize,
-    changes: Vec<Change>,
-    expected: Vec<Chances>,
-}
-
 /// What really comes, as an outlook.
 #[must_use]
 pub fn real(trace: &[Interval], rates: &Rates<'_>, setting: &Setting) -> Outlook {
@@ -57,11 +25,6 @@ pub fn real(trace: &[Interval], rates: &Rates<'_>, setting: &Setting) -> Outlook
     let of =
         |interval: &Interval| interval.mix.map_or_else(|| vec![0.0; setting.rolls.len()], rates);
     outlook(trace.iter().map(of).collect(), setting, setting.start)
-}
-
-fn outlook(rates_s: Vec<Vec<f64>>, setting: &Setting, start: usize) -> Outlook {
-    let (interval_s, rolls) = (setting.interval_s, setting.rolls.clone());
-    Outlook { rates_s, interval_s, rolls, start, changes_max: None }
 }
 
 /// Lives through a trace; its first intervals are only learned from.
@@ -74,69 +37,36 @@ pub fn replay(
 ) -> Replayed {
     let (past, lived) = trace.split_at(learns.min(trace.len()));
     past.iter().for_each(|interval| forecast.observe(interval));
-    let (mut configuration, mut free_at) = (setting.start, 0);
-    let mut plan: Option<Plan> = None;
+    let mut planner = Planner::new(setting.start);
+    // The first interval in which no roll is under way.
+    let mut free_at = 0;
     let mut changes = Vec::new();
-    let (mut plans, mut departures, mut is_off) = (0, 0, false);
+    let (mut plans, mut departures) = (0, 0);
     for (now, interval) in lived.iter().enumerate() {
-        let is_over = plan.as_ref().is_none_or(|plan| now >= plan.made + setting.look_ahead.max(1));
-        let calls = |plan: &Plan| is_off && now >= plan.made + setting.replan_min.max(1);
-        let is_called_for = plan.as_ref().is_some_and(calls);
-        if now >= free_at && (is_over || is_called_for) {
-            plan = made(forecast, rates, setting, now, configuration);
-            plans += usize::from(plan.is_some());
-            departures += usize::from(plan.is_some() && !is_over);
-        }
-        let due =
-            plan.as_ref().and_then(|plan| plan.changes.iter().find(|one| one.interval == now));
-        if let Some(change) = due.filter(|change| now >= free_at && change.to != configuration) {
-            free_at = now + setting.rolls[configuration][change.to].intervals();
-            configuration = change.to;
-            changes.push(*change);
+        if now >= free_at {
+            if planner.plan_anew(forecast, rates, setting) {
+                plans += 1;
+                departures += usize::from(planner.plan().is_some_and(|plan| plan.is_departure));
+            }
+            if let Some(to) = planner.due() {
+                free_at = now + setting.rolls[planner.configuration()][to].intervals();
+                planner.changed(to);
+                changes.push(Change { interval: now, to });
+            }
         }
         forecast.observe(interval);
-        let expected = plan.as_ref().and_then(|plan| plan.expected.get(now - plan.made));
-        let expected = expected.and_then(|chances| Mix::mean(chances.iter().copied()));
-        if let (Some(expected), Some(mix)) = (expected, interval.mix) {
-            is_off = expected.distance(mix) > setting.departs;
-        }
+        planner.observe(interval, setting);
     }
     let schedule = real(lived, rates, setting).served(&changes);
     Replayed { schedule, plans, departures }
-}
-
-/// A plan from an interval on; none while too little was seen.
-fn made(
-    forecast: &dyn Forecast,
-    rates: &Rates<'_>,
-    setting: &Setting,
-    now: usize,
-    configuration: usize,
-) -> Option<Plan> {
-    let expected = forecast.ahead(setting.look_ahead.max(1))?;
-    let rates_s = expected.iter().map(|chances| expected_rates(chances, rates)).collect();
-    let best = outlook(rates_s, setting, configuration).best();
-    let moved = |change: Change| Change { interval: now + change.interval, ..change };
-    let changes = best.changes.into_iter().map(moved).collect();
-    Some(Plan { made: now, changes, expected })
-}
-
-/// What each configuration is expected to serve: the mean over what there may be, not that of the mean mix.
-#[must_use]
-pub fn expected_rates(chances: &Chances, rates: &Rates<'_>) -> Vec<f64> {
-    let mut sums: Vec<f64> = Vec::new();
-    for (chance, mix) in chances {
-        let of = rates(*mix);
-        sums.resize(of.len(), 0.0);
-        sums.iter_mut().zip(of).for_each(|(sum, rate)| *sum += chance * rate);
-    }
-    sums
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::tune::forecast::{Calendar, LastValue, Queue};
+    use crate::tune::roll::Sliced;
+    use crate::tune::workload::Mix;
 
     const QUARTER_S: u64 = 900;
 
@@ -156,6 +86,7 @@ mod tests {
             look_ahead: 20,
             departs: 0.2,
             replan_min: 4,
+            gain_min: 0.0,
         }
     }
 
@@ -192,6 +123,14 @@ mod tests {
         let lived = replay(&trace, 10, &mut LastValue::default(), &rates, &setting());
         assert!(lived.departures > 10, "{lived:?}");
         assert!(lived.plans <= 190 / 4 + 1, "{lived:?}");
+    }
+
+    #[test]
+    fn a_plan_that_gains_too_little_is_not_followed() {
+        let (trace, setting) = (days(6), Setting { gain_min: 0.5, ..setting() });
+        let lived = replay(&trace, 3 * 96, &mut Calendar::of_day(QUARTER_S), &rates, &setting);
+        assert_eq!(lived.schedule.changes, []);
+        assert!(lived.plans > 0);
     }
 
     #[test]

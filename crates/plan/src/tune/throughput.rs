@@ -41,6 +41,13 @@ impl Throughputs {
         (0..configurations).map(of).collect::<Result<_, _>>().map(|measured| Self { measured })
     }
 
+    /// The same measurements, of mixes that are told another way.
+    #[must_use]
+    pub fn map(mut self, mix: impl Fn(Mix) -> Mix) -> Self {
+        self.measured.iter_mut().flatten().for_each(|(at, _)| *at = mix(*at));
+        self
+    }
+
     /// Operations a second that each configuration serves of a mix.
     #[must_use]
     pub fn of(&self, mix: Mix) -> Vec<f64> {

@@ -35,6 +35,13 @@ impl Mix {
         self.0
     }
 
+    /// The mix as a database tells it that does not tell inserts from updates.
+    #[must_use]
+    pub fn with_inserts_as_updates(self) -> Self {
+        let [reads, updates, inserts, scans] = self.0;
+        Self([reads, updates + inserts, 0.0, scans])
+    }
+
     /// The root of the mean square of the differences between shares.
     #[must_use]
     pub fn distance(self, other: Self) -> f64 {
