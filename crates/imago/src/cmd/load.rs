@@ -57,6 +57,12 @@ enum Verb {
     History(check::HistoryArgs),
 }
 
+/// A time, and the mix from then on.
+fn turn(text: &str) -> Result<(Duration, Mix), String> {
+    let (from, mix) = text.split_once(':').ok_or("it must be TIME:MIX, as 60s:read=95,update=5")?;
+    Ok((duration(from)?, mix.parse::<Mix>().map_err(|error| error.to_string())?))
+}
+
 /// A load to run.
 #[derive(Debug, clap::Args)]
 struct RunArgs {
@@ -85,6 +91,9 @@ struct RunArgs {
     /// Shares of the operations: read, update, insert, delete and scan.
     #[arg(long, default_value = "read=40,update=40,insert=20,delete=0")]
     mix: Mix,
+    /// Other shares from a time on, as 60s:read=95,update=5; may be given several times, in order.
+    #[arg(long, value_name = "TIME:MIX", value_parser = turn)]
+    then: Vec<(Duration, Mix)>,
     /// The most documents that a scan reads.
     #[arg(long, default_value_t = 50, value_name = "N")]
     scan_documents: u32,

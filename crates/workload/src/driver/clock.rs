@@ -150,7 +150,7 @@ impl<'a, T> Choice<'a, T> {
     }
 
     fn next(&mut self, population: &mut Population, intended_ns: u64) -> Due {
-        let wanted = self.shared.options.mix.pick(self.rng.random());
+        let wanted = self.shared.options.mix_at(intended_ns).pick(self.rng.random());
         // While there is no document yet, the operation has to be an insert.
         let (kind, key) = match (wanted, self.existing(population)) {
             (Kind::Insert, _) | (_, None) => (Kind::Insert, self.vacant(population)),

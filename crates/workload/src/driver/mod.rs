@@ -48,6 +48,8 @@ pub enum Arrival {
 pub struct Options {
     /// Shares of the kinds of operation.
     pub mix: Mix,
+    /// Other shares from these times on, in their order.
+    pub turns: Vec<(Duration, Mix)>,
     /// Which keys they go to.
     pub keys: Distribution,
     /// Operations per second.
@@ -76,6 +78,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             mix: Mix::default(),
+            turns: Vec::new(),
             keys: Distribution::Uniform,
             rate_per_s: 300.0,
             arrival: Arrival::default(),
@@ -133,8 +136,19 @@ impl Options {
         if self.preloaded == 0 && self.mix.insert <= 0.0 {
             return refuse("there are no documents and the mix inserts none".into());
         }
-        self.mix.validate().map_err(|error| DriverError::Option(error.to_string()))?;
+        if !self.turns.is_sorted_by_key(|(from, _)| *from) {
+            return refuse("the times at which the mix turns must be in their order".into());
+        }
+        for mix in self.turns.iter().map(|(_, mix)| mix).chain([&self.mix]) {
+            mix.validate().map_err(|error| DriverError::Option(error.to_string()))?;
+        }
         self.reviews.validate().map_err(|error| DriverError::Option(error.to_string()))
+    }
+
+    /// The shares of an operation that is due at a time of the load.
+    fn mix_at(&self, at_ns: u64) -> &Mix {
+        let at = Duration::from_nanos(at_ns);
+        self.turns.iter().rev().find(|(from, _)| *from <= at).map_or(&self.mix, |(_, mix)| mix)
     }
 }
 

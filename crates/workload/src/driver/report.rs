@@ -160,6 +160,9 @@ pub struct Report {
     pub arrival: Arrival,
     /// The mix.
     pub mix: Mix,
+    /// Other mixes, with the times from which on they were asked for, in seconds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub turns: Vec<(f64, Mix)>,
     /// The key distribution.
     pub keys: Distribution,
     /// Operations sent.
@@ -206,6 +209,7 @@ impl Report {
             rate_per_s: options.rate_per_s,
             arrival: options.arrival,
             mix: options.mix,
+            turns: options.turns.iter().map(|(from, mix)| (from.as_secs_f64(), *mix)).collect(),
             keys: options.keys,
             started: shared.started.load(Ordering::SeqCst),
             dropped: timeline.dropped_total(),

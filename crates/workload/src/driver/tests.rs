@@ -93,6 +93,23 @@ async fn a_closed_load_has_as_many_in_flight_as_may_be_and_drops_nothing() {
 }
 
 #[tokio::test]
+async fn a_mix_turns_at_its_time() {
+    let reads: Mix = "read=100".parse().unwrap();
+    let turn = Duration::from_millis(500);
+    let writes = "update=100".parse().unwrap();
+    let options = Options { mix: writes, turns: vec![(turn, reads)], ..options(400) };
+    let running = start(options.clone(), Plain::new(Manner::Serve), memory()).unwrap();
+    let (_, history) = running.finish().await.unwrap();
+    for op in history.unwrap().ops {
+        let is_behind = u128::from(op.intended_ns) >= turn.as_nanos();
+        assert_eq!(op.kind == Kind::Read, is_behind, "{op:?}");
+    }
+    let backwards = vec![(turn * 2, reads), (turn, reads)];
+    let error = Options { turns: backwards, ..options }.validate().unwrap_err().to_string();
+    assert!(error.contains("in their order"), "{error}");
+}
+
+#[tokio::test]
 async fn every_operation_that_is_due_is_sent_and_recorded() {
     let running = start(options(400), Plain::new(Manner::Serve), memory()).unwrap();
     let (report, history) = running.finish().await.unwrap();

@@ -130,6 +130,7 @@ fn options(args: &RunArgs) -> Result<Options, Failure> {
     };
     reviews.validate().map_err(|error| usage(&error))?;
     let options = Options {
+        turns: args.then.clone(),
         mix: args.mix,
         keys: Distribution::named(&args.keys, args.shape).map_err(|error| usage(&error))?,
         rate_per_s: args.rate,
