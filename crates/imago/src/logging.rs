@@ -8,9 +8,9 @@ use tracing_subscriber::EnvFilter;
 use crate::cli::{Global, ProgressMode, colour_wanted};
 use crate::exit::{Exit, Failure};
 
-/// What is logged unless something is asked for. Cassandra's driver warns of each connection that ends, which is what a
-/// node's restart looks like.
-const UNASKED: &str = "warn,scylla=error";
+/// What is logged unless something is asked for. Cassandra's driver tells of each connection that ends as of an error,
+/// which is what a node's restart looks like; what matters of it comes back from the statements.
+const UNASKED: &str = "warn,scylla=off";
 
 /// Begins to log what the options want; `bars` are taken away while a line is written.
 pub fn begin(global: &Global, bars: &MultiProgress) -> Result<(), Failure> {

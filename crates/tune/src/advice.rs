@@ -6,28 +6,22 @@
 //! from, and the plan from its end on is the advice.
 
 use imago_plan::tune::baselines::{Baseline, Comparison};
-use imago_plan::tune::forecast::{Calendar, Forecast, LastValue, Markov, backtest};
-use imago_plan::tune::replay::{Replayed, Setting, expected_rates, real, replay};
-use imago_plan::tune::roll::{CostClass, Costs, Rule, Sliced};
-use imago_plan::tune::schedule::{Change, Outlook, Schedule};
-use imago_plan::tune::workload::{Interval, Mix};
+use imago_plan::tune::forecast::backtest;
+use imago_plan::tune::planner::Planner;
+use imago_plan::tune::replay::{Replayed, real, replay};
+use imago_plan::tune::schedule::{Change, Schedule};
+use imago_plan::tune::workload::Mix;
 use serde::Serialize;
 
+use crate::basis::Basis;
+pub use crate::basis::{Alternative, Expected};
 use crate::error::{Error, Result};
-use crate::measurements::Measurements;
 use crate::trace::Trace;
 
-/// Look-aheads to choose among, in intervals.
-const LOOK_AHEADS: [usize; 8] = [1, 2, 3, 5, 10, 20, 40, 80];
 /// Times at which a forecast is asked in a back-test, about.
 const ASKED: usize = 500;
-/// A mix so far from what was expected calls for a new plan.
-const DEPARTS: f64 = 0.2;
-/// Intervals between a plan and one that a departure calls for.
-const REPLAN_MIN: usize = 2;
 /// Intervals that a trace needs: fewer leave nothing to choose by.
 const INTERVALS_MIN: usize = 30;
-const DAY_S: u64 = 86_400;
 
 /// The question.
 #[derive(Clone, Copy, Debug)]
@@ -36,22 +30,10 @@ pub struct Question<'q> {
     pub trace: &'q Trace,
     /// Its name.
     pub file: &'q str,
-    /// What the configurations serve.
-    pub measurements: &'q Measurements,
-    /// The configuration at present.
-    pub current: usize,
-    /// The default one.
+    /// The default configuration.
     pub default: usize,
-    /// What changes take.
-    pub costs: Costs,
-    /// The class of a change from one configuration to another.
-    pub class: CostClass,
-    /// How a roll is counted.
-    pub rule: Rule,
-    /// The forecast to use; without it the one that serves most.
-    pub forecast: Option<&'q str>,
-    /// The look-ahead to use, in intervals; without it the one that serves most.
-    pub look_ahead: Option<usize>,
+    /// What is decided by.
+    pub basis: Basis<'q>,
 }
 
 /// The advice, with what it is told from.
@@ -104,32 +86,6 @@ pub struct PlannedChange {
     pub to: String,
 }
 
-/// Operations within the look-ahead.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Expected {
-    /// If the configuration stays.
-    pub stays: f64,
-    /// By the plan.
-    pub planned: f64,
-    /// The gain, as a share of the first.
-    pub gain: f64,
-}
-
-/// A change to one other configuration, at the time at which it brings most.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Alternative {
-    /// The configuration.
-    pub to: String,
-    /// When it would begin, in seconds since 1970.
-    pub at_s: u64,
-    /// Operations more than by the present one, if the change cost nothing, as a share of what that serves.
-    pub benefit: f64,
-    /// What is lost while the change is under way, likewise.
-    pub cost: f64,
-    /// One sentence.
-    pub because: String,
-}
-
 /// What a part of the trace would have been.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ReplayReport {
@@ -165,37 +121,48 @@ pub struct BaselineReport {
 /// # Errors
 /// Fails if the trace is too short, or no forecast has the name that was asked for.
 pub fn advise(question: &Question<'_>) -> Result<Advice> {
-    let Question { trace, measurements, .. } = *question;
+    let Question { trace, basis, .. } = *question;
+    let measurements = basis.measurements;
     let intervals = &trace.intervals[..];
+    let too_little = |found: String, needed: String| Error::TooLittle {
+        file: question.file.to_owned(),
+        found,
+        needed,
+    };
     if intervals.len() < INTERVALS_MIN {
-        return Err(Error::TooLittle {
-            file: question.file.to_owned(),
-            found: format!("{} intervals", intervals.len()),
-            needed: format!("{INTERVALS_MIN} at least are needed to learn from and to compare"),
-        });
+        return Err(too_little(
+            format!("{} intervals", intervals.len()),
+            format!("{INTERVALS_MIN} at least are needed to learn from and to compare"),
+        ));
     }
     let rates = |mix: Mix| measurements.throughputs.of(mix);
-    let setting = |look_ahead: usize, is_at_once: bool| setting(question, look_ahead, is_at_once);
-    let names = names(question)?;
     let learned = intervals.len() * 2 / 3;
-    let chosen = choose(question, &names, &intervals[..learned]);
-    let (name, look_ahead) = chosen;
+    let names = basis.usable(learned);
+    if let Some(asked) = basis.forecast.filter(|asked| !names.contains(asked)) {
+        let (found, needed) = (
+            format!("there is no forecast {asked} for it"),
+            format!("there are {}", names.join(", ")),
+        );
+        return Err(too_little(found, needed));
+    }
+    let (name, look_ahead) = basis.choose(&intervals[..learned]);
     let asked = ((intervals.len() - learned) / ASKED).max(1);
     let distance_max = look_ahead.max(12);
     let errors = names.iter().map(|name| {
-        let mut forecast = forecast(name, trace.interval_s);
+        let mut forecast = basis.forecast(name);
         let errors = backtest(&mut *forecast, intervals, (learned, asked), distance_max);
         ForecastReport { name: errors.name, rmse: errors.by_distance }
     });
     let forecasts = errors.collect();
     let lived = |is_at_once| {
-        let mut forecast = forecast(name, trace.interval_s);
-        replay(intervals, learned, &mut *forecast, &rates, &setting(look_ahead, is_at_once))
+        let mut forecast = basis.forecast(name);
+        let setting = basis.setting(look_ahead, is_at_once);
+        replay(intervals, learned, &mut *forecast, &rates, &setting)
     };
     let Replayed { schedule, plans, departures } = lived(false);
-    let by = setting(look_ahead, false);
-    let (really, at_once) =
-        (real(&intervals[learned..], &rates, &by), setting(look_ahead, true).rolls);
+    let setting = basis.setting(look_ahead, false);
+    let really = real(&intervals[learned..], &rates, &setting);
+    let at_once = basis.setting(look_ahead, true).rolls;
     let compared = Comparison { real: &really, at_once: &at_once, default: question.default };
     let report = |name, other: Schedule| BaselineReport {
         name,
@@ -205,40 +172,33 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
     };
     let baselines = Baseline::ALL.map(|one| report(one.name(), compared.of(one)));
     let aggressive = report("aggressive", lived(true).schedule);
-    let mut forecast = forecast(name, trace.interval_s);
+    let mut forecast = basis.forecast(name);
     intervals.iter().for_each(|interval| forecast.observe(interval));
-    let coming = forecast.ahead(look_ahead).unwrap_or_default();
-    let rates_s = coming.iter().map(|chances| expected_rates(chances, &rates)).collect();
-    let outlook = Outlook {
-        rates_s,
-        interval_s: by.interval_s,
-        rolls: by.rolls,
-        start: question.current,
-        changes_max: None,
+    let mut planner = Planner::new(basis.current);
+    planner.plan_anew(&*forecast, &rates, &setting);
+    let Some(plan) = planner.plan() else {
+        let found = "nothing is known of what comes behind its end".to_owned();
+        return Err(too_little(found, "some operations at least are needed".into()));
     };
-    let (best, stays) = (outlook.best(), outlook.served(&[]).operations);
     let end_s = intervals.last().map_or(0, |last| last.start_s) + trace.interval_s;
     let at_s = |interval: usize| end_s + interval as u64 * trace.interval_s;
     let planned = |change: &Change| PlannedChange {
         at_s: at_s(change.interval),
         to: measurements.names[change.to].clone(),
     };
+    let followed = plan.best.changes.iter().filter(|_| plan.is_followed);
     Ok(Advice {
         interval_s: trace.interval_s,
         intervals: intervals.len(),
         missing: trace.missing,
-        roll_s: question.costs.phases(question.class).iter().map(|phase| phase.seconds).sum(),
-        current: measurements.names[question.current].clone(),
+        roll_s: basis.roll_s(),
+        current: measurements.names[basis.current].clone(),
         forecasts,
         forecast: name.to_owned(),
         look_ahead,
-        plan: best.changes.iter().map(planned).collect(),
-        expected: Expected {
-            stays,
-            planned: best.operations,
-            gain: (best.operations - stays) / stays.max(1.0),
-        },
-        alternatives: alternatives(question, &outlook, &best, at_s),
+        plan: followed.map(planned).collect(),
+        expected: Expected::of(plan),
+        alternatives: basis.alternatives(plan, at_s),
         replay: ReplayReport {
             learned,
             lived: intervals.len() - learned,
@@ -251,135 +211,13 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
     })
 }
 
-fn setting(question: &Question<'_>, look_ahead: usize, is_at_once: bool) -> Setting {
-    let interval_s = question.trace.interval_s as f64;
-    let mut costs = question.costs;
-    if is_at_once {
-        costs.at_once = costs.nodes;
-    }
-    let phases = costs.phases(question.class);
-    let roll = Sliced::new(&phases, interval_s, question.rule, costs.restart_s);
-    let configurations = question.measurements.names.len();
-    Setting {
-        interval_s,
-        rolls: vec![vec![roll; configurations]; configurations],
-        start: question.current,
-        look_ahead,
-        departs: DEPARTS,
-        replan_min: REPLAN_MIN,
-    }
-}
-
-const LAST_VALUE: &str = "last-value";
-const MARKOV_1: &str = "markov-1";
-const MARKOV_2: &str = "markov-2";
-const TIME_OF_DAY: &str = "time-of-day";
-const TIME_OF_WEEK: &str = "time-of-week";
-
-/// The forecasts' names, as they are asked for.
-pub const FORECASTS: [&str; 5] = [LAST_VALUE, MARKOV_1, MARKOV_2, TIME_OF_DAY, TIME_OF_WEEK];
-
-/// Those that can be used for a trace: by the time of day only with two days of it at least to learn from, of the week
-/// with two weeks.
-fn names(question: &Question<'_>) -> Result<Vec<&'static str>> {
-    let learned_s = question.trace.intervals.len() as u64 * 2 / 3 * question.trace.interval_s;
-    let is_known = |name: &&str| match *name {
-        TIME_OF_DAY => learned_s >= 2 * DAY_S,
-        TIME_OF_WEEK => learned_s >= 14 * DAY_S,
-        _ => true,
-    };
-    let usable: Vec<&'static str> = FORECASTS.into_iter().filter(is_known).collect();
-    match question.forecast {
-        Some(asked) if !usable.contains(&asked) => Err(Error::TooLittle {
-            file: question.file.to_owned(),
-            found: format!("there is no forecast {asked} for it"),
-            needed: format!("there are {}", usable.join(", ")),
-        }),
-        _ => Ok(usable),
-    }
-}
-
-fn forecast(name: &str, interval_s: u64) -> Box<dyn Forecast> {
-    match name {
-        MARKOV_1 => Box::new(Markov::first_order()),
-        MARKOV_2 => Box::new(Markov::second_order()),
-        TIME_OF_DAY => Box::new(Calendar::of_day(interval_s)),
-        TIME_OF_WEEK => Box::new(Calendar::of_week(interval_s)),
-        _ => Box::<LastValue>::default(),
-    }
-}
-
-/// The forecast and the look-ahead that serve most in a replay of the second half; of equal ones the simplest forecast
-/// and the shortest look-ahead.
-fn choose<'n>(
-    question: &Question<'_>,
-    names: &[&'n str],
-    intervals: &[Interval],
-) -> (&'n str, usize) {
-    let rates = |mix: Mix| question.measurements.throughputs.of(mix);
-    let is_asked = |name: &&&str| question.forecast.is_none_or(|asked| asked == **name);
-    let look_aheads: Vec<usize> = match question.look_ahead {
-        Some(asked) => vec![asked],
-        None => LOOK_AHEADS.into_iter().filter(|one| *one <= intervals.len() / 4).collect(),
-    };
-    let mut best: Option<(f64, &str, usize)> = None;
-    for name in names.iter().filter(is_asked) {
-        for look_ahead in &look_aheads {
-            let setting = setting(question, *look_ahead, false);
-            let mut forecast = forecast(name, question.trace.interval_s);
-            let learns = intervals.len() / 2;
-            let lived = replay(intervals, learns, &mut *forecast, &rates, &setting);
-            let operations = lived.schedule.operations;
-            if best.is_none_or(|(most, ..)| operations > most * (1.0 + 1e-9)) {
-                best = Some((operations, *name, *look_ahead));
-            }
-        }
-    }
-    let (_, name, look_ahead) = best.expect("a forecast and a look-ahead");
-    (name, look_ahead)
-}
-
-/// For each other configuration the best time for one change to it, and whether it pays.
-fn alternatives(
-    question: &Question<'_>,
-    outlook: &Outlook,
-    best: &Schedule,
-    at_s: impl Fn(usize) -> u64,
-) -> Vec<Alternative> {
-    let stays = outlook.served(&[]).operations.max(1.0);
-    let others = (0..outlook.configurations()).filter(|to| *to != outlook.start);
-    let of = |to: usize| {
-        let tried = (0..outlook.intervals())
-            .map(|interval| (interval, outlook.served(&[Change { interval, to }]).operations));
-        let (interval, operations) =
-            tried.max_by(|(_, one), (_, two)| one.total_cmp(two)).unwrap_or((0, stays));
-        let more = |rates: &Vec<f64>| (rates[to] - rates[outlook.start]) * outlook.interval_s;
-        let benefit = outlook.rates_s.iter().skip(interval).map(more).sum::<f64>() / stays;
-        let net = (operations - stays) / stays;
-        let name = &question.measurements.names[to];
-        let percent = |share: f64| format!("{:.1} %", share * 100.0);
-        let cost = benefit - net;
-        let is_planned = best.changes.iter().any(|change| change.to == to);
-        let because = match () {
-            () if is_planned => format!("{name} is a part of the plan"),
-            () if benefit <= 0.0 => {
-                format!("{name} serves no more than the present configuration of what is expected")
-            }
-            () if net <= 0.0 => format!(
-                "{name} would serve {} more, and the change costs {}",
-                percent(benefit),
-                percent(cost)
-            ),
-            () => format!("{name} would bring {}, and the plan brings more", percent(net)),
-        };
-        Alternative { to: name.clone(), at_s: at_s(interval), benefit, cost, because }
-    };
-    others.map(of).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use imago_plan::tune::roll::{CostClass, Costs, Rule};
+
     use super::*;
+    use crate::basis::{Way, same_way};
+    use crate::measurements::Measurements;
 
     const MEASURED: &str = "\
 configuration,operations_s,reads,updates
@@ -412,26 +250,34 @@ read-tuned,46000,1,0
         Trace::read("days.csv", text.as_bytes()).unwrap()
     }
 
-    fn question<'q>(trace: &'q Trace, measurements: &'q Measurements) -> Question<'q> {
-        Question {
-            trace,
-            file: "days.csv",
+    fn ways() -> Vec<Vec<Way>> {
+        same_way(2, CostClass::Restart)
+    }
+
+    fn question<'q>(
+        trace: &'q Trace,
+        measurements: &'q Measurements,
+        ways: &'q [Vec<Way>],
+    ) -> Question<'q> {
+        let basis = Basis {
             measurements,
+            interval_s: trace.interval_s,
             current: 0,
-            default: 0,
             costs: COSTS,
-            class: CostClass::Restart,
+            ways,
             rule: Rule::Phases,
+            gain_min: 0.0,
             forecast: None,
             look_ahead: None,
-        }
+        };
+        Question { trace, file: "days.csv", default: 0, basis }
     }
 
     #[test]
     fn a_workload_of_days_and_nights_is_followed_and_serves_more_than_any_fixed_configuration() {
         let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
         let trace = days(9);
-        let advice = advise(&question(&trace, &measurements)).unwrap();
+        let advice = advise(&question(&trace, &measurements, &ways())).unwrap();
         assert!((advice.roll_s - 180.0).abs() < 1e-9);
         assert_eq!(advice.replay.lived, 3 * 96);
         // It begins at night, with the configuration for the day.
@@ -457,7 +303,7 @@ read-tuned,46000,1,0
             text += &format!("{},{reads},{updates}\n", 1_490_054_400 + n * 30);
         }
         let trace = Trace::read("flips.csv", text.as_bytes()).unwrap();
-        let advice = advise(&question(&trace, &measurements)).unwrap();
+        let advice = advise(&question(&trace, &measurements, &ways())).unwrap();
         let ratio = |name: &str| {
             advice.baselines.iter().find(|one| one.name == name).unwrap().planned_ratio
         };
@@ -473,13 +319,28 @@ read-tuned,46000,1,0
     }
 
     #[test]
+    fn a_change_that_is_barred_is_never_made_and_the_reason_is_said() {
+        let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
+        let trace = days(9);
+        let mut ways = ways();
+        ways[0][1] = Way::Barred("restarts are not approved".into());
+        let advice = advise(&question(&trace, &measurements, &ways)).unwrap();
+        assert_eq!((advice.replay.changes, advice.plan.len()), (0, 0), "{advice:?}");
+        let because = &advice.alternatives[0].because;
+        assert_eq!(because, "read-tuned is not changed to: restarts are not approved");
+        assert!(advice.alternatives[0].benefit > 0.1, "{advice:?}");
+    }
+
+    #[test]
     fn what_cannot_be_told_is_said() {
         let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
         let short = Trace::read("short.csv", "start,reads\n0,1\n60,1\n120,1\n".as_bytes()).unwrap();
-        let error = advise(&question(&short, &measurements)).unwrap_err().to_string();
+        let error = advise(&question(&short, &measurements, &ways())).unwrap_err().to_string();
         assert!(error.contains("3 intervals, and 30 at least"), "{error}");
         let day = days(2);
-        let asked = Question { forecast: Some("time-of-week"), ..question(&day, &measurements) };
+        let ways = ways();
+        let mut asked = question(&day, &measurements, &ways);
+        asked.basis.forecast = Some("time-of-week");
         let error = advise(&asked).unwrap_err().to_string();
         assert!(
             error.contains("no forecast time-of-week") && error.contains("markov-2"),

@@ -1,13 +1,17 @@
 //! Apache Cassandra: how its nodes are reached, asked, and changed.
 
+pub mod classes;
 pub mod cluster_file;
 pub mod compaction;
 pub mod configurations;
 pub mod connection;
+pub mod controller;
+pub mod decisions;
 pub mod error;
 pub mod journal;
 pub mod knobs;
 mod node;
+pub mod observe;
 pub mod ring;
 pub mod roll;
 pub mod settings_file;

@@ -2,13 +2,16 @@
 //! cluster's configuration should change, and to what (SOPHIA).
 //!
 //! A [`trace`] says what clients asked for, [`measurements`] what each configuration serves of it; [`advice`] puts both
-//! together by the decisions of `imago_plan::tune`.
+//! together by the decisions of `imago_plan::tune`. A [`tuner`] does that interval by interval, beside a cluster that
+//! [`cassandra::controller`] looks at and changes.
 //!
 //! This crate must not know the command line, nor how servers are started.
 
 pub mod advice;
+pub mod basis;
 pub mod cassandra;
 pub mod error;
 pub mod measurements;
 mod table;
 pub mod trace;
+pub mod tuner;

@@ -5,7 +5,9 @@
 //! is told from most of them. A gap is filled with intervals in which nothing was asked for, and counted.
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::fs::OpenOptions;
+use std::io::{Read, Write as _};
+use std::path::Path;
 
 use imago_plan::tune::workload::{Interval, Mix};
 use time::OffsetDateTime;
@@ -34,6 +36,18 @@ impl Trace {
     /// # Errors
     /// What is wrong with it, and where.
     pub fn read(file: &str, from: impl Read) -> Result<Self> {
+        Self::read_of(file, from, None)
+    }
+
+    /// Reads a trace that is added to: its intervals have this length, and there may be none yet.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn read_to_add(file: &str, from: impl Read, interval_s: u64) -> Result<Self> {
+        Self::read_of(file, from, Some(interval_s))
+    }
+
+    fn read_of(file: &str, from: impl Read, asked_s: Option<u64>) -> Result<Self> {
         let table = Table::read(file, from, &["start"], &[])?;
         let mut rows: Vec<(u64, u64, [f64; 4])> = Vec::new();
         for row in table.rows() {
@@ -42,7 +56,7 @@ impl Trace {
             let start_s = seconds(text).ok_or_else(|| row.wrong("start", wanted))?;
             rows.push((row.line, start_s, row.operations()?));
         }
-        if rows.len() < 2 {
+        if rows.len() < 2 && asked_s.is_none() {
             return Err(Error::TooLittle {
                 file: file.to_owned(),
                 found: format!("{} intervals", rows.len()),
@@ -65,10 +79,21 @@ impl Trace {
                 ));
             }
         }
-        let interval_s = most_common(rows.windows(2).map(|pair| pair[1].1 - pair[0].1));
+        let own_s = most_common(rows.windows(2).map(|pair| pair[1].1 - pair[0].1));
+        if let (Some(asked_s), Some(own_s)) = (asked_s, own_s)
+            && asked_s != own_s
+        {
+            return Err(Error::TooLittle {
+                file: file.to_owned(),
+                found: format!("its intervals are {own_s} s long"),
+                needed: format!("intervals of {asked_s} s are to be added: name another file"),
+            });
+        }
+        let interval_s =
+            asked_s.or(own_s).expect("one row beside another, or a length that is asked for");
         let mut intervals = Vec::with_capacity(rows.len());
         let mut missing = 0;
-        let first_s = rows[0].1;
+        let first_s = rows.first().map_or(0, |row| row.1);
         for (line, start_s, counts) in rows {
             let since_s = start_s - first_s;
             if !since_s.is_multiple_of(interval_s) {
@@ -101,12 +126,28 @@ fn seconds(text: &str) -> Option<u64> {
     })
 }
 
-/// The value that is there most often; of several the least.
-fn most_common(values: impl Iterator<Item = u64>) -> u64 {
+/// The columns that are written.
+const COLUMNS: &str = "start,reads,updates,inserts,scans";
+
+/// Adds an interval to a file, which is on disk when this returns; an empty one, or one that is not there, gets its first
+/// line.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn add(path: &Path, start_s: u64, operations: [u64; 4]) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    let head = if file.metadata()?.len() == 0 { format!("{COLUMNS}\n") } else { String::new() };
+    let [reads, updates, inserts, scans] = operations;
+    file.write_all(format!("{head}{start_s},{reads},{updates},{inserts},{scans}\n").as_bytes())?;
+    file.sync_data()
+}
+
+/// The value that is there most often; of several the least. None of none.
+fn most_common(values: impl Iterator<Item = u64>) -> Option<u64> {
     let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
     values.for_each(|value| *counts.entry(value).or_default() += 1);
     let most = counts.iter().max_by_key(|(value, count)| (**count, std::cmp::Reverse(**value)));
-    *most.expect("a value at least").0
+    most.map(|(value, _)| *value)
 }
 
 #[cfg(test)]
@@ -131,6 +172,26 @@ mod tests {
         assert_eq!(shares, [0.0, 0.9, 0.0, 0.1]);
         assert!((seconds.intervals[0].rate_s - 100.0 / 300.0).abs() < 1e-12);
         assert_eq!(seconds.intervals[2].mix, None);
+    }
+
+    #[test]
+    fn a_trace_is_added_to_and_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("seen.csv");
+        let read = |interval_s| {
+            let file = std::fs::File::open(&path).unwrap();
+            Trace::read_to_add("seen.csv", file, interval_s)
+        };
+        std::fs::write(&path, "").unwrap();
+        add(&path, 1_795_737_600, [920, 4_410, 0, 3]).unwrap();
+        assert_eq!(read(300).unwrap().intervals.len(), 1, "one is enough to add to");
+        add(&path, 1_795_737_900, [800, 4_000, 0, 0]).unwrap();
+        add(&path, 1_795_738_500, [0, 0, 0, 0]).unwrap();
+        let trace = read(300).unwrap();
+        assert_eq!((trace.intervals.len(), trace.missing), (4, 1));
+        assert_eq!(trace.intervals[0].mix, Mix::of([920.0, 4_410.0, 0.0, 3.0]));
+        let error = read(60).unwrap_err().to_string();
+        assert!(error.contains("its intervals are 300 s long"), "{error}");
     }
 
     #[test]

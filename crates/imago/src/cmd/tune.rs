@@ -1,12 +1,17 @@
 //! `imago tune`: when a database's configuration should change, and to what.
 
+mod decisions;
 mod jobs;
 mod knobs;
+mod observe;
 mod plan;
 mod roll;
+mod run;
 mod sample;
 
 use imago_job::record::Requested;
+
+pub(super) use plan::measurements;
 
 use crate::context::Context;
 use crate::exit::Failure;
@@ -24,18 +29,26 @@ enum Action {
     Plan(plan::Args),
     /// Measure what each configuration of a real Cassandra cluster serves of each mix.
     Sample(sample::Args),
+    /// Tune a cluster: observe, decide, roll out what pays, judge it, and go back where it was worse.
+    Run(Box<run::Args>),
+    /// Say what clients ask of a cluster, interval by interval.
+    Observe(observe::Args),
     /// Give all nodes of a cluster other settings, while it serves.
     Roll(roll::Args),
     /// List the settings that a roll can change: values, defaults, and what a change costs.
     Knobs,
     /// List the rolls that a cluster keeps, the oldest first.
     Jobs(jobs::Kept),
+    /// List what `run` decided for a cluster, and why.
+    Decisions(decisions::Args),
+    /// Have `run` change nothing until `go-on`.
+    Hold(jobs::Kept),
     /// Say what a roll did, step by step, and why.
     Explain(jobs::One),
     /// Have a roll wait before its next step.
     Pause(jobs::One),
-    /// Have a roll that waits go on.
-    GoOn(jobs::One),
+    /// Have a roll that waits go on; without a job, have `run` make changes again.
+    GoOn(jobs::OneOrAll),
     /// End a roll before its next step; nodes that have the new configuration keep it.
     Cancel(jobs::One),
 }
@@ -45,12 +58,16 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::Plan(args) => plan::run(args, context),
         Action::Sample(args) => sample::run(args, context).await,
+        Action::Run(args) => run::run(*args, context).await,
+        Action::Observe(args) => observe::run(args, context).await,
+        Action::Decisions(args) => decisions::list(&args, context).await,
+        Action::Hold(kept) => decisions::hold(&kept, true, context).await,
         Action::Roll(args) => roll::run(args, context).await,
         Action::Knobs => knobs::run(context),
         Action::Jobs(kept) => jobs::list(&kept, context).await,
         Action::Explain(one) => jobs::explain(&one, context).await,
         Action::Pause(one) => jobs::ask(&one, Requested::Pause, context).await,
-        Action::GoOn(one) => jobs::ask(&one, Requested::Run, context).await,
+        Action::GoOn(which) => jobs::go_on(which, context).await,
         Action::Cancel(one) => jobs::cancel(&one, context).await,
     }
 }

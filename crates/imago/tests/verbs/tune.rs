@@ -1,6 +1,8 @@
 //! `imago tune` as a user meets it: advice from files, and what is said of wrong ones; and rolls of real clusters.
 
+mod ring;
 mod roll;
+mod run;
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -19,6 +19,7 @@ use serde::Deserialize;
 
 use super::compaction::Compaction;
 use super::error::{Error, Result};
+use super::knobs;
 use super::roll::Spec;
 
 #[derive(Debug, Deserialize)]
@@ -62,7 +63,11 @@ pub fn read(path: &Path) -> Result<Vec<Configuration>> {
     })
 }
 
-fn parse(text: &str) -> Result<Vec<Configuration>> {
+/// Reads configurations from a text; see [`read`].
+///
+/// # Errors
+/// It says something that makes no sense.
+pub fn parse(text: &str) -> Result<Vec<Configuration>> {
     let written: Written = toml::from_str(text)
         .map_err(|error| Error::Usage(error.to_string().trim_end().to_owned()))?;
     let mut all: Vec<Configuration> = Vec::new();
@@ -95,6 +100,13 @@ fn parse(text: &str) -> Result<Vec<Configuration>> {
     }
     for number in 0..all.len() {
         spec(&all, number, "shop.reviews").parsed()?;
+        for other in 0..number {
+            let (one, two) = (&all[other], &all[number]);
+            if one.compaction == two.compaction && differences(one, two)?.is_empty() {
+                let what = format!("{} and {} are the same", one.name, two.name);
+                return Err(Error::Usage(what));
+            }
+        }
     }
     Ok(all)
 }
@@ -112,7 +124,41 @@ pub fn spec(all: &[Configuration], number: usize, table: &str) -> Spec {
         consistency: "quorum".into(),
         tolerate: 0,
         is_at_once: true,
+        canary_s: 0,
     }
+}
+
+/// The settings in which two configurations differ; one that has its default differs not from one that names it.
+///
+/// # Errors
+/// There is no such setting.
+pub fn differences(from: &Configuration, to: &Configuration) -> Result<BTreeSet<String>> {
+    let names: BTreeSet<&String> = from.settings.keys().chain(to.settings.keys()).collect();
+    let mut found = BTreeSet::new();
+    for name in names {
+        let default = knobs::find(name)?.default;
+        let value = |of: &Configuration| {
+            of.settings.get(name).cloned().or_else(|| default.map(str::to_owned))
+        };
+        if value(from) != value(to) {
+            found.insert(name.clone());
+        }
+    }
+    Ok(found)
+}
+
+/// The roll that brings a cluster from one of the configurations to another, and changes nothing else.
+///
+/// # Errors
+/// There is no such setting.
+pub fn change(all: &[Configuration], (from, to): (usize, usize), table: &str) -> Result<Spec> {
+    let mut spec = spec(all, to, table);
+    let differ = differences(&all[from], &all[to])?;
+    spec.changes.retain(|name, _| differ.contains(name));
+    if all[from].compaction == all[to].compaction {
+        spec.compaction.clear();
+    }
+    Ok(spec)
 }
 
 #[cfg(test)]
@@ -149,7 +195,25 @@ compaction = { class = "UnifiedCompactionStrategy", scaling_parameters = "L10" }
     }
 
     #[test]
+    fn a_change_touches_only_what_differs() {
+        let all = parse(&FILE.replace("T8", "L10")).unwrap();
+        let spec = change(&all, (0, 1), "shop.reviews").unwrap();
+        let names: Vec<&str> = spec.changes.keys().map(String::as_str).collect();
+        assert_eq!(names, ["concurrent_reads", "concurrent_writes", "memtable_heap_space"]);
+        assert!(spec.compaction.is_empty());
+        let all = parse(&FILE.replace("concurrent_writes = 64", "concurrent_reads = 64")).unwrap();
+        let spec = change(&all, (0, 1), "shop.reviews").unwrap();
+        let names: Vec<&str> = spec.changes.keys().map(String::as_str).collect();
+        assert_eq!(names, ["memtable_heap_space"]);
+        assert!(spec.compaction["shop.reviews"].to_string().contains("L10"));
+    }
+
+    #[test]
     fn what_makes_no_sense_is_said() {
+        let same = FILE
+            .replace("L10", "T8")
+            .replace("concurrent_writes = 64", "concurrent_reads = 32")
+            .replace("concurrent_reads = 64, memtable_heap_space = \"256MiB\"", "");
         let no_compaction = FILE.replacen("compaction =", "# compaction =", 1);
         for (text, said) in [
             (String::new(), "no [[configuration]]"),
@@ -161,6 +225,7 @@ compaction = { class = "UnifiedCompactionStrategy", scaling_parameters = "L10" }
             (FILE.replace("64 }", "0 }"), "a whole number from 1"),
             (FILE.replace("settings", "setting"), "setting"),
             (FILE.replace("\"Unified", "\"Fast"), "must be one of"),
+            (same, "writes and reads are the same"),
             (no_compaction, "some configurations name a compaction"),
         ] {
             let error = parse(&text).unwrap_err().to_string();

@@ -28,6 +28,7 @@ use scylla::value::{CqlValue, Row};
 use serde_json::Value;
 
 use super::connection::{self, rows};
+use super::decisions;
 use super::error::{Error, Result, failed};
 use super::uri::Uri;
 
@@ -92,6 +93,7 @@ impl CassandraJournal {
             "jobs (id text PRIMARY KEY, revision bigint, sending bigint, record text)",
             "locks (name text PRIMARY KEY, job text)",
             "actions (job text, at timeuuid, what text, why text, PRIMARY KEY (job, at))",
+            decisions::TABLE,
         ] {
             made(format!("CREATE TABLE IF NOT EXISTS {KEYSPACE}.{columns}")).await?;
         }
@@ -175,7 +177,17 @@ impl CassandraJournal {
         Ok(all.await?.into_iter().map(action).collect())
     }
 
-    async fn conditional(&self, statement: &str, values: impl SerializeRow) -> Result<Applied> {
+    /// The connection.
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Runs a lightweight transaction.
+    pub(super) async fn conditional(
+        &self,
+        statement: &str,
+        values: impl SerializeRow,
+    ) -> Result<Applied> {
         let doing = "changing the journal";
         let answer = self.session.query_unpaged(Statement::new(statement), values).await;
         let rows = answer.map_err(failed(doing))?.into_rows_result().map_err(failed(doing))?;
@@ -283,7 +295,7 @@ impl CassandraJournal {
 }
 
 /// True unless a job has ended, in any way: one that failed gives its lock up, and takes it again when it goes on.
-fn holds_on(record: &Record) -> bool {
+pub(super) fn holds_on(record: &Record) -> bool {
     !record.state.is_final() && !matches!(record.state, State::Failed { .. })
 }
 
@@ -299,7 +311,7 @@ pub struct Action {
 }
 
 /// Whether a condition held.
-enum Applied {
+pub(super) enum Applied {
     Yes,
     /// What is there instead.
     No(Vec<Option<CqlValue>>),

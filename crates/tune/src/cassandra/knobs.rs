@@ -261,6 +261,13 @@ pub struct Value {
     pub unit: String,
 }
 
+impl Value {
+    /// A value that a file had, as it was written there.
+    pub(super) fn as_written(text: &str) -> Self {
+        Self { number: text.to_owned(), unit: String::new() }
+    }
+}
+
 /// As the file has it.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -24,7 +24,7 @@ const VIEW_BOUND: Duration = Duration::from_secs(20);
 /// Nodes that are looked at at once.
 pub(super) const LOOKS_AT_ONCE: usize = 16;
 /// Keyspaces that no client reads.
-const OWN: [&str; 7] = [
+pub(super) const OWN: [&str; 7] = [
     "system",
     "system_auth",
     "system_distributed",

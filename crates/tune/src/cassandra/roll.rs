@@ -13,6 +13,7 @@
 //! - One job at a time changes a cluster's configuration (the lock), one process works at it (the claim), and every step
 //!   of the work may be done again: a process that goes on with a dead one's job looks at what each node has.
 
+mod canary;
 mod step;
 mod work;
 
@@ -30,7 +31,8 @@ use super::error::{Error, Result};
 use super::knobs::{self, Class, Knob, Value};
 use super::ring::{self, Cluster};
 use super::{Consistency, settings_file};
-pub use work::{cancel, resume};
+pub use step::Took;
+pub use work::{cancel, resume, took};
 
 /// The kind of these jobs.
 pub const KIND: &str = "roll";
@@ -48,6 +50,9 @@ pub struct Spec {
     pub tolerate: usize,
     /// True: all nodes at once, though clients are not served meanwhile.
     pub is_at_once: bool,
+    /// For how long the first node is compared with the others before the roll goes on; zero: not at all.
+    #[serde(default)]
+    pub canary_s: u64,
 }
 
 /// A change of one setting.
@@ -55,6 +60,15 @@ pub struct Spec {
 pub(super) struct Change {
     pub(super) knob: &'static Knob,
     pub(super) value: Option<Value>,
+}
+
+impl Change {
+    /// True if a file that has this value, or none, has it already: a setting at its default need not be written.
+    pub(super) fn is_in(&self, file: Option<&str>) -> bool {
+        let default = self.knob.default.map(str::to_owned);
+        let wanted = self.value.as_ref().map(ToString::to_string).or_else(|| default.clone());
+        file.map(str::to_owned).or(default) == wanted
+    }
 }
 
 impl Spec {
@@ -144,8 +158,8 @@ pub struct Outcome {
     pub nodes: Vec<String>,
     /// The tables that have the new compaction.
     pub tables: Vec<String>,
-    /// How long each of them was not fully there, in seconds.
-    pub seconds: BTreeMap<String, f64>,
+    /// How long each of them took that was changed.
+    pub took: BTreeMap<String, Took>,
     /// From the first step to the last, in seconds.
     pub elapsed_s: f64,
 }
@@ -215,10 +229,10 @@ impl Roller {
         let mut nodes = Vec::new();
         for (member, file) in cluster.members.iter().zip(files) {
             let mut changes = Vec::new();
-            for Change { knob, value } in &self.changes {
+            for change @ Change { knob, value } in &self.changes {
                 let from = settings_file::read(&file, knob.name)?;
                 let to = value.as_ref().map(ToString::to_string);
-                if from != to {
+                if !change.is_in(from.as_deref()) {
                     let (setting, class) = (knob.name.to_owned(), knob.class.name());
                     changes.push(ValueChange { setting, from, to, class });
                 }

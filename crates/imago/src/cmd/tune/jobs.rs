@@ -22,7 +22,17 @@ use crate::table::table;
 pub(super) struct Kept {
     /// The cluster: cassandra://NAME:PASSWORD@HOST:PORT,HOST:PORT.
     #[arg(long, value_name = "URI", hide_env_values = true)]
-    uri: Uri,
+    pub(super) uri: Uri,
+}
+
+/// One job, or all that tuning does.
+#[derive(Debug, clap::Args)]
+pub(super) struct OneOrAll {
+    /// The roll's id; without it `imago tune run` may make changes again.
+    #[arg(value_name = "JOB")]
+    job: Option<JobId>,
+    #[command(flatten)]
+    kept: Kept,
 }
 
 /// One job.
@@ -102,6 +112,15 @@ struct Asked {
     requested: Requested,
     /// The process that is to do it, if one works at the job.
     process: Option<String>,
+}
+
+/// Has a roll go on, or controllers.
+pub(super) async fn go_on(which: OneOrAll, context: &Context) -> Result<(), Failure> {
+    let OneOrAll { job, kept } = which;
+    match job {
+        Some(job) => ask(&One { job, kept }, Requested::Run, context).await,
+        None => super::decisions::hold(&kept, false, context).await,
+    }
 }
 
 /// Ends a job before its next step, at once if no process works at it.

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use imago_plan::tune::roll::{CostClass, Costs, Rule};
-use imago_tune::advice::{Advice, FORECASTS, Question, advise};
+use imago_tune::advice::{Advice, Question, advise};
+use imago_tune::basis::{Basis, FORECASTS, same_way};
 use imago_tune::error::Error;
 use imago_tune::measurements::Measurements;
 use imago_tune::trace::Trace;
@@ -76,6 +77,9 @@ pub struct Args {
     /// Intervals to plan for; without it as many as would have served most.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
     look_ahead: Option<u16>,
+    /// Gain that a plan needs to be followed, as a share of what is served without it.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
+    gain_min: f64,
 }
 
 /// What it takes to change a configuration.
@@ -100,7 +104,7 @@ enum By {
     Printed,
 }
 
-fn share(text: &str) -> Result<f64, String> {
+pub(super) fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
     share.ok_or_else(|| "it must be from 0 to 1".into())
 }
@@ -125,34 +129,40 @@ impl Args {
 pub fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let file = args.trace.display().to_string();
     let trace = Trace::read(&file, opened(&args.trace)?).map_err(failure)?;
-    let measured = args.measurements.display().to_string();
-    let measurements =
-        Measurements::read(&measured, opened(&args.measurements)?).map_err(failure)?;
+    let measurements = measurements(&args.measurements)?;
     let number = |name: &Option<String>| match name {
         Some(name) => measurements.number(name).map_err(failure),
         None => Ok(0),
     };
-    let advice = advise(&Question {
-        trace: &trace,
-        file: &file,
+    let class = match args.class {
+        Class::Live => CostClass::Live,
+        Class::Alter => CostClass::Alter,
+        Class::Restart => CostClass::Restart,
+        Class::Rewrite => CostClass::Rewrite,
+    };
+    let ways = same_way(measurements.names.len(), class);
+    let basis = Basis {
         measurements: &measurements,
+        interval_s: trace.interval_s,
         current: number(&args.current)?,
-        default: number(&args.default)?,
         costs: args.costs(),
-        class: match args.class {
-            Class::Live => CostClass::Live,
-            Class::Alter => CostClass::Alter,
-            Class::Restart => CostClass::Restart,
-            Class::Rewrite => CostClass::Rewrite,
-        },
+        ways: &ways,
         rule: match args.rule {
             By::Phases => Rule::Phases,
             By::Printed => Rule::Printed,
         },
+        gain_min: args.gain_min,
         forecast: args.forecast.as_deref(),
         look_ahead: args.look_ahead.map(usize::from),
-    });
+    };
+    let default = number(&args.default)?;
+    let advice = advise(&Question { trace: &trace, file: &file, default, basis });
     context.output.result(&advice.map_err(failure)?, text)
+}
+
+/// Reads a file of measurements.
+pub(in crate::cmd) fn measurements(path: &Path) -> Result<Measurements, Failure> {
+    Measurements::read(&path.display().to_string(), opened(path)?).map_err(failure)
 }
 
 fn opened(path: &Path) -> Result<File, Failure> {
@@ -230,7 +240,7 @@ fn text(advice: &Advice) -> String {
 }
 
 /// A moment as people write it, in UTC.
-fn moment(at_s: u64) -> String {
+pub(super) fn moment(at_s: u64) -> String {
     let at =
         i64::try_from(at_s).ok().and_then(|s| time::OffsetDateTime::from_unix_timestamp(s).ok());
     let told = at.map(|at| {

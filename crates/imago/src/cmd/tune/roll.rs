@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use imago_job::id::JobId;
 use imago_tune::cassandra::cluster_file::ClusterFile;
@@ -10,7 +11,7 @@ use imago_tune::cassandra::compaction::Compaction;
 use imago_tune::cassandra::connection;
 use imago_tune::cassandra::roll::{self, Outcome, Preview, Roller, Spec};
 
-use crate::cmd::load::cassandra_failure;
+use crate::cmd::load::{cassandra_failure, duration};
 use crate::cmd::process::process;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -68,11 +69,15 @@ pub(super) struct Args {
     /// Restart all nodes at once; clients are not served meanwhile.
     #[arg(long)]
     at_once: bool,
+    /// Time for which the first node is compared with the others before and behind its restart; the roll goes on only if it
+    /// does better. 0s: it is not compared.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
+    canary: Duration,
     /// Say what would be done, and what speaks against it; change nothing.
     #[arg(long)]
     dry_run: bool,
     /// Go on with a job whose process died or was interrupted.
-    #[arg(long, value_name = "JOB", conflicts_with_all = ["set", "unset", "compaction", "consistency", "tolerate", "at_once", "dry_run"])]
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["set", "unset", "compaction", "consistency", "tolerate", "at_once", "canary", "dry_run"])]
     resume: Option<JobId>,
 }
 
@@ -91,7 +96,7 @@ fn compaction(text: &str) -> Result<(String, Compaction), String> {
     Ok((table.to_owned(), compaction))
 }
 
-fn level(text: &str) -> Result<String, String> {
+pub(super) fn level(text: &str) -> Result<String, String> {
     let known = connection::CONSISTENCIES;
     match connection::consistency(text) {
         Some(_) => Ok(text.to_ascii_lowercase()),
@@ -121,6 +126,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             consistency: args.consistency,
             tolerate: args.tolerate,
             is_at_once: args.at_once,
+            canary_s: args.canary.as_secs(),
         };
         let roller =
             Roller::connect(file, spec).await.map_err(|error| cassandra_failure(&error))?;
@@ -181,8 +187,13 @@ fn outcome_text(outcome: &Outcome) -> String {
     if !outcome.tables.is_empty() {
         _ = writeln!(text, "  new compaction: {}", outcome.tables.join(", "));
     }
-    for (name, seconds) in &outcome.seconds {
-        _ = writeln!(text, "  {name} was not fully there for {seconds:.0} s");
+    for (name, took) in &outcome.took {
+        let away = if took.away_s > 0.0 {
+            format!("took clients again after {:.0} s, and ", took.away_s)
+        } else {
+            String::new()
+        };
+        _ = writeln!(text, "  {name} {away}was done after {:.1} s", took.whole_s);
     }
     text
 }

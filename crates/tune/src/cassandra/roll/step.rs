@@ -8,6 +8,7 @@ use imago_job::control::Stop;
 use imago_job::id::JobId;
 use imago_job::journal::Journal as _;
 use imago_job::run::Run;
+use serde::{Deserialize, Serialize};
 
 use super::super::cluster_file::NodeAccess;
 use super::super::connection::connect_to;
@@ -25,6 +26,9 @@ use super::Change;
 const SURE_FOR: Duration = Duration::from_secs(20);
 /// For the journal to keep what is done to a node that was begun with.
 const NOTE_BOUND: Duration = Duration::from_secs(3);
+/// Times that a node is started among others that start, and the time between two.
+const START_TRIES: u32 = 6;
+const START_EVERY: Duration = Duration::from_secs(5);
 /// Times that a node is asked to end.
 const STOP_TRIES: u32 = 3;
 /// For a command by which a node takes no more clients.
@@ -56,6 +60,15 @@ pub(super) struct Step<'a> {
     pub(super) others: BTreeSet<usize>,
 }
 
+/// How long a change of one node took, in seconds from its beginning on.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Took {
+    /// Until it took clients again; zero if it was not stopped.
+    pub away_s: f64,
+    /// Until it had what it missed: T_r of SOPHIA, §4.4.
+    pub whole_s: f64,
+}
+
 /// The content of a node's configuration, and what it is to be.
 struct Contents {
     old: String,
@@ -63,17 +76,18 @@ struct Contents {
 }
 
 impl Step<'_> {
-    /// How long the node was not fully there; nothing if it was left as it is.
-    pub(super) async fn take(&self) -> Result<Option<Duration>> {
+    /// How long it took; nothing if the node was left as it is.
+    pub(super) async fn take(&self) -> Result<Option<Took>> {
         let began = Instant::now();
         let contents = self.contents().await?;
-        let was_changed = if self.restarts {
-            self.restart(&contents).await?
+        let mut away = Duration::ZERO;
+        if self.restarts {
+            let Some(served_again) = self.restart(&contents).await? else { return Ok(None) };
+            away = served_again.duration_since(began);
         } else {
             self.apply(&contents).await?;
-            true
-        };
-        Ok(was_changed.then(|| began.elapsed()))
+        }
+        Ok(Some(Took { away_s: away.as_secs_f64(), whole_s: began.elapsed().as_secs_f64() }))
     }
 
     /// The values that its file has now.
@@ -143,9 +157,9 @@ impl Step<'_> {
     async fn contents(&self) -> Result<Contents> {
         let old = self.access().read_configuration().await?;
         let mut new = old.clone();
-        for Change { knob, value } in self.changes {
+        for change @ Change { knob, value } in self.changes {
             let value = value.as_ref().map(ToString::to_string);
-            if settings_file::read(&new, knob.name)? != value {
+            if !change.is_in(settings_file::read(&new, knob.name)?.as_deref()) {
                 new = settings_file::write(&new, knob.name, value.as_deref())?;
             }
         }
@@ -174,14 +188,14 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Restarts the node with the new file. False if it was left as it is.
-    async fn restart(&self, contents: &Contents) -> Result<bool> {
+    /// Restarts the node with the new file, and returns when it took clients again. Nothing if it was left as it is.
+    async fn restart(&self, contents: &Contents) -> Result<Option<Instant>> {
         let is_new = contents.new == contents.old;
         let answers = answers(self.address(), self.uri).await;
         if answers && is_new && self.differences().await?.is_empty() {
             self.say("left as it is", "it runs with this configuration already").await;
             self.has_returned().await?;
-            return Ok(false);
+            return Ok(None);
         }
         if !is_new {
             self.is_own().await?;
@@ -216,10 +230,11 @@ impl Step<'_> {
                 ));
             }
         }
+        let served_again = Instant::now();
         self.has_returned().await?;
         let differences = self.differences().await?;
         if differences.is_empty() {
-            return Ok(true);
+            return Ok(Some(served_again));
         }
         Err(Error::failed(
             format!(
@@ -292,7 +307,15 @@ impl Step<'_> {
             self.say("starts", why).await;
         }
         let (access, start) = (self.access(), format!("{}\n", self.access().start));
-        access.run("starting", &start, START_BOUND).await?;
+        let mut tries = 1;
+        // Where all start at once, a node may find none to ask who is there, and ends: it is started again when they are up.
+        while let Err(error) = access.run("starting", &start, START_BOUND).await {
+            if !self.is_at_once || tries >= START_TRIES {
+                return Err(error);
+            }
+            tries += 1;
+            tokio::time::sleep(START_EVERY).await;
+        }
         let (address, uri) = (self.address(), self.uri);
         if within(ANSWER_BOUND, PROBE_EVERY, async || answers(address, uri).await).await {
             return Ok(());

@@ -15,7 +15,7 @@ use imago_job::reporter::Events;
 use imago_job::run::{Ending, OwnerTiming, Run};
 use imago_job::state::State;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::Value as Json;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -25,32 +25,35 @@ use super::super::error::{Error, Result, failed};
 use super::super::journal::CassandraJournal;
 use super::super::ring::{Cluster, chain};
 use super::super::uri::Uri;
-use super::step::Step;
-use super::{KIND, Outcome, Roller, Spec};
+use super::canary::Canary;
+use super::step::{Step, Took};
+use super::{Change, KIND, Outcome, Roller, Spec};
 
 /// For the cluster to settle before a step, and behind the last one: hints of many hours take long.
 const SETTLE_BOUND: Duration = Duration::from_secs(1_800);
 /// Interval between two looks at the cluster while it settles.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// The state from which another process goes on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-struct Checkpoint {
+pub(super) struct Checkpoint {
     /// The nodes that have the new configuration.
     done: BTreeSet<Uuid>,
     /// The nodes that may be stopped at this moment.
     under_way: BTreeSet<Uuid>,
     /// The values of before, of each node that was changed.
-    before: BTreeMap<Uuid, BTreeMap<String, Option<String>>>,
-    /// How long each node was not fully there, in seconds (T_r of SOPHIA, §4.4).
-    seconds: BTreeMap<Uuid, f64>,
+    pub(super) before: BTreeMap<Uuid, BTreeMap<String, Option<String>>>,
+    /// How long each node took.
+    took: BTreeMap<Uuid, Took>,
     /// The compactions of before, of each table that was changed.
     compaction_before: BTreeMap<String, Compaction>,
+    /// How far the canary has come; none before it, or without one.
+    pub(super) canary: Option<Canary>,
 }
 
 impl Checkpoint {
-    fn of(saved: &Value) -> Result<Self> {
+    fn of(saved: &Json) -> Result<Self> {
         let unreadable = |error| Error::Usage(format!("the job's state cannot be read: {error}"));
         if saved.is_null() {
             return Ok(Self::default());
@@ -58,17 +61,17 @@ impl Checkpoint {
         serde_json::from_value(saved.clone()).map_err(unreadable)
     }
 
-    fn value(&self) -> Value {
+    pub(super) fn value(&self) -> Json {
         serde_json::to_value(self).expect("texts and numbers")
     }
 }
 
 /// One process's work at a job.
-struct Work<'a> {
-    roller: &'a Roller,
-    run: &'a Run,
-    journal: &'a CassandraJournal,
-    checkpoint: Checkpoint,
+pub(super) struct Work<'a> {
+    pub(super) roller: &'a Roller,
+    pub(super) run: &'a Run,
+    pub(super) journal: &'a CassandraJournal,
+    pub(super) checkpoint: Checkpoint,
 }
 
 impl Roller {
@@ -156,8 +159,23 @@ impl Work<'_> {
         let number = |id: &Uuid| cluster.members.iter().position(|one| one.id == *id);
         // What a dead process left comes first, in any state, also when the job is to end.
         let left: BTreeSet<usize> = self.checkpoint.under_way.iter().filter_map(number).collect();
+        let canary: BTreeSet<usize> =
+            self.checkpoint.before.keys().find_map(number).into_iter().collect();
+        if let Some(Canary::Refused(why)) = self.checkpoint.canary.clone() {
+            return Err(self.put_back(&cluster, canary, &why).await);
+        }
         if !left.is_empty() {
-            self.take(&cluster, &left).await?;
+            self.take(&cluster, &left, None).await?;
+        }
+        if let Some(Canary::Before(_)) = self.checkpoint.canary {
+            match canary.first() {
+                Some(number) => {
+                    let name = cluster.members[*number].access.name.clone();
+                    self.look_behind(&cluster, &canary, &name).await?;
+                }
+                // It was only looked at.
+                None => self.checkpoint.canary = None,
+            }
         }
         // Another roll may have changed the others since.
         self.checkpoint.done.retain(|id| number(id).is_some_and(|number| left.contains(&number)));
@@ -175,15 +193,24 @@ impl Work<'_> {
             }
             self.run.control().checkpoint().await.map_err(Error::Stopped)?;
             let cluster = self.settled(&step).await?;
-            self.take(&cluster, &step).await?;
+            let canary = self.canary(&cluster, &step);
+            if let Some(name) = canary
+                && self.checkpoint.canary.is_none()
+            {
+                self.look_before(name).await?;
+            }
+            self.take(&cluster, &step, None).await?;
+            if let Some(name) = canary {
+                self.look_behind(&cluster, &step, name).await?;
+            }
         }
         let name = |id: &Uuid| number(id).map(|at| cluster.members[at].access.name.clone());
-        let seconds = self.checkpoint.seconds.iter();
+        let took = self.checkpoint.took.iter();
         Ok(Outcome {
             job: self.run.record().id.clone(),
             nodes: self.checkpoint.done.iter().filter_map(name).collect(),
             tables: self.roller.spec.compaction.keys().cloned().collect(),
-            seconds: seconds.filter_map(|(id, seconds)| Some((name(id)?, *seconds))).collect(),
+            took: took.filter_map(|(id, took)| Some((name(id)?, *took))).collect(),
             elapsed_s: began.elapsed().as_secs_f64(),
         })
     }
@@ -204,14 +231,19 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Gives some nodes the new configuration.
-    async fn take(&mut self, cluster: &Cluster, numbers: &BTreeSet<usize>) -> Result<()> {
+    /// Gives some nodes the new configuration, or another one.
+    pub(super) async fn take(
+        &mut self,
+        cluster: &Cluster,
+        numbers: &BTreeSet<usize>,
+        changes: Option<&[Change]>,
+    ) -> Result<()> {
         let steps: Vec<Step<'_>> = numbers
             .iter()
             .map(|number| Step {
                 cluster,
                 uri: &self.roller.file.uri,
-                changes: &self.roller.changes,
+                changes: changes.unwrap_or(&self.roller.changes),
                 restarts: self.roller.restarts(),
                 is_at_once: self.roller.spec.is_at_once,
                 run: self.run,
@@ -235,10 +267,10 @@ impl Work<'_> {
         for (step, ended) in steps.iter().zip(ended) {
             let id = cluster.members[step.number].id;
             match ended {
-                Ok(elapsed) => {
+                Ok(took) => {
                     self.checkpoint.done.insert(id);
-                    if let Some(elapsed) = elapsed {
-                        self.checkpoint.seconds.insert(id, elapsed.as_secs_f64());
+                    if let Some(took) = took {
+                        self.checkpoint.took.insert(id, took);
                     }
                 }
                 Err(error) => {
@@ -344,6 +376,14 @@ pub async fn resume(
     })?;
     let roller = Roller::connect(file, spec).await?;
     roller.work(&journal, id, process, events, interrupted, false).await
+}
+
+/// How long each node took in a roll that is kept; nothing if that was no roll, or of another version.
+#[must_use]
+pub fn took(record: &Record) -> Vec<Took> {
+    let is_roll = record.kind == KIND;
+    let checkpoint = Checkpoint::of(&record.checkpoint).ok().filter(|_| is_roll);
+    checkpoint.map_or_else(Vec::new, |checkpoint| checkpoint.took.into_values().collect())
 }
 
 /// Ends a job at which no process works any more, unless it left nodes that have to come back first: that is for

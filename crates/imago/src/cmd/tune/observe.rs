@@ -1,0 +1,103 @@
+//! `imago tune observe`: what clients ask of a cluster, interval by interval.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use imago_job::clock;
+use imago_mongo::namespace::Namespace;
+use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::observe::{Observation, Observer};
+use imago_tune::trace;
+use serde::Serialize;
+
+use crate::cmd::load::{cassandra_failure, duration};
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+
+/// The arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Each node counts the operations that it coordinates; Cassandra does not tell inserts from updates, and both count as \
+updates. Times are those of the nodes' own tables, in a unit that differs between versions: compare them with each other.
+
+Example:
+  imago tune observe --cluster cluster.toml --interval 5m --trace seen.csv
+  imago tune plan seen.csv --measurements here.csv")]
+pub(super) struct Args {
+    /// The file that says how the nodes are reached.
+    #[arg(long, value_name = "FILE")]
+    cluster: PathBuf,
+    /// The table to look at, as keyspace.table; without it all tables of clients.
+    #[arg(long, value_name = "TABLE")]
+    ns: Option<Namespace>,
+    /// Length of an interval.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    interval: Duration,
+    /// Intervals to look at; without it until it is interrupted.
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// A file that gets each interval, for `imago tune plan`.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+}
+
+/// An interval.
+#[derive(Serialize)]
+struct Seen {
+    /// Its start, in seconds since 1970.
+    start_s: u64,
+    rate_s: f64,
+    #[serde(flatten)]
+    observation: Observation,
+}
+
+/// Looks until it is interrupted.
+pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let length_s = args.interval.as_secs();
+    if length_s == 0 {
+        return Err(Failure::new(Exit::Usage, "usage", "--interval must be 1s at least"));
+    }
+    let file = ClusterFile::read(&args.cluster).map_err(|error| cassandra_failure(&error))?;
+    let table = args.ns.map(|ns| (ns.db, ns.coll));
+    let mut observer =
+        Observer::begin(&file, table).await.map_err(|error| cassandra_failure(&error))?;
+    // Intervals begin where they do in every trace of this length; the first one had begun before.
+    let mut start_s = 0;
+    let mut seen = 0;
+    while args.count.is_none_or(|count| seen < count) {
+        let now_ms = clock::now_ms();
+        let length_ms = length_s * 1_000;
+        let wait = Duration::from_millis(length_ms - now_ms % length_ms);
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = context.cancel.cancelled() => break,
+        }
+        let observation = observer.look().await;
+        let began_s = std::mem::replace(&mut start_s, (now_ms + length_ms) / length_ms * length_s);
+        if began_s == 0 {
+            continue;
+        }
+        if let Some(path) = &args.trace {
+            trace::add(path, began_s, observation.operations).map_err(|cause| {
+                let what = format!("cannot write {}", path.display());
+                Failure::new(Exit::Failed, "file", what).because(&cause)
+            })?;
+        }
+        seen += 1;
+        let rate_s = observation.rate_s();
+        context.output.result(&Seen { start_s: began_s, rate_s, observation }, text)?;
+    }
+    Ok(())
+}
+
+fn text(seen: &Seen) -> String {
+    let Seen { start_s, rate_s, observation } = seen;
+    let [reads, updates, _, scans] = observation.operations;
+    let at = super::plan::moment(*start_s);
+    let mut text =
+        format!("{at}  {rate_s:>8.0}/s  {reads} reads, {updates} updates, {scans} scans");
+    for (node, why) in &observation.missed {
+        text += &format!("; {node} was missed: {why}");
+    }
+    text + "\n"
+}

@@ -1,0 +1,92 @@
+//! What it takes to change a cluster from one configuration to another.
+
+use std::collections::BTreeSet;
+
+use imago_plan::tune::roll::CostClass;
+
+use super::configurations::{Configuration, differences};
+use super::error::Result;
+use super::knobs::{self, Class};
+use crate::basis::Way;
+
+/// For each configuration, the way to each other one: by knobs of the dearest class that differs, if that is approved.
+///
+/// # Errors
+/// There is no such setting.
+pub fn ways(all: &[Configuration], approved: &BTreeSet<CostClass>) -> Result<Vec<Vec<Way>>> {
+    let way = |from: &Configuration, to: &Configuration| {
+        let class = class(from, to)?;
+        Ok(if approved.contains(&class) {
+            Way::By(class)
+        } else {
+            let name = name(class);
+            Way::Barred(format!("it takes a change of the class {name}, which is not approved"))
+        })
+    };
+    let row = |from: &Configuration| all.iter().map(|to| way(from, to)).collect::<Result<_>>();
+    all.iter().map(row).collect()
+}
+
+/// The dearest class of what differs between two configurations.
+fn class(from: &Configuration, to: &Configuration) -> Result<CostClass> {
+    let mut dearest = CostClass::Live;
+    if from.compaction != to.compaction {
+        dearest = CostClass::Alter;
+    }
+    for name in differences(from, to)? {
+        let class = match knobs::find(&name)?.class {
+            Class::Live { .. } => CostClass::Live,
+            Class::Restart => CostClass::Restart,
+        };
+        dearest = dearest.max(class);
+    }
+    Ok(dearest)
+}
+
+/// The name of a class, as it is approved.
+#[must_use]
+pub fn name(class: CostClass) -> &'static str {
+    match class {
+        CostClass::Live => "live",
+        CostClass::Alter => "alter",
+        CostClass::Restart => "restart",
+        CostClass::Rewrite => "rewrite",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::compaction::Compaction;
+    use super::*;
+
+    fn configuration(settings: &[(&str, &str)], scaling: &str) -> Configuration {
+        let json = format!(
+            r#"{{"class": "UnifiedCompactionStrategy", "scaling_parameters": "{scaling}"}}"#
+        );
+        Configuration {
+            name: scaling.into(),
+            settings: settings
+                .iter()
+                .map(|(name, value)| ((*name).into(), (*value).into()))
+                .collect(),
+            compaction: Some(Compaction::parse(&json).unwrap()),
+        }
+    }
+
+    #[test]
+    fn the_dearest_difference_decides_and_needs_its_approval() {
+        let all = [
+            configuration(&[("compaction_throughput", "64MiB/s")], "T8"),
+            configuration(&[("compaction_throughput", "16MiB/s")], "T8"),
+            configuration(&[("compaction_throughput", "64MiB/s")], "L10"),
+            configuration(&[("concurrent_reads", "64")], "L10"),
+        ];
+        assert_eq!(class(&all[0], &all[0]).unwrap(), CostClass::Live);
+        let cheap = BTreeSet::from([CostClass::Live, CostClass::Alter]);
+        let ways = ways(&all, &cheap).unwrap();
+        assert_eq!(ways[0][1], Way::By(CostClass::Live));
+        assert_eq!(ways[1][2], Way::By(CostClass::Alter));
+        let Way::Barred(why) = &ways[0][3] else { panic!("{ways:?}") };
+        assert!(why.contains("class restart"), "{why}");
+    }
+}

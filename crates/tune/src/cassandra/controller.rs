@@ -1,0 +1,467 @@
+//! The loop that tunes a cluster: it looks at what clients ask for, decides, rolls, measures what came of it, and goes back
+//! if that was worse (SOPHIA, §3.1).
+//!
+//! Looks are several to an interval. A change is judged by the looks before and behind it, when throughput behind it no
+//! longer rises; no other change begins before. Everything that is decided is kept in the cluster, with its reasons, and
+//! each interval that was seen is added to a file, the trace: a controller that is started anew goes on from both.
+//!
+//! Invariants:
+//! - One controller decides for a cluster (a lease), and one job changes it (the roll's lock).
+//! - Nothing is changed while another process holds changes back, beyond the limit of a day, of a class that is not
+//!   approved, or when the controller only advises.
+//! - A change that was worse beyond its noise is undone, and not made again for a day.
+
+mod begin;
+mod event;
+mod limits;
+mod request;
+mod trial;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::future::LocalBoxFuture;
+use imago_job::clock;
+use imago_job::journal::Journal as _;
+use imago_job::reporter::Events;
+use imago_plan::tune::judge::Window;
+use imago_plan::tune::roll::Costs;
+use imago_plan::tune::workload::{Interval, KINDS, Mix};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::classes::ways;
+use super::decisions::Kind;
+use super::error::{Error, Result};
+use super::journal::CassandraJournal;
+use super::observe::{Observation, Observer};
+use super::ring::chain;
+use super::roll::{self, Outcome, Roller, Took};
+use crate::trace;
+use crate::tuner::{Options, Tuner};
+pub use begin::in_order;
+use begin::{change_of, check, finish_rolls, learned, past, present, remembered};
+pub use event::{Change, Event, Judged, Summary};
+pub use request::Request;
+use trial::Trial;
+
+/// Looks to an interval, and the least and the most time between two.
+const LOOKS: u32 = 6;
+const LOOK_MIN: Duration = Duration::from_secs(1);
+const LOOK_MAX: Duration = Duration::from_secs(20);
+/// Looks that are kept from before a change.
+const BEFORE: usize = 24;
+/// A change that was undone, or failed, is not made again for so long.
+const BARRED_S: u64 = 86_400;
+
+/// Something under way.
+enum Phase<'a> {
+    Watching,
+    Rolling(Rolling<'a>),
+    Judging(Trial),
+}
+
+/// A roll under way.
+struct Rolling<'a> {
+    change: Change,
+    /// True if it undoes another one.
+    is_undoing: bool,
+    before: Vec<Window>,
+    rolled: LocalBoxFuture<'a, Result<Outcome>>,
+}
+
+/// The loop and its state.
+struct Controller<'a> {
+    request: &'a Request,
+    process: &'a str,
+    events: &'a Events,
+    cancel: CancellationToken,
+    say: &'a (dyn Fn(&Event) + Sync),
+    journal: CassandraJournal,
+    tuner: Tuner,
+    phase: Phase<'a>,
+    /// The last looks.
+    looks: Vec<Window>,
+    /// What was counted in the interval so far.
+    counted: [u64; KINDS],
+    /// The start of the interval, in seconds since 1970.
+    start_s: u64,
+    /// False until an interval has begun with the first look.
+    is_whole: bool,
+    /// Changes that may not be made before a moment.
+    barred: BTreeMap<(usize, usize), u64>,
+    /// The moments of changes.
+    changes: Vec<u64>,
+    /// What changes take, as far as no roll has shown it.
+    costs: Costs,
+    took: Vec<Took>,
+    leads_since: Instant,
+    /// The reason why nothing was done, as it was said last.
+    said: String,
+    summary: Summary,
+}
+
+/// Tunes a cluster until it is interrupted.
+///
+/// # Errors
+/// The cluster cannot be looked at, another controller decides for it, or the trace cannot be written. A roll that fails
+/// is no such error: it is said, kept, and not tried again for a day.
+pub async fn run(
+    request: &Request,
+    process: &str,
+    events: &Events,
+    cancel: CancellationToken,
+    say: &(dyn Fn(&Event) + Sync),
+) -> Result<Summary> {
+    check(request)?;
+    let past = past(request)?;
+    let journal = CassandraJournal::open(&request.file.uri).await?;
+    journal.lead(process).await?;
+    let controlled = async {
+        Box::pin(finish_rolls(request, &journal, process, events, &cancel)).await?;
+        let (current, at_once) = present(request).await?;
+        let mut took = Vec::new();
+        for record in journal.list().await? {
+            took.extend(roll::took(&record));
+        }
+        let (barred, changes) = remembered(request, &journal).await?;
+        let costs = Costs { at_once, ..request.costs };
+        let options = Options {
+            interval_s: request.interval.as_secs(),
+            costs: learned(costs, &took),
+            ways: ways(&request.configurations, &request.approved)?,
+            gain_min: request.gain_min,
+            busy_min: request.busy_min,
+            forecast: request.forecast.clone(),
+            look_ahead: request.look_ahead,
+        };
+        let measurements = request.measurements.clone();
+        say(&Event::Begins {
+            configuration: measurements.names[current].clone(),
+            intervals: past.len(),
+            nodes_at_once: at_once,
+        });
+        let mut controller = Controller {
+            costs,
+            request,
+            process,
+            events,
+            cancel: cancel.clone(),
+            say,
+            journal: journal.clone(),
+            tuner: Tuner::new(measurements, options, current, past),
+            phase: Phase::Watching,
+            looks: Vec::new(),
+            counted: [0; KINDS],
+            start_s: 0,
+            is_whole: false,
+            barred,
+            changes,
+            took,
+            leads_since: Instant::now(),
+            said: String::new(),
+            summary: Summary::default(),
+        };
+        let ended = controller.run().await;
+        ended.map(|()| controller.summary)
+    };
+    let ended = Box::pin(controlled).await;
+    // Behind its end the lease would end by itself.
+    let resigned = journal.resign(process).await;
+    let summary = ended?;
+    resigned?;
+    Ok(summary)
+}
+
+fn now_s() -> u64 {
+    clock::now_ms() / 1_000
+}
+
+impl<'a> Controller<'a> {
+    async fn run(&mut self) -> Result<()> {
+        let table = Some(self.request.table.clone());
+        let mut observer = Observer::begin(&self.request.file, table).await?;
+        let ends = self.request.duration.map(|duration| Instant::now() + duration);
+        let every = (self.request.interval / LOOKS).clamp(LOOK_MIN, LOOK_MAX);
+        let mut next = Instant::now() + every;
+        self.start_s = self.interval_of(now_s());
+        loop {
+            let is_rolling = matches!(self.phase, Phase::Rolling(_));
+            let is_over = ends.is_some_and(|ends| Instant::now() >= ends);
+            if (is_over || self.cancel.is_cancelled()) && !is_rolling {
+                return Ok(());
+            }
+            tokio::select! {
+                rolled = ended(&mut self.phase) => self.rolled(rolled).await?,
+                observation = look_at(&mut observer, next) => {
+                    next = Instant::now() + every;
+                    self.lead().await?;
+                    self.look(observation).await?;
+                }
+                () = self.cancel.cancelled(), if !is_rolling => return Ok(()),
+            }
+        }
+    }
+
+    /// The interval that a moment belongs to.
+    fn interval_of(&self, at_s: u64) -> u64 {
+        let length = self.request.interval.as_secs();
+        at_s - at_s % length
+    }
+
+    /// Renews the lease. A cluster that does not answer gives it to no other process either.
+    async fn lead(&mut self) -> Result<()> {
+        match self.journal.lead(self.process).await {
+            Ok(()) => self.leads_since = Instant::now(),
+            Err(lost @ Error::Precondition { .. }) => return Err(lost),
+            Err(error) => {
+                let help = "nothing is changed until it does";
+                self.warn("lease", format!("the cluster does not answer: {}", chain(&error)), help);
+            }
+        }
+        Ok(())
+    }
+
+    fn warn(&self, kind: &'static str, what: String, help: &str) {
+        (self.say)(&Event::Warning { kind, what, help: help.to_owned() });
+    }
+
+    async fn look(&mut self, observation: Observation) -> Result<()> {
+        for (sum, count) in self.counted.iter_mut().zip(observation.operations) {
+            *sum += count;
+        }
+        if let Some(window) = observation.window() {
+            self.looks.push(window);
+            if self.looks.len() > BEFORE {
+                self.looks.remove(0);
+            }
+        }
+        if let Phase::Judging(trial) = &mut self.phase {
+            trial.add(observation.window());
+            self.judge().await?;
+        }
+        let now_s = self.interval_of(now_s());
+        // A clock that is set back is waited for: intervals have to be in their order.
+        if now_s <= self.start_s {
+            return Ok(());
+        }
+        let (first_s, counted) = (self.start_s, std::mem::take(&mut self.counted));
+        self.start_s = now_s;
+        // The first one had begun before it was looked at.
+        if !std::mem::replace(&mut self.is_whole, true) {
+            return Ok(());
+        }
+        // A look that was late counted for several.
+        let length = self.request.interval.as_secs();
+        let several = (now_s - first_s) / length;
+        let each = counted.map(|count| count / several);
+        for start_s in (0..several).map(|number| first_s + number * length) {
+            self.observed(start_s, each, &observation.missed)?;
+        }
+        if matches!(self.phase, Phase::Watching) {
+            self.decide().await?;
+        }
+        Ok(())
+    }
+
+    /// Keeps an interval that was seen, and learns from it.
+    fn observed(
+        &mut self,
+        start_s: u64,
+        operations: [u64; KINDS],
+        missed: &BTreeMap<String, String>,
+    ) -> Result<()> {
+        trace::add(&self.request.trace, start_s, operations).map_err(|cause| {
+            Error::failed(
+                format!("cannot write {}: {cause}", self.request.trace.display()),
+                "the controller goes on from its trace: make room, and start it again",
+            )
+        })?;
+        let sum = operations.iter().sum::<u64>() as f64;
+        let rate_s = sum / self.request.interval.as_secs() as f64;
+        let mix = Mix::of(operations.map(|count| count as f64));
+        (self.say)(&Event::Observed { start_s, operations, rate_s, missed: missed.clone() });
+        self.summary.intervals += 1;
+        self.tuner.observe(Interval { start_s, mix, rate_s });
+        Ok(())
+    }
+
+    /// Decides, and begins what is to be done.
+    async fn decide(&mut self) -> Result<()> {
+        self.open_ways()?;
+        let Some(decision) = self.tuner.decide() else { return Ok(()) };
+        let Some(to) = decision.change_to.clone() else {
+            return self.tell(decision, None).await;
+        };
+        if let Some(obstacle) = self.obstacle().await {
+            // It is looked at again with the next interval.
+            self.tuner.forget_plan();
+            return self.tell(decision, Some(obstacle)).await;
+        }
+        let predicted = decision.expected.map_or(0.0, |expected| expected.gain);
+        let change = Change { from: decision.configuration.clone(), to, predicted };
+        self.tell(decision, None).await?;
+        self.begin(change, false).await
+    }
+
+    /// Says and keeps a decision, unless it is the same as the last one.
+    async fn tell(
+        &mut self,
+        decision: crate::tuner::Decision,
+        not_done: Option<String>,
+    ) -> Result<()> {
+        self.summary.decisions += 1;
+        let event = Event::Decided { decision: Box::new(decision), not_done };
+        let (what, same) = (event.to_string(), event.sameness());
+        if same == self.said {
+            return Ok(());
+        }
+        self.said = same;
+        (self.say)(&event);
+        self.keep(Kind::Decided, &what, &event).await;
+        Ok(())
+    }
+
+    /// Keeps something if the cluster takes it: tuning goes on without it.
+    async fn keep(&self, kind: Kind, what: &str, detail: &impl serde::Serialize) {
+        if let Err(error) = self.journal.keep(now_s(), kind, what, detail).await {
+            self.warn("not_kept", chain(&error), "`imago tune decisions` will not show it");
+        }
+    }
+
+    fn number(&self, name: &str) -> usize {
+        let found = self.request.measurements.number(name);
+        found.expect("the configuration was measured")
+    }
+
+    /// Begins a change, behind keeping that it does.
+    async fn begin(&mut self, change: Change, is_undoing: bool) -> Result<()> {
+        let event = Event::Changing { change: change.clone(), is_undoing };
+        let kind = if is_undoing { Kind::Changed } else { Kind::Changing };
+        self.journal.keep(now_s(), kind, &event.to_string(), &event).await?;
+        (self.say)(&event);
+        if !is_undoing {
+            self.changes.push(now_s());
+            self.summary.changes += 1;
+        }
+        let (from, to) = (self.number(&change.from), self.number(&change.to));
+        let file = self.request.file.clone();
+        let mut spec = change_of(self.request, from, to)?;
+        if is_undoing {
+            // What was there before need not show that it is better.
+            spec.canary_s = 0;
+        }
+        let (process, events, cancel) = (self.process, self.events, self.cancel.clone());
+        let rolled = async move {
+            let roller = Roller::connect(file, spec).await?;
+            roller.begin(process, events, cancel).await
+        };
+        let rolled: LocalBoxFuture<'a, Result<Outcome>> = Box::pin(rolled);
+        let before = self.looks.clone();
+        self.phase = Phase::Rolling(Rolling { change, is_undoing, before, rolled });
+        Ok(())
+    }
+
+    /// A roll has ended.
+    async fn rolled(&mut self, rolled: Result<Outcome>) -> Result<()> {
+        let Phase::Rolling(Rolling { change, is_undoing, before, .. }) =
+            std::mem::replace(&mut self.phase, Phase::Watching)
+        else {
+            unreachable!("a roll ended");
+        };
+        self.looks.clear();
+        self.tuner.forget_plan();
+        self.said.clear();
+        let (from, to) = (self.number(&change.from), self.number(&change.to));
+        let event = match rolled {
+            Ok(outcome) => {
+                self.took.extend(outcome.took.values().copied());
+                self.tuner.set_costs(learned(self.costs, &self.took));
+                self.tuner.changed(to);
+                if is_undoing {
+                    self.summary.undone += 1;
+                } else {
+                    let judged_by = self.request.judged_by;
+                    self.phase = Phase::Judging(Trial::new(change.clone(), before, judged_by));
+                }
+                let (elapsed_s, job) = (outcome.elapsed_s, outcome.job.to_string());
+                Event::Changed { change, is_undoing, elapsed_s, job }
+            }
+            Err(error) => {
+                self.summary.failed += 1;
+                // Nodes may have either: what the cluster has is told from it again.
+                self.barred.insert((from, to), now_s() + BARRED_S);
+                let why = chain(&error);
+                let event = Event::Failed { change, why: why.clone() };
+                (self.say)(&event);
+                self.keep(Kind::Changed, &event.to_string(), &event).await;
+                if self.cancel.is_cancelled() {
+                    return Ok(());
+                }
+                let (current, _) = present(self.request).await.map_err(|present| {
+                    Error::failed(
+                        format!("a roll failed ({why}), and then: {}", chain(&present)),
+                        "mend that, roll one of the configurations out, and start the controller again",
+                    )
+                })?;
+                self.tuner.changed(current);
+                return Ok(());
+            }
+        };
+        (self.say)(&event);
+        self.keep(Kind::Changed, &event.to_string(), &event).await;
+        Ok(())
+    }
+
+    /// Judges the last change, if enough was seen since.
+    async fn judge(&mut self) -> Result<()> {
+        let Phase::Judging(trial) = &mut self.phase else { return Ok(()) };
+        let (from, to) = {
+            let number = |name: &str| self.request.measurements.number(name).expect("measured");
+            (number(&trial.change.from), number(&trial.change.to))
+        };
+        let tuner = &self.tuner;
+        let rates = |mix: Mix| tuner.rates(mix);
+        let Some(judgement) = trial.judged(&rates, (from, to), &self.request.bounds) else {
+            return Ok(());
+        };
+        let change = trial.change.clone();
+        let judged = Judged::new(change.clone(), judgement.as_ref());
+        if judged.worse.is_some() && !self.request.is_advising {
+            // An operator who holds changes back holds this one back, too.
+            if let Ok(Some(process)) = self.journal.held_by().await {
+                let what = format!("{} is worse, and {process} holds changes back", change.to);
+                if what != self.said {
+                    self.warn("held", what.clone(), "`imago tune go-on` has it undone");
+                    self.said = what;
+                }
+                return Ok(());
+            }
+        }
+        let event = Event::Judged(judged.clone());
+        (self.say)(&event);
+        self.keep(Kind::Judged, &event.to_string(), &judged).await;
+        self.summary.judged.push(judged.clone());
+        self.phase = Phase::Watching;
+        if judged.worse.is_some() {
+            self.barred.insert((from, to), now_s() + BARRED_S);
+            let back = Change { from: change.to, to: change.from, predicted: 0.0 };
+            self.begin(back, true).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Waits for the end of the roll that is under way; for ever if there is none.
+async fn ended(phase: &mut Phase<'_>) -> Result<Outcome> {
+    match phase {
+        Phase::Rolling(rolling) => (&mut rolling.rolled).await,
+        Phase::Watching | Phase::Judging(_) => std::future::pending().await,
+    }
+}
+
+/// Looks at a moment. One that is dropped on the way has counted nothing.
+async fn look_at(observer: &mut Observer, moment: Instant) -> Observation {
+    tokio::time::sleep_until(moment).await;
+    observer.look().await
+}

@@ -1,0 +1,48 @@
+//! What keeps a controller from making a change.
+
+use super::super::classes::ways;
+use super::super::decisions::LEASE;
+use super::super::error::Result;
+use super::super::ring::chain;
+use super::{Controller, now_s};
+use crate::basis::Way;
+
+impl Controller<'_> {
+    /// Why nothing may be changed now.
+    pub(super) async fn obstacle(&mut self) -> Option<String> {
+        if self.request.is_advising {
+            return Some("it only advises".into());
+        }
+        if self.leads_since.elapsed() > LEASE / 2 {
+            return Some("the lease could not be renewed".into());
+        }
+        match self.journal.held_by().await {
+            Ok(None) => {}
+            Ok(Some(process)) => {
+                return Some(format!("{process} holds changes back (`imago tune go-on`)"));
+            }
+            Err(error) => return Some(format!("the cluster does not answer: {}", chain(&error))),
+        }
+        let since_s = now_s().saturating_sub(86_400);
+        self.changes.retain(|at_s| *at_s > since_s);
+        let (made, most) = (self.changes.len(), self.request.changes_max);
+        (made >= most).then(|| format!("{made} changes within a day are enough (--changes-max)"))
+    }
+
+    /// Opens ways that were barred for a time, and bars those that still are.
+    pub(super) fn open_ways(&mut self) -> Result<()> {
+        let now_s = now_s();
+        let open = ways(&self.request.configurations, &self.request.approved)?;
+        for ((from, to), until_s) in std::mem::take(&mut self.barred) {
+            if until_s <= now_s {
+                self.tuner.set_way(from, to, open[from][to].clone());
+                continue;
+            }
+            let hours = (until_s - now_s).div_ceil(3_600);
+            let why = format!("it did not do well lately, and is left alone for {hours} h more");
+            self.tuner.set_way(from, to, Way::Barred(why));
+            self.barred.insert((from, to), until_s);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,57 @@
+//! What a controller is asked for.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use imago_plan::tune::judge::Bounds;
+use imago_plan::tune::roll::{CostClass, Costs};
+
+use super::super::cluster_file::ClusterFile;
+use super::super::configurations::Configuration;
+use crate::measurements::Measurements;
+
+/// What is to be tuned, and within which limits.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// How the nodes are reached.
+    pub file: ClusterFile,
+    /// The configurations to choose among, in the order of the measurements.
+    pub configurations: Vec<Configuration>,
+    /// The keyspace and the table that matter.
+    pub table: (String, String),
+    /// What the configurations serve.
+    pub measurements: Measurements,
+    /// The file that gets each interval that was seen.
+    pub trace: PathBuf,
+    /// The length of an interval.
+    pub interval: Duration,
+    /// The consistency level that clients need during a roll, and failures that have to be withstood meanwhile.
+    pub consistency: String,
+    /// See [`Self::consistency`].
+    pub tolerate: usize,
+    /// For how long the first node that restarts is compared with the others; zero: not at all.
+    pub canary: Duration,
+    /// The classes of changes that may be made.
+    pub approved: BTreeSet<CostClass>,
+    /// True: it decides, and changes nothing.
+    pub is_advising: bool,
+    /// Changes within 24 hours, at most; those that undo one are not counted.
+    pub changes_max: usize,
+    /// The least gain that a plan is followed for, as a share.
+    pub gain_min: f64,
+    /// The least share of what the configuration serves that clients have to ask for.
+    pub busy_min: f64,
+    /// The forecast to use; without it the one that serves most.
+    pub forecast: Option<String>,
+    /// The look-ahead to use, in intervals; without it the one that serves most.
+    pub look_ahead: Option<usize>,
+    /// Looks that a change is judged by.
+    pub judged_by: usize,
+    /// Bounds beyond which it is undone.
+    pub bounds: Bounds,
+    /// What changes take, until a roll has shown it.
+    pub costs: Costs,
+    /// When it ends; without it, when it is interrupted.
+    pub duration: Option<Duration>,
+}

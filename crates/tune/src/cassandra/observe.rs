@@ -1,0 +1,339 @@
+//! What clients ask of a cluster, by its nodes' own counters.
+//!
+//! Each node counts the operations that it coordinates, table by table, in virtual tables, so that each operation is
+//! counted by one node. Cassandra does not tell an insert from an update: both count as updates. A node that has restarted
+//! counts from zero again, and one that does not answer is missed, and said.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use imago_plan::tune::judge::Window;
+use imago_plan::tune::workload::{KINDS, Mix};
+use scylla::client::session::Session;
+use serde::Serialize;
+
+use super::cluster_file::{ClusterFile, NodeAccess};
+use super::connection::{connect_to, rows};
+use super::error::{Error, Result};
+use super::journal;
+use super::ring::{OWN, chain};
+use super::uri::Uri;
+
+/// For one node to tell its counters.
+const NODE_BOUND: Duration = Duration::from_secs(10);
+/// Which of a node's counters are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Views {
+    /// Of operations that it coordinates: each is counted by one node.
+    Coordinated,
+    /// Of reads and writes of its own data: each is counted by all replicas that take part.
+    Local,
+}
+
+impl Views {
+    /// The views, and the kind of operation that each counts.
+    fn all(self) -> [(&'static str, usize); 3] {
+        match self {
+            Self::Coordinated => [
+                ("coordinator_read_latency", READS),
+                ("coordinator_write_latency", UPDATES),
+                ("coordinator_scan_latency", SCANS),
+            ],
+            Self::Local => [
+                ("local_read_latency", READS),
+                ("local_write_latency", UPDATES),
+                ("local_scan_latency", SCANS),
+            ],
+        }
+    }
+}
+
+const READS: usize = 0;
+const UPDATES: usize = 1;
+const SCANS: usize = 3;
+/// The share of a machine's memory that is not available to a program that asks for more.
+const MEMORY: &str = "awk '/^MemTotal:/ {t=$2} /^MemAvailable:/ {a=$2} END {if (t > 0) printf \"%.4f\", 1 - a / t}' /proc/meminfo\n";
+
+/// What was counted since the last look.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Observation {
+    /// Seconds since the last look.
+    pub seconds: f64,
+    /// Reads, updates, inserts and scans.
+    pub operations: [u64; KINDS],
+    /// The median time of an answer to each kind, as the nodes tell it, in a unit of their own: compare it with itself.
+    pub median: [Option<f64>; KINDS],
+    /// The time that one of a hundred exceeds, likewise.
+    pub slowest: [Option<f64>; KINDS],
+    /// The share of the memory in use on the machine that has least left.
+    pub memory: Option<f64>,
+    /// By node: the operations that it coordinated.
+    pub nodes: BTreeMap<String, u64>,
+    /// Nodes that were missed, and why.
+    pub missed: BTreeMap<String, String>,
+}
+
+impl Observation {
+    /// The mix of operations; none if there were none.
+    #[must_use]
+    pub fn mix(&self) -> Option<Mix> {
+        Mix::of(self.operations.map(|count| count as f64))
+    }
+
+    /// Operations a second.
+    #[must_use]
+    pub fn rate_s(&self) -> f64 {
+        self.operations.iter().sum::<u64>() as f64 / self.seconds.max(1e-3)
+    }
+
+    /// As a change is judged by; none if there were no operations, or nodes were missed.
+    #[must_use]
+    pub fn window(&self) -> Option<Window> {
+        let mix = self.mix().filter(|_| self.missed.is_empty())?;
+        let (median, slowest, memory) = (self.median, self.slowest, self.memory);
+        Some(Window { mix, rate_s: self.rate_s(), median, slowest, memory })
+    }
+}
+
+/// Counters of one node for one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Counter {
+    count: u64,
+    /// Weighted by the counts of the tables.
+    median: f64,
+    slowest: f64,
+}
+
+/// What one node told.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Told {
+    counters: [Counter; KINDS],
+    memory: Option<f64>,
+}
+
+/// A node, and what it told last.
+struct Node {
+    access: NodeAccess,
+    session: Option<Session>,
+    last: Option<[u64; KINDS]>,
+}
+
+/// Looks at the counters of a cluster's nodes.
+pub struct Observer {
+    uri: Uri,
+    /// The table that is looked at, as keyspace and name; without it all tables of clients.
+    table: Option<(String, String)>,
+    views: Views,
+    nodes: Vec<Node>,
+    looked: Instant,
+}
+
+impl Observer {
+    /// Looks for the first time.
+    ///
+    /// # Errors
+    /// No node answers.
+    pub async fn begin(file: &ClusterFile, table: Option<(String, String)>) -> Result<Self> {
+        Self::begin_with(file, table, Views::Coordinated).await
+    }
+
+    /// Looks for the first time at some of the counters.
+    ///
+    /// # Errors
+    /// No node answers.
+    pub(super) async fn begin_with(
+        file: &ClusterFile,
+        table: Option<(String, String)>,
+        views: Views,
+    ) -> Result<Self> {
+        let node = |access: &NodeAccess| Node { access: access.clone(), session: None, last: None };
+        let nodes = file.nodes.iter().map(node).collect();
+        let looked = Instant::now();
+        let mut observer = Self { uri: file.uri.clone(), table, views, nodes, looked };
+        let first = observer.look().await;
+        if first.missed.len() == observer.nodes.len() {
+            let (name, why) = first.missed.into_iter().next().unwrap_or_default();
+            return Err(Error::precondition(
+                format!("no node tells what clients ask for; {name}: {why}"),
+                "are the nodes up, and may this user read system_views?",
+            ));
+        }
+        Ok(observer)
+    }
+
+    /// What each node tells, in their order, and what it counted since the last look.
+    async fn each(&mut self) -> Vec<Result<(Told, [u64; KINDS])>> {
+        let (uri, table, views) = (&self.uri, self.table.as_ref(), self.views);
+        let looks = self.nodes.iter_mut().map(|node| async move {
+            let told = tokio::time::timeout(NODE_BOUND, told(node, uri, table, views)).await;
+            let told = told.unwrap_or_else(|_| {
+                Err(Error::Command {
+                    node: node.access.name.clone(),
+                    doing: "reading its counters".into(),
+                    said: format!("no answer within {} s", NODE_BOUND.as_secs()),
+                })
+            });
+            if told.is_err() {
+                // It is connected to anew: its address may belong to another process by then.
+                node.session = None;
+            }
+            told
+        });
+        let all = join_all(looks).await;
+        let counted = |(node, told): (&mut Node, Result<Told>)| {
+            let told = told?;
+            let counts = told.counters.map(|counter| counter.count);
+            let new = node.last.replace(counts).map_or([0; KINDS], |last| since(last, counts));
+            Ok((told, new))
+        };
+        self.nodes.iter_mut().zip(all).map(counted).collect()
+    }
+
+    /// How many times as long as the others a node takes for an operation, in the median: the mean over the kinds that it
+    /// had since the last look. None if it or all others had none, or a node does not answer.
+    pub(super) async fn compare(&mut self, name: &str) -> Option<f64> {
+        let number = self.nodes.iter().position(|node| node.access.name == name)?;
+        let mut all: Vec<_> = self.each().await.into_iter().collect::<Result<_>>().ok()?;
+        let (told, new) = all.remove(number);
+        let (mut sum, mut weights) = (0.0, 0.0);
+        for (kind, new) in new.into_iter().enumerate() {
+            let busy = all.iter().filter(|(_, new)| new[kind] > 0);
+            let (count, medians) = busy.fold((0.0, 0.0), |(count, sum), (told, _)| {
+                (count + 1.0, sum + told.counters[kind].median)
+            });
+            if new > 0 && medians > 0.0 {
+                sum += new as f64 * told.counters[kind].median * count / medians;
+                weights += new as f64;
+            }
+        }
+        (weights > 0.0).then(|| sum / weights)
+    }
+
+    /// What was counted since the last look.
+    pub async fn look(&mut self) -> Observation {
+        let all = self.each().await;
+        let seconds = self.looked.elapsed().as_secs_f64();
+        self.looked = Instant::now();
+        let mut observation = Observation {
+            seconds,
+            operations: [0; KINDS],
+            median: [None; KINDS],
+            slowest: [None; KINDS],
+            memory: None,
+            nodes: BTreeMap::new(),
+            missed: BTreeMap::new(),
+        };
+        let (mut medians, mut slowest) = ([0.0; KINDS], [0.0; KINDS]);
+        for (node, told) in self.nodes.iter().zip(all) {
+            let name = node.access.name.clone();
+            let (told, new) = match told {
+                Ok(told) => told,
+                Err(error) => {
+                    observation.missed.insert(name, chain(&error));
+                    continue;
+                }
+            };
+            observation.nodes.insert(name, new.iter().sum());
+            for kind in 0..KINDS {
+                observation.operations[kind] += new[kind];
+                let (count, counter) = (new[kind] as f64, told.counters[kind]);
+                medians[kind] += count * counter.median;
+                slowest[kind] += count * counter.slowest;
+            }
+            observation.memory = observation.memory.into_iter().chain(told.memory).reduce(f64::max);
+        }
+        let mean = |sums: [f64; KINDS]| {
+            std::array::from_fn(|kind| {
+                let count = observation.operations[kind] as f64;
+                (count > 0.0).then(|| sums[kind] / count)
+            })
+        };
+        let (median, slowest) = (mean(medians), mean(slowest));
+        Observation { median, slowest, ..observation }
+    }
+
+    /// The addresses of the nodes.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.nodes.iter().map(|node| node.access.address).collect()
+    }
+}
+
+/// Operations between two readings: a counter that fell began from zero again.
+fn since(last: [u64; KINDS], now: [u64; KINDS]) -> [u64; KINDS] {
+    let began_anew = now.iter().zip(last).any(|(now, last)| *now < last);
+    std::array::from_fn(|kind| if began_anew { now[kind] } else { now[kind] - last[kind] })
+}
+
+async fn told(
+    node: &mut Node,
+    uri: &Uri,
+    table: Option<&(String, String)>,
+    views: Views,
+) -> Result<Told> {
+    if node.session.is_none() {
+        node.session = Some(connect_to(node.access.address, uri).await?);
+    }
+    let session = node.session.as_ref().expect("it is connected");
+    let mut told = Told::default();
+    for (view, kind) in views.all() {
+        let statement = format!(
+            "SELECT keyspace_name, table_name, count, p50th_ms, p99th_ms FROM system_views.{view}"
+        );
+        type Row = (String, String, i64, f64, f64);
+        let all = rows::<Row>(session, "reading a node's counters", &statement, ()).await?;
+        let is_asked = |(keyspace, name, ..): &&Row| match table {
+            Some((of, table)) => (keyspace, name) == (of, table),
+            None => !OWN.contains(&&**keyspace) && *keyspace != journal::KEYSPACE,
+        };
+        let mut counter = Counter::default();
+        for (_, _, count, median, slowest) in all.iter().filter(is_asked) {
+            let count = u64::try_from(*count).unwrap_or(0);
+            counter.count += count;
+            counter.median += count as f64 * median;
+            counter.slowest += count as f64 * slowest;
+        }
+        if counter.count > 0 {
+            counter.median /= counter.count as f64;
+            counter.slowest /= counter.count as f64;
+        }
+        told.counters[kind] = counter;
+    }
+    // Another system than Linux does not tell it so.
+    let memory = node.access.run("reading how much memory is in use", MEMORY, NODE_BOUND).await;
+    told.memory = memory.ok().and_then(|text| text.trim().parse().ok());
+    Ok(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_restarted_counts_from_zero() {
+        assert_eq!(since([9_120, 77_400, 0, 12], [9_400, 78_000, 0, 12]), [280, 600, 0, 0]);
+        assert_eq!(since([9_120, 77_400, 0, 12], [310, 2_200, 0, 0]), [310, 2_200, 0, 0]);
+        assert_eq!(since([9_120, 310, 0, 0], [9_130, 220, 0, 0]), [9_130, 220, 0, 0]);
+    }
+
+    #[test]
+    fn a_look_that_missed_a_node_judges_nothing() {
+        let observation = Observation {
+            seconds: 5.0,
+            operations: [4_000, 1_000, 0, 0],
+            median: [Some(1.2), Some(0.6), None, None],
+            slowest: [Some(9.0), Some(4.0), None, None],
+            memory: Some(0.41),
+            nodes: BTreeMap::from([("cas-1".into(), 5_000)]),
+            missed: BTreeMap::new(),
+        };
+        let window = observation.window().unwrap();
+        assert!((window.rate_s - 1_000.0).abs() < 1e-9, "{window:?}");
+        assert!(window.mix.distance(Mix::of_reads(0.8)) < 1e-9, "{window:?}");
+        let missed = BTreeMap::from([("cas-2".into(), "connection refused".into())]);
+        assert_eq!(Observation { missed, ..observation.clone() }.window(), None);
+        assert_eq!(Observation { operations: [0; KINDS], ..observation }.window(), None);
+    }
+}

@@ -1,0 +1,238 @@
+//! The canary of a roll: its first node, compared with the others at the same time, under the same load.
+//!
+//! What is compared is how long nodes take for reads and writes of their own data (`system_views.local_…_latency`, the
+//! medians), as a ratio of the canary to the mean of the others; and that ratio behind the restart to the one before it,
+//! so that a node that is slower than the others anyway is none for it. A canary does not show what only a whole cluster
+//! with the new configuration has: coordinators still wait for replicas with the old one.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use imago_plan::tune::judge::Estimate;
+use imago_plan::tune::sampling::is_warm;
+use serde::{Deserialize, Serialize};
+
+use super::super::cluster_file::ClusterFile;
+use super::super::error::{Error, Result};
+use super::super::knobs::{self, Value};
+use super::super::observe::{Observer, Views};
+use super::super::ring::{Cluster, chain};
+use super::Change;
+use super::work::{LOOK_EVERY, Work};
+
+/// Looks on each side, and those that are passed over at most while the canary warms up.
+const LOOKS: u32 = 10;
+const WARM_MAX: usize = 20;
+/// Looks in a row at which the canary or all others may have nothing to do.
+const IDLE_MAX: u32 = 10;
+
+/// How far the canary has come. A job's checkpoint has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Canary {
+    /// What it took before, as multiples of what the others did.
+    Before(Vec<f64>),
+    /// It does better with the new configuration.
+    Passed,
+    /// It gets the old one back, for this reason.
+    Refused(String),
+}
+
+/// What was found.
+enum Finding {
+    /// The time that it takes, as a share more or less than before.
+    Better(Estimate),
+    /// It does no better beyond the noise, or that could not be told.
+    NotBetter(String),
+}
+
+/// How long the canary takes for an operation, as multiples of what the others take; a figure for each look.
+///
+/// # Errors
+/// Too few operations, or nodes that do not answer.
+async fn multiples(
+    file: &ClusterFile,
+    canary: &str,
+    lasts: Duration,
+    warms_up: bool,
+) -> Result<Vec<f64>> {
+    let every = (lasts / LOOKS).max(Duration::from_secs(1));
+    let mut observer = Observer::begin_with(file, None, Views::Local).await?;
+    let (mut rising, mut found, mut idle) = (Vec::new(), Vec::new(), 0);
+    let mut is_warm_now = !warms_up;
+    while found.len() < LOOKS as usize {
+        let next = Instant::now() + every;
+        tokio::time::sleep_until(next.into()).await;
+        let Some(multiple) = observer.compare(canary).await else {
+            idle += 1;
+            if idle > IDLE_MAX {
+                return Err(Error::failed(
+                    format!(
+                        "{canary} cannot be compared with the others: they have nothing to do, or do not answer"
+                    ),
+                    "a canary needs a load; roll without one (--canary 0s)",
+                ));
+            }
+            continue;
+        };
+        idle = 0;
+        if is_warm_now {
+            found.push(multiple);
+            continue;
+        }
+        // It warms up while it takes less and less.
+        rising.push(1.0 / multiple.max(1e-6));
+        is_warm_now = is_warm(&rising) || rising.len() >= WARM_MAX;
+    }
+    Ok(found)
+}
+
+/// Compares the canary before and behind its restart.
+fn compared(before: &[f64], after: &[f64]) -> Finding {
+    let change = || Estimate::of(after)?.gain_over(Estimate::of(before)?);
+    let Some(change) = change() else {
+        return Finding::NotBetter("too little was seen of it".into());
+    };
+    if change.is_negative() {
+        return Finding::Better(change);
+    }
+    Finding::NotBetter(format!(
+        "an operation takes it {:+.1} % (± {:.1} %) of what it took, beside the others",
+        change.mean * 100.0,
+        change.noise * 100.0
+    ))
+}
+
+impl Work<'_> {
+    /// The name of the node that is compared with the others behind a step: the first step's only one.
+    pub(super) fn canary<'c>(
+        &self,
+        cluster: &'c Cluster,
+        step: &BTreeSet<usize>,
+    ) -> Option<&'c str> {
+        let is_over = matches!(self.checkpoint.canary, Some(Canary::Passed));
+        let asked = self.roller.spec.canary_s > 0 && !is_over && cluster.members.len() > 1;
+        let number = step.first().filter(|_| asked && step.len() == 1 && self.roller.restarts())?;
+        Some(&cluster.members[*number].access.name)
+    }
+
+    fn canary_lasts(&self) -> Duration {
+        Duration::from_secs(self.roller.spec.canary_s)
+    }
+
+    /// Looks at the canary before it changes.
+    pub(super) async fn look_before(&mut self, name: &str) -> Result<()> {
+        let what = format!("{name}: is compared with the others");
+        let why = "it is the first one, and the roll goes on only if it does better then";
+        self.journal.note(&self.run.record().id, &what, why).await?;
+        self.run.reporter().decision(what, why);
+        let before =
+            self.unless_stopped(multiples(&self.roller.file, name, self.canary_lasts(), false));
+        self.checkpoint.canary = Some(Canary::Before(before.await?));
+        Ok(self.run.save(self.checkpoint.value()).await?)
+    }
+
+    /// Looks at the canary behind its change, and puts it back if it does no better.
+    pub(super) async fn look_behind(
+        &mut self,
+        cluster: &Cluster,
+        step: &BTreeSet<usize>,
+        name: &str,
+    ) -> Result<()> {
+        let Some(Canary::Before(before)) = self.checkpoint.canary.clone() else { return Ok(()) };
+        let looked = multiples(&self.roller.file, name, self.canary_lasts(), true);
+        let finding = match self.unless_stopped(looked).await {
+            Ok(after) => compared(&before, &after),
+            Err(stopped @ Error::Stopped(_)) => return Err(stopped),
+            Err(error) => Finding::NotBetter(chain(&error)),
+        };
+        let why = match finding {
+            Finding::Better(change) => {
+                self.checkpoint.canary = Some(Canary::Passed);
+                self.run.save(self.checkpoint.value()).await?;
+                let what = format!("{name}: does better than before, and the roll goes on");
+                let (share, noise) = (change.mean * 100.0, change.noise * 100.0);
+                let why = format!(
+                    "an operation takes it {share:+.1} % (± {noise:.1} %), beside the others"
+                );
+                self.journal.note(&self.run.record().id, &what, &why).await?;
+                self.run.reporter().decision(what, why);
+                return Ok(());
+            }
+            Finding::NotBetter(why) => why,
+        };
+        self.checkpoint.canary = Some(Canary::Refused(why.clone()));
+        self.run.save_at_last(self.checkpoint.value()).await?;
+        Err(self.put_back(cluster, step.clone(), &why).await)
+    }
+
+    /// Gives the canary its old configuration back, and says why.
+    pub(super) async fn put_back(
+        &mut self,
+        cluster: &Cluster,
+        numbers: BTreeSet<usize>,
+        why: &str,
+    ) -> Error {
+        let names: Vec<&str> =
+            numbers.iter().map(|number| &*cluster.members[*number].access.name).collect();
+        let name = names.join(", ");
+        let mut back = Vec::new();
+        for number in &numbers {
+            let before = self.checkpoint.before.get(&cluster.members[*number].id);
+            for (setting, value) in before.into_iter().flatten() {
+                let Ok(knob) = knobs::find(setting) else { continue };
+                let value = value.as_ref().map(|text| Value::as_written(text));
+                back.push(Change { knob, value });
+            }
+        }
+        let what = format!("{name}: gets its old configuration back");
+        let _ = self.journal.note(&self.run.record().id, &what, why).await;
+        self.run.reporter().decision(what, why);
+        match self.take(cluster, &numbers, Some(&back)).await {
+            Ok(()) => Error::failed(
+                format!(
+                    "{name} does no better with the new configuration, and has its old one again: {why}"
+                ),
+                "a canary shows only its own work; where the gain needs all nodes, roll without one",
+            ),
+            Err(error) => Error::failed(
+                format!(
+                    "{name} does no better with the new configuration ({why}), and could not be put back: {}",
+                    chain(&error)
+                ),
+                "go on with the job (`imago tune roll --resume`): it puts the node back first",
+            ),
+        }
+    }
+
+    /// Waits for something unless the job is to stop.
+    async fn unless_stopped<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                stopped = self.run.control().sleep(LOOK_EVERY) => stopped.map_err(Error::Stopped)?,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_gain_beyond_the_noise_lets_a_roll_go_on() {
+        // It is a node that was slower than the others anyway.
+        let before = [1.31, 1.28, 1.30, 1.33, 1.29];
+        let Finding::Better(change) = compared(&before, &[0.98, 1.02, 1.00, 1.01, 0.99]) else {
+            panic!("it takes a quarter less");
+        };
+        assert!((change.mean + 0.23).abs() < 0.01, "{change:?}");
+        let same = compared(&before, &[1.29, 1.31, 1.30, 1.28, 1.33]);
+        assert!(matches!(same, Finding::NotBetter(why) if why.contains("beside the others")));
+        let noise = compared(&before, &[0.4, 2.3, 0.6, 1.9, 0.9]);
+        assert!(matches!(noise, Finding::NotBetter(_)), "it may be chance");
+        assert!(matches!(compared(&before, &[1.0]), Finding::NotBetter(_)));
+    }
+}
