@@ -30,6 +30,7 @@ pub mod sample;
 mod scan;
 pub mod schedule;
 mod sharded_cluster;
+pub mod sophia;
 pub mod statistics;
 pub mod store;
 pub mod subject;
@@ -94,7 +95,7 @@ impl Machine {
 }
 
 /// The benchmarks: the name, and the measured work.
-pub const BENCHMARKS: [(&str, &str); 13] = [
+pub const BENCHMARKS: [(&str, &str); 14] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
@@ -113,6 +114,10 @@ pub const BENCHMARKS: [(&str, &str); 13] = [
     (
         "tune-schedule",
         "deciding when a configuration changes, exactly, against the paper's genetic search",
+    ),
+    (
+        "sophia-traces",
+        "Table 1, Figs. 4 and 5 of SOPHIA in form: its workloads, replayed on measurements of real nodes",
     ),
     (
         "morphus-table1",

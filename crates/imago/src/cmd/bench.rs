@@ -4,6 +4,7 @@ mod args;
 mod command;
 mod flows_real;
 mod text;
+mod tuning;
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,14 +12,16 @@ use std::time::Duration;
 use imago_bench::morphus::{availability, placing, scaling};
 use imago_bench::replay::Steady;
 use imago_bench::{
-    BENCHMARKS, Size, adapt, copy, flows, placement, replay, reshard, schedule, store, verify,
+    BENCHMARKS, Size, adapt, copy, flows, placement, replay, reshard, schedule, sophia, store,
+    verify,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
-use args::{Benchmark, Chunks, Networks, Schedules};
+use args::{Benchmark, Chunks, Networks};
+use tuning::{Schedules, Traces};
 
 /// The command's arguments.
 #[derive(Debug, clap::Args)]
@@ -120,6 +123,14 @@ async fn measure(benchmark: &Benchmark) -> Result<Value, Failure> {
             let size = schedule::Size { intervals, configurations, runs };
             let quickest = schedule::Size { intervals: 24, configurations: 3, runs: 1 };
             json!(schedule::run(if quick { quickest } else { size }))
+        }
+        Benchmark::SophiaTraces(asked) => {
+            let &Traces { days, jobs, seed, quick, ref measurements } = asked;
+            let (days, jobs) = if quick { (6, 40) } else { (days, jobs) };
+            let size = sophia::Size { days, jobs, seed };
+            let own = measurements.as_deref().map(super::tune::measurements).transpose()?;
+            let lived = sophia::run(size, own.as_ref());
+            json!(lived.map_err(|error| Failure::from_error(Exit::Failed, "benchmark", &error))?)
         }
         Benchmark::MorphusTable1(asked) => {
             let folder = asked.drawn.pictures.as_deref();

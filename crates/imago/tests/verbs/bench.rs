@@ -32,7 +32,7 @@ fn every_benchmark_is_listed() {
     let listed = bench(&["list"]);
     let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
     let of_copies = ["copy", "replay", "verify", "reshard", "placement", "flows", "flows-real"];
-    let of_decisions = ["store", "adapt", "tune-schedule"];
+    let of_decisions = ["store", "adapt", "tune-schedule", "sophia-traces"];
     let of_morphus = ["morphus-table1", "morphus-fig7", "morphus-fig8"];
     assert_eq!(names, [&of_copies[..], &of_decisions, &of_morphus].concat());
 }
@@ -109,6 +109,20 @@ fn changes_of_configuration_are_decided_exactly_and_compared_with_the_genetic_se
     let report = bench(&["run", "tune-schedule", "--quick"]);
     assert_figures(&report, &["exact_ms", "genetic_ms", "genetic_ratio", "static_ratio"]);
     assert!(report["genetic_ratio_max"].as_f64() <= Some(1.0 + 1e-9), "{report}");
+}
+
+#[test]
+fn the_workloads_of_sophia_are_lived_through_beside_other_ways_to_choose() {
+    let report = bench(&["run", "sophia-traces", "--quick"]);
+    let workloads = report["workloads"].as_array().unwrap();
+    assert_eq!(workloads.len(), 6, "{report}");
+    assert!(workloads[1]["changes"].as_u64() > Some(0), "buses have something to gain: {report}");
+    for workload in workloads {
+        assert_figures(workload, &["lived", "look_ahead"]);
+        for ratio in workload["ratios"].as_array().unwrap() {
+            assert!(ratio["ratio"].as_f64() > Some(0.0), "{workload}");
+        }
+    }
 }
 
 #[test]

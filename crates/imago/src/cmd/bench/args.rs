@@ -45,7 +45,10 @@ pub enum Benchmark {
     Adapt(Adapting),
     /// Deciding when a configuration should change, beside the paper's genetic search; starts no cluster.
     #[command(after_help = QUICK)]
-    TuneSchedule(Schedules),
+    TuneSchedule(super::tuning::Schedules),
+    /// The workloads of SOPHIA, lived through by the tuner on measurements of real nodes; starts no cluster.
+    #[command(after_help = QUICK)]
+    SophiaTraces(super::tuning::Traces),
     /// Table 1 and Figs. 4 to 6 of Morphus: what succeeds while the shard key changes, and how fast.
     #[command(name = "morphus-table1", visible_aliases = ["morphus-fig4", "morphus-fig5", "morphus-fig6"])]
     #[command(after_help = QUICK)]
@@ -283,23 +286,6 @@ pub struct Chunks {
     pub runs: u32,
     /// Only show that the benchmark works: 2,000 chunks, 20 servers, a comparison with 200, one run.
     #[arg(long, conflicts_with_all = ["chunks", "servers", "hungarian_chunks", "runs"])]
-    pub quick: bool,
-}
-
-/// Size of a benchmark of schedules.
-#[derive(Debug, clap::Args)]
-pub struct Schedules {
-    /// Intervals of the look-ahead.
-    #[arg(long, value_name = "N", default_value_t = 180, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub intervals: u32,
-    /// Configurations to choose from.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..=200))]
-    pub configurations: u32,
-    /// Workloads, each with a draw of its own; figures are medians.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    pub runs: u32,
-    /// Only show that the benchmark works: 24 intervals, 3 configurations, one run.
-    #[arg(long, conflicts_with_all = ["intervals", "configurations", "runs"])]
     pub quick: bool,
 }
 

@@ -1,0 +1,232 @@
+//! The workloads of SOPHIA's evaluation (§5, §6), drawn from what the paper tells of them, and lived through by the tuner
+//! and by other ways to choose, on measurements of real nodes.
+//!
+//! The traces themselves were not published: these are synthetic. What each configuration serves of each mix, and what
+//! a roll takes, was measured; what would have been served over weeks is replayed on that.
+
+mod traces;
+
+use imago_plan::tune::baselines::{Baseline, Comparison};
+use imago_plan::tune::forecast::Queue;
+use imago_plan::tune::replay::{real, replay};
+use imago_plan::tune::roll::{CostClass, Costs, Rule};
+use imago_plan::tune::workload::Mix;
+use imago_tune::advice::{Question, advise};
+use imago_tune::basis::{Basis, same_way};
+use imago_tune::measurements::Measurements;
+use imago_tune::trace::Trace;
+use serde::Serialize;
+
+use crate::Header;
+use traces::Drawn;
+
+/// What three nodes of Cassandra 5 served; it is shipped with the tuner.
+const MEASUREMENTS: &str = include_str!("../../tune/data/cassandra-5.csv");
+/// What rolling them took (docs/tune.md).
+const COSTS: Costs = Costs {
+    nodes: 3,
+    at_once: 1,
+    restart_s: 25.0,
+    catch_up: 0.4,
+    catch_up_capacity: 0.5,
+    live_s: 1.3,
+    alter_s: 2.0,
+    rewrite_s: 600.0,
+    rewrite_takes: 0.25,
+};
+
+/// Size of the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Size {
+    /// Days of the traces that have days.
+    pub days: u32,
+    /// Jobs of the batch queue.
+    pub jobs: u32,
+    /// The seed of all traces.
+    pub seed: u64,
+}
+
+/// The measurements.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The benchmark, its size, and the machine.
+    #[serde(flatten)]
+    pub header: Header<Size>,
+    /// The workloads.
+    pub workloads: Vec<Workload>,
+}
+
+/// A workload, lived through.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Workload {
+    /// Its name.
+    pub name: String,
+    /// The length of an interval, in seconds.
+    pub interval_s: u64,
+    /// Intervals that were lived through, behind those that were learned from.
+    pub lived: usize,
+    /// Shifts of more than 80 % of the mix in a day.
+    pub shifts_per_day: f64,
+    /// The forecast that was chosen by what it serves.
+    pub forecast: String,
+    /// The look-ahead, in intervals.
+    pub look_ahead: usize,
+    /// Changes of the configuration.
+    pub changes: usize,
+    /// What the tuner served, as a ratio to each other way.
+    pub ratios: Vec<Ratio>,
+    /// How far each forecast was off, one, three and twelve intervals ahead (Table 1's form).
+    pub rmse: Vec<Rmse>,
+}
+
+/// What the tuner served, beside another way.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Ratio {
+    /// The other way.
+    pub to: &'static str,
+    /// The ratio: above one, the tuner served more.
+    pub ratio: f64,
+    /// Changes of the other way.
+    pub changes: usize,
+}
+
+/// The error of a forecast.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Rmse {
+    /// Its name.
+    pub forecast: &'static str,
+    /// The root of the mean square, one interval ahead; null where it cannot tell, as below.
+    pub one: Option<f64>,
+    /// Three intervals ahead.
+    pub three: Option<f64>,
+    /// Twelve intervals ahead.
+    pub twelve: Option<f64>,
+}
+
+/// Lives through all workloads, on measurements of one's own or on those that are shipped.
+///
+/// # Errors
+/// A trace is too short to learn from.
+pub fn run(size: Size, own: Option<&Measurements>) -> imago_tune::error::Result<Report> {
+    let shipped = Measurements::read("cassandra-5.csv", MEASUREMENTS.as_bytes())?;
+    let measurements = own.unwrap_or(&shipped);
+    let mut workloads = vec![
+        by_forecast(traces::metagenomics(size), measurements)?,
+        by_forecast(traces::buses(size), measurements)?,
+        by_forecast(traces::flip_flop(size), measurements)?,
+    ];
+    for at_once in [1, 5, 10] {
+        workloads.push(by_queue(traces::jobs(size, at_once), measurements));
+    }
+    Ok(Report { header: Header::of("sophia-traces", size), workloads })
+}
+
+/// A workload whose future is forecast.
+fn by_forecast(drawn: Drawn, measurements: &Measurements) -> imago_tune::error::Result<Workload> {
+    let Drawn { name, interval_s, intervals } = drawn;
+    let shifts_per_day = traces::shifts_per_day(&intervals, interval_s);
+    let trace = Trace { interval_s, intervals, missing: 0 };
+    let ways = same_way(measurements.names.len(), CostClass::Restart);
+    let basis = basis(measurements, interval_s, &ways);
+    let advice = advise(&Question { trace: &trace, file: &name, default: 0, basis })?;
+    let ratio = |one: &imago_tune::advice::BaselineReport| Ratio {
+        to: one.name,
+        ratio: one.planned_ratio,
+        changes: one.changes,
+    };
+    let rmse = |one: &imago_tune::advice::ForecastReport| {
+        let at = |distance: usize| one.rmse.get(distance - 1).copied().flatten();
+        Rmse { forecast: one.name, one: at(1), three: at(3), twelve: at(12) }
+    };
+    Ok(Workload {
+        name,
+        interval_s,
+        lived: advice.replay.lived,
+        shifts_per_day,
+        forecast: advice.forecast,
+        look_ahead: advice.look_ahead,
+        changes: advice.replay.changes,
+        ratios: advice.baselines.iter().map(ratio).collect(),
+        rmse: advice.forecasts.iter().map(rmse).collect(),
+    })
+}
+
+/// A queue of jobs, which is known for an hour.
+fn by_queue(drawn: Drawn, measurements: &Measurements) -> Workload {
+    let Drawn { name, interval_s, intervals } = drawn;
+    let ways = same_way(measurements.names.len(), CostClass::Restart);
+    let basis = basis(measurements, interval_s, &ways);
+    let look_ahead = ((3_600 / interval_s) as usize).min(intervals.len() / 2).max(1);
+    let setting = basis.setting(look_ahead, false);
+    let rates = |mix: Mix| measurements.throughputs.of(mix);
+    let lived = &intervals[..intervals.len() - look_ahead];
+    // One interval is enough to know where in the queue it is.
+    let tuned = replay(lived, 1, &mut Queue::new(intervals.clone()), &rates, &setting);
+    let really = real(&lived[1..], &rates, &setting);
+    let at_once = basis.setting(look_ahead, true).rolls;
+    let compared = Comparison { real: &really, at_once: &at_once, default: 0 };
+    let ratio = |one: Baseline| {
+        let other = compared.of(one);
+        let ratio = tuned.schedule.operations / other.operations.max(1.0);
+        Ratio { to: one.name(), ratio, changes: other.changes.len() }
+    };
+    Workload {
+        name,
+        interval_s,
+        lived: lived.len() - 1,
+        shifts_per_day: traces::shifts_per_day(&intervals, interval_s),
+        forecast: "job queue".into(),
+        look_ahead,
+        changes: tuned.schedule.changes.len(),
+        ratios: Baseline::ALL.map(ratio).into(),
+        rmse: Vec::new(),
+    }
+}
+
+fn basis<'b>(
+    measurements: &'b Measurements,
+    interval_s: u64,
+    ways: &'b [Vec<imago_tune::basis::Way>],
+) -> Basis<'b> {
+    Basis {
+        measurements,
+        interval_s,
+        current: 0,
+        costs: COSTS,
+        ways,
+        rule: Rule::Phases,
+        gain_min: 0.0,
+        forecast: None,
+        look_ahead: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two configurations of which each serves a half of what there is.
+    const TWO: &str = "configuration,operations_s,reads,updates,scans
+write-tuned,52000,0,1,0
+write-tuned,30000,1,0,0
+write-tuned,4000,0,0,1
+read-tuned,37000,0,1,0
+read-tuned,46000,1,0,0
+read-tuned,7000,0,0,1
+";
+
+    #[test]
+    fn the_tuner_never_falls_far_behind_the_best_fixed_configuration() {
+        let two = Measurements::read("two.csv", TWO.as_bytes()).unwrap();
+        let report = run(Size { days: 21, jobs: 120, seed: 4 }, Some(&two)).unwrap();
+        assert_eq!(report.workloads.len(), 6);
+        for workload in &report.workloads {
+            let ratio = |to: &str| workload.ratios.iter().find(|one| one.to == to).unwrap().ratio;
+            assert!(ratio("static optimal") > 0.98, "{workload:?}");
+            assert!(ratio("oracle") < 1.0 + 1e-9, "{workload:?}");
+        }
+        let flips = &report.workloads[2];
+        let naive = flips.ratios.iter().find(|one| one.to == "naive").unwrap();
+        assert!(naive.ratio > 1.0 && naive.changes > flips.changes, "{flips:?}");
+    }
+}

@@ -1,0 +1,200 @@
+//! The traces, drawn from the statistics that the paper gives (§5).
+
+use imago_plan::tune::workload::{Interval, Mix};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::Size;
+
+/// 19 April 2017, midnight UTC, when the paper's first trace begins.
+const START_S: u64 = 1_492_560_000;
+const DAY_S: u64 = 86_400;
+
+/// A trace.
+pub(super) struct Drawn {
+    pub(super) name: String,
+    pub(super) interval_s: u64,
+    pub(super) intervals: Vec<Interval>,
+}
+
+/// A portal of metagenomics: the share of reads jumps some 443 times a day, four times of five between none and all; no
+/// pattern by day; the more is read, the fewer operations there are.
+pub(super) fn metagenomics(size: Size) -> Drawn {
+    const SHIFTS_A_DAY: f64 = 443.0;
+    const INTERVAL_S: u64 = 300;
+    let mut dice = StdRng::seed_from_u64(size.seed);
+    let mut reads: f64 = 0.0;
+    let minutes = u64::from(size.days) * 1_440;
+    let mut intervals = Vec::new();
+    let (mut counts, mut operations) = ([0.0; 4], 0.0);
+    for minute in 0..minutes {
+        if dice.random_bool(SHIFTS_A_DAY / 1_440.0) {
+            let jumps = dice.random_bool(0.8);
+            reads = if jumps { 1.0 - reads.round() } else { dice.random_range(0.0..1.0) };
+        }
+        // Writes come in batches.
+        let rate = (2.0 - 1.4 * reads) * dice.random_range(500.0..1_500.0);
+        counts[0] += rate * reads;
+        counts[1] += rate * (1.0 - reads);
+        operations += rate * 60.0;
+        if (minute + 1) * 60 % INTERVAL_S == 0 {
+            let start_s = START_S + (minute + 1) * 60 - INTERVAL_S;
+            let rate_s = operations / INTERVAL_S as f64;
+            intervals.push(Interval { start_s, mix: Mix::of(counts), rate_s });
+            (counts, operations) = ([0.0; 4], 0.0);
+        }
+    }
+    Drawn { name: "metagenomics (MG-RAST-like)".into(), interval_s: INTERVAL_S, intervals }
+}
+
+/// Buses that are tracked by day and searched for at night, with some 63 shifts a day, most of them at the same time each
+/// day; updates, scans, inserts and reads as 42.2, 54.8, 2.82 and 0.18 of a hundred.
+pub(super) fn buses(size: Size) -> Drawn {
+    const INTERVAL_S: u64 = 900;
+    const A_DAY: usize = (DAY_S / INTERVAL_S) as usize;
+    // Quarters of an hour in which buses move, and runs of these in a day: two shifts for each.
+    const MOVING: usize = 40;
+    const RUNS: usize = 32;
+    let mut dice = StdRng::seed_from_u64(size.seed ^ 0xb05);
+    let (mut moving, mut searching) = ([1; RUNS], [1; RUNS]);
+    for _ in RUNS..MOVING {
+        // In the early morning they all set out.
+        moving[dice.random_range(4..10)] += 1;
+    }
+    for _ in RUNS..A_DAY - MOVING {
+        // At night passengers look for what is left.
+        searching[(RUNS - 6 + dice.random_range(0..10)) % RUNS] += 1;
+    }
+    let runs = searching.iter().zip(moving);
+    let template: Vec<bool> = runs
+        .flat_map(|(searching, moving)| {
+            std::iter::repeat_n(false, *searching).chain(std::iter::repeat_n(true, moving))
+        })
+        .collect();
+    let mut intervals = Vec::new();
+    for number in 0..size.days as usize * A_DAY {
+        let moving = template[number % A_DAY] != dice.random_bool(0.02);
+        let mut part = |most: f64| dice.random_range(0.85..1.0) * most;
+        let counts = if moving {
+            [0.2, part(90.0), part(6.0), part(4.0)]
+        } else {
+            [0.2, part(5.0), 0.2, part(94.0)]
+        };
+        let start_s = START_S + number as u64 * INTERVAL_S;
+        intervals.push(Interval { start_s, mix: Mix::of(counts), rate_s: 900.0 });
+    }
+    Drawn { name: "bus tracking (Tiramisu-like)".into(), interval_s: INTERVAL_S, intervals }
+}
+
+/// A workload that turns from all writes to all reads and back every two minutes, faster than a roll pays for.
+pub(super) fn flip_flop(size: Size) -> Drawn {
+    const INTERVAL_S: u64 = 60;
+    let of = |number: u64| {
+        let mix = Some(Mix::of_reads(if (number / 2).is_multiple_of(2) { 0.0 } else { 1.0 }));
+        Interval { start_s: START_S + number * INTERVAL_S, mix, rate_s: 3_000.0 }
+    };
+    let intervals = (0..u64::from(size.days.min(3)) * 1_440).map(of).collect();
+    Drawn { name: "flip-flop".into(), interval_s: INTERVAL_S, intervals }
+}
+
+/// A queue of batch jobs, of which so many run at once: they upload, analyse and commit; half of them recur, and upload
+/// nothing. Each phase has 200 to 100,000 operations.
+pub(super) fn jobs(size: Size, at_once: usize) -> Drawn {
+    const INTERVAL_S: u64 = 20;
+    const RATE_S: f64 = 3_000.0;
+    let mut dice = StdRng::seed_from_u64(size.seed ^ 0x4a0b);
+    let mut phases = |_| {
+        let recurs = dice.random_bool(0.5);
+        let mut phase = |reads: f64| (reads, dice.random_range(200.0..100_000.0));
+        let (upload, analyse, commit) = (phase(0.05), phase(0.95), phase(0.05));
+        let all = if recurs { vec![analyse, commit] } else { vec![upload, analyse, commit] };
+        all.into_iter().rev().collect::<Vec<(f64, f64)>>()
+    };
+    let mut queue: Vec<Vec<(f64, f64)>> = (0..size.jobs).map(&mut phases).collect();
+    let mut running: Vec<Vec<(f64, f64)>> = Vec::new();
+    let mut intervals = Vec::new();
+    loop {
+        while running.len() < at_once
+            && let Some(job) = queue.pop()
+        {
+            running.push(job);
+        }
+        if running.is_empty() {
+            break;
+        }
+        let share = RATE_S * INTERVAL_S as f64 / running.len() as f64;
+        let mut counts = [0.0; 4];
+        for job in &mut running {
+            let mut left = share;
+            while left > 0.0
+                && let Some((reads, operations)) = job.last_mut()
+            {
+                let done = left.min(*operations);
+                counts[0] += done * *reads;
+                counts[1] += done * (1.0 - *reads);
+                (left, *operations) = (left - done, *operations - done);
+                if *operations <= 0.0 {
+                    job.pop();
+                }
+            }
+        }
+        running.retain(|job| !job.is_empty());
+        let start_s = START_S + intervals.len() as u64 * INTERVAL_S;
+        let rate_s = counts.iter().sum::<f64>() / INTERVAL_S as f64;
+        intervals.push(Interval { start_s, mix: Mix::of(counts), rate_s });
+    }
+    Drawn { name: format!("batch queue, {at_once} at once"), interval_s: INTERVAL_S, intervals }
+}
+
+/// Intervals in a day of which the mix differs from the one before by more than 80 %.
+pub(super) fn shifts_per_day(intervals: &[Interval], interval_s: u64) -> f64 {
+    let is_shift = |pair: &&[Interval]| {
+        let [one, two] = pair else { return false };
+        // Between all of one kind and all of another the distance is the root of a half.
+        let most = 0.5_f64.sqrt();
+        one.mix.zip(two.mix).is_some_and(|(one, two)| one.distance(two) > 0.8 * most)
+    };
+    let shifts = intervals.windows(2).filter(is_shift).count() as f64;
+    shifts * DAY_S as f64 / (intervals.len().max(1) as f64 * interval_s as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: Size = Size { days: 20, jobs: 60, seed: 1 };
+
+    #[test]
+    fn buses_ask_for_what_the_paper_tells() {
+        let drawn = buses(SIZE);
+        let mixes = drawn.intervals.iter().filter_map(|one| one.mix).map(|mix| (1.0, mix));
+        let [reads, updates, inserts, scans] = Mix::mean(mixes).unwrap().shares();
+        assert!(reads < 0.01 && (updates - 0.422).abs() < 0.1, "{reads} {updates}");
+        assert!((inserts - 0.028).abs() < 0.03 && (scans - 0.548).abs() < 0.1, "{inserts} {scans}");
+        let shifts = shifts_per_day(&drawn.intervals, drawn.interval_s);
+        assert!((45.0..75.0).contains(&shifts), "{shifts}");
+    }
+
+    #[test]
+    fn the_more_is_read_the_fewer_operations_there_are() {
+        let drawn = metagenomics(SIZE);
+        let (mut by_reads, mut by_writes) = ((0.0, 0), (0.0, 0));
+        for one in &drawn.intervals {
+            let Some(mix) = one.mix else { continue };
+            let side = if mix.shares()[0] > 0.5 { &mut by_reads } else { &mut by_writes };
+            *side = (side.0 + one.rate_s, side.1 + 1);
+        }
+        assert!(by_reads.0 / f64::from(by_reads.1) < 0.8 * by_writes.0 / f64::from(by_writes.1));
+    }
+
+    #[test]
+    fn a_queue_does_all_its_jobs() {
+        let (one, ten) = (jobs(SIZE, 1), jobs(SIZE, 10));
+        let all = |drawn: &Drawn| -> f64 {
+            drawn.intervals.iter().map(|one| one.rate_s * drawn.interval_s as f64).sum()
+        };
+        // Both have the same jobs; only a half-used interval differs.
+        assert!((all(&one) / all(&ten) - 1.0).abs() < 1e-9, "{} {}", all(&one), all(&ten));
+        assert!(all(&one) > 60.0 * 2.0 * 40_000.0);
+    }
+}
