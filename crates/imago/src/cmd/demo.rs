@@ -9,6 +9,7 @@ mod load;
 mod migration;
 mod reshard;
 mod store;
+mod tune;
 
 /// The command's arguments.
 #[derive(Debug, clap::Args)]
@@ -27,17 +28,24 @@ enum Scene {
     Reshard(reshard::Args),
     /// Watch a store choose its own design while a hotspot moves, beside the same store without.
     Adapt(adapt::Args),
+    /// Watch a Cassandra cluster be tuned while its clients turn from writing to scanning.
+    Tune(tune::Args),
     /// Watch a store change its design, and lose a site, under its clients.
     Store(store::Args),
 }
 
 /// Shows it.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    if let Some(Scene::Tune(args)) = &args.scene {
+        // It takes its nodes down by itself.
+        return tune::run(args, context).await;
+    }
     let work = async {
         match &args.scene {
             Some(Scene::Reshard(args)) => reshard::run(args, context).await,
             Some(Scene::Adapt(args)) => adapt::run(args, context).await,
             Some(Scene::Store(args)) => store::run(args, context).await,
+            Some(Scene::Tune(_)) => unreachable!("it was run above"),
             None => migration::run(&args.migration, context).await,
         }
     };

@@ -2,6 +2,8 @@
 
 mod up;
 
+pub(in crate::cmd) use up::write_cluster_file;
+
 use std::fmt::Write as _;
 
 use clap::{Subcommand, ValueEnum};

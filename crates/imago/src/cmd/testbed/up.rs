@@ -214,7 +214,7 @@ pub(super) async fn start(
 }
 
 /// Writes how `imago tune roll` reaches the nodes of a Cassandra cluster, and returns where.
-fn write_cluster_file(standing: &Standing) -> Result<Option<PathBuf>, Error> {
+pub(in crate::cmd) fn write_cluster_file(standing: &Standing) -> Result<Option<PathBuf>, Error> {
     let (ContentSpec::Cassandra(spec), Some(folder)) = (&standing.spec, &standing.folder) else {
         return Ok(None);
     };
