@@ -145,7 +145,7 @@ impl CassandraTarget {
 /// Makes what is missing. All nodes know it when this returns.
 async fn make(session: &Session, keyspace: &str, table: &str) -> Result<()> {
     if session.get_cluster_state().get_keyspace(keyspace).is_none() {
-        let replication = connection::replication(session, REPLICAS_MAX);
+        let replication = connection::replication(session, REPLICAS_MAX).await;
         let made =
             format!("CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication}");
         let doing = format!("making the keyspace {keyspace}");

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use scylla::client::PoolSize;
 use scylla::client::execution_profile::ExecutionProfile;
@@ -83,9 +83,33 @@ pub fn consistency(name: &str) -> Option<Consistency> {
 pub const CONSISTENCIES: &str =
     "one, local_one, two, three, quorum, local_quorum, each_quorum or all";
 
+/// For a node to tell of all others of which it has heard.
+const HEARD_WAIT: Duration = Duration::from_secs(10);
+const HEARD_EVERY: Duration = Duration::from_millis(300);
+
+/// Waits until the driver knows all nodes of which gossip does: one that has just joined is among the peers later, and a
+/// keyspace that is made before would have a replica less. Nodes that left are in gossip for days, so that it is not waited
+/// for long.
+async fn hear_of_all(session: &Session) {
+    let began = Instant::now();
+    while began.elapsed() < HEARD_WAIT {
+        let gossip = "SELECT address FROM system_views.gossip_info";
+        let heard = rows::<(std::net::IpAddr,)>(session, "asking for gossip", gossip, ()).await;
+        // An older version has no such table.
+        let Ok(heard) = heard else { return };
+        if session.get_cluster_state().get_nodes_info().len() >= heard.len() {
+            return;
+        }
+        tokio::time::sleep(HEARD_EVERY).await;
+        if session.refresh_metadata().await.is_err() {
+            return;
+        }
+    }
+}
+
 /// The replication of a keyspace that has so many replicas in each data centre, as far as there are nodes.
-#[must_use]
-pub fn replication(session: &Session, replicas_max: usize) -> String {
+pub async fn replication(session: &Session, replicas_max: usize) -> String {
+    hear_of_all(session).await;
     let state = session.get_cluster_state();
     let mut nodes = std::collections::BTreeMap::<&str, usize>::new();
     for node in state.get_nodes_info() {
