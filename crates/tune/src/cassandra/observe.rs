@@ -191,8 +191,8 @@ impl Observer {
         self.nodes.iter_mut().zip(all).map(counted).collect()
     }
 
-    /// How many times as long as the others a node takes for an operation, in the median: the mean over the kinds that it
-    /// had since the last look. None if it or all others had none, or a node does not answer.
+    /// How many times as long as the others a node takes for one operation of a hundred: the mean over the kinds that it had
+    /// since the last look. Medians of local work are rounded to nothing in the nodes' tables. None if it or all others had none, or a node does not answer.
     pub(super) async fn compare(&mut self, name: &str) -> Option<f64> {
         let number = self.nodes.iter().position(|node| node.access.name == name)?;
         let mut all: Vec<_> = self.each().await.into_iter().collect::<Result<_>>().ok()?;
@@ -200,11 +200,11 @@ impl Observer {
         let (mut sum, mut weights) = (0.0, 0.0);
         for (kind, new) in new.into_iter().enumerate() {
             let busy = all.iter().filter(|(_, new)| new[kind] > 0);
-            let (count, medians) = busy.fold((0.0, 0.0), |(count, sum), (told, _)| {
-                (count + 1.0, sum + told.counters[kind].median)
+            let (count, slowest) = busy.fold((0.0, 0.0), |(count, sum), (told, _)| {
+                (count + 1.0, sum + told.counters[kind].slowest)
             });
-            if new > 0 && medians > 0.0 {
-                sum += new as f64 * told.counters[kind].median * count / medians;
+            if new > 0 && slowest > 0.0 {
+                sum += new as f64 * told.counters[kind].slowest * count / slowest;
                 weights += new as f64;
             }
         }

@@ -1,7 +1,7 @@
 //! The canary of a roll: its first node, compared with the others at the same time, under the same load.
 //!
 //! What is compared is how long nodes take for reads and writes of their own data (`system_views.local_…_latency`, the
-//! medians), as a ratio of the canary to the mean of the others; and that ratio behind the restart to the one before it,
+//! time that one of a hundred exceeds), as a ratio of the canary to the mean of the others; and that ratio behind the restart to the one before it,
 //! so that a node that is slower than the others anyway is none for it. A canary does not show what only a whole cluster
 //! with the new configuration has: coordinators still wait for replicas with the old one.
 
