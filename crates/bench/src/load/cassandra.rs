@@ -111,7 +111,7 @@ impl CassandraTarget {
         }
         let session = connection::connect(uri, consistency).await?;
         let table = format!("{keyspace}.{table}");
-        make(&session, keyspace, &table).await?;
+        make(&session, uri, keyspace, &table).await?;
         let (read, scan, write, delete) = tokio::try_join!(
             prepare(&session, format!("SELECT {COLUMNS} FROM {table} WHERE id = ?")),
             prepare(
@@ -143,9 +143,9 @@ impl CassandraTarget {
 }
 
 /// Makes what is missing. All nodes know it when this returns.
-async fn make(session: &Session, keyspace: &str, table: &str) -> Result<()> {
+async fn make(session: &Session, uri: &Uri, keyspace: &str, table: &str) -> Result<()> {
     if session.get_cluster_state().get_keyspace(keyspace).is_none() {
-        let replication = connection::replication(session, REPLICAS_MAX).await;
+        let replication = connection::replication(session, uri, REPLICAS_MAX).await;
         let made =
             format!("CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication}");
         let doing = format!("making the keyspace {keyspace}");

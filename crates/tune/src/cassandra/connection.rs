@@ -87,17 +87,17 @@ pub const CONSISTENCIES: &str =
 const HEARD_WAIT: Duration = Duration::from_secs(10);
 const HEARD_EVERY: Duration = Duration::from_millis(300);
 
-/// Waits until the driver knows all nodes of which gossip does: one that has just joined is among the peers later, and a
-/// keyspace that is made before would have a replica less. Nodes that left are in gossip for days, so that it is not waited
-/// for long.
-async fn hear_of_all(session: &Session) {
+/// Waits until the driver knows as many nodes as gossip and the connection string do: one that has just joined is among
+/// the peers later, and a keyspace that is made before would have a replica less. Nodes that left are in gossip for days,
+/// so that it is not waited for long.
+async fn hear_of_all(session: &Session, uri: &Uri) {
     let began = Instant::now();
     while began.elapsed() < HEARD_WAIT {
         let gossip = "SELECT address FROM system_views.gossip_info";
         let heard = rows::<(std::net::IpAddr,)>(session, "asking for gossip", gossip, ()).await;
-        // An older version has no such table.
-        let Ok(heard) = heard else { return };
-        if session.get_cluster_state().get_nodes_info().len() >= heard.len() {
+        // An older version has no such table; a node that was just started has heard of few.
+        let heard = heard.map_or(0, |heard| heard.len()).max(uri.nodes.len());
+        if session.get_cluster_state().get_nodes_info().len() >= heard {
             return;
         }
         tokio::time::sleep(HEARD_EVERY).await;
@@ -108,8 +108,8 @@ async fn hear_of_all(session: &Session) {
 }
 
 /// The replication of a keyspace that has so many replicas in each data centre, as far as there are nodes.
-pub async fn replication(session: &Session, replicas_max: usize) -> String {
-    hear_of_all(session).await;
+pub async fn replication(session: &Session, uri: &Uri, replicas_max: usize) -> String {
+    hear_of_all(session, uri).await;
     let state = session.get_cluster_state();
     let mut nodes = std::collections::BTreeMap::<&str, usize>::new();
     for node in state.get_nodes_info() {

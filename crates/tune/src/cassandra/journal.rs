@@ -83,7 +83,7 @@ impl CassandraJournal {
             session.query_unpaged(statement, ()).await.map_err(failed(doing)).map(drop)
         };
         if session.get_cluster_state().get_keyspace(KEYSPACE).is_none() {
-            let replication = connection::replication(&session, REPLICAS_MAX).await;
+            let replication = connection::replication(&session, uri, REPLICAS_MAX).await;
             made(format!(
                 "CREATE KEYSPACE IF NOT EXISTS {KEYSPACE} WITH replication = {replication}"
             ))
