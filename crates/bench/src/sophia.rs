@@ -218,7 +218,7 @@ read-tuned,7000,0,0,1
     #[test]
     fn the_tuner_never_falls_far_behind_the_best_fixed_configuration() {
         let two = Measurements::read("two.csv", TWO.as_bytes()).unwrap();
-        let report = run(Size { days: 21, jobs: 120, seed: 4 }, Some(&two)).unwrap();
+        let report = run(Size { days: 9, jobs: 60, seed: 4 }, Some(&two)).unwrap();
         assert_eq!(report.workloads.len(), 6);
         for workload in &report.workloads {
             let ratio = |to: &str| workload.ratios.iter().find(|one| one.to == to).unwrap().ratio;
