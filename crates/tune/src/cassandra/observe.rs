@@ -5,7 +5,6 @@
 //! counts from zero again, and one that does not answer is missed, and said.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -252,12 +251,6 @@ impl Observer {
         };
         let (median, slowest) = (mean(medians), mean(slowest));
         Observation { median, slowest, ..observation }
-    }
-
-    /// The addresses of the nodes.
-    #[must_use]
-    pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.nodes.iter().map(|node| node.access.address).collect()
     }
 }
 
