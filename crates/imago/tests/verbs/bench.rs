@@ -219,6 +219,10 @@ fn table_1_of_morphus_has_the_share_of_each_load_that_succeeds() {
 
 #[test]
 fn fig_7_of_morphus_has_three_placements_of_two_data_sets() {
+    if !is_long() {
+        eprintln!("skipped: six collections get another key in make test-long");
+        return;
+    }
     let report = drawn(&["run", "morphus-fig7"], &["morphus-fig7.svg"]);
     let bars = report["bars"].as_array().unwrap();
     assert_eq!(bars.len(), 6, "{report}");
