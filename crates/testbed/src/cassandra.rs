@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::binary::CassandraFiles;
+use crate::cpu_share::CpuShare;
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::port::Port;
@@ -97,6 +98,8 @@ pub(crate) struct Cassandra {
     pub(crate) seed: Ipv4Addr,
     pub(crate) rack: String,
     pub(crate) heap_mb: u32,
+    /// Its share of the processors; none if it takes what it gets.
+    pub(crate) share: Option<CpuShare>,
     /// Where `nodetool` asks: of each node its own, as it is on 127.0.0.1.
     pub(crate) management: Port,
 }
@@ -144,7 +147,9 @@ impl Cassandra {
         classes.push(":");
         classes.push(self.installed.jars.join("*"));
         let heap_mb = self.heap_mb;
-        let mut command = Command::new(&self.installed.java);
+        let java = &self.installed.java;
+        let mut command =
+            self.share.as_ref().map_or_else(|| Command::new(java), |share| share.command(java));
         command
             .args([format!("-Xms{heap_mb}m"), format!("-Xmx{heap_mb}m")])
             .arg(format!("-XX:MaxDirectMemorySize={}m", heap_mb / 2))

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::binary;
 use crate::cassandra::{Cassandra, Ports};
 use crate::cluster::{NodeInfo, Role, valid_name};
+use crate::cpu_share::CpuShare;
 use crate::error::{Error, Result};
 use crate::port::Port;
 use crate::program::Program;
@@ -25,6 +26,8 @@ pub struct CassandraSpec {
     pub racks: u8,
     /// The heap of each node, in MiB.
     pub heap_mb: u32,
+    /// What each node may use of the processors, in percent of one; without it as much as it gets.
+    pub cpu_percent: Option<u16>,
     /// The folder below which data and logs are put; the system's temporary folder if `None`.
     pub folder: Option<PathBuf>,
 }
@@ -36,16 +39,25 @@ impl CassandraSpec {
     const HEAP_MB_MIN: u32 = 256;
     /// The most nodes on one machine.
     const NODES_MAX: u8 = 32;
+    /// With less, a node is not up within any bound that is useful.
+    const CPU_PERCENT_MIN: u16 = 10;
 
     /// A cluster of so many nodes, all in one rack.
     #[must_use]
     pub fn new(name: &str, nodes: u8) -> Self {
-        Self { name: name.into(), nodes, racks: 1, heap_mb: Self::HEAP_MB, folder: None }
+        Self {
+            name: name.into(),
+            nodes,
+            racks: 1,
+            heap_mb: Self::HEAP_MB,
+            cpu_percent: None,
+            folder: None,
+        }
     }
 
     /// Checks that such a cluster can be started; the error says what to change.
     pub fn check(&self) -> Result<()> {
-        let Self { nodes, racks, heap_mb, .. } = *self;
+        let Self { nodes, racks, heap_mb, cpu_percent, .. } = *self;
         if !valid_name(&self.name) {
             return Err(Error::BadName { name: self.name.clone() });
         }
@@ -55,6 +67,9 @@ impl CassandraSpec {
             format!("{racks} racks for {nodes} nodes: each rack needs one at least")
         } else if heap_mb < Self::HEAP_MB_MIN {
             format!("a heap of {heap_mb} MB: Cassandra takes at least {}", Self::HEAP_MB_MIN)
+        } else if let Some(percent) = cpu_percent.filter(|percent| *percent < Self::CPU_PERCENT_MIN)
+        {
+            format!("{percent} % of a processor: a node needs at least {} %", Self::CPU_PERCENT_MIN)
         } else {
             return Ok(());
         };
@@ -69,6 +84,7 @@ pub struct CassandraCluster {
     nodes: Vec<Server>,
     spec: CassandraSpec,
     scratch: Scratch,
+    unshared: Option<String>,
 }
 
 impl CassandraCluster {
@@ -78,8 +94,17 @@ impl CassandraCluster {
         let installed = binary::find_cassandra()?;
         let scratch = Scratch::new(&spec.name, spec.folder.as_deref())?;
         let ports = Arc::new(Ports::reserve()?);
-        let mut nodes = Vec::new();
+        let (mut nodes, mut unshared) = (Vec::new(), None);
         for number in 1..=spec.nodes {
+            let name = format!("{}-{number}", spec.name);
+            let share = match spec.cpu_percent.map(|percent| CpuShare::of(&name, percent)) {
+                Some(Ok(share)) => Some(share),
+                Some(Err(why)) => {
+                    unshared = Some(why);
+                    None
+                }
+                None => None,
+            };
             let node = Cassandra {
                 installed: installed.clone(),
                 cluster: spec.name.clone(),
@@ -88,13 +113,13 @@ impl CassandraCluster {
                 seed: ports.host(1),
                 rack: format!("rack{}", (number - 1) % spec.racks + 1),
                 heap_mb: spec.heap_mb,
+                share,
                 management: Port::reserve()?,
             };
-            let name = format!("{}-{number}", spec.name);
             let launch = Launch { name, program: Program::Cassandra(node) };
             nodes.push(Server::start(launch, scratch.path()).await?);
         }
-        Ok(Self { nodes, spec, scratch })
+        Ok(Self { nodes, spec, scratch, unshared })
     }
 
     /// Its specification.
@@ -108,6 +133,12 @@ impl CassandraCluster {
     pub fn uri(&self) -> String {
         let nodes: Vec<String> = self.nodes.iter().map(Server::address).collect();
         format!("cassandra://{}", nodes.join(","))
+    }
+
+    /// Why nodes have no share of the processors although one was asked for.
+    #[must_use]
+    pub fn unshared(&self) -> Option<&str> {
+        self.unshared.as_deref()
     }
 
     /// All nodes as they are now.

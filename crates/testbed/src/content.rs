@@ -154,6 +154,14 @@ impl Content {
         }
     }
 
+    /// Why nodes have no share of the processors although one was asked for.
+    pub(crate) fn unshared(&self) -> Option<String> {
+        match self {
+            Self::Cassandra(cluster) => cluster.unshared().map(str::to_owned),
+            Self::Cluster(_) | Self::Single(_) => None,
+        }
+    }
+
     pub(crate) fn nodes(&self) -> Vec<NodeInfo> {
         match self {
             Self::Cluster(cluster) => cluster.nodes(),

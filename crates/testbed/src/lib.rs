@@ -14,6 +14,7 @@ mod cassandra;
 mod cassandra_cluster;
 mod cluster;
 mod content;
+mod cpu_share;
 mod error;
 mod fault;
 mod kafka;

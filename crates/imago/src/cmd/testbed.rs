@@ -259,7 +259,7 @@ fn health_word(health: Health) -> &'static str {
     }
 }
 
-fn failure(error: Error) -> Failure {
+pub(super) fn failure(error: Error) -> Failure {
     let (exit, code) = match &error {
         Error::BadName { .. } | Error::Spec(_) => (Exit::Usage, "testbed_spec"),
         Error::NoProgram { .. } | Error::BadProgram { .. } => (Exit::Precondition, "no_server"),

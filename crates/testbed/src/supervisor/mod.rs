@@ -49,6 +49,7 @@ pub async fn keep(
         standing.uri = content.uri();
         standing.admin_uri = content.admin_uri();
         standing.folder = Some(content.folder().to_path_buf());
+        standing.unshared = content.unshared();
         standing.nodes = content.nodes();
     })?;
     ready(claim.standing())?;

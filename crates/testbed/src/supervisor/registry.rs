@@ -44,6 +44,8 @@ pub struct Standing {
     pub admin_uri: String,
     /// The folder of its data and logs; `None` while it starts.
     pub folder: Option<PathBuf>,
+    /// Why nodes have no share of the processors although one was asked for.
+    pub unshared: Option<String>,
     /// Its nodes, as of the last fault.
     pub nodes: Vec<NodeInfo>,
 }
@@ -151,6 +153,7 @@ impl Registry {
             uri: String::new(),
             admin_uri: String::new(),
             folder: None,
+            unshared: None,
             nodes: Vec::new(),
         };
         self.write(&standing)?;

@@ -74,10 +74,26 @@ async fn a_quorum_serves_without_a_node_and_the_node_comes_back_with_what_it_mis
     }
     let folder = tempfile::tempdir().unwrap();
     let place = Some(folder.path().to_path_buf());
-    let spec =
-        CassandraSpec { racks: 3, heap_mb: 256, folder: place, ..CassandraSpec::new("ring", 3) };
+    let spec = CassandraSpec {
+        racks: 3,
+        heap_mb: 256,
+        cpu_percent: Some(90),
+        folder: place,
+        ..CassandraSpec::new("ring", 3)
+    };
     let cluster = CassandraCluster::start(spec).await.unwrap();
     let nodes = cluster.nodes();
+    match cluster.unshared() {
+        Some(why) => eprintln!("without shares of the processors: {why}"),
+        None => nodes.iter().for_each(|node| {
+            let pid = node.process.unwrap().pid;
+            let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+            let own = groups.lines().any(|line| {
+                line.contains("/imago-testbed-") && line.ends_with(&format!("-{}", node.name))
+            });
+            assert!(own, "{groups}");
+        }),
+    }
     let names: Vec<&str> = nodes.iter().map(|node| &*node.name).collect();
     assert_eq!(names, ["ring-1", "ring-2", "ring-3"]);
     assert!(nodes.iter().all(|node| node.port == nodes[0].port && node.host.is_loopback()));
@@ -137,6 +153,7 @@ fn what_cannot_be_started_is_said_before_anything_is() {
         (spec(2, 3, 512), "3 racks for 2 nodes"),
         (spec(3, 0, 512), "0 racks"),
         (spec(3, 3, 64), "a heap of 64 MB"),
+        (CassandraSpec { cpu_percent: Some(5), ..CassandraSpec::new("ring", 3) }, "5 % of"),
     ] {
         assert!(spec.check().unwrap_err().to_string().contains(named), "{named}");
     }

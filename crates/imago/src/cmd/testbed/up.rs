@@ -107,7 +107,10 @@ The server is the one whose jars lie in IMAGO_CASSANDRA, else the one that `make
 Java (17 or newer) is the one named by IMAGO_JAVA, else that on PATH. Nodes have the same ports, each \
 on a loopback address of its own, and start one after the other: about ten seconds each.
 
-Example: imago testbed up cassandra --name ring --nodes 3 --racks 3")]
+With --cpu-share a node that restarts does not starve the others. It needs control groups, and a user \
+who may make them (root); the output says if the nodes have no share.
+
+Example: imago testbed up cassandra --name ring --nodes 3 --racks 3 --cpu-share 0.6")]
 pub(super) struct Cassandra {
     #[command(flatten)]
     kept: Kept,
@@ -120,6 +123,16 @@ pub(super) struct Cassandra {
     /// The heap of each node, in MB.
     #[arg(long, value_name = "MB", default_value_t = CassandraSpec::HEAP_MB)]
     heap_mb: u32,
+    /// Processors that each node may use, for example 0.5, held by a control group; without it as much as it gets.
+    #[arg(long, value_name = "SHARE", value_parser = cpu_percent)]
+    cpu_share: Option<u16>,
+}
+
+/// A share of one processor, or of several, in percent of one.
+fn cpu_percent(typed: &str) -> Result<u16, String> {
+    let share: Option<f64> = typed.parse().ok().filter(|share| (0.0..=256.0).contains(share));
+    let percent = share.map(|share| (share * 100.0).round() as u16);
+    percent.ok_or_else(|| "it must be a number of processors, for example 0.5".into())
 }
 
 fn parameter(typed: &str) -> Result<(String, String), String> {
@@ -152,7 +165,8 @@ impl Database {
             Self::Cassandra(up) => {
                 let (nodes, racks, heap_mb) = (up.nodes, up.racks, up.heap_mb);
                 let folder = up.kept.folder()?;
-                let spec = CassandraSpec { name: up.kept.name, nodes, racks, heap_mb, folder };
+                let (name, cpu_percent) = (up.kept.name, up.cpu_share);
+                let spec = CassandraSpec { name, nodes, racks, heap_mb, cpu_percent, folder };
                 (spec.into(), up.kept.foreground)
             }
         })
@@ -278,6 +292,8 @@ struct Summary<'a> {
     auth: bool,
     supervisor_pid: u32,
     nodes: Vec<&'a str>,
+    /// Why nodes have no share of the processors although one was asked for.
+    cpu_share_missing: Option<&'a str>,
     /// For `imago tune roll`.
     cluster_file: Option<&'a Path>,
 }
@@ -295,6 +311,7 @@ impl<'a> Summary<'a> {
             auth: spec.auth(),
             supervisor_pid: standing.supervisor.pid,
             nodes: standing.nodes.iter().map(|node| &*node.name).collect(),
+            cpu_share_missing: standing.unshared.as_deref(),
             cluster_file,
         }
     }
@@ -311,6 +328,9 @@ fn summary_text(summary: &Summary<'_>) -> String {
         _ = writeln!(text, "  admin uri  {}", summary.admin_uri);
     }
     _ = writeln!(text, "  nodes      {}", summary.nodes.join(", "));
+    if let Some(why) = summary.cpu_share_missing {
+        _ = writeln!(text, "  no share of the processors: {why}");
+    }
     if let Some(file) = summary.cluster_file {
         _ = writeln!(text, "  file       {}", file.display());
     }

@@ -1,0 +1,224 @@
+//! A node's share of the processors, held by a control group of the kernel, so that nodes on one machine slow each other
+//! down no more than nodes on machines of their own.
+//!
+//! A process enters its group before it becomes the server, so that a JVM counts its processors as they will be. Groups
+//! are named after the process that made them; those of processes that are gone are removed by the next one.
+//! Both versions of control groups are known. Where there is neither, or this user may not make groups, there is no
+//! share, and its owner says so.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::process::{Liveness, ProcessId};
+
+/// A share is given anew so often; short, so that a server that has used its own up does not stand still for long.
+const PERIOD_US: u64 = 20_000;
+const PREFIX: &str = "imago-testbed-";
+/// Writes its own id to the file that comes first, and becomes the command behind it.
+const ENTER: &str = r#"echo $$ > "$0" && exec "$@""#;
+
+/// Where groups can be made, and how a limit is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Hierarchy {
+    /// Of the controller `cpu` alone.
+    One(PathBuf),
+    /// Of all controllers.
+    Two(PathBuf),
+}
+
+impl Hierarchy {
+    /// The machine's, by its mounts; or why there is none.
+    fn of(mounts: &str) -> Result<Self, String> {
+        let mut two = None;
+        for line in mounts.lines() {
+            let mut fields = line.split(' ').skip(1);
+            let (Some(place), Some(kind), Some(options)) =
+                (fields.next(), fields.next(), fields.next())
+            else {
+                continue;
+            };
+            match kind {
+                "cgroup" if options.split(',').any(|option| option == "cpu") => {
+                    return Ok(Self::One(place.into()));
+                }
+                "cgroup2" => two = Some(PathBuf::from(place)),
+                _ => {}
+            }
+        }
+        let place = two.ok_or("this machine has no control groups for processors")?;
+        let given = fs::read_to_string(place.join("cgroup.subtree_control")).unwrap_or_default();
+        if given.split_whitespace().any(|controller| controller == "cpu") {
+            return Ok(Self::Two(place));
+        }
+        Err(format!("the control groups below {} do not have processors", place.display()))
+    }
+
+    fn folder(&self) -> &Path {
+        match self {
+            Self::One(folder) | Self::Two(folder) => folder,
+        }
+    }
+
+    /// The files of a group that limit it to so many percent of one processor, with their content.
+    fn limit(&self, percent: u16) -> Vec<(&'static str, String)> {
+        let quota_us = PERIOD_US * u64::from(percent) / 100;
+        match self {
+            Self::One(_) => vec![
+                ("cpu.cfs_period_us", PERIOD_US.to_string()),
+                ("cpu.cfs_quota_us", quota_us.to_string()),
+            ],
+            Self::Two(_) => vec![("cpu.max", format!("{quota_us} {PERIOD_US}"))],
+        }
+    }
+}
+
+/// See the module's documentation; dropping it removes the group, whose processes must have ended.
+#[derive(Debug)]
+pub(crate) struct CpuShare {
+    group: PathBuf,
+}
+
+impl CpuShare {
+    /// Makes a group that has so many percent of one processor; or why it cannot be made.
+    pub(crate) fn of(node: &str, percent: u16) -> Result<Self, String> {
+        let mounts = fs::read_to_string("/proc/mounts").map_err(|error| error.to_string())?;
+        Self::make(&Hierarchy::of(&mounts)?, node, percent)
+    }
+
+    fn make(hierarchy: &Hierarchy, node: &str, percent: u16) -> Result<Self, String> {
+        sweep(hierarchy.folder());
+        let ProcessId { pid, start_ticks } = ProcessId::own();
+        let group = hierarchy.folder().join(format!("{PREFIX}{pid}-{start_ticks}-{node}"));
+        let cannot = |what: &str, error: std::io::Error| {
+            format!("cannot {what} the control group {}: {error}", group.display())
+        };
+        fs::create_dir(&group).map_err(|error| cannot("make", error))?;
+        let share = Self { group: group.clone() };
+        for (file, content) in hierarchy.limit(percent) {
+            fs::write(group.join(file), content).map_err(|error| cannot("limit", error))?;
+        }
+        Ok(share)
+    }
+
+    /// A command that becomes this program, in this group; arguments that are added are the program's.
+    pub(crate) fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", ENTER]).arg(self.group.join("cgroup.procs")).arg(program);
+        command
+    }
+}
+
+impl Drop for CpuShare {
+    fn drop(&mut self) {
+        remove(&self.group);
+    }
+}
+
+/// Removes a group; the kernel may still count a process that was just killed.
+fn remove(group: &Path) {
+    const ATTEMPTS: u32 = 20;
+    for _ in 0..ATTEMPTS {
+        match fs::remove_dir(group) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                std::thread::sleep(std::time::Duration::from_millis(25));
+            }
+            _ => return,
+        }
+    }
+    tracing::warn!(group = %group.display(), "could not remove a control group");
+}
+
+/// Removes the groups of processes that are gone. Their servers are gone too: the kernel killed them.
+fn sweep(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        if owner(&entry.file_name()).is_some_and(|owner| owner.liveness() == Liveness::Gone) {
+            // Another process may do the same just now.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// The process that made a group of this name; none of groups that are not ours.
+fn owner(name: &OsStr) -> Option<ProcessId> {
+    let mut numbers = name.to_str()?.strip_prefix(PREFIX)?.split('-');
+    let pid = numbers.next()?.parse().ok()?;
+    Some(ProcessId { pid, start_ticks: numbers.next()?.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hierarchy_is_the_one_with_processors() {
+        let one = "cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0\n\
+                   cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,relatime,cpu,cpuacct 0 0\n\
+                   cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0\n";
+        let found = Hierarchy::of(one).unwrap();
+        assert_eq!(found, Hierarchy::One("/sys/fs/cgroup/cpu,cpuacct".into()));
+        assert_eq!(
+            found.limit(50),
+            [("cpu.cfs_period_us", "20000".to_owned()), ("cpu.cfs_quota_us", "10000".to_owned())]
+        );
+        let place = tempfile::tempdir().unwrap();
+        let mounts = format!("cgroup2 {} cgroup2 rw 0 0\n", place.path().display());
+        let none = Hierarchy::of(&mounts).unwrap_err();
+        assert!(none.ends_with("do not have processors"), "{none}");
+        fs::write(place.path().join("cgroup.subtree_control"), "cpuset cpu memory\n").unwrap();
+        let found = Hierarchy::of(&mounts).unwrap();
+        assert_eq!(found, Hierarchy::Two(place.path().into()));
+        assert_eq!(found.limit(150), [("cpu.max", "30000 20000".to_owned())]);
+        assert!(Hierarchy::of("/dev/vda / ext4 rw 0 0\n").is_err());
+    }
+
+    #[test]
+    fn groups_of_the_dead_are_swept() {
+        let place = tempfile::tempdir().unwrap();
+        let own = ProcessId::own();
+        let name = |id: ProcessId| format!("{PREFIX}{}-{}-ring-1", id.pid, id.start_ticks);
+        let living = place.path().join(name(own));
+        let dead = place.path().join(name(ProcessId { start_ticks: own.start_ticks + 1, ..own }));
+        let other = place.path().join("system.slice");
+        for folder in [&living, &dead, &other] {
+            fs::create_dir(folder).unwrap();
+        }
+        sweep(place.path());
+        assert!(living.exists() && other.exists() && !dead.exists());
+    }
+
+    #[test]
+    fn a_command_enters_its_group_and_becomes_itself() {
+        let place = tempfile::tempdir().unwrap();
+        let share = CpuShare { group: place.path().to_path_buf() };
+        let mut command = share.command(Path::new("/bin/sh"));
+        command.args(["-c", "echo $$ $NAME"]).env("NAME", "a b");
+        let said = command.output().unwrap();
+        let entered = fs::read_to_string(place.path().join("cgroup.procs")).unwrap();
+        let said = String::from_utf8(said.stdout).unwrap();
+        assert_eq!(said, format!("{} a b\n", entered.trim()));
+        fs::remove_file(place.path().join("cgroup.procs")).unwrap();
+    }
+
+    #[test]
+    fn a_busy_process_gets_its_share() {
+        let share = match CpuShare::of("busy", 20) {
+            Ok(share) => share,
+            Err(why) => return eprintln!("skipped: {why}"),
+        };
+        let mut busy = share.command(Path::new("/bin/sh"));
+        // About a second, if a fifth of a processor takes the steps of a fifth of a second.
+        busy.args(["-c", "step=0; while [ $step -lt 200000 ]; do step=$((step + 1)); done"]);
+        let mut child = crate::process::spawn(busy).unwrap();
+        assert!(child.wait().unwrap().success());
+        let stat = fs::read_to_string(share.group.join("cpu.stat")).unwrap();
+        let throttled = stat.lines().find_map(|line| line.strip_prefix("nr_throttled "));
+        let throttled: u64 = throttled.unwrap().parse().unwrap();
+        assert!(throttled > 5, "it wants more than its share in each of its periods: {stat}");
+        let group = share.group.clone();
+        drop(share);
+        assert!(!group.exists());
+    }
+}
