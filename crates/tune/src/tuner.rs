@@ -279,17 +279,7 @@ read-tuned,46000,1,0
     fn tuner() -> Tuner {
         let options = Options {
             interval_s: 300,
-            costs: Costs {
-                nodes: 3,
-                at_once: 1,
-                restart_s: 30.0,
-                catch_up: 0.65,
-                catch_up_capacity: 0.5,
-                live_s: 1.3,
-                alter_s: 2.0,
-                rewrite_s: 600.0,
-                rewrite_takes: 0.25,
-            },
+            costs: Costs { live_s: 1.3, ..Costs::guessed(3) },
             ways: same_way(2, CostClass::Restart),
             gain_min: 0.02,
             busy_min: 0.3,

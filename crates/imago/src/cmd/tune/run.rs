@@ -143,17 +143,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Class::Restart => CostClass::Restart,
     };
     let approved: BTreeSet<CostClass> = args.approve.iter().map(class).collect();
-    let costs = Costs {
-        nodes: file.nodes.len(),
-        at_once: 1,
-        restart_s: args.restart.as_secs_f64(),
-        catch_up: 0.65,
-        catch_up_capacity: 0.5,
-        live_s: 2.0,
-        alter_s: 2.0,
-        rewrite_s: 600.0,
-        rewrite_takes: 0.25,
-    };
+    let costs = Costs { restart_s: args.restart.as_secs_f64(), ..Costs::guessed(file.nodes.len()) };
     let request = Request {
         file,
         configurations,

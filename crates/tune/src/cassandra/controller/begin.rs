@@ -184,17 +184,7 @@ mod tests {
 
     #[test]
     fn costs_are_those_of_the_last_restarts() {
-        let guessed = Costs {
-            nodes: 3,
-            at_once: 1,
-            restart_s: 60.0,
-            catch_up: 0.65,
-            catch_up_capacity: 0.5,
-            live_s: 2.0,
-            alter_s: 2.0,
-            rewrite_s: 600.0,
-            rewrite_takes: 0.25,
-        };
+        let guessed = Costs { restart_s: 60.0, ..Costs::guessed(3) };
         assert_eq!(learned(guessed, &[]), guessed);
         let took = [
             Took { away_s: 12.0, whole_s: 22.0 },
