@@ -16,10 +16,12 @@
 //! ```
 //!
 //! Everything is done by one program on the node, the `shell`: it reads a script from its standard input, which runs the
-//! other commands. Each of them can be another one for a node, in its own table.
+//! other commands. Each of them can be another one for a node, in its own table; so can `drain_max_s`, the time that a node
+//! may take to write down what it has in memory only (180 s without it).
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::Deserialize;
 
@@ -54,7 +56,11 @@ struct Commands {
     nodetool: Option<String>,
     stop: Option<String>,
     start: Option<String>,
+    drain_max_s: Option<u64>,
 }
+
+/// For a node to write down what it has in memory only, unless the file says otherwise.
+const DRAIN_MAX_S: u64 = 180;
 
 /// A cluster and how its nodes are reached.
 #[derive(Clone, Debug)]
@@ -82,6 +88,8 @@ pub struct NodeAccess {
     pub stop: String,
     /// The command that starts it.
     pub start: String,
+    /// For how long it may drain before it is stopped all the same.
+    pub drain_max: Duration,
 }
 
 impl ClusterFile {
@@ -134,6 +142,9 @@ impl ClusterFile {
                 nodetool: filled(commands.nodetool, &all.nodetool, "nodetool")?,
                 stop: filled(commands.stop, &all.stop, "stop")?,
                 start: filled(commands.start, &all.start, "start")?,
+                drain_max: Duration::from_secs(
+                    commands.drain_max_s.or(all.drain_max_s).unwrap_or(DRAIN_MAX_S),
+                ),
                 name,
                 address: at,
             });
@@ -176,6 +187,12 @@ shell = "ssh -p 2222 ops@cas-2 sudo sh"
         assert_eq!(first.nodetool, "nodetool -h 10.0.0.1");
         assert_eq!(second.shell, "ssh -p 2222 ops@cas-2 sudo sh");
         assert_eq!(second.address, "10.0.0.2:9042".parse().unwrap());
+        let text =
+            FILE.replacen("[[node]]", "drain_max_s = 900\n\n[[node]]", 1) + "drain_max_s = 60\n";
+        let bounds =
+            ClusterFile::parse(&text).unwrap().nodes.into_iter().map(|node| node.drain_max);
+        assert_eq!(bounds.collect::<Vec<_>>(), [900, 60].map(Duration::from_secs));
+        assert_eq!(first.drain_max, Duration::from_secs(180));
     }
 
     #[test]

@@ -176,6 +176,7 @@ mod tests {
             nodetool: "false".into(),
             stop: "true".into(),
             start: "true".into(),
+            drain_max: Duration::from_secs(180),
         }
     }
 

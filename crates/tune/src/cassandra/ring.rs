@@ -5,11 +5,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::stream::{StreamExt as _, iter};
+use imago_job::clock;
 use imago_plan::tune::availability::{Demand, Ring};
 use scylla::client::session::Session;
 use scylla::cluster::metadata::Strategy;
 use scylla::frame::response::result::TableSpec;
 use scylla::statement::Consistency;
+use scylla::value::CqlTimestamp;
 use uuid::Uuid;
 
 use super::cluster_file::{ClusterFile, NodeAccess};
@@ -57,13 +59,20 @@ pub struct Cluster {
 /// What one node sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Each node that it knows of: whether it is up, and whether it neither joins, leaves nor moves.
-    pub sees: BTreeMap<Uuid, (bool, bool)>,
+    /// Each node that it knows of: whether it is up, and whether it neither joins, leaves nor moves. None if it was not
+    /// asked.
+    pub sees: Option<BTreeMap<Uuid, (bool, bool)>>,
     /// Its version of the schema.
     pub schema: Uuid,
     /// The nodes that it keeps writes for, because they were away.
     pub hints: BTreeSet<Uuid>,
+    /// How far its clock is ahead of this machine's, in milliseconds; the time of its answer is part of it.
+    pub ahead_ms: i64,
 }
+
+/// Clocks that are further apart are an obstacle: the later one of two writes wins by them, and a job whose process died
+/// is told from a living one by them.
+const APART_MS_MAX: i64 = 5_000;
 
 /// The cluster as its metadata tells; nodes that are away are part of it.
 ///
@@ -188,10 +197,11 @@ impl Cluster {
         &self,
         uri: &Uri,
         of: &BTreeSet<usize>,
+        stops: bool,
     ) -> Vec<(usize, Result<View>)> {
         let looks = of.iter().map(|number| async {
             let member = &self.members[*number];
-            let looked = tokio::time::timeout(VIEW_BOUND, view(&member.access, uri)).await;
+            let looked = tokio::time::timeout(VIEW_BOUND, view(&member.access, uri, stops)).await;
             let late = || Error::Command {
                 node: member.access.name.clone(),
                 doing: "looking at the cluster".into(),
@@ -202,18 +212,28 @@ impl Cluster {
         iter(looks).buffered(LOOKS_AT_ONCE).collect().await
     }
 
-    /// Why no node may be stopped now; empty if nothing speaks against it. `away` are those that this roll has stopped.
-    pub(super) async fn obstacles(&self, uri: &Uri, away: &BTreeSet<usize>) -> Vec<String> {
+    /// Why nothing may be changed now; empty if nothing speaks against it. `away` are those that this roll has stopped.
+    ///
+    /// Nodes are asked whom they see only if nodes are stopped (`stops`): that takes a `nodetool` of each, which costs a
+    /// small machine more than the change of a table does.
+    pub(super) async fn obstacles(
+        &self,
+        uri: &Uri,
+        away: &BTreeSet<usize>,
+        stops: bool,
+    ) -> Vec<String> {
         let there: BTreeSet<usize> =
             (0..self.members.len()).filter(|number| !away.contains(number)).collect();
         let mut obstacles = Vec::new();
         let mut schemas = BTreeMap::<Uuid, Vec<&str>>::new();
-        for (number, looked) in self.views(uri, &there).await {
+        let mut clocks = Vec::new();
+        for (number, looked) in self.views(uri, &there, stops).await {
             let name = &*self.members[number].access.name;
             match looked {
                 Err(error) => obstacles.push(format!("{name} does not answer: {}", chain(&error))),
                 Ok(view) => {
                     schemas.entry(view.schema).or_default().push(name);
+                    clocks.push((view.ahead_ms, name));
                     obstacles.extend(self.objections(name, &view, away));
                 }
             }
@@ -223,6 +243,7 @@ impl Cluster {
                 schemas.into_values().map(|names| names.join(" and ")).collect();
             obstacles.push(format!("the nodes have different schemas: {}", groups.join("; ")));
         }
+        obstacles.extend(apart(&clocks));
         obstacles
     }
 
@@ -234,13 +255,13 @@ impl Cluster {
                 continue;
             }
             let other_name = &other.access.name;
-            match view.sees.get(&other.id) {
-                None => found.push(format!("{name} does not know {other_name}")),
-                Some((false, _)) => found.push(format!("{name} sees {other_name} down")),
-                Some((true, false)) => {
+            match view.sees.as_ref().map(|sees| sees.get(&other.id)) {
+                None | Some(Some((true, true))) => {}
+                Some(None) => found.push(format!("{name} does not know {other_name}")),
+                Some(Some((false, _))) => found.push(format!("{name} sees {other_name} down")),
+                Some(Some((true, false))) => {
                     found.push(format!("{name} sees {other_name} join, leave or move"));
                 }
-                Some((true, true)) => {}
             }
             if view.hints.contains(&other.id) {
                 found.push(format!("{name} keeps writes that {other_name} has missed"));
@@ -250,26 +271,42 @@ impl Cluster {
     }
 }
 
+/// What speaks against a roll where clocks are too far apart; each is so many milliseconds ahead of the same one.
+fn apart(clocks: &[(i64, &str)]) -> Option<String> {
+    let (behind, slow) = clocks.iter().min()?;
+    let (ahead, quick) = clocks.iter().max()?;
+    let apart_ms = ahead - behind;
+    (apart_ms > APART_MS_MAX).then(|| {
+        format!("the clock of {quick} is {:.1} s ahead of that of {slow}", apart_ms as f64 / 1e3)
+    })
+}
+
 /// What a node tells of itself and of the others.
-async fn view(node: &NodeAccess, uri: &Uri) -> Result<View> {
+async fn view(node: &NodeAccess, uri: &Uri, stops: bool) -> Result<View> {
     let session = connect_to(node.address, uri).await?;
-    let local = rows::<(Uuid,)>(
+    let asked = clock::now_ms();
+    let local = rows::<(Uuid, CqlTimestamp)>(
         &session,
-        "reading the schema's version",
-        "SELECT schema_version FROM system.local",
+        "reading the schema's version and the clock",
+        "SELECT schema_version, toTimestamp(now()) FROM system.local",
         (),
-    );
+    )
+    .await?;
+    let between_ms = i64::try_from(u64::midpoint(asked, clock::now_ms())).unwrap_or(i64::MAX);
     let hints = rows::<(Uuid,)>(
         &session,
         "reading pending hints",
         "SELECT host_id FROM system_views.pending_hints",
         (),
     );
-    let status = node.nodetool("status", LOOK_BOUND);
-    let (local, hints, status) = tokio::try_join!(local, hints, status)?;
-    let schema = local.first().map(|(version,)| *version).unwrap_or_default();
+    let status = async {
+        if stops { node.nodetool("status", LOOK_BOUND).await.map(Some) } else { Ok(None) }
+    };
+    let (hints, status) = tokio::try_join!(hints, status)?;
+    let (schema, CqlTimestamp(at_ms)) =
+        local.first().copied().unwrap_or((Uuid::nil(), CqlTimestamp(between_ms)));
     let hints = hints.into_iter().map(|(id,)| id).collect();
-    Ok(View { sees: seen(&status), schema, hints })
+    Ok(View { sees: status.as_deref().map(seen), schema, hints, ahead_ms: at_ms - between_ms })
 }
 
 /// The settings that a node runs with.
@@ -344,6 +381,15 @@ Note: Non-system keyspaces don't have the same replication settings
         ]);
         assert_eq!(seen(STATUS), expected);
         assert!(seen("nodetool: Failed to connect to '127.0.0.1:7199'").is_empty());
+    }
+
+    #[test]
+    fn clocks_that_are_far_apart_are_an_obstacle() {
+        assert_eq!(apart(&[]), None);
+        // All of them may differ from this machine's.
+        assert_eq!(apart(&[(86_400_120, "cas-1"), (86_399_900, "cas-2")]), None);
+        let said = apart(&[(-40, "cas-1"), (61_500, "cas-2"), (15, "cas-3")]);
+        assert_eq!(said.as_deref(), Some("the clock of cas-2 is 61.5 s ahead of that of cas-1"));
     }
 
     #[test]

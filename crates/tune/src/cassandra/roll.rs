@@ -256,7 +256,7 @@ impl Roller {
             restarts: self.restarts(),
             steps: steps.iter().map(|step| step.iter().map(name).collect()).collect(),
             nodes,
-            obstacles: cluster.obstacles(&self.file.uri, &BTreeSet::new()).await,
+            obstacles: cluster.obstacles(&self.file.uri, &BTreeSet::new(), self.restarts()).await,
         })
     }
 }

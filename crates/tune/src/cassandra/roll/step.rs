@@ -33,8 +33,6 @@ const START_EVERY: Duration = Duration::from_secs(5);
 const STOP_TRIES: u32 = 3;
 /// For a command by which a node takes no more clients.
 const DISABLE_BOUND: Duration = Duration::from_secs(60);
-/// For a node to write down what it has in memory only.
-const DRAIN_BOUND: Duration = Duration::from_secs(180);
 /// For the commands that end and start a node.
 const STOP_BOUND: Duration = Duration::from_secs(180);
 const START_BOUND: Duration = Duration::from_secs(300);
@@ -266,7 +264,7 @@ impl Step<'_> {
         }
         self.say("drains", "what it has in memory only is written, so that it starts quickly")
             .await;
-        if let Err(error) = self.access().nodetool("drain", DRAIN_BOUND).await {
+        if let Err(error) = self.access().nodetool("drain", self.access().drain_max).await {
             let help = "it is stopped all the same: what was acknowledged is in its commit log";
             self.run.reporter().warning("drain", chain(&error), help);
         }
@@ -371,7 +369,7 @@ impl Step<'_> {
     async fn has_returned(&self) -> Result<()> {
         let began = Instant::now();
         loop {
-            let obstacles = self.cluster.obstacles(self.uri, &self.others).await;
+            let obstacles = self.cluster.obstacles(self.uri, &self.others, true).await;
             if obstacles.is_empty() {
                 let waited = began.elapsed().as_secs();
                 let why = format!("all nodes see it up, and it has what it missed ({waited} s)");

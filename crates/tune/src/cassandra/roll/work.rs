@@ -298,7 +298,7 @@ impl Work<'_> {
     async fn all_see_each_other(&self, cluster: &Cluster) -> Result<()> {
         let began = Instant::now();
         loop {
-            let obstacles = cluster.obstacles(&self.roller.file.uri, &BTreeSet::new()).await;
+            let obstacles = cluster.obstacles(&self.roller.file.uri, &BTreeSet::new(), true).await;
             if obstacles.is_empty() {
                 return Ok(());
             }
@@ -329,7 +329,7 @@ impl Work<'_> {
                     "begin another roll, which plans its steps anew",
                 ));
             }
-            let obstacles = cluster.obstacles(&self.roller.file.uri, &BTreeSet::new()).await;
+            let obstacles = cluster.obstacles(&self.roller.file.uri, &BTreeSet::new(), true).await;
             if obstacles.is_empty() {
                 return Ok(cluster);
             }
