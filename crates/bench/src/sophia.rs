@@ -4,6 +4,8 @@
 //! The traces themselves were not published: these are synthetic. What each configuration serves of each mix, and what
 //! a roll takes, was measured; what would have been served over weeks is replayed on that.
 
+pub mod buses;
+mod drawing;
 mod traces;
 
 use imago_plan::tune::baselines::{Baseline, Comparison};

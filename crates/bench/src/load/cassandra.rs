@@ -130,6 +130,16 @@ impl CassandraTarget {
         Ok(Self { session, schema, table, read, scan, write, delete, label })
     }
 
+    /// Empties the table; no node serves a row of it any more when this returns.
+    ///
+    /// # Errors
+    /// A node is away, or does not answer.
+    pub async fn truncate(&self) -> Result<()> {
+        let (statement, doing) =
+            (format!("TRUNCATE {}", self.table), format!("emptying {}", self.table));
+        self.session.query_unpaged(statement, ()).await.map(drop).map_err(failed(doing))
+    }
+
     async fn write(&self, row: Row) -> Outcome {
         self.change(&self.write, row).await
     }

@@ -51,7 +51,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::Host => flows_real::host().await,
         Action::Run { benchmark } => {
             let measuring = async {
-                let report = measure(&benchmark).await?;
+                let report = Box::pin(measure(&benchmark, context)).await?;
                 context.output.result(&report, text::text)
             };
             tokio::select! {
@@ -78,7 +78,7 @@ fn list(context: &Context) -> Result<(), Failure> {
     })
 }
 
-async fn measure(benchmark: &Benchmark) -> Result<Value, Failure> {
+async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Failure> {
     let commands = command::commands()?;
     let report = match benchmark {
         Benchmark::Copy(documents) => {
@@ -132,6 +132,7 @@ async fn measure(benchmark: &Benchmark) -> Result<Value, Failure> {
             let lived = sophia::run(size, own.as_ref());
             json!(lived.map_err(|error| Failure::from_error(Exit::Failed, "benchmark", &error))?)
         }
+        Benchmark::SophiaBuses(asked) => json!(asked.measure(context).await?),
         Benchmark::MorphusTable1(asked) => {
             let folder = asked.drawn.pictures.as_deref();
             json!(availability::run(asked.size(), folder, &commands).await?)

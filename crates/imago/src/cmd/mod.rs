@@ -1,6 +1,7 @@
 //! The verbs: one module each, exposing `Args` (what may be typed) and `run` (what it does).
 
 pub mod bench;
+mod cassandra_nodes;
 pub mod completions;
 pub mod copy;
 pub mod cutover;

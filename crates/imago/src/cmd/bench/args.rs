@@ -6,6 +6,7 @@ use imago_bench::morphus::{availability, placing, scaling};
 use imago_bench::{Size, adapt, flows, reshard, store};
 
 use super::flows_real;
+use super::tuning::BUSES;
 
 const QUICK: &str = "Figures of a debug build, or with --quick, say only that the benchmark works. \
                      A busy machine disturbs floors and figures alike, but not equally: look at \
@@ -49,6 +50,9 @@ pub enum Benchmark {
     /// The workloads of SOPHIA, lived through by the tuner on measurements of real nodes; starts no cluster.
     #[command(after_help = QUICK)]
     SophiaTraces(super::tuning::Traces),
+    /// Buses of SOPHIA on real Cassandra nodes: each configuration left alone, and the tuner, in turns.
+    #[command(after_help = BUSES)]
+    SophiaBuses(super::tuning::Buses),
     /// Table 1 and Figs. 4 to 6 of Morphus: what succeeds while the shard key changes, and how fast.
     #[command(name = "morphus-table1", visible_aliases = ["morphus-fig4", "morphus-fig5", "morphus-fig6"])]
     #[command(after_help = QUICK)]

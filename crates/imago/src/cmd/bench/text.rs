@@ -36,7 +36,7 @@ pub fn text(report: &Value) -> String {
 }
 
 /// The lists of a report that are shown, with what is shown of each of their items.
-const TABLES: [(&str, &[&str]); 12] = [
+const TABLES: &[(&str, &[&str])] = &[
     (
         "learned",
         &[
@@ -161,6 +161,20 @@ const TABLES: [(&str, &[&str]); 12] = [
             "phases.commit",
         ],
     ),
+    (
+        "ways",
+        &[
+            "name",
+            "operations",
+            "write_p99_ms.median",
+            "read_p99_ms.median",
+            "changes",
+            "undone",
+            "failed_for_availability",
+            "failed",
+        ],
+    ),
+    ("judged", &["round", "to", "predicted", "realised", "noise"]),
 ];
 
 /// Words to the left, everything else to the right; without the columns that no row has.

@@ -2,6 +2,19 @@
 
 use std::path::PathBuf;
 
+use imago_bench::sophia::buses;
+use imago_testbed::CassandraSpec;
+use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::configurations::{self, differences};
+use imago_tune::cassandra::knobs::{self, Class};
+
+use super::args::Drawn;
+use crate::cmd::cassandra_nodes::with_nodes;
+use crate::cmd::load::cassandra_failure;
+use crate::cmd::process::process;
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+
 /// Size of a benchmark of schedules.
 #[derive(Debug, clap::Args)]
 pub struct Schedules {
@@ -37,4 +50,108 @@ pub struct Traces {
     /// Only show that the benchmark works: six days, forty jobs.
     #[arg(long, conflicts_with_all = ["days", "jobs"])]
     pub quick: bool,
+}
+
+/// What `--help` says of [`Buses`].
+pub const BUSES: &str = "\
+Without --configurations two are compared that differ in what changes while nodes serve: how early data is merged. What \
+needs a restart is refused, as phases of a minute leave no time for it.
+
+Example: imago bench run sophia-buses --pictures figures --json";
+
+/// Two configurations of which one serves writes better and the other one scans.
+const LIVE: &str = include_str!("../../../../tune/data/cassandra-5-live.toml");
+const HEAP_MB: u32 = 256;
+
+/// Size of the benchmark of buses.
+#[derive(Debug, clap::Args)]
+pub struct Buses {
+    /// Rounds in which each way serves all phases.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Phases, in which buses move and are searched for in turns.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=1_000))]
+    phases: u32,
+    /// Mean length of a phase, in seconds.
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(10..=86_400))]
+    phase: u32,
+    /// Rows of 1 KB at the beginning.
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1_000..=10_000_000))]
+    rows: u64,
+    /// Operations at once.
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    clients: u32,
+    /// Nodes of the cluster, each in a rack of its own.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
+    nodes: u8,
+    /// What each node may use of the processors, in percent of one; 0: as much as it gets.
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u16).range(0..=6_400))]
+    cpu_percent: u16,
+    /// The seed of the phases' lengths.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// The file with the configurations, the default one first.
+    #[arg(long, value_name = "FILE")]
+    configurations: Option<PathBuf>,
+    #[command(flatten)]
+    drawn: Drawn,
+    /// Only show that the benchmark works: one round, two phases of 15 s, 2,000 rows.
+    #[arg(long, conflicts_with_all = ["rounds", "phases", "phase", "rows"])]
+    quick: bool,
+}
+
+impl Buses {
+    fn size(&self) -> buses::Size {
+        let &Self {
+            rounds, phases, phase: phase_s, rows, clients, nodes, cpu_percent, seed, ..
+        } = self;
+        let size = buses::Size { rounds, phases, phase_s, rows, clients, nodes, cpu_percent, seed };
+        if self.quick {
+            return buses::Size { rounds: 1, phases: 2, phase_s: 15, rows: 2_000, ..size };
+        }
+        size
+    }
+
+    /// Starts the nodes, and measures.
+    pub async fn measure(&self, context: &Context) -> Result<buses::Report, Failure> {
+        let configurations = match &self.configurations {
+            Some(path) => configurations::read(path),
+            None => configurations::parse(LIVE),
+        };
+        let configurations = configurations.map_err(|error| cassandra_failure(&error))?;
+        for other in &configurations[1..] {
+            let differ = differences(&configurations[0], other);
+            for name in differ.map_err(|error| cassandra_failure(&error))? {
+                let knob = knobs::find(&name).map_err(|error| cassandra_failure(&error))?;
+                if knob.class == Class::Restart {
+                    let what = format!("{name} needs a restart, for which phases leave no time");
+                    return Err(Failure::new(Exit::Usage, "usage", what));
+                }
+            }
+        }
+        let size = self.size();
+        let folder = tempfile::tempdir().map_err(|cause| {
+            Failure::new(Exit::Failed, "folder", "cannot make a temporary folder").because(&cause)
+        })?;
+        let spec = CassandraSpec {
+            racks: size.nodes,
+            heap_mb: HEAP_MB,
+            cpu_percent: Some(size.cpu_percent).filter(|percent| *percent > 0),
+            ..CassandraSpec::new(&format!("buses-{}", std::process::id()), size.nodes)
+        };
+        eprintln!("starting {} Cassandra nodes, one after the other", size.nodes);
+        let measured = with_nodes(spec, context, async |file| {
+            let setup = buses::Setup {
+                file: ClusterFile::read(file).map_err(|error| cassandra_failure(&error))?,
+                configurations,
+                process: &process(),
+                folder: folder.path(),
+                pictures: self.drawn.pictures.as_deref(),
+            };
+            let say = |what: String| eprintln!("{what}");
+            let measured = Box::pin(buses::run(size, &setup, &context.cancel, &say)).await;
+            measured.map_err(|error| cassandra_failure(&error))
+        });
+        Box::pin(measured).await
+    }
 }

@@ -12,8 +12,7 @@ use imago_bench::load::cassandra::{CassandraTarget, Schema, preload, show_conten
 use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::roll::{CostClass, Costs};
 use imago_plan::tune::workload::Mix as Shares;
-use imago_testbed::supervisor::registry::{Registry, Standing};
-use imago_testbed::{CassandraSpec, Error as TestbedError, supervisor};
+use imago_testbed::CassandraSpec;
 use imago_tune::cassandra::cluster_file::ClusterFile;
 use imago_tune::cassandra::controller::{self, Event, Judged, Request, in_order};
 use imago_tune::cassandra::roll::{Roller, Spec};
@@ -25,13 +24,11 @@ use imago_workload::history::{Header, History, IdForm, Model, Recorder};
 use imago_workload::mix::Mix;
 use imago_workload::review::Reviews;
 use serde::Serialize;
-use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
 
-use super::load::{Clock, testbed};
+use super::load::Clock;
+use crate::cmd::cassandra_nodes::with_nodes;
 use crate::cmd::load::cassandra_failure;
 use crate::cmd::process::process;
-use crate::cmd::testbed::write_cluster_file;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -109,39 +106,11 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     })?;
     let name = format!("demo-tune-{}", std::process::id());
     let spec = CassandraSpec { racks: NODES, heap_mb: HEAP_MB, ..CassandraSpec::new(&name, NODES) };
-    let spec = imago_testbed::ContentSpec::from(spec);
-    spec.check().and_then(|()| spec.find_programs()).map_err(|error| testbed(&error))?;
     clock.say(&format!("starting {NODES} Cassandra nodes, one after the other"));
-    let (stood, stands) = oneshot::channel();
-    let ready = |standing: &Standing| {
-        let file = write_cluster_file(standing)?;
-        // Without the other side everything ends in any case.
-        let _ = stood.send(file);
-        Ok(())
-    };
-    let done = CancellationToken::new();
-    let registry = Registry::of_user();
-    let kept = supervisor::keep(spec, &registry, ready, done.cancelled());
-    let shown = async {
-        let ends = done.clone().drop_guard();
-        let Ok(Some(file)) = stands.await else { return None };
-        let shown = tokio::select! {
-            shown = show(args, &file, folder.path(), &clock, context) => shown,
-            () = context.cancel.cancelled() => Err(Failure::new(
-                Exit::Interrupted,
-                "interrupted",
-                "the demo was stopped; what it had started is gone",
-            )),
-        };
-        drop(ends);
-        Some(shown)
-    };
-    let (kept, shown): (Result<(), TestbedError>, _) =
-        tokio::join!(Box::pin(kept), Box::pin(shown));
-    kept.map_err(|error| testbed(&error))?;
-    let summary = shown.unwrap_or_else(|| {
-        Err(Failure::new(Exit::Failed, "testbed", "the nodes ended before they could be used"))
-    })?;
+    let shown = with_nodes(spec, context, async |file| {
+        show(args, file, folder.path(), &clock, context).await
+    });
+    let summary = Box::pin(shown).await?;
     context.output.result(&summary, in_words)?;
     if summary.lost + summary.stale + summary.contradictory == 0 {
         return Ok(());
@@ -229,17 +198,7 @@ fn request(args: &Args, file: ClusterFile, trace: PathBuf) -> Result<Request, Fa
         judged_by: 12,
         // Processors are shared by nodes and clients: the slowest answers say nothing here.
         bounds: Bounds { slowest: f64::INFINITY, ..Bounds::default() },
-        costs: Costs {
-            nodes: NODES.into(),
-            at_once: 1,
-            restart_s: 30.0,
-            catch_up: 0.4,
-            catch_up_capacity: 0.5,
-            live_s: 2.0,
-            alter_s: 2.0,
-            rewrite_s: 600.0,
-            rewrite_takes: 0.25,
-        },
+        costs: Costs { catch_up: 0.4, ..Costs::guessed(NODES.into()) },
         duration: Some(Duration::from_secs(args.seconds_max.into())),
     })
 }

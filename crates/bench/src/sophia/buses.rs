@@ -1,0 +1,510 @@
+//! Buses on real nodes: a day of SOPHIA's §5 in minutes, served by each configuration alone and by the tuner, in turns.
+//!
+//! Every way serves the same phases, in rounds that alternate their order. Each begins with the same rows in an empty
+//! table, and the tuner with the default configuration, without knowing the phases to come: what its changes cost counts.
+//! It goes by what the configurations that are left alone have served of each phase in the rounds so far. All clients
+//! ask again as soon as they are answered, so that what is served is what the cluster can serve.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use imago_job::reporter::Events;
+use imago_plan::tune::judge::Bounds;
+use imago_plan::tune::roll::{CostClass, Costs};
+use imago_plan::tune::sampling::order;
+use imago_plan::tune::throughput::{Measured, Throughputs};
+use imago_plan::tune::workload::Mix as Shares;
+use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::configurations::{Configuration, spec};
+use imago_tune::cassandra::controller::{self, Request, in_order};
+use imago_tune::cassandra::roll::Roller;
+use imago_tune::cassandra::{Consistency, Error, Result};
+use imago_tune::measurements::Measurements;
+use imago_workload::driver::{self, Arrival, Options, Report as LoadReport};
+use imago_workload::history::{IdForm, Recorder};
+use imago_workload::mix::Mix;
+use imago_workload::review::Reviews;
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use super::drawing;
+use crate::Header;
+use crate::load::cassandra::{CassandraTarget, Schema, preload};
+use crate::statistics::Figure;
+
+/// What is asked for while buses move, and while passengers look for them.
+const MOVING: &str = "read=1,update=93,insert=6";
+const SEARCHING: &str = "read=1,update=5,scan=94";
+const TABLE: (&str, &str) = ("buses", "positions");
+/// The tuner's intervals, which stand for a quarter of an hour, and how many of them a plan looks ahead.
+const INTERVAL: Duration = Duration::from_secs(5);
+const LOOK_AHEAD: usize = 12;
+const ROW_BYTES: u32 = 1_000;
+/// A load before what counts, so that no way begins with what the other one has left unfinished.
+const WARM: Duration = Duration::from_secs(10);
+/// The beginning of a phase in which a configuration still has to do with the phase before, as a share of it.
+const SETTLES: f64 = 0.25;
+
+/// Size of the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Size {
+    /// Rounds in which each way serves all phases.
+    pub rounds: u32,
+    /// Phases, buses that move and that are searched for in turns.
+    pub phases: u32,
+    /// The mean length of a phase, in seconds; phases are a quarter shorter to a quarter longer.
+    pub phase_s: u32,
+    /// Rows at the beginning.
+    pub rows: u64,
+    /// Operations at once.
+    pub clients: u32,
+    /// Nodes of the cluster.
+    pub nodes: u8,
+    /// What each node may use of the processors, in percent of one; 0: as much as it gets.
+    pub cpu_percent: u16,
+    /// The seed of the phases.
+    pub seed: u64,
+}
+
+/// What the benchmark is given.
+#[derive(Debug)]
+pub struct Setup<'s> {
+    /// How the nodes are reached.
+    pub file: ClusterFile,
+    /// The configurations, the default first. None of them changes what needs a restart.
+    pub configurations: Vec<Configuration>,
+    /// Who rolls.
+    pub process: &'s str,
+    /// Where the tuner's trace is written.
+    pub folder: &'s Path,
+    /// Where the picture is drawn.
+    pub pictures: Option<&'s Path>,
+}
+
+/// The measurements.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The benchmark, its size, and the machine.
+    #[serde(flatten)]
+    pub header: Header<Size>,
+    /// The phases, in seconds.
+    pub phases_s: Vec<f64>,
+    /// The ways, the default configuration first and the tuner last.
+    pub ways: Vec<Way>,
+    /// The best of the configurations that were left alone, by the median of its operations.
+    pub static_optimal: String,
+    /// The tuner's operations, as a ratio to those of the default configuration in the same round.
+    pub ratio_to_default: Figure,
+    /// Likewise to the best configuration that was left alone.
+    pub ratio_to_static_optimal: Figure,
+    /// Changes that were judged.
+    pub judged: Vec<Change>,
+    /// The difference between the realised gain and the predicted one, as a share of the latter: the median of all
+    /// changes; null if none was judged.
+    pub prediction_error_median: Option<f64>,
+    /// The files of the picture.
+    pub pictures: Vec<PathBuf>,
+}
+
+/// A way to serve the phases.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Way {
+    /// A configuration's name, or `tuned`.
+    pub name: String,
+    /// Operations of each round.
+    pub operations: Vec<u64>,
+    /// The same, each counted by what the default configuration serves of its mix in a second: the seconds that it would
+    /// have needed.
+    pub default_seconds: Vec<f64>,
+    /// The time of an answer that one write of a hundred exceeds, in milliseconds.
+    pub write_p99_ms: Figure,
+    /// The same of reads and scans.
+    pub read_p99_ms: Figure,
+    /// Changes of the configuration, all rounds together.
+    pub changes: u64,
+    /// Changes that were undone.
+    pub undone: u64,
+    /// Operations that failed for want of replicas.
+    pub failed_for_availability: u64,
+    /// Operations that failed otherwise.
+    pub failed: u64,
+}
+
+/// A change that was judged.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// Its round.
+    pub round: usize,
+    /// The configuration that it led to.
+    pub to: String,
+    /// The gain that was predicted, as a share.
+    pub predicted: f64,
+    /// The gain that was seen.
+    pub realised: f64,
+    /// Twice its standard error.
+    pub noise: f64,
+}
+
+/// One way, once.
+struct Run {
+    report: LoadReport,
+    tuned: controller::Summary,
+}
+
+/// Runs all of it.
+///
+/// # Errors
+/// The cluster cannot be loaded, rolled or looked at; a picture cannot be drawn.
+pub async fn run(
+    size: Size,
+    setup: &Setup<'_>,
+    cancel: &CancellationToken,
+    say: &(dyn Fn(String) + Sync),
+) -> Result<Report> {
+    let phases = phases(size);
+    let ways = setup.configurations.len() + 1;
+    let mut runs: Vec<Vec<Run>> = (0..ways).map(|_| Vec::new()).collect();
+    let mut made: Vec<Vec<usize>> = vec![Vec::new(); ways];
+    for (round, way) in order(ways, size.rounds as usize) {
+        if cancel.is_cancelled() {
+            return Err(Error::Failed {
+                what: "the benchmark was interrupted".into(),
+                help: "nothing of it remains".into(),
+            });
+        }
+        let measurements = measurements(setup, &runs[..ways - 1], &phases);
+        let run = one(size, setup, measurements, &phases, (round, way), cancel).await?;
+        let (name, served) = (name(setup, way), served(&run.report));
+        say(format!("round {}: {name} served {served}, {} changes", round + 1, run.tuned.changes));
+        runs[way].push(run);
+        made[way].push(round);
+    }
+    let default_rates = [0, 1].map(|parity| {
+        let of = |run: &Run| rate(&run.report, &phases, parity);
+        runs[0].iter().map(of).sum::<f64>() / runs[0].len() as f64
+    });
+    let all: Vec<Way> =
+        (0..ways).map(|way| told(name(setup, way), &runs[way], &phases, default_rates)).collect();
+    let median = |way: &Way| Figure::of(way.operations.iter().map(|n| *n as f64)).median;
+    let fixed = &all[..ways - 1];
+    let best = fixed.iter().max_by(|one, two| median(one).total_cmp(&median(two)));
+    let best = best.expect("there is a configuration");
+    let tuned = &all[ways - 1];
+    let ratio = |other: &Way| {
+        let pairs = tuned.operations.iter().zip(&other.operations);
+        Figure::of(pairs.map(|(tuned, other)| *tuned as f64 / (*other).max(1) as f64))
+    };
+    let judged = judged(&runs[ways - 1], &made[ways - 1]);
+    let error =
+        |change: &Change| (change.realised - change.predicted).abs() / change.predicted.abs();
+    let errors: Vec<f64> =
+        judged.iter().filter(|change| change.predicted != 0.0).map(error).collect();
+    let phases_s: Vec<f64> = phases.iter().map(|(length, _)| length.as_secs_f64()).collect();
+    let drawn = drawing::buses(&over_time(setup, &runs), &phases_s, setup.pictures);
+    let pictures = drawn.map_err(|error| Error::Usage(error.to_string()))?;
+    Ok(Report {
+        header: Header::of("sophia-buses", size),
+        static_optimal: best.name.clone(),
+        ratio_to_default: ratio(&all[0]),
+        ratio_to_static_optimal: ratio(best),
+        phases_s,
+        prediction_error_median: (!errors.is_empty()).then(|| Figure::of(errors).median),
+        judged,
+        pictures,
+        ways: all,
+    })
+}
+
+fn mix(text: &str) -> Mix {
+    text.parse().expect("a mix")
+}
+
+/// A mix as Cassandra tells it.
+fn shares(mix: &Mix) -> Shares {
+    let shares = Shares::of([mix.read, mix.update, mix.insert, mix.scan]);
+    shares.expect("a mix has operations").with_inserts_as_updates()
+}
+
+fn name(setup: &Setup<'_>, way: usize) -> String {
+    setup.configurations.get(way).map_or_else(|| "tuned".to_owned(), |one| one.name.clone())
+}
+
+/// The phases, with what is asked for in each.
+fn phases(size: Size) -> Vec<(Duration, Mix)> {
+    let mut dice = StdRng::seed_from_u64(size.seed);
+    let one = |number| {
+        let length = f64::from(size.phase_s) * dice.random_range(0.75..1.25);
+        let asked = if number % 2 == 0 { MOVING } else { SEARCHING };
+        (Duration::from_secs_f64(length), mix(asked))
+    };
+    (0..size.phases).map(one).collect()
+}
+
+fn schema() -> Schema {
+    Schema {
+        id_form: IdForm::Text,
+        reviews: Reviews { size_bytes: ROW_BYTES, ..Reviews::default() },
+    }
+}
+
+/// One way, once: from new rows in an empty table on.
+async fn one(
+    size: Size,
+    setup: &Setup<'_>,
+    measurements: Option<Measurements>,
+    phases: &[(Duration, Mix)],
+    (round, way): (usize, usize),
+    cancel: &CancellationToken,
+) -> Result<Run> {
+    let is_tuned = way == setup.configurations.len();
+    let table = format!("{}.{}", TABLE.0, TABLE.1);
+    let begins = spec(&setup.configurations, if is_tuned { 0 } else { way }, &table);
+    let connect =
+        || CassandraTarget::connect(&setup.file.uri, TABLE, Consistency::Quorum, schema());
+    let target = connect().await?;
+    target.truncate().await?;
+    let roller = Roller::connect(setup.file.clone(), begins).await?;
+    Box::pin(roller.begin(setup.process, &Events::default(), cancel.clone())).await?;
+    preload(&target, size.rows, |_| {}).await?;
+    let warm = [(WARM, mix("read=1,update=49,scan=50"))];
+    serve(size, target, &warm, round).await?;
+
+    let target = connect().await?;
+    let over = CancellationToken::new();
+    let serving = async {
+        let served = serve(size, target, phases, round).await;
+        over.cancel();
+        served
+    };
+    let tuning = async {
+        let Some(measurements) = measurements.filter(|_| is_tuned) else {
+            return Ok(controller::Summary::default());
+        };
+        let request = request(setup, measurements)?;
+        let events = Events::default();
+        let tuned = controller::run(&request, setup.process, &events, over.clone(), &|_| {});
+        Box::pin(tuned).await
+    };
+    let (report, tuned) = tokio::join!(Box::pin(serving), Box::pin(tuning));
+    Ok(Run { report: report?, tuned: tuned? })
+}
+
+/// Clients ask for one mix after the other, and again as soon as they are answered.
+async fn serve(
+    size: Size,
+    target: CassandraTarget,
+    phases: &[(Duration, Mix)],
+    seed: usize,
+) -> Result<LoadReport> {
+    let mut begins = Duration::ZERO;
+    let mut turns = Vec::new();
+    for (length, asked) in phases {
+        turns.push((begins, *asked));
+        begins += *length;
+    }
+    let (_, first) = turns.remove(0);
+    let options = Options {
+        mix: first,
+        turns,
+        arrival: Arrival::Closed,
+        duration: Some(begins),
+        in_flight_max: size.clients,
+        preloaded: size.rows,
+        reviews: schema().reviews,
+        seed: seed as u64 + 1,
+        ..Options::default()
+    };
+    let wrong = |error: driver::DriverError| Error::Failed {
+        what: error.to_string(),
+        help: "the benchmark can be begun again".into(),
+    };
+    let running = driver::start(options, Arc::new(target), Recorder::nothing()).map_err(wrong)?;
+    Ok(running.finish().await.map_err(wrong)?.0)
+}
+
+fn request(setup: &Setup<'_>, measurements: Measurements) -> Result<Request> {
+    Ok(Request {
+        file: setup.file.clone(),
+        configurations: in_order(setup.configurations.clone(), &measurements)?,
+        table: (TABLE.0.into(), TABLE.1.into()),
+        measurements,
+        trace: setup.folder.join("seen.csv"),
+        interval: INTERVAL,
+        consistency: "quorum".into(),
+        tolerate: 0,
+        canary: Duration::ZERO,
+        approved: [CostClass::Live, CostClass::Alter].into(),
+        is_advising: false,
+        changes_max: 1_000,
+        gain_min: 0.02,
+        busy_min: 0.0,
+        forecast: None,
+        look_ahead: Some(LOOK_AHEAD),
+        judged_by: 8,
+        // Processors are shared by nodes and clients: the slowest answers say nothing here.
+        bounds: Bounds { slowest: f64::INFINITY, ..Bounds::default() },
+        costs: Costs::guessed(setup.file.nodes.len()),
+        duration: None,
+    })
+}
+
+/// Operations that were answered.
+fn served(report: &LoadReport) -> u64 {
+    let (reads, writes) = (report.reads.tally, report.writes.tally);
+    reads.ok + reads.not_found + writes.ok + writes.not_found
+}
+
+/// Operations that were answered in each tenth of a second, with its beginning in seconds.
+fn slots(report: &LoadReport) -> impl Iterator<Item = (f64, u64)> {
+    report.timeline.iter().map(|slot| {
+        let answered = slot.reads.tally.ok + slot.reads.tally.not_found + slot.writes.tally.ok;
+        (slot.at_ms as f64 / 1_000.0, answered)
+    })
+}
+
+fn told(name: String, runs: &[Run], phases: &[(Duration, Mix)], default_rates: [f64; 2]) -> Way {
+    let p99 = |of: fn(&LoadReport) -> u64| {
+        Figure::of(runs.iter().map(|run| of(&run.report) as f64 / 1_000.0))
+    };
+    let sum = |of: fn(&Run) -> u64| runs.iter().map(of).sum::<u64>();
+    let all_failed = |run: &Run| run.report.reads.tally.failed + run.report.writes.tally.failed;
+    let unavailable = sum(|run| run.report.unavailable);
+    Way {
+        name,
+        operations: runs.iter().map(|run| served(&run.report)).collect(),
+        default_seconds: runs
+            .iter()
+            .map(|run| default_seconds(&run.report, phases, default_rates))
+            .collect(),
+        write_p99_ms: p99(|report| report.writes.latency.p99_us),
+        read_p99_ms: p99(|report| report.reads.latency.p99_us),
+        changes: sum(|run| run.tuned.changes),
+        undone: sum(|run| run.tuned.undone),
+        failed_for_availability: unavailable,
+        failed: sum(all_failed).saturating_sub(unavailable),
+    }
+}
+
+/// What was served a second in all phases of one kind, behind their beginnings.
+fn rate(report: &LoadReport, phases: &[(Duration, Mix)], parity: usize) -> f64 {
+    let (mut begins, mut counted, mut seconds) = (0.0, 0, 0.0);
+    for (number, (length, _)) in phases.iter().enumerate() {
+        let (from, ends) = (begins + SETTLES * length.as_secs_f64(), begins + length.as_secs_f64());
+        begins = ends;
+        if number % 2 == parity {
+            let within = slots(report).filter(|(at_s, _)| (from..ends).contains(at_s));
+            counted += within.map(|(_, answered)| answered).sum::<u64>();
+            seconds += ends - from;
+        }
+    }
+    counted as f64 / seconds.max(1e-9)
+}
+
+/// What the configurations that were left alone have served so far; none until each has been.
+fn measurements(
+    setup: &Setup<'_>,
+    alone: &[Vec<Run>],
+    phases: &[(Duration, Mix)],
+) -> Option<Measurements> {
+    let mut all = Vec::new();
+    for (configuration, runs) in alone.iter().enumerate() {
+        for (parity, text) in [MOVING, SEARCHING].into_iter().enumerate() {
+            let of = |run: &Run| Measured {
+                configuration,
+                mix: shares(&mix(text)),
+                rate_s: rate(&run.report, phases, parity),
+            };
+            all.extend(runs.iter().map(of));
+        }
+    }
+    let throughputs = Throughputs::new(alone.len(), &all).ok()?;
+    let names = setup.configurations.iter().map(|one| one.name.clone()).collect();
+    Some(Measurements { names, throughputs, count: all.len() })
+}
+
+/// What was served, each operation by what the default configuration serves of the phase's mix in a second.
+fn default_seconds(
+    report: &LoadReport,
+    phases: &[(Duration, Mix)],
+    default_rates: [f64; 2],
+) -> f64 {
+    let ends: Vec<f64> = phases
+        .iter()
+        .scan(0.0, |sum, (length, _)| {
+            *sum += length.as_secs_f64();
+            Some(*sum)
+        })
+        .collect();
+    let of = |(at_s, answered): (f64, u64)| {
+        let phase = ends.partition_point(|end| *end <= at_s).min(phases.len() - 1);
+        answered as f64 / default_rates[phase % 2].max(1e-9)
+    };
+    slots(report).map(of).sum()
+}
+
+fn judged(runs: &[Run], rounds: &[usize]) -> Vec<Change> {
+    let of = |(run, round): (&Run, &usize)| {
+        let round = *round;
+        let told = |one: &controller::Judged| {
+            Some(Change {
+                round,
+                to: one.change.to.clone(),
+                predicted: one.predicted?,
+                realised: one.realised?,
+                noise: one.noise?,
+            })
+        };
+        run.tuned.judged.iter().filter_map(told).collect::<Vec<Change>>()
+    };
+    runs.iter().zip(rounds).flat_map(of).collect()
+}
+
+/// Operations a second over the time, of each way: the mean of its rounds.
+fn over_time(setup: &Setup<'_>, runs: &[Vec<Run>]) -> Vec<drawing::OverTime> {
+    const EVERY_S: f64 = 2.0;
+    let of = |(way, runs): (usize, &Vec<Run>)| {
+        let mut sums: Vec<f64> = Vec::new();
+        for (at_s, answered) in runs.iter().flat_map(|run| slots(&run.report)) {
+            let number = (at_s / EVERY_S) as usize;
+            if sums.len() <= number {
+                sums.resize(number + 1, 0.0);
+            }
+            sums[number] += answered as f64 / EVERY_S / runs.len() as f64;
+        }
+        // The last one is not whole.
+        sums.pop();
+        let points = (0_u32..).zip(sums).map(|(number, rate)| (f64::from(number) * EVERY_S, rate));
+        drawing::OverTime { name: name(setup, way), points: points.collect() }
+    };
+    runs.iter().enumerate().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: Size = Size {
+        rounds: 3,
+        phases: 4,
+        phase_s: 60,
+        rows: 20_000,
+        clients: 16,
+        nodes: 3,
+        cpu_percent: 50,
+        seed: 1,
+    };
+
+    #[test]
+    fn phases_alternate_and_are_about_as_long_as_asked() {
+        let phases = phases(SIZE);
+        assert_eq!(phases.len(), 4);
+        for (number, (length, asked)) in phases.iter().enumerate() {
+            assert!((45.0..75.0).contains(&length.as_secs_f64()), "{phases:?}");
+            assert_eq!(asked.scan > 50.0, number % 2 == 1, "{phases:?}");
+        }
+        assert_ne!(phases[0].0, phases[2].0);
+    }
+}
