@@ -8,12 +8,14 @@ use crate::state::{IllegalTransition, State};
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// No such job.
-    #[error("there is no job {id} in {place} (`imago job list` shows those that there are)")]
+    #[error("there is no job {id} in {place} (`{list}` shows those that there are)")]
     Unknown {
         /// The job.
         id: JobId,
         /// The journal in which it was looked for.
         place: String,
+        /// The command that lists the jobs of that journal.
+        list: &'static str,
     },
     /// The id is taken.
     #[error("there is a job {id} already in {place}; try again")]

@@ -168,9 +168,11 @@ impl Files {
     fn read(&self, id: &JobId) -> Result<Record, JournalError> {
         match fs::read(self.path(id, "json")) {
             Ok(text) => self.parse(id.as_str(), &text),
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                Err(JournalError::Unknown { id: id.clone(), place: self.place() })
-            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(JournalError::Unknown {
+                id: id.clone(),
+                place: self.place(),
+                list: "imago job list",
+            }),
             Err(error) => Err(self.unavailable("read a job's record", error)),
         }
     }

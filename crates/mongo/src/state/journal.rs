@@ -346,7 +346,7 @@ impl MongoJournal {
     }
 
     fn unknown(&self, id: &JobId) -> JournalError {
-        JournalError::Unknown { id: id.clone(), place: self.place.clone() }
+        JournalError::Unknown { id: id.clone(), place: self.place.clone(), list: "imago job list" }
     }
 }
 

@@ -290,7 +290,7 @@ impl CassandraJournal {
     }
 
     fn unknown(&self, id: &JobId) -> JournalError {
-        JournalError::Unknown { id: id.clone(), place: self.place.clone() }
+        JournalError::Unknown { id: id.clone(), place: self.place.clone(), list: "imago tune jobs" }
     }
 }
 
