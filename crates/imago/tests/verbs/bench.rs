@@ -32,7 +32,8 @@ fn every_benchmark_is_listed() {
     let listed = bench(&["list"]);
     let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
     let of_copies = ["copy", "replay", "verify", "reshard", "placement", "flows", "flows-real"];
-    let of_decisions = ["store", "adapt", "tune-schedule", "sophia-traces", "sophia-buses"];
+    let of_decisions =
+        ["store", "adapt", "tune-schedule", "sophia-traces", "sophia-buses", "sophia-roll"];
     let of_morphus = ["morphus-table1", "morphus-fig7", "morphus-fig8"];
     assert_eq!(names, [&of_copies[..], &of_decisions, &of_morphus].concat());
 }

@@ -1,5 +1,7 @@
 //! `imago tune` as a user meets it: advice from files, and what is said of wrong ones; and rolls of real clusters.
 
+mod death;
+mod disturbed;
 mod ring;
 mod roll;
 mod run;

@@ -1,4 +1,4 @@
-//! Three real nodes of Cassandra, shared by the tests of one function.
+//! Real nodes of Cassandra, shared by the tests of one function.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::process::Process;
 use crate::reshard::dice::is_long;
 
-/// A testbed with three nodes in three racks, and the file that says how they are reached.
+/// A testbed, and the file that says how they are reached.
 pub(super) struct Ring {
     folder: tempfile::TempDir,
     pub(super) uri: String,
@@ -17,10 +17,15 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// None where it cannot or need not be started; that is said.
+    /// Three nodes in three racks. None where they cannot or need not be started; that is said.
     pub(super) fn start() -> Option<Self> {
+        Self::of(3)
+    }
+
+    /// So many nodes, each in a rack of its own.
+    pub(super) fn of(nodes: u8) -> Option<Self> {
         if !is_long() {
-            eprintln!("skipped: three nodes of Java are started by make test-long");
+            eprintln!("skipped: {nodes} nodes of Java are started by make test-long");
             return None;
         }
         if let Err(missing) = find_cassandra() {
@@ -29,19 +34,9 @@ impl Ring {
         }
         let folder = tempfile::tempdir().unwrap();
         let mut ring = Self { folder, uri: String::new(), cluster: String::new() };
-        let up = ring.json(&[
-            "testbed",
-            "up",
-            "cassandra",
-            "--name",
-            "ring",
-            "--nodes",
-            "3",
-            "--racks",
-            "3",
-            "--heap-mb",
-            "256",
-        ]);
+        let nodes = nodes.to_string();
+        let up = ["testbed", "up", "cassandra", "--name", "ring", "--nodes", &nodes, "--racks"];
+        let up = ring.json(&[&up[..], &[&nodes, "--heap-mb", "256"]].concat());
         ring.uri = up["uri"].as_str().unwrap().to_owned();
         ring.cluster = up["cluster_file"].as_str().unwrap().to_owned();
         Some(ring)

@@ -1,0 +1,136 @@
+//! A controller that dies in the middle of a roll: the next one finishes what it had begun. And a canary that refuses.
+
+use imago_testbed::wait;
+use serde_json::Value;
+
+use super::ring::Ring;
+
+const MEASURED: &str = "\
+configuration,operations_s,reads,updates
+few readers,5000,0,1
+few readers,2500,1,0
+many readers,4000,0,1
+many readers,4000,1,0
+";
+
+const CONFIGURATIONS: &str = "\
+[[configuration]]
+name = \"few readers\"
+
+[[configuration]]
+name = \"many readers\"
+settings = { concurrent_reads = 48 }
+";
+
+const NODES: [&str; 3] = ["ring-1", "ring-2", "ring-3"];
+
+#[test]
+fn the_next_controller_finishes_the_roll_of_a_dead_one_and_a_canary_that_refuses_is_put_back() {
+    let Some(ring) = Ring::start() else { return };
+    let write = |name: &str, text: &str| {
+        std::fs::write(ring.path(name), text).unwrap();
+        ring.path(name).to_str().unwrap().to_owned()
+    };
+    let (two, measured) = (write("two.toml", CONFIGURATIONS), write("here.csv", MEASURED));
+    let seen = ring.path("seen.csv").to_str().unwrap().to_owned();
+    let history = ring.path("history").to_str().unwrap().to_owned();
+    let socket = ring.path("load.sock").to_str().unwrap().to_owned();
+    let load = ["load", "--uri", &*ring.uri, "--ns", "shop.reviews", "--documents", "500"];
+    let asked = [
+        "--mix",
+        "read=90,update=10",
+        "--rate",
+        "60",
+        "--until-stopped",
+        "--record",
+        &*history,
+        "--control",
+        &*socket,
+        "--no-timeline",
+    ];
+    let mut load = ring.start_process(&[&load[..], &asked].concat(), "load");
+    load.until("the load runs", |said| said["started"].as_u64() > Some(60));
+
+    let tune = [
+        "tune",
+        "run",
+        "--cluster",
+        &*ring.cluster,
+        "--ns",
+        "shop.reviews",
+        "--configurations",
+        &*two,
+        "--measurements",
+        &*measured,
+        "--trace",
+        &*seen,
+        "--interval",
+        "5s",
+        "--look-ahead",
+        "200",
+        "--busy-min",
+        "0.0001",
+        "--approve",
+        "restart",
+    ];
+    let has_new = |node: &str| {
+        std::fs::read_to_string(ring.configuration(node)).unwrap().contains("concurrent_reads: 48")
+    };
+    let mut first = ring.start_process(&tune, "first");
+    wait::until_blocking("the first node has its new file", || {
+        assert!(first.is_running(), "{}", first.errors());
+        has_new("ring-1")
+    });
+    first.kill();
+    assert!(!has_new("ring-3"), "it died in the middle");
+
+    // The dead one leads until its lease ends, and its job is its own until it must be dead.
+    let mut second = None;
+    wait::until_blocking("another controller begins", || {
+        let mut process =
+            ring.start_process(&[&tune[..], &["--duration", "1s"]].concat(), "second");
+        wait::until_blocking("it finishes the roll, or ends", || {
+            NODES.into_iter().all(has_new) || !process.is_running()
+        });
+        let begins = process.is_running() || NODES.into_iter().all(has_new);
+        assert!(
+            begins
+                || process.errors().contains("decides for this")
+                || process.errors().contains("sign of life"),
+            "{}",
+            process.errors()
+        );
+        second = begins.then_some(process);
+        begins
+    });
+    let mut second = second.unwrap();
+    let (exit, _) = second.ended();
+    assert_eq!(exit, 0, "{}", second.errors());
+    let said: Vec<Value> =
+        second.printed().lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let begins = said.iter().find(|one| one["event"] == "begins");
+    assert_eq!(begins.unwrap()["configuration"], "many readers", "{said:?}");
+    let jobs = ring.json(&["tune", "jobs", "--uri", &ring.uri]);
+    let states: Vec<&Value> =
+        jobs.as_array().unwrap().iter().map(|job| &job["state"]["state"]).collect();
+    assert_eq!(states, ["done"], "{jobs}");
+
+    // One reader makes a node slower than its peers: no other one gets it.
+    let before = std::fs::read_to_string(ring.configuration("ring-1")).unwrap();
+    let slow = ["--set", "concurrent_reads=2", "--canary", "8s"];
+    let said = ring.refused(&ring.roll(&slow), 1);
+    assert!(said.contains("ring-1"), "{said}");
+    assert_eq!(std::fs::read_to_string(ring.configuration("ring-1")).unwrap(), before);
+    assert!(NODES.into_iter().all(has_new), "{said}");
+    let status = ring.json(&["testbed", "status", "ring"]);
+    assert_eq!(status["health"], "up", "{status}");
+
+    ring.json(&["load", "stop", "--control", &socket]);
+    let (exit, report) = load.ended();
+    assert_eq!((exit, &report["unavailable"]), (0, &0.into()), "{report}");
+    let verdict = ring.json(&["load", "check", "--uri", &ring.uri, "--history", &history]);
+    assert!(verdict["writes_acknowledged"].as_u64() > Some(500), "{verdict}");
+    for fault in ["lost", "resurrected", "stale", "unknown", "stale_reads"] {
+        assert_eq!(verdict[fault], 0, "{verdict}");
+    }
+}

@@ -1,0 +1,98 @@
+//! Rolls of three real nodes that are disturbed: a drain that hangs, a node that is restarted by hand meanwhile; and
+//! a cluster that wants a password.
+
+use imago_testbed::wait;
+
+use super::ring::Ring;
+
+#[test]
+fn a_drain_that_hangs_and_a_restart_by_hand_are_outlived() {
+    let Some(ring) = Ring::start() else { return };
+    let filled = ring.run(&[
+        "load",
+        "--uri",
+        &ring.uri,
+        "--ns",
+        "shop.reviews",
+        "--documents",
+        "200",
+        "--duration",
+        "0s",
+    ]);
+    assert!(filled.status.success(), "{filled:?}");
+    // A nodetool of ring-1 whose drain does not end.
+    let tool = ring.configuration("ring-1").with_file_name("nodetool");
+    let hangs = ring.path("nodetool");
+    let text = format!(
+        "#!/bin/sh\n[ \"$1\" = drain ] && exec sleep 30\nexec '{}' \"$@\"\n",
+        tool.display()
+    );
+    std::fs::write(&hangs, text).unwrap();
+    let own =
+        format!("name = \"ring-1\"\nnodetool = \"sh '{}'\"\ndrain_max_s = 3\n", hangs.display());
+    let text = std::fs::read_to_string(&ring.cluster).unwrap();
+    let cluster = ring.path("cluster.toml");
+    std::fs::write(&cluster, text.replace("name = \"ring-1\"\n", &own)).unwrap();
+    let before = ring.pids();
+    let roll =
+        ["tune", "roll", "--cluster", cluster.to_str().unwrap(), "--set", "concurrent_reads=48"];
+    let mut roll = ring.start_process(&roll, "roll");
+    roll.until("the first node is stopped although it did not drain", |said| {
+        said["event"] == "decision" && said["what"] == "ring-1: starts"
+    });
+    let warned = |what: &str| {
+        roll.said().iter().any(|said| said["event"] == "warning" && said["code"] == what)
+    };
+    assert!(warned("drain"), "{:?}", roll.said());
+
+    // Another node is restarted by hand while the first one comes back.
+    ring.json(&["testbed", "inject", "ring", "kill", "--node", "ring-3"]);
+    ring.json(&["testbed", "inject", "ring", "restart", "--node", "ring-3"]);
+    let (exit, outcome) = roll.ended();
+    assert_eq!(exit, 0, "{outcome}");
+    assert_eq!(outcome["nodes"].as_array().unwrap().len(), 3, "{outcome}");
+    let after = ring.pids();
+    assert!(before.iter().zip(&after).all(|(before, after)| before != after));
+    for node in ["ring-1", "ring-2", "ring-3"] {
+        let text = std::fs::read_to_string(ring.configuration(node)).unwrap();
+        assert!(text.contains("concurrent_reads: 48\n"), "{text}");
+    }
+    let status = ring.json(&["testbed", "status", "ring"]);
+    assert_eq!(status["health"], "up", "{status}");
+}
+
+#[test]
+fn a_wrong_password_is_said_before_anything_is_touched() {
+    let Some(ring) = Ring::of(1) else { return };
+    let file = ring.configuration("ring-1");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let is_other = |line: &&str| !line.starts_with("authenticator");
+    let kept: Vec<&str> = text.lines().filter(is_other).collect();
+    std::fs::write(&file, kept.join("\n") + "\nauthenticator: PasswordAuthenticator\n").unwrap();
+    ring.json(&["testbed", "inject", "ring", "kill", "--node", "ring-1"]);
+    ring.json(&["testbed", "inject", "ring", "restart", "--node", "ring-1"]);
+    let with = |user: &str| ring.uri.replace("cassandra://", &format!("cassandra://{user}@"));
+    let jobs = |uri: &str| ring.run(&["tune", "jobs", "--uri", uri, "--json"]);
+    // Cassandra makes its first user some time after it has begun to serve.
+    wait::until_blocking("the first user is let in", || {
+        jobs(&with("cassandra:cassandra")).status.success()
+    });
+    for uri in [with("cassandra:wrong"), ring.uri.clone()] {
+        let text = std::fs::read_to_string(&ring.cluster).unwrap();
+        let cluster = ring.path("cluster.toml");
+        std::fs::write(&cluster, text.replace(&ring.uri, &uri)).unwrap();
+        let written = std::fs::read_to_string(&file).unwrap();
+        let roll = [
+            "tune",
+            "roll",
+            "--cluster",
+            cluster.to_str().unwrap(),
+            "--set",
+            "concurrent_reads=48",
+        ];
+        let said = ring.refused(&roll, 4);
+        assert!(said.to_lowercase().contains("authenticat"), "{said}");
+        assert!(!said.contains("wrong"), "a password is not repeated: {said}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), written);
+    }
+}
