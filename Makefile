@@ -75,7 +75,7 @@ test-long: setup ## ten thousand simulations of the store, and 74 deaths in chan
 	IMAGO_LONG=1 $(TEST) --locked --workspace --test servers -- cassandra::
 	IMAGO_LONG=1 $(TEST) --locked --workspace --test verbs -- --nocapture --test-threads 1 tune::
 	IMAGO_LONG=1 $(TEST) --locked --workspace --test verbs -- --nocapture reshard::random:: reshard::members:: $(ARGS)
-	IMAGO_LONG=1 $(TEST) --locked --workspace --test verbs -- --nocapture store::deaths:: store::crashes:: store::takeover:: store::transfers:: bench::fig_ $(ARGS)
+	IMAGO_LONG=1 $(TEST) --locked --workspace --test verbs -- --nocapture store::deaths:: store::crashes:: store::takeover:: store::transfers:: bench:: $(ARGS)
 
 demo: setup ## move a live, busy collection between two real clusters, and prove it
 	$(IMAGO) demo $(ARGS)

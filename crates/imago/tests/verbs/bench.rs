@@ -69,6 +69,10 @@ fn a_verification_is_measured_against_reading() {
 
 #[test]
 fn a_change_of_the_key_is_measured_against_the_servers_own_and_by_its_clients() {
+    if !is_long() {
+        eprintln!("skipped: a shard key is changed six times and more by make test-long");
+        return;
+    }
     let report = bench(&["run", "reshard", "--quick", "--shards", "2"]);
     let figures = ["imago_s", "native_no_floor_s", "moved_bytes_native", "predicted_s"];
     assert_figures(&report, &figures);
@@ -198,6 +202,10 @@ fn drawn(arguments: &[&str], files: &[&str]) -> Value {
 
 #[test]
 fn table_1_of_morphus_has_the_share_of_each_load_that_succeeds() {
+    if !is_long() {
+        eprintln!("skipped: three loads are watched by make test-long");
+        return;
+    }
     let files = ["morphus-fig4.svg", "morphus-fig5.svg", "morphus-fig6.svg"];
     let report = drawn(&["run", "morphus-fig5", "--shards", "2", "--rate", "40"], &files);
     assert_eq!(report["benchmark"], "morphus-table1", "its figures are of the same runs");
