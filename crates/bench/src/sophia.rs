@@ -6,6 +6,7 @@
 
 pub mod buses;
 mod drawing;
+pub mod rolling;
 mod traces;
 
 use imago_plan::tune::baselines::{Baseline, Comparison};

@@ -133,6 +133,7 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
             json!(lived.map_err(|error| Failure::from_error(Exit::Failed, "benchmark", &error))?)
         }
         Benchmark::SophiaBuses(asked) => json!(asked.measure(context).await?),
+        Benchmark::SophiaRoll(asked) => json!(asked.measure(context).await?),
         Benchmark::MorphusTable1(asked) => {
             let folder = asked.drawn.pictures.as_deref();
             json!(availability::run(asked.size(), folder, &commands).await?)

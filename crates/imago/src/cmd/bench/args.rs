@@ -53,6 +53,9 @@ pub enum Benchmark {
     /// Buses of SOPHIA on real Cassandra nodes: each configuration left alone, and the tuner, in turns.
     #[command(after_help = BUSES)]
     SophiaBuses(super::tuning::Buses),
+    /// A change of configuration on real Cassandra nodes under load: node by node, and all at once.
+    #[command(after_help = QUICK)]
+    SophiaRoll(super::tuning::Rolls),
     /// Table 1 and Figs. 4 to 6 of Morphus: what succeeds while the shard key changes, and how fast.
     #[command(name = "morphus-table1", visible_aliases = ["morphus-fig4", "morphus-fig5", "morphus-fig6"])]
     #[command(after_help = QUICK)]

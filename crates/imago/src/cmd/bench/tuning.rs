@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use imago_bench::sophia::buses;
+use imago_bench::sophia::{buses, rolling};
 use imago_testbed::CassandraSpec;
 use imago_tune::cassandra::cluster_file::ClusterFile;
 use imago_tune::cassandra::configurations::{self, differences};
@@ -133,13 +133,7 @@ impl Buses {
         let folder = tempfile::tempdir().map_err(|cause| {
             Failure::new(Exit::Failed, "folder", "cannot make a temporary folder").because(&cause)
         })?;
-        let spec = CassandraSpec {
-            racks: size.nodes,
-            heap_mb: HEAP_MB,
-            cpu_percent: Some(size.cpu_percent).filter(|percent| *percent > 0),
-            ..CassandraSpec::new(&format!("buses-{}", std::process::id()), size.nodes)
-        };
-        eprintln!("starting {} Cassandra nodes, one after the other", size.nodes);
+        let spec = nodes("buses", size.nodes, size.cpu_percent);
         let measured = with_nodes(spec, context, async |file| {
             let setup = buses::Setup {
                 file: ClusterFile::read(file).map_err(|error| cassandra_failure(&error))?,
@@ -151,6 +145,60 @@ impl Buses {
             let say = |what: String| eprintln!("{what}");
             let measured = Box::pin(buses::run(size, &setup, &context.cancel, &say)).await;
             measured.map_err(|error| cassandra_failure(&error))
+        });
+        Box::pin(measured).await
+    }
+}
+
+/// Nodes with a rack of their own each.
+fn nodes(name: &str, nodes: u8, cpu_percent: u16) -> CassandraSpec {
+    eprintln!("starting {nodes} Cassandra nodes, one after the other");
+    CassandraSpec {
+        racks: nodes,
+        heap_mb: HEAP_MB,
+        cpu_percent: Some(cpu_percent).filter(|percent| *percent > 0),
+        ..CassandraSpec::new(&format!("{name}-{}", std::process::id()), nodes)
+    }
+}
+
+/// Size of the benchmark of rolls.
+#[derive(Debug, clap::Args)]
+pub struct Rolls {
+    /// Operations that clients ask for in a second.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rate: u32,
+    /// Seconds before and behind each roll.
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(5..=3_600))]
+    beside: u32,
+    /// Rows of 1 KB at the beginning.
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1_000..=10_000_000))]
+    rows: u64,
+    /// Nodes of the cluster, each in a rack of its own.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(3..=9))]
+    nodes: u8,
+    /// What each node may use of the processors, in percent of one; 0: as much as it gets.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(0..=6_400))]
+    cpu_percent: u16,
+    #[command(flatten)]
+    drawn: Drawn,
+    /// Only show that the benchmark works: 1,000 rows, five seconds beside.
+    #[arg(long, conflicts_with_all = ["beside", "rows"])]
+    quick: bool,
+}
+
+impl Rolls {
+    /// Starts the nodes, and measures.
+    pub async fn measure(&self, context: &Context) -> Result<rolling::Report, Failure> {
+        let &Self { rate, beside, rows, nodes: of, cpu_percent, quick, .. } = self;
+        let (beside_s, rows) = if quick { (5, 1_000) } else { (beside, rows) };
+        let size = rolling::Size { nodes: of, cpu_percent, rate_per_s: rate, beside_s, rows };
+        let pictures = self.drawn.pictures.as_deref();
+        let measured = with_nodes(nodes("roll", of, cpu_percent), context, async |file| {
+            let file = ClusterFile::read(file).map_err(|error| cassandra_failure(&error))?;
+            let say = |what: String| eprintln!("{what}");
+            let process = process();
+            let measured = rolling::run(size, &file, &process, pictures, &context.cancel, &say);
+            Box::pin(measured).await.map_err(|error| cassandra_failure(&error))
         });
         Box::pin(measured).await
     }
