@@ -79,7 +79,8 @@ pub struct Way {
     pub failed: u64,
     /// Seconds in which no operation succeeded.
     pub unserved_s: u64,
-    /// The time that one answer of a hundred exceeds, in milliseconds: the median of the seconds before the change.
+    /// The time that one answer of a hundred exceeds, in milliseconds: the median of the seconds before the change. Seconds
+    /// without an answer have none.
     pub p99_ms_before: f64,
     /// The same of the seconds of the change.
     pub p99_ms_during: f64,
@@ -244,7 +245,9 @@ fn told(
 ) -> Way {
     let within = |from: f64, to: f64| {
         let numbered = (0_u32..).zip(seconds);
-        let inside = numbered.filter(move |(at, _)| (from..to).contains(&f64::from(*at)));
+        let inside = numbered.filter(move |(at, second)| {
+            second.answered > 0 && (from..to).contains(&f64::from(*at))
+        });
         inside.map(|(_, second)| second.p99_ms)
     };
     let before = percentile(within(0.0, from_s), 50).unwrap_or(0.0);
