@@ -6,6 +6,7 @@ pub mod compaction;
 pub mod configurations;
 pub mod connection;
 pub mod controller;
+pub mod costs;
 pub mod decisions;
 pub mod error;
 pub mod journal;

@@ -56,7 +56,7 @@ enum Action {
 /// Runs the command.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
-        Action::Plan(args) => plan::run(args, context),
+        Action::Plan(args) => Box::pin(plan::run(args, context)).await,
         Action::Sample(args) => sample::run(args, context).await,
         Action::Run(args) => run::run(*args, context).await,
         Action::Observe(args) => observe::run(args, context).await,

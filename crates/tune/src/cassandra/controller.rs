@@ -31,6 +31,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::classes::ways;
+use super::costs::learned;
 use super::decisions::Kind;
 use super::error::{Error, Result};
 use super::journal::CassandraJournal;
@@ -40,7 +41,7 @@ use super::roll::{self, Outcome, Roller, Took};
 use crate::trace;
 use crate::tuner::{Options, Tuner};
 pub use begin::in_order;
-use begin::{change_of, check, finish_rolls, learned, past, present, remembered};
+use begin::{change_of, check, finish_rolls, past, present, remembered};
 pub use event::{Change, Event, Judged, Summary};
 pub use request::Request;
 use trial::Trial;

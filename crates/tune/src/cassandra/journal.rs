@@ -72,6 +72,19 @@ enum Miss {
 }
 
 impl CassandraJournal {
+    /// The journal in this cluster; none if it has none yet.
+    ///
+    /// # Errors
+    /// The cluster does not let us in.
+    pub async fn find(uri: &Uri) -> Result<Option<Self>> {
+        let session = connection::connect(uri, Consistency::Quorum).await?;
+        let state = session.get_cluster_state();
+        let is_there =
+            state.get_keyspace(KEYSPACE).is_some_and(|of| of.tables.contains_key("jobs"));
+        let place = format!("{KEYSPACE}.jobs of {uri}");
+        Ok(is_there.then(|| Self { session: Arc::new(session), place }))
+    }
+
     /// The journal in this cluster; its tables are made if they are not there.
     ///
     /// # Errors

@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::stream::{StreamExt as _, TryStreamExt as _, iter};
 use imago_job::id::JobId;
+use imago_plan::tune::availability::Unsafe;
 use scylla::client::session::Session;
 use serde::{Deserialize, Serialize};
 
@@ -164,6 +165,16 @@ pub struct Outcome {
     pub elapsed_s: f64,
 }
 
+/// Says which node cannot be stopped, for which range.
+pub(super) fn refused(cluster: &Cluster, refusal: &Unsafe, consistency: &str) -> Error {
+    let name = &cluster.members[refusal.node].access.name;
+    Error::precondition(
+        format!("{name} cannot be stopped at consistency {consistency}: {refusal}"),
+        "raise the replication of that keyspace, or roll for a lower --consistency or --tolerate; --at-once does \
+         it without serving clients meanwhile",
+    )
+}
+
 /// A cluster whose configuration can be changed.
 pub struct Roller {
     file: ClusterFile,
@@ -206,14 +217,8 @@ impl Roller {
         if self.spec.is_at_once {
             return Ok(vec![all.collect()]);
         }
-        cluster.ring.steps().map_err(|refusal| {
-            let name = &cluster.members[refusal.node].access.name;
-            Error::precondition(
-                format!("{name} cannot be stopped at consistency {}: {refusal}", self.spec.consistency),
-                "raise the replication of that keyspace, or roll for a lower --consistency or --tolerate; --at-once does \
-                 it without serving clients meanwhile",
-            )
-        })
+        let steps = cluster.ring.steps();
+        steps.map_err(|refusal| refused(cluster, &refusal, &self.spec.consistency))
     }
 
     /// What the roll would do. Changes nothing.

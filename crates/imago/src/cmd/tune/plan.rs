@@ -8,11 +8,14 @@ use std::time::Duration;
 use imago_plan::tune::roll::{CostClass, Costs, Rule};
 use imago_tune::advice::{Advice, Question, advise};
 use imago_tune::basis::{Basis, FORECASTS, same_way};
+use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::costs;
 use imago_tune::error::Error;
 use imago_tune::measurements::Measurements;
 use imago_tune::trace::Trace;
 
-use crate::cmd::load::duration;
+use super::roll::level;
+use crate::cmd::load::{cassandra_failure, duration};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::table::table;
@@ -29,8 +32,9 @@ The first two thirds of the trace are learned from, the last third is lived thro
 that would have been made, beside other ways to choose; then the whole trace is learned from, and \
 the plan from its end on is the advice.
 
-Example: imago tune plan buses.csv --measurements here.csv --current size-tiered --nodes 6 \
---at-once 2 --restart 60s")]
+Examples:
+  imago tune plan buses.csv --measurements here.csv --current size-tiered --nodes 6 --at-once 2 --restart 60s
+  imago tune plan seen.csv --measurements here.csv --current uploads --cluster cluster.toml")]
 pub struct Args {
     /// What clients asked for.
     #[arg(value_name = "TRACE")]
@@ -44,6 +48,16 @@ pub struct Args {
     /// The default configuration, to compare with; without it the first one in the measurements.
     #[arg(long, value_name = "NAME")]
     default: Option<String>,
+    /// The file that says how a cluster's nodes are reached: their number, how many may be away together, and what restarts
+    /// took in its past rolls are then told by the cluster.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "at_once", "restart", "catch_up"])]
+    cluster: Option<PathBuf>,
+    /// The consistency level that clients need while nodes are away, with --cluster.
+    #[arg(long, value_name = "LEVEL", default_value = "quorum", value_parser = level)]
+    consistency: String,
+    /// Failures of other nodes that have to be withstood meanwhile, with --cluster.
+    #[arg(long, value_name = "F", default_value_t = 0)]
+    tolerate: usize,
     /// The number of nodes.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     nodes: u16,
@@ -110,23 +124,31 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
 }
 
 impl Args {
-    fn costs(&self) -> Costs {
-        Costs {
-            nodes: self.nodes.into(),
-            at_once: self.at_once.min(self.nodes).into(),
-            restart_s: self.restart.as_secs_f64(),
-            catch_up: self.catch_up,
+    async fn costs(&self) -> Result<Costs, Failure> {
+        let costs = match &self.cluster {
+            Some(path) => {
+                let file = ClusterFile::read(path).map_err(|error| cassandra_failure(&error))?;
+                let told = costs::costs(&file, &self.consistency, self.tolerate).await;
+                told.map_err(|error| cassandra_failure(&error))?
+            }
+            None => Costs {
+                at_once: self.at_once.min(self.nodes).into(),
+                restart_s: self.restart.as_secs_f64(),
+                catch_up: self.catch_up,
+                ..Costs::guessed(self.nodes.into())
+            },
+        };
+        Ok(Costs {
             catch_up_capacity: self.catch_up_capacity,
-            live_s: 2.0,
-            alter_s: 2.0,
             rewrite_s: self.rewrite.as_secs_f64(),
             rewrite_takes: self.rewrite_takes,
-        }
+            ..costs
+        })
     }
 }
 
 /// Prints the advice.
-pub fn run(args: Args, context: &Context) -> Result<(), Failure> {
+pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let file = args.trace.display().to_string();
     let trace = Trace::read(&file, opened(&args.trace)?).map_err(failure)?;
     let measurements = measurements(&args.measurements)?;
@@ -145,7 +167,7 @@ pub fn run(args: Args, context: &Context) -> Result<(), Failure> {
         measurements: &measurements,
         interval_s: trace.interval_s,
         current: number(&args.current)?,
-        costs: args.costs(),
+        costs: args.costs().await?,
         ways: &ways,
         rule: match args.rule {
             By::Phases => Rule::Phases,

@@ -104,6 +104,16 @@ fn configurations_are_measured(ring: &Ring) {
         "writes",
     ]);
     assert_eq!(advice["current"], "writes", "{advice}");
+    let plan = ["tune", "plan", path.to_str().unwrap(), "--measurements", out];
+    let advice = ring.json(&[&plan[..], &["--cluster", &ring.cluster]].concat());
+    // All nodes were restarted at once, within some ten seconds.
+    let roll_s = advice["roll_s"].as_f64().unwrap();
+    assert!((15.0..450.0).contains(&roll_s), "{advice}");
+    let text = std::fs::read_to_string(&ring.cluster).unwrap();
+    let two = ring.path("two-nodes.toml");
+    std::fs::write(&two, text.rsplit_once("[[node]]").unwrap().0).unwrap();
+    let said = ring.refused(&[&plan[..], &["--cluster", two.to_str().unwrap()]].concat(), 4);
+    assert!(said.contains("leaves out the node"), "{said}");
 }
 
 #[test]

@@ -6,7 +6,6 @@ use std::fs::File;
 
 use imago_job::journal::Journal as _;
 use imago_job::reporter::Events;
-use imago_plan::tune::roll::Costs;
 use imago_plan::tune::workload::{Interval, Mix};
 use tokio_util::sync::CancellationToken;
 
@@ -14,14 +13,11 @@ use super::super::configurations::{Configuration, change, spec};
 use super::super::decisions::Kind;
 use super::super::error::{Error, Result};
 use super::super::journal::{CassandraJournal, holds_on};
-use super::super::roll::{self, Roller, Spec, Took};
+use super::super::roll::{self, Roller, Spec};
 use super::event::Judged;
 use super::{BARRED_S, Request, now_s};
 use crate::measurements::Measurements;
 use crate::trace::Trace;
-
-/// Nodes' restarts that costs are learned from, at most.
-const LEARNS_FROM: usize = 30;
 
 /// What makes no sense is found before anything is asked.
 pub(super) fn check(request: &Request) -> Result<()> {
@@ -133,25 +129,6 @@ pub(super) async fn remembered(
     Ok((barred, changes))
 }
 
-/// What changes take by the last of those that were made, in place of what was taken for granted.
-pub(super) fn learned(mut costs: Costs, took: &[Took]) -> Costs {
-    let recent = took.iter().rev().take(LEARNS_FROM);
-    let (restarts, live): (Vec<&Took>, Vec<&Took>) = recent.partition(|took| took.away_s > 0.0);
-    if let Some(whole_s) = median(restarts.iter().map(|took| took.whole_s)) {
-        costs.restart_s = whole_s;
-        let caught_up = restarts.iter().map(|took| 1.0 - took.away_s / took.whole_s.max(1e-3));
-        costs.catch_up = median(caught_up).unwrap_or(costs.catch_up).clamp(0.0, 1.0);
-    }
-    costs.live_s = median(live.iter().map(|took| took.whole_s)).unwrap_or(costs.live_s);
-    costs
-}
-
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut all: Vec<f64> = values.collect();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied()
-}
-
 /// The configurations in the order of the measurements.
 ///
 /// # Errors
@@ -176,24 +153,4 @@ pub fn in_order(
     }
     configurations.sort_by_key(|one| number(one));
     Ok(configurations)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn costs_are_those_of_the_last_restarts() {
-        let guessed = Costs { restart_s: 60.0, ..Costs::guessed(3) };
-        assert_eq!(learned(guessed, &[]), guessed);
-        let took = [
-            Took { away_s: 12.0, whole_s: 22.0 },
-            Took { away_s: 0.0, whole_s: 1.2 },
-            Took { away_s: 13.0, whole_s: 26.0 },
-            Took { away_s: 14.0, whole_s: 30.0 },
-        ];
-        let costs = learned(guessed, &took);
-        assert!((costs.restart_s - 26.0).abs() < 1e-9 && (costs.live_s - 1.2).abs() < 1e-9);
-        assert!((costs.catch_up - 0.5).abs() < 1e-9, "{costs:?}");
-    }
 }
