@@ -8,6 +8,7 @@
 //! cluster or in a [`replay`] of a past trace; [`judge`] says what came of a change. How many nodes may be away at once is
 //! [`availability`] (§4.5).
 
+pub mod anova;
 pub mod availability;
 pub mod baselines;
 pub mod forecast;
@@ -18,5 +19,6 @@ pub mod replay;
 pub mod roll;
 pub mod sampling;
 pub mod schedule;
+pub mod space;
 pub mod throughput;
 pub mod workload;
