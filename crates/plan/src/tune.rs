@@ -11,6 +11,7 @@
 pub mod anova;
 pub mod availability;
 pub mod baselines;
+pub mod design;
 pub mod forecast;
 pub mod genetic;
 pub mod judge;

@@ -8,6 +8,8 @@ pub mod connection;
 pub mod controller;
 pub mod costs;
 pub mod decisions;
+pub mod design;
+pub mod dimensions;
 pub mod error;
 pub mod journal;
 pub mod knobs;

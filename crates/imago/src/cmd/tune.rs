@@ -1,6 +1,7 @@
 //! `imago tune`: when a database's configuration should change, and to what.
 
 mod decisions;
+mod design;
 mod jobs;
 mod knobs;
 mod observe;
@@ -27,6 +28,8 @@ pub struct Args {
 enum Action {
     /// Say from a trace whether the configuration should change, when and to what; changes nothing.
     Plan(plan::Args),
+    /// Draw configurations that cover the ranges of some settings evenly, for `sample` to measure.
+    Design(design::Args),
     /// Measure what each configuration of a real Cassandra cluster serves of each mix.
     Sample(sample::Args),
     /// Tune a cluster: observe, decide, roll out what pays, judge it, and go back where it was worse.
@@ -57,6 +60,7 @@ enum Action {
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::Plan(args) => Box::pin(plan::run(args, context)).await,
+        Action::Design(args) => design::run(&args, context),
         Action::Sample(args) => sample::run(args, context).await,
         Action::Run(args) => run::run(*args, context).await,
         Action::Observe(args) => observe::run(args, context).await,

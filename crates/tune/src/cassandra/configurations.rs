@@ -13,6 +13,7 @@
 //! A setting that another configuration names, and this one does not, has its default here.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -111,6 +112,54 @@ pub fn parse(text: &str) -> Result<Vec<Configuration>> {
     Ok(all)
 }
 
+/// The text of a file of configurations; each stands behind the lines of its remark.
+///
+/// # Panics
+/// If there are more remarks than configurations.
+#[must_use]
+pub fn write(head: &str, all: &[Configuration], remarks: &[String]) -> String {
+    assert!(remarks.len() <= all.len(), "a remark about nothing");
+    let mut text = remark(head);
+    for (number, one) in all.iter().enumerate() {
+        text.push('\n');
+        if let Some(about) = remarks.get(number) {
+            text.push_str(&remark(about));
+        }
+        _ = writeln!(text, "[[configuration]]\nname = {}", quoted(&one.name));
+        if !one.settings.is_empty() {
+            // Counts need no quotes.
+            let value =
+                |text: &str| text.parse::<u32>().map_or_else(|_| quoted(text), |n| n.to_string());
+            let setting = |(name, text): (&String, &String)| format!("{name} = {}", value(text));
+            let settings: Vec<String> = one.settings.iter().map(setting).collect();
+            _ = writeln!(text, "settings = {{ {} }}", settings.join(", "));
+        }
+        if let Some(compaction) = &one.compaction {
+            let options: BTreeMap<String, String> = compaction.clone().into();
+            let option =
+                |(name, text): (&String, &String)| format!("{} = {}", key(name), quoted(text));
+            let options: Vec<String> = options.iter().map(option).collect();
+            _ = writeln!(text, "compaction = {{ {} }}", options.join(", "));
+        }
+    }
+    text
+}
+
+/// Lines of comment.
+fn remark(text: &str) -> String {
+    text.lines().map(|line| format!("# {line}\n")).collect()
+}
+
+/// A string as TOML has it: as JSON has it, too.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
+fn key(name: &str) -> String {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if !name.is_empty() && name.chars().all(is_bare) { name.to_owned() } else { quoted(name) }
+}
+
 /// The roll that gives a cluster one of the configurations, and a table its compaction, with all nodes at once.
 #[must_use]
 pub fn spec(all: &[Configuration], number: usize, table: &str) -> Spec {
@@ -206,6 +255,22 @@ compaction = { class = "UnifiedCompactionStrategy", scaling_parameters = "L10" }
         let names: Vec<&str> = spec.changes.keys().map(String::as_str).collect();
         assert_eq!(names, ["memtable_heap_space"]);
         assert!(spec.compaction["shop.reviews"].to_string().contains("L10"));
+    }
+
+    #[test]
+    fn what_is_written_is_read_as_it_was() {
+        let odd = r#"settings = { trickle_fsync = true, memtable_cleanup_threshold = "0.25" }
+compaction = { class = "LeveledCompactionStrategy", "an option" = "it's \"\\\t\u007F", x = 3 }"#;
+        let more = format!("{FILE}\n[[configuration]]\nname = \"odd\"\n{odd}\n");
+        let all = parse(&more).unwrap();
+        let remarks = ["predicted\n12 % more".to_owned()];
+        let text = write("Two lines\nof head.", &all, &remarks);
+        assert!(
+            text.starts_with("# Two lines\n# of head.\n\n# predicted\n# 12 % more\n[["),
+            "{text}"
+        );
+        assert!(text.contains("concurrent_writes = 64 }"), "{text}");
+        assert_eq!(parse(&text).unwrap(), all);
     }
 
     #[test]

@@ -1,0 +1,180 @@
+//! Configurations to measure: which settings are varied, as a user names them, and what is drawn of them.
+
+use std::collections::BTreeMap;
+
+use imago_plan::tune::design::{Column, correlation, draw};
+use imago_plan::tune::space::{Axis, Point};
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use serde::Serialize;
+
+use super::classes;
+use super::compaction::Compaction;
+use super::configurations::{self, Configuration};
+use super::dimensions::{Dimension, configuration, number, point};
+use super::error::{Error, Result};
+use super::knobs::{self, Values};
+
+/// The name of the first configuration.
+const DEFAULT: &str = "default";
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'r> {
+    /// Settings with their values: between two bounds, as `concurrent_reads=16..64`, or a list of them, as
+    /// `memtable_heap_space=32MiB,64MiB`.
+    pub knobs: &'r [String],
+    /// Compactions, the default's first; see [`Compaction::parse`].
+    pub compactions: &'r [String],
+    /// Configurations to draw, besides the default.
+    pub runs: usize,
+    /// What is drawn by.
+    pub seed: u64,
+}
+
+/// A design.
+#[derive(Clone, Debug, Serialize)]
+pub struct Design {
+    /// What it was drawn by.
+    pub seed: u64,
+    /// The settings that are varied.
+    pub knobs: Vec<Varied>,
+    /// The largest correlation of two settings, without its sign.
+    pub correlation: f64,
+    /// The names of the configurations, the default first.
+    pub configurations: Vec<String>,
+    /// The file of configurations.
+    #[serde(skip)]
+    pub text: String,
+}
+
+/// A setting that is varied.
+#[derive(Clone, Debug, Serialize)]
+pub struct Varied {
+    /// Its name.
+    pub name: String,
+    /// What a change of it costs.
+    pub class: &'static str,
+    /// Its values in the design, each once; numbers from the least to the largest.
+    pub values: Vec<String>,
+}
+
+/// Draws a design.
+///
+/// # Errors
+/// The settings make no sense, or there are not so many configurations.
+pub fn design(request: &Request<'_>) -> Result<Design> {
+    let mut all: Vec<(Dimension, Column)> = Vec::new();
+    for text in request.knobs {
+        let next = setting(text)?;
+        if all.iter().any(|(one, _)| one.name == next.0.name) {
+            return Err(Error::Usage(format!("{} is named twice", next.0.name)));
+        }
+        all.push(next);
+    }
+    let compactions: Vec<Compaction> =
+        request.compactions.iter().map(|text| Compaction::parse(text)).collect::<Result<_>>()?;
+    if compactions.len() > 1 {
+        all.push((Dimension::of_compactions(compactions.clone()), words(compactions.len())));
+    }
+    if all.is_empty() {
+        let what = "nothing is varied: name a setting with its values, or two compactions";
+        return Err(Error::Usage(what.into()));
+    }
+    let (dimensions, columns): (Vec<Dimension>, Vec<Column>) = all.into_iter().unzip();
+    let default = Configuration {
+        name: DEFAULT.into(),
+        settings: BTreeMap::new(),
+        compaction: compactions.first().cloned(),
+    };
+    let known: Vec<Point> = point(&dimensions, &default)?.into_iter().collect();
+    let mut dice = StdRng::seed_from_u64(request.seed);
+    let points = draw(&columns, &known, request.runs, &mut dice)
+        .map_err(|error| Error::Usage(error.to_string()))?;
+    let axes: Vec<Axis> = dimensions.iter().map(|one| one.axis).collect();
+    let mut drawn = vec![default.clone()];
+    drawn.extend(points.iter().enumerate().map(|(number, point)| {
+        configuration(&dimensions, point, &default, &format!("run-{:02}", number + 1))
+    }));
+    let knobs: Vec<Varied> =
+        dimensions.iter().enumerate().map(|(place, one)| varied(one, place, &points)).collect();
+    let told = |one: &Varied| format!("\n  {} ({})", one.name, one.class);
+    let head = format!(
+        "Configurations to measure by `imago tune sample`, drawn by `imago tune design` (seed {}). Varied:{}",
+        request.seed,
+        knobs.iter().map(told).collect::<String>()
+    );
+    let text = configurations::write(&head, &drawn, &[]);
+    // It has to be a file that is read again.
+    configurations::parse(&text)?;
+    Ok(Design {
+        seed: request.seed,
+        knobs,
+        correlation: correlation(&axes, &points),
+        configurations: drawn.into_iter().map(|one| one.name).collect(),
+        text,
+    })
+}
+
+/// A setting, as it is asked for.
+fn setting(text: &str) -> Result<(Dimension, Column)> {
+    let (name, values) = text.split_once('=').ok_or_else(|| {
+        Error::Usage(format!(
+            "\"{text}\" is no setting with its values: write concurrent_reads=16..64"
+        ))
+    })?;
+    let knob = knobs::find(name.trim())?;
+    let no_choice =
+        || Error::Usage(format!("{text}: between one value there is nothing to choose"));
+    if let Values::Word(_) = knob.values {
+        let mut chosen: Vec<String> = Vec::new();
+        for word in values.split(',') {
+            let word = knob.value(word)?.to_string();
+            if !chosen.contains(&word) {
+                chosen.push(word);
+            }
+        }
+        // As a file of configurations has them: with the default, in the order of their names.
+        chosen.sort();
+        if chosen.len() < 2 {
+            return Err(no_choice());
+        }
+        let column = words(chosen.len());
+        return Ok((Dimension::of_words(knob, chosen), column));
+    }
+    let number = |text: &str| number(knob, text).map(|of| of.expect("its values are numbers"));
+    let (ends, values) = match values.split_once("..") {
+        Some((least, most)) => {
+            let (least, most) = (number(least)?, number(most)?);
+            if least > most {
+                return Err(Error::Usage(format!("{text}: the bounds are the wrong way round")));
+            }
+            ((least, most), None)
+        }
+        None => {
+            let mut all: Vec<f64> = values.split(',').map(number).collect::<Result<_>>()?;
+            all.sort_by(f64::total_cmp);
+            all.dedup();
+            ((all[0], all[all.len() - 1]), Some(all))
+        }
+    };
+    if ends.0 >= ends.1 {
+        return Err(no_choice());
+    }
+    let dimension = Dimension::of_numbers(knob, ends.0, ends.1);
+    let column = Column { axis: dimension.axis, values, is_whole: dimension.is_whole() };
+    Ok((dimension, column))
+}
+
+fn words(count: usize) -> Column {
+    let values = (0..count).map(|place| place as f64).collect();
+    Column { axis: Axis::Words(count), values: Some(values), is_whole: true }
+}
+
+fn varied(of: &Dimension, place: usize, points: &[Point]) -> Varied {
+    let mut values: Vec<f64> = points.iter().map(|point| point[place]).collect();
+    values.sort_by(f64::total_cmp);
+    let mut values: Vec<String> = values.into_iter().map(|value| of.told(value)).collect();
+    values.dedup();
+    Varied { name: of.name.clone(), class: classes::name(of.class), values }
+}
