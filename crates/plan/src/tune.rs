@@ -20,6 +20,8 @@ pub mod replay;
 pub mod roll;
 pub mod sampling;
 pub mod schedule;
+pub mod search;
 pub mod space;
+pub mod surrogate;
 pub mod throughput;
 pub mod workload;
