@@ -15,6 +15,7 @@ pub mod journal;
 pub mod knobs;
 mod node;
 pub mod observe;
+pub mod optima;
 pub mod ring;
 pub mod roll;
 pub mod settings_file;

@@ -12,7 +12,7 @@ use imago_plan::tune::workload::Mix;
 use crate::error::{Error, Result};
 use crate::table::Table;
 
-/// Columns that tell how a measurement was made, and that decide nothing.
+/// Columns that tell how a measurement was made. Of these only the round is ever looked at.
 pub const SAMPLED: [&str; 3] = ["round", "warm_s", "spread"];
 
 /// See the module's documentation.
@@ -24,6 +24,17 @@ pub struct Measurements {
     pub throughputs: Throughputs,
     /// How many were read.
     pub count: usize,
+    /// Each of them.
+    pub samples: Vec<Sample>,
+}
+
+/// One measurement, with its round.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// What was measured.
+    pub measured: Measured,
+    /// The round, from zero on; none without such a column.
+    pub round: Option<usize>,
 }
 
 impl Measurements {
@@ -33,7 +44,7 @@ impl Measurements {
     /// What is wrong with them, and where.
     pub fn read(file: &str, from: impl Read) -> Result<Self> {
         let table = Table::read(file, from, &["configuration", "operations_s"], &SAMPLED)?;
-        let (mut names, mut all) = (Vec::<String>::new(), Vec::new());
+        let (mut names, mut samples) = (Vec::<String>::new(), Vec::new());
         for row in table.rows() {
             let name = row.text("configuration").unwrap_or_default().to_owned();
             if name.is_empty() {
@@ -49,7 +60,17 @@ impl Measurements {
                 names.push(name);
                 names.len() - 1
             });
-            all.push(Measured { configuration, mix, rate_s });
+            let round = match row.text("round") {
+                Some(text) => {
+                    let round = text.parse().ok();
+                    Some(
+                        round
+                            .ok_or_else(|| row.wrong("round", "a whole number, not below zero"))?,
+                    )
+                }
+                None => None,
+            };
+            samples.push(Sample { measured: Measured { configuration, mix, rate_s }, round });
         }
         if names.len() < 2 {
             return Err(Error::TooLittle {
@@ -58,8 +79,9 @@ impl Measurements {
                 needed: "there is a choice only between two at least".to_owned(),
             });
         }
+        let all: Vec<Measured> = samples.iter().map(|one| one.measured).collect();
         let throughputs = Throughputs::new(names.len(), &all).expect("each name has a measurement");
-        Ok(Self { names, throughputs, count: all.len() })
+        Ok(Self { names, throughputs, count: all.len(), samples })
     }
 
     /// The number of a configuration.
@@ -98,6 +120,14 @@ leveled,44000,100,0
     }
 
     #[test]
+    fn rounds_are_known_where_they_were_written() {
+        let read = |text: &str| Measurements::read("here.csv", text.as_bytes()).unwrap().samples;
+        assert!(read(FILE).iter().all(|one| one.round.is_none()));
+        let text = "configuration,operations_s,reads,round,warm_s,spread\na,9,1,0,4.0,0.1\nb,8,1,1,4.0,0.1\n";
+        assert_eq!(read(text).iter().map(|one| one.round).collect::<Vec<_>>(), [Some(0), Some(1)]);
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_its_line() {
         for (text, said) in [
             ("configuration,reads\na,1\n", "the column operations_s is missing"),
@@ -114,6 +144,7 @@ leveled,44000,100,0
                 "line 2: configuration is \"a\", and it must be measured",
             ),
             ("configuration,operations_s,reads\na,fast,1\n", "line 2: operations_s is \"fast\""),
+            ("configuration,operations_s,reads,round\na,1,1,x\n", "line 2: round is \"x\""),
         ] {
             let error = Measurements::read("here.csv", text.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(said), "{text}: {error}");

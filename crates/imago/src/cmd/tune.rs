@@ -9,6 +9,7 @@ mod plan;
 mod roll;
 mod run;
 mod sample;
+mod search;
 
 use imago_job::record::Requested;
 
@@ -32,6 +33,8 @@ enum Action {
     Design(design::Args),
     /// Measure what each configuration of a real Cassandra cluster serves of each mix.
     Sample(sample::Args),
+    /// Rank settings by measurements, and predict the best configuration for each mix.
+    Search(search::Args),
     /// Tune a cluster: observe, decide, roll out what pays, judge it, and go back where it was worse.
     Run(Box<run::Args>),
     /// Say what clients ask of a cluster, interval by interval.
@@ -62,6 +65,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::Plan(args) => Box::pin(plan::run(args, context)).await,
         Action::Design(args) => design::run(&args, context),
         Action::Sample(args) => sample::run(args, context).await,
+        Action::Search(args) => search::run(&args, context),
         Action::Run(args) => run::run(*args, context).await,
         Action::Observe(args) => observe::run(args, context).await,
         Action::Decisions(args) => decisions::list(&args, context).await,

@@ -5,6 +5,7 @@ mod disturbed;
 mod ring;
 mod roll;
 mod run;
+mod search;
 
 use std::fmt::Write as _;
 use std::path::Path;

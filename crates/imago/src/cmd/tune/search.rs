@@ -1,0 +1,240 @@
+//! `imago tune search`: which settings matter, and which configuration is predicted to serve most of each mix.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use imago_plan::tune::workload::Mix;
+use imago_tune::cassandra::configurations;
+use imago_tune::cassandra::optima::{
+    Answer, Belief, Fall, LookUp, Optimum, Question, Ranked, Tried, answer, percent,
+};
+use imago_workload::mix::Mix as Weights;
+
+use crate::cmd::load::cassandra_failure;
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+use crate::table::table;
+
+/// The arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+No server is needed. The settings in which the configurations differ are ranked by an analysis of variance of the logarithm \
+of what was served. A surrogate of those that count is learned, and searched for the configuration that serves most of each \
+mix, within the values that were measured. Its error is that of predictions for configurations, and for mixes, that it was \
+not shown. A predicted optimum is to be measured before it is trusted:
+
+Example:
+  imago tune design --knob concurrent_reads=16..64 --knob memtable_heap_space=32MiB..64MiB --out sampled.toml
+  imago tune sample --cluster cluster.toml --ns shop.sample --configurations sampled.toml --out sampled.csv
+  imago tune search --configurations sampled.toml --measurements sampled.csv --out optima.toml
+  imago tune sample --cluster cluster.toml --ns shop.sample --configurations optima.toml --out optima.csv")]
+pub(super) struct Args {
+    /// The file with the configurations, the default first.
+    #[arg(long, value_name = "FILE")]
+    configurations: PathBuf,
+    /// What was measured of them.
+    #[arg(long, value_name = "FILE")]
+    measurements: PathBuf,
+    /// Settings to search over at most; without it all that the ranking keeps.
+    #[arg(long, value_name = "N", default_value_t = 64, hide_default_value = true, value_parser = clap::value_parser!(u8).range(1..=64))]
+    knobs_max: u8,
+    /// A mix to look the best configuration up for, as read=95,update=5.
+    #[arg(long = "mix", value_name = "MIX")]
+    mixes: Vec<Weights>,
+    /// A file that gets the default and the best configurations, for `imago tune sample`; it must not be there yet.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Draws another forest, and other places to search from.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
+    let configurations =
+        configurations::read(&args.configurations).map_err(|error| cassandra_failure(&error))?;
+    let measurements = super::plan::measurements(&args.measurements)?;
+    let asked: Vec<Mix> = args.mixes.iter().map(mix).collect::<Result<_, _>>()?;
+    let question = Question {
+        configurations: &configurations,
+        measurements: &measurements,
+        knobs_max: args.knobs_max.into(),
+        asked: &asked,
+        seed: args.seed,
+    };
+    let answer = answer(question).map_err(|error| cassandra_failure(&error))?;
+    if let Some(out) = &args.out {
+        if answer.optima.is_empty() {
+            let what = "no setting counts beyond chance, so that there is nothing to write";
+            let help = "measure more rounds, more configurations, or wider ranges";
+            return Err(Failure::new(Exit::Precondition, "chance", what).help(help));
+        }
+        let (all, remarks) = answer.to_measure(&configurations[0]);
+        let head = format!(
+            "Predicted by `imago tune search` from {}: to be measured before they are trusted.",
+            args.measurements.display()
+        );
+        super::design::create(out, &configurations::write(&head, &all, &remarks))?;
+    }
+    context.output.result(&answer, text)
+}
+
+fn mix(of: &Weights) -> Result<Mix, Failure> {
+    let known = Mix::of([of.read, of.update, of.insert, of.scan]).filter(|_| of.delete == 0.0);
+    known.ok_or_else(|| {
+        let what = format!("the mix {of} is not one of reads, updates, inserts and scans alone");
+        Failure::new(Exit::Usage, "usage", what)
+    })
+}
+
+fn text(answer: &Answer) -> String {
+    let mut text = ranking(answer);
+    let Some(belief) = &answer.surrogate else {
+        text += "\nNo setting counts beyond chance: stay with the default, or measure more rounds, more configurations, \
+                 or wider ranges.\n";
+        return text;
+    };
+    text.push('\n');
+    text += &surrogate(belief);
+    text.push('\n');
+    text += &optima(&answer.optima);
+    for one in &answer.asked {
+        text.push('\n');
+        text += &look_up(one);
+    }
+    text
+}
+
+/// The settings, those that are kept above a line.
+fn ranking(answer: &Answer) -> String {
+    let ranking = &answer.ranking;
+    let error = if ranking.is_without_replicates {
+        "nothing was measured twice, so that the error is what the settings leave"
+    } else {
+        "rounds of one configuration"
+    };
+    let mut text = format!(
+        "{} configurations, {} mixes; mixes explain {} of the variance.\n\
+         Error: {error} ({:.1} %, {} degrees of freedom).\n",
+        answer.configurations,
+        answer.mixes.len(),
+        percent(ranking.mixes_share),
+        100.0 * ranking.between_rounds,
+        ranking.between_rounds_freedom
+    );
+    if !answer.left_out.is_empty() {
+        let names = answer.left_out.join(", ");
+        _ = writeln!(
+            text,
+            "Left out of the ranking, as a setting follows the heap there: {names}."
+        );
+    }
+    text.push('\n');
+    let row = |(place, one): (usize, &Ranked)| {
+        let optional = |of: Option<String>| of.unwrap_or_else(|| "-".into());
+        [
+            if place < ranking.kept { format!("{}", place + 1) } else { "-".into() },
+            one.name.clone(),
+            one.class.into(),
+            percent(one.share),
+            number(one.f),
+            probability(one.p),
+            optional(one.f_by_mix.map(number)),
+            optional(one.p_by_mix.map(probability)),
+            probability(one.p_in_all),
+        ]
+    };
+    let heads = ["", "SETTING", "CLASS", "SHARE", "F", "P", "F BY MIX", "P", "P IN ALL"];
+    let rows = ranking.knobs.iter().enumerate().map(row);
+    text += &table(&heads, rows, &[3, 4, 5, 6, 7, 8]);
+    if let Some(Fall { from, to }) = ranking.cut {
+        _ = writeln!(
+            text,
+            "The list is cut where the share falls most: from {} to {}.",
+            percent(from),
+            percent(to)
+        );
+    } else if ranking.kept > 0 {
+        text += "The list is cut by --knobs-max.\n";
+    }
+    if let Some(p) = ranking.lack_of_fit_p.filter(|p| *p < 0.05) {
+        _ = writeln!(
+            text,
+            "The effects do not add up (lack of fit, P {}): some settings do together what none does alone.",
+            probability(p)
+        );
+    }
+    text
+}
+
+fn number(of: f64) -> String {
+    if of.is_finite() { format!("{of:.2}") } else { "beyond any".into() }
+}
+
+fn probability(of: f64) -> String {
+    if of < 0.0001 { "< 0.0001".into() } else { format!("{of:.4}") }
+}
+
+fn surrogate(belief: &Belief) -> String {
+    let error = |of: Option<f64>| of.map_or_else(|| "-".into(), percent);
+    let row = |one: &Tried| {
+        let mark = if one.surrogate == belief.chosen { "chosen" } else { "" };
+        [
+            one.surrogate.to_owned(),
+            error(one.error_at_mixes),
+            error(one.error_at_configurations),
+            mark.to_owned(),
+        ]
+    };
+    let heads = ["SURROGATE", "ERROR AT NEW MIXES", "AT NEW CONFIGURATIONS", ""];
+    let mut text = table(&heads, belief.tried.iter().map(row), &[1, 2]);
+    let mixes = belief.error_at_mixes.map_or_else(
+        || "not told from fewer than three mixes".to_owned(),
+        |mean| format!("{} at mixes", percent(mean)),
+    );
+    _ = writeln!(
+        text,
+        "With the choice made anew each time, without what was left out: {mixes}, {} at configurations ({} if each is \
+         taken to serve what the others do).",
+        percent(belief.error_at_configurations),
+        percent(belief.error_without_settings)
+    );
+    if belief.error_at_configurations >= belief.error_without_settings {
+        text += "The settings predict no better than that: do not trust the optima below.\n";
+    }
+    text
+}
+
+fn settings(of: &Optimum) -> String {
+    of.settings.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+fn optima(all: &[Optimum]) -> String {
+    let gain = |of: f64| format!("{:+.1} %", 100.0 * of);
+    let row = |one: &Optimum| {
+        [
+            one.mix.clone(),
+            format!("{:.0}", one.predicted_s),
+            one.gain_over_default.map_or_else(|| "-".into(), gain),
+            gain(one.gain_over_sampled),
+            format!("± {}", percent(one.error)),
+            settings(one),
+        ]
+    };
+    let heads = ["BEST FOR", "OPERATIONS/S", "DEFAULT", "BEST MEASURED", "ERROR", "SETTINGS"];
+    let mut text = table(&heads, all.iter().map(row), &[1, 2, 3]);
+    for one in all {
+        _ = writeln!(text, "{}: {}.", one.mix, one.verdict);
+    }
+    text
+}
+
+fn look_up(of: &LookUp) -> String {
+    let how = if of.is_near {
+        format!("the optimum of {}, at a distance of {:.3}", of.nearest, of.distance)
+    } else {
+        format!("searched for, as {} is {:.3} away", of.nearest, of.distance)
+    };
+    let best = &of.optimum;
+    format!("{}: {how}\n  {}\n  {}\n", of.mix, settings(best), best.verdict)
+}

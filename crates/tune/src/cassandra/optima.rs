@@ -1,0 +1,320 @@
+//! The static tuner (SOPHIA, §4.3; there Rafiki): which settings matter, what configurations that were never measured
+//! would serve, and which of them would serve most of each mix.
+//!
+//! Everything is told from measurements of configurations that differ in some settings. An optimum is a prediction: it
+//! comes with the error of predictions for configurations that were left out, and is to be measured before it is trusted.
+
+mod answer;
+
+use std::collections::BTreeMap;
+
+use imago_plan::tune::anova::{Observation, analyse};
+use imago_plan::tune::search::{NEAR, best, nearest, values};
+use imago_plan::tune::space::{Axis, Point};
+use imago_plan::tune::surrogate::{Cell, Surrogate, validate};
+use imago_plan::tune::workload::Mix;
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+
+use super::configurations::{Configuration, differences};
+use super::dimensions::{Dimension, configuration, point, varied};
+use super::error::{Error, Result};
+use crate::measurements::Measurements;
+use answer::{belief, ranking};
+
+pub use answer::{Answer, Belief, Fall, LookUp, Optimum, Ranked, Ranking, Tried, percent};
+
+/// The error of a prediction is so many times the root of the mean square of those that were held out.
+const ERRORS: f64 = 2.0;
+/// Mixes that are nearer than this are the same.
+const SAME: f64 = 1e-9;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'q> {
+    /// The configurations, the default first.
+    pub configurations: &'q [Configuration],
+    /// What was measured of some of them.
+    pub measurements: &'q Measurements,
+    /// Settings that are searched over at most.
+    pub knobs_max: usize,
+    /// Mixes whose optimum is looked up.
+    pub asked: &'q [Mix],
+    /// Draws for the forest and the search.
+    pub seed: u64,
+}
+
+/// A mix, as `imago tune sample --mix` takes it.
+#[must_use]
+pub fn told(mix: Mix) -> String {
+    let kinds = ["read", "update", "insert", "scan"].into_iter().zip(mix.shares());
+    let part = |(kind, share): (&str, f64)| {
+        let percent = (share * 1_000.0).round() / 10.0;
+        (percent > 0.0).then(|| format!("{kind}={percent}"))
+    };
+    kinds.filter_map(part).collect::<Vec<_>>().join(",")
+}
+
+/// What was measured, in numbers.
+struct Measured<'q> {
+    question: Question<'q>,
+    /// By the measurements' number of a configuration.
+    configurations: Vec<&'q Configuration>,
+    mixes: Vec<Mix>,
+    /// For each configuration and mix the mean of what was served.
+    means: BTreeMap<(usize, usize), f64>,
+}
+
+impl<'q> Measured<'q> {
+    fn new(question: Question<'q>) -> Result<Self> {
+        let names = &question.measurements.names;
+        let find = |name: &String| {
+            let found = question.configurations.iter().find(|one| one.name == *name);
+            found.ok_or_else(|| {
+                let known: Vec<&str> =
+                    question.configurations.iter().map(|one| &*one.name).collect();
+                Error::Usage(format!(
+                    "the measurements are of {name} too, and the file of configurations has {}",
+                    known.join(", ")
+                ))
+            })
+        };
+        let configurations: Vec<&Configuration> = names.iter().map(find).collect::<Result<_>>()?;
+        let mut mixes: Vec<Mix> = Vec::new();
+        let mut sums: BTreeMap<(usize, usize), (f64, f64)> = BTreeMap::new();
+        for sample in &question.measurements.samples {
+            let of = sample.measured;
+            if of.rate_s <= 0.0 {
+                return Err(Error::Usage(format!(
+                    "{} served nothing of {}: leave out a configuration that does not work",
+                    names[of.configuration],
+                    told(of.mix)
+                )));
+            }
+            let sum = sums.entry((of.configuration, place(&mut mixes, of.mix))).or_default();
+            *sum = (sum.0 + of.rate_s, sum.1 + 1.0);
+        }
+        let means = sums.into_iter().map(|(key, (sum, count))| (key, sum / count)).collect();
+        Ok(Self { question, configurations, mixes, means })
+    }
+
+    fn default(&self) -> &'q Configuration {
+        &self.question.configurations[0]
+    }
+
+    /// What a configuration served of a mix, by their numbers.
+    fn mean(&self, of: &Configuration, mix: usize) -> Option<f64> {
+        let number = self.configurations.iter().position(|one| one.name == of.name)?;
+        self.means.get(&(number, mix)).copied()
+    }
+
+    fn observations(&self, points: &[Option<Point>]) -> Vec<Observation> {
+        let samples = self.question.measurements.samples.iter();
+        let samples = samples.filter(|one| points[one.measured.configuration].is_some());
+        let mut mixes = self.mixes.clone();
+        let of = |one: &crate::measurements::Sample| Observation {
+            configuration: one.measured.configuration,
+            mix: place(&mut mixes, one.measured.mix),
+            round: one.round,
+            // Logarithms, so that settings change a share of what is served, whatever the mix.
+            response: one.measured.rate_s.ln(),
+        };
+        samples.map(of).collect()
+    }
+
+    /// The points by configuration, along some dimensions.
+    fn points(&self, along: &[Dimension]) -> Result<Vec<Option<Point>>> {
+        self.configurations.iter().map(|one| point(along, one)).collect()
+    }
+}
+
+/// The number of a mix among others, to which it is added if it is new.
+fn place(mixes: &mut Vec<Mix>, mix: Mix) -> usize {
+    mixes.iter().position(|one| one.distance(mix) < SAME).unwrap_or_else(|| {
+        mixes.push(mix);
+        mixes.len() - 1
+    })
+}
+
+/// A surrogate, and where it may be asked.
+struct Searcher<'s, 'q> {
+    measured: &'s Measured<'q>,
+    dimensions: Vec<Dimension>,
+    points: Vec<Option<Point>>,
+    values: Vec<Vec<f64>>,
+    surrogate: Surrogate,
+    error: f64,
+}
+
+/// Ranks settings, learns, and searches.
+///
+/// # Errors
+/// The files do not belong together, or too little was measured.
+pub fn answer(question: Question<'_>) -> Result<Answer> {
+    let measured = Measured::new(question)?;
+    let owned: Vec<Configuration> =
+        measured.configurations.iter().map(|one| (*one).clone()).collect();
+    let dimensions = varied(&owned)?;
+    let points = measured.points(&dimensions)?;
+    let axes: Vec<Axis> = dimensions.iter().map(|one| one.axis).collect();
+    let plain: Vec<Point> = points.iter().map(|one| one.clone().unwrap_or_default()).collect();
+    let untold = |error: &dyn std::error::Error| Error::Usage(error.to_string());
+    let anova =
+        analyse(&axes, &plain, &measured.observations(&points)).map_err(|error| untold(&error))?;
+    let kept = anova.kept.min(question.knobs_max);
+    let left_out = points.iter().zip(&owned).filter(|(point, _)| point.is_none());
+    let mut answer = Answer {
+        configurations: points.iter().flatten().count(),
+        left_out: left_out.map(|(_, one)| one.name.clone()).collect(),
+        mixes: measured.mixes.iter().map(|mix| told(*mix)).collect(),
+        ranking: ranking(&dimensions, &anova, kept),
+        surrogate: None,
+        optima: Vec::new(),
+        asked: Vec::new(),
+    };
+    if kept == 0 {
+        return Ok(answer);
+    }
+    let mut along: Vec<usize> = anova.ranked[..kept].to_vec();
+    along.sort_unstable();
+    let dimensions: Vec<Dimension> = along.iter().map(|one| dimensions[*one].clone()).collect();
+    let axes: Vec<Axis> = dimensions.iter().map(|one| one.axis).collect();
+    let points = measured.points(&dimensions)?;
+    let cells = cells(&measured, &points);
+    let validation = validate(&axes, &cells, question.seed).map_err(|error| untold(&error))?;
+    let error = (ERRORS * validation.configurations.root_mean_square).exp_m1();
+    let surrogate = Surrogate::fit(validation.chosen, &axes, &cells, question.seed);
+    answer.surrogate = Some(belief(&validation, error));
+    let tried = |number: usize, dimension: &Dimension| {
+        let of: Vec<f64> = points.iter().flatten().map(|point| point[number]).collect();
+        values(dimension.axis, &of, dimension.is_whole())
+    };
+    let values = dimensions.iter().enumerate().map(|(n, one)| tried(n, one)).collect();
+    let searcher = Searcher { measured: &measured, dimensions, points, values, surrogate, error };
+    for (number, mix) in measured.mixes.iter().enumerate() {
+        answer.optima.push(searcher.optimum(*mix, Some(number))?);
+    }
+    name(&mut answer.optima)?;
+    for mix in question.asked {
+        let (number, distance) = nearest(&measured.mixes, *mix).expect("a mix was measured");
+        let is_near = distance <= NEAR;
+        let optimum =
+            if is_near { answer.optima[number].clone() } else { searcher.optimum(*mix, None)? };
+        let (mix, nearest) = (told(*mix), answer.mixes[number].clone());
+        answer.asked.push(LookUp { mix, nearest, distance, is_near, optimum });
+    }
+    Ok(answer)
+}
+
+fn cells(measured: &Measured<'_>, points: &[Option<Point>]) -> Vec<Cell> {
+    let of = |((configuration, mix_number), rate_s): (&(usize, usize), &f64)| {
+        let point = points[*configuration].clone()?;
+        Some(Cell {
+            configuration: *configuration,
+            point,
+            mix_number: *mix_number,
+            mix: measured.mixes[*mix_number],
+            rate_s: *rate_s,
+        })
+    };
+    measured.means.iter().filter_map(of).collect()
+}
+
+impl Searcher<'_, '_> {
+    /// The best configuration for a mix: one that was measured, with its number, or any other one.
+    fn optimum(&self, mix: Mix, number: Option<usize>) -> Result<Optimum> {
+        let question = self.measured.question;
+        let rate = |at: &[f64]| self.surrogate.rate_s(at, mix);
+        let found = best(&self.values, &rate, &mut StdRng::seed_from_u64(question.seed));
+        let default = self.measured.default();
+        let made = configuration(&self.dimensions, &found.point, default, &best_for(mix));
+        let rated = |of: &Configuration, at: Option<&Point>| match number {
+            Some(number) => self.measured.mean(of, number),
+            None => at.map(|at| rate(at)),
+        };
+        let at_default = point(&self.dimensions, default)?;
+        let default_s = rated(default, at_default.as_ref());
+        let sampled = self.measured.configurations.iter().zip(&self.points);
+        let sampled = sampled.filter_map(|(one, at)| Some((*one, rated(one, at.as_ref())?)));
+        let best_sampled = sampled.max_by(|(_, one), (_, two)| one.total_cmp(two));
+        let (best_sampled, best_sampled_s) = best_sampled.expect("a configuration was measured");
+        // What was measured already keeps its name.
+        let mut name = made.name.clone();
+        for one in question.configurations {
+            if one.compaction == made.compaction && differences(one, &made)?.is_empty() {
+                name.clone_from(&one.name);
+                break;
+            }
+        }
+        let values = self.dimensions.iter().zip(&found.point);
+        let gain = |than: f64| found.rate / than - 1.0;
+        let mut optimum = Optimum {
+            mix: told(mix),
+            settings: values.map(|(one, at)| (one.name.clone(), one.told(*at))).collect(),
+            predicted_s: found.rate,
+            error: self.error,
+            is_exhaustive: found.is_exhaustive,
+            default_s,
+            gain_over_default: default_s.map(gain),
+            best_sampled: best_sampled.name.clone(),
+            best_sampled_s,
+            gain_over_sampled: gain(best_sampled_s),
+            is_beside_measured: number.is_some(),
+            verdict: String::new(),
+            configuration: Configuration { name: name.clone(), ..made },
+            name,
+        };
+        optimum.verdict = verdict(&optimum);
+        Ok(optimum)
+    }
+}
+
+fn best_for(mix: Mix) -> String {
+    format!("best for {}", told(mix).replace(',', " "))
+}
+
+/// Mixes that share an optimum share its name.
+fn name(optima: &mut [Optimum]) -> Result<()> {
+    for later in 1..optima.len() {
+        let (before, after) = optima.split_at_mut(later);
+        let own = &mut after[0];
+        for one in before.iter() {
+            let (made, other) = (&own.configuration, &one.configuration);
+            if made.compaction == other.compaction && differences(made, other)?.is_empty() {
+                own.name.clone_from(&one.name);
+                own.configuration.name.clone_from(&one.name);
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is to be thought of a prediction.
+fn verdict(of: &Optimum) -> String {
+    let error = percent(of.error);
+    let best = &of.best_sampled;
+    let how = if of.is_beside_measured { "was measured" } else { "is predicted" };
+    if of.name == *best {
+        return format!("it is {best}, which {how} to be the best of all that were measured");
+    }
+    if of.gain_over_sampled > of.error {
+        return format!(
+            "beyond the error of {error} it serves more than {best}, the best that {how}: measure it"
+        );
+    }
+    match of.gain_over_default {
+        Some(gain) if gain > of.error => format!(
+            "beyond the error of {error} it serves more than the default, but not more than {best}, the best that {how}"
+        ),
+        Some(_) => format!(
+            "its gain is within the error of {error}: nothing says that it serves more than the default"
+        ),
+        None => {
+            format!("its gain over {best}, the best that {how}, is within the error of {error}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
