@@ -1,7 +1,7 @@
 //! What is decided by: what configurations serve, what changes between them take, and the forecast and the look-ahead
 //! that serve most in a replay of the past.
 
-use imago_plan::tune::forecast::{Calendar, Forecast, LastValue, Markov};
+use imago_plan::tune::forecast::{Calendar, Forecast, LastValue, Markov, Seasonal};
 use imago_plan::tune::planner::{Plan, Setting};
 use imago_plan::tune::replay::replay;
 use imago_plan::tune::roll::{CostClass, Costs, Rule, Sliced};
@@ -24,9 +24,11 @@ const MARKOV_1: &str = "markov-1";
 const MARKOV_2: &str = "markov-2";
 const TIME_OF_DAY: &str = "time-of-day";
 const TIME_OF_WEEK: &str = "time-of-week";
+const SEASONAL: &str = "seasonal";
 
 /// The forecasts' names, as they are asked for.
-pub const FORECASTS: [&str; 5] = [LAST_VALUE, MARKOV_1, MARKOV_2, TIME_OF_DAY, TIME_OF_WEEK];
+pub const FORECASTS: [&str; 6] =
+    [LAST_VALUE, MARKOV_1, MARKOV_2, TIME_OF_DAY, TIME_OF_WEEK, SEASONAL];
 
 /// How the configuration is changed from one to another.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,13 +143,14 @@ impl Basis<'_> {
     }
 
     /// The forecasts that can be used with so many intervals to learn from: by the time of day only with two days of them
-    /// at least, of the week with two weeks.
+    /// at least, of the week with two weeks, by a season with two days of a fit number of intervals.
     #[must_use]
     pub fn usable(&self, learned: usize) -> Vec<&'static str> {
         let learned_s = learned as u64 * self.interval_s;
         let is_usable = |name: &&str| match *name {
             TIME_OF_DAY => learned_s >= 2 * DAY_S,
             TIME_OF_WEEK => learned_s >= 14 * DAY_S,
+            SEASONAL => learned_s >= 2 * DAY_S && Seasonal::of_day(self.interval_s).is_some(),
             _ => true,
         };
         FORECASTS.into_iter().filter(is_usable).collect()
@@ -161,6 +164,9 @@ impl Basis<'_> {
             MARKOV_2 => Box::new(Markov::second_order()),
             TIME_OF_DAY => Box::new(Calendar::of_day(self.interval_s)),
             TIME_OF_WEEK => Box::new(Calendar::of_week(self.interval_s)),
+            SEASONAL => {
+                Box::new(Seasonal::of_day(self.interval_s).expect("only usable ones are asked for"))
+            }
             _ => Box::<LastValue>::default(),
         }
     }

@@ -20,7 +20,7 @@ const MUST_NOT_USE: [(&str, &[&str]); 4] = [
 
 /// All that `plan` may use: it decides, and its caller acts. Random numbers come in as a
 /// parameter of the `rand` traits. The others only calculate, and draw only from seeds that they are given.
-const PLAN_MAY_USE: [&str; 5] = ["thiserror", "serde", "rand", "smartcore", "statrs"];
+const PLAN_MAY_USE: [&str; 6] = ["thiserror", "serde", "rand", "smartcore", "statrs", "stlrs"];
 
 /// Names in code that would give `plan` a clock, a disk, a network, chance or waiting.
 const PLAN_MUST_NOT_NAME: [&str; 11] = [

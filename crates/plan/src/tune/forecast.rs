@@ -7,12 +7,14 @@
 mod calendar;
 mod markov;
 mod queue;
+mod seasonal;
 
 use super::workload::{Interval, Mix};
 
 pub use calendar::Calendar;
 pub use markov::Markov;
 pub use queue::Queue;
+pub use seasonal::Seasonal;
 
 /// The mixes that there may be in an interval, with their probabilities, which are 1 in all.
 pub type Chances = Vec<(f64, Mix)>;
