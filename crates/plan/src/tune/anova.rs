@@ -81,8 +81,10 @@ pub struct Effect {
 pub struct Cut {
     /// The share of variance of the last setting that is kept.
     pub from: f64,
-    /// The share of the next one, or what chance alone explains.
+    /// The share of the next one that counts, or what chance alone explains.
     pub to: f64,
+    /// True if the next one is chance.
+    pub is_to_chance: bool,
 }
 
 /// See the module's documentation.
@@ -367,8 +369,9 @@ fn ranking(effects: &[Effect]) -> (Vec<usize>, usize, Option<Cut>) {
     let cut = |kept: usize| {
         let last = &effects[ranked[kept - 1]];
         // Behind the settings that count is chance, also if there is no other setting.
-        let to = if kept < counting { effects[ranked[kept]].share } else { last.by_chance };
-        Cut { from: last.share, to }
+        let is_to_chance = kept == counting;
+        let to = if is_to_chance { last.by_chance } else { effects[ranked[kept]].share };
+        Cut { from: last.share, to, is_to_chance }
     };
     let steepest = (1..=counting)
         .map(|kept| (kept, cut(kept)))

@@ -167,7 +167,7 @@ pub fn answer(question: Question<'_>) -> Result<Answer> {
         configurations: points.iter().flatten().count(),
         left_out: left_out.map(|(_, one)| one.name.clone()).collect(),
         mixes: measured.mixes.iter().map(|mix| told(*mix)).collect(),
-        ranking: ranking(&dimensions, &anova, kept),
+        ranking: ranking(&dimensions, &anova, kept, measured.mixes.len()),
         surrogate: None,
         optima: Vec::new(),
         asked: Vec::new(),

@@ -109,18 +109,19 @@ fn text(answer: &Answer) -> String {
 fn ranking(answer: &Answer) -> String {
     let ranking = &answer.ranking;
     let error = if ranking.is_without_replicates {
-        "nothing was measured twice, so that the error is what the settings leave"
+        "nothing was measured twice, so that it is what the settings leave"
     } else {
-        "rounds of one configuration"
+        "by rounds of one configuration"
     };
     let mut text = format!(
         "{} configurations, {} mixes; mixes explain {} of the variance.\n\
-         Error: {error} ({:.1} %, {} degrees of freedom).\n",
+         Error ({error}, {} degrees of freedom): {} in single measurements, {} more in all of one roll.\n",
         answer.configurations,
         answer.mixes.len(),
         percent(ranking.mixes_share),
-        100.0 * ranking.between_rounds,
-        ranking.between_rounds_freedom
+        ranking.freedom,
+        percent(ranking.within_rolls),
+        percent(ranking.between_rolls)
     );
     if !answer.left_out.is_empty() {
         let names = answer.left_out.join(", ");
@@ -147,12 +148,12 @@ fn ranking(answer: &Answer) -> String {
     let heads = ["", "SETTING", "CLASS", "SHARE", "F", "P", "F BY MIX", "P", "P IN ALL"];
     let rows = ranking.knobs.iter().enumerate().map(row);
     text += &table(&heads, rows, &[3, 4, 5, 6, 7, 8]);
-    if let Some(Fall { from, to }) = ranking.cut {
+    if let Some(Fall { from, to, is_to_chance }) = ranking.cut {
+        let of_chance = if is_to_chance { " that chance explains" } else { "" };
+        let (from, to) = (percent(from), percent(to));
         _ = writeln!(
             text,
-            "The list is cut where the share falls most: from {} to {}.",
-            percent(from),
-            percent(to)
+            "The list is cut where the share falls most: from {from} to {to}{of_chance}."
         );
     } else if ranking.kept > 0 {
         text += "The list is cut by --knobs-max.\n";

@@ -237,7 +237,8 @@ proptest! {
         }
         prop_assert_eq!(kept == 0, by_share.is_empty());
         by_share.push(0.0005);
-        if let Some(Cut { from, to }) = cut {
+        if let Some(Cut { from, to, is_to_chance }) = cut {
+            prop_assert_eq!(is_to_chance, kept + 1 == by_share.len());
             prop_assert_eq!((from, to), (by_share[kept - 1], by_share[kept]));
             for pair in by_share.windows(2) {
                 prop_assert!(pair[1] / pair[0] >= to / from - 1e-12);

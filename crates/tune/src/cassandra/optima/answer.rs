@@ -42,10 +42,12 @@ pub struct Ranking {
     pub cut: Option<Fall>,
     /// The share of all variance that mixes explain.
     pub mixes_share: f64,
-    /// The standard deviation between rounds of one configuration, as a share of what it serves.
-    pub between_rounds: f64,
-    /// Degrees of freedom that it was told from.
-    pub between_rounds_freedom: usize,
+    /// The standard deviation of all that is measured behind one roll, as a share of what is served.
+    pub between_rolls: f64,
+    /// The standard deviation of single measurements behind it.
+    pub within_rolls: f64,
+    /// Degrees of freedom that effects in the mean are told from.
+    pub freedom: usize,
     /// True if nothing was measured twice, so that the error is what settings do not explain.
     pub is_without_replicates: bool,
     /// The probability by chance of what configurations differ by beyond the sum of their settings.
@@ -57,8 +59,10 @@ pub struct Ranking {
 pub struct Fall {
     /// The share of the last setting that is kept.
     pub from: f64,
-    /// The share of the next one, or what chance alone explains.
+    /// The share of the next one that counts, or what chance alone explains.
     pub to: f64,
+    /// True if the next one is chance.
+    pub is_to_chance: bool,
 }
 
 /// A setting.
@@ -169,7 +173,12 @@ pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-pub(super) fn ranking(dimensions: &[Dimension], anova: &Anova, kept: usize) -> Ranking {
+pub(super) fn ranking(
+    dimensions: &[Dimension],
+    anova: &Anova,
+    kept: usize,
+    mixes: usize,
+) -> Ranking {
     let ranked = |setting: &usize| {
         let (of, effect) = (&dimensions[*setting], &anova.effects[*setting]);
         let Test { f, freedom, p, .. } = effect.main;
@@ -187,13 +196,17 @@ pub(super) fn ranking(dimensions: &[Dimension], anova: &Anova, kept: usize) -> R
         }
     };
     let Noise { mean_square, freedom } = anova.between_rounds;
+    let single = anova.within_rounds.mean_square;
+    let cut = anova.cut.filter(|_| kept == anova.kept);
     Ranking {
         knobs: anova.ranked.iter().map(ranked).collect(),
         kept,
-        cut: anova.cut.filter(|_| kept == anova.kept).map(|Cut { from, to }| Fall { from, to }),
+        cut: cut.map(|Cut { from, to, is_to_chance }| Fall { from, to, is_to_chance }),
         mixes_share: anova.mixes_share,
-        between_rounds: mean_square.sqrt(),
-        between_rounds_freedom: freedom,
+        // What a roll adds is in each of its mixes.
+        between_rolls: ((mean_square - single) / mixes.max(1) as f64).max(0.0).sqrt(),
+        within_rolls: single.sqrt(),
+        freedom,
         is_without_replicates: anova.is_without_replicates,
         lack_of_fit_p: anova.lack_of_fit.map(|test| test.p),
     }

@@ -123,7 +123,7 @@ fn what_is_noise_is_called_noise_and_nothing_is_searched_for() {
     let answer = asked(&files(nothing, 0.2, 3), 9, &[Mix::of_reads(1.0)]).unwrap();
     assert_eq!((answer.ranking.kept, answer.ranking.cut), (0, None), "{:?}", answer.ranking);
     assert!(answer.surrogate.is_none() && answer.optima.is_empty() && answer.asked.is_empty());
-    assert!(answer.ranking.between_rounds > 0.05, "{:?}", answer.ranking);
+    assert!(answer.ranking.within_rolls > 0.05, "{:?}", answer.ranking);
 }
 
 #[test]
