@@ -12,12 +12,15 @@ use scylla::frame::response::result::TableSpec;
 use scylla::statement::Consistency;
 use uuid::Uuid;
 
-use super::cluster_file::{ClusterFile, NodeAccess};
+use super::ClusterFile;
+use super::Uri;
 use super::connection::{connect_to, rows};
 use super::error::{Error, Result};
 use super::journal;
-use super::node::LOOK_BOUND;
-use super::uri::Uri;
+use super::nodetool::nodetool;
+use crate::cluster::NodeAccess;
+pub(super) use crate::cluster::error::chain;
+use crate::cluster::node::LOOK_BOUND;
 
 /// For one node to answer what it sees.
 const VIEW_BOUND: Duration = Duration::from_secs(20);
@@ -265,7 +268,7 @@ async fn view(node: &NodeAccess, uri: &Uri) -> Result<View> {
         "SELECT host_id FROM system_views.pending_hints",
         (),
     );
-    let status = node.nodetool("status", LOOK_BOUND);
+    let status = nodetool(node, "status", LOOK_BOUND);
     let (local, hints, status) = tokio::try_join!(local, hints, status)?;
     let schema = local.first().map(|(version,)| *version).unwrap_or_default();
     let hints = hints.into_iter().map(|(id,)| id).collect();
@@ -300,18 +303,6 @@ fn seen(status: &str) -> BTreeMap<Uuid, (bool, bool)> {
         }
     }
     seen
-}
-
-/// An error with its causes, in one line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    let mut parts: Vec<String> = Vec::new();
-    for cause in causes.map(ToString::to_string) {
-        if parts.iter().all(|part| !part.contains(&cause)) {
-            parts.push(cause);
-        }
-    }
-    parts.join(": ")
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use imago_job::clock;
 use imago_mongo::namespace::Namespace;
-use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::ClusterFile;
 use imago_tune::cassandra::observe::{Observation, Observer};
 use imago_tune::trace;
 use serde::Serialize;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use imago_job::id::JobId;
-use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::ClusterFile;
 use imago_tune::cassandra::compaction::Compaction;
 use imago_tune::cassandra::connection;
 use imago_tune::cassandra::roll::{self, Outcome, Preview, Roller, Spec};

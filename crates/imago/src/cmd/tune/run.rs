@@ -8,7 +8,7 @@ use imago_mongo::namespace::Namespace;
 use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::roll::{CostClass, Costs};
 use imago_tune::basis::FORECASTS;
-use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::ClusterFile;
 use imago_tune::cassandra::configurations;
 use imago_tune::cassandra::controller::{self, Event, Request, Summary, in_order};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use imago_bench::sample::{self, Request, Sample};
 use imago_mongo::namespace::Namespace;
-use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::ClusterFile;
 use imago_tune::cassandra::{Consistency, configurations};
 use imago_workload::mix::Mix;
 
