@@ -10,7 +10,7 @@ use imago_tune::cassandra::observe::{Observation, Observer};
 use imago_tune::trace;
 use serde::Serialize;
 
-use crate::cmd::load::{cassandra_failure, duration};
+use crate::cmd::load::{cluster_failure, duration};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -57,10 +57,10 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     if length_s == 0 {
         return Err(Failure::new(Exit::Usage, "usage", "--interval must be 1s at least"));
     }
-    let file = ClusterFile::read(&args.cluster).map_err(|error| cassandra_failure(&error))?;
+    let file = ClusterFile::read(&args.cluster).map_err(|error| cluster_failure(&error))?;
     let table = args.ns.map(|ns| (ns.db, ns.coll));
     let mut observer =
-        Observer::begin(&file, table).await.map_err(|error| cassandra_failure(&error))?;
+        Observer::begin(&file, table).await.map_err(|error| cluster_failure(&error))?;
     // Intervals begin where they do in every trace of this length; the first one had begun before.
     let mut start_s = 0;
     let mut seen = 0;

@@ -11,7 +11,7 @@ use imago_tune::cassandra::compaction::Compaction;
 use imago_tune::cassandra::connection;
 use imago_tune::cassandra::roll::{self, Outcome, Preview, Roller, Spec};
 
-use crate::cmd::load::{cassandra_failure, duration};
+use crate::cmd::load::{cluster_failure, duration};
 use crate::cmd::process::process;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -106,7 +106,7 @@ pub(super) fn level(text: &str) -> Result<String, String> {
 
 /// Runs the command.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    let file = ClusterFile::read(&args.cluster).map_err(|error| cassandra_failure(&error))?;
+    let file = ClusterFile::read(&args.cluster).map_err(|error| cluster_failure(&error))?;
     let (process, cancel) = (process(), context.cancel.clone());
     let rolled = if let Some(job) = &args.resume {
         Box::pin(roll::resume(file, job, &process, context.events(), cancel)).await
@@ -129,14 +129,14 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             canary_s: args.canary.as_secs(),
         };
         let roller =
-            Roller::connect(file, spec).await.map_err(|error| cassandra_failure(&error))?;
+            Roller::connect(file, spec).await.map_err(|error| cluster_failure(&error))?;
         if args.dry_run {
-            let preview = roller.preview().await.map_err(|error| cassandra_failure(&error))?;
+            let preview = roller.preview().await.map_err(|error| cluster_failure(&error))?;
             return context.output.result(&preview, preview_text);
         }
         Box::pin(roller.begin(&process, context.events(), cancel)).await
     };
-    let outcome = rolled.map_err(|error| cassandra_failure(&error))?;
+    let outcome = rolled.map_err(|error| cluster_failure(&error))?;
     context.output.result(&outcome, outcome_text)
 }
 
