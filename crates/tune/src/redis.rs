@@ -1,6 +1,7 @@
 //! Redis: how its servers are reached, asked, and changed.
 
 pub mod connection;
+pub mod knobs;
 pub mod replication;
 pub mod topology;
 
