@@ -2,7 +2,11 @@
 
 pub mod connection;
 pub mod knobs;
+mod lock;
+mod look;
 pub mod replication;
+pub mod roll;
+mod settings_file;
 pub mod topology;
 
 use crate::cluster::{self, Database};
