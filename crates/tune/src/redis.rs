@@ -4,6 +4,7 @@ pub mod connection;
 pub mod knobs;
 mod lock;
 mod look;
+pub mod observe;
 pub mod replication;
 pub mod roll;
 mod settings_file;
