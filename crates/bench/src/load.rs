@@ -3,4 +3,5 @@
 
 pub mod cassandra;
 pub mod mongo;
+pub mod redis;
 pub mod store;

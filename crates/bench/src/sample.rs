@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use imago_job::reporter::Events;
 use imago_plan::tune::sampling::{is_warm, order};
-use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::ClusterFile;
 use imago_tune::cassandra::configurations::{Configuration, spec};
 use imago_tune::cassandra::roll::Roller;
 use imago_tune::cassandra::{Consistency, Error, Result};

@@ -6,7 +6,7 @@
 //! says when to change, and to what, so that most operations are served in all (Eqs. 5–8); [`genetic`] searches for
 //! one as the paper does, and [`baselines`] are what it is compared with. A [`planner`] goes with the time, beside a
 //! cluster or in a [`replay`] of a past trace; [`judge`] says what came of a change. How many nodes may be away at once is
-//! [`availability`] (§4.5).
+//! [`availability`] (§4.5); in which order masters and replicas are restarted, [`succession`].
 
 pub mod anova;
 pub mod availability;
@@ -22,6 +22,7 @@ pub mod sampling;
 pub mod schedule;
 pub mod search;
 pub mod space;
+pub mod succession;
 pub mod surrogate;
 pub mod throughput;
 pub mod workload;

@@ -6,7 +6,6 @@
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +16,7 @@ use crate::binary::CassandraFiles;
 use crate::cpu_share::CpuShare;
 use crate::error::{Error, Result};
 use crate::place::Place;
-use crate::port::Port;
+use crate::port::{Port, SharedPorts};
 use crate::wire;
 
 /// Tokens of a node: few, so that ranges are quickly told, and more than one, as in real clusters.
@@ -65,33 +64,12 @@ const LOGGING: &str = r#"<configuration>
 </configuration>
 "#;
 
-/// The ports that all nodes of a cluster have.
-#[derive(Debug)]
-pub(crate) struct Ports {
-    /// For clients.
-    native: Port,
-    /// Between nodes.
-    storage: Port,
-}
-
-impl Ports {
-    pub(crate) fn reserve() -> Result<Self> {
-        Ok(Self { native: Port::reserve()?, storage: Port::reserve()? })
-    }
-
-    /// The address of a node, from 1 on: a network of the loopback interface that no other cluster has.
-    pub(crate) fn host(&self, node: u8) -> Ipv4Addr {
-        let [high, low] = self.native.number().to_be_bytes();
-        Ipv4Addr::new(127, high, low, node)
-    }
-}
-
 /// A node.
 #[derive(Debug)]
 pub(crate) struct Cassandra {
     pub(crate) installed: CassandraFiles,
     pub(crate) cluster: String,
-    pub(crate) ports: Arc<Ports>,
+    pub(crate) ports: Arc<SharedPorts>,
     /// Its address.
     pub(crate) host: Ipv4Addr,
     /// The address of the node that others learn of the cluster from.
@@ -107,7 +85,7 @@ pub(crate) struct Cassandra {
 impl Cassandra {
     /// Writes the configuration.
     pub(crate) fn prepare(&self, place: &Place) -> Result<()> {
-        let folder = configuration(place);
+        let folder = place.configuration();
         let doing = || format!("write the configuration {}", folder.display());
         std::fs::create_dir_all(&folder).map_err(Error::io(doing()))?;
         for (file, content) in [
@@ -128,7 +106,7 @@ impl Cassandra {
         let mut words = vec![self.installed.java.display().to_string()];
         words.extend(["-Xmx64m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"].map(str::to_owned));
         words.extend(module_options());
-        let configuration = configuration(place);
+        let configuration = place.configuration();
         words.push(format!("-Dcassandra.config=file://{}/cassandra.yaml", configuration.display()));
         words.push(format!("-Dcassandra.storagedir={}", place.data.display()));
         words.push("-cp".into());
@@ -143,7 +121,7 @@ impl Cassandra {
 
     pub(crate) fn command(&self, place: &Place) -> Result<Command> {
         let (output, errors) = place.log_output()?;
-        let mut classes = configuration(place).into_os_string();
+        let mut classes = place.configuration().into_os_string();
         classes.push(":");
         classes.push(self.installed.jars.join("*"));
         let heap_mb = self.heap_mb;
@@ -155,7 +133,7 @@ impl Cassandra {
             .arg(format!("-XX:MaxDirectMemorySize={}m", heap_mb / 2))
             .args(["-XX:+UseSerialGC", "-XX:-UsePerfData", "-Djdk.attach.allowAttachSelf=true"]);
         command.args(module_options());
-        let file = configuration(place).join("cassandra.yaml");
+        let file = place.configuration().join("cassandra.yaml");
         command
             .arg(format!("-Djava.io.tmpdir={}", place.folder.display()))
             .arg(format!("-Dcassandra.config=file://{}", file.display()))
@@ -180,7 +158,7 @@ impl Cassandra {
 
     fn settings(&self, place: &Place) -> String {
         let (host, seed, cluster) = (self.host, self.seed, &self.cluster);
-        let (native, storage) = (self.ports.native.number(), self.ports.storage.number());
+        let (native, storage) = (self.ports.clients.number(), self.ports.peers.number());
         let mut settings = format!(
             "cluster_name: '{cluster}'\n\
              num_tokens: {TOKENS}\n\
@@ -207,7 +185,7 @@ impl Cassandra {
 
     /// Its address for clients.
     pub(crate) fn address(&self) -> SocketAddr {
-        SocketAddr::from((self.host, self.ports.native.number()))
+        SocketAddr::from((self.host, self.ports.clients.number()))
     }
 
     pub(crate) async fn probe(&self, bound: Duration) -> Result<()> {
@@ -229,11 +207,6 @@ fn module_options() -> Vec<String> {
 /// A word that the shell takes as it is.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
-}
-
-/// The folder with the configuration of a node whose data lies there.
-pub(crate) fn configuration(place: &Place) -> PathBuf {
-    place.data.with_extension("conf")
 }
 
 /// Asks a node which options its protocol has. It answers that only once it has joined, and takes clients.

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::binary;
-use crate::cassandra::{Cassandra, Ports};
-use crate::cluster::{NodeInfo, Role, valid_name};
+use crate::cassandra::Cassandra;
+use crate::cluster::{NodeInfo, valid_name};
 use crate::cpu_share::CpuShare;
 use crate::error::{Error, Result};
-use crate::port::Port;
+use crate::port::{Port, SharedPorts};
 use crate::program::Program;
 use crate::scratch::Scratch;
 use crate::server::{Launch, Server};
+use crate::servers::Servers;
 
 /// The specification of a Cassandra cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +82,7 @@ impl CassandraSpec {
 #[derive(Debug)]
 pub struct CassandraCluster {
     // Fields drop in this order: the nodes, then the folder with their data.
-    nodes: Vec<Server>,
+    nodes: Servers,
     spec: CassandraSpec,
     scratch: Scratch,
     unshared: Option<String>,
@@ -93,7 +94,7 @@ impl CassandraCluster {
         spec.check()?;
         let installed = binary::find_cassandra()?;
         let scratch = Scratch::new(&spec.name, spec.folder.as_deref())?;
-        let ports = Arc::new(Ports::reserve()?);
+        let ports = Arc::new(SharedPorts::reserve()?);
         let (mut nodes, mut unshared) = (Vec::new(), None);
         for number in 1..=spec.nodes {
             let name = format!("{}-{number}", spec.name);
@@ -119,6 +120,7 @@ impl CassandraCluster {
             let launch = Launch { name, program: Program::Cassandra(node) };
             nodes.push(Server::start(launch, scratch.path()).await?);
         }
+        let nodes = Servers::new(&spec.name, nodes);
         Ok(Self { nodes, spec, scratch, unshared })
     }
 
@@ -131,8 +133,7 @@ impl CassandraCluster {
     /// The connection string, `cassandra://host:port,host:port`.
     #[must_use]
     pub fn uri(&self) -> String {
-        let nodes: Vec<String> = self.nodes.iter().map(Server::address).collect();
-        format!("cassandra://{}", nodes.join(","))
+        format!("cassandra://{}", self.nodes.addresses())
     }
 
     /// Why nodes have no share of the processors although one was asked for.
@@ -144,7 +145,7 @@ impl CassandraCluster {
     /// All nodes as they are now.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeInfo> {
-        self.nodes.iter().map(|node| NodeInfo::of(node, "", Role::Node)).collect()
+        self.nodes.infos()
     }
 
     /// The folder with data and logs.
@@ -153,49 +154,15 @@ impl CassandraCluster {
         self.scratch.path()
     }
 
-    /// Kills a node at once (kill -9). Its address and data stay its own.
-    pub fn kill(&self, node: &str) -> Result<()> {
-        self.node(node)?.kill()
-    }
-
-    /// Asks a node to end (SIGTERM), and waits until it is gone. Its address and data stay its own.
-    pub async fn terminate(&self, node: &str) -> Result<()> {
-        self.node(node)?.terminate().await
-    }
-
-    /// Stops a node where it is (SIGSTOP): its connections stay open and silent.
-    pub fn stop(&self, node: &str) -> Result<()> {
-        self.node(node)?.stop()
-    }
-
-    /// Lets a node go on after a stop (SIGCONT).
-    pub fn resume(&self, node: &str) -> Result<()> {
-        self.node(node)?.resume()
-    }
-
-    /// Starts a node again after a kill, and waits until it takes clients.
-    pub async fn restart(&self, node: &str) -> Result<()> {
-        self.node(node)?.restart().await
+    /// Its nodes, to give faults to.
+    #[must_use]
+    pub fn servers(&self) -> &Servers {
+        &self.nodes
     }
 
     /// The folder with the configuration of a node, and its `nodetool`, below the folder of the cluster.
     #[must_use]
     pub fn configuration_of(folder: &Path, node: &str) -> PathBuf {
         folder.join(node).with_extension("conf")
-    }
-
-    /// The name of a node, if there is one of that name.
-    pub(crate) fn node_named(&self, name: &str) -> Result<&str> {
-        self.node(name).map(Server::name)
-    }
-
-    fn node(&self, name: &str) -> Result<&Server> {
-        let found = self.nodes.iter().find(|node| node.name() == name);
-        found.ok_or_else(|| Error::Unknown {
-            cluster: self.spec.name.clone(),
-            what: "node",
-            name: name.to_owned(),
-            known: self.nodes.iter().map(Server::name).collect::<Vec<_>>().join(", "),
-        })
     }
 }

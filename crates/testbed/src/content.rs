@@ -1,4 +1,4 @@
-//! The servers under a testbed's name: a MongoDB cluster, a Cassandra cluster, or a server that stands alone.
+//! The servers under a testbed's name: a cluster of MongoDB, Cassandra or Redis, or a server that stands alone.
 //!
 //! Only here do they meet; the [`supervisor`](crate::supervisor) keeps each by the same rules.
 
@@ -10,6 +10,7 @@ use crate::binary;
 use crate::cassandra_cluster::{CassandraCluster, CassandraSpec};
 use crate::cluster::{Cluster, ClusterSpec, NodeInfo};
 use crate::error::{Error, Result};
+use crate::redis_cluster::{RedisCluster, RedisClusterSpec};
 use crate::single::{Engine, Single, SingleSpec};
 
 /// The servers to start under a name.
@@ -20,6 +21,8 @@ pub enum ContentSpec {
     Cluster(ClusterSpec),
     /// Nodes of Cassandra.
     Cassandra(CassandraSpec),
+    /// Masters and replicas of Redis.
+    Redis(RedisClusterSpec),
     /// One server of another kind.
     Single(SingleSpec),
 }
@@ -27,6 +30,12 @@ pub enum ContentSpec {
 impl From<CassandraSpec> for ContentSpec {
     fn from(spec: CassandraSpec) -> Self {
         Self::Cassandra(spec)
+    }
+}
+
+impl From<RedisClusterSpec> for ContentSpec {
+    fn from(spec: RedisClusterSpec) -> Self {
+        Self::Redis(spec)
     }
 }
 
@@ -49,6 +58,7 @@ impl ContentSpec {
         match self {
             Self::Cluster(spec) => &spec.name,
             Self::Cassandra(spec) => &spec.name,
+            Self::Redis(spec) => &spec.name,
             Self::Single(spec) => &spec.name,
         }
     }
@@ -59,14 +69,18 @@ impl ContentSpec {
         match self {
             Self::Cluster(_) => "mongodb",
             Self::Cassandra(_) => "cassandra",
+            Self::Redis(_) => "redis",
             Self::Single(spec) => spec.engine.name(),
         }
     }
 
-    /// Shards; `None` without any.
+    /// Shards, which in Redis each have a master; `None` without any.
     #[must_use]
     pub fn shards(&self) -> Option<u32> {
-        self.cluster().and_then(|spec| spec.shards)
+        match self {
+            Self::Redis(spec) => Some(spec.masters.into()),
+            _ => self.cluster().and_then(|spec| spec.shards),
+        }
     }
 
     /// Members of each replica set that holds data, or nodes among equals; 1 for a server that stands alone.
@@ -75,6 +89,7 @@ impl ContentSpec {
         match self {
             Self::Cluster(spec) => spec.members,
             Self::Cassandra(spec) => spec.nodes.into(),
+            Self::Redis(spec) => 1 + u32::from(spec.replicas),
             Self::Single(_) => 1,
         }
     }
@@ -88,7 +103,7 @@ impl ContentSpec {
     fn cluster(&self) -> Option<&ClusterSpec> {
         match self {
             Self::Cluster(spec) => Some(spec),
-            Self::Cassandra(_) | Self::Single(_) => None,
+            Self::Cassandra(_) | Self::Redis(_) | Self::Single(_) => None,
         }
     }
 
@@ -97,6 +112,7 @@ impl ContentSpec {
         match self {
             Self::Cluster(spec) => spec.check(),
             Self::Cassandra(spec) => spec.check(),
+            Self::Redis(spec) => spec.check(),
             Self::Single(spec) => spec.check(),
         }
     }
@@ -106,7 +122,7 @@ impl ContentSpec {
         match self {
             Self::Cluster(_) => binary::find_mongod().map(drop),
             Self::Cassandra(_) => binary::find_cassandra().map(drop),
-            Self::Single(SingleSpec { engine: Engine::Redis, .. }) => {
+            Self::Redis(_) | Self::Single(SingleSpec { engine: Engine::Redis, .. }) => {
                 binary::find_redis().map(drop)
             }
             Self::Single(SingleSpec { engine: Engine::Kafka, .. }) => {
@@ -121,6 +137,7 @@ impl ContentSpec {
 pub(crate) enum Content {
     Cluster(Cluster),
     Cassandra(CassandraCluster),
+    Redis(RedisCluster),
     Single(Single),
 }
 
@@ -132,6 +149,7 @@ impl Content {
             ContentSpec::Cassandra(spec) => {
                 CassandraCluster::start(spec).await.map(Self::Cassandra)
             }
+            ContentSpec::Redis(spec) => RedisCluster::start(spec).await.map(Self::Redis),
             ContentSpec::Single(spec) => Single::start(spec).await.map(Self::Single),
         }
     }
@@ -141,6 +159,7 @@ impl Content {
         match self {
             Self::Cluster(cluster) => cluster.uri(),
             Self::Cassandra(cluster) => cluster.uri(),
+            Self::Redis(cluster) => cluster.uri(),
             Self::Single(single) => single.uri(),
         }
     }
@@ -150,6 +169,7 @@ impl Content {
         match self {
             Self::Cluster(cluster) => cluster.admin_uri(),
             Self::Cassandra(cluster) => cluster.uri(),
+            Self::Redis(cluster) => cluster.uri(),
             Self::Single(single) => single.uri(),
         }
     }
@@ -158,7 +178,7 @@ impl Content {
     pub(crate) fn unshared(&self) -> Option<String> {
         match self {
             Self::Cassandra(cluster) => cluster.unshared().map(str::to_owned),
-            Self::Cluster(_) | Self::Single(_) => None,
+            Self::Cluster(_) | Self::Redis(_) | Self::Single(_) => None,
         }
     }
 
@@ -166,6 +186,7 @@ impl Content {
         match self {
             Self::Cluster(cluster) => cluster.nodes(),
             Self::Cassandra(cluster) => cluster.nodes(),
+            Self::Redis(cluster) => cluster.nodes(),
             Self::Single(single) => vec![single.node()],
         }
     }
@@ -174,6 +195,7 @@ impl Content {
         match self {
             Self::Cluster(cluster) => cluster.folder(),
             Self::Cassandra(cluster) => cluster.folder(),
+            Self::Redis(cluster) => cluster.folder(),
             Self::Single(single) => single.folder(),
         }
     }
@@ -181,7 +203,8 @@ impl Content {
     pub(crate) fn kill(&self, node: &str) -> Result<()> {
         match self {
             Self::Cluster(cluster) => cluster.kill(node),
-            Self::Cassandra(cluster) => cluster.kill(node),
+            Self::Cassandra(cluster) => cluster.servers().kill(node),
+            Self::Redis(cluster) => cluster.servers().kill(node),
             Self::Single(single) => named(single, node)?.kill(),
         }
     }
@@ -189,7 +212,8 @@ impl Content {
     pub(crate) async fn terminate(&self, node: &str) -> Result<()> {
         match self {
             Self::Cluster(cluster) => cluster.terminate(node).await,
-            Self::Cassandra(cluster) => cluster.terminate(node).await,
+            Self::Cassandra(cluster) => cluster.servers().terminate(node).await,
+            Self::Redis(cluster) => cluster.servers().terminate(node).await,
             Self::Single(single) => named(single, node)?.terminate().await,
         }
     }
@@ -197,7 +221,8 @@ impl Content {
     pub(crate) fn stop(&self, node: &str) -> Result<()> {
         match self {
             Self::Cluster(cluster) => cluster.stop(node),
-            Self::Cassandra(cluster) => cluster.stop(node),
+            Self::Cassandra(cluster) => cluster.servers().stop(node),
+            Self::Redis(cluster) => cluster.servers().stop(node),
             Self::Single(single) => named(single, node)?.stop(),
         }
     }
@@ -205,7 +230,8 @@ impl Content {
     pub(crate) fn resume(&self, node: &str) -> Result<()> {
         match self {
             Self::Cluster(cluster) => cluster.resume(node),
-            Self::Cassandra(cluster) => cluster.resume(node),
+            Self::Cassandra(cluster) => cluster.servers().resume(node),
+            Self::Redis(cluster) => cluster.servers().resume(node),
             Self::Single(single) => named(single, node)?.resume(),
         }
     }
@@ -213,12 +239,14 @@ impl Content {
     pub(crate) async fn restart(&self, node: &str) -> Result<()> {
         match self {
             Self::Cluster(cluster) => cluster.restart(node).await,
-            Self::Cassandra(cluster) => cluster.restart(node).await,
+            Self::Cassandra(cluster) => cluster.servers().restart(node).await,
+            Self::Redis(cluster) => cluster.servers().restart(node).await,
             Self::Single(single) => named(single, node)?.restart().await,
         }
     }
 
-    /// Has the primary of the node's replica set step down; returns the set and its new primary.
+    /// Has the primary of the node's replica set step down, or a replica of Redis take its master's place; returns the
+    /// set, or the old master, and the new one.
     pub(crate) async fn step_down(&self, node: &str) -> Result<(String, String)> {
         match self {
             Self::Cluster(cluster) => {
@@ -228,9 +256,10 @@ impl Content {
             }
             Self::Cassandra(cluster) => Err(Error::WrongState {
                 action: "step down",
-                node: cluster.node_named(node)?.to_owned(),
+                node: cluster.servers().named(node)?.name().to_owned(),
                 state: "has no primary, as all nodes are equals",
             }),
+            Self::Redis(cluster) => Ok((node.to_owned(), cluster.step_down(node).await?)),
             Self::Single(single) => Err(Error::WrongState {
                 action: "step down",
                 node: named(single, node)?.node().name,

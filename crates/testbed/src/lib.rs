@@ -2,9 +2,10 @@
 //!
 //! A [`Cluster`] is a replica set, or a sharded cluster with its config server and a router, made
 //! of real `mongod` processes on loopback ports; a [`Single`] is one Redis or Kafka server, a [`CassandraCluster`] nodes
-//! that are equals. The
-//! invariant: a server lives no longer than the process that started it, however that process ends. [`process`] has the kernel kill the servers
-//! of a process that dies, [`scratch`] removes the data of one that could not do so itself.
+//! that are equals, a [`RedisCluster`] masters that share the keys, with their replicas.
+//!
+//! The invariant: a server lives no longer than the process that started it, however that process ends. [`process`] has
+//! the kernel kill the servers of a process that dies, [`scratch`] removes the data of one that could not do so itself.
 //!
 //! This crate must not know: jobs and plans, and anything that runs against the servers.
 
@@ -24,12 +25,14 @@ pub mod port;
 pub mod process;
 mod program;
 mod redis;
+mod redis_cluster;
 pub mod relay;
 mod replica_set;
 pub mod router;
 mod router_process;
 pub mod scratch;
 mod server;
+mod servers;
 mod single;
 mod spec;
 pub mod supervisor;
@@ -45,5 +48,7 @@ pub use cassandra_cluster::{CassandraCluster, CassandraSpec};
 pub use cluster::{Cluster, ClusterSpec, NodeInfo, Role, valid_name};
 pub use content::ContentSpec;
 pub use error::{Error, Result};
+pub use redis_cluster::{RedisCluster, RedisClusterSpec, redis_configuration_of};
 pub use relay::Relay;
+pub use servers::Servers;
 pub use single::{Engine, Single, SingleSpec};

@@ -19,6 +19,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// The folder with the configuration of a server whose data lies there.
+    pub(crate) fn configuration(&self) -> PathBuf {
+        self.data.with_extension("conf")
+    }
+
     /// The standard output and error of a program that does not write its log file itself.
     pub(crate) fn log_output(&self) -> Result<(Stdio, Stdio)> {
         let open = || {

@@ -54,6 +54,28 @@ impl Port {
     }
 }
 
+/// The ports that all nodes of a cluster have, each node on a loopback address of its own, as they would have on
+/// machines of their own.
+#[derive(Debug)]
+pub(crate) struct SharedPorts {
+    /// For clients.
+    pub(crate) clients: Port,
+    /// Between nodes.
+    pub(crate) peers: Port,
+}
+
+impl SharedPorts {
+    pub(crate) fn reserve() -> Result<Self> {
+        Ok(Self { clients: Port::reserve()?, peers: Port::reserve()? })
+    }
+
+    /// The address of a node, from 1 on: a network of the loopback interface that no other cluster has.
+    pub(crate) fn host(&self, node: u8) -> Ipv4Addr {
+        let [high, low] = self.clients.number().to_be_bytes();
+        Ipv4Addr::new(127, high, low, node)
+    }
+}
+
 /// The first candidate and how many there are: those below the kernel's range for outgoing
 /// connections, or, where that leaves too few, all unprivileged ones from [`FIRST`] on.
 fn candidates() -> (u32, u32) {

@@ -13,7 +13,7 @@ use crate::cassandra::Cassandra;
 use crate::error::Result;
 use crate::kafka::{self, Kafka};
 pub(crate) use crate::place::Place;
-use crate::redis::{self, Redis};
+use crate::redis::Redis;
 use crate::wire;
 
 const PROBE_BOUND: Duration = Duration::from_secs(5);
@@ -50,7 +50,8 @@ impl Program {
     pub(crate) fn fixed_address(&self) -> Option<SocketAddr> {
         match self {
             Self::Cassandra(node) => Some(node.address()),
-            Self::Mongo(_) | Self::Redis(_) | Self::Kafka(_) => None,
+            Self::Redis(redis) => redis.fixed_address(),
+            Self::Mongo(_) | Self::Kafka(_) => None,
         }
     }
 
@@ -62,7 +63,8 @@ impl Program {
     /// Puts down the files that the program expects to find at its first start.
     pub(crate) async fn prepare(&self, place: &Place) -> Result<()> {
         match self {
-            Self::Mongo(_) | Self::Redis(_) => Ok(()),
+            Self::Mongo(_) => Ok(()),
+            Self::Redis(redis) => redis.prepare(place),
             Self::Kafka(kafka) => kafka.prepare(place).await,
             Self::Cassandra(node) => node.prepare(place),
         }
@@ -84,7 +86,7 @@ impl Program {
     pub(crate) async fn probe(&self, port: u16) -> Result<()> {
         match self {
             Self::Mongo(_) => wire::hello(port, PROBE_BOUND).await.map(drop),
-            Self::Redis(_) => redis::ping(port, PROBE_BOUND).await,
+            Self::Redis(redis) => redis.probe(port, PROBE_BOUND).await,
             Self::Kafka(_) => kafka::ask_versions(port, PROBE_BOUND).await,
             Self::Cassandra(node) => node.probe(PROBE_BOUND).await,
         }

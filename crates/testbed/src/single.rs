@@ -13,6 +13,7 @@ use crate::program::Program;
 use crate::redis::{self, Redis};
 use crate::scratch::Scratch;
 use crate::server::{Launch, Server};
+use crate::wire;
 
 /// Which server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,7 +36,7 @@ impl Engine {
     }
 
     /// The least memory with which it serves, in MiB.
-    fn memory_mb_min(self) -> u32 {
+    pub(crate) fn memory_mb_min(self) -> u32 {
         match self {
             Self::Redis => 8,
             Self::Kafka => 128,
@@ -45,7 +46,7 @@ impl Engine {
     /// Checks that the server at `port` answers.
     pub(crate) async fn probe(self, port: u16, bound: Duration) -> Result<()> {
         match self {
-            Self::Redis => redis::ping(port, bound).await,
+            Self::Redis => redis::ping(wire::local(port), bound).await,
             Self::Kafka => kafka::ask_versions(port, bound).await,
         }
     }
@@ -101,7 +102,8 @@ impl SingleSpec {
     fn program(&self) -> Result<Program> {
         Ok(match self.engine {
             Engine::Redis => {
-                Program::Redis(Redis { path: binary::find_redis()?, memory_mb: self.memory_mb })
+                let (path, memory_mb) = (binary::find_redis()?, self.memory_mb);
+                Program::Redis(Redis { path, memory_mb, node: None })
             }
             Engine::Kafka => Program::Kafka(Kafka::new(binary::find_kafka()?, self.memory_mb)?),
         })

@@ -1,7 +1,6 @@
 //! Apache Cassandra: how its nodes are reached, asked, and changed.
 
 pub mod classes;
-pub mod cluster_file;
 pub mod compaction;
 pub mod configurations;
 pub mod connection;
@@ -13,14 +12,31 @@ pub mod dimensions;
 pub mod error;
 pub mod journal;
 pub mod knobs;
-mod node;
+mod nodetool;
 pub mod observe;
 pub mod optima;
 pub mod ring;
 pub mod roll;
 pub mod settings_file;
-pub mod uri;
 
 pub use error::{Error, Result};
 pub use scylla::statement::Consistency;
-pub use uri::Uri;
+
+use crate::cluster::{self, Database};
+
+/// Apache Cassandra.
+#[derive(Clone, Copy, Debug)]
+pub enum Cassandra {}
+
+impl Database for Cassandra {
+    const NAME: &'static str = "cassandra";
+    const SCHEME: &'static str = "cassandra://";
+    const PORT: u16 = 9042;
+    const PATH: &'static str = "/";
+    const HAS_NODETOOL: bool = true;
+}
+
+/// A connection string.
+pub type Uri = cluster::Uri<Cassandra>;
+/// How the nodes of a cluster are reached.
+pub type ClusterFile = cluster::ClusterFile<Cassandra>;

@@ -10,8 +10,10 @@
 pub mod advice;
 pub mod basis;
 pub mod cassandra;
+pub mod cluster;
 pub mod error;
 pub mod measurements;
+pub mod redis;
 mod table;
 pub mod trace;
 pub mod tuner;

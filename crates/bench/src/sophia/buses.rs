@@ -15,12 +15,12 @@ use imago_plan::tune::roll::{CostClass, Costs};
 use imago_plan::tune::sampling::order;
 use imago_plan::tune::throughput::{Measured, Throughputs};
 use imago_plan::tune::workload::Mix as Shares;
-use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::ClusterFile;
 use imago_tune::cassandra::configurations::{Configuration, spec};
 use imago_tune::cassandra::controller::{self, Request, in_order};
 use imago_tune::cassandra::roll::Roller;
 use imago_tune::cassandra::{Consistency, Error, Result};
-use imago_tune::measurements::Measurements;
+use imago_tune::measurements::{Measurements, Sample};
 use imago_workload::driver::{self, Arrival, Options, Report as LoadReport};
 use imago_workload::history::{IdForm, Recorder};
 use imago_workload::mix::Mix;
@@ -422,7 +422,9 @@ fn measurements(
     }
     let throughputs = Throughputs::new(alone.len(), &all).ok()?;
     let names = setup.configurations.iter().map(|one| one.name.clone()).collect();
-    Some(Measurements { names, throughputs, count: all.len() })
+    let count = all.len();
+    let samples = all.into_iter().map(|measured| Sample { measured, round: None }).collect();
+    Some(Measurements { names, throughputs, count, samples })
 }
 
 /// What was served, each operation by what the default configuration serves of the phase's mix in a second.

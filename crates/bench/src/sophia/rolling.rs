@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use imago_job::clock;
 use imago_job::reporter::Events;
-use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::ClusterFile;
 use imago_tune::cassandra::roll::{Roller, Spec};
 use imago_tune::cassandra::{Consistency, Error, Result};
 use imago_workload::check::{Checker, Verdict};

@@ -1,6 +1,6 @@
 //! `imago load`: a realistic workload against a collection or table, and the check of what it left behind.
 //!
-//! `imago load` runs one on MongoDB or Cassandra; `check` compares a collection with the answers that a load recorded;
+//! `imago load` runs one on MongoDB, Cassandra or Redis; `check` compares a collection with the answers that a load recorded;
 //! `switch`, `stop` and `status` steer a running load through its control socket, from any other
 //! process of the same user (a cut-over hook, for example); `history` prints a recording.
 
@@ -16,8 +16,8 @@ use imago_job::control::Stop;
 use imago_job::journal::JournalError;
 use imago_mongo::error::{Class, Error};
 use imago_mongo::namespace::Namespace;
-use imago_tune::cassandra;
-use imago_tune::cassandra::Consistency;
+use imago_tune::cassandra::{self, Consistency};
+use imago_tune::cluster;
 use imago_workload::driver::Arrival;
 use imago_workload::history::IdForm;
 use imago_workload::mix::Mix;
@@ -35,7 +35,10 @@ use crate::exit::{Exit, Failure};
     imago load check --uri mongodb://newhost:27017 --history load.history
   \
     imago load --uri cassandra://127.0.0.1 --ns shop.reviews --documents 50000 \\\n    \
-    --mix read=60,update=20,insert=10,scan=10 --consistency quorum --record load.history")]
+    --mix read=60,update=20,insert=10,scan=10 --consistency quorum --record load.history
+  \
+    imago load --uri redis://127.0.0.1:6379,127.0.0.2:6379 --ns shop.reviews --documents 50000 \\\n    \
+    --mix read=80,update=20 --wait-replicas 1 --record load.history")]
 pub struct Args {
     #[command(subcommand)]
     verb: Option<Verb>,
@@ -66,10 +69,12 @@ fn turn(text: &str) -> Result<(Duration, Mix), String> {
 /// A load to run.
 #[derive(Debug, clap::Args)]
 struct RunArgs {
-    /// The cluster, as a MongoDB connection string, or cassandra://NAME:PASSWORD@HOST:PORT,HOST:PORT.
+    /// The cluster, as a MongoDB connection string, or cassandra://NAME:PASSWORD@HOST:PORT,HOST:PORT, or
+    /// redis://NAME:PASSWORD@HOST:PORT,HOST:PORT (one server, or nodes of a Redis Cluster).
     #[arg(long, required = true)]
     uri: Option<String>,
-    /// The collection, as database.collection; of Cassandra the table, as keyspace.table, made if it is not there.
+    /// The collection, as database.collection; of Cassandra the table, as keyspace.table, made if it is not there;
+    /// of Redis what keys begin with, as db:coll:.
     #[arg(long, required = true, value_name = "DB.COLL")]
     ns: Option<Namespace>,
     /// Insert this many documents first; the collection must be empty.
@@ -94,13 +99,20 @@ struct RunArgs {
     /// Other shares from a time on, as 60s:read=95,update=5; may be given several times, in order.
     #[arg(long, value_name = "TIME:MIX", value_parser = turn)]
     then: Vec<(Duration, Mix)>,
-    /// The most documents that a scan reads.
+    /// The most documents that a scan reads; of Redis, by one step of SCAN at one node.
     #[arg(long, default_value_t = 50, value_name = "N")]
     scan_documents: u32,
     /// The consistency level of all operations (Cassandra only): one, local_one, two, three, quorum, local_quorum,
     /// each_quorum or all.
     #[arg(long, default_value = "quorum", value_name = "LEVEL", value_parser = consistency)]
     consistency: Consistency,
+    /// The replicas that have to acknowledge a write besides its master (Redis only; by WAIT). Without any a write that is
+    /// acknowledged is lost if its master dies before a replica has it.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    wait_replicas: u32,
+    /// The longest that they are waited for; the write then counts as perhaps applied.
+    #[arg(long, value_parser = duration, default_value = "1s", value_name = "TIME")]
+    wait_timeout: Duration,
     /// The documents that operations go to.
     #[arg(long, default_value = "uniform", value_parser = ["uniform", "zipf", "latest"])]
     keys: String,
@@ -242,20 +254,18 @@ pub(crate) fn consistency(text: &str) -> Result<Consistency, String> {
     cassandra::connection::consistency(text).ok_or_else(|| format!("it must be {known}"))
 }
 
-/// An error of the Cassandra side as the way this command ends.
-pub(crate) fn cassandra_failure(error: &cassandra::Error) -> Failure {
+/// An error of the Cassandra or Redis side as the way this command ends.
+pub(crate) fn cluster_failure(error: &cluster::Error) -> Failure {
     let exit = match error {
-        cassandra::Error::Usage(_) => Exit::Usage,
-        cassandra::Error::Precondition { .. } | cassandra::Error::Connect { .. } => {
-            Exit::Precondition
-        }
-        cassandra::Error::Journal(
+        cluster::Error::Usage(_) => Exit::Usage,
+        cluster::Error::Precondition { .. } | cluster::Error::Connect { .. } => Exit::Precondition,
+        cluster::Error::Journal(
             JournalError::Owned { .. } | JournalError::Unknown { .. } | JournalError::Final { .. },
         ) => Exit::Precondition,
-        cassandra::Error::Stopped(Stop::Interrupted | Stop::HandedOver) => Exit::Interrupted,
+        cluster::Error::Stopped(Stop::Interrupted | Stop::HandedOver) => Exit::Interrupted,
         _ => Exit::Failed,
     };
-    let failure = Failure::from_error(exit, "cassandra", error);
+    let failure = Failure::from_error(exit, "cluster", error);
     match error.help() {
         Some(help) => failure.help(help),
         None => failure,

@@ -1,8 +1,9 @@
 //! `imago testbed`: real servers on this machine, started, looked at, give faults to, and ended by name.
 
+mod cluster_file;
 mod up;
 
-pub(in crate::cmd) use up::write_cluster_file;
+pub(in crate::cmd) use cluster_file::write_cluster_file;
 
 use std::fmt::Write as _;
 
@@ -36,6 +37,7 @@ Examples:
   imago testbed up mongodb --name old --members 3 --auth
   imago testbed up mongodb --name new --shards 2
   imago testbed up redis --name cache
+  imago testbed up redis --name slots --masters 3 --replicas 1
   imago testbed up kafka --name log --heap-mb 512
   imago testbed up cassandra --name ring --nodes 3")]
     Up {
@@ -99,7 +101,7 @@ enum Harm {
     Stop,
     /// Let a stopped one go on (SIGCONT).
     Cont,
-    /// Have the primary of its replica set step down.
+    /// Have the primary of its replica set step down; of Redis, have a replica take the master's place.
     Stepdown,
     /// Start a killed one again, on the same port and data.
     Restart,
@@ -192,6 +194,11 @@ fn shape(database: &str, shards: Option<u32>, members: u32, auth: bool) -> Strin
     match database {
         "mongodb" => {}
         "cassandra" => return format!("cassandra, {members} node{}", plural(members)),
+        "redis" if let Some(masters) = shards => {
+            let replicas = members - 1;
+            let each = format!("{replicas} replica{} each", plural(replicas));
+            return format!("redis cluster of {masters} masters, {each}");
+        }
         _ => return format!("{database} server"),
     }
     let set = format!("{members} member{}", plural(members));

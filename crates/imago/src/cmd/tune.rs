@@ -42,7 +42,7 @@ enum Action {
     /// Give all nodes of a cluster other settings, while it serves.
     Roll(roll::Args),
     /// List the settings that a roll can change: values, defaults, and what a change costs.
-    Knobs,
+    Knobs(knobs::Args),
     /// List the rolls that a cluster keeps, the oldest first.
     Jobs(jobs::Kept),
     /// List what `run` decided for a cluster, and why.
@@ -71,7 +71,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::Decisions(args) => decisions::list(&args, context).await,
         Action::Hold(kept) => decisions::hold(&kept, true, context).await,
         Action::Roll(args) => roll::run(args, context).await,
-        Action::Knobs => knobs::run(context),
+        Action::Knobs(args) => knobs::run(&args, context),
         Action::Jobs(kept) => jobs::list(&kept, context).await,
         Action::Explain(one) => jobs::explain(&one, context).await,
         Action::Pause(one) => jobs::ask(&one, Requested::Pause, context).await,

@@ -1,5 +1,6 @@
 //! `imago load` as a user meets it: run, steered from other processes, checked.
 
+mod redis;
 mod target;
 
 use std::path::Path;

@@ -16,6 +16,7 @@ mod process;
 mod refusals;
 mod reshard;
 mod reshard_plan;
+mod standing;
 mod store;
 mod testbed;
 mod tune;

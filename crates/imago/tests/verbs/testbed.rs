@@ -225,6 +225,31 @@ fn a_redis_server_is_kept_like_a_cluster() {
 }
 
 #[test]
+fn a_redis_cluster_is_kept_with_its_masters_and_replicas() {
+    if let Err(missing) = imago_testbed::find_redis() {
+        eprintln!("skipped: {missing}");
+        return;
+    }
+    let home = Home::new();
+    let up = home.json(&["up", "redis", "--name", "slots", "--masters", "3", "--memory-mb", "32"]);
+    assert_eq!((&up["shards"], &up["members"]), (&3.into(), &2.into()));
+    let file = std::fs::read_to_string(up["cluster_file"].as_str().unwrap()).unwrap();
+    assert!(file.contains("database = \"redis\"") && file.contains("name = \"slots-6\""), "{file}");
+    let state = |node: usize| home.json(&["status", "slots"])["nodes"][node]["state"].clone();
+    assert_eq!(home.json(&["status", "slots"])["health"], "up");
+    assert_eq!((state(0), state(3)), ("master".into(), "replica".into()));
+
+    let moved = home.json(&["inject", "slots", "stepdown", "--node", "slots-1"]);
+    assert_eq!(moved["done"], "slots-4 has the place of slots-1 now");
+    home.json(&["inject", "slots", "terminate", "--node", "slots-1"]);
+    assert_eq!(home.json(&["status", "slots"])["health"], "impaired");
+    home.json(&["inject", "slots", "restart", "--node", "slots-1"]);
+    wait("the node to be a replica that has all", || state(0) == "replica");
+    home.json(&["down", "slots"]);
+    home.assert_nothing_is_left();
+}
+
+#[test]
 fn a_kafka_server_is_kept_like_a_cluster() {
     lives_alone("kafka", imago_testbed::find_kafka().map(drop), "127.0.0.1:");
 }

@@ -2,6 +2,7 @@
 
 mod death;
 mod disturbed;
+mod redis;
 mod ring;
 mod roll;
 mod run;

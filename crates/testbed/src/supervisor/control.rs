@@ -31,7 +31,7 @@ pub enum Fault {
     Cont,
     /// Start it again after a kill, on the same port and data.
     Restart,
-    /// Have the primary of its replica set step down.
+    /// Have the primary of its replica set step down, or a replica of Redis take its master's place.
     StepDown,
 }
 
@@ -92,7 +92,10 @@ async fn perform(content: &Content, request: &Request) -> Result<String> {
         Fault::Restart => content.restart(node).await.map(|()| format!("{node} is up again")),
         Fault::StepDown => {
             let (set, new) = content.step_down(node).await?;
-            Ok(format!("{new} is the primary of {set} now"))
+            Ok(match content {
+                Content::Redis(_) => format!("{new} has the place of {set} now"),
+                _ => format!("{new} is the primary of {set} now"),
+            })
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::cassandra;
 use crate::cluster::{NodeInfo, Role};
 use crate::content::ContentSpec;
 use crate::process::Liveness;
+use crate::redis_cluster;
 use crate::supervisor::registry::{Phase, Standing};
 use crate::wire;
 
@@ -40,7 +41,8 @@ pub struct NodeStatus {
     pub node: NodeInfo,
     /// The kernel's view of its process.
     pub liveness: Liveness,
-    /// Its own state: `primary`, `secondary`, `router`, `neither`, or `serving` of another database;
+    /// Its own state: `primary`, `secondary`, `router`, `neither`; in a Redis Cluster `master`, `replica`, or
+    /// `unsettled` if the cluster is not well or the node has no link to its master; `serving` of another database;
     /// `None` if it does not answer.
     pub state: Option<&'static str>,
 }
@@ -101,6 +103,10 @@ async fn look_at_node(spec: &ContentSpec, node: &NodeInfo) -> NodeStatus {
             let address = SocketAddr::from((node.host, node.port));
             cassandra::ask_options(address, PROBE_BOUND).await.ok().map(|()| "serving")
         }
+        (Liveness::Running, ContentSpec::Redis(_)) => {
+            let address = SocketAddr::from((node.host, node.port));
+            redis_cluster::state_of(address, PROBE_BOUND).await.ok()
+        }
         (Liveness::Running, ContentSpec::Single(spec)) => {
             spec.engine.probe(node.port, PROBE_BOUND).await.ok().map(|()| "serving")
         }
@@ -109,7 +115,8 @@ async fn look_at_node(spec: &ContentSpec, node: &NodeInfo) -> NodeStatus {
 }
 
 fn health(supervisor: Liveness, phase: Phase, nodes: &[NodeStatus]) -> Health {
-    let silent = |node: &NodeStatus| node.state.is_none_or(|state| state == "neither");
+    let silent =
+        |node: &NodeStatus| node.state.is_none_or(|state| matches!(state, "neither" | "unsettled"));
     let led =
         |set: &str| nodes.iter().any(|node| node.node.set == set && node.state == Some("primary"));
     let leaderless = |node: &NodeStatus| {

@@ -117,7 +117,7 @@ async fn a_quorum_serves_without_a_node_and_the_node_comes_back_with_what_it_mis
     }
     reads(&nodes[2], read, "before").await;
 
-    cluster.kill("ring-2").unwrap();
+    cluster.servers().kill("ring-2").unwrap();
     assert_eq!(cluster.nodes()[1].process, None);
     ask(
         &nodes[0],
@@ -127,16 +127,23 @@ async fn a_quorum_serves_without_a_node_and_the_node_comes_back_with_what_it_mis
     .await;
     reads(&nodes[2], read, "while it was away").await;
 
-    cluster.restart("ring-2").await.unwrap();
+    cluster.servers().restart("ring-2").await.unwrap();
     let again = cluster.nodes();
     assert_eq!((again[1].host, again[1].port), (nodes[1].host, nodes[1].port));
     reads(&nodes[1], read, "while it was away").await;
-    assert!(cluster.kill("ring-4").unwrap_err().to_string().contains("ring-1, ring-2, ring-3"));
+    assert!(
+        cluster
+            .servers()
+            .kill("ring-4")
+            .unwrap_err()
+            .to_string()
+            .contains("ring-1, ring-2, ring-3")
+    );
 
-    cluster.stop("ring-3").unwrap();
+    cluster.servers().stop("ring-3").unwrap();
     let stopped = cluster.nodes()[2].process.unwrap();
     assert_eq!(stopped.liveness(), Liveness::Stopped);
-    cluster.resume("ring-3").unwrap();
+    cluster.servers().resume("ring-3").unwrap();
     reads(&nodes[2], read, "while it was away").await;
 }
 

@@ -8,6 +8,7 @@ mod kafka;
 mod nothing_stays;
 mod pool;
 mod redis;
+mod redis_cluster;
 mod replica_set;
 mod router;
 mod sharded;

@@ -14,8 +14,8 @@ use scylla::policies::timestamp_generator::MonotonicTimestampGenerator;
 use scylla::serialize::row::SerializeRow;
 use scylla::statement::{Consistency, Statement};
 
+use super::Uri;
 use super::error::{Error, Result, failed};
-use super::uri::Uri;
 
 /// Time for which a node is tried, and for which a statement may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
@@ -38,8 +38,7 @@ pub async fn connect_to(node: SocketAddr, uri: &Uri) -> Result<Session> {
         .host_filter(Arc::new(only))
         .fetch_schema_metadata(false)
         .fetch_full_schema_metadata(false);
-    let alone = Uri { nodes: vec![node.to_string()], user: uri.user.clone() };
-    open(&alone, builder).await
+    open(&uri.at(node.to_string()), builder).await
 }
 
 fn builder(uri: &Uri, consistency: Consistency) -> SessionBuilder {
@@ -59,7 +58,11 @@ fn builder(uri: &Uri, consistency: Consistency) -> SessionBuilder {
 }
 
 async fn open(uri: &Uri, builder: SessionBuilder) -> Result<Session> {
-    let failed = |source| Error::Connect { uri: uri.to_string(), source: Box::new(source) };
+    let failed = |source| Error::Connect {
+        uri: uri.to_string(),
+        source: Box::new(source),
+        help: "is the address that of native_transport_port, and are name and password right?",
+    };
     builder.build().await.map_err(failed)
 }
 

@@ -3,7 +3,7 @@
 use imago_job::journal::Journal as _;
 use imago_plan::tune::roll::Costs;
 
-use super::cluster_file::ClusterFile;
+use super::ClusterFile;
 use super::connection;
 use super::error::{Error, Result};
 use super::journal::CassandraJournal;

@@ -42,7 +42,7 @@ enum Of {
 pub fn number(knob: &Knob, text: &str) -> Result<Option<f64>> {
     let value = knob.value(text)?;
     Ok(match knob.values {
-        Values::Word(_) => None,
+        Values::Word(_) | Values::Pairs => None,
         _ => value.number.parse().ok(),
     })
 }
@@ -50,13 +50,17 @@ pub fn number(knob: &Knob, text: &str) -> Result<Option<f64>> {
 /// True if a setting's numbers are whole.
 #[must_use]
 pub fn is_whole(knob: &Knob) -> bool {
-    !matches!(knob.values, Values::Share(..) | Values::Word(_))
+    !matches!(knob.values, Values::Share(..) | Values::Word(_) | Values::Pairs)
 }
 
 /// The text of a number of a setting.
 fn text(knob: &Knob, number: f64) -> String {
     match knob.values {
-        Values::Count(..) | Values::Word(_) => format!("{number:.0}"),
+        Values::Count(..)
+        | Values::Integer(..)
+        | Values::Bytes(..)
+        | Values::Word(_)
+        | Values::Pairs => format!("{number:.0}"),
         Values::Size(unit, ..) | Values::Rate(unit, ..) | Values::Time(unit, ..) => {
             format!("{number:.0}{unit}")
         }

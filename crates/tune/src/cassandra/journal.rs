@@ -27,10 +27,10 @@ use scylla::statement::{Consistency, Statement};
 use scylla::value::{CqlValue, Row};
 use serde_json::Value;
 
+use super::Uri;
 use super::connection::{self, rows};
 use super::decisions;
 use super::error::{Error, Result, failed};
-use super::uri::Uri;
 
 /// The keyspace that Imago keeps its own tables in.
 pub const KEYSPACE: &str = "imago";

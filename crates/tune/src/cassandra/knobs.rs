@@ -3,9 +3,8 @@
 //! Bounds are those within which a node starts and serves; a value outside of them is refused before anything is
 //! touched. Names, units and defaults are those of `cassandra.yaml`; memory settings without a default follow the heap.
 
-use std::fmt;
-
 use super::error::Error;
+pub use crate::cluster::values::{Value, Values};
 
 /// What a change costs, and how it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,23 +27,6 @@ impl Class {
             Self::Restart => "restart",
         }
     }
-}
-
-/// The values that a setting takes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Values {
-    /// Whole numbers between these.
-    Count(u64, u64),
-    /// Sizes in this unit, between these numbers of it.
-    Size(&'static str, u64, u64),
-    /// Rates in this unit, between these numbers of it; 0 is no limit.
-    Rate(&'static str, u64, u64),
-    /// Times in this unit, between these numbers of it.
-    Time(&'static str, u64, u64),
-    /// Fractions between these.
-    Share(f64, f64),
-    /// One of these words.
-    Word(&'static [&'static str]),
 }
 
 /// A setting.
@@ -226,66 +208,7 @@ impl Knob {
     pub fn value(&self, text: &str) -> Result<Value, Error> {
         let wrong =
             || Error::Usage(format!("{} is \"{text}\", and it must be {}", self.name, self.values));
-        let whole = |number: &str, unit: &str, least: u64, most: u64| {
-            let number = number.trim().parse::<u64>().ok();
-            let number = number.filter(|number| (least..=most).contains(number));
-            number.map(|number| Value { number: number.to_string(), unit: unit.to_owned() })
-        };
-        let text = text.trim();
-        let value = match self.values {
-            Values::Count(least, most) => whole(text, "", least, most),
-            Values::Size(unit, least, most)
-            | Values::Rate(unit, least, most)
-            | Values::Time(unit, least, most) => {
-                text.strip_suffix(unit).and_then(|number| whole(number, unit, least, most))
-            }
-            Values::Share(least, most) => {
-                let number = text.parse::<f64>().ok();
-                let number = number.filter(|number| (least..=most).contains(number));
-                number.map(|number| Value { number: number.to_string(), unit: String::new() })
-            }
-            Values::Word(words) => words
-                .contains(&text)
-                .then(|| Value { number: text.to_owned(), unit: String::new() }),
-        };
-        value.ok_or_else(wrong)
-    }
-}
-
-/// A value of a setting.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Value {
-    /// Without its unit, as `nodetool` takes it.
-    pub number: String,
-    /// Its unit; empty if it has none.
-    pub unit: String,
-}
-
-impl Value {
-    /// A value that a file had, as it was written there.
-    pub(super) fn as_written(text: &str) -> Self {
-        Self { number: text.to_owned(), unit: String::new() }
-    }
-}
-
-/// As the file has it.
-impl fmt::Display for Value {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.number, self.unit)
-    }
-}
-
-/// The values, as a message names them.
-impl fmt::Display for Values {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Count(least, most) => write!(f, "a whole number from {least} to {most}"),
-            Self::Size(unit, least, most)
-            | Self::Rate(unit, least, most)
-            | Self::Time(unit, least, most) => write!(f, "{least}{unit} to {most}{unit}"),
-            Self::Share(least, most) => write!(f, "a number from {least} to {most}"),
-            Self::Word(words) => write!(f, "one of {}", words.join(", ")),
-        }
+        self.values.value(text).ok_or_else(wrong)
     }
 }
 

@@ -8,17 +8,18 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use imago_plan::tune::judge::Window;
-use imago_plan::tune::workload::{KINDS, Mix};
+use imago_plan::tune::workload::KINDS;
 use scylla::client::session::Session;
-use serde::Serialize;
 
-use super::cluster_file::{ClusterFile, NodeAccess};
+use super::ClusterFile;
+use super::Uri;
 use super::connection::{connect_to, rows};
 use super::error::{Error, Result};
 use super::journal;
 use super::ring::{OWN, chain};
-use super::uri::Uri;
+use crate::cluster::NodeAccess;
+pub use crate::cluster::observation::Observation;
+use crate::cluster::observation::{READS, SCANS, UPDATES, since};
 
 /// For one node to tell its counters.
 const NODE_BOUND: Duration = Duration::from_secs(10);
@@ -49,52 +50,8 @@ impl Views {
     }
 }
 
-const READS: usize = 0;
-const UPDATES: usize = 1;
-const SCANS: usize = 3;
 /// The share of a machine's memory that is not available to a program that asks for more.
 const MEMORY: &str = "awk '/^MemTotal:/ {t=$2} /^MemAvailable:/ {a=$2} END {if (t > 0) printf \"%.4f\", 1 - a / t}' /proc/meminfo\n";
-
-/// What was counted since the last look.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Observation {
-    /// Seconds since the last look.
-    pub seconds: f64,
-    /// Reads, updates, inserts and scans.
-    pub operations: [u64; KINDS],
-    /// The median time of an answer to each kind, as the nodes tell it, in a unit of their own: compare it with itself.
-    pub median: [Option<f64>; KINDS],
-    /// The time that one of a hundred exceeds, likewise.
-    pub slowest: [Option<f64>; KINDS],
-    /// The share of the memory in use on the machine that has least left.
-    pub memory: Option<f64>,
-    /// By node: the operations that it coordinated.
-    pub nodes: BTreeMap<String, u64>,
-    /// Nodes that were missed, and why.
-    pub missed: BTreeMap<String, String>,
-}
-
-impl Observation {
-    /// The mix of operations; none if there were none.
-    #[must_use]
-    pub fn mix(&self) -> Option<Mix> {
-        Mix::of(self.operations.map(|count| count as f64))
-    }
-
-    /// Operations a second.
-    #[must_use]
-    pub fn rate_s(&self) -> f64 {
-        self.operations.iter().sum::<u64>() as f64 / self.seconds.max(1e-3)
-    }
-
-    /// As a change is judged by; none if there were no operations, or nodes were missed.
-    #[must_use]
-    pub fn window(&self) -> Option<Window> {
-        let mix = self.mix().filter(|_| self.missed.is_empty())?;
-        let (median, slowest, memory) = (self.median, self.slowest, self.memory);
-        Some(Window { mix, rate_s: self.rate_s(), median, slowest, memory })
-    }
-}
 
 /// Counters of one node for one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -254,12 +211,6 @@ impl Observer {
     }
 }
 
-/// Operations between two readings: a counter that fell began from zero again.
-fn since(last: [u64; KINDS], now: [u64; KINDS]) -> [u64; KINDS] {
-    let began_anew = now.iter().zip(last).any(|(now, last)| *now < last);
-    std::array::from_fn(|kind| if began_anew { now[kind] } else { now[kind] - last[kind] })
-}
-
 async fn told(
     node: &mut Node,
     uri: &Uri,
@@ -298,35 +249,4 @@ async fn told(
     let memory = node.access.run("reading how much memory is in use", MEMORY, NODE_BOUND).await;
     told.memory = memory.ok().and_then(|text| text.trim().parse().ok());
     Ok(told)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_that_restarted_counts_from_zero() {
-        assert_eq!(since([9_120, 77_400, 0, 12], [9_400, 78_000, 0, 12]), [280, 600, 0, 0]);
-        assert_eq!(since([9_120, 77_400, 0, 12], [310, 2_200, 0, 0]), [310, 2_200, 0, 0]);
-        assert_eq!(since([9_120, 310, 0, 0], [9_130, 220, 0, 0]), [9_130, 220, 0, 0]);
-    }
-
-    #[test]
-    fn a_look_that_missed_a_node_judges_nothing() {
-        let observation = Observation {
-            seconds: 5.0,
-            operations: [4_000, 1_000, 0, 0],
-            median: [Some(1.2), Some(0.6), None, None],
-            slowest: [Some(9.0), Some(4.0), None, None],
-            memory: Some(0.41),
-            nodes: BTreeMap::from([("cas-1".into(), 5_000)]),
-            missed: BTreeMap::new(),
-        };
-        let window = observation.window().unwrap();
-        assert!((window.rate_s - 1_000.0).abs() < 1e-9, "{window:?}");
-        assert!(window.mix.distance(Mix::of_reads(0.8)) < 1e-9, "{window:?}");
-        let missed = BTreeMap::from([("cas-2".into(), "connection refused".into())]);
-        assert_eq!(Observation { missed, ..observation.clone() }.window(), None);
-        assert_eq!(Observation { operations: [0; KINDS], ..observation }.window(), None);
-    }
 }

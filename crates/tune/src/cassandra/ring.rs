@@ -14,12 +14,15 @@ use scylla::statement::Consistency;
 use scylla::value::CqlTimestamp;
 use uuid::Uuid;
 
-use super::cluster_file::{ClusterFile, NodeAccess};
+use super::ClusterFile;
+use super::Uri;
 use super::connection::{connect_to, rows};
 use super::error::{Error, Result};
 use super::journal;
-use super::node::LOOK_BOUND;
-use super::uri::Uri;
+use super::nodetool::nodetool;
+use crate::cluster::NodeAccess;
+pub(super) use crate::cluster::error::chain;
+use crate::cluster::node::LOOK_BOUND;
 
 /// For one node to answer what it sees.
 const VIEW_BOUND: Duration = Duration::from_secs(20);
@@ -300,7 +303,7 @@ async fn view(node: &NodeAccess, uri: &Uri, stops: bool) -> Result<View> {
         (),
     );
     let status = async {
-        if stops { node.nodetool("status", LOOK_BOUND).await.map(Some) } else { Ok(None) }
+        if stops { nodetool(node, "status", LOOK_BOUND).await.map(Some) } else { Ok(None) }
     };
     let (hints, status) = tokio::try_join!(hints, status)?;
     let (schema, CqlTimestamp(at_ms)) =
@@ -337,18 +340,6 @@ fn seen(status: &str) -> BTreeMap<Uuid, (bool, bool)> {
         }
     }
     seen
-}
-
-/// An error with its causes, in one line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    let mut parts: Vec<String> = Vec::new();
-    for cause in causes.map(ToString::to_string) {
-        if parts.iter().all(|part| !part.contains(&cause)) {
-            parts.push(cause);
-        }
-    }
-    parts.join(": ")
 }
 
 #[cfg(test)]

@@ -25,13 +25,14 @@ use imago_plan::tune::availability::Unsafe;
 use scylla::client::session::Session;
 use serde::{Deserialize, Serialize};
 
-use super::cluster_file::ClusterFile;
+use super::ClusterFile;
 use super::compaction::{self, Compaction};
 use super::connection;
 use super::error::{Error, Result};
 use super::knobs::{self, Class, Knob, Value};
 use super::ring::{self, Cluster};
 use super::{Consistency, settings_file};
+pub use crate::cluster::ValueChange;
 pub use step::Took;
 pub use work::{cancel, resume, took};
 
@@ -135,19 +136,6 @@ pub struct TablePreview {
     pub from: Compaction,
     /// What it gets.
     pub to: Compaction,
-}
-
-/// A setting of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ValueChange {
-    /// Its name.
-    pub setting: String,
-    /// The value in the file; nothing: the default.
-    pub from: Option<String>,
-    /// The new value; nothing: the default.
-    pub to: Option<String>,
-    /// `live` or `restart`.
-    pub class: &'static str,
 }
 
 /// What came of a roll.

@@ -121,8 +121,8 @@ impl Checker {
                     self.tracker.missed(key, ops, initial.is_some());
                     judge(content, |seen| explain(initial, ops, seen))
                 }
-                Model::Registers => {
-                    let register = Register::new(initial, ops);
+                model @ (Model::Registers | Model::Arrivals) => {
+                    let register = Register::new(model, initial, ops);
                     let are_current = self.header.reads_are_current;
                     let counts = &mut self.tracker.counts;
                     let read = judge_reads(&register, ops, are_current, counts);

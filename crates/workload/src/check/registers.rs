@@ -4,11 +4,14 @@
 //! with the later timestamp stays. So a write is *replaced* for certain as soon as an acknowledged one has ended that
 //! started after it had ended. An observation, which is a read or the final content, is allowed if it shows a write that
 //! started before the observation ended, and that was not replaced for certain before the observation began.
+//!
+//! Without timestamps a write that was given up may be applied at any time after its start: it is never replaced for
+//! certain.
 
 use std::collections::HashMap;
 
 use super::verdict::Wrong;
-use crate::history::{Fate, Op};
+use crate::history::{Fate, Model, Op};
 use crate::mix::Kind;
 
 /// A write, or the state before the first one.
@@ -35,8 +38,9 @@ pub(super) struct Register {
 pub(super) type Fault = (Wrong, String);
 
 impl Register {
-    /// Prepares the writes of a key's operations. `initial` is the number of the document that was there before.
-    pub(super) fn new(initial: Option<u64>, ops: &[Op]) -> Self {
+    /// Prepares the writes of a key's operations. `initial` is the number of the document that was there before; `model`
+    /// says how long a write that was given up may be applied.
+    pub(super) fn new(model: Model, initial: Option<u64>, ops: &[Op]) -> Self {
         // What was there before has a seq of its own, and ended before anything started.
         let mut timed = vec![(0, 0, initial, initial.is_none())];
         let mut acknowledged = Vec::new();
@@ -47,7 +51,9 @@ impl Register {
             }
             let deletes = op.kind == Kind::Delete;
             // In ns after 1, so that nothing starts at the moment at which what was there before ended.
-            timed.push((op.start_ns.max(1), op.end_ns.max(1), Some(op.seq), deletes));
+            let is_late = model == Model::Arrivals && op.fate == Fate::Unknown;
+            let end_ns = if is_late { u64::MAX } else { op.end_ns.max(1) };
+            timed.push((op.start_ns.max(1), end_ns, Some(op.seq), deletes));
             if op.fate == Fate::Acked {
                 acknowledged.push((op.start_ns.max(1), op.end_ns.max(1)));
             }
@@ -217,7 +223,7 @@ mod tests {
         ) {
             let initial = there.then_some(7);
             let (ops, holds) = played(initial, &drawn, |_| true);
-            let register = Register::new(initial, &ops);
+            let register = Register::new(Model::Registers, initial, &ops);
             for op in ops.iter().filter(|op| op.kind == Kind::Read) {
                 let seen = (op.fate == Fate::Acked).then_some(op.seq);
                 prop_assert_eq!(register.see(seen, op.start_ns, op.end_ns), Ok(()));
@@ -234,7 +240,7 @@ mod tests {
         ) {
             let initial = there.then_some(7);
             let (ops, _) = played(initial, &drawn, |_| true);
-            let register = Register::new(initial, &ops);
+            let register = Register::new(Model::Registers, initial, &ops);
             let to_ns = from_ns + lasts_ns;
             let numbers = ops.iter().filter(|op| op.kind.writes()).map(|op| Some(op.seq));
             for seen in numbers.chain([None, Some(7), Some(4_711)]) {
@@ -256,7 +262,7 @@ mod tests {
     fn each_fault_has_its_name() {
         let ops = [write(Kind::Update, 81_003, 10, 20), write(Kind::Delete, 81_950, 30, 40)];
         let wrong = |initial, ops: &[Op], seen| {
-            let register = Register::new(initial, ops);
+            let register = Register::new(Model::Registers, initial, ops);
             register.see(seen, u64::MAX, u64::MAX).map_err(|(wrong, _)| wrong)
         };
         assert_eq!(wrong(Some(7), &ops, None), Ok(()));
@@ -274,9 +280,25 @@ mod tests {
         let mut old = write(Kind::Update, 81_003, 10, 20);
         old.fate = Fate::Unknown;
         let new = write(Kind::Update, 81_950, 30, 40);
-        let register = Register::new(Some(7), &[old, new]);
+        let register = Register::new(Model::Registers, Some(7), &[old, new]);
         assert!(register.see(Some(81_003), 41, 50).is_err(), "its timestamp is the older one");
         assert_eq!(register.see(Some(81_003), 40, 50), Ok(()), "they met");
         assert_eq!(register.see(Some(81_950), 41, 50), Ok(()));
+    }
+
+    #[test]
+    fn without_timestamps_a_write_that_was_given_up_may_come_later() {
+        let mut old = write(Kind::Update, 81_003, 10, 20);
+        old.fate = Fate::Unknown;
+        let new = write(Kind::Update, 81_950, 30, 40);
+        let register = Register::new(Model::Arrivals, Some(7), &[old, new]);
+        assert_eq!(register.see(Some(81_003), 41, 50), Ok(()), "it arrived late");
+        assert_eq!(register.see(Some(81_950), 41, 50), Ok(()));
+        let stale = register.see(Some(7), 41, 50).map_err(|(wrong, _)| wrong);
+        assert_eq!(stale, Err(Wrong::Stale), "what was there before is replaced");
+        let mut delete = write(Kind::Delete, 81_003, 10, 20);
+        delete.fate = Fate::Unknown;
+        let register = Register::new(Model::Arrivals, Some(7), &[delete, new]);
+        assert_eq!(register.see(None, 41, 50), Ok(()), "the delete arrived late");
     }
 }

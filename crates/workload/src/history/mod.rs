@@ -110,7 +110,7 @@ pub struct Header {
     /// What the documents' writes leave; the first version knew only that of documents.
     #[serde(default)]
     pub model: Model,
-    /// True if a read must see every write that was acknowledged before it was sent. Only registers tell.
+    /// True if a read must see every write that was acknowledged before it was sent. Only registers and arrivals tell.
     #[serde(default)]
     pub reads_are_current: bool,
     /// The collection, for people to read.
@@ -135,6 +135,9 @@ pub enum Model {
     /// Each write replaces all there is under the key, and of two at once the later one stays: insert and
     /// update are one operation, as in Cassandra. Reads tell which write they saw.
     Registers,
+    /// The same where no timestamp orders writes, but their arrival, as in Redis: one that was given up may be applied
+    /// at any time later, in place of later ones.
+    Arrivals,
 }
 
 /// A closed history: all writes, the reads that found nothing, and those that tell what they saw.

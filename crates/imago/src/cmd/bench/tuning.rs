@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use imago_bench::sophia::{buses, rolling};
 use imago_testbed::CassandraSpec;
-use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::ClusterFile;
 use imago_tune::cassandra::configurations::{self, differences};
 use imago_tune::cassandra::knobs::{self, Class};
 
 use super::args::Drawn;
 use crate::cmd::cassandra_nodes::with_nodes;
-use crate::cmd::load::cassandra_failure;
+use crate::cmd::load::cluster_failure;
 use crate::cmd::process::process;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -118,11 +118,11 @@ impl Buses {
             Some(path) => configurations::read(path),
             None => configurations::parse(LIVE),
         };
-        let configurations = configurations.map_err(|error| cassandra_failure(&error))?;
+        let configurations = configurations.map_err(|error| cluster_failure(&error))?;
         for other in &configurations[1..] {
             let differ = differences(&configurations[0], other);
-            for name in differ.map_err(|error| cassandra_failure(&error))? {
-                let knob = knobs::find(&name).map_err(|error| cassandra_failure(&error))?;
+            for name in differ.map_err(|error| cluster_failure(&error))? {
+                let knob = knobs::find(&name).map_err(|error| cluster_failure(&error))?;
                 if knob.class == Class::Restart {
                     let what = format!("{name} needs a restart, for which phases leave no time");
                     return Err(Failure::new(Exit::Usage, "usage", what));
@@ -136,7 +136,7 @@ impl Buses {
         let spec = nodes("buses", size.nodes, size.cpu_percent);
         let measured = with_nodes(spec, context, async |file| {
             let setup = buses::Setup {
-                file: ClusterFile::read(file).map_err(|error| cassandra_failure(&error))?,
+                file: ClusterFile::read(file).map_err(|error| cluster_failure(&error))?,
                 configurations,
                 process: &process(),
                 folder: folder.path(),
@@ -144,7 +144,7 @@ impl Buses {
             };
             let say = |what: String| eprintln!("{what}");
             let measured = Box::pin(buses::run(size, &setup, &context.cancel, &say)).await;
-            measured.map_err(|error| cassandra_failure(&error))
+            measured.map_err(|error| cluster_failure(&error))
         });
         Box::pin(measured).await
     }
@@ -194,11 +194,11 @@ impl Rolls {
         let size = rolling::Size { nodes: of, cpu_percent, rate_per_s: rate, beside_s, rows };
         let pictures = self.drawn.pictures.as_deref();
         let measured = with_nodes(nodes("roll", of, cpu_percent), context, async |file| {
-            let file = ClusterFile::read(file).map_err(|error| cassandra_failure(&error))?;
+            let file = ClusterFile::read(file).map_err(|error| cluster_failure(&error))?;
             let say = |what: String| eprintln!("{what}");
             let process = process();
             let measured = rolling::run(size, &file, &process, pictures, &context.cancel, &say);
-            Box::pin(measured).await.map_err(|error| cassandra_failure(&error))
+            Box::pin(measured).await.map_err(|error| cluster_failure(&error))
         });
         Box::pin(measured).await
     }

@@ -13,7 +13,7 @@ use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::roll::{CostClass, Costs};
 use imago_plan::tune::workload::Mix as Shares;
 use imago_testbed::CassandraSpec;
-use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::ClusterFile;
 use imago_tune::cassandra::controller::{self, Event, Judged, Request, in_order};
 use imago_tune::cassandra::roll::{Roller, Spec};
 use imago_tune::cassandra::{Consistency, configurations};
@@ -27,7 +27,7 @@ use serde::Serialize;
 
 use super::load::Clock;
 use crate::cmd::cassandra_nodes::with_nodes;
-use crate::cmd::load::cassandra_failure;
+use crate::cmd::load::cluster_failure;
 use crate::cmd::process::process;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -125,18 +125,18 @@ async fn show(
     clock: &Clock,
     context: &Context,
 ) -> Result<Summary, Failure> {
-    let file = ClusterFile::read(cluster).map_err(|error| cassandra_failure(&error))?;
+    let file = ClusterFile::read(cluster).map_err(|error| cluster_failure(&error))?;
     let documents = u64::from(args.documents);
     let schema = Schema {
         id_form: IdForm::Text,
         reviews: Reviews { size_bytes: 1_000, ..Reviews::default() },
     };
     let connect = || CassandraTarget::connect(&file.uri, TABLE, Consistency::Quorum, schema);
-    let target = connect().await.map_err(|error| cassandra_failure(&error))?;
+    let target = connect().await.map_err(|error| cluster_failure(&error))?;
     clock.say(&format!("filling {}.{} with {documents} rows", TABLE.0, TABLE.1));
-    preload(&target, documents, |_| {}).await.map_err(|error| cassandra_failure(&error))?;
+    preload(&target, documents, |_| {}).await.map_err(|error| cluster_failure(&error))?;
     let request = request(args, file.clone(), folder.join("seen.csv"))?;
-    begin_with(&request, context).await.map_err(|error| cassandra_failure(&error))?;
+    begin_with(&request, context).await.map_err(|error| cluster_failure(&error))?;
 
     let history = folder.join("history");
     let load = load(args, target, schema, &history)?;
@@ -150,8 +150,8 @@ async fn show(
     let read = History::read(&history)
         .map_err(|error| Failure::from_error(Exit::Failed, "history", &error))?;
     let mut checker = Checker::new(read);
-    let target = connect().await.map_err(|error| cassandra_failure(&error))?;
-    show_content(&target, &mut checker).await.map_err(|error| cassandra_failure(&error))?;
+    let target = connect().await.map_err(|error| cluster_failure(&error))?;
+    show_content(&target, &mut checker).await.map_err(|error| cluster_failure(&error))?;
     Ok(summed(&request, &summary, roll_s, &report, &checker.finish(), clock))
 }
 
@@ -177,7 +177,7 @@ fn request(args: &Args, file: ClusterFile, trace: PathBuf) -> Result<Request, Fa
     let mut measurements = measured.expect("what is shipped can be read");
     measurements.throughputs = measurements.throughputs.map(Shares::with_inserts_as_updates);
     let all = configurations::parse(CONFIGURATIONS).expect("what is shipped can be read");
-    let configurations = in_order(all, &measurements).map_err(|error| cassandra_failure(&error))?;
+    let configurations = in_order(all, &measurements).map_err(|error| cluster_failure(&error))?;
     Ok(Request {
         file,
         configurations,
@@ -261,7 +261,7 @@ async fn tune(
     };
     let (process, events) = (process(), imago_job::reporter::Events::default());
     let tuned = controller::run(request, &process, &events, judged.clone(), &say);
-    let summary = Box::pin(tuned).await.map_err(|error| cassandra_failure(&error))?;
+    let summary = Box::pin(tuned).await.map_err(|error| cluster_failure(&error))?;
     let roll_s = *roll_s.lock().unwrap_or_else(PoisonError::into_inner);
     Ok((summary, roll_s))
 }

@@ -4,15 +4,16 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use imago_bench::load::{cassandra, mongo};
+use imago_bench::load::{cassandra, mongo, redis};
 use imago_mongo::namespace::Namespace;
-use imago_tune::cassandra::Consistency;
-use imago_tune::cassandra::Uri;
+use imago_tune::cassandra::{Consistency, Uri as CassandraUri};
+use imago_tune::redis::Uri as RedisUri;
 use imago_workload::check::{Anomaly, Checker, Verdict, Wrong};
 use imago_workload::history::{History, HistoryError, Model};
 
-use super::{cassandra_failure, failure};
+use super::{cluster_failure, failure};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -64,18 +65,33 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Some(namespace) => namespace,
         None => checker.header().namespace.parse().map_err(|error| failure(&error))?,
     };
-    let of_cassandra = Uri::is_one(&args.uri);
-    if of_cassandra != (checker.header().model == Model::Registers) {
-        let recorded = if of_cassandra { "MongoDB" } else { "Cassandra" };
+    let shown = checker.header().model;
+    let asked = match &args.uri {
+        uri if CassandraUri::is_one(uri) => Model::Registers,
+        uri if RedisUri::is_one(uri) => Model::Arrivals,
+        _ => Model::Documents,
+    };
+    if shown != asked {
+        let recorded = match shown {
+            Model::Documents => "MongoDB",
+            Model::Registers => "Cassandra",
+            Model::Arrivals => "Redis",
+        };
         let what =
             format!("the history is that of a load on {recorded}, and --uri names no such cluster");
         return Err(Failure::new(Exit::Usage, "usage", what));
     }
-    if of_cassandra {
-        show_table(&args.uri, &namespace, &mut checker).await.map_err(|e| cassandra_failure(&e))?;
-    } else {
-        show_collection(&args.uri, &namespace, &mut checker).await.map_err(|e| failure(&e))?;
-    }
+    match asked {
+        Model::Documents => show_collection(&args.uri, &namespace, &mut checker)
+            .await
+            .map_err(|error| failure(&error))?,
+        Model::Registers => show_table(&args.uri, &namespace, &mut checker)
+            .await
+            .map_err(|error| cluster_failure(&error))?,
+        Model::Arrivals => show_records(&args.uri, &namespace, &mut checker)
+            .await
+            .map_err(|error| cluster_failure(&error))?,
+    };
     let verdict = checker.finish();
     context.output.result(&verdict, summary)?;
     if verdict.holds() {
@@ -100,12 +116,25 @@ async fn show_table(
     uri: &str,
     namespace: &Namespace,
     checker: &mut Checker,
-) -> imago_tune::cassandra::Result<u64> {
+) -> imago_tune::cluster::Result<u64> {
     let table = (&*namespace.db, &*namespace.coll);
     let schema = cassandra::Schema::of(checker.header());
     let uri = uri.parse()?;
     let connected = cassandra::CassandraTarget::connect(&uri, table, Consistency::Quorum, schema);
     cassandra::show_content(&connected.await?, checker).await
+}
+
+async fn show_records(
+    uri: &str,
+    namespace: &Namespace,
+    checker: &mut Checker,
+) -> imago_tune::cluster::Result<u64> {
+    let records = (&*namespace.db, &*namespace.coll);
+    let schema = redis::Schema::of(checker.header());
+    let nothing = redis::Durability { replicas: 0, wait: Duration::ZERO };
+    let uri = uri.parse()?;
+    let connected = redis::RedisTarget::connect(&uri, records, nothing, schema);
+    redis::show_content(&connected.await?, checker).await
 }
 
 /// The verdict for people.

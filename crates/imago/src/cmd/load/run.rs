@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use imago_bench::load::{cassandra, mongo};
+use imago_bench::load::{cassandra, mongo, redis};
 use imago_mongo::namespace::Namespace;
-use imago_tune::cassandra::Consistency;
-use imago_tune::cassandra::Uri;
+use imago_tune::cassandra::{Consistency, Uri as CassandraUri};
+use imago_tune::redis::Uri as RedisUri;
 use imago_workload::driver::{self, DriverError, Options, Report, Running};
 use imago_workload::history::{Header, Model, Recorder, RecorderError};
 use imago_workload::keys::Distribution;
@@ -15,7 +15,7 @@ use imago_workload::review::Reviews;
 use imago_workload::target::Target;
 use imago_workload::timeline::{Latency, Silence};
 
-use super::{RunArgs, cassandra_failure, control, failure, view};
+use super::{RunArgs, cluster_failure, control, failure, view};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -25,9 +25,13 @@ pub(super) async fn run(args: RunArgs, context: &Context) -> Result<(), Failure>
     let uri = args.uri.as_deref().ok_or_else(|| missing("uri"))?;
     let namespace = args.ns.clone().ok_or_else(|| missing("ns"))?;
     let options = options(&args)?;
-    if Uri::is_one(uri) {
-        let uri = uri.parse().map_err(|error| cassandra_failure(&error))?;
+    if CassandraUri::is_one(uri) {
+        let uri = uri.parse().map_err(|error| cluster_failure(&error))?;
         return on_cassandra(&args, &uri, &namespace, options, context).await;
+    }
+    if RedisUri::is_one(uri) {
+        let uri = uri.parse().map_err(|error| cluster_failure(&error))?;
+        return on_redis(&args, &uri, &namespace, options, context).await;
     }
     let schema = mongo::Schema { id_form: args.ids.into(), reviews: options.reviews };
     let connected = mongo::MongoTarget::connect(uri, &namespace, schema).await;
@@ -58,7 +62,7 @@ pub(super) async fn run(args: RunArgs, context: &Context) -> Result<(), Failure>
 /// Runs a load on a table of Cassandra's.
 async fn on_cassandra(
     args: &RunArgs,
-    uri: &Uri,
+    uri: &CassandraUri,
     namespace: &Namespace,
     options: Options,
     context: &Context,
@@ -66,14 +70,14 @@ async fn on_cassandra(
     let schema = cassandra::Schema { id_form: args.ids.into(), reviews: options.reviews };
     let table = (&*namespace.db, &*namespace.coll);
     let connected = cassandra::CassandraTarget::connect(uri, table, args.consistency, schema).await;
-    let target = connected.map_err(|error| cassandra_failure(&error))?;
+    let target = connected.map_err(|error| cluster_failure(&error))?;
     let filling = async |told: &(dyn Fn(u64) + Sync)| {
         let filled = if args.preloaded {
             cassandra::require_rows(&target, args.documents).await
         } else {
             cassandra::preload(&target, args.documents, told).await
         };
-        filled.map_err(|error| cassandra_failure(&error))
+        filled.map_err(|error| cluster_failure(&error))
     };
     fill(args, filling, context).await?;
     if fills_only(args) {
@@ -87,6 +91,39 @@ async fn on_cassandra(
     let recorder = recorder(args, namespace, &options, Model::Registers, reads_are_current)?;
     let connect: control::Connect<cassandra::CassandraTarget> = Box::new(|_, _| {
         Box::pin(async { Err("a load on Cassandra cannot be sent to another cluster".into()) })
+    });
+    drive(args, target, connect, options, recorder, context).await
+}
+
+/// Runs a load on records of Redis.
+async fn on_redis(
+    args: &RunArgs,
+    uri: &RedisUri,
+    namespace: &Namespace,
+    options: Options,
+    context: &Context,
+) -> Result<(), Failure> {
+    let schema = redis::Schema { id_form: args.ids.into(), reviews: options.reviews };
+    let records = (&*namespace.db, &*namespace.coll);
+    let durability = redis::Durability { replicas: args.wait_replicas, wait: args.wait_timeout };
+    let connected = redis::RedisTarget::connect(uri, records, durability, schema).await;
+    let target = connected.map_err(|error| cluster_failure(&error))?;
+    let filling = async |told: &(dyn Fn(u64) + Sync)| {
+        let filled = if args.preloaded {
+            redis::require_records(&target, args.documents).await
+        } else {
+            redis::preload(&target, args.documents, told).await
+        };
+        filled.map_err(|error| cluster_failure(&error))
+    };
+    fill(args, filling, context).await?;
+    if fills_only(args) {
+        return Ok(());
+    }
+    // All reads go to masters.
+    let recorder = recorder(args, namespace, &options, Model::Arrivals, true)?;
+    let connect: control::Connect<redis::RedisTarget> = Box::new(|_, _| {
+        Box::pin(async { Err("a load on Redis cannot be sent to another cluster".into()) })
     });
     drive(args, target, connect, options, recorder, context).await
 }

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use imago_testbed::supervisor;
 use imago_testbed::supervisor::launch;
 use imago_testbed::supervisor::registry::{Registry, Standing};
-use imago_testbed::{CassandraCluster, CassandraSpec, ClusterSpec, ContentSpec, Error, SingleSpec};
+use imago_testbed::{CassandraSpec, ClusterSpec, ContentSpec, Error, RedisClusterSpec, SingleSpec};
 use serde::Serialize;
 
+use super::cluster_file::write_cluster_file;
 use super::{failure, shape};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -18,7 +19,7 @@ use crate::exit::{Exit, Failure};
 pub(super) enum Database {
     /// MongoDB: a replica set, or a sharded cluster.
     Mongodb(Mongodb),
-    /// Redis: one server, with an append-only file.
+    /// Redis: one server, or a Redis Cluster; with an append-only file.
     Redis(Redis),
     /// Kafka: one server, broker and controller (KRaft) in one.
     Kafka(Kafka),
@@ -77,11 +78,23 @@ pub(super) struct Mongodb {
 The server is the one named by IMAGO_REDIS, else the redis-server on PATH. A killed one comes back \
 with everything that it acknowledged.
 
-Example: imago testbed up redis --name cache --memory-mb 64")]
+With --masters: a Redis Cluster, each node on a loopback address of its own. The first nodes are the \
+masters. A master that is killed is replaced by a replica within about five seconds; what no replica \
+had yet is lost then, as Redis acknowledges a write before replicas have it.
+
+Examples:
+  imago testbed up redis --name cache --memory-mb 64
+  imago testbed up redis --name slots --masters 3 --replicas 1")]
 pub(super) struct Redis {
     #[command(flatten)]
     kept: Kept,
-    /// Limit of the data, in MB; writes are refused beyond.
+    /// Make a Redis Cluster of this many masters, 3 at least.
+    #[arg(long, value_name = "M")]
+    masters: Option<u8>,
+    /// Replicas of each master of a cluster.
+    #[arg(long, value_name = "R", default_value_t = 1, requires = "masters")]
+    replicas: u8,
+    /// Limit of the data of each server, in MB; writes are refused beyond.
     #[arg(long, value_name = "MB", default_value_t = SingleSpec::MEMORY_MB)]
     memory_mb: u32,
 }
@@ -160,6 +173,12 @@ impl Database {
                 };
                 (spec.into(), up.kept.foreground)
             }
+            Self::Redis(Redis { kept, masters: Some(masters), replicas, memory_mb }) => {
+                let folder = kept.folder()?;
+                let spec =
+                    RedisClusterSpec { name: kept.name, masters, replicas, memory_mb, folder };
+                (spec.into(), kept.foreground)
+            }
             Self::Redis(up) => up.kept.single(SingleSpec::redis, up.memory_mb)?,
             Self::Kafka(up) => up.kept.single(SingleSpec::kafka, up.heap_mb)?,
             Self::Cassandra(up) => {
@@ -225,35 +244,6 @@ pub(super) async fn start(
     };
     let cluster_file = write_cluster_file(&standing).map_err(failure)?;
     context.output.result(&Summary::of(&standing, cluster_file.as_deref()), summary_text)
-}
-
-/// Writes how `imago tune roll` reaches the nodes of a Cassandra cluster, and returns where.
-pub(in crate::cmd) fn write_cluster_file(standing: &Standing) -> Result<Option<PathBuf>, Error> {
-    let (ContentSpec::Cassandra(spec), Some(folder)) = (&standing.spec, &standing.folder) else {
-        return Ok(None);
-    };
-    let file = folder.join("cluster.toml");
-    let failed = |source| Error::Io { doing: format!("write {}", file.display()), source };
-    let program = std::env::current_exe().map_err(failed)?;
-    let (program, name) = (program.display(), &spec.name);
-    let mut text = format!(
-        "# How imago reaches the nodes of the testbed {name}.\n\
-         database = \"cassandra\"\n\
-         uri = \"{}\"\n\
-         configuration = \"{}\"\n\
-         nodetool = \"{}\"\n\
-         stop = \"'{program}' testbed inject {name} terminate --node {{name}}\"\n\
-         start = \"'{program}' testbed inject {name} restart --node {{name}}\"\n",
-        standing.uri,
-        CassandraCluster::configuration_of(folder, "{name}").join("cassandra.yaml").display(),
-        CassandraCluster::configuration_of(folder, "{name}").join("nodetool").display(),
-    );
-    for node in &standing.nodes {
-        let (name, host, port) = (&node.name, node.host, node.port);
-        _ = write!(text, "\n[[node]]\nname = \"{name}\"\naddress = \"{host}:{port}\"\n");
-    }
-    std::fs::write(&file, text).map_err(failed)?;
-    Ok(Some(file))
 }
 
 fn supervisor_command(spec: &ContentSpec) -> Result<tokio::process::Command, Failure> {

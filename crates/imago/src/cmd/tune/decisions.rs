@@ -9,7 +9,7 @@ use imago_tune::cassandra::journal::CassandraJournal;
 use serde::Serialize;
 
 use super::jobs::Kept;
-use crate::cmd::load::cassandra_failure;
+use crate::cmd::load::cluster_failure;
 use crate::cmd::process::process;
 use crate::context::Context;
 use crate::exit::Failure;
@@ -31,7 +31,7 @@ pub(super) async fn list(args: &Args, context: &Context) -> Result<(), Failure> 
         let entries = journal.decisions(clock::now_ms() / 1_000, args.days).await?;
         Ok(Decided { held_by: journal.held_by().await?, entries })
     };
-    let kept = read.await.map_err(|error: Error| cassandra_failure(&error))?;
+    let kept = read.await.map_err(|error: Error| cluster_failure(&error))?;
     context.output.result(&kept, |kept| {
         let mut text = String::new();
         if kept.entries.is_empty() {
@@ -71,7 +71,7 @@ pub(super) async fn hold(kept: &Kept, is_held: bool, context: &Context) -> Resul
         let journal = CassandraJournal::open(&kept.uri).await?;
         journal.hold(is_held, &process()).await
     };
-    held.await.map_err(|error: Error| cassandra_failure(&error))?;
+    held.await.map_err(|error: Error| cluster_failure(&error))?;
     context.output.result(&Held { is_held }, |held| {
         if held.is_held {
             "nothing is changed until `imago tune go-on`; a roll under way goes on, `imago tune pause JOB` stops that\n"

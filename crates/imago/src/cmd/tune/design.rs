@@ -7,7 +7,7 @@ use imago_tune::cassandra::design::{Design, Request, Varied, design};
 use imago_tune::cassandra::dimensions::COMPACTION;
 use serde::Serialize;
 
-use crate::cmd::load::cassandra_failure;
+use crate::cmd::load::cluster_failure;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::table::table;
@@ -61,7 +61,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         runs: args.runs.into(),
         seed: args.seed,
     };
-    let design = design(&request).map_err(|error| cassandra_failure(&error))?;
+    let design = design(&request).map_err(|error| cluster_failure(&error))?;
     create(&args.out, &design.text)?;
     context.output.result(&Drawn { out: &args.out, design }, shown)
 }

@@ -11,7 +11,7 @@ use imago_tune::cassandra::journal::{Action, CassandraJournal};
 use imago_tune::cassandra::{Error, Uri, roll};
 use serde::Serialize;
 
-use crate::cmd::load::cassandra_failure;
+use crate::cmd::load::cluster_failure;
 use crate::cmd::process::process;
 use crate::context::Context;
 use crate::exit::Failure;
@@ -51,7 +51,7 @@ pub(super) async fn list(kept: &Kept, context: &Context) -> Result<(), Failure> 
         let journal = CassandraJournal::open(&kept.uri).await?;
         Ok(journal.list().await?)
     };
-    let all: Vec<Record> = found.await.map_err(|error: Error| cassandra_failure(&error))?;
+    let all: Vec<Record> = found.await.map_err(|error: Error| cluster_failure(&error))?;
     context.output.result(&all, |all| {
         if all.is_empty() {
             return "there are no jobs\n".into();
@@ -78,7 +78,7 @@ pub(super) async fn explain(one: &One, context: &Context) -> Result<(), Failure>
         let record = journal.load(&one.job).await?;
         Ok((record, journal.actions(&one.job).await?))
     };
-    let (record, actions) = read.await.map_err(|error: Error| cassandra_failure(&error))?;
+    let (record, actions) = read.await.map_err(|error: Error| cluster_failure(&error))?;
     let explained = Explained { job: one.job.clone(), state: record.state.to_string(), actions };
     context.output.result(&explained, |explained| {
         let mut text = format!("{} is {}\n", explained.job, explained.state);
@@ -126,7 +126,7 @@ pub(super) async fn go_on(which: OneOrAll, context: &Context) -> Result<(), Fail
 /// Ends a job before its next step, at once if no process works at it.
 pub(super) async fn cancel(one: &One, context: &Context) -> Result<(), Failure> {
     let cancelled = roll::cancel(&one.kept.uri, &one.job, &process()).await;
-    if !cancelled.map_err(|error| cassandra_failure(&error))? {
+    if !cancelled.map_err(|error| cluster_failure(&error))? {
         return ask(one, Requested::Cancel, context).await;
     }
     let asked = Asked { job: one.job.clone(), requested: Requested::Cancel, process: None };
@@ -145,7 +145,7 @@ pub(super) async fn ask(one: &One, wanted: Requested, context: &Context) -> Resu
             process: record.owner.filter(is_alive).map(|owner| owner.process),
         })
     };
-    let asked = asked.await.map_err(|error: Error| cassandra_failure(&error))?;
+    let asked = asked.await.map_err(|error: Error| cluster_failure(&error))?;
     context.output.result(&asked, |asked| match &asked.process {
         Some(process) => format!("{process} does that before its next step\n"),
         None => format!(

@@ -1,11 +1,26 @@
 //! `imago tune knobs`: the settings that a roll can change.
 
-use imago_tune::cassandra::knobs::{KNOBS, Knob};
+use imago_tune::{cassandra, redis};
 use serde::Serialize;
 
 use crate::context::Context;
 use crate::exit::Failure;
 use crate::table::table;
+
+/// The arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: imago tune knobs --database redis")]
+pub(super) struct Args {
+    /// The database: Cassandra 5.0 or Redis 7.
+    #[arg(long, value_enum, default_value = "cassandra")]
+    database: Database,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Database {
+    Cassandra,
+    Redis,
+}
 
 /// A setting, for programs.
 #[derive(Serialize)]
@@ -17,16 +32,32 @@ struct Listed {
     about: &'static str,
 }
 
-/// Runs the command.
-pub(super) fn run(context: &Context) -> Result<(), Failure> {
-    let listed = |knob: &Knob| Listed {
+fn of_cassandra(knob: &cassandra::knobs::Knob) -> Listed {
+    Listed {
         name: knob.name,
         default: knob.default,
         values: knob.values.to_string(),
         class: knob.class.name(),
         about: knob.about,
+    }
+}
+
+fn of_redis(knob: &redis::knobs::Knob) -> Listed {
+    Listed {
+        name: knob.name,
+        default: Some(knob.default),
+        values: knob.values.to_string(),
+        class: knob.class.name(),
+        about: knob.about,
+    }
+}
+
+/// Runs the command.
+pub(super) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
+    let all: Vec<Listed> = match args.database {
+        Database::Cassandra => cassandra::knobs::KNOBS.iter().map(of_cassandra).collect(),
+        Database::Redis => redis::knobs::KNOBS.iter().map(of_redis).collect(),
     };
-    let all: Vec<Listed> = KNOBS.iter().map(listed).collect();
     context.output.result(&all, |all| {
         let row = |one: &Listed| {
             let default = one.default.unwrap_or("by the machine");

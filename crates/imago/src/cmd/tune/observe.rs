@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use imago_job::clock;
 use imago_mongo::namespace::Namespace;
-use imago_tune::cassandra::cluster_file::ClusterFile;
-use imago_tune::cassandra::observe::{Observation, Observer};
-use imago_tune::trace;
+use imago_tune::cluster::observation::Observation;
+use imago_tune::{cassandra, cluster, redis, trace};
 use serde::Serialize;
 
-use crate::cmd::load::{cassandra_failure, duration};
+use crate::cmd::load::{cluster_failure, duration};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -20,6 +19,9 @@ use crate::exit::{Exit, Failure};
 Each node counts the operations that it coordinates; Cassandra does not tell inserts from updates, and both count as \
 updates. Times are those of the nodes' own tables, in a unit that differs between versions: compare them with each other.
 
+Redis: each node counts the commands that it ran (INFO commandstats); writes count at masters, and all as updates. Times are \
+in microseconds, within the server.
+
 Example:
   imago tune observe --cluster cluster.toml --interval 5m --trace seen.csv
   imago tune plan seen.csv --measurements here.csv")]
@@ -27,7 +29,7 @@ pub(super) struct Args {
     /// The file that says how the nodes are reached.
     #[arg(long, value_name = "FILE")]
     cluster: PathBuf,
-    /// The table to look at, as keyspace.table; without it all tables of clients.
+    /// The table to look at, as keyspace.table; without it all tables of clients (Cassandra only).
     #[arg(long, value_name = "TABLE")]
     ns: Option<Namespace>,
     /// Length of an interval.
@@ -51,16 +53,44 @@ struct Seen {
     observation: Observation,
 }
 
+/// What looks at the counters.
+enum Observer {
+    Cassandra(cassandra::observe::Observer),
+    Redis(redis::observe::Observer),
+}
+
+impl Observer {
+    async fn begin(args: &Args) -> Result<Self, Failure> {
+        let failed = |error| cluster_failure(&error);
+        if cluster::file::database(&args.cluster).map_err(failed)? == "redis" {
+            if args.ns.is_some() {
+                let what = "--ns is for Cassandra: Redis counts by commands alone";
+                return Err(Failure::new(Exit::Usage, "usage", what));
+            }
+            let file = redis::ClusterFile::read(&args.cluster).map_err(failed)?;
+            return redis::observe::Observer::begin(&file).await.map(Self::Redis).map_err(failed);
+        }
+        let file = cassandra::ClusterFile::read(&args.cluster).map_err(failed)?;
+        let table = args.ns.as_ref().map(|ns| (ns.db.clone(), ns.coll.clone()));
+        let begun = cassandra::observe::Observer::begin(&file, table).await;
+        begun.map(Self::Cassandra).map_err(failed)
+    }
+
+    async fn look(&mut self) -> Observation {
+        match self {
+            Self::Cassandra(observer) => observer.look().await,
+            Self::Redis(observer) => observer.look().await,
+        }
+    }
+}
+
 /// Looks until it is interrupted.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let length_s = args.interval.as_secs();
     if length_s == 0 {
         return Err(Failure::new(Exit::Usage, "usage", "--interval must be 1s at least"));
     }
-    let file = ClusterFile::read(&args.cluster).map_err(|error| cassandra_failure(&error))?;
-    let table = args.ns.map(|ns| (ns.db, ns.coll));
-    let mut observer =
-        Observer::begin(&file, table).await.map_err(|error| cassandra_failure(&error))?;
+    let mut observer = Observer::begin(&args).await?;
     // Intervals begin where they do in every trace of this length; the first one had begun before.
     let mut start_s = 0;
     let mut seen = 0;

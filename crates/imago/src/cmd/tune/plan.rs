@@ -8,14 +8,14 @@ use std::time::Duration;
 use imago_plan::tune::roll::{CostClass, Costs, Rule};
 use imago_tune::advice::{Advice, Question, advise};
 use imago_tune::basis::{Basis, FORECASTS, same_way};
-use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::ClusterFile;
 use imago_tune::cassandra::costs;
 use imago_tune::error::Error;
 use imago_tune::measurements::Measurements;
 use imago_tune::trace::Trace;
 
 use super::roll::level;
-use crate::cmd::load::{cassandra_failure, duration};
+use crate::cmd::load::{cluster_failure, duration};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::table::table;
@@ -127,9 +127,9 @@ impl Args {
     async fn costs(&self) -> Result<Costs, Failure> {
         let costs = match &self.cluster {
             Some(path) => {
-                let file = ClusterFile::read(path).map_err(|error| cassandra_failure(&error))?;
+                let file = ClusterFile::read(path).map_err(|error| cluster_failure(&error))?;
                 let told = costs::costs(&file, &self.consistency, self.tolerate).await;
-                told.map_err(|error| cassandra_failure(&error))?
+                told.map_err(|error| cluster_failure(&error))?
             }
             None => Costs {
                 at_once: self.at_once.min(self.nodes).into(),

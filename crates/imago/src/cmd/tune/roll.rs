@@ -1,17 +1,19 @@
 //! `imago tune roll`: a new configuration for all nodes of a cluster, while it serves.
 
+mod redis;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use imago_job::id::JobId;
-use imago_tune::cassandra::cluster_file::ClusterFile;
 use imago_tune::cassandra::compaction::Compaction;
-use imago_tune::cassandra::connection;
 use imago_tune::cassandra::roll::{self, Outcome, Preview, Roller, Spec};
+use imago_tune::cassandra::{ClusterFile, connection};
+use imago_tune::cluster;
 
-use crate::cmd::load::{cassandra_failure, duration};
+use crate::cmd::load::{cluster_failure, duration};
 use crate::cmd::process::process;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -20,13 +22,18 @@ use crate::table::table;
 /// The arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Settings that are live are applied by nodetool, node by node, and written for the next start. The others \
-need a restart: nodes are restarted in steps, of which no range of any keyspace needs another replica at \
---consistency. Before each step every node must see all others up, with one schema, and none may keep \
-writes that another one has missed.
+Settings that are live are applied in running nodes, one by one, and written for the next start. The others \
+need a restart.
 
-The job's state is in the cluster (keyspace imago), so that any machine can go on with it. Ctrl-C lets the \
-node that is under way come back first.
+Cassandra: nodes are restarted in steps, of which no range of any keyspace needs another replica at \
+--consistency. Before each step every node must see all others up, with one schema, and none may keep \
+writes that another one has missed. The job's state is in the cluster (keyspace imago).
+
+Redis: replicas are restarted first, then one that has all takes its master's place, and the old master is \
+restarted. Before each step all nodes must be up, and every replica must have what its master has. A master \
+without a replica is restarted only with --unserved. The job's state is beside the cluster file (NAME.jobs).
+
+Ctrl-C lets the node that is under way come back first.
 
 The cluster file:
 
@@ -44,46 +51,52 @@ The cluster file:
   name = \"cas-1\"
   address = \"10.0.0.1:9042\"
 
+That of Redis has database = \"redis\", a uri of redis://, the path of redis.conf, and no nodetool.
+
 Examples:
   imago tune roll --cluster cluster.toml --set concurrent_reads=64 --set memtable_heap_space=512MiB --dry-run
-  imago tune roll --cluster cluster.toml --set compaction_throughput=32MiB/s")]
+  imago tune roll --cluster cluster.toml --set compaction_throughput=32MiB/s
+  imago tune roll --cluster redis.toml --set hash-max-listpack-entries=1024 --set io-threads=4")]
 pub(super) struct Args {
     /// The file that says how the nodes are reached.
     #[arg(long, value_name = "FILE")]
     cluster: PathBuf,
-    /// A setting and its new value, as in cassandra.yaml; `imago tune knobs` lists them.
+    /// A setting and its new value, as in cassandra.yaml or redis.conf; `imago tune knobs` lists them.
     #[arg(long, value_name = "SETTING=VALUE", value_parser = setting, required_unless_present_any = ["resume", "unset", "compaction"])]
     set: Vec<(String, String)>,
     /// A setting that gets its default again.
     #[arg(long, value_name = "SETTING")]
     unset: Vec<String>,
-    /// A table and its new compaction, as keyspace.table={"class": …}; by ALTER TABLE, without a restart.
+    /// A table and its new compaction, as keyspace.table={"class": …}; by ALTER TABLE, without a restart (Cassandra only).
     #[arg(long, value_name = "TABLE=JSON", value_parser = compaction)]
     compaction: Vec<(String, Compaction)>,
-    /// The consistency level that clients need meanwhile.
+    /// The consistency level that clients need meanwhile (Cassandra only).
     #[arg(long, value_name = "LEVEL", default_value = "quorum", value_parser = level)]
     consistency: String,
-    /// Failures of further nodes that have to be withstood meanwhile.
+    /// Failures of further nodes that have to be withstood meanwhile; of Redis in each shard.
     #[arg(long, value_name = "N", default_value_t = 0)]
     tolerate: usize,
-    /// Restart all nodes at once; clients are not served meanwhile.
+    /// Restart all nodes at once; clients are not served meanwhile (Cassandra only).
     #[arg(long)]
     at_once: bool,
+    /// Restart a master that has no replica, too; its keys are not served meanwhile (Redis only).
+    #[arg(long)]
+    unserved: bool,
     /// Time for which the first node is compared with the others before and behind its restart; the roll goes on only if it
-    /// does better. 0s: it is not compared.
+    /// does better (Cassandra only). 0s: it is not compared.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
     canary: Duration,
     /// Say what would be done, and what speaks against it; change nothing.
     #[arg(long)]
     dry_run: bool,
     /// Go on with a job whose process died or was interrupted.
-    #[arg(long, value_name = "JOB", conflicts_with_all = ["set", "unset", "compaction", "consistency", "tolerate", "at_once", "canary", "dry_run"])]
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["set", "unset", "compaction", "consistency", "tolerate", "at_once", "unserved", "canary", "dry_run"])]
     resume: Option<JobId>,
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+        Some((name, value)) if !name.is_empty() && (!value.is_empty() || name == "save") => {
             Ok((name.to_owned(), value.to_owned()))
         }
         _ => Err("it must be SETTING=VALUE, such as concurrent_reads=64".into()),
@@ -106,20 +119,21 @@ pub(super) fn level(text: &str) -> Result<String, String> {
 
 /// Runs the command.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    let file = ClusterFile::read(&args.cluster).map_err(|error| cassandra_failure(&error))?;
+    let database = cluster::file::database(&args.cluster).map_err(|e| cluster_failure(&e))?;
+    if database == "redis" {
+        return redis::run(args, context).await;
+    }
+    let file = ClusterFile::read(&args.cluster).map_err(|error| cluster_failure(&error))?;
+    if args.unserved {
+        let what =
+            "--unserved is for Redis; Cassandra's nodes are restarted all together by --at-once";
+        return Err(Failure::new(Exit::Usage, "usage", what));
+    }
     let (process, cancel) = (process(), context.cancel.clone());
     let rolled = if let Some(job) = &args.resume {
         Box::pin(roll::resume(file, job, &process, context.events(), cancel)).await
     } else {
-        let mut changes: BTreeMap<String, Option<String>> = BTreeMap::new();
-        let set = args.set.into_iter().map(|(name, value)| (name, Some(value)));
-        for (name, value) in set.chain(args.unset.into_iter().map(|name| (name, None))) {
-            if changes.contains_key(&name) {
-                let what = format!("{name} is named twice");
-                return Err(Failure::new(Exit::Usage, "usage", what));
-            }
-            changes.insert(name, value);
-        }
+        let changes = changes(args.set, args.unset)?;
         let spec = Spec {
             changes,
             compaction: args.compaction.into_iter().collect(),
@@ -128,16 +142,32 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             is_at_once: args.at_once,
             canary_s: args.canary.as_secs(),
         };
-        let roller =
-            Roller::connect(file, spec).await.map_err(|error| cassandra_failure(&error))?;
+        let roller = Roller::connect(file, spec).await.map_err(|error| cluster_failure(&error))?;
         if args.dry_run {
-            let preview = roller.preview().await.map_err(|error| cassandra_failure(&error))?;
+            let preview = roller.preview().await.map_err(|error| cluster_failure(&error))?;
             return context.output.result(&preview, preview_text);
         }
         Box::pin(roller.begin(&process, context.events(), cancel)).await
     };
-    let outcome = rolled.map_err(|error| cassandra_failure(&error))?;
+    let outcome = rolled.map_err(|error| cluster_failure(&error))?;
     context.output.result(&outcome, outcome_text)
+}
+
+/// The settings that are named, each with its new value; nothing: its default.
+fn changes(
+    set: Vec<(String, String)>,
+    unset: Vec<String>,
+) -> Result<BTreeMap<String, Option<String>>, Failure> {
+    let mut changes: BTreeMap<String, Option<String>> = BTreeMap::new();
+    let set = set.into_iter().map(|(name, value)| (name, Some(value)));
+    for (name, value) in set.chain(unset.into_iter().map(|name| (name, None))) {
+        if changes.contains_key(&name) {
+            let what = format!("{name} is named twice");
+            return Err(Failure::new(Exit::Usage, "usage", what));
+        }
+        changes.insert(name, value);
+    }
+    Ok(changes)
 }
 
 fn preview_text(preview: &Preview) -> String {

@@ -8,13 +8,13 @@ use imago_mongo::namespace::Namespace;
 use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::roll::{CostClass, Costs};
 use imago_tune::basis::FORECASTS;
-use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::ClusterFile;
 use imago_tune::cassandra::configurations;
 use imago_tune::cassandra::controller::{self, Event, Request, Summary, in_order};
 
 use super::plan::{measurements, share};
 use super::roll::level;
-use crate::cmd::load::{cassandra_failure, duration};
+use crate::cmd::load::{cluster_failure, duration};
 use crate::cmd::process::process;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -124,7 +124,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         let what = "--interval must be 5s at least, in whole seconds";
         return Err(Failure::new(Exit::Usage, "usage", what));
     }
-    let cassandra = |error| cassandra_failure(&error);
+    let cassandra = |error| cluster_failure(&error);
     let file = ClusterFile::read(&args.cluster).map_err(cassandra)?;
     let mut measurements = measurements(&args.measurements)?;
     // Cassandra does not tell inserts from updates.

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use imago_bench::sample::{self, Request, Sample};
 use imago_mongo::namespace::Namespace;
-use imago_tune::cassandra::cluster_file::ClusterFile;
+use imago_tune::cassandra::ClusterFile;
 use imago_tune::cassandra::{Consistency, configurations};
 use imago_workload::mix::Mix;
 
-use crate::cmd::load::{cassandra_failure, consistency, duration};
+use crate::cmd::load::{cluster_failure, consistency, duration};
 use crate::cmd::process::process;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -79,9 +79,9 @@ pub(super) struct Args {
 
 /// Runs the command.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    let file = ClusterFile::read(&args.cluster).map_err(|error| cassandra_failure(&error))?;
+    let file = ClusterFile::read(&args.cluster).map_err(|error| cluster_failure(&error))?;
     let configurations =
-        configurations::read(&args.configurations).map_err(|error| cassandra_failure(&error))?;
+        configurations::read(&args.configurations).map_err(|error| cluster_failure(&error))?;
     let usual =
         || ["read=100", "update=100", "read=50,update=50"].map(|mix| mix.parse().expect("a mix"));
     let mixes = if args.mixes.is_empty() { usual().to_vec() } else { args.mixes };
@@ -110,7 +110,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     };
     let say = |what: String| eprintln!("{what}");
     let measured = Box::pin(sample::run(&request, &process(), &context.cancel, &say)).await;
-    let samples = measured.map_err(|error| cassandra_failure(&error))?;
+    let samples = measured.map_err(|error| cluster_failure(&error))?;
     context.output.result(&samples, |samples| text(samples))?;
     if context.cancel.is_cancelled() {
         let what = "interrupted: the same command goes on with what is missing";

@@ -10,7 +10,7 @@ use imago_tune::cassandra::optima::{
 };
 use imago_workload::mix::Mix as Weights;
 
-use crate::cmd::load::cassandra_failure;
+use crate::cmd::load::cluster_failure;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::table::table;
@@ -52,7 +52,7 @@ pub(super) struct Args {
 /// Runs the command.
 pub(super) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let configurations =
-        configurations::read(&args.configurations).map_err(|error| cassandra_failure(&error))?;
+        configurations::read(&args.configurations).map_err(|error| cluster_failure(&error))?;
     let measurements = super::plan::measurements(&args.measurements)?;
     let asked: Vec<Mix> = args.mixes.iter().map(mix).collect::<Result<_, _>>()?;
     let question = Question {
@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         asked: &asked,
         seed: args.seed,
     };
-    let answer = answer(question).map_err(|error| cassandra_failure(&error))?;
+    let answer = answer(question).map_err(|error| cluster_failure(&error))?;
     if let Some(out) = &args.out {
         if answer.optima.is_empty() {
             let what = "no setting counts beyond chance, so that there is nothing to write";

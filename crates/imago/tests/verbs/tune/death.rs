@@ -3,7 +3,7 @@
 use imago_testbed::wait;
 use serde_json::Value;
 
-use super::ring::Ring;
+use super::ring::ring;
 
 const MEASURED: &str = "\
 configuration,operations_s,reads,updates
@@ -26,7 +26,7 @@ const NODES: [&str; 3] = ["ring-1", "ring-2", "ring-3"];
 
 #[test]
 fn the_next_controller_finishes_the_roll_of_a_dead_one_and_a_canary_that_refuses_is_put_back() {
-    let Some(ring) = Ring::start() else { return };
+    let Some(ring) = ring() else { return };
     let write = |name: &str, text: &str| {
         std::fs::write(ring.path(name), text).unwrap();
         ring.path(name).to_str().unwrap().to_owned()
@@ -74,7 +74,9 @@ fn the_next_controller_finishes_the_roll_of_a_dead_one_and_a_canary_that_refuses
         "restart",
     ];
     let has_new = |node: &str| {
-        std::fs::read_to_string(ring.configuration(node)).unwrap().contains("concurrent_reads: 48")
+        std::fs::read_to_string(ring.configuration(node, "cassandra.yaml"))
+            .unwrap()
+            .contains("concurrent_reads: 48")
     };
     let mut first = ring.start_process(&tune, "first");
     wait::until_blocking("the first node has its new file", || {
@@ -116,11 +118,14 @@ fn the_next_controller_finishes_the_roll_of_a_dead_one_and_a_canary_that_refuses
     assert_eq!(states, ["done"], "{jobs}");
 
     // One reader makes a node slower than its peers: no other one gets it.
-    let before = std::fs::read_to_string(ring.configuration("ring-1")).unwrap();
+    let before = std::fs::read_to_string(ring.configuration("ring-1", "cassandra.yaml")).unwrap();
     let slow = ["--set", "concurrent_reads=2", "--canary", "8s"];
     let said = ring.refused(&ring.roll(&slow), 1);
     assert!(said.contains("ring-1"), "{said}");
-    assert_eq!(std::fs::read_to_string(ring.configuration("ring-1")).unwrap(), before);
+    assert_eq!(
+        std::fs::read_to_string(ring.configuration("ring-1", "cassandra.yaml")).unwrap(),
+        before
+    );
     assert!(NODES.into_iter().all(has_new), "{said}");
     let status = ring.json(&["testbed", "status", "ring"]);
     assert_eq!(status["health"], "up", "{status}");

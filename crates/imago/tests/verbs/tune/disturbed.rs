@@ -3,11 +3,11 @@
 
 use imago_testbed::wait;
 
-use super::ring::Ring;
+use super::ring::{ring, ring_of};
 
 #[test]
 fn a_drain_that_hangs_and_a_restart_by_hand_are_outlived() {
-    let Some(ring) = Ring::start() else { return };
+    let Some(ring) = ring() else { return };
     let filled = ring.run(&[
         "load",
         "--uri",
@@ -21,7 +21,7 @@ fn a_drain_that_hangs_and_a_restart_by_hand_are_outlived() {
     ]);
     assert!(filled.status.success(), "{filled:?}");
     // A nodetool of ring-1 whose drain does not end.
-    let tool = ring.configuration("ring-1").with_file_name("nodetool");
+    let tool = ring.configuration("ring-1", "nodetool");
     let hangs = ring.path("nodetool");
     let text = format!(
         "#!/bin/sh\n[ \"$1\" = drain ] && exec sleep 30\nexec '{}' \"$@\"\n",
@@ -54,7 +54,7 @@ fn a_drain_that_hangs_and_a_restart_by_hand_are_outlived() {
     let after = ring.pids();
     assert!(before.iter().zip(&after).all(|(before, after)| before != after));
     for node in ["ring-1", "ring-2", "ring-3"] {
-        let text = std::fs::read_to_string(ring.configuration(node)).unwrap();
+        let text = std::fs::read_to_string(ring.configuration(node, "cassandra.yaml")).unwrap();
         assert!(text.contains("concurrent_reads: 48\n"), "{text}");
     }
     let status = ring.json(&["testbed", "status", "ring"]);
@@ -63,8 +63,8 @@ fn a_drain_that_hangs_and_a_restart_by_hand_are_outlived() {
 
 #[test]
 fn a_wrong_password_is_said_before_anything_is_touched() {
-    let Some(ring) = Ring::of(1) else { return };
-    let file = ring.configuration("ring-1");
+    let Some(ring) = ring_of(1) else { return };
+    let file = ring.configuration("ring-1", "cassandra.yaml");
     let text = std::fs::read_to_string(&file).unwrap();
     let is_other = |line: &&str| !line.starts_with("authenticator");
     let kept: Vec<&str> = text.lines().filter(is_other).collect();

@@ -8,8 +8,9 @@ use imago_testbed::wait;
 use imago_tune::cassandra::journal::CassandraJournal;
 use serde_json::Value;
 
-use super::ring::Ring;
+use super::ring::ring;
 use crate::process::Process;
+use crate::standing::Standing;
 
 const NODES: [&str; 3] = ["ring-1", "ring-2", "ring-3"];
 
@@ -45,7 +46,7 @@ fn another_job() -> JobId {
 }
 
 /// Two configurations are measured, forth and back; and not again.
-fn configurations_are_measured(ring: &Ring) {
+fn configurations_are_measured(ring: &Standing) {
     let (two, out) = (ring.path("two.toml"), ring.path("here.csv"));
     let text = "[[configuration]]\nname = \"writes\"\nsettings = { compaction_throughput = \"32MiB/s\" }\n\
         compaction = { class = \"UnifiedCompactionStrategy\", scaling_parameters = \"T8\" }\n\
@@ -118,7 +119,7 @@ fn configurations_are_measured(ring: &Ring) {
 
 #[test]
 fn a_node_that_does_not_start_gets_its_old_configuration_back() {
-    let Some(ring) = Ring::start() else { return };
+    let Some(ring) = ring() else { return };
     keeps_its_contract(&ring.uri);
     configurations_are_measured(&ring);
     let filled = ring.run(&[
@@ -133,7 +134,7 @@ fn a_node_that_does_not_start_gets_its_old_configuration_back() {
         "0s",
     ]);
     assert!(filled.status.success(), "{filled:?}");
-    let file = ring.configuration("ring-2");
+    let file = ring.configuration("ring-2", "cassandra.yaml");
     let before = std::fs::read_to_string(&file).unwrap();
     let text = std::fs::read_to_string(&ring.cluster).unwrap();
     let start = text.lines().find_map(|line| line.strip_prefix("start = \"")).unwrap();
@@ -152,7 +153,9 @@ fn a_node_that_does_not_start_gets_its_old_configuration_back() {
     assert!(said.contains("runs with the old one again"), "{said}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
     let has_new = |node: &str| {
-        std::fs::read_to_string(ring.configuration(node)).unwrap().contains("concurrent_reads: 48")
+        std::fs::read_to_string(ring.configuration(node, "cassandra.yaml"))
+            .unwrap()
+            .contains("concurrent_reads: 48")
     };
     assert_eq!(NODES.map(has_new), [true, false, false], "the roll ended there");
     let status = ring.json(&["testbed", "status", "ring"]);
@@ -170,8 +173,8 @@ fn a_node_that_does_not_start_gets_its_old_configuration_back() {
 
 #[test]
 fn a_roll_under_load_fails_no_request_and_loses_nothing_though_its_process_is_killed() {
-    let Some(ring) = Ring::start() else { return };
-    let file = ring.configuration("ring-2");
+    let Some(ring) = ring() else { return };
+    let file = ring.configuration("ring-2", "cassandra.yaml");
     let written = format!("# by hand: \"$HOME\"\n{}", std::fs::read_to_string(&file).unwrap());
     std::fs::write(&file, written).unwrap();
     let (history, socket) = (ring.path("history"), ring.path("load.sock"));
@@ -223,7 +226,7 @@ fn a_roll_under_load_fails_no_request_and_loses_nothing_though_its_process_is_ki
     assert_eq!(live["nodes"].as_array().unwrap().len(), 3, "{live}");
     assert_eq!(ring.pids(), pids);
     for node in NODES {
-        let text = std::fs::read_to_string(ring.configuration(node)).unwrap();
+        let text = std::fs::read_to_string(ring.configuration(node, "cassandra.yaml")).unwrap();
         assert!(text.contains("compaction_throughput: 32MiB/s\n"), "{text}");
     }
 
@@ -264,7 +267,7 @@ fn a_roll_under_load_fails_no_request_and_loses_nothing_though_its_process_is_ki
     let after = ring.pids();
     assert!(pids.iter().zip(&after).all(|(before, after)| before != after), "{pids:?} {after:?}");
     for node in NODES {
-        let text = std::fs::read_to_string(ring.configuration(node)).unwrap();
+        let text = std::fs::read_to_string(ring.configuration(node, "cassandra.yaml")).unwrap();
         assert!(text.contains("concurrent_reads: 48\n"), "{text}");
         assert!(text.contains("memtable_heap_space: 64MiB\n"), "{text}");
     }

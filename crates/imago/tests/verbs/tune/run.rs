@@ -3,7 +3,7 @@
 use imago_testbed::wait;
 use serde_json::Value;
 
-use super::ring::Ring;
+use super::ring::ring;
 
 const MEASURED: &str = "\
 configuration,operations_s,reads,updates
@@ -37,7 +37,7 @@ fn of<'e>(events: &'e [Value], name: &str) -> Vec<&'e Value> {
 
 #[test]
 fn a_change_that_is_worse_is_undone_and_left_alone_and_a_hold_holds() {
-    let Some(ring) = Ring::start() else { return };
+    let Some(ring) = ring() else { return };
     let write = |name: &str, text: &str| {
         std::fs::write(ring.path(name), text).unwrap();
         ring.path(name).to_str().unwrap().to_owned()

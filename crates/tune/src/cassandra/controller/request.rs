@@ -7,7 +7,7 @@ use std::time::Duration;
 use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::roll::{CostClass, Costs};
 
-use super::super::cluster_file::ClusterFile;
+use super::super::ClusterFile;
 use super::super::configurations::Configuration;
 use crate::measurements::Measurements;
 

@@ -12,7 +12,7 @@ use imago_plan::tune::judge::Estimate;
 use imago_plan::tune::sampling::is_warm;
 use serde::{Deserialize, Serialize};
 
-use super::super::cluster_file::ClusterFile;
+use super::super::ClusterFile;
 use super::super::error::{Error, Result};
 use super::super::knobs::{self, Value};
 use super::super::observe::{Observer, Views};

@@ -10,16 +10,17 @@ use imago_job::journal::Journal as _;
 use imago_job::run::Run;
 use serde::{Deserialize, Serialize};
 
-use super::super::cluster_file::NodeAccess;
+use super::super::Uri;
 use super::super::connection::connect_to;
 use super::super::error::{Error, Result};
 use super::super::journal::CassandraJournal;
 use super::super::knobs::Class;
-use super::super::node::LOOK_BOUND;
+use super::super::nodetool::nodetool;
 use super::super::ring::{Cluster, chain, settings};
 use super::super::settings_file;
-use super::super::uri::Uri;
 use super::Change;
+use crate::cluster::NodeAccess;
+use crate::cluster::node::LOOK_BOUND;
 
 /// Age of the journal's last answer behind which another process may have taken the job over; it is well below the
 /// silence after which that can be.
@@ -172,16 +173,16 @@ impl Step<'_> {
             self.access().install_configuration(self.job(), &contents.old).await?;
         }
         for Change { knob, value } in self.changes {
-            let Class::Live { nodetool } = knob.class else { continue };
+            let Class::Live { nodetool: command } = knob.class else { continue };
             let value = match (value, knob.default) {
                 (Some(value), _) => value.clone(),
                 (None, Some(default)) => knob.value(default)?,
                 (None, None) => continue,
             };
-            let command = nodetool.replace("{}", &value.number);
+            let command = command.replace("{}", &value.number);
             let what = format!("{} becomes {value}", knob.name);
             self.begin(&what, "it can be set while the node runs").await?;
-            self.access().nodetool(&command, DISABLE_BOUND).await?;
+            nodetool(self.access(), &command, DISABLE_BOUND).await?;
         }
         Ok(())
     }
@@ -249,12 +250,12 @@ impl Step<'_> {
         let why = "clients go to other nodes before it stops";
         self.begin("takes no more clients", why).await?;
         let address = self.address();
-        let disabled = self.access().nodetool("disablebinary", DISABLE_BOUND).await;
+        let disabled = nodetool(self.access(), "disablebinary", DISABLE_BOUND).await;
         let gone = disabled.is_ok()
             && within(DISABLE_BOUND, PROBE_EVERY, async || !accepts(address).await).await;
         if !gone {
             // As it was: nothing else has been done yet.
-            let _ = self.access().nodetool("enablebinary", DISABLE_BOUND).await;
+            let _ = nodetool(self.access(), "enablebinary", DISABLE_BOUND).await;
             let said = match disabled {
                 Err(error) => chain(&error),
                 Ok(_) => format!("it still takes some after {} s", DISABLE_BOUND.as_secs()),
@@ -264,7 +265,7 @@ impl Step<'_> {
         }
         self.say("drains", "what it has in memory only is written, so that it starts quickly")
             .await;
-        if let Err(error) = self.access().nodetool("drain", self.access().drain_max).await {
+        if let Err(error) = nodetool(self.access(), "drain", self.access().drain_max).await {
             let help = "it is stopped all the same: what was acknowledged is in its commit log";
             self.run.reporter().warning("drain", chain(&error), help);
         }
@@ -281,7 +282,7 @@ impl Step<'_> {
             let Err(error) = access.run("stopping", &stop, STOP_BOUND).await else { return Ok(()) };
             // One that had stopped already is what was wanted; where nothing can be run, nothing is known.
             let reached = access.run("looking", "true\n", LOOK_BOUND).await.is_ok();
-            let stopped = access.nodetool("info", LOOK_BOUND).await.is_err();
+            let stopped = nodetool(access, "info", LOOK_BOUND).await.is_err();
             if reached && stopped && !accepts(self.address()).await {
                 return Ok(());
             }

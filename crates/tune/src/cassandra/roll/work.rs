@@ -19,12 +19,12 @@ use serde_json::Value as Json;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::super::cluster_file::ClusterFile;
+use super::super::ClusterFile;
+use super::super::Uri;
 use super::super::compaction::{self, Compaction};
 use super::super::error::{Error, Result, failed};
 use super::super::journal::CassandraJournal;
 use super::super::ring::{Cluster, chain};
-use super::super::uri::Uri;
 use super::canary::Canary;
 use super::step::{Step, Took};
 use super::{Change, KIND, Outcome, Roller, Spec};

@@ -15,6 +15,8 @@
 //! address = "10.0.0.1:9042"
 //! ```
 //!
+//! For Redis: `database = "redis"`, `redis://`, the path of `redis.conf`, and no `nodetool`.
+//!
 //! Everything is done by one program on the node, the `shell`: it reads a script from its standard input, which runs the
 //! other commands. Each of them can be another one for a node, in its own table; so can `drain_max_s`, the time that a node
 //! may take to write down what it has in memory only (180 s without it).
@@ -25,6 +27,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::Database;
 use super::error::{Error, Result};
 use super::uri::Uri;
 
@@ -64,9 +67,9 @@ const DRAIN_MAX_S: u64 = 180;
 
 /// A cluster and how its nodes are reached.
 #[derive(Clone, Debug)]
-pub struct ClusterFile {
+pub struct ClusterFile<D: Database> {
     /// The connection string.
-    pub uri: Uri,
+    pub uri: Uri<D>,
     /// The nodes, one at least.
     pub nodes: Vec<NodeAccess>,
 }
@@ -80,10 +83,10 @@ pub struct NodeAccess {
     pub address: SocketAddr,
     /// The program that runs scripts on its machine.
     pub shell: String,
-    /// The path of its `cassandra.yaml` there.
+    /// The path of its `cassandra.yaml` or `redis.conf` there.
     pub configuration: String,
-    /// Its `nodetool`.
-    pub nodetool: String,
+    /// Its `nodetool`, if its database has one.
+    pub nodetool: Option<String>,
     /// The command that ends it, and returns when it has ended.
     pub stop: String,
     /// The command that starts it.
@@ -92,31 +95,53 @@ pub struct NodeAccess {
     pub drain_max: Duration,
 }
 
-impl ClusterFile {
+/// The database that a file is about, by its name.
+///
+/// # Errors
+/// It cannot be read, or names no database.
+pub fn database(path: &Path) -> Result<String> {
+    #[derive(Deserialize)]
+    struct Named {
+        database: String,
+    }
+    let named: Result<Named> = toml::from_str(&text_of(path)?)
+        .map_err(|error| Error::Usage(error.to_string().trim_end().to_owned()));
+    named.map(|named| named.database).map_err(|error| in_file(path, error))
+}
+
+fn text_of(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path)
+        .map_err(|cause| Error::Usage(format!("cannot read {}: {cause}", path.display())))
+}
+
+fn in_file(path: &Path, error: Error) -> Error {
+    match error {
+        Error::Usage(why) => Error::Usage(format!("{}: {why}", path.display())),
+        other => other,
+    }
+}
+
+impl<D: Database> ClusterFile<D> {
     /// Reads a file.
     ///
     /// # Errors
     /// It cannot be read, or says something that makes no sense: the message says what and where.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|cause| Error::Usage(format!("cannot read {}: {cause}", path.display())))?;
-        Self::parse(&text).map_err(|error| match error {
-            Error::Usage(why) => Error::Usage(format!("{}: {why}", path.display())),
-            other => other,
-        })
+        Self::parse(&text_of(path)?).map_err(|error| in_file(path, error))
     }
 
     fn parse(text: &str) -> Result<Self> {
         let usage = |why: String| Error::Usage(why);
         let written: Written =
             toml::from_str(text).map_err(|error| usage(error.to_string().trim_end().to_owned()))?;
-        if written.database != "cassandra" {
+        if written.database != D::NAME {
             return Err(usage(format!(
-                "database is \"{}\", and it must be \"cassandra\"",
-                written.database
+                "database is \"{}\", and it must be \"{}\"",
+                written.database,
+                D::NAME
             )));
         }
-        let uri: Uri = written.uri.parse()?;
+        let uri: Uri<D> = written.uri.parse()?;
         let mut nodes: Vec<NodeAccess> = Vec::new();
         for WrittenNode { name, address, commands } in written.nodes {
             let at = address.parse::<SocketAddr>().map_err(|_| {
@@ -135,11 +160,15 @@ impl ClusterFile {
                 let text = text.ok_or_else(|| usage(format!("node {name} has no {what}")))?;
                 Ok::<_, Error>(text.replace("{name}", &name).replace("{host}", &host))
             };
+            let nodetool = match D::HAS_NODETOOL {
+                true => Some(filled(commands.nodetool, &all.nodetool, "nodetool")?),
+                false => None,
+            };
             let shell = all.shell.clone().or_else(|| Some("sh".into()));
             nodes.push(NodeAccess {
                 shell: filled(commands.shell, &shell, "shell")?,
                 configuration: filled(commands.configuration, &all.configuration, "configuration")?,
-                nodetool: filled(commands.nodetool, &all.nodetool, "nodetool")?,
+                nodetool,
                 stop: filled(commands.stop, &all.stop, "stop")?,
                 start: filled(commands.start, &all.start, "start")?,
                 drain_max: Duration::from_secs(
@@ -159,6 +188,12 @@ impl ClusterFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cassandra::Cassandra;
+    use crate::redis::Redis;
+
+    fn parse(text: &str) -> Result<ClusterFile<Cassandra>> {
+        ClusterFile::parse(text)
+    }
 
     const FILE: &str = r#"
 database = "cassandra"
@@ -181,18 +216,30 @@ shell = "ssh -p 2222 ops@cas-2 sudo sh"
 
     #[test]
     fn commands_hold_for_all_nodes_unless_a_node_has_its_own() {
-        let file = ClusterFile::parse(FILE).unwrap();
+        let file = parse(FILE).unwrap();
         let [first, second] = &file.nodes[..] else { panic!("{:?}", file.nodes) };
         assert_eq!(first.shell, "ssh cas-1 sudo sh");
-        assert_eq!(first.nodetool, "nodetool -h 10.0.0.1");
+        assert_eq!(first.nodetool.as_deref(), Some("nodetool -h 10.0.0.1"));
         assert_eq!(second.shell, "ssh -p 2222 ops@cas-2 sudo sh");
         assert_eq!(second.address, "10.0.0.2:9042".parse().unwrap());
         let text =
             FILE.replacen("[[node]]", "drain_max_s = 900\n\n[[node]]", 1) + "drain_max_s = 60\n";
-        let bounds =
-            ClusterFile::parse(&text).unwrap().nodes.into_iter().map(|node| node.drain_max);
+        let bounds = ClusterFile::<Cassandra>::parse(&text)
+            .unwrap()
+            .nodes
+            .into_iter()
+            .map(|node| node.drain_max);
         assert_eq!(bounds.collect::<Vec<_>>(), [900, 60].map(Duration::from_secs));
         assert_eq!(first.drain_max, Duration::from_secs(180));
+    }
+
+    #[test]
+    fn a_cluster_of_redis_needs_no_nodetool() {
+        let text = FILE.replace("\"cassandra\"", "\"redis\"").replace("cassandra://", "redis://");
+        let text = text.replace("nodetool = \"nodetool -h {host}\"\n", "");
+        let file: ClusterFile<Redis> = ClusterFile::parse(&text).unwrap();
+        assert_eq!(file.nodes[1].stop, "systemctl stop cassandra");
+        assert!(file.nodes[1].nodetool.is_none());
     }
 
     #[test]
@@ -209,7 +256,7 @@ shell = "ssh -p 2222 ops@cas-2 sudo sh"
             (no_port, "must be IP:PORT"),
             (FILE.split("[[node]]").next().unwrap().to_owned(), "no [[node]]"),
         ] {
-            let error = ClusterFile::parse(&text).unwrap_err().to_string();
+            let error = parse(&text).unwrap_err().to_string();
             assert!(error.contains(said), "{said}: {error}");
         }
     }

@@ -10,15 +10,15 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::cluster_file::NodeAccess;
 use super::error::{Error, Result};
+use super::file::NodeAccess;
 
 /// The most that a script may print.
 const OUTPUT_BYTES_MAX: u64 = 4 << 20;
 /// The end of what it says that an error quotes.
 const QUOTED_CHARS: usize = 400;
 /// For a command that only looks.
-pub(super) const LOOK_BOUND: Duration = Duration::from_secs(30);
+pub(crate) const LOOK_BOUND: Duration = Duration::from_secs(30);
 /// For reading and writing the configuration.
 const FILE_BOUND: Duration = Duration::from_secs(30);
 /// What ends the content of a file within a script; no line of a configuration is that.
@@ -29,7 +29,7 @@ impl NodeAccess {
     /// go on.
     ///
     /// Its output goes into files: a server that a script starts may keep that open for as long as it lives.
-    pub(super) async fn run(&self, doing: &str, script: &str, bound: Duration) -> Result<String> {
+    pub(crate) async fn run(&self, doing: &str, script: &str, bound: Duration) -> Result<String> {
         let failed = |said: String| Error::Command {
             node: self.name.clone(),
             doing: doing.to_owned(),
@@ -65,14 +65,8 @@ impl NodeAccess {
         Err(failed(format!("{status}: {quoted}")))
     }
 
-    /// Runs a command of `nodetool`.
-    pub(super) async fn nodetool(&self, command: &str, bound: Duration) -> Result<String> {
-        let script = format!("{} {command}\n", self.nodetool);
-        self.run(&format!("nodetool {command}"), &script, bound).await
-    }
-
     /// The content of its configuration.
-    pub(super) async fn read_configuration(&self) -> Result<String> {
+    pub(crate) async fn read_configuration(&self) -> Result<String> {
         let doing = "reading the configuration";
         let script = format!("cat -- {}\n", quoted(&self.configuration));
         let text = self.run(doing, &script, FILE_BOUND).await?;
@@ -85,7 +79,7 @@ impl NodeAccess {
     }
 
     /// Writes a new configuration beside the present one, with its owner and mode. The present one stays as it is.
-    pub(super) async fn stage_configuration(&self, job: &JobId, text: &str) -> Result<()> {
+    pub(crate) async fn stage_configuration(&self, job: &JobId, text: &str) -> Result<()> {
         let script = format!(
             "set -e\n\
              f={}\n\
@@ -103,7 +97,7 @@ impl NodeAccess {
 
     /// Puts the staged configuration in the place of the present one, which is kept beside it, unless that is not
     /// `expected` any more.
-    pub(super) async fn install_configuration(&self, job: &JobId, expected: &str) -> Result<()> {
+    pub(crate) async fn install_configuration(&self, job: &JobId, expected: &str) -> Result<()> {
         // The shell ends the last line, where the file may have left it open.
         let cut = if expected.ends_with('\n') || expected.is_empty() {
             ""
@@ -129,7 +123,7 @@ impl NodeAccess {
     }
 
     /// Puts the configuration back that was there before the job. False if the job has not changed it.
-    pub(super) async fn restore_configuration(&self, job: &JobId) -> Result<bool> {
+    pub(crate) async fn restore_configuration(&self, job: &JobId) -> Result<bool> {
         let script = format!(
             "set -e\n\
              f={}\n\
@@ -173,7 +167,7 @@ mod tests {
             address: "127.0.0.1:9042".parse().unwrap(),
             shell: "sh".into(),
             configuration: configuration.display().to_string(),
-            nodetool: "false".into(),
+            nodetool: None,
             stop: "true".into(),
             start: "true".into(),
             drain_max: Duration::from_secs(180),

@@ -1,42 +1,55 @@
 //! Connection strings: `cassandra://name:password@host:port,host:port`.
 //!
-//! Cassandra has no standard form of its own; this is that of its drivers' JDBC and SQLAlchemy layers.
+//! Cassandra has no standard form of its own; this is that of its drivers' JDBC and SQLAlchemy layers. That of Redis is
+//! the usual one, with more than one host.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::str::FromStr;
 
+use super::Database;
 use super::error::Error;
 
-/// The port of `native_transport_port` unless it is named.
-const PORT: u16 = 9042;
-const SCHEME: &str = "cassandra://";
-
 /// Some nodes of a cluster, and who asks.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Uri {
+pub struct Uri<D> {
     /// As `host:port`, one at least.
     pub nodes: Vec<String>,
     /// Name and password.
     pub user: Option<(String, String)>,
+    of: PhantomData<fn() -> D>,
 }
 
-impl Uri {
-    /// True if the text is a connection string of this kind, though perhaps a wrong one.
-    #[must_use]
-    pub fn is_one(text: &str) -> bool {
-        text.starts_with(SCHEME)
+impl<D> Clone for Uri<D> {
+    fn clone(&self) -> Self {
+        Self { nodes: self.nodes.clone(), user: self.user.clone(), of: PhantomData }
     }
 }
 
-impl FromStr for Uri {
+impl<D: Database> Uri<D> {
+    /// The same user at one node.
+    #[must_use]
+    pub fn at(&self, node: String) -> Self {
+        Self { nodes: vec![node], ..self.clone() }
+    }
+
+    /// True if the text is a connection string of this kind, though perhaps a wrong one.
+    #[must_use]
+    pub fn is_one(text: &str) -> bool {
+        text.starts_with(D::SCHEME)
+    }
+}
+
+impl<D: Database> FromStr for Uri<D> {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
+        let scheme = D::SCHEME;
         let wrong = |why: &str| {
-            Error::Usage(format!("the connection string {why}; write {SCHEME}host:port,host:port"))
+            Error::Usage(format!("the connection string {why}; write {scheme}host:port,host:port"))
         };
-        let rest = text.strip_prefix(SCHEME);
-        let rest = rest.ok_or_else(|| wrong(&format!("does not begin with {SCHEME}")))?;
+        let rest = text.strip_prefix(scheme);
+        let rest = rest.ok_or_else(|| wrong(&format!("does not begin with {scheme}")))?;
+        let rest = rest.strip_suffix(D::PATH).unwrap_or(rest);
         let (user, hosts) = match rest.rsplit_once('@') {
             Some((user, hosts)) => {
                 let (name, password) = user.split_once(':').unwrap_or((user, ""));
@@ -49,7 +62,7 @@ impl FromStr for Uri {
             let (name, port) = match host.rsplit_once(':') {
                 // An IPv6 address without a port ends in its bracket.
                 Some((name, port)) if !host.ends_with(']') => (name, port.parse()),
-                _ => (host, Ok(PORT)),
+                _ => (host, Ok(D::PORT)),
             };
             if name.is_empty() || name.contains(['/', '?', ' ']) {
                 return Err(wrong(&format!("has \"{host}\" where a host should be")));
@@ -57,7 +70,7 @@ impl FromStr for Uri {
             let port = port.map_err(|_| wrong(&format!("has no port in \"{host}\"")))?;
             nodes.push(format!("{name}:{port}"));
         }
-        Ok(Self { nodes, user })
+        Ok(Self { nodes, user, of: PhantomData })
     }
 }
 
@@ -83,9 +96,9 @@ fn unescaped(text: &str) -> String {
 }
 
 /// Without the password.
-impl fmt::Display for Uri {
+impl<D: Database> fmt::Display for Uri<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(SCHEME)?;
+        f.write_str(D::SCHEME)?;
         if let Some((name, _)) = &self.user {
             write!(f, "{name}:***@")?;
         }
@@ -93,7 +106,7 @@ impl fmt::Display for Uri {
     }
 }
 
-impl fmt::Debug for Uri {
+impl<D: Database> fmt::Debug for Uri<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -103,7 +116,10 @@ impl fmt::Debug for Uri {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Uri, String> {
+    use crate::cassandra::Cassandra;
+    use crate::redis::Redis;
+
+    fn parse(text: &str) -> Result<Uri<Cassandra>, String> {
         text.parse().map_err(|error: Error| error.to_string())
     }
 
@@ -116,6 +132,17 @@ mod tests {
         let uri = parse("cassandra://[::1]:9042,[fe80::2]/").unwrap();
         assert_eq!(uri.nodes, ["[::1]:9042", "[fe80::2]:9042"]);
         assert!(uri.user.is_none());
+    }
+
+    #[test]
+    fn each_database_has_its_scheme_and_port() {
+        let uri: Uri<Redis> = "redis://:secret@10.0.0.1,10.0.0.2:7000/0".parse().unwrap();
+        assert_eq!(uri.nodes, ["10.0.0.1:6379", "10.0.0.2:7000"]);
+        assert_eq!(uri.user, Some((String::new(), "secret".into())));
+        assert_eq!(uri.to_string(), "redis://:***@10.0.0.1:6379,10.0.0.2:7000");
+        for text in ["cassandra://10.0.0.1", "redis://10.0.0.1/3"] {
+            assert!(text.parse::<Uri<Redis>>().is_err(), "{text}");
+        }
     }
 
     #[test]

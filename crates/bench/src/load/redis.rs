@@ -1,0 +1,254 @@
+//! A Redis server or cluster as the target of a load, as the source of a check, and how it is filled.
+//!
+//! Reviews are hashes under keys `DB:COLL:ID`. Every write carries its number (`seq`, which says what load it is from) and
+//! writes all fields by one HSET, so that each record is a pure function of its key and `seq`, and a read tells which
+//! write it saw. All of it goes to masters.
+//!
+//! Redis acknowledges a write before any replica has it: a master that is killed and replaced takes acknowledged writes
+//! with it. [`Durability`] has each write wait until replicas acknowledged it, too (WAIT).
+
+mod content;
+mod lanes;
+mod nodes;
+mod outcome;
+mod preload;
+mod record;
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use imago_tune::cluster::{Error, Result};
+use imago_tune::redis::Uri;
+use imago_tune::redis::topology::slot;
+use imago_workload::target::{Insert, Outcome, Target, Update};
+use redis::{FromRedisValue as _, Pipeline, Value};
+
+pub use content::show_content;
+pub use preload::{count_records, preload, require_records};
+pub use record::Schema;
+
+use nodes::Nodes;
+use outcome::Failure;
+
+/// The longest that a request waits for its answer, unless the load gives it up before.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
+/// Connections to a node. One that waits for replicas holds up what is sent behind it.
+const LANES: usize = 4;
+const LANES_THAT_WAIT: usize = 32;
+
+/// When a write counts as acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Durability {
+    /// The replicas that have to have it besides its master.
+    pub replicas: u32,
+    /// The longest that they are waited for.
+    pub wait: Duration,
+}
+
+/// Records that a load is sent to.
+#[derive(Debug)]
+pub struct RedisTarget {
+    nodes: Nodes,
+    schema: Schema,
+    /// What all keys begin with.
+    prefix: String,
+    durability: Durability,
+    /// Where the next scan of a node goes on.
+    cursors: Mutex<HashMap<String, u64>>,
+    label: String,
+}
+
+impl RedisTarget {
+    /// Connects to a server, or to all nodes of a cluster. The records are those of `(database, collection)`.
+    ///
+    /// # Errors
+    /// No node answers or lets us in; a master has fewer replicas than are to be waited for; it is no Redis server.
+    pub async fn connect(
+        uri: &Uri,
+        (database, collection): (&str, &str),
+        durability: Durability,
+        schema: Schema,
+    ) -> Result<Self> {
+        let Durability { replicas, wait } = durability;
+        if replicas > 0 && wait < Duration::from_millis(1) {
+            let why = "replicas can be waited for one millisecond at least";
+            return Err(Error::Usage(why.into()));
+        }
+        let (answer_wait, lanes) = match replicas {
+            0 => (ANSWER_WAIT, LANES),
+            _ => (ANSWER_WAIT + wait, LANES_THAT_WAIT),
+        };
+        let nodes = Nodes::connect(uri, answer_wait, lanes).await?;
+        nodes.require_replicas(replicas).await?;
+        let acknowledged = match replicas {
+            0 => "acknowledged by masters".to_owned(),
+            1 => "acknowledged by 1 replica".to_owned(),
+            more => format!("acknowledged by {more} replicas"),
+        };
+        let label = format!("{uri} {database}.{collection}, {acknowledged}");
+        let prefix = format!("{database}:{collection}:");
+        Ok(Self { nodes, schema, prefix, durability, cursors: Mutex::default(), label })
+    }
+
+    fn name(&self, key: u64) -> String {
+        format!("{}{}", self.prefix, self.schema.id_form.name(key))
+    }
+
+    /// Runs a write, and waits for replicas as is wanted.
+    async fn change(&self, name: &str, mut commands: Pipeline) -> std::result::Result<(), Failure> {
+        let Durability { replicas, wait } = self.durability;
+        if replicas > 0 {
+            let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+            commands.cmd("WAIT").arg(replicas).arg(wait_ms);
+        }
+        let answers = self.nodes.run(slot(name.as_bytes()), &commands).await?;
+        match (replicas, answers.last()) {
+            (0, _) => Ok(()),
+            (wanted, Some(Value::Int(told))) if *told >= i64::from(wanted) => Ok(()),
+            (wanted, Some(Value::Int(told))) => Err(Failure::few_replicas(*told, wanted)),
+            (wanted, _) => Err(Failure::few_replicas(0, wanted)),
+        }
+    }
+
+    async fn write(
+        &self,
+        key: u64,
+        fields: Vec<(String, String)>,
+    ) -> std::result::Result<(), Failure> {
+        let name = self.name(key);
+        let mut commands = redis::pipe();
+        commands.cmd("HSET").arg(&name).arg(fields);
+        self.change(&name, commands).await
+    }
+
+    /// The names behind the cursor of a node, at most about so many, and the cursor behind them.
+    async fn names(
+        &self,
+        node: &str,
+        cursor: u64,
+        count: u32,
+    ) -> std::result::Result<(u64, Vec<String>), Failure> {
+        let mut commands = redis::pipe();
+        let pattern = format!("{}*", escaped(&self.prefix));
+        commands.cmd("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(count);
+        let answer = self.nodes.run_at(node, &commands).await?.into_iter().next();
+        let told = answer.map(<(u64, Vec<String>)>::from_redis_value);
+        told.and_then(std::result::Result::ok).ok_or_else(|| not_understood("SCAN"))
+    }
+
+    /// The records of these names, which the node has.
+    async fn records(
+        &self,
+        node: &str,
+        names: &[String],
+    ) -> std::result::Result<Vec<HashMap<String, String>>, Failure> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut commands = redis::pipe();
+        for name in names {
+            commands.cmd("HGETALL").arg(name);
+        }
+        let answers = self.nodes.run_at(node, &commands).await?;
+        let records = answers.into_iter().map(HashMap::from_redis_value);
+        records.collect::<std::result::Result<_, _>>().map_err(|_| not_understood("HGETALL"))
+    }
+
+    async fn scan(&self, key: u64, documents_max: u32) -> std::result::Result<(), Failure> {
+        let slot = slot(self.name(key).as_bytes());
+        let node = self.nodes.master(slot).ok_or_else(|| Failure::not_sent("no master"))?;
+        let cursor = {
+            let cursors = self.cursors.lock().unwrap_or_else(PoisonError::into_inner);
+            cursors.get(&*node).copied().unwrap_or(0)
+        };
+        let (next, mut names) = self.names(&node, cursor, documents_max.max(1)).await?;
+        self.cursors.lock().unwrap_or_else(PoisonError::into_inner).insert(node.to_string(), next);
+        names.truncate(usize::try_from(documents_max).unwrap_or(usize::MAX));
+        self.records(&node, &names).await.map(drop)
+    }
+}
+
+/// What a node answered is no answer to this command.
+fn not_understood(command: &str) -> Failure {
+    let message = format!("an answer that is none to {command}");
+    Failure { message, is_away: false, perhaps_applied: true }
+}
+
+/// Text that a pattern takes as it is.
+fn escaped(text: &str) -> String {
+    let mut pattern = String::new();
+    for c in text.chars() {
+        if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern
+}
+
+fn of_write(done: std::result::Result<(), Failure>) -> Outcome {
+    match done {
+        Ok(()) => Outcome::Acked,
+        Err(failure) => failure.of_write(),
+    }
+}
+
+impl Target for RedisTarget {
+    async fn read(&self, key: u64) -> Outcome {
+        let name = self.name(key);
+        let mut commands = redis::pipe();
+        commands.cmd("HGETALL").arg(&name);
+        let answers = match self.nodes.run(slot(name.as_bytes()), &commands).await {
+            Ok(answers) => answers,
+            Err(failure) => return failure.of_read(),
+        };
+        let read = answers.into_iter().next().map(HashMap::<String, String>::from_redis_value);
+        let Some(Ok(read)) = read else { return not_understood("HGETALL").of_read() };
+        if read.is_empty() {
+            return Outcome::NotFound;
+        }
+        match self.schema.write_of(key, &read) {
+            Some((seq, true)) => Outcome::Found(seq),
+            _ => Outcome::Refused("the record that was read is not as any write left it".into()),
+        }
+    }
+
+    async fn insert(&self, insert: Insert) -> Outcome {
+        let Insert { key, seq, review } = insert;
+        of_write(self.write(key, record::fields(review, seq)).await)
+    }
+
+    async fn update(&self, update: Update) -> Outcome {
+        of_write(self.write(update.key, self.schema.fields(update.key, update.seq)).await)
+    }
+
+    async fn delete(&self, key: u64) -> Outcome {
+        let name = self.name(key);
+        let mut commands = redis::pipe();
+        commands.cmd("DEL").arg(&name);
+        of_write(self.change(&name, commands).await)
+    }
+
+    async fn scan(&self, key: u64, documents_max: u32) -> Outcome {
+        match self.scan(key, documents_max).await {
+            Ok(()) => Outcome::Acked,
+            Err(failure) => failure.of_read(),
+        }
+    }
+
+    fn label(&self) -> String {
+        self.label.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_takes_names_as_they_are() {
+        assert_eq!(escaped("shop:reviews:"), "shop:reviews:");
+        assert_eq!(escaped("shop:[a]*?"), "shop:\\[a\\]\\*\\?");
+    }
+}

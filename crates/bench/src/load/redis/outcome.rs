@@ -1,0 +1,119 @@
+//! The meaning of a failure: for want of a master, or another; certainly not applied, or perhaps.
+//!
+//! A node's error is an answer: the command was not run. Without an answer, from a connection that was there, the command
+//! was perhaps run, or will be: a node that hangs reads later what it was sent.
+
+use imago_workload::target::Outcome;
+use redis::RedisError;
+
+/// The errors by which a node says that it cannot serve now, as another one should, or none can.
+const AWAY: [&str; 7] =
+    ["CLUSTERDOWN", "MASTERDOWN", "LOADING", "TRYAGAIN", "READONLY", "NOREPLICAS", "MOVED"];
+
+/// Why a request failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// For people, without what differs from one time to the next.
+    pub(super) message: String,
+    /// True if no node could serve it.
+    pub(super) is_away: bool,
+    /// True if it was sent, and its answer is not known.
+    pub(super) perhaps_applied: bool,
+}
+
+impl Failure {
+    /// No node took it.
+    pub(super) fn not_sent(message: impl Into<String>) -> Self {
+        Self { message: message.into(), is_away: true, perhaps_applied: false }
+    }
+
+    /// A node took it, and did not answer.
+    pub(super) fn unanswered(error: &RedisError) -> Self {
+        Self { message: told(error), is_away: true, perhaps_applied: true }
+    }
+
+    /// A node refused it.
+    pub(super) fn refused(error: &RedisError) -> Self {
+        let is_away = error.code().is_some_and(|code| AWAY.contains(&code));
+        Self { message: told(error), is_away, perhaps_applied: false }
+    }
+
+    /// Too few replicas acknowledged it in time; the master has it.
+    pub(super) fn few_replicas(acknowledged: i64, wanted: u32) -> Self {
+        let message = format!("acknowledged by {acknowledged} of {wanted} replicas");
+        Self { message, is_away: true, perhaps_applied: true }
+    }
+
+    /// The outcome of a write.
+    pub(super) fn of_write(self) -> Outcome {
+        let Self { message, is_away, perhaps_applied } = self;
+        match (is_away, perhaps_applied) {
+            (true, perhaps_applied) => Outcome::Unavailable { message, perhaps_applied },
+            (false, true) => Outcome::Unknown(message),
+            (false, false) => Outcome::Refused(message),
+        }
+    }
+
+    /// The outcome of a read or scan.
+    pub(super) fn of_read(self) -> Outcome {
+        match self.is_away {
+            true => Outcome::Unavailable { message: self.message, perhaps_applied: false },
+            false => Outcome::Refused(self.message),
+        }
+    }
+}
+
+/// The cause, without what differs from one time to the next, so that equal failures count as one.
+pub(super) fn told(error: &RedisError) -> String {
+    match error.code() {
+        Some(code @ ("MOVED" | "ASK")) => code.to_owned(),
+        Some(_) => error.to_string().chars().take(120).collect(),
+        None if error.is_connection_refusal() => "connection refused".into(),
+        None if error.is_timeout() => "no answer in time".into(),
+        None if error.is_connection_dropped() || error.is_io_error() => {
+            "the connection broke".into()
+        }
+        None => error.to_string().chars().take(120).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redis::{Value, parse_redis_value};
+
+    fn of(answer: &str) -> RedisError {
+        let value: Value = parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap();
+        value.extract_error().unwrap_err()
+    }
+
+    #[test]
+    fn want_of_a_master_is_told_from_other_refusals() {
+        for away in ["CLUSTERDOWN The cluster is down", "LOADING Redis is loading", "MOVED 1 a:2"] {
+            let failure = Failure::refused(&of(away));
+            assert!(failure.is_away && !failure.perhaps_applied, "{away}");
+            let Outcome::Unavailable { perhaps_applied: false, .. } = failure.of_write() else {
+                panic!("{away}")
+            };
+        }
+        let full = Failure::refused(&of("OOM command not allowed when used memory > 'maxmemory'."));
+        assert!(matches!(full.clone().of_write(), Outcome::Refused(why) if why.contains("OOM")));
+        assert!(matches!(full.of_read(), Outcome::Refused(_)));
+    }
+
+    #[test]
+    fn what_was_sent_and_not_answered_is_perhaps_applied() {
+        let broken = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        let failure = Failure::unanswered(&broken.into());
+        assert_eq!(failure.message, "the connection broke");
+        let Outcome::Unavailable { perhaps_applied: true, .. } = failure.clone().of_write() else {
+            panic!("{failure:?}")
+        };
+        let Outcome::Unavailable { perhaps_applied: false, .. } = failure.of_read() else {
+            panic!()
+        };
+        let few = Failure::few_replicas(0, 1);
+        assert_eq!(few.message, "acknowledged by 0 of 1 replicas");
+        assert!(few.perhaps_applied);
+    }
+}

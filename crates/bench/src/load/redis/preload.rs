@@ -1,0 +1,77 @@
+//! Filling a server before a load: the keys `0..records`, as fast as a few writers can.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::stream::{StreamExt as _, TryStreamExt as _, iter};
+use imago_tune::cluster::{Error, Result};
+use imago_tune::redis::topology::slot;
+
+use super::RedisTarget;
+use super::content::{each_name, failed};
+
+/// Records that are written at once.
+const WRITERS: usize = 128;
+/// The progress is told after so many records.
+const TOLD_RECORDS: u64 = 500;
+
+/// Writes the records of the keys `0..records` where there are none, each with `seq` = key, and waits until the replicas
+/// have them. `progress` gets the number written so far.
+///
+/// # Errors
+/// There are records; otherwise what the server said. It then holds a part of the records.
+pub async fn preload(
+    target: &RedisTarget,
+    records: u64,
+    progress: impl Fn(u64) + Sync,
+) -> Result<()> {
+    require_records(target, 0).await?;
+    let written = AtomicU64::new(0);
+    iter(0..records)
+        .map(|key| {
+            let (written, progress) = (&written, &progress);
+            async move {
+                let name = target.name(key);
+                let mut commands = redis::pipe();
+                commands.cmd("HSET").arg(&name).arg(target.schema.fields(key, key));
+                let done = target.nodes.run(slot(name.as_bytes()), &commands).await;
+                done.map_err(|why| failed(target, why))?;
+                let so_far = written.fetch_add(1, Ordering::Relaxed) + 1;
+                if so_far.is_multiple_of(TOLD_RECORDS) {
+                    progress(so_far);
+                }
+                Ok::<_, Error>(())
+            }
+        })
+        .buffer_unordered(WRITERS)
+        .try_collect::<()>()
+        .await?;
+    target.nodes.settle().await
+}
+
+/// Makes sure that there are exactly so many records.
+///
+/// # Errors
+/// There is another number; otherwise what the server said.
+pub async fn require_records(target: &RedisTarget, records: u64) -> Result<()> {
+    let label = &target.label;
+    // One more is enough to know that there are too many.
+    let (what, help) = match count_records(target, records.saturating_add(1)).await? {
+        found if found == records => return Ok(()),
+        _ if records == 0 => {
+            (format!("{label}: there are records"), "use another --ns, or delete these")
+        }
+        found => (
+            format!("{label}: there are {found} records or more, not {records}"),
+            "say how many there were filled in",
+        ),
+    };
+    Err(Error::Precondition { what, help: help.into() })
+}
+
+/// The number of records; beyond the limit it may be counted no further.
+///
+/// # Errors
+/// What the server said.
+pub async fn count_records(target: &RedisTarget, limit: u64) -> Result<u64> {
+    each_name(target, limit, async |_, _| Ok(())).await
+}

@@ -1,0 +1,101 @@
+//! A record: the hash that a write leaves under a key.
+//!
+//! Its fields are those of a review, whose text is in pieces of a hundred bytes, so that a record is what applications
+//! keep in Redis: some sixteen fields, none of them large. How many there are depends on the key alone, so that a write
+//! replaces all fields of the one before.
+
+use std::collections::HashMap;
+
+use imago_workload::history::{Header, IdForm};
+use imago_workload::review::{Review, Reviews};
+
+/// The most that a field holds, in bytes.
+const FIELD_BYTES: usize = 100;
+/// The field that names the write.
+const SEQ: &str = "seq";
+
+/// The shape of the records.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Schema {
+    /// The form of the last part of the keys.
+    pub id_form: IdForm,
+    /// The content.
+    pub reviews: Reviews,
+}
+
+impl Schema {
+    /// The schema of a recorded history.
+    #[must_use]
+    pub fn of(header: &Header) -> Self {
+        Self { id_form: header.id_form, reviews: header.reviews }
+    }
+
+    /// The fields that the write `seq` leaves under a key.
+    pub(super) fn fields(&self, key: u64, seq: u64) -> Vec<(String, String)> {
+        fields(self.reviews.review(key, seq), seq)
+    }
+
+    /// The number of the write that left these fields, and whether they are exactly its own; nothing if none says so.
+    pub(super) fn write_of(&self, key: u64, read: &HashMap<String, String>) -> Option<(u64, bool)> {
+        let seq = read.get(SEQ)?.parse::<u64>().ok()?;
+        let written = self.fields(key, seq);
+        let is_intact = written.len() == read.len()
+            && written.iter().all(|(name, value)| read.get(name) == Some(value));
+        Some((seq, is_intact))
+    }
+}
+
+/// The fields of a review that the write `seq` leaves.
+pub(super) fn fields(review: Review, seq: u64) -> Vec<(String, String)> {
+    let Review { product_id, title, price, user_id, profile_name, helpfulness, .. } = review;
+    let Review { score, time, summary, text, .. } = review;
+    let mut fields: Vec<(String, String)> = [
+        (SEQ, seq.to_string()),
+        ("productID", product_id),
+        ("title", title),
+        ("price", price.to_string()),
+        ("userID", user_id),
+        ("profileName", profile_name),
+        ("helpfulness", helpfulness),
+        ("score", score.to_string()),
+        ("time", time.to_string()),
+        ("summary", summary),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    // The text is ASCII: it can be cut anywhere.
+    for (number, piece) in text.as_bytes().chunks(FIELD_BYTES).enumerate() {
+        fields.push((format!("text:{number}"), String::from_utf8_lossy(piece).into_owned()));
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_has_some_sixteen_small_fields_and_tells_its_write() {
+        let schema = Schema { id_form: IdForm::Text, reviews: Reviews::default() };
+        let fields = schema.fields(42, 81_950);
+        assert!((14..=18).contains(&fields.len()), "{}", fields.len());
+        assert!(fields.iter().all(|(_, value)| value.len() <= FIELD_BYTES));
+        let mut read: HashMap<String, String> = fields.into_iter().collect();
+        assert_eq!(schema.write_of(42, &read), Some((81_950, true)));
+        read.insert("price".into(), "0.01".into());
+        assert_eq!(schema.write_of(42, &read), Some((81_950, false)));
+        read.remove(SEQ);
+        assert_eq!(schema.write_of(42, &read), None);
+    }
+
+    #[test]
+    fn each_write_of_a_key_replaces_all_fields_of_the_one_before() {
+        let schema = Schema { id_form: IdForm::Text, reviews: Reviews::default() };
+        let names = |key, seq| -> Vec<String> {
+            schema.fields(key, seq).into_iter().map(|(name, _)| name).collect()
+        };
+        for key in 0..200 {
+            assert_eq!(names(key, key), names(key, 1_398_442_107));
+        }
+    }
+}

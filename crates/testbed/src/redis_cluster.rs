@@ -1,0 +1,177 @@
+//! A Redis Cluster: masters that share the slots, and replicas of each, every node with a loopback address of its own.
+
+mod forming;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::binary;
+use crate::cluster::{NodeInfo, valid_name};
+use crate::error::{Error, Result};
+use crate::port::SharedPorts;
+use crate::program::Program;
+use crate::redis::{CONFIGURATION, Redis, RedisNode};
+use crate::scratch::Scratch;
+use crate::server::{Launch, Server};
+use crate::servers::Servers;
+use crate::single::{Engine, SingleSpec};
+
+pub(crate) use forming::state_of;
+
+/// The specification of a Redis Cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RedisClusterSpec {
+    /// The testbed's name, after which its nodes are named; as that of another cluster.
+    pub name: String,
+    /// The number of masters.
+    pub masters: u8,
+    /// The number of replicas of each master.
+    pub replicas: u8,
+    /// Limit of each node's data, in MiB.
+    pub memory_mb: u32,
+    /// The folder below which data and logs are put; the system's temporary folder if `None`.
+    pub folder: Option<PathBuf>,
+}
+
+impl RedisClusterSpec {
+    /// The least masters: of fewer no majority is left to agree on a fail-over.
+    const MASTERS_MIN: u8 = 3;
+    /// The most nodes on one machine.
+    const NODES_MAX: u32 = 32;
+
+    /// A cluster of so many masters, each with one replica.
+    #[must_use]
+    pub fn new(name: &str, masters: u8) -> Self {
+        let (name, memory_mb) = (name.into(), SingleSpec::MEMORY_MB);
+        Self { name, masters, replicas: 1, memory_mb, folder: None }
+    }
+
+    /// Checks that such a cluster can be started; the error says what to change.
+    pub fn check(&self) -> Result<()> {
+        if !valid_name(&self.name) {
+            return Err(Error::BadName { name: self.name.clone() });
+        }
+        let (masters, least) = (self.masters, Self::MASTERS_MIN);
+        let memory_mb_min = Engine::Redis.memory_mb_min();
+        let wrong = if masters < least {
+            format!("{masters} masters: a Redis Cluster takes at least {least}")
+        } else if self.nodes() > Self::NODES_MAX {
+            format!("{} nodes: it must be {} at most on one machine", self.nodes(), Self::NODES_MAX)
+        } else if self.memory_mb < memory_mb_min {
+            format!("{} MB for redis: it takes at least {memory_mb_min}", self.memory_mb)
+        } else {
+            return Ok(());
+        };
+        Err(Error::Spec(wrong))
+    }
+
+    fn nodes(&self) -> u32 {
+        u32::from(self.masters) * (1 + u32::from(self.replicas))
+    }
+}
+
+/// A running Redis Cluster; dropping it kills its nodes and removes their data.
+#[derive(Debug)]
+pub struct RedisCluster {
+    // Fields drop in this order: the nodes, then the folder with their data.
+    nodes: Servers,
+    spec: RedisClusterSpec,
+    scratch: Scratch,
+}
+
+impl RedisCluster {
+    /// Starts the nodes, makes a cluster of them, and waits until each one says that it is well and every replica has
+    /// what its master has. The first nodes are the masters, those behind them the replicas of one master after the other.
+    pub async fn start(spec: RedisClusterSpec) -> Result<Self> {
+        spec.check()?;
+        let path = binary::find_redis()?;
+        let scratch = Scratch::new(&spec.name, spec.folder.as_deref())?;
+        let ports = Arc::new(SharedPorts::reserve()?);
+        let (mut nodes, mut addresses) = (Vec::new(), Vec::new());
+        for number in 1..=spec.nodes() {
+            let host = u8::try_from(number).expect("a checked specification has few nodes");
+            let node = RedisNode { host: ports.host(host), ports: Arc::clone(&ports) };
+            let redis = Redis { path: path.clone(), memory_mb: spec.memory_mb, node: Some(node) };
+            let name = format!("{}-{number}", spec.name);
+            let launch = Launch { name, program: Program::Redis(redis) };
+            let node = Server::start(launch, scratch.path()).await?;
+            addresses.push(node.socket());
+            nodes.push(node);
+        }
+        forming::form(&addresses, ports.peers.number(), usize::from(spec.masters)).await?;
+        let nodes = Servers::new(&spec.name, nodes);
+        Ok(Self { nodes, spec, scratch })
+    }
+
+    /// Its specification.
+    #[must_use]
+    pub fn spec(&self) -> &RedisClusterSpec {
+        &self.spec
+    }
+
+    /// The connection string, `redis://host:port,host:port`.
+    #[must_use]
+    pub fn uri(&self) -> String {
+        format!("redis://{}", self.nodes.addresses())
+    }
+
+    /// All nodes as they are now.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<NodeInfo> {
+        self.nodes.infos()
+    }
+
+    /// The folder with data and logs.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// Its nodes, to give faults to.
+    #[must_use]
+    pub fn servers(&self) -> &Servers {
+        &self.nodes
+    }
+
+    /// Has a replica of the master take its place, and returns that one's name.
+    pub(crate) async fn step_down(&self, node: &str) -> Result<String> {
+        let address = self.nodes.named(node)?.socket();
+        let new = forming::fail_over(node, address).await?;
+        let is_new = |node: &&NodeInfo| SocketAddr::from((node.host, node.port)) == new;
+        let known = self.nodes().iter().find(is_new).map(|node| node.name.clone());
+        Ok(known.unwrap_or_else(|| new.to_string()))
+    }
+}
+
+/// The file with the configuration of a Redis server, below its testbed's folder. `CONFIG REWRITE` changes it.
+#[must_use]
+pub fn redis_configuration_of(folder: &Path, node: &str) -> PathBuf {
+    folder.join(node).with_extension("conf").join(CONFIGURATION)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_started_is_said_before_anything_is() {
+        let spec = |masters, replicas, memory_mb| RedisClusterSpec {
+            replicas,
+            memory_mb,
+            ..RedisClusterSpec::new("slots", masters)
+        };
+        for (spec, named) in [
+            (spec(2, 1, 64), "2 masters"),
+            (spec(17, 1, 64), "34 nodes"),
+            (spec(3, 255, 64), "768 nodes"),
+            (spec(3, 1, 4), "4 MB"),
+        ] {
+            assert!(spec.check().unwrap_err().to_string().contains(named), "{named}");
+        }
+        assert!(spec(3, 0, 8).check().is_ok());
+        assert!(spec(16, 1, 8).check().is_ok());
+    }
+}

@@ -1,0 +1,90 @@
+//! What clients asked of a cluster between two looks at its nodes' counters.
+
+use std::collections::BTreeMap;
+
+use imago_plan::tune::judge::Window;
+use imago_plan::tune::workload::{KINDS, Mix};
+use serde::Serialize;
+
+/// The places of kinds among [`Observation::operations`].
+pub(crate) const READS: usize = 0;
+pub(crate) const UPDATES: usize = 1;
+pub(crate) const SCANS: usize = 3;
+
+/// What was counted since the last look.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Observation {
+    /// Seconds since the last look.
+    pub seconds: f64,
+    /// Reads, updates, inserts and scans.
+    pub operations: [u64; KINDS],
+    /// The median time of an answer to each kind, as the nodes tell it, in a unit of their own: compare it with itself.
+    pub median: [Option<f64>; KINDS],
+    /// The time that one of a hundred exceeds, likewise.
+    pub slowest: [Option<f64>; KINDS],
+    /// The share of the memory in use on the machine that has least left.
+    pub memory: Option<f64>,
+    /// By node: the operations that it coordinated.
+    pub nodes: BTreeMap<String, u64>,
+    /// Nodes that were missed, and why.
+    pub missed: BTreeMap<String, String>,
+}
+
+impl Observation {
+    /// The mix of operations; none if there were none.
+    #[must_use]
+    pub fn mix(&self) -> Option<Mix> {
+        Mix::of(self.operations.map(|count| count as f64))
+    }
+
+    /// Operations a second.
+    #[must_use]
+    pub fn rate_s(&self) -> f64 {
+        self.operations.iter().sum::<u64>() as f64 / self.seconds.max(1e-3)
+    }
+
+    /// As a change is judged by; none if there were no operations, or nodes were missed.
+    #[must_use]
+    pub fn window(&self) -> Option<Window> {
+        let mix = self.mix().filter(|_| self.missed.is_empty())?;
+        let (median, slowest, memory) = (self.median, self.slowest, self.memory);
+        Some(Window { mix, rate_s: self.rate_s(), median, slowest, memory })
+    }
+}
+
+/// Operations between two readings: a counter that fell began from zero again.
+pub(crate) fn since(last: [u64; KINDS], now: [u64; KINDS]) -> [u64; KINDS] {
+    let began_anew = now.iter().zip(last).any(|(now, last)| *now < last);
+    std::array::from_fn(|kind| if began_anew { now[kind] } else { now[kind] - last[kind] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_restarted_counts_from_zero() {
+        assert_eq!(since([9_120, 77_400, 0, 12], [9_400, 78_000, 0, 12]), [280, 600, 0, 0]);
+        assert_eq!(since([9_120, 77_400, 0, 12], [310, 2_200, 0, 0]), [310, 2_200, 0, 0]);
+        assert_eq!(since([9_120, 310, 0, 0], [9_130, 220, 0, 0]), [9_130, 220, 0, 0]);
+    }
+
+    #[test]
+    fn a_look_that_missed_a_node_judges_nothing() {
+        let observation = Observation {
+            seconds: 5.0,
+            operations: [4_000, 1_000, 0, 0],
+            median: [Some(1.2), Some(0.6), None, None],
+            slowest: [Some(9.0), Some(4.0), None, None],
+            memory: Some(0.41),
+            nodes: BTreeMap::from([("cas-1".into(), 5_000)]),
+            missed: BTreeMap::new(),
+        };
+        let window = observation.window().unwrap();
+        assert!((window.rate_s - 1_000.0).abs() < 1e-9, "{window:?}");
+        assert!(window.mix.distance(Mix::of_reads(0.8)) < 1e-9, "{window:?}");
+        let missed = BTreeMap::from([("cas-2".into(), "connection refused".into())]);
+        assert_eq!(Observation { missed, ..observation.clone() }.window(), None);
+        assert_eq!(Observation { operations: [0; KINDS], ..observation }.window(), None);
+    }
+}

@@ -1,0 +1,113 @@
+//! Connections: one to each node, over which many requests may be under way at once.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, FromRedisValue, IntoConnectionInfo as _, RedisConnectionInfo};
+use redis::{RedisError, RedisResult};
+
+use super::Uri;
+use crate::cluster::{Error, Result};
+
+/// Time for which a node is tried.
+const CONNECT_WAIT: Duration = Duration::from_secs(2);
+
+/// A connection to a node, `host:port`. Each request waits so long for its answer.
+///
+/// # Errors
+/// The node does not take connections, or does not let us in.
+pub async fn open(
+    node: &str,
+    user: Option<&(String, String)>,
+    answer_wait: Duration,
+) -> RedisResult<MultiplexedConnection> {
+    let mut login = RedisConnectionInfo::default().set_lib_name("imago", env!("CARGO_PKG_VERSION"));
+    if let Some((name, password)) = user {
+        login = login.set_password(password);
+        if !name.is_empty() {
+            login = login.set_username(name);
+        }
+    }
+    let info = format!("redis://{node}/").into_connection_info()?.set_redis_settings(login);
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_WAIT))
+        .set_response_timeout(Some(answer_wait));
+    redis::Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await
+}
+
+/// A node that is asked for what it knows.
+#[derive(Clone)]
+pub struct Node {
+    /// `host:port`.
+    pub address: String,
+    connection: MultiplexedConnection,
+}
+
+impl Node {
+    /// Connects to one node of the cluster.
+    ///
+    /// # Errors
+    /// The node does not take connections, or does not let us in.
+    pub async fn connect(address: &str, uri: &Uri, answer_wait: Duration) -> Result<Self> {
+        let connected = open(address, uri.user.as_ref(), answer_wait).await;
+        let connection = connected.map_err(|source| Error::Connect {
+            uri: uri.at(address.to_owned()).to_string(),
+            source: Box::new(source),
+            help: "is the address right, and are name and password?",
+        })?;
+        Ok(Self { address: address.to_owned(), connection })
+    }
+
+    /// Connects to the first node of the connection string that lets us in.
+    ///
+    /// # Errors
+    /// None does.
+    pub async fn connect_to_any(uri: &Uri, answer_wait: Duration) -> Result<Self> {
+        let mut last = None;
+        for address in &uri.nodes {
+            match Self::connect(address, uri, answer_wait).await {
+                Ok(node) => return Ok(node),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| Error::Usage("the connection string names no node".into())))
+    }
+
+    /// The answer to a command.
+    ///
+    /// # Errors
+    /// The server's, or the connection's; the message names node and command.
+    pub async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> Result<T> {
+        self.try_ask(words).await.map_err(|error| self.failed(words, error))
+    }
+
+    /// The same, with the driver's error.
+    ///
+    /// # Errors
+    /// The server's, or the connection's.
+    pub async fn try_ask<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]).query_async(&mut self.connection.clone()).await
+    }
+
+    /// The connection, for requests of any form.
+    #[must_use]
+    pub fn connection(&self) -> MultiplexedConnection {
+        self.connection.clone()
+    }
+
+    fn failed(&self, words: &[&str], error: RedisError) -> Error {
+        // What a command is asked to write may be a secret.
+        let command = words[..words.len().min(2)].join(" ");
+        Error::Statement {
+            doing: format!("{command} at {}", self.address),
+            source: Box::new(error),
+        }
+    }
+}
+
+/// The value of a line `key:value`, as in the answers to INFO and CLUSTER INFO.
+#[must_use]
+pub fn line<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim)
+}

@@ -1,0 +1,213 @@
+//! All nodes as they are now: what each says of itself, of the others, and of how far it is.
+//!
+//! A replica is *in step* if it has all that its master had when the look began: the replicas are asked behind the masters.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use imago_plan::tune::succession;
+
+use super::Uri;
+use super::connection::{Node, line};
+use super::replication::Replication;
+use super::topology::{Part, Topology};
+use crate::cluster::error::chain;
+use crate::cluster::{NodeAccess, Result};
+
+/// For a node to answer one question.
+const ANSWER_WAIT: Duration = Duration::from_secs(3);
+
+/// What a node says.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) is_cluster: bool,
+    /// True if the node says that the cluster serves all slots; of a server that stands alone always.
+    pub(super) is_well: bool,
+    pub(super) is_loading: bool,
+    pub(super) used_memory: u64,
+    /// The file that it was started with; empty without any.
+    pub(super) configuration: String,
+    pub(super) replication: Replication,
+    pub(super) topology: Topology,
+    /// The values of the settings that were asked for.
+    pub(super) running: BTreeMap<String, String>,
+}
+
+/// What was seen of all nodes, in the order of the cluster file: a node's facts, or why there are none.
+pub(super) struct Look<'a> {
+    nodes: &'a [NodeAccess],
+    pub(super) seen: Vec<std::result::Result<Facts, String>>,
+}
+
+impl<'a> Look<'a> {
+    /// Asks all nodes, also for these settings.
+    pub(super) async fn at(nodes: &'a [NodeAccess], uri: &Uri, settings: &[&str]) -> Self {
+        let asked = nodes.iter().map(|node| facts(node, uri, settings));
+        let seen = join_all(asked).await;
+        let mut seen: Vec<_> =
+            seen.into_iter().map(|facts| facts.map_err(|error| chain(&error))).collect();
+        let again = nodes.iter().zip(&seen).map(async |(node, facts)| match facts {
+            Ok(Facts { replication: Replication::Replica { .. }, .. }) => {
+                Some(replication(node, uri).await)
+            }
+            _ => None,
+        });
+        let again = join_all(again).await;
+        for (facts, again) in seen.iter_mut().zip(again) {
+            match (facts.as_mut(), again) {
+                (Ok(facts), Some(Ok(now))) => facts.replication = now,
+                (_, Some(Err(error))) => *facts = Err(chain(&error)),
+                _ => {}
+            }
+        }
+        Self { nodes, seen }
+    }
+
+    /// The number of the node with this identity.
+    fn number(&self, id: &str) -> Option<usize> {
+        self.seen.iter().position(|facts| {
+            let mut members = facts.iter().flat_map(|facts| &facts.topology.members);
+            members.any(|member| member.is_asked && member.id == id)
+        })
+    }
+
+    /// A node's part; nothing if it does not answer, or follows a node that does not.
+    pub(super) fn part(&self, number: usize) -> Option<succession::Part> {
+        let facts = self.seen[number].as_ref().ok()?;
+        if !facts.is_cluster {
+            return Some(succession::Part::Master);
+        }
+        let own = facts.topology.members.iter().find(|member| member.is_asked)?;
+        Some(match &own.part {
+            Part::Master(slots) if slots.is_empty() => succession::Part::Idle,
+            Part::Master(_) => succession::Part::Master,
+            Part::Replica(of) => succession::Part::Replica(self.number(of)?),
+        })
+    }
+
+    /// What speaks against a step now; each may pass by itself.
+    pub(super) fn obstacles(&self) -> Vec<String> {
+        let mut obstacles = Vec::new();
+        for (number, (node, facts)) in self.nodes.iter().zip(&self.seen).enumerate() {
+            let name = &node.name;
+            match facts {
+                Err(why) => obstacles.push(format!("{name} does not answer: {why}")),
+                Ok(facts) if facts.is_loading => {
+                    obstacles.push(format!("{name} still loads its data"));
+                }
+                Ok(facts) if !facts.is_well => {
+                    obstacles.push(format!("{name} says that the cluster is down"));
+                }
+                Ok(facts) => {
+                    for other in &facts.topology.members {
+                        if other.has_failed || !(other.is_connected || other.is_asked) {
+                            let of = self.name_of(&other.address);
+                            obstacles.push(format!("{name} does not reach {of}"));
+                        }
+                    }
+                    obstacles.extend(self.lag(number));
+                    obstacles.extend(self.disagreement(number));
+                }
+            }
+        }
+        obstacles
+    }
+
+    /// What a node says of another one, and that one does not say of itself: news of a fail-over takes a while.
+    fn disagreement(&self, number: usize) -> Option<String> {
+        let facts = self.seen[number].as_ref().ok()?;
+        facts.topology.members.iter().find_map(|member| {
+            let other = self.number(&member.id)?;
+            let own = self.seen[other].as_ref().ok()?;
+            let own = own.topology.members.iter().find(|member| member.is_asked)?;
+            let (name, of) = (&self.nodes[number].name, &self.nodes[other].name);
+            (own.part != member.part)
+                .then(|| format!("{name} does not know yet the part of {of}, a {}", own.part))
+        })
+    }
+
+    /// Why a replica is not in step.
+    fn lag(&self, number: usize) -> Option<String> {
+        let name = &self.nodes[number].name;
+        let Ok(Facts { replication: Replication::Replica { is_linked, offset }, .. }) =
+            &self.seen[number]
+        else {
+            return None;
+        };
+        if !is_linked {
+            return Some(format!("{name} has no link to its master"));
+        }
+        let Some(succession::Part::Replica(master)) = self.part(number) else {
+            return Some(format!("{name} follows a node that does not answer"));
+        };
+        let of = &self.nodes[master].name;
+        match &self.seen[master] {
+            Ok(Facts { replication: Replication::Master { offset: whole, .. }, .. }) => {
+                let behind = whole.saturating_sub(*offset);
+                (behind > 0).then(|| format!("{name} is {behind} bytes behind {of}"))
+            }
+            Ok(_) => Some(format!("{name} follows {of}, which is a replica, too")),
+            Err(_) => Some(format!("{name} follows {of}, which does not answer")),
+        }
+    }
+
+    /// Members of the cluster that the file does not name.
+    pub(super) fn strangers(&self) -> Vec<String> {
+        let mut strangers = Vec::new();
+        for member in self.seen.iter().flatten().flat_map(|facts| &facts.topology.members) {
+            let is_known = self.nodes.iter().any(|node| node.address.to_string() == member.address);
+            if !is_known && !member.address.is_empty() && !strangers.contains(&member.address) {
+                strangers.push(member.address.clone());
+            }
+        }
+        strangers
+    }
+
+    fn name_of<'b>(&'b self, address: &'b str) -> &'b str {
+        let known = self.nodes.iter().find(|node| node.address.to_string() == address);
+        known.map_or(address, |node| &node.name)
+    }
+}
+
+async fn facts(node: &NodeAccess, uri: &Uri, settings: &[&str]) -> Result<Facts> {
+    let at = Node::connect(&node.address.to_string(), uri, ANSWER_WAIT).await?;
+    let info: String = at.ask(&["INFO"]).await?;
+    let is_cluster = line(&info, "cluster_enabled") == Some("1");
+    let (mut is_well, mut topology) = (true, Topology::default());
+    if is_cluster {
+        let cluster: String = at.ask(&["CLUSTER", "INFO"]).await?;
+        is_well = line(&cluster, "cluster_state") == Some("ok");
+        let nodes: String = at.ask(&["CLUSTER", "NODES"]).await?;
+        topology =
+            Topology::parse(&nodes).map_err(|error| not_understood(node, &error.to_string()))?;
+    }
+    let mut running = BTreeMap::new();
+    for name in settings {
+        running.extend(at.ask::<BTreeMap<String, String>>(&["CONFIG", "GET", name]).await?);
+    }
+    Ok(Facts {
+        is_cluster,
+        is_well,
+        is_loading: line(&info, "loading") == Some("1"),
+        used_memory: line(&info, "used_memory").and_then(|text| text.parse().ok()).unwrap_or(0),
+        configuration: line(&info, "config_file").unwrap_or_default().to_owned(),
+        replication: Replication::parse(&info)
+            .ok_or_else(|| not_understood(node, "INFO names no role"))?,
+        topology,
+        running,
+    })
+}
+
+async fn replication(node: &NodeAccess, uri: &Uri) -> Result<Replication> {
+    let at = Node::connect(&node.address.to_string(), uri, ANSWER_WAIT).await?;
+    let told: String = at.ask(&["INFO", "replication"]).await?;
+    Replication::parse(&told).ok_or_else(|| not_understood(node, "INFO names no role"))
+}
+
+fn not_understood(node: &NodeAccess, why: &str) -> crate::cluster::Error {
+    crate::cluster::Error::failed(
+        format!("{} cannot be understood: {why}", node.name),
+        "is it a server of Redis 7?",
+    )
+}

@@ -1,0 +1,108 @@
+//! What a server says of its replication (`INFO replication`).
+
+use super::connection::line;
+
+/// A server's part in replication, and how far it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Replication {
+    /// It takes writes.
+    Master {
+        /// Bytes of the stream of its writes.
+        offset: u64,
+        /// Its replicas.
+        replicas: Vec<Replica>,
+    },
+    /// It follows another one.
+    Replica {
+        /// True if it receives what that has.
+        is_linked: bool,
+        /// Bytes of the stream that it has.
+        offset: u64,
+    },
+}
+
+/// A replica, as its master sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replica {
+    /// `host:port`.
+    pub address: String,
+    /// True if it is sent writes as they come.
+    pub is_online: bool,
+    /// Bytes of the stream that it has acknowledged.
+    pub offset: u64,
+}
+
+impl Replication {
+    /// Reads an answer to `INFO replication`; nothing if it is none.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let number = |key: &str| line(text, key)?.parse::<u64>().ok();
+        match line(text, "role")? {
+            "master" => {
+                let is_replica = |line: &&str| {
+                    let number = line.strip_prefix("slave");
+                    number
+                        .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+                };
+                let replicas = text.lines().filter(is_replica).filter_map(replica).collect();
+                Some(Self::Master { offset: number("master_repl_offset")?, replicas })
+            }
+            "slave" => Some(Self::Replica {
+                is_linked: line(text, "master_link_status") == Some("up"),
+                offset: number("slave_repl_offset")?,
+            }),
+            _ => None,
+        }
+    }
+
+    /// The replicas that are sent writes as they come; none of a replica.
+    #[must_use]
+    pub fn online(&self) -> usize {
+        match self {
+            Self::Master { replicas, .. } => replicas.iter().filter(|one| one.is_online).count(),
+            Self::Replica { .. } => 0,
+        }
+    }
+}
+
+/// `slave0:ip=10.0.0.4,port=6379,state=online,offset=42,lag=0`
+fn replica(line: &str) -> Option<Replica> {
+    let (_, fields) = line.trim().split_once(':')?;
+    let field = |name: &str| {
+        let mut pairs = fields.split(',').filter_map(|pair| pair.split_once('='));
+        pairs.find_map(|(key, value)| (key == name).then_some(value))
+    };
+    Some(Replica {
+        address: format!("{}:{}", field("ip")?, field("port")?),
+        is_online: field("state")? == "online",
+        offset: field("offset")?.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_master_tells_how_far_its_replicas_are() {
+        let text = "# Replication\r\nrole:master\r\nconnected_slaves:2\r\n\
+             slave0:ip=127.110.1.4,port=28161,state=online,offset=402,lag=0\r\n\
+             slave1:ip=127.110.1.7,port=28161,state=wait_bgsave,offset=0,lag=0\r\n\
+             slave_read_only:1\r\nmaster_repl_offset:416\r\n";
+        let told = Replication::parse(text).unwrap();
+        let Replication::Master { offset, replicas } = &told else { panic!("{told:?}") };
+        assert_eq!((*offset, replicas[0].offset, replicas.len()), (416, 402, 2));
+        assert_eq!(replicas[0].address, "127.110.1.4:28161");
+        assert_eq!(told.online(), 1);
+    }
+
+    #[test]
+    fn a_replica_tells_whether_it_has_a_link() {
+        let text = "role:slave\nmaster_host:127.110.1.1\nmaster_link_status:down\n\
+                    slave_repl_offset:14\nmaster_repl_offset:14\n";
+        let told = Replication::parse(text);
+        assert_eq!(told, Some(Replication::Replica { is_linked: false, offset: 14 }));
+        assert_eq!(Replication::parse("role:sentinel\n"), None);
+        assert_eq!(Replication::parse("-ERR\n"), None);
+    }
+}

@@ -1,0 +1,198 @@
+//! The restart of one node with a new file. It may be taken again from any state in which a dead process left the node.
+
+use std::time::{Duration, Instant};
+
+use imago_job::id::JobId;
+
+use super::super::connection::{Node, line};
+use super::super::knobs::Class;
+use super::Took;
+use super::work::Work;
+use crate::cluster::error::chain;
+use crate::cluster::node::LOOK_BOUND;
+use crate::cluster::{Error, NodeAccess, Result};
+
+/// For the commands that end and start a node.
+const STOP_BOUND: Duration = Duration::from_secs(120);
+const START_BOUND: Duration = Duration::from_secs(120);
+/// For a node that was started to have loaded its data.
+const ANSWER_BOUND: Duration = Duration::from_secs(300);
+const ANSWER_WAIT: Duration = Duration::from_secs(3);
+/// Times that a node is asked to end, and the time between two.
+const STOP_TRIES: u32 = 3;
+const PROBE_EVERY: Duration = Duration::from_millis(100);
+
+impl Work<'_> {
+    /// Restarts a node with its new file, and waits until it is in step.
+    pub(super) async fn restart(&mut self, number: usize) -> Result<()> {
+        let began = Instant::now();
+        let node = &self.roller.file.nodes[number];
+        let old = node.read_configuration().await?;
+        let new = self.roller.new_text(&old);
+        if new != old {
+            // A disk that is full is found while the node still serves.
+            node.stage_configuration(self.job(), &new).await?;
+        }
+        self.checkpoint.under_way = Some(node.name.clone());
+        self.save().await?;
+        self.say(&node.name, "stops", "its new configuration needs a restart");
+        self.stop(node).await?;
+        let stopped = Instant::now();
+        let installed = match new == old {
+            true => Ok(()),
+            false => node.install_configuration(self.job(), &old).await,
+        };
+        self.say(&node.name, "starts", "it is to serve again");
+        match (installed, self.start(node).await) {
+            (Ok(()), Ok(())) => {}
+            (Ok(()), Err(error)) => return Err(self.go_back(node, &error).await),
+            (Err(error), started) => {
+                // It runs with the file that is there, if it runs.
+                let silent =
+                    started.err().map(|error| format!("; it does not start: {}", chain(&error)));
+                return Err(Error::failed(
+                    format!(
+                        "{} could not get its new file ({}){}",
+                        node.name,
+                        chain(&error),
+                        silent.unwrap_or_default()
+                    ),
+                    "no other node was stopped: mend that, and begin another roll",
+                ));
+            }
+        }
+        let away_s = stopped.elapsed().as_secs_f64();
+        let (look, _) = self.settled(false).await?;
+        let differences = self.roller.differences(&look, number, Class::Restart);
+        if let Some(difference) = differences.first() {
+            let runs = difference.from.as_deref().unwrap_or("its default");
+            return Err(Error::failed(
+                format!(
+                    "{} runs with {} {runs}, not with what its file says",
+                    node.name, difference.setting
+                ),
+                "is `configuration` in the cluster file the file that the node reads, without another one behind it?",
+            ));
+        }
+        let whole_s = began.elapsed().as_secs_f64();
+        self.say(&node.name, "is back", "all nodes see it, and it has what its master has");
+        self.checkpoint.under_way = None;
+        self.checkpoint.took.insert(node.name.clone(), Took { away_s, whole_s });
+        self.save().await
+    }
+
+    fn job(&self) -> &JobId {
+        &self.run.record().id
+    }
+
+    async fn stop(&self, node: &NodeAccess) -> Result<()> {
+        let stop = format!("{}\n", node.stop);
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            if !accepts(node).await {
+                // One that had stopped already is what was wanted; where nothing can be run, nothing is known.
+                return node.run("looking", "true\n", LOOK_BOUND).await.map(drop);
+            }
+            let Err(error) = node.run("stopping", &stop, STOP_BOUND).await else {
+                return match within(STOP_BOUND, async || !accepts(node).await).await {
+                    true => Ok(()),
+                    false => Err(Error::failed(
+                        format!("{} still takes clients after its stop command", node.name),
+                        "does `stop` in the cluster file end this node?",
+                    )),
+                };
+            };
+            if tries >= STOP_TRIES {
+                return Err(Error::failed(
+                    format!("{} could not be stopped: {}", node.name, chain(&error)),
+                    "it serves with its old configuration; no other node was stopped",
+                ));
+            }
+            tokio::time::sleep(PROBE_EVERY).await;
+        }
+    }
+
+    async fn start(&self, node: &NodeAccess) -> Result<()> {
+        if !accepts(node).await {
+            node.run("starting", &format!("{}\n", node.start), START_BOUND).await?;
+        }
+        if within(ANSWER_BOUND, async || self.has_loaded(node).await).await {
+            return Ok(());
+        }
+        Err(Error::Command {
+            node: node.name.clone(),
+            doing: "starting".into(),
+            said: format!("it does not answer after {} s", ANSWER_BOUND.as_secs()),
+        })
+    }
+
+    async fn has_loaded(&self, node: &NodeAccess) -> bool {
+        let uri = &self.roller.file.uri;
+        let Ok(at) = Node::connect(&node.address.to_string(), uri, ANSWER_WAIT).await else {
+            return false;
+        };
+        let told = at.try_ask::<String>(&["INFO", "persistence"]).await;
+        told.is_ok_and(|told| line(&told, "loading") == Some("0"))
+    }
+
+    /// Gives a node its old file back after it did not start, and says what came of it.
+    async fn go_back(&mut self, node: &NodeAccess, why: &Error) -> Error {
+        let name = &node.name;
+        self.run.reporter().warning(
+            "does_not_start",
+            format!("{name} does not start with the new configuration: {}", chain(why)),
+            "it gets the old one back",
+        );
+        let back = async {
+            // It may be half up.
+            if accepts(node).await {
+                let _ = node.run("stopping", &format!("{}\n", node.stop), STOP_BOUND).await;
+            }
+            let restored = node.restore_configuration(self.job()).await?;
+            self.start(node).await?;
+            self.settled(false).await?;
+            Ok::<_, Error>(restored)
+        };
+        let (now, help) = match back.await {
+            Ok(true) => (
+                "it runs with the old one again".to_owned(),
+                "nodes before it keep the new one: see the node's log, and roll again with other values",
+            ),
+            Ok(false) => (
+                "it runs with the same file after another start".to_owned(),
+                "this roll had not changed its file: see the node's log",
+            ),
+            Err(error) => (
+                format!("and it does not come back with the old one either: {}", chain(&error)),
+                "see its log; the other nodes serve, and no other one was stopped",
+            ),
+        };
+        self.checkpoint.under_way = None;
+        if let Err(unsaved) = self.save().await {
+            tracing::debug!(%unsaved, "the job's state is not kept");
+        }
+        Error::failed(
+            format!("{name} does not start with the new configuration ({}); {now}", chain(why)),
+            help,
+        )
+    }
+}
+
+/// True if its port for clients is open.
+async fn accepts(node: &NodeAccess) -> bool {
+    let connecting = tokio::net::TcpStream::connect(node.address);
+    matches!(tokio::time::timeout(Duration::from_secs(3), connecting).await, Ok(Ok(_)))
+}
+
+/// True as soon as it holds; false if it does not within the bound.
+pub(super) async fn within(bound: Duration, mut holds: impl AsyncFnMut() -> bool) -> bool {
+    let began = Instant::now();
+    while !holds().await {
+        if began.elapsed() > bound {
+            return false;
+        }
+        tokio::time::sleep(PROBE_EVERY).await;
+    }
+    true
+}

@@ -1,0 +1,362 @@
+//! The work at a roll's job, from its claim to its end, and by one process after another.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use imago_job::clock;
+use imago_job::control::Stop;
+use imago_job::file::FileJournal;
+use imago_job::id::JobId;
+use imago_job::journal::Journal as _;
+use imago_job::record::Record;
+use imago_job::reporter::Events;
+use imago_job::run::{Ending, OwnerTiming, Run};
+use imago_plan::tune::succession::{self, Step};
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+use tokio_util::sync::CancellationToken;
+
+use super::super::connection::Node;
+use super::super::knobs::Class;
+use super::super::look::Look;
+use super::super::replication::Replication;
+use super::super::{ClusterFile, lock};
+use super::{FailOver, KIND, Outcome, Roller, Spec, Took};
+use crate::cluster::error::chain;
+use crate::cluster::{Error, Result};
+
+/// For the cluster to settle before a step, and behind one: a replica that is sent everything anew takes long.
+const SETTLE_BOUND: Duration = Duration::from_secs(1_800);
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+/// For which nothing is said of it.
+const QUIET: Duration = Duration::from_secs(5);
+/// For a node to set its values, and to write its file.
+const SET_WAIT: Duration = Duration::from_secs(20);
+/// For a replica to take its master's place: the server gives up after five seconds. And how often it is asked to.
+const FAIL_OVER_BOUND: Duration = Duration::from_secs(10);
+const FAIL_OVER_TRIES: u32 = 3;
+const FAIL_OVER_POLL: Duration = Duration::from_millis(5);
+
+/// The state from which another process goes on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Checkpoint {
+    /// The nodes whose live settings are set and written.
+    live: BTreeSet<String>,
+    /// The node that may be stopped at this moment.
+    pub(super) under_way: Option<String>,
+    /// How long each node took that was restarted.
+    pub(super) took: BTreeMap<String, Took>,
+    /// The places that were handed over.
+    fail_overs: Vec<FailOver>,
+}
+
+impl Checkpoint {
+    fn of(saved: &Json) -> Result<Self> {
+        let unreadable = |error| Error::Usage(format!("the job's state cannot be read: {error}"));
+        if saved.is_null() {
+            return Ok(Self::default());
+        }
+        serde_json::from_value(saved.clone()).map_err(unreadable)
+    }
+}
+
+/// One process's work at a job.
+pub(super) struct Work<'a> {
+    pub(super) roller: &'a Roller,
+    pub(super) run: &'a Run,
+    pub(super) checkpoint: Checkpoint,
+}
+
+/// The folder with the jobs of a cluster file, beside it.
+fn jobs(cluster_file: &Path) -> PathBuf {
+    cluster_file.with_extension("jobs")
+}
+
+impl Roller {
+    /// Begins a job and does it; it is kept beside the cluster file, at this path.
+    ///
+    /// # Errors
+    /// Something speaks against it, and nothing was touched; or it failed on the way: the message says where it stands.
+    pub async fn begin(
+        &self,
+        cluster_file: &Path,
+        process: &str,
+        events: &Events,
+        interrupted: CancellationToken,
+    ) -> Result<Outcome> {
+        let preview = self.preview().await?;
+        if !preview.obstacles.is_empty() {
+            return Err(Error::precondition(
+                format!("the cluster is not settled: {}", preview.obstacles.join("; ")),
+                "a roll begins only when all nodes are up, and replicas have what their masters have",
+            ));
+        }
+        let journal = FileJournal::open(jobs(cluster_file))?;
+        let spec = serde_json::to_value(&self.spec).expect("texts and numbers");
+        let record = Record::new(KIND, spec, clock::wall()());
+        journal.create(&record).await?;
+        self.work(&journal, &record.id, process, events, interrupted, true).await
+    }
+
+    /// Works at a job until it ends. The lock is taken under the claim and given up under it.
+    async fn work(
+        &self,
+        journal: &FileJournal,
+        id: &JobId,
+        process: &str,
+        events: &Events,
+        interrupted: CancellationToken,
+        is_new: bool,
+    ) -> Result<Outcome> {
+        let shared = Arc::new(journal.clone());
+        let timing = OwnerTiming::default();
+        let run = Run::begin(shared, id, process, timing, events, interrupted).await?;
+        let refusal = match lock::take(&self.file.uri, id).await {
+            Ok(None) => None,
+            Ok(Some(other)) => Some(lock::held(&other)),
+            Err(error) => Some(error),
+        };
+        if let Some(refusal) = refusal {
+            let stop = if is_new { Stop::Cancelled } else { Stop::Interrupted };
+            run.end(Ending::Stopped(stop)).await?;
+            return Err(refusal);
+        }
+        let rolled = match Checkpoint::of(&run.record().checkpoint) {
+            Ok(checkpoint) => Work { roller: self, run: &run, checkpoint }.roll().await,
+            Err(error) => Err(error),
+        };
+        let ending = match &rolled {
+            Ok(_) => Ending::Done,
+            Err(Error::Stopped(stop)) => Ending::Stopped(stop.clone()),
+            Err(error) => Ending::Failed(chain(error)),
+        };
+        let goes_on = matches!(
+            ending,
+            Ending::Stopped(
+                Stop::Interrupted | Stop::HandedOver | Stop::TakenOver(_) | Stop::JournalLost(_)
+            )
+        );
+        if !goes_on && let Err(error) = lock::give_up(&self.file.uri, id).await {
+            run.reporter().warning("lock", chain(&error), "the lock ends after ten minutes");
+        }
+        match (rolled, run.end(ending).await) {
+            (Ok(outcome), ended) => ended.map(|()| outcome).map_err(Error::from),
+            (Err(error), ended) => {
+                // What went wrong with the nodes is what has to be known.
+                if let Err(unsaved) = ended {
+                    let help = "the job is still in the journal as it was";
+                    run.reporter().warning("journal", chain(&unsaved), help);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Work<'_> {
+    async fn roll(mut self) -> Result<Outcome> {
+        let began = Instant::now();
+        // What a dead process left comes first.
+        if let Some(name) = self.checkpoint.under_way.clone() {
+            let nodes = &self.roller.file.nodes;
+            let number = nodes.iter().position(|node| node.name == name).ok_or_else(|| {
+                Error::Usage(format!(
+                    "{name}, which may be stopped, is not in the cluster file any more"
+                ))
+            })?;
+            self.restart(number).await?;
+        }
+        if self.roller.of_class(Class::Live).next().is_some() {
+            self.run.enter("live").await?;
+            for number in 0..self.roller.file.nodes.len() {
+                self.go_on().await?;
+                self.apply(number).await?;
+            }
+        }
+        if self.roller.restarts() {
+            self.run.enter("restart").await?;
+            while let Some(step) = self.next().await? {
+                self.go_on().await?;
+                match step {
+                    Step::Restart(number) => self.restart(number).await?,
+                    Step::FailOver { from, to } => self.fail_over(from, to).await?,
+                }
+            }
+        }
+        let Checkpoint { took, fail_overs, .. } = self.checkpoint;
+        Ok(Outcome {
+            job: self.run.record().id.clone(),
+            nodes: self.roller.file.nodes.iter().map(|node| node.name.clone()).collect(),
+            took,
+            fail_overs,
+            elapsed_s: began.elapsed().as_secs_f64(),
+        })
+    }
+
+    /// Waits if the operator wants that, and renews the lock.
+    async fn go_on(&self) -> Result<()> {
+        self.run.control().checkpoint().await.map_err(Error::Stopped)?;
+        match lock::take(&self.roller.file.uri, &self.run.record().id).await? {
+            Some(other) => Err(lock::held(&other)),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) async fn save(&self) -> Result<()> {
+        let checkpoint = serde_json::to_value(&self.checkpoint).expect("texts and numbers");
+        // It is asked for by a job that is to end, too, if a node has to come back first.
+        Ok(self.run.save_at_last(checkpoint).await?)
+    }
+
+    pub(super) fn say(&self, node: &str, what: &str, why: &str) {
+        self.run.reporter().decision(format!("{node}: {what}"), why);
+    }
+
+    /// Sets the live settings of a node, reads them back, and has it write them into its file.
+    async fn apply(&mut self, number: usize) -> Result<()> {
+        let node = &self.roller.file.nodes[number];
+        if self.checkpoint.live.contains(&node.name) {
+            return Ok(());
+        }
+        let at = Node::connect(&node.address.to_string(), &self.roller.file.uri, SET_WAIT).await?;
+        let changes: Vec<_> = self.roller.of_class(Class::Live).collect();
+        let mut words = vec!["CONFIG", "SET"];
+        for change in &changes {
+            words.extend([change.knob.name, &change.value]);
+            let what = format!("{} becomes \"{}\"", change.knob.name, change.value);
+            self.say(&node.name, &what, "it can be set while the server runs");
+        }
+        at.try_ask::<()>(&words).await.map_err(|error| {
+            Error::failed(
+                format!("{} refuses the new values: {error}", node.name),
+                "its own are as before; nodes before it have the new ones: roll again with other values",
+            )
+        })?;
+        for change in changes {
+            let name = change.knob.name;
+            let told: BTreeMap<String, String> = at.ask(&["CONFIG", "GET", name]).await?;
+            let told = told.get(name).map(String::as_str).unwrap_or_default();
+            if !change.knob.value(told).is_ok_and(|value| value.to_string() == change.value) {
+                return Err(Error::failed(
+                    format!(
+                        "{}: {name} is \"{told}\" after it was set to \"{}\"",
+                        node.name, change.value
+                    ),
+                    "nodes behind it have their old values",
+                ));
+            }
+        }
+        at.try_ask::<()>(&["CONFIG", "REWRITE"]).await.map_err(|error| {
+            Error::failed(
+                format!(
+                    "{} has the new values, and cannot write them into its file: {error}",
+                    node.name
+                ),
+                "may it write there, and is there room? They are lost with its next restart",
+            )
+        })?;
+        self.checkpoint.live.insert(node.name.clone());
+        self.save().await
+    }
+
+    /// The next step, as soon as nothing speaks against one.
+    async fn next(&self) -> Result<Option<Step>> {
+        let (_, nodes) = self.settled(true).await?;
+        let next = succession::next(&nodes, self.roller.spec.allowed());
+        next.map_err(|refusal| self.roller.refused(refusal))
+    }
+
+    /// All nodes, as soon as nothing speaks against a step. A wait before a step may be interrupted, one behind it not.
+    pub(super) async fn settled(&self, before: bool) -> Result<(Look<'_>, Vec<succession::Node>)> {
+        let began = Instant::now();
+        let mut said = String::new();
+        loop {
+            let look = self.roller.look().await;
+            let mut obstacles = look.obstacles();
+            let strangers = look.strangers();
+            obstacles.extend(strangers.iter().map(|at| format!("there is a new node at {at}")));
+            if obstacles.is_empty()
+                && let Some(nodes) = self.roller.nodes(&look)
+            {
+                return Ok((look, nodes));
+            }
+            let now = obstacles.join("; ");
+            if began.elapsed() > SETTLE_BOUND {
+                let within = SETTLE_BOUND.as_secs();
+                return Err(Error::failed(
+                    format!("the cluster did not settle within {within} s: {now}"),
+                    "mend that, and begin another roll: nodes that have the new configuration are left as they are",
+                ));
+            }
+            // What passes within a few seconds is not worth a word.
+            if now != said && began.elapsed() > QUIET {
+                self.run.reporter().warning("not_settled", now.clone(), "the roll waits for it");
+                said = now;
+            }
+            if before {
+                self.run.control().sleep(LOOK_EVERY).await.map_err(Error::Stopped)?;
+            } else {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            // The node that keeps the lock may be the one that is away.
+            let held = lock::take(&self.roller.file.uri, &self.run.record().id).await;
+            if let Ok(Some(other)) = held {
+                return Err(lock::held(&other));
+            }
+        }
+    }
+
+    /// Has a replica take its master's place. It was just seen to be in step.
+    async fn fail_over(&mut self, from: usize, to: usize) -> Result<()> {
+        let (old, new) = (&self.roller.file.nodes[from], &self.roller.file.nodes[to]);
+        let uri = &self.roller.file.uri;
+        let at = Node::connect(&new.address.to_string(), uri, SET_WAIT).await?;
+        let what = format!("takes the place of {}", old.name);
+        self.say(&new.name, &what, "a master is restarted only when another node serves its keys");
+        let began = Instant::now();
+        for _ in 0..FAIL_OVER_TRIES {
+            at.ask::<()>(&["CLUSTER", "FAILOVER"]).await?;
+            let asked = Instant::now();
+            while asked.elapsed() < FAIL_OVER_BOUND {
+                let told: String = at.ask(&["INFO", "replication"]).await?;
+                if matches!(Replication::parse(&told), Some(Replication::Master { .. })) {
+                    let took_ms = began.elapsed().as_secs_f64() * 1_000.0;
+                    let (from, to) = (old.name.clone(), new.name.clone());
+                    self.checkpoint.fail_overs.push(FailOver { from, to, took_ms });
+                    return self.save().await;
+                }
+                tokio::time::sleep(FAIL_OVER_POLL).await;
+            }
+        }
+        Err(Error::failed(
+            format!("{} did not take the place of {}", new.name, old.name),
+            "the cluster is as it was; see the replica's log, and roll again",
+        ))
+    }
+}
+
+/// Goes on with a job whose process has died or was interrupted.
+///
+/// # Errors
+/// There is no such job, another process works at it, or it failed on the way.
+pub async fn resume(
+    file: ClusterFile,
+    cluster_file: &Path,
+    id: &JobId,
+    process: &str,
+    events: &Events,
+    interrupted: CancellationToken,
+) -> Result<Outcome> {
+    let journal = FileJournal::open(jobs(cluster_file))?;
+    let record = journal.load(id).await?;
+    if record.kind != KIND {
+        return Err(Error::Usage(format!("job {id} is no roll but a {}", record.kind)));
+    }
+    let spec: Spec = serde_json::from_value(record.spec).map_err(|error| {
+        Error::Usage(format!("what job {id} was asked for cannot be read: {error}"))
+    })?;
+    Roller::new(file, spec)?.work(&journal, id, process, events, interrupted, false).await
+}
