@@ -111,12 +111,17 @@ pub struct Anova {
 }
 
 /// Why nothing can be told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Untold {
     /// No setting differs between configurations.
     #[error("the configurations differ in no setting that can be compared")]
     Alike,
-    /// The effects of settings cannot be told apart, or not from the error.
+    /// Settings, by number, that differ only where others do.
+    #[error(
+        "settings differ only together with others, so that their effects cannot be told apart"
+    )]
+    Together(Vec<usize>),
+    /// Nothing is left to tell an error by.
     #[error(
         "{configurations} configurations leave nothing to tell an error by beside {terms} terms of settings: \
          measure each twice at least, or more configurations, or vary fewer settings"
@@ -301,6 +306,14 @@ pub fn analyse(axes: &[Axis], points: &[Point], observed: &[Observation]) -> Res
             noise(squares(&rolls), rows - rolls.rank()),
         )
     };
+    let adds = |setting: &usize| {
+        let without = blocks.and(Columns::others(&columns.mains, Some(*setting)));
+        mains.rank() > without.rank()
+    };
+    let together: Vec<usize> = (0..axes.len()).filter(|setting| !adds(setting)).collect();
+    if !together.is_empty() {
+        return Err(Untold::Together(together));
+    }
     if upper.freedom == 0 {
         let configurations = columns.configurations.len();
         return Err(Untold::TooFew { configurations, terms });

@@ -8,7 +8,7 @@ mod answer;
 
 use std::collections::BTreeMap;
 
-use imago_plan::tune::anova::{Observation, analyse};
+use imago_plan::tune::anova::{Observation, Untold, analyse};
 use imago_plan::tune::search::{NEAR, best, nearest, values};
 use imago_plan::tune::space::{Axis, Point};
 use imago_plan::tune::surrogate::{Cell, Surrogate, validate};
@@ -158,9 +158,8 @@ pub fn answer(question: Question<'_>) -> Result<Answer> {
     let points = measured.points(&dimensions)?;
     let axes: Vec<Axis> = dimensions.iter().map(|one| one.axis).collect();
     let plain: Vec<Point> = points.iter().map(|one| one.clone().unwrap_or_default()).collect();
-    let untold = |error: &dyn std::error::Error| Error::Usage(error.to_string());
-    let anova =
-        analyse(&axes, &plain, &measured.observations(&points)).map_err(|error| untold(&error))?;
+    let anova = analyse(&axes, &plain, &measured.observations(&points))
+        .map_err(|error| untold(&error, &dimensions))?;
     let kept = anova.kept.min(question.knobs_max);
     let left_out = points.iter().zip(&owned).filter(|(point, _)| point.is_none());
     let mut answer = Answer {
@@ -181,7 +180,8 @@ pub fn answer(question: Question<'_>) -> Result<Answer> {
     let axes: Vec<Axis> = dimensions.iter().map(|one| one.axis).collect();
     let points = measured.points(&dimensions)?;
     let cells = cells(&measured, &points);
-    let validation = validate(&axes, &cells, question.seed).map_err(|error| untold(&error))?;
+    let validation =
+        validate(&axes, &cells, question.seed).map_err(|error| Error::Usage(error.to_string()))?;
     let error = (ERRORS * validation.configurations.root_mean_square).exp_m1();
     let surrogate = Surrogate::fit(validation.chosen, &axes, &cells, question.seed);
     answer.surrogate = Some(belief(&validation, error));
@@ -204,6 +204,16 @@ pub fn answer(question: Question<'_>) -> Result<Answer> {
         answer.asked.push(LookUp { mix, nearest, distance, is_near, optimum });
     }
     Ok(answer)
+}
+
+fn untold(error: &Untold, dimensions: &[Dimension]) -> Error {
+    let Untold::Together(settings) = error else { return Error::Usage(error.to_string()) };
+    let names: Vec<&str> = settings.iter().map(|one| &*dimensions[*one].name).collect();
+    Error::Usage(format!(
+        "{} differ only together, so that nothing tells which of them matters: draw configurations by `imago tune design`, \
+         and more of them for more settings",
+        names.join(", ")
+    ))
 }
 
 fn cells(measured: &Measured<'_>, points: &[Option<Point>]) -> Vec<Cell> {
@@ -296,7 +306,8 @@ fn verdict(of: &Optimum) -> String {
     let best = &of.best_sampled;
     let how = if of.is_beside_measured { "was measured" } else { "is predicted" };
     if of.name == *best {
-        return format!("it is {best}, which {how} to be the best of all that were measured");
+        let predicted = if of.is_beside_measured { "" } else { "predicted to be " };
+        return format!("it is {best}, {predicted}the best of all that were measured");
     }
     if of.gain_over_sampled > of.error {
         return format!(

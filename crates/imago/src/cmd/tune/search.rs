@@ -149,11 +149,12 @@ fn ranking(answer: &Answer) -> String {
     let rows = ranking.knobs.iter().enumerate().map(row);
     text += &table(&heads, rows, &[3, 4, 5, 6, 7, 8]);
     if let Some(Fall { from, to, is_to_chance }) = ranking.cut {
+        let to_chance = if is_to_chance { "the " } else { "" };
         let of_chance = if is_to_chance { " that chance explains" } else { "" };
         let (from, to) = (percent(from), percent(to));
         _ = writeln!(
             text,
-            "The list is cut where the share falls most: from {from} to {to}{of_chance}."
+            "The list is cut where the share falls most: from {from} to {to_chance}{to}{of_chance}."
         );
     } else if ranking.kept > 0 {
         text += "The list is cut by --knobs-max.\n";

@@ -370,6 +370,10 @@ fn too_little_is_said() {
     let same = vec![vec![1.0]; points.len()];
     assert_eq!(analyse(&axes, &same, &observed), Err(Untold::Alike));
     assert_eq!(analyse(&axes, &points, &[]), Err(Untold::Alike));
+    // Two settings that always go together, and one that does not.
+    let (axes, mut points, observed) = factorial(&[2, 2, 2], 1, 2);
+    points.iter_mut().for_each(|point| point[2] = point[0]);
+    assert_eq!(analyse(&axes, &points, &observed), Err(Untold::Together(vec![0, 2])));
     // Replicates that are equal to the last digit leave no error; a difference is then beyond it.
     let (axes, points, mut observed) = factorial(&[2], 1, 2);
     observed.iter_mut().for_each(|one| one.response = one.configuration as f64);
