@@ -5,6 +5,8 @@
 //! It goes by what the configurations that are left alone have served of each phase in the rounds so far. All clients
 //! ask again as soon as they are answered, so that what is served is what the cluster can serve.
 
+mod served;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +32,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+use self::served::{default_seconds, rate, served, slots};
 use super::drawing;
 use crate::Header;
 use crate::load::cassandra::{CassandraTarget, Schema, preload};
@@ -45,8 +48,6 @@ const LOOK_AHEAD: usize = 12;
 const ROW_BYTES: u32 = 1_000;
 /// A load before what counts, so that no way begins with what the other one has left unfinished.
 const WARM: Duration = Duration::from_secs(10);
-/// The beginning of a phase in which a configuration still has to do with the phase before, as a share of it.
-const SETTLES: f64 = 0.25;
 
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -351,20 +352,6 @@ fn request(setup: &Setup<'_>, measurements: Measurements) -> Result<Request> {
     })
 }
 
-/// Operations that were answered.
-fn served(report: &LoadReport) -> u64 {
-    let (reads, writes) = (report.reads.tally, report.writes.tally);
-    reads.ok + reads.not_found + writes.ok + writes.not_found
-}
-
-/// Operations that were answered in each tenth of a second, with its beginning in seconds.
-fn slots(report: &LoadReport) -> impl Iterator<Item = (f64, u64)> {
-    report.timeline.iter().map(|slot| {
-        let answered = slot.reads.tally.ok + slot.reads.tally.not_found + slot.writes.tally.ok;
-        (slot.at_ms as f64 / 1_000.0, answered)
-    })
-}
-
 fn told(name: String, runs: &[Run], phases: &[(Duration, Mix)], default_rates: [f64; 2]) -> Way {
     let p99 = |of: fn(&LoadReport) -> u64| {
         Figure::of(runs.iter().map(|run| of(&run.report) as f64 / 1_000.0))
@@ -386,21 +373,6 @@ fn told(name: String, runs: &[Run], phases: &[(Duration, Mix)], default_rates: [
         failed_for_availability: unavailable,
         failed: sum(all_failed).saturating_sub(unavailable),
     }
-}
-
-/// What was served a second in all phases of one kind, behind their beginnings.
-fn rate(report: &LoadReport, phases: &[(Duration, Mix)], parity: usize) -> f64 {
-    let (mut begins, mut counted, mut seconds) = (0.0, 0, 0.0);
-    for (number, (length, _)) in phases.iter().enumerate() {
-        let (from, ends) = (begins + SETTLES * length.as_secs_f64(), begins + length.as_secs_f64());
-        begins = ends;
-        if number % 2 == parity {
-            let within = slots(report).filter(|(at_s, _)| (from..ends).contains(at_s));
-            counted += within.map(|(_, answered)| answered).sum::<u64>();
-            seconds += ends - from;
-        }
-    }
-    counted as f64 / seconds.max(1e-9)
 }
 
 /// What the configurations that were left alone have served so far; none until each has been.
@@ -425,26 +397,6 @@ fn measurements(
     let count = all.len();
     let samples = all.into_iter().map(|measured| Sample { measured, round: None }).collect();
     Some(Measurements { names, throughputs, count, samples })
-}
-
-/// What was served, each operation by what the default configuration serves of the phase's mix in a second.
-fn default_seconds(
-    report: &LoadReport,
-    phases: &[(Duration, Mix)],
-    default_rates: [f64; 2],
-) -> f64 {
-    let ends: Vec<f64> = phases
-        .iter()
-        .scan(0.0, |sum, (length, _)| {
-            *sum += length.as_secs_f64();
-            Some(*sum)
-        })
-        .collect();
-    let of = |(at_s, answered): (f64, u64)| {
-        let phase = ends.partition_point(|end| *end <= at_s).min(phases.len() - 1);
-        answered as f64 / default_rates[phase % 2].max(1e-9)
-    };
-    slots(report).map(of).sum()
 }
 
 fn judged(runs: &[Run], rounds: &[usize]) -> Vec<Change> {

@@ -1,0 +1,58 @@
+//! What a load was served: in all, by tenths of a second, and by the kind of its phases.
+
+use std::time::Duration;
+
+use imago_workload::driver::Report as LoadReport;
+use imago_workload::mix::Mix;
+
+/// The beginning of a phase in which a configuration still has to do with the phase before, as a share of it.
+const SETTLES: f64 = 0.25;
+
+/// Operations that were answered.
+pub(super) fn served(report: &LoadReport) -> u64 {
+    let (reads, writes) = (report.reads.tally, report.writes.tally);
+    reads.ok + reads.not_found + writes.ok + writes.not_found
+}
+
+/// Operations that were answered in each tenth of a second, with its beginning in seconds.
+pub(super) fn slots(report: &LoadReport) -> impl Iterator<Item = (f64, u64)> {
+    report.timeline.iter().map(|slot| {
+        let answered = slot.reads.tally.ok + slot.reads.tally.not_found + slot.writes.tally.ok;
+        (slot.at_ms as f64 / 1_000.0, answered)
+    })
+}
+
+/// What was served a second in all phases of one kind, behind their beginnings.
+pub(super) fn rate(report: &LoadReport, phases: &[(Duration, Mix)], parity: usize) -> f64 {
+    let (mut begins, mut counted, mut seconds) = (0.0, 0, 0.0);
+    for (number, (length, _)) in phases.iter().enumerate() {
+        let (from, ends) = (begins + SETTLES * length.as_secs_f64(), begins + length.as_secs_f64());
+        begins = ends;
+        if number % 2 == parity {
+            let within = slots(report).filter(|(at_s, _)| (from..ends).contains(at_s));
+            counted += within.map(|(_, answered)| answered).sum::<u64>();
+            seconds += ends - from;
+        }
+    }
+    counted as f64 / seconds.max(1e-9)
+}
+
+/// What was served, each operation by what the default configuration serves of the phase's mix in a second.
+pub(super) fn default_seconds(
+    report: &LoadReport,
+    phases: &[(Duration, Mix)],
+    default_rates: [f64; 2],
+) -> f64 {
+    let ends: Vec<f64> = phases
+        .iter()
+        .scan(0.0, |sum, (length, _)| {
+            *sum += length.as_secs_f64();
+            Some(*sum)
+        })
+        .collect();
+    let of = |(at_s, answered): (f64, u64)| {
+        let phase = ends.partition_point(|end| *end <= at_s).min(phases.len() - 1);
+        answered as f64 / default_rates[phase % 2].max(1e-9)
+    };
+    slots(report).map(of).sum()
+}
