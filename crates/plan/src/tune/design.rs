@@ -276,7 +276,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(48))]
+        #![proptest_config(ProptestConfig::with_cases(16))]
         #[test]
         fn all_are_different_and_within_bounds(columns in columns(), runs in 1..16_usize, seed: u64) {
             let axes: Vec<Axis> = columns.iter().map(|column| column.axis).collect();

@@ -118,7 +118,7 @@ fn steps_are_learned_by_the_forest_and_curves_by_a_process() {
     // Five settings do nothing.
     let axes = [Axis::number(0.0, 1.0); 6];
     let cells = |of: &dyn Fn(&[f64]) -> f64, dice: &mut StdRng| -> Vec<Cell> {
-        (0..60)
+        (0..40)
             .map(|configuration| {
                 let point: Point = (0..6).map(|_| dice.random::<f64>()).collect();
                 let rate_s = of(&point) * (1.0 + 0.01 * normal(dice));
