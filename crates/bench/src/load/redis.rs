@@ -37,6 +37,10 @@ const ANSWER_WAIT: Duration = Duration::from_secs(5);
 const LANES: usize = 4;
 const LANES_THAT_WAIT: usize = 32;
 
+/// Times that a scan is begun at a node that has handed its slots over, and the time between two.
+const SCAN_TRIES: u32 = 5;
+const SCAN_PAUSE: Duration = Duration::from_millis(50);
+
 /// When a write counts as acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Durability {
@@ -231,7 +235,16 @@ impl Target for RedisTarget {
     }
 
     async fn scan(&self, key: u64, documents_max: u32) -> Outcome {
-        match self.scan(key, documents_max).await {
+        let mut tries = 1;
+        let scanned = loop {
+            match self.scan(key, documents_max).await {
+                // Its node handed its slots over meanwhile, and it takes a moment until that is known.
+                Err(failure) if failure.has_moved() && tries < SCAN_TRIES => tries += 1,
+                scanned => break scanned,
+            }
+            tokio::time::sleep(SCAN_PAUSE).await;
+        };
+        match scanned {
             Ok(()) => Outcome::Acked,
             Err(failure) => failure.of_read(),
         }

@@ -260,6 +260,11 @@ impl Nodes {
             Ok(answers) => {
                 let answers = answers.into_iter().map(Value::extract_error);
                 let answers: redis::RedisResult<Vec<Value>> = answers.collect();
+                if let Err(error) = &answers
+                    && let Some((new, _)) = error.redirect_node()
+                {
+                    self.look(Some(new), address).await;
+                }
                 answers.map_err(|error| Failure::refused(&error))
             }
             Err(error) if error.code().is_none() => {

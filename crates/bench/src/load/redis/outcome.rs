@@ -8,7 +8,10 @@ use redis::RedisError;
 
 /// The errors by which a node says that it cannot serve now, as another one should, or none can.
 const AWAY: [&str; 7] =
-    ["CLUSTERDOWN", "MASTERDOWN", "LOADING", "TRYAGAIN", "READONLY", "NOREPLICAS", "MOVED"];
+    ["CLUSTERDOWN", "MASTERDOWN", "LOADING", "TRYAGAIN", "READONLY", "NOREPLICAS", MOVED];
+
+/// What a node says that has given a slot away.
+const MOVED: &str = "MOVED";
 
 /// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +33,11 @@ impl Failure {
     /// A node took it, and did not answer.
     pub(super) fn unanswered(error: &RedisError) -> Self {
         Self { message: told(error), is_away: true, perhaps_applied: true }
+    }
+
+    /// True if another node has what was asked for.
+    pub(super) fn has_moved(&self) -> bool {
+        self.message == MOVED
     }
 
     /// A node refused it.
@@ -66,7 +74,7 @@ impl Failure {
 /// The cause, without what differs from one time to the next, so that equal failures count as one.
 pub(super) fn told(error: &RedisError) -> String {
     match error.code() {
-        Some(code @ ("MOVED" | "ASK")) => code.to_owned(),
+        Some(code @ (MOVED | "ASK")) => code.to_owned(),
         Some(_) => error.to_string().chars().take(120).collect(),
         None if error.is_connection_refusal() => "connection refused".into(),
         None if error.is_timeout() => "no answer in time".into(),
@@ -92,6 +100,7 @@ mod tests {
         for away in ["CLUSTERDOWN The cluster is down", "LOADING Redis is loading", "MOVED 1 a:2"] {
             let failure = Failure::refused(&of(away));
             assert!(failure.is_away && !failure.perhaps_applied, "{away}");
+            assert_eq!(failure.has_moved(), away.starts_with("MOVED"));
             let Outcome::Unavailable { perhaps_applied: false, .. } = failure.of_write() else {
                 panic!("{away}")
             };

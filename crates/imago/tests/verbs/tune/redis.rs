@@ -104,6 +104,24 @@ fn a_cluster_is_rolled_under_load_with_no_write_lost_and_every_failure_counted()
     for node in &nodes {
         assert_eq!((value(node, "io-threads"), value(node, "hz")), ("2".into(), "10".into()));
     }
+    let seen = slots.run(&[
+        "tune",
+        "observe",
+        "--cluster",
+        &slots.cluster,
+        "--interval",
+        "1s",
+        "--count",
+        "1",
+        "--json",
+    ]);
+    let seen: Value = serde_json::from_slice(&seen.stdout).unwrap();
+    let counted = |kind: usize| seen["operations"][kind].as_u64().unwrap();
+    assert!(counted(0) > 20 && counted(1) > 20 && counted(3) > 0, "{seen}");
+    assert_eq!(
+        (&seen["missed"], seen["nodes"].as_object().unwrap().len()),
+        (&serde_json::json!({}), 6)
+    );
     let again = slots.json(&slots.roll(&["--set", "io-threads=2"]));
     assert_eq!(again["took"].as_object().unwrap().len(), 0, "all have it: {again}");
     assert_eq!(slots.pids(), after);
@@ -119,7 +137,6 @@ fn a_cluster_is_rolled_under_load_with_no_write_lost_and_every_failure_counted()
         .map(|one| one["count"].as_u64().unwrap())
         .sum();
     assert_eq!(failed("reads") + failed("writes"), counted, "{report}");
-    eprintln!("rolled: {} {}", rolled["fail_overs"], report["failures"]);
     let verdict = slots.json(&["load", "check", "--uri", &slots.uri, "--history", history]);
     let wrong = ["lost", "resurrected", "stale", "stale_reads"].map(|kind| verdict[kind].clone());
     assert_eq!(wrong, [0, 0, 0, 0].map(Value::from), "{verdict}");
