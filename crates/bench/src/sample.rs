@@ -301,7 +301,10 @@ mod tests {
         assert_eq!(lines_of(&path).unwrap(), expected);
         let file = std::fs::File::open(&path).unwrap();
         let read = imago_tune::measurements::Measurements::read("here.csv", file).unwrap();
-        assert_eq!((read.count, read.names), (2, vec!["unified T8".into(), "unified L10".into()]));
+        assert_eq!(
+            (read.samples.len(), read.names),
+            (2, vec!["unified T8".into(), "unified L10".into()])
+        );
     }
 
     #[test]

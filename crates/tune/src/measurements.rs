@@ -22,8 +22,6 @@ pub struct Measurements {
     pub names: Vec<String>,
     /// The throughputs of the configurations, by their numbers.
     pub throughputs: Throughputs,
-    /// How many were read.
-    pub count: usize,
     /// Each of them.
     pub samples: Vec<Sample>,
 }
@@ -81,7 +79,7 @@ impl Measurements {
         }
         let all: Vec<Measured> = samples.iter().map(|one| one.measured).collect();
         let throughputs = Throughputs::new(names.len(), &all).expect("each name has a measurement");
-        Ok(Self { names, throughputs, count: all.len(), samples })
+        Ok(Self { names, throughputs, samples })
     }
 
     /// The number of a configuration.
@@ -110,7 +108,7 @@ leveled,44000,100,0
     fn configurations_are_numbered_as_they_come() {
         let read = Measurements::read("here.csv", FILE.as_bytes()).unwrap();
         assert_eq!(
-            (read.names.clone(), read.count),
+            (read.names.clone(), read.samples.len()),
             (vec!["size-tiered".into(), "leveled".into()], 4)
         );
         assert_eq!(read.throughputs.of(Mix::of_reads(1.0)), [26_000.0, 44_000.0]);

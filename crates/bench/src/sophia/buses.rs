@@ -394,9 +394,8 @@ fn measurements(
     }
     let throughputs = Throughputs::new(alone.len(), &all).ok()?;
     let names = setup.configurations.iter().map(|one| one.name.clone()).collect();
-    let count = all.len();
     let samples = all.into_iter().map(|measured| Sample { measured, round: None }).collect();
-    Some(Measurements { names, throughputs, count, samples })
+    Some(Measurements { names, throughputs, samples })
 }
 
 fn judged(runs: &[Run], rounds: &[usize]) -> Vec<Change> {

@@ -94,7 +94,7 @@ pub fn next(nodes: &[Node], allowed: Allowed) -> Result<Option<Step>, Refusal> {
     }))
 }
 
-/// What will not pass by itself, whatever the nodes' state: it is known before anything is touched.
+/// What will not pass by itself in any state of the nodes: it is known before anything is touched.
 #[must_use]
 pub fn refusal(nodes: &[Node], allowed: Allowed) -> Option<Refusal> {
     let masters = (0..nodes.len()).filter(|number| nodes[*number].part == Part::Master);

@@ -116,7 +116,7 @@ impl<'q> Measured<'q> {
             configuration: one.measured.configuration,
             mix: place(&mut mixes, one.measured.mix),
             round: one.round,
-            // Logarithms, so that settings change a share of what is served, whatever the mix.
+            // Logarithms, so that settings change a share of what is served of each mix.
             response: one.measured.rate_s.ln(),
         };
         samples.map(of).collect()

@@ -202,7 +202,7 @@ impl Roller {
         &self.file.nodes[number].name
     }
 
-    /// What cannot be done at all, whatever passes.
+    /// What cannot be done at all, however long one waits.
     fn check(&self, look: &Look<'_>) -> Result<()> {
         for (node, facts) in self.file.nodes.iter().zip(&look.seen) {
             let Ok(facts) = facts else { continue };

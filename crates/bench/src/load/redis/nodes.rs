@@ -247,7 +247,7 @@ impl Nodes {
         Err(Failure::not_sent("sent from node to node"))
     }
 
-    /// Runs commands at a node, whatever slots it has.
+    /// Runs commands at a node, also if it has none of their slots.
     pub(super) async fn run_at(
         &self,
         address: &str,
