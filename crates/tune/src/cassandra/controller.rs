@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::classes::ways;
 use super::costs::learned;
-use super::decisions::Kind;
+use super::decisions::{Kind, LEASE};
 use super::error::{Error, Result};
 use super::journal::CassandraJournal;
 use super::observe::{Observation, Observer};
@@ -210,8 +210,12 @@ impl<'a> Controller<'a> {
         at_s - at_s % length
     }
 
-    /// Renews the lease. A cluster that does not answer gives it to no other process either.
+    /// Renews the lease, long before its end and not with each look: it costs the cluster a transaction. A cluster that
+    /// does not answer gives it to no other process either.
     async fn lead(&mut self) -> Result<()> {
+        if self.leads_since.elapsed() < LEASE / 6 {
+            return Ok(());
+        }
         match self.journal.lead(self.process).await {
             Ok(()) => self.leads_since = Instant::now(),
             Err(lost @ Error::Precondition { .. }) => return Err(lost),

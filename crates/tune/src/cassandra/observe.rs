@@ -23,6 +23,9 @@ use crate::cluster::observation::{READS, SCANS, UPDATES, since};
 
 /// For one node to tell its counters.
 const NODE_BOUND: Duration = Duration::from_secs(10);
+/// The least time between two questions for a node's memory, each of which starts a command on the node.
+const MEMORY_EVERY: Duration = Duration::from_secs(5);
+
 /// Which of a node's counters are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Views {
@@ -74,6 +77,8 @@ struct Node {
     access: NodeAccess,
     session: Option<Session>,
     last: Option<[u64; KINDS]>,
+    /// When it was asked for its memory last.
+    asked_memory: Option<Instant>,
 }
 
 /// Looks at the counters of a cluster's nodes.
@@ -104,7 +109,12 @@ impl Observer {
         table: Option<(String, String)>,
         views: Views,
     ) -> Result<Self> {
-        let node = |access: &NodeAccess| Node { access: access.clone(), session: None, last: None };
+        let node = |access: &NodeAccess| Node {
+            access: access.clone(),
+            session: None,
+            last: None,
+            asked_memory: None,
+        };
         let nodes = file.nodes.iter().map(node).collect();
         let looked = Instant::now();
         let mut observer = Self { uri: file.uri.clone(), table, views, nodes, looked };
@@ -245,6 +255,10 @@ async fn told(
         }
         told.counters[kind] = counter;
     }
+    if node.asked_memory.is_some_and(|asked| asked.elapsed() < MEMORY_EVERY) {
+        return Ok(told);
+    }
+    node.asked_memory = Some(Instant::now());
     // Another system than Linux does not tell it so.
     let memory = node.access.run("reading how much memory is in use", MEMORY, NODE_BOUND).await;
     told.memory = memory.ok().and_then(|text| text.trim().parse().ok());
