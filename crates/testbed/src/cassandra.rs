@@ -92,6 +92,7 @@ impl Cassandra {
             ("cassandra.yaml", self.settings(place)),
             ("cassandra-rackdc.properties", format!("dc=dc1\nrack={}\n", self.rack)),
             ("logback.xml", LOGGING.into()),
+            ("jvm-server.options", format!("-Xms{0}m\n-Xmx{0}m\n", self.heap_mb)),
         ] {
             std::fs::write(folder.join(file), content).map_err(Error::io(doing()))?;
         }
@@ -129,7 +130,7 @@ impl Cassandra {
         let mut command =
             self.share.as_ref().map_or_else(|| Command::new(java), |share| share.command(java));
         command
-            .args([format!("-Xms{heap_mb}m"), format!("-Xmx{heap_mb}m")])
+            .arg(format!("@{}", place.configuration().join("jvm-server.options").display()))
             .arg(format!("-XX:MaxDirectMemorySize={}m", heap_mb / 2))
             .args(["-XX:+UseSerialGC", "-XX:-UsePerfData", "-Djdk.attach.allowAttachSelf=true"]);
         command.args(module_options());

@@ -11,6 +11,7 @@ pub mod design;
 pub mod dimensions;
 pub mod error;
 pub mod journal;
+mod jvm_options;
 pub mod knobs;
 mod nodetool;
 pub mod observe;

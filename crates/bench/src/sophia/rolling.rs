@@ -31,7 +31,7 @@ use crate::statistics::percentile;
 const TABLE: (&str, &str) = ("rolled", "reviews");
 const MIX: &str = "read=50,update=40,insert=10";
 /// The setting that is changed, with the values that it gets in turn.
-const SETTING: (&str, [&str; 2]) = ("concurrent_reads", ["48", "40"]);
+const SETTING: (&str, [&str; 2]) = ("native_transport_max_threads", ["96", "112"]);
 /// Entries of a history in memory.
 const HISTORY_MAX: usize = 8_000_000;
 

@@ -79,7 +79,7 @@ mod tests {
             configuration(&[("compaction_throughput", "64MiB/s")], "T8"),
             configuration(&[("compaction_throughput", "16MiB/s")], "T8"),
             configuration(&[("compaction_throughput", "64MiB/s")], "L10"),
-            configuration(&[("concurrent_reads", "64")], "L10"),
+            configuration(&[("memtable_heap_space", "64MiB")], "L10"),
         ];
         assert_eq!(class(&all[0], &all[0]).unwrap(), CostClass::Live);
         let cheap = BTreeSet::from([CostClass::Live, CostClass::Alter]);

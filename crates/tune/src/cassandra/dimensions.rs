@@ -243,7 +243,7 @@ compaction = { class = "UnifiedCompactionStrategy", scaling_parameters = "T8" }
             told,
             [
                 ("compaction_throughput", Axis::number(16.0, 64.0), CostClass::Live),
-                ("concurrent_reads", Axis::number(16.0, 64.0), CostClass::Restart),
+                ("concurrent_reads", Axis::number(16.0, 64.0), CostClass::Live),
                 ("memtable_allocation_type", Axis::Words(2), CostClass::Restart),
                 ("memtable_heap_space", Axis::number(48.0, 64.0), CostClass::Restart),
                 ("compaction", Axis::Words(2), CostClass::Alter),

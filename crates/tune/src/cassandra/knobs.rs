@@ -1,9 +1,12 @@
 //! The settings of Cassandra 5.0 that tuning may change: type, bounds, default, and how each is applied.
 //!
 //! Bounds are those within which a node starts and serves; a value outside of them is refused before anything is
-//! touched. Names, units and defaults are those of `cassandra.yaml`; memory settings without a default follow the heap.
+//! touched. Names, units and defaults are those of `cassandra.yaml`; memory settings without a default follow the heap, and
+//! the heap, which stands in the options of the JVM, follows the machine's memory.
 
-use super::error::Error;
+use super::error::{Error, Result};
+use super::{jvm_options, settings_file};
+use crate::cluster::NodeAccess;
 pub use crate::cluster::values::{Value, Values};
 
 /// What a change costs, and how it is made.
@@ -29,10 +32,19 @@ impl Class {
     }
 }
 
+/// The file that a setting stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum File {
+    /// `cassandra.yaml`.
+    Settings,
+    /// `jvm-server.options`.
+    JvmOptions,
+}
+
 /// A setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Knob {
-    /// Its key in `cassandra.yaml`.
+    /// Its key in `cassandra.yaml`, or as the JVM's start scripts call it, in small letters.
     pub name: &'static str,
     /// Its value unless the file has another one; `None`: it follows the heap or the processors.
     pub default: Option<&'static str>,
@@ -40,6 +52,8 @@ pub struct Knob {
     pub values: Values,
     /// How it is applied.
     pub class: Class,
+    /// The file that it stands in.
+    pub file: File,
     /// Its column in `system_views.settings`, where it does not have the setting's name.
     pub about: &'static str,
 }
@@ -52,7 +66,7 @@ const fn restart(
     values: Values,
     about: &'static str,
 ) -> Knob {
-    Knob { name, default, values, class: Class::Restart, about }
+    Knob { name, default, values, class: Class::Restart, file: File::Settings, about }
 }
 
 const fn live(
@@ -62,11 +76,26 @@ const fn live(
     nodetool: &'static str,
     about: &'static str,
 ) -> Knob {
-    Knob { name, default, values, class: Class::Live { nodetool }, about }
+    let class = Class::Live { nodetool };
+    Knob { name, default, values, class, file: File::Settings, about }
 }
 
 /// All of them.
 pub const KNOBS: &[Knob] = &[
+    live(
+        "concurrent_reads",
+        Some("32"),
+        Values::Count(1, 1_024),
+        "setconcurrency ReadStage {}",
+        "reads at once",
+    ),
+    live(
+        "concurrent_writes",
+        Some("32"),
+        Values::Count(1, 1_024),
+        "setconcurrency MutationStage {}",
+        "writes at once",
+    ),
     live(
         "compaction_throughput",
         Some("64MiB/s"),
@@ -95,8 +124,6 @@ pub const KNOBS: &[Knob] = &[
         "setstreamthroughput -m {}",
         "how fast data moves between nodes; 0 is no limit",
     ),
-    restart("concurrent_reads", Some("32"), Values::Count(1, 1_024), "reads at once"),
-    restart("concurrent_writes", Some("32"), Values::Count(1, 1_024), "writes at once"),
     restart(
         "native_transport_max_threads",
         Some("128"),
@@ -187,13 +214,24 @@ pub const KNOBS: &[Knob] = &[
         Values::Size("KiB", 1, 65_536),
         "part of a large row that is read at once",
     ),
+    Knob {
+        name: HEAP,
+        default: None,
+        values: Values::Size("MiB", 128, 1_048_576),
+        class: Class::Restart,
+        file: File::JvmOptions,
+        about: "the JVM's heap, from its start on; a node needs about half as much beside it",
+    },
 ];
+
+/// The setting of the heap.
+pub(super) const HEAP: &str = "max_heap_size";
 
 /// The setting of this name.
 ///
 /// # Errors
 /// There is none: the message lists those that there are.
-pub fn find(name: &str) -> Result<&'static Knob, Error> {
+pub fn find(name: &str) -> Result<&'static Knob> {
     KNOBS.iter().find(|knob| knob.name == name).ok_or_else(|| {
         let known: Vec<&str> = KNOBS.iter().map(|knob| knob.name).collect();
         Error::Usage(format!("there is no setting {name}; there are {}", known.join(", ")))
@@ -205,10 +243,48 @@ impl Knob {
     ///
     /// # Errors
     /// It is none of the values that the setting takes.
-    pub fn value(&self, text: &str) -> Result<Value, Error> {
+    pub fn value(&self, text: &str) -> Result<Value> {
         let wrong =
             || Error::Usage(format!("{} is \"{text}\", and it must be {}", self.name, self.values));
         self.values.value(text).ok_or_else(wrong)
+    }
+
+    /// The path of the file that it stands in, on a node.
+    ///
+    /// # Errors
+    /// The cluster file does not name it.
+    pub(super) fn path<'n>(&self, node: &'n NodeAccess) -> Result<&'n str> {
+        match self.file {
+            File::Settings => Ok(&node.configuration),
+            File::JvmOptions => node.jvm_options.as_deref().ok_or_else(|| {
+                Error::Usage(format!(
+                    "{} stands in the JVM's options: have the cluster file name that file of {} as jvm_options",
+                    self.name, node.name
+                ))
+            }),
+        }
+    }
+
+    /// Its value in the text of its file; nothing if it is not there.
+    ///
+    /// # Errors
+    /// The text has it twice, or in a form that cannot be changed.
+    pub(super) fn read(&self, text: &str) -> Result<Option<String>> {
+        match self.file {
+            File::Settings => settings_file::read(text, self.name),
+            File::JvmOptions => jvm_options::heap(text),
+        }
+    }
+
+    /// The text of its file with this value; without one its default holds.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(super) fn write(&self, text: &str, value: Option<&str>) -> Result<String> {
+        match self.file {
+            File::Settings => settings_file::write(text, self.name, value),
+            File::JvmOptions => jvm_options::with_heap(text, value),
+        }
     }
 }
 

@@ -14,6 +14,7 @@
 //!   of the work may be done again: a process that goes on with a dead one's job looks at what each node has.
 
 mod canary;
+mod files;
 mod step;
 mod work;
 
@@ -26,13 +27,14 @@ use scylla::client::session::Session;
 use serde::{Deserialize, Serialize};
 
 use super::ClusterFile;
+use super::Consistency;
 use super::compaction::{self, Compaction};
 use super::connection;
 use super::error::{Error, Result};
 use super::knobs::{self, Class, Knob, Value};
 use super::ring::{self, Cluster};
-use super::{Consistency, settings_file};
 pub use crate::cluster::ValueChange;
+use files::Files;
 pub use step::Took;
 pub use work::{cancel, resume, took};
 
@@ -217,13 +219,17 @@ impl Roller {
         let cluster = self.cluster()?;
         let steps = self.steps(&cluster)?;
         let name = |number: &usize| cluster.members[*number].access.name.clone();
-        let reads = cluster.members.iter().map(|one| one.access.read_configuration());
-        let files: Vec<String> = iter(reads).buffered(ring::LOOKS_AT_ONCE).try_collect().await?;
+        let changes = &self.changes;
+        let reads = cluster
+            .members
+            .iter()
+            .map(|member| async { Files { node: &member.access, changes }.values().await });
+        let values: Vec<_> = iter(reads).buffered(ring::LOOKS_AT_ONCE).try_collect().await?;
         let mut nodes = Vec::new();
-        for (member, file) in cluster.members.iter().zip(files) {
+        for (member, mut values) in cluster.members.iter().zip(values) {
             let mut changes = Vec::new();
             for change @ Change { knob, value } in &self.changes {
-                let from = settings_file::read(&file, knob.name)?;
+                let from = values.remove(knob.name).flatten();
                 let to = value.as_ref().map(ToString::to_string);
                 if !change.is_in(from.as_deref()) {
                     let (setting, class) = (knob.name.to_owned(), knob.class.name());

@@ -7,6 +7,8 @@
 //! shell = "ssh {name} sudo sh"
 //! configuration = "/etc/cassandra/cassandra.yaml"
 //! nodetool = "nodetool"
+//! # Only to change the heap.
+//! jvm_options = "/etc/cassandra/jvm-server.options"
 //! stop = "systemctl stop cassandra"
 //! start = "systemctl start cassandra"
 //!
@@ -15,7 +17,7 @@
 //! address = "10.0.0.1:9042"
 //! ```
 //!
-//! For Redis: `database = "redis"`, `redis://`, the path of `redis.conf`, and no `nodetool`.
+//! For Redis: `database = "redis"`, `redis://`, the path of `redis.conf`, and neither `nodetool` nor `jvm_options`.
 //!
 //! Everything is done by one program on the node, the `shell`: it reads a script from its standard input, which runs the
 //! other commands. Each of them can be another one for a node, in its own table; so can `drain_max_s`, the time that a node
@@ -57,6 +59,7 @@ struct Commands {
     shell: Option<String>,
     configuration: Option<String>,
     nodetool: Option<String>,
+    jvm_options: Option<String>,
     stop: Option<String>,
     start: Option<String>,
     drain_max_s: Option<u64>,
@@ -87,6 +90,8 @@ pub struct NodeAccess {
     pub configuration: String,
     /// Its `nodetool`, if its database has one.
     pub nodetool: Option<String>,
+    /// The path of the options that its JVM is started with there, if that is to be changed.
+    pub jvm_options: Option<String>,
     /// The command that ends it, and returns when it has ended.
     pub stop: String,
     /// The command that starts it.
@@ -164,11 +169,18 @@ impl<D: Database> ClusterFile<D> {
                 true => Some(filled(commands.nodetool, &all.nodetool, "nodetool")?),
                 false => None,
             };
+            let jvm_options = commands.jvm_options.or_else(|| all.jvm_options.clone());
+            if jvm_options.is_some() && !D::HAS_NODETOOL {
+                return Err(usage(format!("jvm_options means nothing to {}", D::NAME)));
+            }
+            let jvm_options =
+                jvm_options.map(|path| path.replace("{name}", &name).replace("{host}", &host));
             let shell = all.shell.clone().or_else(|| Some("sh".into()));
             nodes.push(NodeAccess {
                 shell: filled(commands.shell, &shell, "shell")?,
                 configuration: filled(commands.configuration, &all.configuration, "configuration")?,
                 nodetool,
+                jvm_options,
                 stop: filled(commands.stop, &all.stop, "stop")?,
                 start: filled(commands.start, &all.start, "start")?,
                 drain_max: Duration::from_secs(
@@ -201,6 +213,7 @@ uri = "cassandra://10.0.0.1:9042"
 shell = "ssh {name} sudo sh"
 configuration = "/etc/cassandra/cassandra.yaml"
 nodetool = "nodetool -h {host}"
+jvm_options = "/etc/cassandra/{name}/jvm-server.options"
 stop = "systemctl stop cassandra"
 start = "systemctl start cassandra"
 
@@ -220,6 +233,7 @@ shell = "ssh -p 2222 ops@cas-2 sudo sh"
         let [first, second] = &file.nodes[..] else { panic!("{:?}", file.nodes) };
         assert_eq!(first.shell, "ssh cas-1 sudo sh");
         assert_eq!(first.nodetool.as_deref(), Some("nodetool -h 10.0.0.1"));
+        assert_eq!(second.jvm_options.as_deref(), Some("/etc/cassandra/cas-2/jvm-server.options"));
         assert_eq!(second.shell, "ssh -p 2222 ops@cas-2 sudo sh");
         assert_eq!(second.address, "10.0.0.2:9042".parse().unwrap());
         let text =
@@ -237,7 +251,11 @@ shell = "ssh -p 2222 ops@cas-2 sudo sh"
     fn a_cluster_of_redis_needs_no_nodetool() {
         let text = FILE.replace("\"cassandra\"", "\"redis\"").replace("cassandra://", "redis://");
         let text = text.replace("nodetool = \"nodetool -h {host}\"\n", "");
-        let file: ClusterFile<Redis> = ClusterFile::parse(&text).unwrap();
+        let error = ClusterFile::<Redis>::parse(&text).unwrap_err().to_string();
+        assert!(error.contains("jvm_options means nothing to redis"), "{error}");
+        let text: Vec<&str> =
+            text.lines().filter(|line| !line.starts_with("jvm_options")).collect();
+        let file: ClusterFile<Redis> = ClusterFile::parse(&text.join("\n")).unwrap();
         assert_eq!(file.nodes[1].stop, "systemctl stop cassandra");
         assert!(file.nodes[1].nodetool.is_none());
     }

@@ -65,10 +65,10 @@ impl NodeAccess {
         Err(failed(format!("{status}: {quoted}")))
     }
 
-    /// The content of its configuration.
-    pub(crate) async fn read_configuration(&self) -> Result<String> {
+    /// The content of one of its files of configuration.
+    pub(crate) async fn read_file(&self, path: &str) -> Result<String> {
         let doing = "reading the configuration";
-        let script = format!("cat -- {}\n", quoted(&self.configuration));
+        let script = format!("cat -- {}\n", quoted(path));
         let text = self.run(doing, &script, FILE_BOUND).await?;
         if text.contains(char::REPLACEMENT_CHARACTER) {
             // It could not be written back as it is.
@@ -78,8 +78,8 @@ impl NodeAccess {
         Ok(text)
     }
 
-    /// Writes a new configuration beside the present one, with its owner and mode. The present one stays as it is.
-    pub(crate) async fn stage_configuration(&self, job: &JobId, text: &str) -> Result<()> {
+    /// Writes a new file beside the present one, with its owner and mode. The present one stays as it is.
+    pub(crate) async fn stage_file(&self, path: &str, job: &JobId, text: &str) -> Result<()> {
         let script = format!(
             "set -e\n\
              f={}\n\
@@ -89,15 +89,15 @@ impl NodeAccess {
              cat > \"$n\" <<'{END}'\n{}{END}\n\
              sync -- \"$n\"\n\
              trap - EXIT\n",
-            quoted(&self.configuration),
+            quoted(path),
             with_end(text),
         );
         self.run("writing the new configuration", &script, FILE_BOUND).await.map(drop)
     }
 
-    /// Puts the staged configuration in the place of the present one, which is kept beside it, unless that is not
-    /// `expected` any more.
-    pub(crate) async fn install_configuration(&self, job: &JobId, expected: &str) -> Result<()> {
+    /// Puts the staged file in the place of the present one, which is kept beside it, unless that is not `expected` any
+    /// more.
+    pub(crate) async fn install_file(&self, path: &str, job: &JobId, expected: &str) -> Result<()> {
         // The shell ends the last line, where the file may have left it open.
         let cut = if expected.ends_with('\n') || expected.is_empty() {
             ""
@@ -116,14 +116,14 @@ impl NodeAccess {
              cp -p -- \"$f\" \"$f.imago-before-{job}\"\n\
              mv -f -- \"$n\" \"$f\"\n\
              sync\n",
-            quoted(&self.configuration),
+            quoted(path),
             with_end(expected),
         );
         self.run("putting the new configuration in place", &script, FILE_BOUND).await.map(drop)
     }
 
-    /// Puts the configuration back that was there before the job. False if the job has not changed it.
-    pub(crate) async fn restore_configuration(&self, job: &JobId) -> Result<bool> {
+    /// Puts the file back that was there before the job. False if the job has not changed it.
+    pub(crate) async fn restore_file(&self, path: &str, job: &JobId) -> Result<bool> {
         let script = format!(
             "set -e\n\
              f={}\n\
@@ -132,7 +132,7 @@ impl NodeAccess {
              cp -p -- \"$b\" \"$f.imago-back-{job}\"\n\
              mv -f -- \"$f.imago-back-{job}\" \"$f\"\n\
              sync\n",
-            quoted(&self.configuration)
+            quoted(path)
         );
         let said = self.run("putting the old configuration back", &script, FILE_BOUND).await?;
         Ok(said.trim() != "none")
@@ -168,10 +168,15 @@ mod tests {
             shell: "sh".into(),
             configuration: configuration.display().to_string(),
             nodetool: None,
+            jvm_options: None,
             stop: "true".into(),
             start: "true".into(),
             drain_max: Duration::from_secs(180),
         }
+    }
+
+    fn path(file: &std::path::Path) -> String {
+        file.display().to_string()
     }
 
     fn job() -> JobId {
@@ -186,17 +191,17 @@ mod tests {
         let file = folder.path().join("it's cassandra.yaml");
         std::fs::write(&file, OLD).unwrap();
         let node = node(&file);
-        assert_eq!(node.read_configuration().await.unwrap(), OLD);
+        assert_eq!(node.read_file(&path(&file)).await.unwrap(), OLD);
         let new = OLD.replace("16", "8");
-        node.stage_configuration(&job(), &new).await.unwrap();
+        node.stage_file(&path(&file), &job(), &new).await.unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), OLD, "only staged");
-        node.install_configuration(&job(), OLD).await.unwrap();
+        node.install_file(&path(&file), &job(), OLD).await.unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), new);
-        assert!(node.restore_configuration(&job()).await.unwrap());
+        assert!(node.restore_file(&path(&file), &job()).await.unwrap());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), OLD);
         let other = JobId::from_parts(1_498_442_107_000, 8);
         std::fs::write(&file, "num_tokens: 4 # by hand\n").unwrap();
-        assert!(!node.restore_configuration(&other).await.unwrap(), "it is another job's");
+        assert!(!node.restore_file(&path(&file), &other).await.unwrap(), "it is another job's");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "num_tokens: 4 # by hand\n");
     }
 
@@ -215,7 +220,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("cassandra.yaml");
         std::fs::write(&file, b"# caf\xe9\nnum_tokens: 16\n").unwrap();
-        let error = node(&file).read_configuration().await.unwrap_err().to_string();
+        let error = node(&file).read_file(&path(&file)).await.unwrap_err().to_string();
         assert!(error.contains("not UTF-8"), "{error}");
     }
 
@@ -225,8 +230,8 @@ mod tests {
         let file = folder.path().join("cassandra.yaml");
         std::fs::write(&file, OLD.trim_end()).unwrap();
         let node = node(&file);
-        node.stage_configuration(&job(), "num_tokens: 8").await.unwrap();
-        node.install_configuration(&job(), OLD.trim_end()).await.unwrap();
+        node.stage_file(&path(&file), &job(), "num_tokens: 8").await.unwrap();
+        node.install_file(&path(&file), &job(), OLD.trim_end()).await.unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "num_tokens: 8\n");
     }
 
@@ -236,9 +241,9 @@ mod tests {
         let file = folder.path().join("cassandra.yaml");
         std::fs::write(&file, OLD).unwrap();
         let node = node(&file);
-        node.stage_configuration(&job(), "num_tokens: 8\n").await.unwrap();
+        node.stage_file(&path(&file), &job(), "num_tokens: 8\n").await.unwrap();
         std::fs::write(&file, "num_tokens: 4 # by hand\n").unwrap();
-        let error = node.install_configuration(&job(), OLD).await.unwrap_err().to_string();
+        let error = node.install_file(&path(&file), &job(), OLD).await.unwrap_err().to_string();
         assert!(error.contains("has been changed meanwhile"), "{error}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "num_tokens: 4 # by hand\n");
         let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
@@ -256,7 +261,8 @@ mod tests {
             folder.path().join(format!("cassandra.yaml.imago-new-{}", job())),
         )
         .unwrap();
-        let error = node(&file).stage_configuration(&job(), "num_tokens: 8\n").await.unwrap_err();
+        let error =
+            node(&file).stage_file(&path(&file), &job(), "num_tokens: 8\n").await.unwrap_err();
         assert!(error.to_string().contains("cas-1"), "{error}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), OLD);
     }

@@ -15,9 +15,10 @@ pub(in crate::cmd) fn write_cluster_file(standing: &Standing) -> Result<Option<P
         ContentSpec::Cassandra(_) => {
             let configuration = CassandraCluster::configuration_of(folder, "{name}");
             format!(
-                "configuration = \"{}\"\nnodetool = \"{}\"\n",
+                "configuration = \"{}\"\nnodetool = \"{}\"\njvm_options = \"{}\"\n",
                 configuration.join("cassandra.yaml").display(),
-                configuration.join("nodetool").display()
+                configuration.join("nodetool").display(),
+                configuration.join("jvm-server.options").display()
             )
         }
         ContentSpec::Redis(_) | ContentSpec::Single(SingleSpec { engine: Engine::Redis, .. }) => {

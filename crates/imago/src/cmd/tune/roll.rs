@@ -44,6 +44,8 @@ The cluster file:
   shell = \"ssh {name} sudo sh\"
   configuration = \"/etc/cassandra/cassandra.yaml\"
   nodetool = \"nodetool\"
+  # Only to change the heap (max_heap_size).
+  jvm_options = \"/etc/cassandra/jvm-server.options\"
   stop = \"systemctl stop cassandra\"
   start = \"systemctl start cassandra\"
 
@@ -51,7 +53,7 @@ The cluster file:
   name = \"cas-1\"
   address = \"10.0.0.1:9042\"
 
-That of Redis has database = \"redis\", a uri of redis://, the path of redis.conf, and no nodetool.
+That of Redis has database = \"redis\", a uri of redis://, the path of redis.conf, and neither nodetool nor jvm_options.
 
 Examples:
   imago tune roll --cluster cluster.toml --set concurrent_reads=64 --set memtable_heap_space=512MiB --dry-run

@@ -7,19 +7,19 @@ use super::ring::ring;
 
 const MEASURED: &str = "\
 configuration,operations_s,reads,updates
-few readers,5000,0,1
-few readers,2500,1,0
-many readers,4000,0,1
-many readers,4000,1,0
+few threads,5000,0,1
+few threads,2500,1,0
+many threads,4000,0,1
+many threads,4000,1,0
 ";
 
 const CONFIGURATIONS: &str = "\
 [[configuration]]
-name = \"few readers\"
+name = \"few threads\"
 
 [[configuration]]
-name = \"many readers\"
-settings = { concurrent_reads = 48 }
+name = \"many threads\"
+settings = { native_transport_max_threads = 48 }
 ";
 
 const NODES: [&str; 3] = ["ring-1", "ring-2", "ring-3"];
@@ -76,7 +76,7 @@ fn the_next_controller_finishes_the_roll_of_a_dead_one_and_a_canary_that_refuses
     let has_new = |node: &str| {
         std::fs::read_to_string(ring.configuration(node, "cassandra.yaml"))
             .unwrap()
-            .contains("concurrent_reads: 48")
+            .contains("native_transport_max_threads: 48")
     };
     let mut first = ring.start_process(&tune, "first");
     wait::until_blocking("the first node has its new file", || {
@@ -111,18 +111,19 @@ fn the_next_controller_finishes_the_roll_of_a_dead_one_and_a_canary_that_refuses
     let said: Vec<Value> =
         second.printed().lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let begins = said.iter().find(|one| one["event"] == "begins");
-    assert_eq!(begins.unwrap()["configuration"], "many readers", "{said:?}");
+    assert_eq!(begins.unwrap()["configuration"], "many threads", "{said:?}");
     let jobs = ring.json(&["tune", "jobs", "--uri", &ring.uri]);
     let states: Vec<&Value> =
         jobs.as_array().unwrap().iter().map(|job| &job["state"]["state"]).collect();
     assert_eq!(states, ["done"], "{jobs}");
 
-    // One reader makes a node slower than its peers: no other one gets it.
+    // Fewer threads make no node quicker: no other one gets them.
     let before = std::fs::read_to_string(ring.configuration("ring-1", "cassandra.yaml")).unwrap();
-    let slow = ["--set", "concurrent_reads=2", "--canary", "8s"];
+    let slow = ["--set", "native_transport_max_threads=2", "--canary", "8s"];
     // A machine that is busy with other things leaves hints behind.
     wait::until_blocking("the cluster has settled", || {
-        let preview = ring.json(&ring.roll(&["--set", "concurrent_reads=2", "--dry-run"]));
+        let preview =
+            ring.json(&ring.roll(&["--set", "native_transport_max_threads=2", "--dry-run"]));
         preview["obstacles"] == Value::Array(vec![])
     });
     let said = ring.refused(&ring.roll(&slow), 1);

@@ -34,8 +34,14 @@ fn a_drain_that_hangs_and_a_restart_by_hand_are_outlived() {
     let cluster = ring.path("cluster.toml");
     std::fs::write(&cluster, text.replace("name = \"ring-1\"\n", &own)).unwrap();
     let before = ring.pids();
-    let roll =
-        ["tune", "roll", "--cluster", cluster.to_str().unwrap(), "--set", "concurrent_reads=48"];
+    let roll = [
+        "tune",
+        "roll",
+        "--cluster",
+        cluster.to_str().unwrap(),
+        "--set",
+        "native_transport_max_threads=48",
+    ];
     let mut roll = ring.start_process(&roll, "roll");
     roll.until("the first node is stopped although it did not drain", |said| {
         said["event"] == "decision" && said["what"] == "ring-1: starts"
@@ -55,7 +61,7 @@ fn a_drain_that_hangs_and_a_restart_by_hand_are_outlived() {
     assert!(before.iter().zip(&after).all(|(before, after)| before != after));
     for node in ["ring-1", "ring-2", "ring-3"] {
         let text = std::fs::read_to_string(ring.configuration(node, "cassandra.yaml")).unwrap();
-        assert!(text.contains("concurrent_reads: 48\n"), "{text}");
+        assert!(text.contains("native_transport_max_threads: 48\n"), "{text}");
     }
     let status = ring.json(&["testbed", "status", "ring"]);
     assert_eq!(status["health"], "up", "{status}");
@@ -88,7 +94,7 @@ fn a_wrong_password_is_said_before_anything_is_touched() {
             "--cluster",
             cluster.to_str().unwrap(),
             "--set",
-            "concurrent_reads=48",
+            "native_transport_max_threads=48",
         ];
         let said = ring.refused(&roll, 4);
         assert!(said.to_lowercase().contains("authenticat"), "{said}");

@@ -141,32 +141,34 @@ fn a_node_that_does_not_start_gets_its_old_configuration_back() {
     let start = start.trim_end_matches('"').replace("{name}", "ring-2");
     let node = "name = \"ring-2\"\n";
     let own = format!(
-        "{node}start = \"if grep -q 'concurrent_reads: 48' '{}'; then echo 'out of memory' >&2; exit 1; fi; {start}\"\n",
+        "{node}start = \"if grep -q 'native_transport_max_threads: 48' '{}'; then echo 'out of memory' >&2; exit 1; fi; {start}\"\n",
         file.display()
     );
     let cluster = ring.path("cluster.toml");
     std::fs::write(&cluster, text.replace(node, &own)).unwrap();
     let cluster = cluster.to_str().unwrap();
-    let said =
-        ring.refused(&["tune", "roll", "--cluster", cluster, "--set", "concurrent_reads=48"], 1);
+    let said = ring.refused(
+        &["tune", "roll", "--cluster", cluster, "--set", "native_transport_max_threads=48"],
+        1,
+    );
     assert!(said.contains("ring-2 does not start") && said.contains("out of memory"), "{said}");
     assert!(said.contains("runs with the old one again"), "{said}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
     let has_new = |node: &str| {
         std::fs::read_to_string(ring.configuration(node, "cassandra.yaml"))
             .unwrap()
-            .contains("concurrent_reads: 48")
+            .contains("native_transport_max_threads: 48")
     };
     assert_eq!(NODES.map(has_new), [true, false, false], "the roll ended there");
     let status = ring.json(&["testbed", "status", "ring"]);
     assert_eq!(status["health"], "up", "{status}");
     // Nothing is left that would keep the next one from beginning.
-    let preview = ring.json(&ring.roll(&["--unset", "concurrent_reads", "--dry-run"]));
+    let preview = ring.json(&ring.roll(&["--unset", "native_transport_max_threads", "--dry-run"]));
     assert_eq!(preview["obstacles"], Value::Array(vec![]), "{preview}");
 
     // A node that is away is no time for a roll.
     ring.json(&["testbed", "inject", "ring", "kill", "--node", "ring-3"]);
-    let said = ring.refused(&ring.roll(&["--unset", "concurrent_reads"]), 4);
+    let said = ring.refused(&ring.roll(&["--unset", "native_transport_max_threads"]), 4);
     assert!(said.contains("not settled") && said.contains("ring-3"), "{said}");
     assert_eq!(NODES.map(has_new), [true, false, false]);
 }
@@ -207,12 +209,14 @@ fn a_roll_under_load_fails_no_request_and_loses_nothing_though_its_process_is_ki
 
     // What must not be done is said before anything is touched.
     let before = std::fs::read_to_string(&file).unwrap();
-    let said =
-        ring.refused(&ring.roll(&["--set", "concurrent_reads=48", "--consistency", "all"]), 4);
+    let said = ring.refused(
+        &ring.roll(&["--set", "native_transport_max_threads=48", "--consistency", "all"]),
+        4,
+    );
     assert!(said.contains("keyspace shop") && said.contains("cannot be stopped"), "{said}");
-    let said = ring.refused(&ring.roll(&["--set", "concurrent_reads=0"]), 2);
-    assert!(said.contains("a whole number from 1"), "{said}");
-    let preview = ring.json(&ring.roll(&["--set", "concurrent_reads=48", "--dry-run"]));
+    let said = ring.refused(&ring.roll(&["--set", "native_transport_max_threads=0"]), 2);
+    assert!(said.contains("a whole number from 2"), "{said}");
+    let preview = ring.json(&ring.roll(&["--set", "native_transport_max_threads=48", "--dry-run"]));
     assert_eq!(
         (&preview["restarts"], &preview["obstacles"]),
         (&true.into(), &Value::Array(vec![]))
@@ -222,12 +226,19 @@ fn a_roll_under_load_fails_no_request_and_loses_nothing_though_its_process_is_ki
 
     // A live setting reaches all nodes, and none is restarted.
     let pids = ring.pids();
-    let live = ring.json(&ring.roll(&["--set", "compaction_throughput=32MiB/s"]));
+    let live = ["--set", "compaction_throughput=32MiB/s", "--set", "concurrent_reads=40"];
+    let live = ring.json(&ring.roll(&live));
     assert_eq!(live["nodes"].as_array().unwrap().len(), 3, "{live}");
     assert_eq!(ring.pids(), pids);
     for node in NODES {
         let text = std::fs::read_to_string(ring.configuration(node, "cassandra.yaml")).unwrap();
         assert!(text.contains("compaction_throughput: 32MiB/s\n"), "{text}");
+        assert!(text.contains("concurrent_reads: 40\n"), "{text}");
+        let tool = ring.configuration(node, "nodetool");
+        let told = std::process::Command::new(tool).arg("getconcurrency").output().unwrap();
+        let told = String::from_utf8(told.stdout).unwrap();
+        let reads = told.lines().find(|line| line.starts_with("ReadStage")).unwrap_or(&told);
+        assert!(reads.split_whitespace().any(|word| word == "40"), "{told}");
     }
 
     let unified =
@@ -238,7 +249,9 @@ fn a_roll_under_load_fails_no_request_and_loses_nothing_though_its_process_is_ki
     assert_eq!(preview["tables"], Value::Array(vec![]), "it has it now: {preview}");
     assert_eq!(ring.pids(), pids);
 
-    let settings = ["--set", "concurrent_reads=48", "--set", "memtable_heap_space=64MiB"];
+    let settings =
+        ["native_transport_max_threads=48", "memtable_heap_space=64MiB", "max_heap_size=288MiB"];
+    let settings: Vec<&str> = settings.iter().flat_map(|one| ["--set", *one]).collect();
     let mut roll = ring.start_process(&ring.roll(&settings), "roll");
     let mut job = String::new();
     roll.until("the second node stops", |said| {
@@ -268,8 +281,10 @@ fn a_roll_under_load_fails_no_request_and_loses_nothing_though_its_process_is_ki
     assert!(pids.iter().zip(&after).all(|(before, after)| before != after), "{pids:?} {after:?}");
     for node in NODES {
         let text = std::fs::read_to_string(ring.configuration(node, "cassandra.yaml")).unwrap();
-        assert!(text.contains("concurrent_reads: 48\n"), "{text}");
+        assert!(text.contains("native_transport_max_threads: 48\n"), "{text}");
         assert!(text.contains("memtable_heap_space: 64MiB\n"), "{text}");
+        let options = std::fs::read_to_string(ring.configuration(node, "jvm-server.options"));
+        assert_eq!(options.unwrap(), "-Xms288M\n-Xmx288M\n");
     }
     assert!(std::fs::read_to_string(&file).unwrap().starts_with("# by hand: \"$HOME\"\n"));
     let jobs = ring.json(&["tune", "jobs", "--uri", &ring.uri]);

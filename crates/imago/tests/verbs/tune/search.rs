@@ -106,7 +106,7 @@ fn from_ranges_to_configurations_to_measure_and_from_measurements_to_optima() {
     };
     assert_eq!(
         [class("concurrent_reads"), class("compaction_throughput"), class("compaction")],
-        ["restart", "live", "alter"].map(Value::from)
+        ["live", "live", "alter"].map(Value::from)
     );
     assert!(drawn["correlation"].as_f64().unwrap() < 0.4, "{drawn}");
     let all = configurations::read(&folder.join("sampled.toml")).unwrap();
@@ -115,7 +115,7 @@ fn from_ranges_to_configurations_to_measure_and_from_measurements_to_optima() {
     assert_eq!(with_l10, 8, "each compaction as often as the other");
     let text = std::fs::read_to_string(folder.join("sampled.toml")).unwrap();
     assert!(text.starts_with("# Configurations to measure"), "{text}");
-    assert!(text.contains("#   concurrent_reads (restart)\n"), "{text}");
+    assert!(text.contains("#   concurrent_reads (live)\n"), "{text}");
 
     // Another draw is another design, the same one the same; nothing is written over.
     let again = said(&design(folder, &["--runs", "16", "--seed", "3"]), 4);

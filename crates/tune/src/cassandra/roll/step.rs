@@ -14,11 +14,11 @@ use super::super::Uri;
 use super::super::connection::connect_to;
 use super::super::error::{Error, Result};
 use super::super::journal::CassandraJournal;
-use super::super::knobs::Class;
+use super::super::knobs::{Class, HEAP};
 use super::super::nodetool::nodetool;
 use super::super::ring::{Cluster, chain, settings};
-use super::super::settings_file;
 use super::Change;
+use super::files::{Contents, Files};
 use crate::cluster::NodeAccess;
 use crate::cluster::node::LOOK_BOUND;
 
@@ -41,6 +41,8 @@ const START_BOUND: Duration = Duration::from_secs(300);
 const ANSWER_BOUND: Duration = Duration::from_secs(300);
 /// For all nodes to see it up, and to have sent it what it missed.
 const RETURN_BOUND: Duration = Duration::from_secs(1_800);
+/// The least part of the heap that a JVM tells of.
+const HEAP_LEAST: f64 = 0.85;
 /// Intervals between two looks.
 const PROBE_EVERY: Duration = Duration::from_millis(300);
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -68,17 +70,11 @@ pub struct Took {
     pub whole_s: f64,
 }
 
-/// The content of a node's configuration, and what it is to be.
-struct Contents {
-    old: String,
-    new: String,
-}
-
 impl Step<'_> {
     /// How long it took; nothing if the node was left as it is.
     pub(super) async fn take(&self) -> Result<Option<Took>> {
         let began = Instant::now();
-        let contents = self.contents().await?;
+        let contents = self.files().contents().await?;
         let mut away = Duration::ZERO;
         if self.restarts {
             let Some(served_again) = self.restart(&contents).await? else { return Ok(None) };
@@ -89,14 +85,13 @@ impl Step<'_> {
         Ok(Some(Took { away_s: away.as_secs_f64(), whole_s: began.elapsed().as_secs_f64() }))
     }
 
-    /// The values that its file has now.
+    /// The values that its files have now.
     pub(super) async fn before(&self) -> Result<BTreeMap<String, Option<String>>> {
-        let text = self.access().read_configuration().await?;
-        let value = |change: &Change| {
-            let name = change.knob.name;
-            settings_file::read(&text, name).map(|value| (name.to_owned(), value))
-        };
-        self.changes.iter().map(value).collect()
+        self.files().values().await
+    }
+
+    fn files(&self) -> Files<'_> {
+        Files { node: self.access(), changes: self.changes }
     }
 
     fn name(&self) -> &str {
@@ -153,24 +148,12 @@ impl Step<'_> {
         self.run.reporter().decision(what, why);
     }
 
-    async fn contents(&self) -> Result<Contents> {
-        let old = self.access().read_configuration().await?;
-        let mut new = old.clone();
-        for change @ Change { knob, value } in self.changes {
-            let value = value.as_ref().map(ToString::to_string);
-            if !change.is_in(settings_file::read(&new, knob.name)?.as_deref()) {
-                new = settings_file::write(&new, knob.name, value.as_deref())?;
-            }
-        }
-        Ok(Contents { old, new })
-    }
-
     /// Changes the file, and applies live what it says.
-    async fn apply(&self, contents: &Contents) -> Result<()> {
-        if contents.new != contents.old {
+    async fn apply(&self, contents: &[Contents<'_>]) -> Result<()> {
+        if contents.iter().any(Contents::changes) {
             self.begin("gets its new file", "what is set live is lost by a restart").await?;
-            self.access().stage_configuration(self.job(), &contents.new).await?;
-            self.access().install_configuration(self.job(), &contents.old).await?;
+            self.files().stage(self.job(), contents).await?;
+            self.files().install(self.job(), contents).await?;
         }
         for Change { knob, value } in self.changes {
             let Class::Live { nodetool: command } = knob.class else { continue };
@@ -188,8 +171,8 @@ impl Step<'_> {
     }
 
     /// Restarts the node with the new file, and returns when it took clients again. Nothing if it was left as it is.
-    async fn restart(&self, contents: &Contents) -> Result<Option<Instant>> {
-        let is_new = contents.new == contents.old;
+    async fn restart(&self, contents: &[Contents<'_>]) -> Result<Option<Instant>> {
+        let is_new = !contents.iter().any(Contents::changes);
         let answers = answers(self.address(), self.uri).await;
         if answers && is_new && self.differences().await?.is_empty() {
             self.say("left as it is", "it runs with this configuration already").await;
@@ -199,7 +182,7 @@ impl Step<'_> {
         if !is_new {
             self.is_own().await?;
             // A disk that is full is found while the node still serves.
-            self.access().stage_configuration(self.job(), &contents.new).await?;
+            self.files().stage(self.job(), contents).await?;
         }
         if answers {
             self.leave().await?;
@@ -209,7 +192,7 @@ impl Step<'_> {
         let mut installed = Ok(());
         if !is_new {
             self.is_own().await?;
-            installed = self.access().install_configuration(self.job(), &contents.old).await;
+            installed = self.files().install(self.job(), contents).await;
         }
         match (installed, self.start().await) {
             (Ok(()), Ok(())) => {}
@@ -241,7 +224,7 @@ impl Step<'_> {
                 self.name(),
                 differences.join("; ")
             ),
-            "is `configuration` in the cluster file the file that the node reads?",
+            "are `configuration` and `jvm_options` in the cluster file the files that the node reads?",
         ))
     }
 
@@ -341,7 +324,7 @@ impl Step<'_> {
             // It may be half up.
             let stop = format!("{}\n", self.access().stop);
             let _ = self.access().run("stopping", &stop, STOP_BOUND).await;
-            let restored = self.access().restore_configuration(self.job()).await?;
+            let restored = self.files().restore(self.job()).await?;
             self.start().await?;
             self.has_returned().await?;
             Ok::<_, Error>(restored)
@@ -403,8 +386,24 @@ impl Step<'_> {
             (*runs != value).then(|| format!("{name} is {runs}, not {value}"))
         };
         let restart = self.changes.iter().filter(|change| change.knob.class == Class::Restart);
-        Ok(restart.filter_map(different).collect())
+        let mut found: Vec<String> = restart.filter_map(different).collect();
+        let heap = self.changes.iter().find(|change| change.knob.name == HEAP);
+        if let Some(asked) = heap.and_then(|change| change.value.as_ref()) {
+            let info = nodetool(self.access(), "info", LOOK_BOUND).await?;
+            found.extend(other_heap(&info, &asked.number));
+        }
+        Ok(found)
     }
+}
+
+/// What `nodetool info` says of the heap if that is not what was asked for, in MiB. What a JVM calls its heap may be a
+/// little smaller: some collectors do not count the part that they keep free.
+fn other_heap(info: &str, asked_mib: &str) -> Option<String> {
+    let line = info.lines().find_map(|line| line.strip_prefix("Heap Memory (MB)"))?;
+    let runs: f64 = line.rsplit('/').next()?.trim().replace(',', "").parse().ok()?;
+    let asked: f64 = asked_mib.parse().ok()?;
+    let is_that = (HEAP_LEAST * asked..=asked + 1.0).contains(&runs);
+    (!is_that).then(|| format!("{HEAP} is {runs:.0}MiB, not {asked_mib}MiB"))
 }
 
 /// True if the node takes clients and answers them.
@@ -429,5 +428,26 @@ async fn within(bound: Duration, every: Duration, mut holds: impl AsyncFnMut() -
             return false;
         }
         tokio::time::sleep(every).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heap_is_told_from_another_one_though_a_jvm_counts_a_part_of_it() {
+        // As Cassandra 5.0 tells it; the first JVM has the serial collector, the second one G1.
+        let info = |heap: &str| {
+            format!(
+                "ID                     : 1d38a840\nHeap Memory (MB)       : {heap}\nOff Heap Memory (MB)   : 0.00\n"
+            )
+        };
+        assert_eq!(other_heap(&info("117.51 / 247.50"), "256"), None);
+        assert_eq!(other_heap(&info("3215.77 / 8192.00"), "8192"), None);
+        let said = other_heap(&info("117.51 / 247.50"), "512");
+        assert_eq!(said.as_deref(), Some("max_heap_size is 248MiB, not 512MiB"));
+        assert!(other_heap(&info("117.51 / 494.94"), "256").is_some());
+        assert_eq!(other_heap("", "256"), None, "it is not told");
     }
 }

@@ -27,11 +27,11 @@ impl Work<'_> {
     pub(super) async fn restart(&mut self, number: usize) -> Result<()> {
         let began = Instant::now();
         let node = &self.roller.file.nodes[number];
-        let old = node.read_configuration().await?;
+        let old = node.read_file(&node.configuration).await?;
         let new = self.roller.new_text(&old);
         if new != old {
             // A disk that is full is found while the node still serves.
-            node.stage_configuration(self.job(), &new).await?;
+            node.stage_file(&node.configuration, self.job(), &new).await?;
         }
         self.checkpoint.under_way = Some(node.name.clone());
         self.save().await?;
@@ -40,7 +40,7 @@ impl Work<'_> {
         let stopped = Instant::now();
         let installed = match new == old {
             true => Ok(()),
-            false => node.install_configuration(self.job(), &old).await,
+            false => node.install_file(&node.configuration, self.job(), &old).await,
         };
         self.say(&node.name, "starts", "it is to serve again");
         match (installed, self.start(node).await) {
@@ -149,7 +149,7 @@ impl Work<'_> {
             if accepts(node).await {
                 let _ = node.run("stopping", &format!("{}\n", node.stop), STOP_BOUND).await;
             }
-            let restored = node.restore_configuration(self.job()).await?;
+            let restored = node.restore_file(&node.configuration, self.job()).await?;
             self.start(node).await?;
             self.settled(false).await?;
             Ok::<_, Error>(restored)
