@@ -344,7 +344,7 @@ fn request(setup: &Setup<'_>, measurements: Measurements) -> Result<Request> {
         busy_min: 0.0,
         forecast: None,
         look_ahead: Some(LOOK_AHEAD),
-        judged_by: 8,
+        judged_by: 12,
         // Processors are shared by nodes and clients: the slowest answers say nothing here.
         bounds: Bounds { slowest: f64::INFINITY, ..Bounds::default() },
         costs: Costs::guessed(setup.file.nodes.len()),
