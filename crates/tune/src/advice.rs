@@ -8,7 +8,7 @@
 use imago_plan::tune::baselines::{Baseline, Comparison};
 use imago_plan::tune::forecast::backtest;
 use imago_plan::tune::planner::Planner;
-use imago_plan::tune::replay::{Replayed, real, replay};
+use imago_plan::tune::replay::{Promise, Replayed, real, replay};
 use imago_plan::tune::schedule::{Change, Schedule};
 use imago_plan::tune::workload::Mix;
 use serde::Serialize;
@@ -20,6 +20,8 @@ use crate::trace::Trace;
 
 /// Times at which a forecast is asked in a back-test, about.
 const ASKED: usize = 500;
+/// Plans of the past that confidence is told from.
+const PROMISES_MIN: usize = 5;
 /// Intervals that a trace needs: fewer leave nothing to choose by.
 const INTERVALS_MIN: usize = 30;
 
@@ -59,12 +61,48 @@ pub struct Advice {
     pub plan: Vec<PlannedChange>,
     /// What is expected within the look-ahead.
     pub expected: Expected,
+    /// How far that can be trusted; null if nothing is to be changed, or too few plans of the past can be looked at.
+    pub confidence: Option<Confidence>,
     /// Each other configuration: what a change to it would bring.
     pub alternatives: Vec<Alternative>,
     /// What the last third of the trace would have been with such plans.
     pub replay: ReplayReport,
     /// The same by other ways to choose.
     pub baselines: Vec<BaselineReport>,
+}
+
+/// How far a plan can be trusted: by what plans with a change in the last third of the trace promised, and what they kept.
+/// The measurements are taken for true in both.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Confidence {
+    /// Plans of the past that are gone by.
+    pub plans: usize,
+    /// The share of them that gained, their changes included.
+    pub gained: f64,
+    /// The gain of this plan, less what the plans of the past promised too much: in one case of ten it is below.
+    pub gain_low: f64,
+    /// Likewise: in one case of ten it is above.
+    pub gain_high: f64,
+}
+
+impl Confidence {
+    /// None if there are fewer than [`PROMISES_MIN`].
+    fn of(expected: f64, promises: &[Promise]) -> Option<Self> {
+        let plans = promises.len();
+        if plans < PROMISES_MIN {
+            return None;
+        }
+        let mut missed: Vec<f64> = promises.iter().map(|one| one.kept - one.expected).collect();
+        missed.sort_by(f64::total_cmp);
+        let at = |share: f64| missed[(share * (plans - 1) as f64).round() as usize];
+        let gained = promises.iter().filter(|one| one.kept > 0.0).count();
+        Some(Self {
+            plans,
+            gained: gained as f64 / plans as f64,
+            gain_low: expected + at(0.1),
+            gain_high: expected + at(0.9),
+        })
+    }
 }
 
 /// A forecast.
@@ -159,7 +197,7 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
         let setting = basis.setting(look_ahead, is_at_once);
         replay(intervals, learned, &mut *forecast, &rates, &setting)
     };
-    let Replayed { schedule, plans, departures } = lived(false);
+    let Replayed { schedule, plans, departures, promises } = lived(false);
     let setting = basis.setting(look_ahead, false);
     let really = real(&intervals[learned..], &rates, &setting);
     let at_once = basis.setting(look_ahead, true).rolls;
@@ -187,6 +225,8 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
         to: measurements.names[change.to].clone(),
     };
     let followed = plan.best.changes.iter().filter(|_| plan.is_followed);
+    let expected = Expected::of(plan);
+    let changes = plan.is_followed && !plan.best.changes.is_empty();
     Ok(Advice {
         interval_s: trace.interval_s,
         intervals: intervals.len(),
@@ -197,7 +237,8 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
         forecast: name.to_owned(),
         look_ahead,
         plan: followed.map(planned).collect(),
-        expected: Expected::of(plan),
+        expected,
+        confidence: Confidence::of(expected.gain, &promises).filter(|_| changes),
         alternatives: basis.alternatives(plan, at_s),
         replay: ReplayReport {
             learned,
@@ -290,6 +331,9 @@ read-tuned,46000,1,0
         // It ends at midnight, by which time the nights' configuration pays for six hours.
         assert_eq!(advice.plan[0].to, "read-tuned", "{advice:?}");
         assert!(advice.expected.gain > 0.0);
+        let confidence = advice.confidence.unwrap();
+        assert!(confidence.plans >= 5 && confidence.gained > 0.99, "{confidence:?}");
+        assert!((confidence.gain_low - advice.expected.gain).abs() < 0.01, "{confidence:?}");
         let of = |name: &str| advice.forecasts.iter().find(|one| one.name == name).unwrap();
         assert!(of("time of day").rmse[11].unwrap() < of("last value").rmse[11].unwrap());
     }
@@ -309,13 +353,24 @@ read-tuned,46000,1,0
         };
         assert!(ratio("static optimal") > 0.98, "{advice:?}");
         assert!(ratio("naive") > 1.3, "{advice:?}");
-        assert_eq!(advice.plan, []);
+        assert_eq!((&*advice.plan, advice.confidence), (&[][..], None));
         assert_eq!(advice.alternatives.len(), 1);
         let because = &advice.alternatives[0].because;
         assert!(
             because.contains("the change costs") || because.contains("serves no more"),
             "{because}"
         );
+    }
+
+    #[test]
+    fn confidence_follows_what_plans_of_the_past_have_kept() {
+        let promise = |missed: f64| Promise { expected: 0.2, kept: 0.2 + missed };
+        let missed = [-0.3, -0.04, -0.02, -0.01, 0.0, 0.0, 0.0, 0.01, 0.01, 0.02, 0.2];
+        let promises = missed.map(promise);
+        let told = Confidence::of(0.1, &promises).unwrap();
+        assert_eq!((told.plans, told.gained), (11, 10.0 / 11.0));
+        assert!((told.gain_low - 0.06).abs() < 1e-9 && (told.gain_high - 0.12).abs() < 1e-9);
+        assert_eq!(Confidence::of(0.1, &promises[..4]), None);
     }
 
     #[test]

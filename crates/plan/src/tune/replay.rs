@@ -2,7 +2,7 @@
 //! plans anew ([`super::planner`]).
 
 use super::forecast::Forecast;
-use super::planner::{Planner, outlook};
+use super::planner::{Plan, Planner, outlook};
 pub use super::planner::{Rates, Setting};
 use super::schedule::{Change, Outlook, Schedule};
 use super::workload::Interval;
@@ -16,6 +16,33 @@ pub struct Replayed {
     pub plans: usize,
     /// Those of them that a departure called for.
     pub departures: usize,
+    /// Those with a change whose look-ahead lies within the trace: what each promised, and what it would have kept.
+    pub promises: Vec<Promise>,
+}
+
+/// A plan with a change beside what came, each within the plan's look-ahead and as a share of what is served without any
+/// change. Whether it was followed to its end makes no difference.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Promise {
+    /// The gain that was expected.
+    pub expected: f64,
+    /// The gain of the same changes for what clients really asked for.
+    pub kept: f64,
+}
+
+impl Promise {
+    /// None for a plan without a change, and for one that is not followed.
+    fn of(plan: &Plan, comes: &[Interval], rates: &Rates<'_>, setting: &Setting) -> Option<Self> {
+        let comes = comes.get(..plan.outlook.intervals())?;
+        if !plan.is_followed || plan.best.changes.is_empty() {
+            return None;
+        }
+        let mut real = real(comes, rates, setting);
+        real.start = plan.outlook.start;
+        let stays = real.served(&[]).operations;
+        let gain = real.served(&plan.best.changes).operations - stays;
+        Some(Self { expected: plan.gain(), kept: gain / stays.max(1.0) })
+    }
 }
 
 /// What really comes, as an outlook.
@@ -41,12 +68,14 @@ pub fn replay(
     // The first interval in which no roll is under way.
     let mut free_at = 0;
     let mut changes = Vec::new();
-    let (mut plans, mut departures) = (0, 0);
+    let (mut plans, mut departures, mut promises) = (0, 0, Vec::new());
     for (now, interval) in lived.iter().enumerate() {
         if now >= free_at {
             if planner.plan_anew(forecast, rates, setting) {
                 plans += 1;
-                departures += usize::from(planner.plan().is_some_and(|plan| plan.is_departure));
+                let plan = planner.plan().expect("there is a new one");
+                departures += usize::from(plan.is_departure);
+                promises.extend(Promise::of(plan, &lived[now..], rates, setting));
             }
             if let Some(to) = planner.due() {
                 free_at = now + setting.rolls[planner.configuration()][to].intervals();
@@ -58,7 +87,7 @@ pub fn replay(
         planner.observe(interval, setting);
     }
     let schedule = real(lived, rates, setting).served(&changes);
-    Replayed { schedule, plans, departures }
+    Replayed { schedule, plans, departures, promises }
 }
 
 #[cfg(test)]
@@ -114,6 +143,10 @@ mod tests {
         assert!(lived.schedule.operations > 0.999 * oracle.operations);
         assert!(lived.schedule.operations > 1.1 * real.served(&[]).operations, "it pays to change");
         assert_eq!(lived.departures, 0);
+        // What repeats is known, so that every plan keeps what it promises.
+        assert!(lived.promises.len() > 5, "{lived:?}");
+        let is_kept = |one: &Promise| (one.kept - one.expected).abs() < 1e-9 && one.kept > 0.0;
+        assert!(lived.promises.iter().all(is_kept), "{:?}", lived.promises);
     }
 
     #[test]
@@ -123,13 +156,17 @@ mod tests {
         let lived = replay(&trace, 10, &mut LastValue::default(), &rates, &setting());
         assert!(lived.departures > 10, "{lived:?}");
         assert!(lived.plans <= 190 / 4 + 1, "{lived:?}");
+        // The last mix is taken to stay, and never does.
+        assert!(lived.promises.len() > 10, "{lived:?}");
+        let is_broken = |one: &Promise| one.kept < one.expected - 0.05;
+        assert!(lived.promises.iter().all(is_broken), "{:?}", lived.promises);
     }
 
     #[test]
     fn a_plan_that_gains_too_little_is_not_followed() {
         let (trace, setting) = (days(6), Setting { gain_min: 0.5, ..setting() });
         let lived = replay(&trace, 3 * 96, &mut Calendar::of_day(QUARTER_S), &rates, &setting);
-        assert_eq!(lived.schedule.changes, []);
+        assert_eq!((lived.schedule.changes, lived.promises), (vec![], vec![]));
         assert!(lived.plans > 0);
     }
 

@@ -223,6 +223,15 @@ fn text(advice: &Advice) -> String {
         minutes(advice.look_ahead),
         advice.roll_s
     );
+    if let Some(sure) = &advice.confidence {
+        let (low, high) = (percent(sure.gain_low), percent(sure.gain_high));
+        _ = writeln!(
+            text,
+            "  between {low} and {high} in eight of ten cases, as {} plans of the past were kept; {:.0} % of them gained",
+            sure.plans,
+            sure.gained * 100.0
+        );
+    }
     for other in &advice.alternatives {
         _ = writeln!(text, "  {}", other.because);
     }
