@@ -168,6 +168,8 @@ const TABLES: &[(&str, &[&str])] = &[
             "roll_s",
             "node_s",
             "operations",
+            "moving_s.median",
+            "searching_s.median",
             "write_p99_ms.median",
             "read_p99_ms.median",
             "changes",
