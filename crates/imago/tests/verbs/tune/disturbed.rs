@@ -1,9 +1,12 @@
-//! Rolls of three real nodes that are disturbed: a drain that hangs, a node that is restarted by hand meanwhile; and
-//! a cluster that wants a password.
+//! Rolls of three real nodes that are disturbed: a drain that hangs, a node that is restarted by hand meanwhile, nodes that
+//! have different schemas; and a cluster that wants a password.
+
+use std::process::Command;
 
 use imago_testbed::wait;
 
 use super::ring::{ring, ring_of};
+use crate::standing::Standing;
 
 #[test]
 fn a_drain_that_hangs_and_a_restart_by_hand_are_outlived() {
@@ -65,6 +68,33 @@ fn a_drain_that_hangs_and_a_restart_by_hand_are_outlived() {
     }
     let status = ring.json(&["testbed", "status", "ring"]);
     assert_eq!(status["health"], "up", "{status}");
+    different_schemas_are_no_time_for_a_roll(&ring);
+}
+
+/// A node hears of no change of the schema for a while.
+fn different_schemas_are_no_time_for_a_roll(ring: &Standing) {
+    let nodetool = |command: &str| {
+        let tool = ring.configuration("ring-3", "nodetool");
+        assert!(Command::new(tool).arg(command).status().unwrap().success(), "{command}");
+    };
+    nodetool("disablegossip");
+    let load = ["load", "--uri", &*ring.uri, "--ns", "shop.carts"];
+    let more = ["--documents", "100", "--duration", "0s"];
+    let mut load = ring.start_process(&[&load[..], &more].concat(), "carts");
+    let obstacles = || {
+        let preview =
+            ring.json(&ring.roll(&["--set", "native_transport_max_threads=64", "--dry-run"]));
+        preview["obstacles"].to_string()
+    };
+    wait::until_blocking("the nodes have different schemas", || {
+        obstacles().contains("different schemas")
+    });
+    let said = ring.refused(&ring.roll(&["--set", "native_transport_max_threads=64"]), 4);
+    assert!(said.contains("different schemas") && said.contains("ring-3"), "{said}");
+    nodetool("enablegossip");
+    let (exit, report) = load.ended();
+    assert_eq!(exit, 0, "{report}");
+    wait::until_blocking("the nodes agree again", || obstacles() == "[]");
 }
 
 #[test]
